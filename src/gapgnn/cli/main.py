@@ -1,0 +1,102 @@
+"""Entry point: finds the command, loads only that command's module, turns errors into one line."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from gapgnn import __version__
+from gapgnn.cli.output import complain
+from gapgnn.errors import GapgnnError, InputError, did_you_mean
+
+# Each module has `configure(parser)` and `execute(args) -> int`; it is imported only when named.
+COMMANDS = {
+    "train": ("gapgnn.cli.train", "train a model privately and print its accuracy and guarantee"),
+    "predict": ("gapgnn.cli.predict", "predict labels with a saved model"),
+    "noise": ("gapgnn.cli.noise", "how much noise a budget needs, and what a noise level costs"),
+    "datasets": ("gapgnn.cli.datasets", "the known data sets: sizes, and which are here"),
+    "ledger": ("gapgnn.cli.ledger", "privacy budgets: granted, spent, left"),
+}
+
+EXAMPLES = """\
+examples:
+  gapgnn train                                     GAP on the built-in graph, edge level, epsilon 1
+  gapgnn train gap --dataset facebook100/Cornell5 --level node --epsilon 8
+  gapgnn train gap --edges friends.csv --nodes people.csv --label year --out model
+  gapgnn predict --model model --out labels.csv
+  gapgnn noise --level edge --epsilon 1 --delta 1e-7 --hops 2
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are one line, exit 2, with the nearest known name."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        kwargs.setdefault("allow_abbrev", False)
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage: `run` prints the one line."""
+        raise InputError(f"{message} (see `{self.prog} --help`)")
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: object = None) -> argparse.Namespace:  # type: ignore[override]
+        """Parse, and name the nearest known option for an unknown one."""
+        known, unknown = self.parse_known_args(args)
+        if unknown:
+            options = [name for action in self._actions for name in action.option_strings]
+            word = next((word for word in unknown if word.startswith("-")), unknown[0])
+            hint = did_you_mean(word.split("=")[0], options)
+            raise InputError(f"unknown option {word!r}.{hint} (see `{self.prog} --help`)")
+        return known
+
+
+def _overview() -> Parser:
+    lines = [f"  {name:<12} {text}" for name, (_, text) in COMMANDS.items()]
+    parser = Parser(
+        prog="gapgnn",
+        description="Train graph neural networks on private graphs with differential privacy.\n\n"
+        "commands:\n" + "\n".join(lines),
+        epilog=EXAMPLES,
+        usage="gapgnn COMMAND [options]",
+    )
+    parser.add_argument("--version", action="version", version=f"gapgnn {__version__}")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command and return its exit code; library errors pass through."""
+    overview = _overview()
+    if not argv or argv[0].startswith("-"):
+        overview.parse_args(argv)
+        overview.print_help()
+        return 0
+    name = argv[0]
+    if name not in COMMANDS:
+        raise InputError(f"unknown command {name!r}.{did_you_mean(name, COMMANDS)} (see `gapgnn --help`)")
+    module = importlib.import_module(COMMANDS[name][0])
+    parser = Parser(prog=f"gapgnn {name}", description=COMMANDS[name][1])
+    module.configure(parser)
+    code: int = module.execute(parser.parse_args(argv[1:]))
+    return code
+
+
+def run() -> NoReturn:
+    """Console script: exit 0, or 2 with one line on stderr, or 130 on Ctrl-C."""
+    try:
+        code = main(sys.argv[1:])
+        sys.stdout.flush()
+    except GapgnnError as error:
+        complain(str(error))
+        code = 2
+    except KeyboardInterrupt:
+        complain("interrupted; nothing was written")
+        code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
