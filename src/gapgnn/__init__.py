@@ -1,3 +1,53 @@
-"""Graph neural networks on private graphs, with differential privacy."""
+"""Graph neural networks on private graphs, with differential privacy.
+
+>>> from gapgnn import GAP, load_dataset
+>>> graph = load_dataset("social")
+>>> model = GAP(level="edge", epsilon=1.0)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gapgnn.errors import GapgnnError as GapgnnError
+    from gapgnn.graph.convert import as_graph as as_graph
+    from gapgnn.graph.datasets import dataset_names as dataset_names
+    from gapgnn.graph.datasets import load_dataset as load_dataset
+    from gapgnn.graph.graph import Graph as Graph
+    from gapgnn.graph.tables import read_tables as read_tables
+    from gapgnn.methods.gap import GAP as GAP
+    from gapgnn.methods.mlp import MLP as MLP
+    from gapgnn.methods.registry import load_model as load_model
+    from gapgnn.privacy.card import PrivacyCard as PrivacyCard
+    from gapgnn.privacy.ledger import Ledger as Ledger
 
 __version__ = "0.1.0"
+
+# Loaded on first use: importing the package must not wait for torch.
+_HOMES = {
+    "GAP": "gapgnn.methods.gap",
+    "GapgnnError": "gapgnn.errors",
+    "Graph": "gapgnn.graph.graph",
+    "Ledger": "gapgnn.privacy.ledger",
+    "MLP": "gapgnn.methods.mlp",
+    "PrivacyCard": "gapgnn.privacy.card",
+    "as_graph": "gapgnn.graph.convert",
+    "dataset_names": "gapgnn.graph.datasets",
+    "load_dataset": "gapgnn.graph.datasets",
+    "load_model": "gapgnn.methods.registry",
+    "read_tables": "gapgnn.graph.tables",
+}
+
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gapgnn' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

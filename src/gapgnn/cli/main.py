@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import NoReturn
 
 from gapgnn import __version__
@@ -20,6 +21,7 @@ COMMANDS = {
     "noise": ("gapgnn.cli.noise", "how much noise a budget needs, and what a noise level costs"),
     "datasets": ("gapgnn.cli.datasets", "the known data sets: sizes, and which are here"),
     "ledger": ("gapgnn.cli.ledger", "privacy budgets: granted, spent, left"),
+    "describe": ("gapgnn.cli.describe", "what a data set or your own tables contain"),
 }
 
 EXAMPLES = """\
@@ -44,15 +46,37 @@ class Parser(argparse.ArgumentParser):
         """Raise instead of printing the usage: `run` prints the one line."""
         raise InputError(f"{message} (see `{self.prog} --help`)")
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: object = None) -> argparse.Namespace:  # type: ignore[override]
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
         """Parse, and name the nearest known option for an unknown one."""
-        known, unknown = self.parse_known_args(args)
+        known, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            options = [name for action in self._actions for name in action.option_strings]
             word = next((word for word in unknown if word.startswith("-")), unknown[0])
-            hint = did_you_mean(word.split("=")[0], options)
+            hint = did_you_mean(word.split("=")[0], self._option_names())
             raise InputError(f"unknown option {word!r}.{hint} (see `{self.prog} --help`)")
         return known
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse; where the command has `--config FILE`, its options come before the given ones."""
+        words = list(sys.argv[1:] if args is None else args)
+        if "--config" in self._option_string_actions:
+            from gapgnn.cli.options import expand_config
+
+            words = expand_config(words, self)
+        return super().parse_known_args(words, namespace)
+
+    def _option_names(self) -> list[str]:
+        """Return every option of this parser and of the subcommands below it."""
+        names: list[str] = []
+        for action in self._actions:
+            names += action.option_strings
+            if isinstance(action, argparse._SubParsersAction):
+                for child in action.choices.values():
+                    names += child._option_names()
+        return names
 
 
 def _overview() -> Parser:
@@ -77,12 +101,23 @@ def main(argv: Sequence[str]) -> int:
         return 0
     name = argv[0]
     if name not in COMMANDS:
-        raise InputError(f"unknown command {name!r}.{did_you_mean(name, COMMANDS)} (see `gapgnn --help`)")
+        raise InputError(
+            f"unknown command {name!r}.{did_you_mean(name, COMMANDS)} (see `gapgnn --help`)"
+        )
     module = importlib.import_module(COMMANDS[name][0])
     parser = Parser(prog=f"gapgnn {name}", description=COMMANDS[name][1])
     module.configure(parser)
-    code: int = module.execute(parser.parse_args(argv[1:]))
+    code: int = module.execute(parser.parse_args(_words(module, argv[1:])))
     return code
+
+
+def _words(module: ModuleType, words: Sequence[str]) -> Sequence[str]:
+    """Put the default method's name first where none is given: `gapgnn train` means `train gap`."""
+    default: str | None = getattr(module, "DEFAULT_METHOD", None)
+    named = words and not words[0].startswith("-")
+    if default is None or named or {"-h", "--help"} & set(words):
+        return words
+    return [default, *words]
 
 
 def run() -> NoReturn:

@@ -1,1 +1,1 @@
-"""."""
+"""The estimators: fit, predict, score, save, load."""

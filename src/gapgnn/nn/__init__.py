@@ -1,1 +1,1 @@
-"""."""
+"""The networks: layers with a replica axis, and the models built from them."""

@@ -1,1 +1,1 @@
-"""."""
+"""Every door to private data, and its price."""

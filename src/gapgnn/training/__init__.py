@@ -1,1 +1,1 @@
-"""."""
+"""One training loop, private or not, and who watches it."""

@@ -1,0 +1,98 @@
+"""`gapgnn describe`: what a data set, or tables of your own, contain."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from gapgnn.cli.data import LoadedGraph, add_data_options, load
+from gapgnn.cli.output import console, emit_json
+
+EXAMPLES = """\
+examples:
+  gapgnn describe                                  the built-in graph
+  gapgnn describe --dataset facebook100/Cornell5
+  gapgnn describe --edges friends.csv --nodes people.csv --label year --drop name
+  gapgnn describe --edges friends.parquet --nodes people.parquet --label year --json
+
+The figures are exact, not private: they are for the holder of the data.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose a graph, and the output format."""
+    parser.epilog = EXAMPLES
+    add_data_options(parser)
+    output = parser.add_argument_group("run and output")
+    output.add_argument("--seed", type=int, default=0, help="of the split (default: 0)")
+    output.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Load the graph and print its summary."""
+    summary = _summary(load(args, seed=args.seed, quiet=args.json))
+    if args.json:
+        emit_json(summary)
+    else:
+        _print(summary)
+    return 0
+
+
+def _summary(loaded: LoadedGraph) -> dict[str, Any]:
+    """Return everything worth knowing about a graph before training on it."""
+    import numpy as np
+
+    graph = loaded.graph
+    counts = np.bincount(graph.labels[graph.labels >= 0], minlength=graph.num_classes)
+    names = graph.label_names or tuple(str(label) for label in range(graph.num_classes))
+    degrees = graph.out_degrees
+    return {
+        "dataset": graph.name,
+        "nodes": graph.num_nodes,
+        "arcs": graph.num_arcs,
+        "dangling": graph.num_dangling,
+        "features": graph.num_features,
+        "classes": dict(zip(names, counts.tolist(), strict=True)),
+        "unlabelled": int((graph.labels < 0).sum()),
+        "directed": graph.is_directed,
+        "degree": {"mean": float(degrees.mean()), "max": int(degrees.max())},
+        "split": {
+            "train": int(graph.train_mask.sum()),
+            "val": int(graph.val_mask.sum()),
+            "test": int(graph.test_mask.sum()),
+        },
+        "dropped_self_loops": loaded.dropped_self_loops,
+        "dropped_duplicates": loaded.dropped_duplicates,
+        "fingerprint": graph.fingerprint,
+    }
+
+
+def _print(summary: dict[str, Any]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=escape(summary["dataset"]), show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("nodes", f"{summary['nodes']:,}")
+    kind = "directed" if summary["directed"] else "undirected, each edge counted twice"
+    table.add_row("arcs", f"{summary['arcs']:,} ({kind})")
+    if summary["dangling"]:
+        table.add_row("dangling entries", f"{summary['dangling']:,}")
+    table.add_row("features", f"{summary['features']:,}")
+    classes = ", ".join(f"{name}: {count:,}" for name, count in summary["classes"].items())
+    table.add_row("classes", escape(f"{len(summary['classes'])} ({classes})"))
+    if summary["unlabelled"]:
+        table.add_row("unlabelled", f"{summary['unlabelled']:,}")
+    degree = summary["degree"]
+    table.add_row("out-degree", f"mean {degree['mean']:.1f}, max {degree['max']:,}")
+    split = summary["split"]
+    table.add_row(
+        "split", f"{split['train']:,} train, {split['val']:,} val, {split['test']:,} test"
+    )
+    if summary["dropped_self_loops"] is not None:
+        dropped = f"{summary['dropped_self_loops']:,} self-loops, "
+        dropped += f"{summary['dropped_duplicates']:,} duplicate edges"
+        table.add_row("dropped", dropped)
+    table.add_row("fingerprint", summary["fingerprint"])
+    console(to_stderr=False).print(table)

@@ -1,0 +1,231 @@
+"""``gapgnn noise``: from a budget to noise, or from noise to what it costs."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gapgnn.cli.output import console, emit_json
+from gapgnn.errors import InputError, check_choice, check_integer, check_number
+from gapgnn.privacy.accounting import ACCOUNTANTS, account
+from gapgnn.privacy.calibration import calibrate, search_multiplier
+from gapgnn.privacy.closed_forms import paper_edge_epsilon, plain_rdp_epsilon
+from gapgnn.privacy.events import Composition, Gaussian, PoissonGaussian
+from gapgnn.privacy.relations import (
+    aggregation_ratio,
+    aggregation_sensitivity,
+    describe_relation,
+    resolve_relation,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+DEFAULT_MAX_DEGREE = 100
+_OTHER = {
+    "directed": "undirected",
+    "undirected": "directed",
+    "add-remove": "replace",
+    "replace": "add-remove",
+}
+
+EXAMPLES = """\
+examples:
+  gapgnn noise --level edge --epsilon 1 --delta 1e-7 --hops 2
+  gapgnn noise --level edge --relation directed --noise-multiplier 2 --delta 1e-6
+  gapgnn noise --level node --epsilon 8 --delta 1e-5 --hops 2 --steps 1546 --sampling-rate 0.0129
+  gapgnn noise --level node --relation replace --max-degree 50 --epsilon 8 --delta 1e-5 --json
+
+The noise multiplier counts the standard deviation in what one edge or record can contribute: per
+hop 1 (directed), sqrt(2) (undirected) or sqrt(max degree), per DP-SGD step the clipping norm. Under
+`replace` two records can oppose each other: the sensitivity is twice the contribution, and is
+charged.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("--level", default="edge", help="what is protected: edge (default) or node")
+    parser.add_argument(
+        "--relation",
+        default="auto",
+        help="edge: directed or undirected; node: add-remove or replace. auto (default) is "
+        "add-remove at node level and, as no graph is given here, undirected (a symmetric graph) "
+        "at edge level",
+    )
+    parser.add_argument("--epsilon", type=float, help="the budget to find the noise for")
+    parser.add_argument(
+        "--noise-multiplier", type=float, help="instead of --epsilon: report what this noise costs"
+    )
+    parser.add_argument("--delta", type=float, required=True, help="between 0 and 1")
+    parser.add_argument("--hops", type=int, default=2, help="aggregation hops (default 2)")
+    parser.add_argument(
+        "--steps", type=int, help="node: DP-SGD steps of all phases together (default: none)"
+    )
+    parser.add_argument(
+        "--sampling-rate", type=float, help="node: probability of a record to join a step's batch"
+    )
+    parser.add_argument(
+        "--max-degree",
+        type=int,
+        help=f"node: the bound D on every out-list (default {DEFAULT_MAX_DEGREE})",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Answer the question and print it."""
+    question = _Question.from_args(args)
+    check_number("delta", args.delta, above=0, below=1)
+    if (args.epsilon is None) == (args.noise_multiplier is None):
+        raise InputError("give one of --epsilon and --noise-multiplier.")
+    if args.epsilon is not None:
+        found = calibrate(
+            question.events(1.0), epsilon=args.epsilon, delta=args.delta, relation=question.relation
+        )
+        multiplier, epsilon, accountant = found.noise_multiplier, found.epsilon, found.accountant
+    else:
+        multiplier = check_number("noise_multiplier", args.noise_multiplier, above=0)
+        spend = account(question.events(multiplier), args.delta, relation=question.relation)
+        epsilon, accountant = spend.epsilon, spend.accountant
+        if not math.isfinite(epsilon):
+            raise InputError(
+                f"`noise_multiplier` {multiplier:g} is too small: no finite epsilon describes it."
+            )
+    if args.json:
+        emit_json(
+            {
+                "noise_multiplier": multiplier,
+                "sigma": question.sigma(multiplier),
+                "sensitivity": question.sensitivity,
+                "epsilon": epsilon,
+                "delta": args.delta,
+                "accountant": accountant,
+            }
+        )
+    else:
+        _print_table(question, multiplier, epsilon, accountant, args.delta, args.epsilon)
+    return 0
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A validated composition whose noise multiplier is still free."""
+
+    level: str
+    relation: str
+    hops: int
+    steps: int
+    sampling_rate: float
+    max_degree: int | None
+
+    @classmethod
+    def from_args(cls, args: argparse.Namespace) -> _Question:
+        level = check_choice("level", args.level, ("edge", "node"))
+        relation = resolve_relation(level, args.relation, is_directed=False)
+        hops = check_integer("hops", args.hops, at_least=1)
+        if level == "edge":
+            for name in ("steps", "sampling_rate", "max_degree"):
+                if getattr(args, name) is not None:
+                    raise InputError(
+                        f"--{name.replace('_', '-')} has no meaning at level edge: training reads "
+                        "no edges there and is free. Use --level node or leave it out."
+                    )
+            return cls(level, relation, hops, 0, 0.0, None)
+        if (args.steps is None) != (args.sampling_rate is None):
+            raise InputError("--steps and --sampling-rate belong together: give both or neither.")
+        degree = DEFAULT_MAX_DEGREE if args.max_degree is None else args.max_degree
+        check_integer("max_degree", degree, at_least=1)
+        if args.steps is None:
+            return cls(level, relation, hops, 0, 0.0, degree)
+        steps = check_integer("steps", args.steps, at_least=1)
+        rate = check_number("sampling_rate", args.sampling_rate, above=0, at_most=1)
+        return cls(level, relation, hops, steps, rate, degree)
+
+    @property
+    def sensitivity(self) -> float:
+        """The L2 sensitivity of one hop."""
+        return aggregation_sensitivity(self.level, self.relation, max_degree=self.max_degree)
+
+    def sigma(self, multiplier: float) -> float:
+        """The standard deviation of the noise of one hop."""
+        return multiplier * aggregation_ratio(self.relation) * self.sensitivity
+
+    def events(self, multiplier: float) -> Composition:
+        """What would be released at this noise."""
+        hops = Gaussian(multiplier * aggregation_ratio(self.relation), count=self.hops)
+        if not self.steps:
+            return (hops,)
+        return (PoissonGaussian(multiplier, self.sampling_rate, self.steps), hops)
+
+    def under_other_relation(self, multiplier: float) -> tuple[str, Composition]:
+        """The other relation of the level, and the same noise as it appears there."""
+        other = _OTHER[self.relation]
+        sensitivity = aggregation_sensitivity(self.level, other, max_degree=self.max_degree)
+        hops = Gaussian(self.sigma(multiplier) / sensitivity, count=self.hops)
+        return other, (*self.events(multiplier)[:-1], hops)
+
+
+def _print_table(
+    question: _Question,
+    multiplier: float,
+    epsilon: float,
+    accountant: str,
+    delta: float,
+    target: float | None,
+) -> None:
+    from rich import box
+    from rich.table import Table
+
+    def rdp(m: float) -> float:
+        return ACCOUNTANTS["rdp"].epsilon(question.events(m), delta, relation=question.relation)
+
+    def paper(m: float) -> float:
+        if question.level == "edge":
+            return paper_edge_epsilon(m, question.hops, delta)
+        return plain_rdp_epsilon(question.events(m), delta, relation=question.relation)
+
+    what = f"epsilon {target:g}" if target is not None else f"noise multiplier {multiplier:g}"
+    out = console(to_stderr=False)
+    out.print(
+        f"{question.level} level, relation {question.relation}: {what}, delta {delta:g}, "
+        f"{question.hops} hops" + (f", {question.steps} DP-SGD steps" if question.steps else "")
+    )
+    table = Table(box=box.SIMPLE)
+    table.add_column("accountant")
+    if target is not None:
+        table.add_column("multiplier needed", justify="right")
+        table.add_column("std per hop", justify="right")
+    table.add_column(f"epsilon at {multiplier:.4g}", justify="right")
+    own = multiplier if target is not None else None
+    _add_row(table, question, accountant, own, epsilon)
+    for name, cost in (("rdp", rdp), ("paper's formula", paper)):
+        _add_row(table, question, name, _needed(cost, target), cost(multiplier))
+    out.print(table)
+    other, events = question.under_other_relation(multiplier)
+    spend = account(events, delta, relation=other)
+    out.print(describe_relation(question.level, question.relation, is_directed=False).sentence)
+    out.print(
+        f"Sensitivity of one hop: {question.sensitivity:.4g}; standard deviation of its noise: "
+        f"{question.sigma(multiplier):.4g}."
+    )
+    out.print(f"The same noise under `{other}`: epsilon {spend.epsilon:.4g}.")
+
+
+def _needed(cost: Callable[[float], float], target: float | None) -> float | None:
+    if target is None:
+        return None
+    return search_multiplier(cost, target, stop=0.9999, aim=0.99995)
+
+
+def _add_row(
+    table: Table, question: _Question, name: str, needed: float | None, cost: float
+) -> None:
+    cells = [name]
+    if needed is not None:
+        cells += [f"{needed:.4g}", f"{question.sigma(needed):.4g}"]
+    table.add_row(*cells, f"{cost:.4g}")

@@ -1,0 +1,185 @@
+"""One constructor is the API, the command line and the saved configuration.
+
+The options of ``gapgnn train METHOD`` are read off the estimator's constructor: names, types,
+defaults and, from the class docstring, the help texts. ``--config run.toml`` turns each key into the
+same option, so a file cannot say anything the command line could not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from gapgnn.errors import InputError, did_you_mean
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+_BOOLEANS = {"true": True, "false": False}
+
+
+def add_estimator_options(parser: argparse.ArgumentParser, estimator: type) -> None:
+    """Add one option for every constructor parameter of ``estimator``."""
+    hints = typing.get_type_hints(estimator.__init__)  # type: ignore[misc]
+    texts = parameter_texts(estimator)
+    group = parser.add_argument_group("model and privacy")
+    for name, parameter in inspect.signature(estimator).parameters.items():
+        flag = "--" + name.replace("_", "-")
+        default = parameter.default
+        shown = "" if default is None else f" (default: {_shown(default)})"
+        options: dict[str, Any] = {
+            "default": default,
+            "dest": name,
+            "help": (texts.get(name, "") + shown).replace("%", "%%"),
+        }
+        if hints[name] is bool:
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
+            continue
+        if typing.get_origin(hints[name]) is tuple:
+            parts = typing.get_args(hints[name])
+            options |= {"nargs": len(parts), "type": _reader(parts[0])}
+        else:
+            options["type"] = _reader(hints[name])
+        group.add_argument(flag, metavar=_metavar(hints[name]), **options)
+
+
+def estimator_options(args: argparse.Namespace, estimator: type) -> dict[str, Any]:
+    """Return the constructor's keyword arguments from parsed options."""
+    chosen = {name: getattr(args, name) for name in inspect.signature(estimator).parameters}
+    return {
+        key: tuple(value) if isinstance(value, list) else value for key, value in chosen.items()
+    }
+
+
+def parameter_texts(estimator: type) -> dict[str, str]:
+    """Return the text of every parameter from the ``Args:`` part of a class docstring."""
+    doc = inspect.getdoc(estimator) or ""
+    texts: dict[str, str] = {}
+    name = ""
+    for line in doc.partition("Args:")[2].splitlines():
+        if match := re.match(r"    (\w+): (.*)", line):
+            name = match[1]
+            texts[name] = match[2]
+        elif line.startswith("        ") and name:
+            texts[name] += " " + line.strip()
+        elif line.strip():
+            break
+    return {key: text.replace("``", "") for key, text in texts.items()}
+
+
+def config_words(path: Path, parser: argparse.ArgumentParser) -> list[str]:
+    """Translate a TOML file into command-line words; a misspelt key names the nearest one."""
+    try:
+        config = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"`--config` file {str(path)!r} does not exist.") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"`--config` file {str(path)!r} cannot be read: {error}.") from None
+    known = {
+        flag[2:]: action
+        for action in parser._actions
+        for flag in action.option_strings
+        if flag.startswith("--") and flag not in ("--help", "--config") and flag[:5] != "--no-"
+    }
+    words: list[str] = []
+    for key, value in config.items():
+        name = key.replace("_", "-")
+        if name not in known:
+            raise InputError(f"unknown key {key!r} in {str(path)!r}.{did_you_mean(name, known)}")
+        words += _words(path, name, value, known[name])
+    return words
+
+
+def _words(path: Path, name: str, value: Any, action: argparse.Action) -> list[str]:
+    if isinstance(value, dict):
+        raise InputError(f"key {name!r} in {str(path)!r} must be a value. Got a table.")
+    if isinstance(value, bool):
+        if action.nargs != 0:
+            raise InputError(f"key {name!r} in {str(path)!r} must not be true or false.")
+        if value:
+            return [f"--{name}"]
+        negated = f"--no-{name}"
+        return [negated] if negated in action.option_strings else []
+    if isinstance(value, list):
+        if isinstance(action.nargs, int):
+            return [f"--{name}", *map(str, value)]
+        return [word for item in value for word in (f"--{name}", str(item))]
+    return [f"--{name}={value}"]
+
+
+def expand_config(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """Put the words of ``--config FILE`` before the others, so that the command line wins."""
+    rest: list[str] = []
+    before: list[str] = []
+    remaining = iter(words)
+    for word in remaining:
+        if word == "--config" or word.startswith("--config="):
+            _, found, value = word.partition("=")
+            file = value if found else next(remaining, None)
+            if not file:
+                raise InputError("`--config` must be followed by a file.")
+            before += config_words(Path(file), parser)
+        else:
+            rest.append(word)
+    return before + rest
+
+
+def _choices(hint: Any) -> list[str]:
+    """Return the words a hint admits, through unions."""
+    if hint is bool:
+        return list(_BOOLEANS)
+    if typing.get_origin(hint) is Literal:
+        return [str(choice) for choice in typing.get_args(hint)]
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return [word for part in typing.get_args(hint) for word in _choices(part)]
+    return []
+
+
+def _kinds(hint: Any) -> list[type]:
+    """Return the plain types a hint admits, through unions."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return [kind for part in typing.get_args(hint) for kind in _kinds(part)]
+    return [hint] if hint in (int, float, str, Path) else []
+
+
+def _reader(hint: Any) -> Callable[[str], Any]:
+    """Return the function that reads one word as a value of type ``hint``."""
+    words, kinds = _choices(hint), _kinds(hint)
+
+    def read(text: str) -> Any:
+        if text in words:
+            return _BOOLEANS.get(text, text)
+        for kind in kinds:
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+        wanted = [*words, *("a whole number" if kind is int else "a number" for kind in kinds)]
+        raise argparse.ArgumentTypeError(
+            f"must be one of {', '.join(wanted)}. Got {text!r}.{did_you_mean(text, words)}"
+            if words
+            else f"must be {wanted[0]}. Got {text!r}."
+        )
+
+    return read
+
+
+def _metavar(hint: Any) -> str | tuple[str, ...]:
+    if typing.get_origin(hint) is tuple:
+        return ("X",) * len(typing.get_args(hint))
+    names = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
+    return "|".join([*_choices(hint), *(names[kind] for kind in _kinds(hint))])
+
+
+def _shown(default: Any) -> str:
+    return " ".join(map(str, default)) if isinstance(default, tuple) else str(default)

@@ -1,0 +1,115 @@
+"""`gapgnn predict`: labels from a saved model, for its own graph or for another one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gapgnn.cli.data import add_data_options, load_graph
+from gapgnn.cli.output import console, emit_json
+from gapgnn.errors import InputError, UnavailableError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+EXAMPLES = """\
+examples:
+  gapgnn predict --model model --out labels.csv
+  gapgnn predict --model model --edges friends.csv --nodes people.csv --out labels.parquet
+
+For the training graph the released hops in the model's folder answer, free of charge; the data may
+be left out except at node level. Another graph is charged once, and its hops stay in the folder.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gapgnn predict`."""
+    parser.epilog = EXAMPLES
+    parser.add_argument(
+        "--model", type=Path, required=True, metavar="FOLDER", help="what `train --out` saved"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="table with id, label and probability: .csv, .tsv, .parquet or .feather",
+    )
+    parser.add_argument(
+        "--device", default="auto", metavar="auto|cpu|cuda", help="where to compute"
+    )
+    parser.add_argument("--ledger", metavar="FILE", help="file of the privacy ledger")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_data_options(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Load the model and the graph, predict, write the table."""
+    from gapgnn.methods.registry import load_model
+
+    _check_target(args.out)
+    model = load_model(args.model, device=args.device, ledger=args.ledger)
+    graph = None
+    if args.dataset is not None or args.edges is not None or args.nodes is not None:
+        graph = load_graph(args, seed=0, quiet=args.json, needs_label=False)
+    before = set(model.releases_.hops)
+    probabilities = model.predict_proba(graph)
+    model.save_releases(args.model)
+    ids = model.releases_.training().ids if graph is None else graph.ids
+    _write_table(args.out, ids, probabilities, model.label_names_)
+    paid = len(set(model.releases_.hops) - before)
+    if args.json:
+        emit_json({"out": str(args.out), "nodes": len(ids), "new_releases": paid})
+    else:
+        charged = "one new graph was charged" if paid else "no budget was spent"
+        console(to_stderr=False).print(f"{len(ids):,} labels written to {args.out}; {charged}")
+    return 0
+
+
+WRITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".feather": ""}
+
+
+def _check_target(path: Path) -> None:
+    """Refuse a file that could not be written, before anything is charged."""
+    if path.suffix not in WRITERS:
+        raise InputError(f"`out` must end in {', '.join(WRITERS)}. Got {str(path)!r}.")
+    if path.is_dir() or not path.resolve().parent.is_dir():
+        raise InputError(f"`out` must be a file in an existing folder. Got {str(path)!r}.")
+    if not os.access(path.resolve().parent, os.W_OK):
+        raise InputError(f"`out` must be writable. Got {str(path)!r}.")
+
+
+def _write_table(
+    path: Path,
+    ids: NDArray[Any],
+    probabilities: NDArray[np.float32],
+    label_names: tuple[str, ...] | None,
+) -> None:
+    """Write id, label and the label's probability; the file appears complete or not at all."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.feather
+    import pyarrow.parquet
+
+    chosen = probabilities.argmax(axis=1)
+    labels = chosen.tolist() if label_names is None else [label_names[k] for k in chosen]
+    table = pa.table(
+        {"id": ids.tolist(), "label": labels, "probability": probabilities.max(axis=1)}
+    )
+    scratch = path.with_name(f".{path.name}.part")
+    try:
+        if path.suffix == ".parquet":
+            pyarrow.parquet.write_table(table, scratch)
+        elif path.suffix == ".feather":
+            pyarrow.feather.write_feather(table, scratch)
+        else:
+            options = pyarrow.csv.WriteOptions(delimiter=WRITERS[path.suffix])
+            pyarrow.csv.write_csv(table, scratch, options)
+        os.replace(scratch, path)
+    except OSError as error:
+        raise UnavailableError(f"{str(path)!r} cannot be written: {error}") from None
+    finally:
+        scratch.unlink(missing_ok=True)

@@ -1,0 +1,170 @@
+"""`gapgnn train`: fit a method, print its accuracy and its guarantee, optionally save it."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gapgnn.cli.data import add_data_options, load_graph
+from gapgnn.cli.options import add_estimator_options, estimator_options
+from gapgnn.cli.output import console, emit_json
+from gapgnn.methods.registry import METHODS, method_class
+
+if TYPE_CHECKING:
+    from gapgnn.graph.graph import Graph
+    from gapgnn.methods.base import NodeClassifier
+    from gapgnn.training.callbacks import Callback
+
+DEFAULT_METHOD = "gap"
+
+EXAMPLES = """\
+examples:
+  gapgnn train {method}
+  gapgnn train {method} --dataset facebook100/Cornell5 --level node --epsilon 8 --repeats 10
+  gapgnn train {method} --edges friends.csv --nodes people.csv --label year --out model
+  gapgnn train {method} --config run.toml --json
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add one subcommand per method, with the options of its constructor."""
+    methods = parser.add_subparsers(dest="method", metavar="METHOD", required=True)
+    for name, text in METHODS.items():
+        child = methods.add_parser(
+            name, help=text, description=text, epilog=EXAMPLES.format(method=name)
+        )
+        add_data_options(child)
+        add_estimator_options(child, method_class(name))
+        output = child.add_argument_group("run and output")
+        output.add_argument("--config", metavar="FILE", help="TOML file with the same options")
+        output.add_argument("--out", type=Path, metavar="FOLDER", help="save the model here")
+        output.add_argument("--json", action="store_true", help="print one JSON object")
+        output.add_argument(
+            "--compare",
+            action=argparse.BooleanOptionalAction,
+            default=None,
+            help="also train two references: features only, and without privacy; the latter is not "
+            "covered by the guarantee (default: on for the built-in graph, off otherwise)",
+        )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Load, fit, save, report."""
+    from gapgnn.methods.folder import check_new_folder
+    from gapgnn.training.callbacks import ProgressBars
+
+    kind = method_class(args.method)
+    estimator = kind(**estimator_options(args, kind))
+    estimator.check()
+    if args.out is not None:
+        check_new_folder(args.out)
+    graph = load_graph(args, seed=args.seed, quiet=args.json)
+    rows: list[tuple[str, NodeClassifier]] = []
+    with ProgressBars(console(to_stderr=True)) as bars:
+        estimator.fit(graph, callback=bars)
+        if args.out is not None:
+            estimator.save(args.out)
+        if _wants_references(args):
+            rows = _references(estimator, graph, bars)
+    if args.json:
+        emit_json(_result(estimator, graph))
+    else:
+        _print_table(estimator, graph, rows, args.out)
+    return 0
+
+
+def _wants_references(args: argparse.Namespace) -> bool:
+    if args.compare is not None:
+        return bool(args.compare)
+    is_builtin = args.edges is None and args.dataset in (None, "social")
+    return is_builtin and args.method != "mlp" and not args.json
+
+
+def _references(
+    estimator: NodeClassifier, graph: Graph, callback: Callback
+) -> list[tuple[str, NodeClassifier]]:
+    """Train features only at the same level, and the same method without privacy."""
+    from gapgnn.methods.mlp import MLP
+
+    shared = {key: getattr(estimator, key) for key in ("epsilon", "delta", "repeats", "split")}
+    shared |= {key: getattr(estimator, key) for key in ("seed", "device", "ledger", "noise")}
+    rows: list[tuple[str, NodeClassifier]] = []
+    mlp = MLP(**shared, level=estimator.level)  # type: ignore[arg-type]
+    rows.append(("features only (MLP)", mlp.fit(graph, callback=callback)))
+    if estimator.level != "none":
+        free = type(estimator)(**{**estimator.get_params(), "level": "none", "relation": "auto"})
+        rows.append(("without privacy", free.fit(graph, callback=callback)))
+    return rows
+
+
+def _result(estimator: NodeClassifier, graph: Graph) -> dict[str, Any]:
+    from gapgnn.evaluation.metrics import bootstrap_interval
+
+    runs = estimator.repeat_scores_
+    card = estimator.card_
+    phases = ("total", "calibrate", "encoder", "aggregate", "classifier")
+    return {
+        "method": estimator.method,
+        "level": card.level,
+        "relation": card.relation,
+        "dataset": graph.name,
+        "epsilon": card.epsilon,
+        "delta": card.delta,
+        "noise_multiplier": card.noise_multiplier,
+        "test_accuracy": {
+            "mean": sum(runs) / len(runs),
+            "ci95": list(bootstrap_interval(runs)),
+            "runs": runs,
+        },
+        "seconds": {phase: round(estimator.seconds_.get(phase, 0.0), 4) for phase in phases},
+        "device": estimator.device_,
+        "peak_memory_mb": _peak_memory_mb(),
+        "is_private_release": card.is_private_release,
+        "noise": estimator.noise,
+        "split": estimator.split if len(runs) > 1 else "single",
+    }
+
+
+def _peak_memory_mb() -> float:
+    """Return the largest resident size of this process so far."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+
+
+def _print_table(
+    estimator: NodeClassifier,
+    graph: Graph,
+    references: list[tuple[str, NodeClassifier]],
+    saved: Path | None,
+) -> None:
+    from rich.table import Table
+
+    from gapgnn.evaluation.metrics import bootstrap_interval
+    from gapgnn.privacy.card import guarantee_sentence
+
+    out = console(to_stderr=False)
+    table = Table(title=f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_arcs:,} arcs")
+    for column in ("", "test accuracy", "epsilon", "delta"):
+        table.add_column(column)
+    for name, model in [
+        (f"{estimator.card_.method}, level {estimator.level}", estimator),
+        *references,
+    ]:
+        runs = model.repeat_scores_
+        accuracy = f"{sum(runs) / len(runs):.1%}"
+        if len(runs) > 1:
+            low, high = bootstrap_interval(runs)
+            accuracy += f" ({low:.1%} to {high:.1%}, {len(runs)} repeats)"
+        card = model.card_
+        epsilon = "inf" if card.epsilon is None else f"{card.epsilon:.3g}"
+        delta = "-" if not card.epsilon else f"{card.delta:.0e}"
+        table.add_row(name, accuracy, epsilon, delta)
+    out.print(table)
+    out.print(guarantee_sentence(estimator.card_))
+    for warning in estimator.card_.warnings:
+        out.print(f"Note: {warning}")
+    if estimator.level == "node":
+        out.print("Note: the accuracies are computed from private labels, for the curator only.")
+    if saved is not None:
+        out.print(f"Saved to {saved}")

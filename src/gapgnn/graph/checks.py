@@ -1,0 +1,41 @@
+"""What a graph must have before a model can be trained on it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gapgnn.errors import DataError
+from gapgnn.graph.graph import Graph
+
+
+def check_trainable(graph: Graph) -> None:
+    """Raise unless the split can train and score a classifier.
+
+    At least two classes have nodes, every class has a training node, and some node is for testing.
+
+    >>> from gapgnn.graph.graph import Graph
+    >>> graph = Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2), labels=[0, 0])
+    >>> check_trainable(graph)
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.DataError: `labels` must have at least two classes. Got 1.
+    """
+    labelled = graph.labels[graph.labels >= 0]
+    present = len(np.unique(labelled))
+    if present < 2:
+        raise DataError(f"`labels` must have at least two classes. Got {present}.")
+    counts = np.bincount(labelled, minlength=graph.num_classes)
+    trained = np.bincount(graph.labels[graph.train_mask], minlength=graph.num_classes)
+    without = np.flatnonzero(trained == 0)
+    if len(without):
+        first = int(without[0])
+        name = repr(graph.label_names[first]) if graph.label_names is not None else str(first)
+        raise DataError(
+            f"Each class must have a training node. Got none for class {name} "
+            f"({counts[first]} nodes in all); drop rare classes with `--min-class-count N`."
+        )
+    if not graph.test_mask.any():
+        raise DataError(
+            f"The split must leave a test node. Got none out of {len(labelled)} labelled nodes; "
+            "give more labelled nodes."
+        )

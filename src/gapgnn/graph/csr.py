@@ -1,0 +1,234 @@
+"""Adjacency as two arrays: building it from arcs, and the few operations the rest needs.
+
+A structure is the pair ``(indptr, indices)``: ``indices[indptr[u]:indptr[u + 1]]`` is the out-list
+of node ``u``, sorted and without duplicates. No values are stored. Everything here works on int32
+indices, one bool per arc, or blocks of rows, so that 81 million arcs stay within 4 GiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from gapgnn.errors import DataError
+
+INT32_MAX = np.iinfo(np.int32).max
+BLOCK = 1 << 22
+Structure = tuple[NDArray[np.int64], NDArray[Any]]
+
+
+def build(
+    sources: ArrayLike,
+    targets: ArrayLike,
+    num_nodes: int,
+    *,
+    symmetric: bool,
+    keep_loops: bool = False,
+) -> Structure:
+    """Sort arcs into out-lists, drop duplicates, and add missing reverse arcs if ``symmetric``.
+
+    >>> indptr, indices = build([0, 1, 1], [1, 2, 1], 3, symmetric=True)
+    >>> indptr.tolist(), indices.tolist()
+    ([0, 1, 3, 4], [1, 0, 2, 1])
+    """
+    row = _positions("sources", sources, num_nodes)
+    col = _positions("targets", targets, num_nodes)
+    if len(row) != len(col):
+        raise DataError(
+            f"`sources` and `targets` must be equally long. Got {len(row)} and {len(col)}."
+        )
+    if not keep_loops:
+        proper = row != col
+        if not proper.all():
+            row, col = row[proper], col[proper]
+        del proper
+    coo = sp.coo_array((np.ones(len(row), np.bool_), (row, col)), shape=(num_nodes, num_nodes))
+    del row, col
+    # Claims "no duplicates", so that SciPy skips a slow sort of each row: transposing twice below
+    # sorts in linear time, and duplicates are removed in between.
+    coo.has_canonical_format = True
+    scattered = coo.tocsr()
+    del coo
+    reverse = scattered.T.tocsr()
+    del scattered
+    reverse.sum_duplicates()
+    matrix = reverse.T.tocsr()
+    if symmetric and not _same(matrix, reverse):
+        matrix = matrix + reverse
+    del reverse
+    return _structure(matrix, num_nodes)
+
+
+def _positions(key: str, values: ArrayLike, num_nodes: int) -> NDArray[Any]:
+    """Return node positions in the narrowest index type that fits, or say what is wrong."""
+    array = np.asarray(values)
+    if array.size == 0:
+        array = array.astype(np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise DataError(
+            f"`{key}` must be a list of node positions. Got {array.ndim} dimensions of "
+            f"{array.dtype}."
+        )
+    if array.size and (array.min() < 0 or array.max() >= num_nodes):
+        bad = array.min() if array.min() < 0 else array.max()
+        raise DataError(f"`{key}` must be between 0 and {num_nodes - 1}. Got {bad}.")
+    return array.astype(_index_dtype(num_nodes), copy=False)
+
+
+def _index_dtype(num_nodes: int) -> type[np.signedinteger[Any]]:
+    return np.int32 if num_nodes <= INT32_MAX else np.int64
+
+
+def _structure(matrix: sp.csr_array, num_nodes: int) -> Structure:
+    """Take the two index arrays out of a canonical matrix, exactly sized and read-only."""
+    indptr = matrix.indptr.astype(np.int64)
+    indices = matrix.indices.astype(_index_dtype(num_nodes), copy=False)
+    if indices.base is not None:
+        indices = indices.copy()
+    indptr.flags.writeable = False
+    indices.flags.writeable = False
+    return indptr, indices
+
+
+def matrix(
+    indptr: NDArray[np.int64], indices: NDArray[Any], *, dtype: Any = np.bool_
+) -> sp.csr_array:
+    """Return the structure as SciPy CSR of ones; the indices are shared, not copied.
+
+    >>> matrix(np.array([0, 1, 1]), np.array([1], dtype=np.int32)).toarray().tolist()
+    [[False, True], [False, False]]
+    """
+    num_nodes = len(indptr) - 1
+    if indices.dtype == np.int32 and len(indices) <= INT32_MAX:
+        indptr = indptr.astype(np.int32)
+    ones = np.ones(len(indices), dtype=dtype)
+    result = sp.csr_array((ones, indices, indptr), shape=(num_nodes, num_nodes))
+    result.has_canonical_format = True
+    return result
+
+
+def union(first: Structure, second: Structure) -> Structure:
+    """Return all arcs of two structures over the same nodes.
+
+    >>> loops = (np.array([0, 1, 2]), np.array([0, 1], dtype=np.int32))
+    >>> arc = (np.array([0, 1, 1]), np.array([1], dtype=np.int32))
+    >>> union(loops, arc)[1].tolist()
+    [0, 1, 1]
+    """
+    return _structure(matrix(*first) + matrix(*second), len(first[0]) - 1)
+
+
+def is_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any]) -> bool:
+    """Say whether every arc has its reverse.
+
+    >>> is_symmetric(np.array([0, 1, 2]), np.array([1, 0], dtype=np.int32))
+    True
+    """
+    forward = matrix(indptr, indices)
+    return _same(forward, forward.T.tocsr())
+
+
+def _same(first: sp.csr_array, second: sp.csr_array) -> bool:
+    return np.array_equal(first.indptr, second.indptr) and np.array_equal(
+        first.indices, second.indices
+    )
+
+
+def check(indptr: NDArray[Any], indices: NDArray[Any]) -> None:
+    """Refuse arrays that are not a structure, for adjacency that :func:`build` did not make."""
+    if indptr.ndim != 1 or indptr.dtype.kind not in "iu" or len(indptr) < 2 or indptr[0] != 0:
+        raise DataError("`indptr` must be a list of row starts from 0. Got something else.")
+    if (np.diff(indptr) < 0).any() or indptr[-1] != len(indices):
+        raise DataError(
+            f"`indptr` must rise from 0 to {len(indices)}. Got {indptr[-1]} at the end."
+        )
+    _positions("indices", indices, len(indptr) - 1)
+    if not rows_increase(indptr, indices):
+        raise DataError("`indices` must be sorted and unique in each out-list. Got another order.")
+
+
+def rows_increase(indptr: NDArray[Any], values: NDArray[Any]) -> bool:
+    """Say whether the values of each row are sorted and unique.
+
+    >>> rows_increase(np.array([0, 2, 3]), np.array([4, 7, 1]))
+    True
+    """
+    rises = values[1:] > values[:-1]
+    starts = indptr[(indptr > 0) & (indptr < len(values))]
+    rises[starts - 1] = True
+    return bool(rises.all())
+
+
+def row_blocks(indptr: NDArray[np.int64], size: int = BLOCK) -> Iterator[tuple[int, int]]:
+    """Cut the rows into consecutive ranges of about ``size`` arcs each.
+
+    >>> list(row_blocks(np.array([0, 2, 4, 9]), size=4))
+    [(0, 2), (2, 3)]
+    """
+    first, end = 0, len(indptr) - 1
+    while first < end:
+        last = int(np.searchsorted(indptr, indptr[first] + size, side="right")) - 1
+        last = min(max(last, first + 1), end)
+        yield first, last
+        first = last
+
+
+def sources(indptr: NDArray[np.int64], dtype: Any) -> NDArray[Any]:
+    """Return the source of every arc, in the order of ``indices``.
+
+    >>> sources(np.array([0, 2, 3]), np.int32).tolist()
+    [0, 0, 1]
+    """
+    return np.repeat(np.arange(len(indptr) - 1, dtype=dtype), np.diff(indptr))
+
+
+def count_loops(indptr: NDArray[np.int64], indices: NDArray[Any]) -> int:
+    """Count the arcs from a node to itself.
+
+    >>> count_loops(np.array([0, 2, 2]), np.array([0, 1], dtype=np.int32))
+    1
+    """
+    count = 0
+    for first, last in row_blocks(indptr):
+        owners = np.repeat(np.arange(first, last), np.diff(indptr[first : last + 1]))
+        count += int((owners == indices[indptr[first] : indptr[last]]).sum())
+    return count
+
+
+def select(indptr: NDArray[np.int64], indices: NDArray[Any], keep: NDArray[np.bool_]) -> Structure:
+    """Return the structure induced by the nodes to keep, renumbered in their order.
+
+    >>> indptr, indices = np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], dtype=np.int32)
+    >>> [part.tolist() for part in select(indptr, indices, np.array([False, True, True]))]
+    [[0, 1, 2], [1, 0]]
+    """
+    position = (np.cumsum(keep) - 1).astype(indices.dtype)
+    counts = np.zeros(len(keep), dtype=np.int64)
+    kept = [indices[:0]]
+    for first, last in row_blocks(indptr):
+        starts = indptr[first : last + 1]
+        targets = indices[starts[0] : starts[-1]]
+        alive = keep[targets] & np.repeat(keep[first:last], np.diff(starts))
+        before = np.concatenate([[0], np.cumsum(alive)])
+        counts[first:last] = np.diff(before[starts - starts[0]])
+        kept.append(position[targets[alive]])
+    return np.concatenate([[0], np.cumsum(counts[keep])]), np.concatenate(kept)
+
+
+def permute(
+    indptr: NDArray[np.int64], indices: NDArray[Any], order: NDArray[np.int64]
+) -> Structure:
+    """Return the same arcs with the nodes listed in another order.
+
+    >>> indptr, indices = permute(np.array([0, 1, 1]), np.array([1], np.int32), np.array([1, 0]))
+    >>> indptr.tolist(), indices.tolist()
+    ([0, 0, 1], [0])
+    """
+    position = np.empty(len(order), dtype=indices.dtype)
+    position[order] = np.arange(len(order), dtype=indices.dtype)
+    moved = np.repeat(position, np.diff(indptr))
+    return build(moved, position[indices], len(order), symmetric=False, keep_loops=True)

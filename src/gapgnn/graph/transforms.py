@@ -1,0 +1,222 @@
+"""Class filter, splits and self-loops. Each returns a new graph and leaves the old one alone.
+
+What a transform reads decides what it costs (privacy page, section 2): the class filter and the
+splits read labels only, which is free at edge level and part of the declared, public protocol at
+node level. The seed of a split is experiment randomness, not noise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gapgnn.errors import DataError, InputError, check_integer, check_number
+from gapgnn.graph import csr
+from gapgnn.graph.graph import MASKS, Graph
+from gapgnn.rng import experiment_rng
+
+
+def filter_classes(graph: Graph, min_count: int) -> Graph:
+    """Drop unlabelled nodes and classes with fewer than ``min_count`` nodes.
+
+    The remaining classes are numbered from 0 in their old order and keep their names; arcs between
+    remaining nodes stay, and nodes left without arcs stay too.
+
+    >>> import numpy as np
+    >>> graph = Graph.from_arcs(
+    ...     [0, 1, 2], [1, 2, 3], num_nodes=5, features=np.eye(5), labels=[2, 0, 2, 1, -1]
+    ... )
+    >>> filter_classes(graph, 1).labels.tolist()
+    [2, 0, 2, 1]
+    >>> filter_classes(graph, 2)
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.DataError: `min_count` must leave two classes; the largest have 2 and 1. Got 2.
+    """
+    if isinstance(min_count, bool) or not isinstance(min_count, int | np.integer) or min_count < 0:
+        raise DataError(f"`min_count` must be a whole number of at least 0. Got {min_count!r}.")
+    known = graph.labels >= 0
+    counts = np.bincount(graph.labels[known], minlength=graph.num_classes)
+    large = counts >= max(1, min_count)
+    if large.sum() < 2:
+        first, second = np.sort(np.append(counts, [0, 0]))[::-1][:2]
+        raise DataError(
+            f"`min_count` must leave two classes; the largest have {first} and {second}. "
+            f"Got {min_count}."
+        )
+    number = np.where(large, np.cumsum(large) - 1, -1)
+    # The last entry answers for label -1.
+    labels = np.append(number, -1)[graph.labels]
+    names = graph.label_names
+    kept = None if names is None else tuple(n for n, big in zip(names, large, strict=True) if big)
+    filtered = induced(graph, labels >= 0)
+    return filtered._replace(labels=labels[labels >= 0], label_names=kept)
+
+
+def random_split(
+    graph: Graph, *, seed: int, train: float = 0.75, val: float = 0.10, stratified: bool = False
+) -> Graph:
+    """Split the labelled nodes at random into training, validation and test nodes.
+
+    Args:
+        graph: any graph; its own split is replaced.
+        seed: of the experiment; equal seeds give equal splits.
+        train: fraction of the labelled nodes to train on.
+        val: fraction to validate on; the rest is for testing.
+        stratified: give every class the same fractions, as far as whole nodes allow.
+
+    >>> import numpy as np
+    >>> graph = Graph.from_arcs([], [], num_nodes=20, features=np.eye(20), labels=[0, 1] * 10)
+    >>> split = random_split(graph, seed=0)
+    >>> int(split.train_mask.sum()), int(split.val_mask.sum()), int(split.test_mask.sum())
+    (15, 2, 3)
+    """
+    train = check_number("train", train, above=0, at_most=1)
+    val = check_number("val", val, at_least=0, at_most=1)
+    if train + val > 1 + 1e-9:
+        raise InputError(f"`train` and `val` must sum to at most 1. Got {train} and {val}.")
+    labelled = np.flatnonzero(graph.labels >= 0)
+    num_train = round(train * len(labelled))
+    num_val = min(round(val * len(labelled)), len(labelled) - num_train)
+    if not num_train:
+        raise DataError(
+            f"`train` must select a node; {len(labelled)} nodes have a label. Got {train}."
+        )
+    order = experiment_rng(seed, "split").permutation(labelled)
+    if stratified:
+        order = _interleaved(order, graph.labels[order])
+    masks = np.zeros((3, graph.num_nodes), dtype=np.bool_)
+    for mask, part in zip(masks, np.split(order, [num_train, num_train + num_val]), strict=True):
+        mask[part] = True
+    return graph.with_masks(*masks)
+
+
+def _interleaved(order: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Reorder nodes so that every prefix holds the same fraction of each class."""
+    by_class = np.argsort(labels, kind="stable")
+    counts = np.bincount(labels)
+    starts = np.cumsum(counts) - counts
+    quantile = np.empty(len(order))
+    quantile[by_class] = (np.arange(len(order)) - np.repeat(starts, counts) + 0.5) / np.repeat(
+        counts, counts
+    )
+    result: NDArray[np.int64] = order[np.argsort(quantile, kind="stable")]
+    return result
+
+
+def induced(graph: Graph, keep: ArrayLike, *, dangle: bool = False) -> Graph:
+    """Return the graph of some nodes and the arcs between them, with ids and masks as they were.
+
+    Args:
+        graph: any graph.
+        keep: one boolean per node, or distinct positions; the order of nodes does not change.
+        dangle: what happens to an entry that names a dropped node: by default it goes with the
+            node; with True it stays in its out-list as a dangling entry, which is what the
+            withdrawal of a record means at node level (privacy page, section 1).
+
+    >>> import numpy as np
+    >>> graph = Graph.from_arcs([0, 1], [1, 2], num_nodes=3, features=np.eye(3), ids=[7, 8, 9])
+    >>> part = induced(graph, [1, 2])
+    >>> part.ids.tolist(), part.num_arcs
+    ([8, 9], 2)
+    >>> induced(graph, [1, 2], dangle=True).dangling_targets.tolist()
+    [7]
+    """
+    mask = _as_selection(keep, graph.num_nodes)
+    indptr, indices = csr.select(graph.indptr, graph.indices, mask)
+    changes: dict[str, Any] = {key: getattr(graph, key)[mask] for key in ("labels", "ids", *MASKS)}
+    starts, names = _dangling_of(graph, mask, dangle)
+    # Arcs between kept nodes come in both directions if all arcs did: nothing to verify again.
+    return Graph._checked(
+        indptr=indptr,
+        indices=indices,
+        features=graph.features[mask],
+        is_directed=graph.is_directed,
+        dangling_indptr=starts,
+        dangling_targets=names,
+        label_names=graph.label_names,
+        name=graph.name,
+        **changes,
+    )
+
+
+def _as_selection(keep: ArrayLike, num_nodes: int) -> NDArray[np.bool_]:
+    """Return a boolean per node from booleans or positions."""
+    chosen = np.asarray(keep)
+    if chosen.dtype == np.bool_:
+        if chosen.shape != (num_nodes,):
+            raise DataError(
+                f"`keep` must have one entry per node ({num_nodes}). Got shape {chosen.shape}."
+            )
+        mask = chosen
+    else:
+        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
+            raise DataError(f"`keep` must be booleans or node positions. Got {chosen.dtype}.")
+        if chosen.size and not 0 <= chosen.min() <= chosen.max() < num_nodes:
+            bad = chosen.min() if chosen.min() < 0 else chosen.max()
+            raise DataError(f"`keep` must be between 0 and {num_nodes - 1}. Got {bad}.")
+        mask = np.zeros(num_nodes, dtype=np.bool_)
+        mask[chosen.astype(np.int64)] = True
+        if mask.sum() != chosen.size:
+            raise DataError(
+                f"`keep` must name each node once. Got {chosen.size - mask.sum()} repeated."
+            )
+    if not mask.any():
+        raise DataError("`keep` must select at least one node. Got none.")
+    return mask
+
+
+def _dangling_of(
+    graph: Graph, mask: NDArray[np.bool_], dangle: bool
+) -> tuple[NDArray[np.int64] | None, NDArray[Any] | None]:
+    """Return the dangling entries of the kept nodes, with those that now dangle if asked for."""
+    owners, names = [], []
+    if graph.dangling_indptr is not None and graph.dangling_targets is not None:
+        owners.append(np.repeat(np.arange(graph.num_nodes), np.diff(graph.dangling_indptr)))
+        names.append(graph.dangling_targets)
+    if dangle:
+        lost = ~mask[graph.indices]
+        owners.append(csr.sources(graph.indptr, np.int64)[lost])
+        names.append(graph.ids[graph.indices[lost]])
+    if not owners:
+        return None, None
+    owner, name = np.concatenate(owners), np.concatenate(names)
+    owner, name = owner[mask[owner]], name[mask[owner]]
+    order = np.lexsort((name, owner))
+    counts = np.bincount(owner, minlength=graph.num_nodes)[mask]
+    return np.concatenate([[0], np.cumsum(counts)]), name[order]
+
+
+def inductive_split(graph: Graph, *, seed: int, fraction: float = 0.5) -> tuple[Graph, Graph]:
+    """Cut a graph at random into two node-disjoint induced graphs, to train on and to meet later.
+
+    Arcs between the two sides belong to neither. Ids and masks are kept.
+
+    >>> import numpy as np
+    >>> graph = Graph.from_arcs([0, 1, 2], [1, 2, 3], num_nodes=4, features=np.eye(4))
+    >>> first, second = inductive_split(graph, seed=0)
+    >>> sorted(first.ids.tolist() + second.ids.tolist())
+    [0, 1, 2, 3]
+    """
+    check_number("fraction", fraction, above=0, below=1)
+    check_integer("num_nodes", graph.num_nodes, at_least=2)
+    size = min(max(1, round(fraction * graph.num_nodes)), graph.num_nodes - 1)
+    chosen = experiment_rng(seed, "inductive split").permutation(graph.num_nodes)[:size]
+    mask = np.zeros(graph.num_nodes, dtype=np.bool_)
+    mask[chosen] = True
+    return induced(graph, mask), induced(graph, ~mask)
+
+
+def add_self_loops(graph: Graph) -> Graph:
+    """Give every node an arc to itself. The result is another data set, with its own fingerprint.
+
+    >>> import numpy as np
+    >>> graph = Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2))
+    >>> add_self_loops(graph).adjacency().toarray().tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+    loops = (np.arange(graph.num_nodes + 1), np.arange(graph.num_nodes, dtype=graph.indices.dtype))
+    indptr, indices = csr.union((graph.indptr, graph.indices), loops)
+    return graph._replace(indptr=indptr, indices=indices)

@@ -1,0 +1,419 @@
+"""The estimator contract that every method keeps, and the order in which a release happens.
+
+``fit`` always goes: check the input, resolve the guarantee, calibrate, charge the ledger, and only
+then touch private data (privacy page, sections 3 and 6). Subclasses fill in what is trained.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+from torch import Tensor, nn
+
+from gapgnn.errors import DataError, InputError, PrivacyError, check_choice, check_integer
+from gapgnn.graph.checks import check_trainable
+from gapgnn.graph.convert import as_graph
+from gapgnn.graph.graph import Graph
+from gapgnn.methods.folder import add_hops, load_folder, save_folder
+from gapgnn.methods.guarantee import Guarantee
+from gapgnn.methods.releases import Releases
+from gapgnn.nn.layers import replica_state, reset_replicas
+from gapgnn.privacy.card import PrivacyCard, make_card
+from gapgnn.privacy.events import Event
+from gapgnn.privacy.ledger import Charge, Ledger
+from gapgnn.privacy.noise import Construction
+from gapgnn.privacy.relations import LEVELS
+from gapgnn.rng import NoiseKey, experiment_torch
+from gapgnn.training.callbacks import Callback, Silent
+from gapgnn.training.recipe import PrivateTraining, Recipe
+from gapgnn.training.splits import Splits, repeat_splits
+
+Self = TypeVar("Self", bound="NodeClassifier")
+
+
+@dataclass
+class Run:
+    """Everything one ``fit`` needs to know beside the estimator's own parameters."""
+
+    graph: Graph
+    splits: Splits
+    guarantee: Guarantee
+    keys: list[NoiseKey]
+    device: torch.device
+    callback: Callback
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def replicas(self) -> int:
+        """Number of repeats trained together."""
+        return len(self.keys)
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the wall time of a block to ``seconds[phase]``."""
+        start = time.perf_counter()
+        yield
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+
+class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
+    """Base of all methods: scikit-learn's estimator contract over graphs.
+
+    ``fit(graph)`` never changes the graph, may be called again, and sets attributes that end in an
+    underscore: ``card_`` (the privacy card), ``repeat_scores_`` (test accuracy of every repeat),
+    ``seconds_``, ``classes_``. With ``repeats`` above 1 the first repeat is the model; it is never
+    exchanged for a better one (privacy page, section 2).
+    """
+
+    level: str
+    epsilon: float
+    delta: float | str
+    relation: str
+    batch_norm: bool | str
+    epochs: int | str
+    batch_size: int | str
+    learning_rate: float
+    weight_decay: float
+    optimizer: str
+    clip: float
+    noise: Construction
+    insecure_noise_seed: int | None
+    repeats: int
+    split: str
+    seed: int
+    device: str
+    ledger: str | Path | None
+
+    method: ClassVar[str]
+
+    @abstractmethod
+    def _check_parameters(self) -> None:
+        """Raise if one of the method's own parameters cannot work."""
+
+    @abstractmethod
+    def _template(self, graph: Graph) -> Sequence[Event]:
+        """Return the releases of one fit, their noise multipliers being ratios of the free one."""
+
+    @abstractmethod
+    def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
+        """Return the networks, untrained."""
+
+    @abstractmethod
+    def _train(self, run: Run, charge: Charge | None) -> Tensor:
+        """Train all repeats and return their class scores, shape (repeats, nodes, classes)."""
+
+    @abstractmethod
+    def _class_scores(self, graph: Graph | None) -> Tensor:
+        """Return class scores of the fitted model, (nodes, classes); None is the training graph."""
+
+    @abstractmethod
+    def _card_facts(self) -> dict[str, Any]:
+        """Return what the privacy card says about this method alone."""
+
+    def fit(self: Self, graph: Any, *, callback: Callback | None = None) -> Self:
+        """Train on a graph (or PyG ``Data``) and return the estimator itself.
+
+        The data set's ledger is charged before anything private is computed; if it has too little
+        left, nothing is computed and :class:`~gapgnn.errors.BudgetExceededError` is raised.
+        """
+        start = time.perf_counter()
+        self.check()
+        graph = as_graph(graph)
+        check_trainable(graph)
+        guarantee = Guarantee.resolve(
+            graph,
+            self._template(graph),
+            level=self.level,
+            relation=self.relation,
+            epsilon=self.epsilon,
+            delta=self.delta,
+        )
+        run = Run(
+            graph=graph,
+            splits=repeat_splits(graph, repeats=self.repeats, split=self.split, seed=self.seed),
+            guarantee=guarantee,
+            keys=self._noise_keys(),
+            device=choose_device(self.device),
+            callback=callback or Silent(),
+            seconds={"calibrate": time.perf_counter() - start},
+        )
+        charge = self._charge(guarantee, [graph.fingerprint], graph.name, purpose="fit")
+        self.releases_ = Releases()
+        self.num_features_ = graph.num_features
+        self.num_classes_ = graph.num_classes
+        self.classes_ = np.arange(graph.num_classes)
+        self.label_names_ = graph.label_names
+        self.device_ = str(run.device)
+        self.noise_multiplier_ = guarantee.noise_multiplier
+        scores = self._train(run, charge)
+        self.repeat_scores_ = run.splits.test_accuracies(scores, graph.labels)
+        self._keep_first_repeat()
+        if charge is not None:
+            Ledger(self.ledger).complete(charge.id)
+        self.card_ = self._make_card(graph, guarantee, charge)
+        run.seconds["total"] = time.perf_counter() - start
+        self.seconds_ = run.seconds
+        return self
+
+    def predict_proba(self, graph: Any = None) -> NDArray[np.float32]:
+        """Return class probabilities, one row per node of ``graph``.
+
+        For the training graph the cached noisy hops answer and no budget is spent; it may be left
+        out except at node level. For another graph (the inductive setting) see the method's own
+        notes: it has its own price.
+        """
+        self._check_fitted()
+        graph = None if graph is None else as_graph(graph)
+        if graph is not None and graph.num_features != self.num_features_:
+            raise InputError(
+                f"The graph must have the {self.num_features_} features the model was trained on. "
+                f"Got {graph.num_features}."
+            )
+        with torch.no_grad():
+            probabilities = torch.softmax(self._class_scores(graph).double(), dim=-1)
+        result: NDArray[np.float32] = probabilities.float().cpu().numpy()
+        return result
+
+    def predict(self, graph: Any = None) -> NDArray[np.int64]:
+        """Return the most probable class of every node of ``graph``."""
+        labels: NDArray[np.int64] = self.predict_proba(graph).argmax(axis=1)
+        return labels
+
+    def score(self, graph: Any) -> float:
+        """Return the accuracy on the nodes of the graph's test mask.
+
+        Computed from the test labels without noise: at node level a figure for the curator.
+        """
+        graph = as_graph(graph)
+        if not graph.test_mask.any():
+            raise InputError("`graph` must have a test mask to be scored. Got no test node.")
+        mask = graph.test_mask
+        return float((self.predict(graph)[mask] == graph.labels[mask]).mean())
+
+    def check(self) -> None:
+        """Raise if a parameter cannot work, before any data is read."""
+        check_choice("level", self.level, LEVELS)
+        check_choice("noise", self.noise, ("safe", "fast"))
+        check_choice("split", self.split, ("fresh", "fixed"))
+        check_integer("repeats", self.repeats, at_least=1)
+        check_integer("seed", self.seed, at_least=0)
+        if self.insecure_noise_seed is not None:
+            check_integer("insecure_noise_seed", self.insecure_noise_seed, at_least=0)
+        choose_device(self.device)
+        self._check_parameters()
+
+        if self.level == "node" and self._uses_batch_norm():
+            raise PrivacyError(
+                "`batch_norm` mixes the nodes of a batch, so one person's gradient cannot be "
+                "clipped at level node. Set batch_norm to auto or false."
+            )
+
+    def _uses_batch_norm(self) -> bool:
+        return self.level != "node" if self.batch_norm == "auto" else bool(self.batch_norm)
+
+    def _recipe(self, num_train: int) -> Recipe:
+        """Return the training settings with ``auto`` filled in."""
+        return Recipe.resolve(
+            level=self.level,
+            num_train=num_train,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            optimizer=self.optimizer,
+            clip=self.clip,
+        )
+
+    def _private(self, run: Run, ratio: float = 1.0) -> PrivateTraining | None:
+        """Return DP-SGD settings at node level; elsewhere training is free."""
+        if self.level != "node":
+            return None
+        if run.guarantee.noise_multiplier is None:
+            raise PrivacyError("A finite budget must have noise. Got none.")
+        return PrivateTraining(
+            noise_multiplier=run.guarantee.noise_multiplier * ratio,
+            keys=run.keys,
+            construction=self.noise,
+        )
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "card_"):
+            raise NotFittedError(
+                f"This {type(self).__name__} is not fitted yet. Call `fit` or `load` first."
+            )
+
+    def _noise_keys(self) -> list[NoiseKey]:
+        """Return one key per repeat: secret unless seeded, which the card reports."""
+        if self.insecure_noise_seed is None:
+            return [NoiseKey.fresh() for _ in range(self.repeats)]
+        key = NoiseKey.insecure(self.insecure_noise_seed)
+        return [key.derive("repeat", repeat) for repeat in range(self.repeats)]
+
+    def _charge(
+        self, guarantee: Guarantee, fingerprints: list[str], name: str, *, purpose: str
+    ) -> Charge | None:
+        """Record the price durably before the release is computed (privacy page, section 6)."""
+        if not guarantee.events:
+            return None
+        if guarantee.epsilon is None or not math.isfinite(guarantee.epsilon):
+            raise PrivacyError(f"A release must have a finite price. Got {guarantee.epsilon}.")
+        return Ledger(self.ledger).charge(
+            fingerprints[0],
+            others=fingerprints[1:],
+            level=guarantee.level,
+            relation=guarantee.relation,
+            epsilon=guarantee.epsilon,
+            delta=guarantee.delta,
+            events=[event.to_dict() for event in guarantee.events],
+            purpose=f"{self.method} {purpose}",
+            name=name,
+            count=self.repeats if purpose == "fit" else 1,
+        )
+
+    def _start_modules(self, run: Run) -> dict[str, nn.Module]:
+        """Build the networks of all repeats, each initialised from its own seed."""
+        graph = run.graph
+        self.modules_ = self._build(run.replicas, graph.num_features, graph.num_classes)
+        for name, module in self.modules_.items():
+            generators = [
+                experiment_torch(self.seed, "initial", name, repeat)
+                for repeat in range(run.replicas)
+            ]
+            reset_replicas(module, generators)
+            module.to(run.device)
+        return self.modules_
+
+    def _keep_first_repeat(self) -> None:
+        """Drop the networks of the repeats after the first."""
+        first = self._build(1, self.num_features_, self.num_classes_)
+        for name, module in first.items():
+            module.load_state_dict(replica_state(self.modules_[name], 0))
+            module.eval()
+        self.modules_ = first
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model to a new folder: weights, configuration, card, released hops."""
+        self._check_fitted()
+        params = {k: v for k, v in self.get_params().items() if k not in ("ledger", "device")}
+        save_folder(
+            Path(folder),
+            config={
+                "method": self.method,
+                "params": params,
+                "num_features": self.num_features_,
+                "num_classes": self.num_classes_,
+                "label_names": self.label_names_,
+                "noise_multiplier": self.noise_multiplier_,
+                "releases": list(self.releases_.hops),
+            },
+            weights={
+                f"{name}.{key}": value
+                for name, module in self.modules_.items()
+                for key, value in module.state_dict().items()
+            },
+            card=self.card_,
+            hops=self.releases_.hops,
+        )
+
+    def save_releases(self, folder: str | Path) -> None:
+        """Add what was released since saving to the model's folder: it is never drawn again."""
+        for release, released in self.releases_.hops.items():
+            if release not in load_folder(Path(folder)).hops:
+                add_hops(Path(folder), released)
+
+    @classmethod
+    def load(cls: type[Self], folder: str | Path, **overrides: Any) -> Self:
+        """Read a model saved by :meth:`save`; it predicts exactly as the saved one did.
+
+        Args:
+            folder: the model's folder.
+            overrides: ``device`` or ``ledger`` of this machine.
+        """
+        saved = load_folder(Path(folder))
+        config = saved.config
+        if config.get("method") != cls.method:
+            raise InputError(
+                f"the model folder {str(folder)!r} must hold a {cls.method} model. "
+                f"Got {config.get('method')!r}."
+            )
+        try:
+            params = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in config["params"].items()
+            }
+            model = cls(**params, **overrides)
+            model.num_features_ = int(config["num_features"])
+            model.num_classes_ = int(config["num_classes"])
+            names = config["label_names"]
+            model.label_names_ = None if names is None else tuple(names)
+            model.noise_multiplier_ = config["noise_multiplier"]
+            model.modules_ = model._build(1, model.num_features_, model.num_classes_)
+            for name, module in model.modules_.items():
+                start = f"{name}."
+                state = {
+                    k[len(start) :]: v for k, v in saved.weights.items() if k.startswith(start)
+                }
+                module.load_state_dict(state)
+                module.eval()
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise DataError(
+                f"the model folder {str(folder)!r} is damaged: {str(error).splitlines()[0]}"
+            ) from None
+        model.classes_ = np.arange(model.num_classes_)
+        model.releases_ = Releases(saved.hops)
+        model.card_ = saved.card
+        return model
+
+    def _make_card(self, graph: Graph, guarantee: Guarantee, charge: Charge | None) -> PrivacyCard:
+        """Put the facts of this fit on a privacy card."""
+        is_degree_bounded = guarantee.level == "node" and "max_degree" in self.get_params()
+        max_degree = self.get_params()["max_degree"] if is_degree_bounded else None
+        return make_card(
+            dataset=graph.name,
+            level=guarantee.level,
+            relation=guarantee.relation,
+            epsilon=guarantee.epsilon,
+            delta=guarantee.delta,
+            delta_is_auto=guarantee.delta_is_auto,
+            entities=guarantee.entities,
+            accountant=guarantee.accountant,
+            rdp_epsilon=guarantee.rdp_epsilon(),
+            undirected_epsilon=guarantee.undirected_epsilon(),
+            noise_multiplier=guarantee.noise_multiplier,
+            events=[event.to_dict() for event in guarantee.events],
+            noise=self.noise,
+            is_insecure=self.insecure_noise_seed is not None,
+            is_symmetric=not graph.is_directed,
+            max_degree=max_degree,
+            native_degree_bounded=max_degree is not None
+            and int(graph.out_degrees.max()) <= max_degree,
+            charge=charge,
+            **self._card_facts(),
+        )
+
+
+def choose_device(device: str) -> torch.device:
+    """Resolve ``auto|cpu|cuda``; asking for a GPU that is not there is an error.
+
+    >>> choose_device("cpu")
+    device(type='cpu')
+    """
+    check_choice("device", device, ("auto", "cpu", "cuda"))
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("`device` is cuda, but no CUDA device is available. Use cpu or auto.")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(device)

@@ -1,0 +1,224 @@
+"""A saved model: a folder of safetensors and JSON, nothing that could run code when read.
+
+Layout::
+
+    config.json                what the model is, and the SHA-256 of every other file
+    weights.safetensors        trained parameters
+    card.json, card.md         the privacy card
+    hops/RELEASE.safetensors   what was released on one graph
+    hops/RELEASE.ids.json      whose row is whose
+
+Everything in ``hops/`` was paid for, so asking again is free. At node level neither hop 0 nor
+features are in it (privacy page, section 2). No file holds the data set's fingerprint
+(:mod:`gapgnn.methods.releases` says why).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_from_bytes
+from safetensors.torch import save as tensors_to_bytes
+from torch import Tensor
+
+from gapgnn import __version__
+from gapgnn.errors import DataError, GapgnnError, InputError, UnavailableError
+from gapgnn.methods.releases import ReleasedHops
+from gapgnn.privacy.card import PrivacyCard
+
+FORMAT = 1
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a folder holds."""
+
+    config: dict[str, Any]
+    weights: dict[str, Tensor]
+    card: PrivacyCard
+    hops: dict[str, ReleasedHops]
+
+
+def check_new_folder(folder: Path) -> None:
+    """Refuse a folder that cannot be written or that would lose something.
+
+    >>> import tempfile
+    >>> check_new_folder(Path(tempfile.mkdtemp()) / "model")
+    """
+    if folder.is_file():
+        raise InputError(f"`out` must be a folder. Got the file {str(folder)!r}.")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InputError(
+            f"`out` must be a new or empty folder. Got {str(folder)!r} with files in it."
+        )
+    parent = folder.resolve().parent
+    while not parent.exists():
+        parent = parent.parent
+    if not os.access(parent, os.W_OK):
+        raise InputError(f"`out` must be writable. Got {str(folder)!r}.")
+
+
+def save_folder(
+    folder: Path,
+    *,
+    config: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    card: PrivacyCard,
+    hops: Mapping[str, ReleasedHops],
+) -> None:
+    """Write a new model folder; it appears complete or not at all."""
+    check_new_folder(folder)
+    files: dict[str, bytes] = {
+        "weights.safetensors": tensors_to_bytes(_contiguous(weights)),
+        "card.json": card.to_json().encode(),
+        "card.md": card.to_markdown().encode(),
+    }
+    for released in hops.values():
+        files |= _hop_files(released)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            (scratch / "hops").mkdir()
+            for name, content in files.items():
+                _write(scratch / name, content)
+            _write_config(scratch, {**config, "format": FORMAT, "gapgnn": __version__}, files)
+            if folder.is_dir():
+                folder.rmdir()
+            os.replace(scratch, folder)
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise UnavailableError(
+            f"the model folder {str(folder)!r} cannot be written: {error}"
+        ) from None
+
+
+def add_hops(folder: Path, released: ReleasedHops) -> None:
+    """Add one more graph's released hops to a saved model, so that they are never drawn again."""
+    config = _read_config(folder)
+    files = _hop_files(released)
+    try:
+        (folder / "hops").mkdir(exist_ok=True)
+        for name, content in files.items():
+            _write(folder / name, content)
+        releases = [*config["releases"], released.release]
+        _write_config(folder, {**config, "releases": releases}, files, keep=config["files"])
+    except OSError as error:
+        raise UnavailableError(
+            f"the model folder {str(folder)!r} cannot be written: {error}"
+        ) from None
+
+
+def load_folder(folder: Path) -> Saved:
+    """Read a model folder, refusing whatever is missing, damaged, newer or does not belong."""
+    config = _read_config(folder)
+    contents: dict[str, bytes] = {}
+    for name, digest in config["files"].items():
+        path = folder / name
+        try:
+            contents[name] = path.read_bytes()
+        except OSError:
+            raise DataError(f"the model folder is incomplete: {str(path)!r} is missing.") from None
+        if hashlib.sha256(contents[name]).hexdigest() != digest:
+            raise DataError(f"the model folder is damaged: {str(path)!r} is not what was saved.")
+    for name in ("weights.safetensors", "card.json"):
+        if name not in contents:
+            raise DataError(f"the model folder is incomplete: {str(folder / name)!r} is missing.")
+    try:
+        weights = tensors_from_bytes(contents["weights.safetensors"])
+        card = PrivacyCard.from_json(contents["card.json"].decode())
+        hops = {str(release): _read_hops(str(release), contents) for release in config["releases"]}
+    except (SafetensorError, UnicodeDecodeError, ValueError, KeyError) as error:
+        if isinstance(error, GapgnnError):
+            raise
+        raise DataError(f"the model folder {str(folder)!r} is damaged: {error}.") from None
+    return Saved(config, weights, card, hops)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    if not folder.is_dir():
+        raise UnavailableError(f"the model folder {str(folder)!r} does not exist.")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise DataError(f"the model folder is incomplete: {str(path)!r} is missing.") from None
+    except (UnicodeDecodeError, json.JSONDecodeError):
+        raise DataError(f"the model folder is damaged: {str(path)!r} is not JSON.") from None
+    if not isinstance(config, dict) or not isinstance(config.get("format"), int):
+        raise DataError(f"{str(path)!r} is not a gapgnn model.")
+    if config["format"] > FORMAT:
+        raise InputError(
+            f"the model folder {str(folder)!r} was written by a newer gapgnn "
+            f"({config.get('gapgnn')}, format {config['format']}). Upgrade to read it."
+        )
+    if not isinstance(config.get("files"), dict):
+        raise DataError(f"the model folder is damaged: {str(path)!r} lists no files.")
+    if any(Path(name).is_absolute() or ".." in Path(name).parts for name in config["files"]):
+        raise DataError(f"the model folder is damaged: {str(path)!r} lists files outside of it.")
+    return config
+
+
+def _hop_files(released: ReleasedHops) -> dict[str, bytes]:
+    tensors = {f"hop{index}": hop for index, hop in enumerate(released.hops)}
+    about = {"release": released.release, "has_hop_zero": str(int(released.has_hop_zero))}
+    base = f"hops/{released.release}"
+    return {
+        f"{base}.safetensors": tensors_to_bytes(_contiguous(tensors), metadata=about),
+        f"{base}.ids.json": json.dumps(released.ids.tolist()).encode(),
+    }
+
+
+def _read_hops(release: str, contents: Mapping[str, bytes]) -> ReleasedHops:
+    name = f"hops/{release}.safetensors"
+    if name not in contents or f"hops/{release}.ids.json" not in contents:
+        raise DataError(f"the model folder is incomplete: {name!r} is missing.")
+    raw = contents[name]
+    size = int.from_bytes(raw[:8], "little")
+    about = json.loads(raw[8 : 8 + size]).get("__metadata__", {})
+    if about.get("release") != release:
+        raise DataError(f"{name!r} must hold this model's hops. Got those of another release.")
+    tensors = tensors_from_bytes(raw)
+    ids = np.asarray(json.loads(contents[f"hops/{release}.ids.json"]))
+    ordered = tuple(tensors[f"hop{index}"] for index in range(len(tensors)))
+    if any(len(hop) != len(ids) for hop in ordered):
+        raise DataError(f"{name!r} must have a row for each of its {len(ids)} ids.")
+    return ReleasedHops(release, ids, ordered, about.get("has_hop_zero") == "1")
+
+
+def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _write_config(
+    folder: Path,
+    config: Mapping[str, Any],
+    files: Mapping[str, bytes],
+    keep: Mapping[str, str] | None = None,
+) -> None:
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    whole = {**config, "files": {**(keep or {}), **digests}}
+    _write(folder / CONFIG, json.dumps(whole, indent=2, allow_nan=False).encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write durably and atomically: a kill leaves the old file or the new one."""
+    scratch = path.with_name(f".{path.name}.part")
+    with scratch.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(scratch, path)

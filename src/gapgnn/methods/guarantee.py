@@ -1,0 +1,131 @@
+"""From what was asked (level, relation, epsilon, delta) to what is promised and at what noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gapgnn.errors import InputError, check_number
+from gapgnn.graph.graph import Graph
+from gapgnn.privacy.accounting import account, accountant_named
+from gapgnn.privacy.calibration import calibrate
+from gapgnn.privacy.events import Event
+from gapgnn.privacy.relations import auto_delta, protected_entities, resolve_relation
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """A resolved promise: which neighbours, what budget, and the noise that keeps it.
+
+    Attributes:
+        level: ``none``, ``edge`` or ``node``.
+        relation: the neighbouring relation, never ``auto``.
+        epsilon: accounted, at most what was asked; 0 if nothing private is read; None at level
+            none.
+        delta: accounted likewise; 0 where nothing is charged.
+        delta_is_auto: whether delta came from the number of protected entities.
+        entities: how many edges or nodes are protected.
+        noise_multiplier: the free multiplier (standard deviation over sensitivity) that was found.
+        accountant: how epsilon was computed.
+        events: what is released.
+    """
+
+    level: str
+    relation: str
+    epsilon: float | None
+    delta: float
+    delta_is_auto: bool
+    entities: int
+    noise_multiplier: float | None
+    accountant: str
+    events: tuple[Event, ...]
+
+    @classmethod
+    def resolve(
+        cls,
+        graph: Graph,
+        template: Sequence[Event],
+        *,
+        level: str,
+        relation: str,
+        epsilon: float,
+        delta: float | str,
+    ) -> Guarantee:
+        """Calibrate the template's free multiplier to the budget (privacy page, section 3)."""
+        promise = cls._unpriced(graph, level=level, relation=relation, delta=delta)
+        if level == "none" or not template:
+            return promise
+        check_number("epsilon", epsilon, above=0, finite=False)
+        if math.isinf(epsilon):
+            raise InputError(
+                f"`epsilon` must be finite at level {level}. Got inf. Use level none instead."
+            )
+        found = calibrate(template, epsilon=epsilon, delta=promise.delta, relation=promise.relation)
+        return replace(
+            promise,
+            epsilon=found.epsilon,
+            noise_multiplier=found.noise_multiplier,
+            accountant=found.accountant,
+            events=tuple(found.events),
+        )
+
+    @classmethod
+    def of_events(
+        cls,
+        graph: Graph,
+        events: Sequence[Event],
+        *,
+        level: str,
+        relation: str,
+        delta: float | str,
+        noise_multiplier: float | None,
+    ) -> Guarantee:
+        """Price releases whose noise is already decided: prediction on a new graph."""
+        promise = cls._unpriced(graph, level=level, relation=relation, delta=delta)
+        if level == "none" or not events:
+            return promise
+        spend = account(events, promise.delta, relation=promise.relation)
+        return replace(
+            promise,
+            epsilon=spend.epsilon,
+            noise_multiplier=noise_multiplier,
+            accountant=spend.accountant,
+            events=tuple(events),
+        )
+
+    @classmethod
+    def _unpriced(cls, graph: Graph, *, level: str, relation: str, delta: float | str) -> Guarantee:
+        """Resolve who is protected and delta; nothing is released yet."""
+        resolved = resolve_relation(level, relation, is_directed=graph.is_directed)
+        if level == "none":
+            return cls(level, resolved, None, 0.0, False, 0, None, "none", ())
+        # Under `directed` each arc is an entity of its own, also on a symmetric graph.
+        num_edges = graph.num_arcs if resolved == "directed" else graph.num_edges
+        entities = protected_entities(level, num_nodes=graph.num_nodes, num_edges=num_edges)
+        if isinstance(delta, str):
+            if delta != "auto":
+                raise InputError(f"`delta` must be auto or a number in (0, 1). Got {delta!r}.")
+            chosen = auto_delta(entities)
+        else:
+            chosen = check_number("delta", delta, above=0, below=1)
+        is_auto = delta == "auto"
+        return cls(
+            level, resolved, 0.0, chosen, is_auto, entities, None, "nothing private is read", ()
+        )
+
+    def rdp_epsilon(self) -> float | None:
+        """Return the price of the same events under Renyi accounting, for comparison."""
+        if not self.events:
+            return None
+        return accountant_named("rdp").epsilon(self.events, self.delta, relation=self.relation)
+
+    def undirected_epsilon(self) -> float | None:
+        """Return what the same noise costs for a whole edge, where one arc is promised."""
+        if self.relation != "directed" or not self.events:
+            return None
+        # The sensitivity of an edge of two arcs is sqrt(2) times that of one (section 1).
+        events = [
+            event.scaled(1 / math.sqrt(2)) for event in self.events if hasattr(event, "scaled")
+        ]
+        return account(events, self.delta, relation="undirected").epsilon

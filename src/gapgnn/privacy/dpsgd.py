@@ -1,0 +1,178 @@
+"""DP-SGD steps: clip every example's gradient, sum, add noise, divide by a constant, move.
+
+One step releases the noisy clipped sum of a Poisson batch: a Poisson-subsampled Gaussian event
+whose noise multiplier is the standard deviation over the clip. Relation ``add-remove``: one example
+joins or leaves, the sum moves by at most the clip. Relation ``replace``: by at most twice the clip;
+the accountant knows and expects the same multiplier. Everything after the noise, the optimiser
+included, is post-processing. Privacy page, sections 2 to 4.
+
+Use, for a module made of layers that report to the tape::
+
+    flat = FlatParameters(module)
+    private = PrivateStep(flat, FlatAdam(flat.values), clip=1.0, noise_multiplier=1.0,
+                          expected_batch=schedule.expected_batch, noise=sources, phase="encoder")
+    for batch in PoissonBatches(schedule, keys, phase="encoder"):
+        with record_linears() as tape:
+            losses = ...                         # (R, B), one per example
+        private.step(tape, losses, batch.valid)
+
+The loop's owner emits the event; this module never decides what to charge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gapgnn.errors import InputError, PrivacyError, check_number
+from gapgnn.privacy.flat import FlatParameters, Optimiser
+from gapgnn.privacy.ghost import (
+    Tape,
+    check_clippable,
+    check_examples_apart,
+    clip_factors,
+    clipped_sums,
+    output_gradients,
+    squared_norms,
+)
+from gapgnn.privacy.noise import NoiseSource, grid_slack
+
+# The norms are sums of float32 products: a relative error below 1e-6 for any layer width in use.
+# The clip factors aim this much lower, so a norm that was rounded down cannot lift a gradient over
+# the clip.
+ROUNDING_MARGIN = 1e-5
+
+
+class PrivateStep:
+    """Takes one DP-SGD step at a time on a flat parameter vector.
+
+    Numerics. With safe noise the clipped sum runs in float64 and is rounded to the noise grid, in
+    units of the clip. Rounding may move each of P coordinates by a grid step, so the per-example
+    clip is lowered by that slack and by :data:`ROUNDING_MARGIN`: the rounded sum of one batch and
+    that of a neighbour differ by at most ``clip``. With fast noise (experiments) the sum is
+    float32.
+
+    Args:
+        flat: the parameters; their module is checked with ``check_clippable``.
+        optimiser: moves ``flat.values``.
+        clip: the largest L2 norm of one example's gradient.
+        noise_multiplier: standard deviation of the noise over ``sensitivity * clip``.
+        expected_batch: the divisor, a constant; the size of an actual batch is secret.
+        noise: one source per replica, each with its own key.
+        phase: names this training within the run; noise paths are (phase, "step", number).
+        sensitivity: how far one record moves the sum, in clips. One where a record is one example
+            (also for ``replace``, by the accountant's convention); more if a record touches
+            several.
+    """
+
+    def __init__(
+        self,
+        flat: FlatParameters,
+        optimiser: Optimiser,
+        *,
+        clip: float,
+        noise_multiplier: float,
+        expected_batch: float,
+        noise: Sequence[NoiseSource],
+        phase: str,
+        sensitivity: float = 1.0,
+    ) -> None:
+        check_clippable(flat.module)
+        if len(noise) != flat.replicas:
+            raise InputError(
+                f"`noise` must have one source per replica ({flat.replicas}). Got {len(noise)}."
+            )
+        if len({source.key for source in noise}) != len(noise):
+            raise PrivacyError(
+                "`noise` must use another key for every replica. Got a repeated one."
+            )
+        if len({source.construction for source in noise}) != 1:
+            raise InputError("`noise` must use one construction for all replicas. Got both.")
+        self.flat = flat
+        self.optimiser = optimiser
+        self.clip = check_number("clip", clip, above=0)
+        self.std = check_number("noise_multiplier", noise_multiplier, above=0) * check_number(
+            "sensitivity", sensitivity, above=0
+        )
+        self.expected_batch = check_number("expected_batch", expected_batch, above=0)
+        self.phase = phase
+        self.steps = 0
+        self._noise = list(noise)
+        self._is_safe = noise[0].construction == "safe"
+        slack = grid_slack(flat.size) if self._is_safe else 0.0
+        if slack > 0.01:
+            raise InputError(
+                f"`module` must have fewer parameters for noise on the safe grid. Got {flat.size}."
+            )
+        self._unit_clip = 1 - ROUNDING_MARGIN - slack
+        self._known = {id(value) for value in flat.parameters}
+
+    @property
+    def effective_clip(self) -> float:
+        """The norm that gradients are really clipped to: ``clip`` less the rounding margins."""
+        return self.clip * self._unit_clip
+
+    def step(self, tape: Tape, losses: Tensor, valid: Tensor | None = None) -> None:
+        """Clip, sum, add noise, divide and move; an empty batch adds its noise like any other.
+
+        Args:
+            tape: the forward pass that gave the losses.
+            losses: one loss per replica and example, ``(R, B)``, neither averaged nor weighted.
+            valid: which examples are real; padding counts for nothing.
+        """
+        if self.steps == 0:
+            check_examples_apart(tape, losses)
+        total = self._clipped_sum(tape, losses, valid)
+        released = self._noised(total)
+        self.steps += 1
+        self.optimiser.step(released.mul_(self.clip / self.expected_batch))
+
+    def clipped_sum(self, tape: Tape, losses: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Return the clipped sum *without noise*, ``(R, P)``: not private, for tests and audits."""
+        return self._clipped_sum(tape, losses, valid) * self.clip
+
+    def _clipped_sum(self, tape: Tape, losses: Tensor, valid: Tensor | None) -> Tensor:
+        """Return the clipped sum in units of the clip."""
+        if losses.ndim != 2 or losses.shape[0] != self.flat.replicas:
+            raise InputError(
+                f"`losses` must have shape ({self.flat.replicas}, batch), one per example. "
+                f"Got {tuple(losses.shape)}."
+            )
+        deltas = output_gradients(tape, losses)
+        with torch.no_grad():
+            squared = squared_norms(tape, deltas)
+            if squared.shape != losses.shape:
+                raise PrivacyError(
+                    "the recorded layers must see the examples of the losses, one row each. "
+                    f"Got {tuple(squared.shape)} rows for {tuple(losses.shape)} losses."
+                )
+            factors = clip_factors(squared, self.effective_clip, valid) / self.clip
+            # On a GPU, asking whether all norms are finite would wait for the device: always mask.
+            masked = factors.is_cuda or not math.isfinite(float(squared.sum()))
+            if not self._is_safe:
+                factors = factors.float()
+            sums = clipped_sums(tape, deltas, factors, masked=masked, exact=self._is_safe)
+            if not self._known.issuperset(sums):
+                raise PrivacyError(
+                    "a recorded layer is not part of the module that is trained. Run only that "
+                    "module inside `record_linears()`."
+                )
+            return self.flat.collect(sums)
+
+    def _noised(self, total: Tensor) -> Tensor:
+        path = (self.phase, "step", self.steps)
+        # A replica's row has shape (1, P): one block of noise, whatever P is.
+        if self._is_safe:
+            rows = [
+                source.add_gaussian(row, self.std, *path).to(self.flat.values.dtype)
+                for source, row in zip(self._noise, total.unsqueeze(1), strict=True)
+            ]
+            return torch.cat(rows)
+        drawn = [
+            source.gaussian((1, total.shape[1]), self.std, *path, device=total.device)
+            for source in self._noise
+        ]
+        return total.add_(drawn[0] if len(drawn) == 1 else torch.cat(drawn))

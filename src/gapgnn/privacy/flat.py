@@ -1,0 +1,184 @@
+"""One flat vector of parameters per replica, and the optimisers that move it.
+
+All parameters of a module with a leading replica axis R become views of one ``(R, P)`` tensor, so
+that noise, the optimiser and its state are a handful of tensor operations whatever the number of
+layers or replicas. Everything here works alike for private and non-private training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from gapgnn.errors import InputError, check_choice, check_number
+
+
+class FlatParameters:
+    """The trainable parameters of a module as one tensor ``values`` of shape ``(R, P)``.
+
+    The module keeps working: its parameters are views, and changing ``values`` in place changes
+    them.
+
+    >>> layer = nn.Module()
+    >>> layer.weight = nn.Parameter(torch.ones(2, 3, 4))
+    >>> flat = FlatParameters(layer)
+    >>> flat.values.zero_().shape, float(layer.weight.detach().sum())
+    (torch.Size([2, 12]), 0.0)
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.parameters = [value for value in module.parameters() if value.requires_grad]
+        if not self.parameters:
+            raise InputError("`module` must have parameters to train. Got none.")
+        self.replicas = self.parameters[0].shape[0] if self.parameters[0].ndim else 0
+        for name, value in module.named_parameters():
+            if value.requires_grad and (value.ndim < 2 or value.shape[0] != self.replicas):
+                raise InputError(
+                    f"`{name}` must have the replica axis ({self.replicas}) first. "
+                    f"Got shape {tuple(value.shape)}."
+                )
+        self.values = torch.cat([self._row(value.detach()) for value in self.parameters], dim=1)
+        start = 0
+        for value in self.parameters:
+            width = value.numel() // self.replicas
+            value.data = self.values[:, start : start + width].view(value.shape)
+            start += width
+
+    @property
+    def size(self) -> int:
+        """The number P of parameters of one replica."""
+        return self.values.shape[1]
+
+    def _row(self, value: Tensor) -> Tensor:
+        return value.reshape(self.replicas, -1)
+
+    def collect(self, gradients: Mapping[int, Tensor]) -> Tensor:
+        """Lay gradients, given by ``id`` of their parameter, side by side: ``(R, P)``.
+
+        A parameter without a gradient gets zeros.
+        """
+        like = next(iter(gradients.values()), self.values)
+        missing = [value for value in self.parameters if id(value) not in gradients]
+        zeros = {id(value): torch.zeros_like(value, dtype=like.dtype) for value in missing}
+        found = {**gradients, **zeros}
+        return torch.cat([self._row(found[id(value)]) for value in self.parameters], dim=1)
+
+    def gradient(self, losses: Tensor) -> Tensor:
+        """Return the plain gradient of the summed losses, ``(R, P)``: for non-private training.
+
+        Each replica's loss reads its own parameters only, so one sum serves all replicas.
+        """
+        found = torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True)
+        pairs = zip(self.parameters, found, strict=True)
+        return self.collect({id(value): grad for value, grad in pairs if grad is not None})
+
+
+class Optimiser(Protocol):
+    """What moves the parameters, given a gradient of the same shape."""
+
+    def step(self, gradient: Tensor) -> None:
+        """Change the parameters in place."""
+
+
+class FlatAdam:
+    """Adam on a flat tensor, step for step that of ``torch.optim.Adam``.
+
+    ``weight_decay`` is added to the gradient (L2), or shrinks the parameters directly if
+    ``decoupled``.
+
+    >>> values = torch.zeros(1, 2)
+    >>> FlatAdam(values, learning_rate=0.1).step(torch.tensor([[3.0, -5.0]]))
+    >>> values.mul(10).round().tolist()
+    [[-1.0, 1.0]]
+    """
+
+    def __init__(
+        self,
+        values: Tensor,
+        *,
+        learning_rate: float = 0.01,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled: bool = False,
+    ) -> None:
+        self.values = values
+        self.learning_rate = check_number("learning_rate", learning_rate, above=0)
+        self.betas = (
+            check_number("betas[0]", betas[0], at_least=0, below=1),
+            check_number("betas[1]", betas[1], at_least=0, below=1),
+        )
+        self.epsilon = check_number("epsilon", epsilon, above=0)
+        self.weight_decay = check_number("weight_decay", weight_decay, at_least=0)
+        self.decoupled = decoupled
+        self._mean = torch.zeros_like(values)
+        self._square = torch.zeros_like(values)
+        self._steps = 0
+
+    @torch.no_grad()
+    def step(self, gradient: Tensor) -> None:
+        """Move the values one step."""
+        self._steps += 1
+        first, second = self.betas
+        if self.weight_decay and self.decoupled:
+            self.values.mul_(1 - self.learning_rate * self.weight_decay)
+        elif self.weight_decay:
+            gradient = gradient.add(self.values, alpha=self.weight_decay)
+        self._mean.lerp_(gradient, 1 - first)
+        self._square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        size = self.learning_rate / (1 - first**self._steps)
+        root = math.sqrt(1 - second**self._steps)
+        self.values.addcdiv_(
+            self._mean, self._square.sqrt().div_(root).add_(self.epsilon), value=-size
+        )
+
+
+class FlatSGD:
+    """Stochastic gradient descent on a flat tensor, step for step that of ``torch.optim.SGD``.
+
+    >>> values = torch.zeros(1, 2)
+    >>> FlatSGD(values, learning_rate=0.5).step(torch.tensor([[2.0, -4.0]]))
+    >>> values.tolist()
+    [[-1.0, 2.0]]
+    """
+
+    def __init__(
+        self,
+        values: Tensor,
+        *,
+        learning_rate: float = 0.1,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        self.values = values
+        self.learning_rate = check_number("learning_rate", learning_rate, above=0)
+        self.momentum = check_number("momentum", momentum, at_least=0, below=1)
+        self.weight_decay = check_number("weight_decay", weight_decay, at_least=0)
+        self._velocity = torch.zeros_like(values) if self.momentum else None
+
+    @torch.no_grad()
+    def step(self, gradient: Tensor) -> None:
+        """Move the values one step."""
+        if self.weight_decay:
+            gradient = gradient.add(self.values, alpha=self.weight_decay)
+        if self._velocity is not None:
+            gradient = self._velocity.mul_(self.momentum).add_(gradient)
+        self.values.add_(gradient, alpha=-self.learning_rate)
+
+
+def make_optimiser(
+    name: str, values: Tensor, *, learning_rate: float, weight_decay: float = 0.0
+) -> Optimiser:
+    """Return the optimiser called ``adam`` or ``sgd``.
+
+    >>> type(make_optimiser("adam", torch.zeros(1, 2), learning_rate=0.01)).__name__
+    'FlatAdam'
+    """
+    kinds: dict[str, type[FlatAdam] | type[FlatSGD]] = {"adam": FlatAdam, "sgd": FlatSGD}
+    kind = kinds[check_choice("optimiser", name, kinds)]
+    return kind(values, learning_rate=learning_rate, weight_decay=weight_decay)

@@ -1,0 +1,265 @@
+"""Per-example gradient norms and clipped sums of linear layers, without per-example gradients.
+
+For a linear layer ``z = x W + b`` that is applied once to every example, the gradient of example
+``i`` with respect to ``W`` is the outer product of its input ``x_i`` and the gradient ``d_i`` of
+its loss with respect to ``z_i``. Hence, over all layers of a stack::
+
+    norm_i^2  = sum over layers of (|x_i|^2 + 1[bias]) |d_i|^2
+    clipped W = sum_i c_i x_i d_i^T = X^T (c * D)
+    clipped b = sum_i c_i d_i
+
+One backward pass to the layers' outputs gives every ``d_i``; the clip factors ``c_i`` come in
+afterwards, so there is no second backward pass. A layer applied to ``T`` parts of one example
+(input ``(R, B, T, in)``) has the gradient ``sum_t x_it d_it^T``, whose norm is a sum over Gram
+matrices.
+
+All this holds only if examples do not interact: :func:`check_clippable` and
+:func:`check_examples_apart` refuse what breaks it. Relation ``add-remove`` (one example),
+sensitivity of the clipped sum: the clip. Privacy page, sections 2 and 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from gapgnn.errors import PrivacyError
+
+
+class Rows(Protocol):
+    """Inputs that are not a dense tensor, such as sparse feature rows."""
+
+    def squared_norms(self) -> Tensor:
+        """Return the squared norm of every row, ``(R, B)`` or ``(B,)``."""
+
+    def transposed_matmul(self, delta: Tensor) -> Tensor:
+        """Return ``rows^T delta`` per replica: ``(R, B, out)`` to ``(R, in, out)``."""
+
+
+@dataclass(frozen=True)
+class LinearRecord:
+    """One application of a linear layer.
+
+    ``inputs`` is ``(R, B, in)``, ``(R, B, T, in)``, a shared ``(B, in)``, or :class:`Rows`.
+    """
+
+    inputs: Tensor | Rows
+    outputs: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
+
+class Tape:
+    """The linear layers of one forward pass, in the order in which they ran."""
+
+    def __init__(self) -> None:
+        self.records: list[LinearRecord] = []
+        self._seen: set[int] = set()
+
+    def record(
+        self, inputs: Tensor | Rows, outputs: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> None:
+        """Note one application; a second one of the same weights is refused."""
+        if id(weight) in self._seen:
+            raise PrivacyError(
+                "a linear layer ran twice in one forward pass, so the norm of one example's "
+                "gradient cannot be taken apart by layer. Apply it once to an input of shape "
+                "(replicas, batch, parts, features)."
+            )
+        self._seen.add(id(weight))
+        self.records.append(LinearRecord(inputs, outputs, weight, bias))
+
+
+_ACTIVE: ContextVar[Tape | None] = ContextVar("gapgnn_tape", default=None)
+
+
+def active_tape() -> Tape | None:
+    """Return the tape that linear layers must report to, if one is recording."""
+    return _ACTIVE.get()
+
+
+@contextmanager
+def record_linears() -> Iterator[Tape]:
+    """Record every linear layer that runs inside the block.
+
+    >>> with record_linears() as tape:
+    ...     active_tape() is tape
+    True
+    >>> active_tape() is None
+    True
+    """
+    tape = Tape()
+    token = _ACTIVE.set(tape)
+    try:
+        yield tape
+    finally:
+        _ACTIVE.reset(token)
+
+
+def check_clippable(module: nn.Module) -> None:
+    """Refuse a module whose per-example gradients cannot be clipped, before any training.
+
+    A module says that it mixes the examples of a batch by an attribute ``mixes_examples`` with the
+    fix as text, and that it reports to the tape by ``reports_to_tape = True``. Every parameter must
+    belong to a module that reports.
+
+    >>> check_clippable(nn.BatchNorm1d(4))
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.PrivacyError: `BatchNorm1d` mixes the examples of a batch, so one person's ...
+    """
+    for name, part in module.named_modules():
+        fix = getattr(part, "mixes_examples", None)
+        if fix is None and isinstance(part, nn.modules.batchnorm._BatchNorm):
+            fix = "Set batch_norm=False at node level."
+        if fix is not None:
+            raise PrivacyError(
+                f"`{type(part).__name__}` mixes the examples of a batch, so one person's gradient "
+                f"cannot be clipped. {fix}"
+            )
+        own = [key for key, value in part.named_parameters(recurse=False) if value.requires_grad]
+        if own and not getattr(part, "reports_to_tape", False):
+            where = f"{name}.{own[0]}" if name else own[0]
+            raise PrivacyError(
+                f"`{where}` belongs to `{type(part).__name__}`, which does not report its inputs "
+                "and outputs, so one person's gradient cannot be clipped. Use ReplicaLinear layers "
+                "and activations, or freeze the parameter."
+            )
+
+
+def output_gradients(tape: Tape, losses: Tensor) -> list[Tensor]:
+    """Return the gradient of each example's loss with respect to every recorded output."""
+    outputs = [record.outputs for record in tape.records]
+    found = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
+    return [
+        torch.zeros_like(output) if delta is None else delta
+        for output, delta in zip(outputs, found, strict=True)
+    ]
+
+
+def check_examples_apart(tape: Tape, losses: Tensor) -> None:
+    """Refuse a forward pass in which the loss of one example depends on another example.
+
+    Looks at the gradients of one example's loss: those of all other rows must be exactly zero.
+    Meant for the first step of a training; costs one backward pass and keeps the graph alive.
+    """
+    if losses.shape[1] < 2:
+        return
+    outputs = [record.outputs for record in tape.records]
+    middle = losses.shape[1] // 2
+    found: Sequence[Tensor | None] = torch.autograd.grad(
+        losses[:, middle].sum(), outputs, retain_graph=True, allow_unused=True
+    )
+    for delta in found:
+        if delta is None:
+            continue
+        others = delta.detach().clone()
+        others[:, middle] = 0
+        # NaN counts as touched; a loss that is not finite is no reason to let a mixing layer pass.
+        if bool((others != 0).any()):
+            raise PrivacyError(
+                "the loss of one example depends on other examples of its batch, so one person's "
+                "gradient cannot be clipped. Remove what mixes the batch (normalisation or "
+                "attention over the batch) at node level."
+            )
+
+
+def squared_norms(tape: Tape, deltas: Sequence[Tensor]) -> Tensor:
+    """Return the squared gradient norm of every example, ``(R, B)``, in float64."""
+    if not tape.records:
+        raise PrivacyError(
+            "no linear layer was recorded, so nothing can be clipped. Run the forward pass inside "
+            "`record_linears()`."
+        )
+    total = _squared_norm(tape.records[0], deltas[0])
+    for record, delta in zip(tape.records[1:], deltas[1:], strict=True):
+        total = total + _squared_norm(record, delta)
+    return total.double()
+
+
+def _squared_norm(record: LinearRecord, delta: Tensor) -> Tensor:
+    inputs, with_bias = record.inputs, record.bias is not None
+    if delta.ndim == 4:
+        if not isinstance(inputs, Tensor):
+            raise PrivacyError(
+                "sparse rows cannot have several parts per example. Use a dense input of shape "
+                "(replicas, batch, parts, features)."
+            )
+        gram = inputs @ inputs.transpose(-1, -2)
+        if with_bias:
+            gram = gram + 1
+        # A Gram matrix is positive semi-definite; rounding may leave a tiny negative sum.
+        return (gram * (delta @ delta.transpose(-1, -2))).sum((-1, -2)).clamp_(min=0)
+    squares = _row_squares(inputs) if isinstance(inputs, Tensor) else inputs.squared_norms()
+    if with_bias:
+        squares = squares + 1
+    return squares * _row_squares(delta)
+
+
+def _row_squares(values: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(values, dim=-1).square_()
+
+
+def clip_factors(squared: Tensor, clip: float, valid: Tensor | None = None) -> Tensor:
+    """Return ``min(1, clip / norm)`` per example: zero where padded, and where no norm exists.
+
+    An example whose squared norm is not finite is left out, which is within any clip.
+
+    >>> clip_factors(torch.tensor([[0.0, 16.0, torch.inf]]), 2.0).tolist()
+    [[1.0, 0.5, 0.0]]
+    """
+    factors = clip * squared.clamp(min=clip * clip).rsqrt()
+    # The root of infinity is zero already; NaN passes through every arithmetic and fails this test.
+    counts = factors > 0
+    if valid is not None:
+        counts = counts & valid
+    return torch.where(counts, factors, 0.0)
+
+
+def clipped_sums(
+    tape: Tape,
+    deltas: Sequence[Tensor],
+    factors: Tensor,
+    *,
+    masked: bool = True,
+    exact: bool = False,
+) -> dict[int, Tensor]:
+    """Return, per parameter (by ``id``), the sum over examples of factor times gradient.
+
+    Args:
+        tape: the recorded forward pass.
+        deltas: its :func:`output_gradients`.
+        factors: the clip factors, ``(R, B)``.
+        masked: blank the rows of factor zero first, since zero times infinity is not zero. Needless
+            only if all squared norms are finite.
+        exact: sum in float64, so that rounding cannot move the sum of a large batch noticeably.
+    """
+    sums: dict[int, Tensor] = {}
+    for record, delta in zip(tape.records, deltas, strict=True):
+        inputs = record.inputs
+        shape = factors.shape + (1,) * (delta.ndim - 2)
+        if exact:
+            delta = delta.double()
+        scaled = delta * factors.to(delta.dtype).view(shape)
+        if masked:
+            dead = (factors == 0).view(shape)
+            scaled = scaled.masked_fill(dead, 0)
+            if isinstance(inputs, Tensor):
+                inputs = inputs.masked_fill(dead, 0)
+        if scaled.ndim == 4:
+            scaled = scaled.flatten(1, 2)
+        if isinstance(inputs, Tensor):
+            if inputs.ndim == 4:
+                inputs = inputs.flatten(1, 2)
+            sums[id(record.weight)] = inputs.to(scaled.dtype).transpose(-1, -2) @ scaled
+        else:
+            sums[id(record.weight)] = inputs.transposed_matmul(scaled)
+        if record.bias is not None:
+            sums[id(record.bias)] = scaled.sum(1, keepdim=True)
+    return sums

@@ -1,0 +1,246 @@
+"""Privacy loss distributions: tight accounting for anything with subsampling (dp-accounting).
+
+Each event becomes a discrete distribution of its privacy loss on a grid, rounded so that it
+dominates the true one (connect-the-dots), and composition is convolution by FFT. Every
+approximation is
+pessimistic: mass cut from the tails counts as infinite loss, and the rounding errors of the FFT are
+charged to delta. The reported epsilon is an upper bound, in practice within 0.1 % of the truth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gapgnn.privacy.composition import Array, Merged, Pair, Subsampled, merge, worst_pair
+from gapgnn.privacy.events import Event, Laplace, PoissonGaussian, RandomisedResponse
+
+# Grid interval over one step's loss deviation. The rounding adds variance like a random walk, so
+# the error of epsilon falls with the square: at 0.02 it is below one part in a thousand.
+FINE = 0.02
+COARSE = 0.08
+# A loss that takes few values has its largest one rounded up, so the grid follows that value too.
+_SHARE_OF_ATOM = 5e-4
+_MOST_POINTS = 200_000
+# Share of delta given to each tail that is cut.
+_CUT = 1e-5
+# Rounding of an FFT raised to the n-th power, per step; measured at up to 3e-17, see the tests.
+_FFT_ERROR = 1e-16
+
+
+def pld_epsilon(
+    events: Sequence[Event], delta: float, *, relation: str, resolution: float = FINE
+) -> float:
+    """Return an upper bound on epsilon; infinite where the FFT cannot resolve ``delta``.
+
+    >>> from gapgnn.privacy.events import Gaussian, PoissonGaussian
+    >>> steps = PoissonGaussian(1.0, sampling_rate=0.0129, steps=1546)
+    >>> round(pld_epsilon([steps, Gaussian(1.0, count=2)], 1e-5, relation="add-remove"), 2)
+    7.45
+    """
+    merged = merge(events, relation=relation)
+    if math.isinf(merged.shift):
+        return math.inf
+    left = delta - _fft_slack(merged)
+    if left <= 0:
+        return math.inf
+    loss = _compose(merged, relation=relation, cut=left * _CUT, resolution=resolution)
+    return 0.0 if loss is None else float(loss.get_epsilon_for_delta(left))
+
+
+def pld_delta(events: Sequence[Event], epsilon: float, *, relation: str) -> float:
+    """Return an upper bound on delta at ``epsilon``."""
+    merged = merge(events, relation=relation)
+    if math.isinf(merged.shift):
+        return 1.0
+    loss = _compose(merged, relation=relation, cut=1e-16, resolution=FINE)
+    if loss is None:
+        return 0.0
+    return min(1.0, max(0.0, float(loss.get_delta_for_epsilon(epsilon))) + _fft_slack(merged))
+
+
+def _fft_slack(merged: Merged) -> float:
+    count = sum(step.steps for step in merged.subsampled) + sum(
+        event.count for event in merged.pure
+    )
+    return _FFT_ERROR * (count + 10)
+
+
+def _compose(merged: Merged, *, relation: str, cut: float, resolution: float) -> Any:
+    """Return the composed distribution, or None for an empty composition."""
+    from dp_accounting.pld import privacy_loss_distribution as library
+
+    interval = grid_interval(merged, relation=relation, resolution=resolution)
+    parts = []
+    for step in merged.subsampled:
+        single = _step(step, relation, interval, math.log(cut / step.steps))
+        parts.append(single.self_compose(step.steps, tail_mass_truncation=cut))
+    for event in merged.pure:
+        if isinstance(event, Laplace):
+            single = library.from_laplace_mechanism(
+                event.noise_multiplier, value_discretization_interval=interval
+            )
+        else:
+            single = _response(event, interval)
+        parts.append(single.self_compose(event.count, tail_mass_truncation=cut))
+    if merged.shift > 0:
+        # Neighbours are already one sensitivity apart under every relation (see `Gaussian`), so the
+        # library's own doubling for replacement must not be asked for.
+        parts.append(
+            library.from_gaussian_mechanism(
+                1.0 / merged.shift,
+                value_discretization_interval=interval,
+                log_mass_truncation_bound=math.log(cut),
+            )
+        )
+    total = None
+    for part in parts:
+        total = part if total is None else total.compose(part, tail_mass_truncation=cut)
+    return total
+
+
+def _step(step: Subsampled, relation: str, interval: float, log_cut: float) -> Any:
+    """Return the loss distribution of one step on a Poisson batch."""
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import privacy_loss_distribution as library
+
+    if isinstance(step, PoissonGaussian):
+        # The library's replacement relation puts the two contributions at -1 and +1: 2 C apart,
+        # with noise counted in C, as the event's docstring says.
+        adjacency = (
+            NeighboringRelation.REPLACE_ONE
+            if relation == "replace"
+            else NeighboringRelation.ADD_OR_REMOVE_ONE
+        )
+        return library.from_gaussian_mechanism(
+            step.noise_multiplier,
+            value_discretization_interval=interval,
+            log_mass_truncation_bound=log_cut,
+            sampling_prob=step.sampling_rate,
+            neighboring_relation=adjacency,
+        )
+    pair = worst_pair(step, relation=relation)
+    return library.PrivacyLossDistribution(
+        _discretise(pair, interval, log_cut), _discretise(pair.reversed, interval, log_cut)
+    )
+
+
+def _discretise(pair: Pair, interval: float, log_cut: float) -> Any:
+    """Discretise a monotone pair pessimistically; the library's way is slow for mixtures.
+
+    The line is cut into cells. Inside a cell the loss lies between its values at the two ends, so
+    moving the cell's mass to those two values, in the one proportion that keeps both its upper and
+    its lower mass, dominates the truth; moving each value to its two neighbours on the grid does so
+    again.
+    """
+    from dp_accounting.pld import pld_pmf
+    from scipy.special import log_ndtr
+
+    means = np.concatenate([pair.upper_means, pair.lower_means])
+    reach = math.sqrt(-2 * log_cut) + 1.0
+    edges = np.linspace(means.min() - reach, means.max() + reach, _MOST_POINTS // 4)
+    above, below = pair.log_densities(edges)
+    losses = above - below
+    upper = _cell_masses(edges, pair.upper_means, pair.upper_weights)
+    lower = _cell_masses(edges, pair.lower_means, pair.lower_weights)
+    low, high = np.minimum(losses[:-1], losses[1:]), np.maximum(losses[:-1], losses[1:])
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        inside = -np.expm1(np.log(lower) - np.log(upper) + low) / -np.expm1(low - high)
+    to_high = np.clip(np.nan_to_num(inside, nan=1.0, posinf=1.0, neginf=0.0), 0.0, 1.0)
+    values = np.concatenate([low, high])
+    masses = np.concatenate([upper * (1 - to_high), upper * to_high])
+    tails = math.fsum(
+        w * (math.exp(log_ndtr(edges[0] - m)) + math.exp(log_ndtr(m - edges[-1])))
+        for m, w in zip(pair.upper_means, pair.upper_weights, strict=True)
+    )
+    first, probabilities = _to_grid(values, masses, interval)
+    return pld_pmf.DensePLDPmf(interval, first, probabilities, tails, True)
+
+
+def _cell_masses(edges: Array, means: Array, weights: Array) -> Array:
+    """Return the mass of a Gaussian mixture in each cell, accurate in both tails."""
+    from scipy.special import ndtr
+
+    z = edges[None, :] - means[:, None]
+    left, right = z[:, :-1], z[:, 1:]
+    masses = np.where(left > 0, ndtr(-left) - ndtr(-right), ndtr(right) - ndtr(left))
+    total: Array = weights @ masses
+    return total
+
+
+def _to_grid(values: Array, masses: Array, interval: float) -> tuple[int, Array]:
+    """Split each mass between its two grid neighbours so that E[exp(-loss)] stays the same."""
+    floor = np.floor(values / interval)
+    above = values - floor * interval
+    to_next = np.clip(np.expm1(-above) / math.expm1(-interval), 0.0, 1.0)
+    first = int(floor.min())
+    index = (floor - first).astype(np.int64)
+    size = int(index.max()) + 2
+    probabilities: Array = np.bincount(index, masses * (1 - to_next), size).astype(np.float64)
+    probabilities += np.bincount(index + 1, masses * to_next, size)
+    return first, probabilities
+
+
+def _response(event: RandomisedResponse, interval: float) -> Any:
+    """Return the loss distribution of one released bit, for both values it may have."""
+    from dp_accounting.pld import privacy_loss_distribution as library
+
+    kept_one, kept_zero = math.log1p(-event.drop), math.log1p(-event.add)
+    dropped, added = math.log(event.drop), math.log(event.add)
+    sides = []
+    for losses, masses in (
+        ((kept_one - added, dropped - kept_zero), (1 - event.drop, event.drop)),
+        ((kept_zero - dropped, added - kept_one), (1 - event.add, event.add)),
+    ):
+        first, probabilities = _to_grid(np.array(losses), np.array(masses), interval)
+        sides.append(
+            {first + int(i): float(probabilities[i]) for i in np.flatnonzero(probabilities)}
+        )
+    return library.PrivacyLossDistribution.create_from_rounded_probability(
+        sides[0],
+        0.0,
+        interval,
+        rounded_probability_mass_function_add=sides[1],
+        infinity_mass_add=0.0,
+        symmetric=False,
+    )
+
+
+def grid_interval(merged: Merged, *, relation: str, resolution: float) -> float:
+    """Choose the grid: fine against the spread of the losses, and with a bounded number of points.
+
+    A power of two, so that small changes of the noise leave it alone and calibration sees a smooth
+    curve.
+    """
+    variance, factors, widest = merged.shift * merged.shift, int(merged.shift > 0), 0.0
+    limit = math.inf
+    for step in merged.subsampled:
+        one, width = _loss_spread(worst_pair(step, relation=relation))
+        variance += step.steps * one
+        factors += step.steps
+        widest = max(widest, width)
+    for event in merged.pure:
+        epsilon = event.pure_epsilon
+        variance += event.count * min(epsilon, 1.0) ** 2
+        factors += event.count
+        limit = min(limit, epsilon * _SHARE_OF_ATOM)
+    widest = max(widest, merged.shift * (merged.shift + 20.0))
+    if not variance:
+        return resolution
+    wanted = min(limit, resolution * math.sqrt(variance / max(factors, 1)))
+    return float(2.0 ** math.floor(math.log2(max(wanted, widest / _MOST_POINTS, 1e-12))))
+
+
+def _loss_spread(pair: Pair) -> tuple[float, float]:
+    """Return variance and range of one step's privacy loss."""
+    means = np.concatenate([pair.upper_means, pair.lower_means])
+    x = np.linspace(means.min() - 10.0, means.max() + 10.0, 4001)
+    above, below = pair.log_densities(x)
+    weights = np.exp(above)
+    weights /= weights.sum()
+    losses = above - below
+    mean = float(weights @ losses)
+    return float(weights @ (losses - mean) ** 2), float(losses.max() - losses.min())

@@ -1,0 +1,88 @@
+"""How a network is trained: epochs, batches, optimiser, and what DP-SGD needs at node level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gapgnn.errors import InputError, check_choice, check_integer, check_number
+from gapgnn.privacy.events import PoissonGaussian
+from gapgnn.privacy.noise import Construction
+from gapgnn.privacy.poisson import DPSchedule, plan_steps
+from gapgnn.rng import NoiseKey
+
+# The paper's batch sizes at node level by the size of its three graphs' training sets.
+NODE_BATCHES = ((50_000, 256), (500_000, 2_048))
+LARGEST_BATCH = 4_096
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Resolved training settings. ``batch_size`` None means all training nodes in every step."""
+
+    epochs: int
+    batch_size: int | None
+    learning_rate: float
+    weight_decay: float
+    optimizer: str
+    clip: float
+
+    @classmethod
+    def resolve(
+        cls,
+        *,
+        level: str,
+        num_train: int,
+        epochs: int | str,
+        batch_size: int | str,
+        learning_rate: float,
+        weight_decay: float,
+        optimizer: str,
+        clip: float,
+    ) -> Recipe:
+        """Fill in ``auto`` as in the paper: 100 full-batch epochs, or 10 epochs of DP-SGD.
+
+        >>> Recipe.resolve(level="node", num_train=11530, epochs="auto", batch_size="auto",
+        ...     learning_rate=0.01, weight_decay=0.0, optimizer="adam", clip=1.0).batch_size
+        256
+        """
+        is_private = level == "node"
+        if epochs == "auto":
+            epochs = 10 if is_private else 100
+        size: int | None
+        if batch_size == "auto":
+            fitting = (size for limit, size in NODE_BATCHES if num_train < limit)
+            size = min(next(fitting, LARGEST_BATCH), num_train) if is_private else None
+        else:
+            size = check_integer("batch_size", batch_size, at_least=1)
+            if size > num_train:
+                raise InputError(
+                    f"`batch_size` must be at most {num_train}, the number of training nodes. "
+                    f"Got {size}."
+                )
+        return cls(
+            epochs=check_integer("epochs", epochs, at_least=1),
+            batch_size=size,
+            learning_rate=check_number("learning_rate", learning_rate, above=0),
+            weight_decay=check_number("weight_decay", weight_decay, at_least=0),
+            optimizer=check_choice("optimizer", optimizer, ("adam", "sgd")),
+            clip=check_number("clip", clip, above=0),
+        )
+
+    def schedule(self, num_train: int) -> DPSchedule:
+        """Return the Poisson schedule of one phase of DP-SGD."""
+        return plan_steps(num_train, self.batch_size or num_train, self.epochs)
+
+    def event(self, num_train: int, *, ratio: float, label: str) -> PoissonGaussian:
+        """Return what one phase of DP-SGD releases, its noise as a ratio to the free multiplier."""
+        schedule = self.schedule(num_train)
+        return PoissonGaussian(ratio, schedule.sampling_rate, schedule.steps, label)
+
+
+@dataclass(frozen=True)
+class PrivateTraining:
+    """What turns a phase into DP-SGD (privacy page, sections 2 to 4)."""
+
+    noise_multiplier: float
+    keys: Sequence[NoiseKey]
+    construction: Construction

@@ -1,0 +1,150 @@
+"""`gapgnn describe` shows what was read, and the page on your own data tells the truth."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from gapgnn.cli.data import add_data_options, load_graph
+from gapgnn.cli.main import Parser, main
+from gapgnn.errors import DataError
+
+PAGE = Path(__file__).parents[2] / "docs" / "your-data.md"
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Write the page's example files into an empty working folder and return the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    files = re.findall(r"`(\S+)`:\n\n```(?:csv|json)\n(.*?)```", text, re.DOTALL)
+    assert len(files) == 4
+    for name, content in files:
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return text
+
+
+def commands(page: str) -> list[list[str]]:
+    blocks = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    return [shlex.split(line) for block in blocks for line in block.splitlines()]
+
+
+def describe(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict:
+    capsys.readouterr()
+    assert main(["describe", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+BASIC = ["--edges", "friends.csv", "--nodes", "people.csv", "--label", "team", "--drop", "bio"]
+
+
+def test_the_page_shows_the_basic_command_first(page: str) -> None:
+    assert commands(page)[0] == ["gapgnn", "describe", *BASIC]
+
+
+def test_every_command_of_the_page_loads_its_graph(page: str) -> None:
+    for command in commands(page):
+        assert command[0] == "gapgnn"
+        options = command[next(at for at, word in enumerate(command) if word.startswith("--")) :]
+        parser = Parser()
+        add_data_options(parser)
+        graph = load_graph(parser.parse_args(options), seed=0)
+        assert graph.train_mask.any()
+
+
+def test_the_summary_holds_what_the_page_says(
+    page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = describe(BASIC, capsys)
+    sentence = re.search(r"It shows (\d+) nodes, (\d+) arcs, (\d+) features and (\d+)", page)
+    assert sentence is not None
+    shown = (summary["nodes"], summary["arcs"], summary["features"], len(summary["classes"]))
+    assert shown == tuple(int(number) for number in sentence.groups())
+    assert (summary["dropped_self_loops"], summary["dropped_duplicates"]) == (1, 1)
+    assert summary["classes"] == {"blue": 4, "red": 5}
+    assert summary["unlabelled"] == 1
+    assert sum(summary["split"].values()) == 9
+    assert summary["degree"] == {"mean": 1.8, "max": 2}
+    assert len(summary["fingerprint"]) == 64
+
+
+def test_the_python_example_prints_what_it_says(
+    page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert code is not None
+    exec(code[1], {})
+    promised = re.search(r"# (Graph\(.*\))", code[1])
+    assert promised is not None
+    assert capsys.readouterr().out.splitlines()[0] == promised[1]
+
+
+def test_the_example_of_a_complaint_is_real(page: str) -> None:
+    quoted = re.search(r"```text\ngapgnn: (.*)\n```", page)
+    assert quoted is not None
+    with pytest.raises(DataError, match=re.escape(quoted[1])):
+        main(["describe", *BASIC[:5], "taem"])
+
+
+def test_direction_and_dangling_entries_are_shown(
+    page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert describe([*BASIC, "--directed"], capsys)["directed"]
+    assert not describe([*BASIC, "--undirected"], capsys)["directed"]
+    assert describe([*BASIC, "--directed"], capsys)["arcs"] == 10
+    kept = ["--edges", "more-friends.csv", *BASIC[2:], "--dangling", "keep"]
+    assert describe(kept, capsys)["dangling"] == 1
+
+
+def test_a_class_minimum_leaves_out_unlabelled_nodes(
+    page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = describe([*BASIC, "--min-class-count", "4"], capsys)
+    assert (summary["nodes"], summary["unlabelled"]) == (9, 0)
+
+
+def test_the_seed_moves_the_split_and_not_the_fingerprint(page: str) -> None:
+    parser = Parser()
+    add_data_options(parser)
+    graphs = [load_graph(parser.parse_args(BASIC), seed=seed) for seed in range(4)]
+    assert len({graph.fingerprint for graph in graphs}) == 1
+    assert len({graph.train_mask.tobytes() for graph in graphs}) > 1
+
+
+def test_people_get_a_table(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", *BASIC]) == 0
+    output = capsys.readouterr()
+    assert "undirected" in output.out
+    assert "1 self-loops, 1 duplicate edges" in output.out
+    assert output.err == ""
+
+
+def test_tables_without_a_label_can_be_loaded_for_prediction(page: str) -> None:
+    parser = Parser()
+    add_data_options(parser)
+    options = ["--edges", "friends.csv", "--nodes", "people.csv", "--drop", "bio", "--drop", "team"]
+    graph = load_graph(parser.parse_args(options), seed=0, needs_label=False)
+    assert graph.labels.max() == -1
+    assert not graph.train_mask.any()
+
+
+@pytest.mark.dataset
+def test_the_plain_files_of_facebook_page_page_are_that_data_set(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = Path(os.environ.get("GAPGNN_DATA", "")) / "facebook-page-page"
+    if "GAPGNN_DATA" not in os.environ or not folder.is_dir():
+        pytest.skip("needs facebook-page-page under GAPGNN_DATA")
+    words = ["--edges", f"{folder}/facebook_edges.csv", "--nodes", f"{folder}/facebook_target.csv"]
+    words += ["--features", f"{folder}/facebook.json", "--label", "page_type"]
+    plain = describe(words, capsys)
+    known = describe(["--dataset", "facebook-page-page"], capsys)
+    assert (plain["nodes"], plain["arcs"], plain["features"]) == (22_470, 341_646, 4_714)
+    different = {"dataset", "dropped_self_loops", "dropped_duplicates"}
+    for key in plain.keys() - different:
+        assert plain[key] == known[key]

@@ -1,0 +1,107 @@
+"""Rows of an edge table become arcs; what cannot become one is counted, kept apart or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tablecases import FRIENDS, PEOPLE, save, write
+
+from gapgnn.errors import DataError
+from gapgnn.graph.tables import read_tables
+
+
+class TestEdges:
+    def test_undirected_edges_are_stored_both_ways(self, tmp_path: Path) -> None:
+        graph = read_tables(**write(tmp_path, nodes=PEOPLE, edges=FRIENDS), label="team").graph
+        assert not graph.is_directed
+        assert graph.adjacency().toarray().tolist() == [
+            [0, 1, 0, 0],
+            [1, 0, 1, 0],
+            [0, 1, 0, 1],
+            [0, 0, 1, 0],
+        ]
+
+    def test_directed_edges_are_stored_once(self, tmp_path: Path) -> None:
+        paths = write(tmp_path, nodes=PEOPLE, edges=FRIENDS)
+        graph = read_tables(**paths, label="team", directed=True).graph
+        assert graph.is_directed
+        assert [graph.out_list(node).tolist() for node in range(4)] == [[1], [2], [3], []]
+
+    @pytest.mark.parametrize("names", [("source", "target"), ("src", "dst"), ("id_1", "id_2")])
+    def test_well_known_names_are_found_wherever_they_stand(
+        self, tmp_path: Path, names: tuple[str, str]
+    ) -> None:
+        edges = f"weight,{names[1]},{names[0]}\n5,bob,ann\n"
+        paths = write(tmp_path, nodes=PEOPLE, edges=edges)
+        graph = read_tables(**paths, label="team", directed=True).graph
+        assert graph.out_list(0).tolist() == [1]
+
+    def test_self_loops_and_duplicates_are_dropped_and_counted(self, tmp_path: Path) -> None:
+        edges = "a,b\nann,ann\nann,bob\nbob,ann\nann,bob\ncid,dan\ndan,dan\n"
+        paths = write(tmp_path, nodes=PEOPLE, edges=edges)
+        undirected = read_tables(**paths, label="team")
+        assert (undirected.dropped_self_loops, undirected.dropped_duplicates) == (2, 2)
+        assert undirected.graph.num_arcs == 4
+        directed = read_tables(**paths, label="team", directed=True)
+        assert (directed.dropped_self_loops, directed.dropped_duplicates) == (2, 1)
+        assert directed.graph.num_arcs == 3
+
+    def test_far_apart_ids_are_found_too(self, tmp_path: Path) -> None:
+        nodes = "id,x,y\n5000000000000,1,a\n-3,2,b\n0,3,a\n"
+        paths = write(tmp_path, nodes=nodes, edges="p,q\n-3,5000000000000\n0,-3\n")
+        graph = read_tables(**paths, label="y", directed=True).graph
+        assert graph.out_list(1).tolist() == [0]
+        assert graph.out_list(2).tolist() == [1]
+
+    def test_ids_typed_differently_in_the_two_tables_still_match(self, tmp_path: Path) -> None:
+        nodes = save(
+            pa.table({"id": [1, 2], "x": [0.5, 1.5], "y": ["a", "b"]}), tmp_path / "n.parquet"
+        )
+        for kind in (pa.int32(), pa.float64(), pa.string()):
+            ends = pa.array([1]).cast(kind), pa.array([2]).cast(kind)
+            edges = save(pa.table({"a": ends[0], "b": ends[1]}), tmp_path / "e.parquet")
+            assert read_tables(nodes=nodes, edges=edges, label="y").graph.num_arcs == 2
+
+
+class TestDangling:
+    EDGES = "a,b\nann,bob\nann,eve\nann,eve\nbob,fay\ncid,dan\n"
+
+    def test_unknown_ids_are_refused_with_count_and_first_example(self, tmp_path: Path) -> None:
+        paths = write(tmp_path, nodes=PEOPLE, edges=self.EDGES)
+        with pytest.raises(DataError, match=r"3 of 5 rows .* first 'eve' as target in row 2"):
+            read_tables(**paths, label="team")
+
+    @pytest.mark.parametrize("directed", [True, False])
+    def test_kept_entries_hold_their_slot_in_the_out_list(
+        self, tmp_path: Path, directed: bool
+    ) -> None:
+        paths = write(tmp_path, nodes=PEOPLE, edges=self.EDGES)
+        tables = read_tables(**paths, label="team", directed=directed, dangling="keep")
+        graph = tables.graph
+        assert graph.num_nodes == 4
+        assert graph.dangling_targets.tolist() == ["eve", "fay"]
+        assert graph.dangling_indptr.tolist() == [0, 1, 2, 2, 2]
+        assert graph.out_degrees.tolist() == ([2, 1, 1, 0] if directed else [2, 2, 1, 1])
+        assert tables.dropped_duplicates == 1
+
+    def test_an_unknown_source_has_no_record_to_keep_it(self, tmp_path: Path) -> None:
+        paths = write(tmp_path, nodes=PEOPLE, edges="a,b\neve,ann\n")
+        with pytest.raises(DataError, match="'eve' as source in row 1; only the target"):
+            read_tables(**paths, label="team", directed=True, dangling="keep")
+
+    def test_without_direction_the_known_end_keeps_the_entry(self, tmp_path: Path) -> None:
+        paths = write(tmp_path, nodes=PEOPLE, edges="a,b\neve,bob\nann,bob\n")
+        graph = read_tables(**paths, label="team", dangling="keep").graph
+        assert graph.dangling_targets.tolist() == ["eve"]
+        assert graph.dangling_indptr.tolist() == [0, 0, 1, 1, 1]
+        paths = write(tmp_path, nodes=PEOPLE, edges="a,b\neve,fay\nann,bob\n")
+        with pytest.raises(DataError, match="one end must be known"):
+            read_tables(**paths, label="team", dangling="keep")
+
+    def test_whole_number_names_dangle_as_numbers(self, tmp_path: Path) -> None:
+        paths = write(tmp_path, nodes="id,x,y\n1,0,a\n2,0,b\n", edges="p,q\n1,2\n1,99\n")
+        graph = read_tables(**paths, label="y", dangling="keep").graph
+        assert graph.dangling_targets.tolist() == [99]
+        assert graph.dangling_targets.dtype == graph.ids.dtype

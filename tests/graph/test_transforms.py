@@ -1,0 +1,193 @@
+import numpy as np
+import pytest
+from graph_strategies import graphs
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gapgnn.errors import DataError, InputError
+from gapgnn.graph.graph import MASKS, Graph
+from gapgnn.graph.transforms import (
+    add_self_loops,
+    filter_classes,
+    induced,
+    inductive_split,
+    random_split,
+)
+
+
+def labelled(labels, **changes):
+    n = len(labels)
+    parts = {"features": np.arange(n)[:, None], "labels": labels, "num_nodes": n}
+    return Graph.from_arcs(np.arange(n - 1), np.arange(1, n), **{**parts, **changes})
+
+
+def arcs_by_id(graph):
+    return {(graph.ids[u], graph.ids[v]) for u in range(graph.num_nodes) for v in graph.out_list(u)}
+
+
+def test_small_classes_and_unlabelled_nodes_go_and_the_rest_is_renumbered():
+    graph = labelled([3, 0, 3, 1, -1, 0, 3], label_names=("a", "b", "c", "d"))
+    kept = filter_classes(graph, 2)
+    assert kept.ids.tolist() == [0, 1, 2, 5, 6]
+    assert kept.labels.tolist() == [1, 0, 1, 0, 1]
+    assert kept.label_names == ("a", "d")
+    assert arcs_by_id(kept) == {(0, 1), (1, 0), (1, 2), (2, 1), (5, 6), (6, 5)}
+
+
+def test_nodes_that_lose_all_arcs_stay():
+    kept = filter_classes(labelled([0, 2, 1, 2, 0, 0, 1, 1]), 3)
+    assert kept.ids.tolist() == [0, 2, 4, 5, 6, 7]
+    assert kept.out_degrees[:2].tolist() == [0, 0]
+
+
+def test_an_empty_class_is_dropped_even_at_a_minimum_of_zero():
+    assert filter_classes(labelled([0, 2, 2]), 0).labels.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("minimum", "message"),
+    [
+        (-1, "`min_count` must be a whole number of at least 0. Got -1."),
+        (1.5, "`min_count` must be a whole number of at least 0. Got 1.5."),
+        (True, "`min_count` must be a whole number of at least 0. Got True."),
+        (3, "`min_count` must leave two classes; the largest have 3 and 2. Got 3."),
+        (9, "`min_count` must leave two classes; the largest have 3 and 2. Got 9."),
+    ],
+)
+def test_a_minimum_that_makes_no_sense_is_one_line(minimum, message):
+    with pytest.raises(DataError) as caught:
+        filter_classes(labelled([0, 0, 0, 1, 1]), minimum)
+    assert str(caught.value) == message
+
+
+def test_a_graph_without_labels_cannot_be_filtered():
+    with pytest.raises(DataError, match="the largest have 0 and 0"):
+        filter_classes(labelled([-1, -1]), 1)
+
+
+@given(st.lists(st.integers(-1, 3), min_size=2, max_size=60), st.booleans(), st.integers(0, 5))
+def test_a_split_covers_the_labelled_nodes_once_in_the_given_fractions(labels, stratified, seed):
+    known = sum(label >= 0 for label in labels)
+    assume(known > 1)
+    split = random_split(labelled(labels), seed=seed, stratified=stratified)
+    masks = np.stack([getattr(split, mask) for mask in MASKS])
+    assert (masks.sum(axis=0) == (split.labels >= 0)).all()
+    assert masks[0].sum() == round(0.75 * known)
+    assert abs(masks[1].sum() - 0.10 * known) <= 1
+
+
+def test_a_split_depends_on_its_seed_alone():
+    graph = labelled([0, 1] * 50)
+    first, again, other = (random_split(graph, seed=seed) for seed in (1, 1, 2))
+    assert (first.train_mask == again.train_mask).all()
+    assert (first.train_mask != other.train_mask).any()
+    assert first.fingerprint == graph.fingerprint
+    assert not graph.train_mask.any()
+
+
+def test_a_stratified_split_gives_every_class_its_share():
+    labels = [0] * 400 + [1] * 40 + [2] * 20
+    split = random_split(labelled(labels), seed=3, stratified=True)
+    for label, size in enumerate([400, 40, 20]):
+        members = split.labels == label
+        assert abs((split.train_mask & members).sum() - 0.75 * size) <= 1
+        assert abs((split.val_mask & members).sum() - 0.10 * size) <= 1
+
+
+def test_a_stratified_split_is_random_within_a_class():
+    split = random_split(labelled([0] * 100 + [1] * 100), seed=0, stratified=True)
+    assert not split.train_mask[:75].all()
+
+
+@pytest.mark.parametrize(
+    ("fractions", "message"),
+    [
+        ({"train": 0.0}, "`train` must be above 0 and at most 1. Got 0.0."),
+        ({"val": -0.1}, "`val` must be at least 0 and at most 1. Got -0.1."),
+        ({"train": 0.95}, "`train` and `val` must sum to at most 1. Got 0.95 and 0.1."),
+        ({"train": 0.01}, "`train` must select a node; 4 nodes have a label. Got 0.01."),
+    ],
+)
+def test_fractions_that_make_no_sense_are_one_line(fractions, message):
+    with pytest.raises(InputError) as caught:
+        random_split(labelled([0, 1, 0, 1, -1]), seed=0, **fractions)
+    assert str(caught.value) == message
+
+
+@given(graphs(), st.data())
+def test_an_induced_graph_keeps_what_lies_inside(graph, data):
+    positions = st.lists(st.integers(0, graph.num_nodes - 1), min_size=1, unique=True)
+    chosen = sorted(data.draw(positions))
+    part = induced(graph, chosen)
+    names = graph.ids[chosen].tolist()
+    assert part.ids.tolist() == names
+    assert arcs_by_id(part) == {(u, v) for u, v in arcs_by_id(graph) if {u, v} <= set(names)}
+    assert part.labels.tolist() == graph.labels[chosen].tolist()
+    for mask in MASKS:
+        assert (getattr(part, mask) == getattr(graph, mask)[chosen]).all()
+    assert (part.features != graph.features[chosen]).sum() == 0
+    lists, whole = part.dangling_lists(), graph.dangling_lists()
+    assert [lists.get(i, np.array([])).tolist() for i in range(len(chosen))] == [
+        whole.get(node, np.array([])).tolist() for node in chosen
+    ]
+    mask = np.zeros(graph.num_nodes, bool)
+    mask[chosen] = True
+    assert induced(graph, mask).fingerprint == part.fingerprint
+
+
+@given(graphs(), st.data())
+def test_withdrawn_records_leave_every_other_out_list_its_length(graph, data):
+    assume(graph.num_nodes > 1)
+    gone = data.draw(st.integers(0, graph.num_nodes - 1))
+    keep = np.arange(graph.num_nodes) != gone
+    part = induced(graph, keep, dangle=True)
+    assert part.out_degrees.tolist() == graph.out_degrees[keep].tolist()
+    assert arcs_by_id(part) == arcs_by_id(induced(graph, keep))
+    assert part.num_dangling >= induced(graph, keep).num_dangling
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        ([True], "`keep` must have one entry per node (3). Got shape (1,)."),
+        ([0, 3], "`keep` must be between 0 and 2. Got 3."),
+        ([-1], "`keep` must be between 0 and 2. Got -1."),
+        ([1, 1], "`keep` must name each node once. Got 1 repeated."),
+        ([], "`keep` must select at least one node. Got none."),
+        ([False] * 3, "`keep` must select at least one node. Got none."),
+        ([0.5], "`keep` must be booleans or node positions. Got float64."),
+    ],
+)
+def test_a_selection_that_makes_no_sense_is_one_line(keep, message):
+    with pytest.raises(DataError) as caught:
+        induced(labelled([0, 1, 0]), keep)
+    assert str(caught.value) == message
+
+
+@given(graphs(), st.integers(0, 3), st.floats(0.1, 0.9))
+def test_the_two_sides_of_an_inductive_split_share_no_node(graph, seed, fraction):
+    assume(graph.num_nodes > 1)
+    first, second = inductive_split(graph, seed=seed, fraction=fraction)
+    ids = first.ids.tolist() + second.ids.tolist()
+    assert sorted(ids) == sorted(graph.ids.tolist())
+    assert abs(first.num_nodes - fraction * graph.num_nodes) <= 1
+    assert arcs_by_id(first) | arcs_by_id(second) <= arcs_by_id(graph)
+
+
+def test_an_inductive_split_depends_on_its_seed_alone():
+    graph = labelled([0, 1] * 20)
+    ids = [inductive_split(graph, seed=seed)[0].ids.tolist() for seed in (0, 0, 1)]
+    assert ids[0] == ids[1] != ids[2]
+    with pytest.raises(InputError, match="`fraction` must be above 0 and below 1"):
+        inductive_split(graph, seed=0, fraction=1.0)
+    with pytest.raises(InputError, match="at least 2"):
+        inductive_split(labelled([0]), seed=0)
+
+
+@given(graphs())
+def test_self_loops_are_added_once_and_change_nothing_else(graph):
+    looped = add_self_loops(graph)
+    assert looped.num_self_loops == looped.num_nodes
+    assert arcs_by_id(looped) == arcs_by_id(graph) | {(name, name) for name in graph.ids}
+    assert add_self_loops(looped).fingerprint == looped.fingerprint
+    assert (looped.is_directed, looped.num_dangling) == (graph.is_directed, graph.num_dangling)

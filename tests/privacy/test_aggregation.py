@@ -1,0 +1,474 @@
+"""PMA: the stated sensitivity is true and tight, sums are exact, noise is drawn once per hop."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from gapgnn.errors import InputError, PrivacyError
+from gapgnn.graph.degree import OutLists
+from gapgnn.graph.graph import Graph
+from gapgnn.privacy import aggregation as aggregation_module
+from gapgnn.privacy import noise as noise_module
+from gapgnn.privacy.aggregation import PrivateAggregation, quantise_rows, row_normalise
+from gapgnn.privacy.events import Gaussian
+from gapgnn.privacy.noise import GRID, NoiseSource
+from gapgnn.privacy.relations import aggregation_sensitivity
+from gapgnn.rng import NoiseKey
+
+KEY = NoiseKey.insecure(0)
+FALSE_ALARM = 1e-9
+
+
+def graph_of(arcs, num_nodes, *, directed=True, ids=None, dangling=None):
+    return Graph.from_arcs(
+        [u for u, _ in arcs],
+        [v for _, v in arcs],
+        num_nodes=num_nodes,
+        features=np.zeros((num_nodes, 1)),
+        directed=directed,
+        ids=ids,
+        dangling=dangling,
+    )
+
+
+def random_graph(num_nodes=300, num_arcs=4000, *, directed=False, seed=0):
+    rng = np.random.default_rng(seed)
+    arcs = rng.integers(0, num_nodes, (num_arcs, 2)).tolist()
+    return graph_of(arcs, num_nodes, directed=directed)
+
+
+def unit_rows(num_rows, width=5, seed=0, replicas=None):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (num_rows, width) if replicas is None else (replicas, num_rows, width)
+    return row_normalise(torch.randn(shape, generator=generator))
+
+
+@pytest.fixture
+def without_noise(monkeypatch):
+    """Return the sums themselves: no noise, no normalisation, everything else as shipped."""
+    monkeypatch.setattr(
+        NoiseSource,
+        "gaussian_rows",
+        lambda self, first, rows, columns, std, *path, device="cpu": torch.zeros(rows, columns),
+    )
+    monkeypatch.setattr(aggregation_module, "row_normalise", lambda values: values)
+
+
+def private(graph, level="edge", relation=None, *, keys=(KEY,), multiplier=2.0, **options):
+    default = {"edge": "undirected", "node": "add-remove", "none": "none"}[level]
+    return PrivateAggregation(
+        graph,
+        level=level,
+        relation=relation or default,
+        noise_multiplier=0.0 if level == "none" else multiplier,
+        keys=keys,
+        **options,
+    )
+
+
+def sums(graph, rows, level, relation, **options):
+    return private(graph, level, relation, **options).hop(rows, 1).double()
+
+
+def shift(first, second):
+    return float(torch.linalg.vector_norm(first - second))
+
+
+def refilling(graph, max_degree, key):
+    """Sample from the entries that still have a record, so that whoever left is replaced."""
+    rng = np.random.default_rng(key.seed("refilling"))
+    lists = [
+        np.sort(rng.permutation(graph.out_list(u).copy())[:max_degree])
+        for u in range(graph.num_nodes)
+    ]
+    return OutLists(np.cumsum([0, *map(len, lists)]), np.concatenate(lists))
+
+
+@st.composite
+def edge_worlds(draw):
+    count = draw(st.integers(3, 9))
+    pairs = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
+    pairs = pairs.filter(lambda pair: pair[0] != pair[1])
+    arcs = draw(st.lists(pairs, unique=True, max_size=25))
+    return count, arcs, draw(pairs), draw(st.integers(0, 10**6))
+
+
+@pytest.mark.usefixtures("without_noise")
+class TestSensitivity:
+    slack = 1e-6  # the result of a hop is float32
+
+    @pytest.mark.parametrize("relation", ["directed", "undirected"])
+    @given(world=edge_worlds())
+    def test_one_edge_moves_a_hop_by_at_most_what_is_stated(self, relation, world):
+        count, arcs, extra, seed = world
+        directed = relation == "directed"
+        rest = [a for a in arcs if a != extra and (directed or a != extra[::-1])]
+        rows = unit_rows(count, seed=seed)
+        with_edge = sums(graph_of([*rest, extra], count, directed=directed), rows, "edge", relation)
+        without = sums(graph_of(rest, count, directed=directed), rows, "edge", relation)
+        assert shift(with_edge, without) <= aggregation_sensitivity("edge", relation) + self.slack
+
+    def test_the_edge_bounds_are_reached(self):
+        rows = torch.eye(3)
+        for relation, directed in (("directed", True), ("undirected", False)):
+            edge = graph_of([(0, 1)], 3, directed=directed)
+            nothing = graph_of([], 3, directed=directed)
+            moved = shift(sums(edge, rows, "edge", relation), sums(nothing, rows, "edge", relation))
+            assert moved == pytest.approx(aggregation_sensitivity("edge", relation))
+
+    def test_calling_a_symmetric_graph_directed_would_understate_the_bound(self):
+        rows = torch.eye(2)
+        edge, nothing = (graph_of(arcs, 2, directed=False) for arcs in ([(0, 1)], []))
+        moved = shift(sums(edge, rows, "edge", "directed"), sums(nothing, rows, "edge", "directed"))
+        assert moved > 1.4 > aggregation_sensitivity("edge", "directed")
+
+    @given(world=edge_worlds(), limit=st.integers(1, 4), data=st.data())
+    def test_one_record_moves_all_other_rows_by_at_most_what_is_stated(self, world, limit, data):
+        count, arcs, _, seed = world
+        person = data.draw(st.integers(0, count - 1))
+        others = [u for u in range(count) if u != person]
+        rows = unit_rows(count, seed=seed)
+        before = sums(graph_of(arcs, count), rows, "node", "add-remove", max_degree=limit)
+
+        place = {u: position for position, u in enumerate(others)}
+        left = graph_of(
+            [(place[u], place[v]) for u, v in arcs if person not in (u, v)],
+            count - 1,
+            ids=others,
+            dangling={place[u]: [person] for u, v in arcs if v == person},
+        )
+        after = sums(left, rows[others], "node", "add-remove", max_degree=limit)
+        bound = aggregation_sensitivity("node", "add-remove", max_degree=limit)
+        assert shift(before[others], after) <= bound + self.slack
+
+        other_list = data.draw(st.lists(st.sampled_from(others), unique=True))
+        exchanged = [arc for arc in arcs if arc[0] != person] + [(person, v) for v in other_list]
+        rows = rows.clone()
+        rows[person] = -rows[person]
+        after = sums(graph_of(exchanged, count), rows, "node", "replace", max_degree=limit)
+        bound = aggregation_sensitivity("node", "replace", max_degree=limit)
+        assert shift(before[others], after[others]) <= bound + self.slack
+
+    def test_the_node_bounds_are_reached(self):
+        limit = 9
+        star = graph_of([(0, v) for v in range(1, 40)], 40)
+        rows = torch.zeros(40, 2)
+        rows[0, 0] = 1.0
+        whole = sums(star, rows, "node", "add-remove", max_degree=limit)
+        alone = graph_of([], 39, ids=range(1, 40))
+        nothing = sums(alone, rows[1:], "node", "add-remove", max_degree=limit)
+        assert shift(whole[1:], nothing) == pytest.approx(math.sqrt(limit))
+        opposite = sums(star, -rows, "node", "replace", max_degree=limit)
+        assert shift(whole[1:], opposite[1:]) == pytest.approx(2 * math.sqrt(limit))
+
+    def test_the_hub_graph_stays_within_the_bound_and_refilling_breaks_it(self, monkeypatch):
+        sources, limit = 200, 20
+        person, targets = sources + limit, list(range(sources, sources + limit))
+        count = person + 1
+        arcs = [(u, v) for u in range(sources) for v in (*targets, person)]
+        arcs += [(person, v) for v in targets]
+        rows = torch.zeros(count, 2)
+        rows[:, 0] = 1.0
+        with_person = graph_of(arcs, count)
+        without = graph_of(
+            [arc for arc in arcs if person not in arc],
+            count - 1,
+            dangling={u: [person] for u in range(sources)},
+        )
+        bound = aggregation_sensitivity("node", "add-remove", max_degree=limit)
+
+        def measured():
+            before = sums(with_person, rows, "node", "add-remove", max_degree=limit)[:-1]
+            after = sums(without, rows[:-1], "node", "add-remove", max_degree=limit)
+            return shift(before, after)
+
+        assert measured() <= bound + self.slack
+        monkeypatch.setattr(aggregation_module, "bound_out_degrees", refilling)
+        assert measured() > 5 * bound
+
+
+@pytest.mark.usefixtures("without_noise")
+@pytest.mark.parametrize("directed", [False, True])
+def test_safe_sums_are_the_sums_of_whole_numbers(directed):
+    graph = random_graph(directed=directed)
+    rows = unit_rows(300)
+    steps = torch.trunc(rows.double() / GRID).long()
+    dense = torch.from_numpy(graph.adjacency().toarray()).long()
+    exact = (dense.T @ quantise_rows(rows).div(GRID).long()).double() * GRID
+    assert torch.equal(private(graph).hop(rows, 1), exact.float())
+    assert (steps - quantise_rows(rows).div(GRID).long()).abs().max() <= 2
+
+
+@given(st.integers(0, 10**6), st.sampled_from([1, 2, 16, 300]), st.floats(0.0, 1 + 9e-7))
+def test_quantised_rows_are_on_the_grid_near_and_never_longer_than_one(seed, width, length):
+    rows = unit_rows(50, width, seed).double().mul(length).float()
+    quantised = quantise_rows(rows)
+    steps = quantised / GRID
+    assert torch.equal(steps, steps.round())
+    whole = steps.long()
+    assert (whole * whole).sum(dim=1).max() <= 2**40
+    assert (quantised - rows.double()).abs().max() <= 3 * GRID
+
+
+def test_rows_a_rounding_error_too_long_are_shortened():
+    rows = torch.full((1, 3), 1 / math.sqrt(3), dtype=torch.float64) * (1 + 9e-7)
+    whole = quantise_rows(torch.cat([rows, torch.eye(3, dtype=torch.float64)[:1]])).div(GRID).long()
+    assert torch.trunc(rows / GRID).square().sum() > 2**40
+    assert (whole * whole).sum(dim=1).max() <= 2**40
+    assert whole[1].tolist() == [2**20, 0, 0]
+
+
+def test_row_normalise_gives_unit_rows_and_keeps_zero():
+    values = torch.randn(100, 602, generator=torch.Generator().manual_seed(0))
+    values[3] = 0
+    values[4] *= 1e-38
+    values[5] *= 1e37
+    norms = torch.linalg.vector_norm(row_normalise(values), dim=1, dtype=torch.float64)
+    assert norms[3] == 0
+    norms[3] = 1
+    assert (norms - 1).abs().max() < 3e-7
+
+
+def test_row_normalise_has_finite_gradients_also_at_zero():
+    values = torch.tensor([[3.0, 4.0], [0.0, 0.0]], requires_grad=True)
+    row_normalise(values)[:, 0].sum().backward()
+    assert values.grad is not None
+    assert torch.isfinite(values.grad).all()
+    assert torch.allclose(values.grad[0], torch.tensor([16.0, -12.0]) / 125)
+
+
+@pytest.mark.parametrize("construction", ["safe", "fast"])
+@pytest.mark.parametrize(("level", "max_degree"), [("edge", None), ("node", 5)])
+def test_hops_are_unit_rows_in_float32_with_one_event_each(construction, level, max_degree):
+    done = []
+    aggregation = private(
+        random_graph(), level, max_degree=max_degree, construction=construction, multiplier=3.0
+    )
+    assert aggregation.events == ()
+    hops = aggregation.run(unit_rows(300), 3, progress=lambda *state: done.append(state))
+    assert done == [(1, 3), (2, 3), (3, 3)]
+    for hop in hops:
+        assert hop.dtype == torch.float32
+        assert torch.allclose(torch.linalg.vector_norm(hop, dim=1), torch.ones(300))
+    assert [event.noise_multiplier for event in aggregation.events] == [3.0] * 3
+    assert all(isinstance(event, Gaussian) and event.count == 1 for event in aggregation.events)
+    assert len({event.label for event in aggregation.events}) == 3
+
+
+def test_a_node_without_in_neighbours_gets_noise_too():
+    hop = private(graph_of([(0, 1)], 3)).hop(torch.zeros(3, 4), 1)
+    assert torch.allclose(torch.linalg.vector_norm(hop, dim=1), torch.ones(3))
+
+
+@pytest.mark.parametrize("construction", ["safe", "fast"])
+def test_the_noise_of_a_hop_has_the_scale_of_its_relation(construction, monkeypatch):
+    monkeypatch.setattr(aggregation_module, "row_normalise", lambda values: values)
+    graph = graph_of([], 1 << 13)
+    rows = torch.zeros(1 << 13, 16)
+    for level, relation, limit, sensitivity in (
+        ("edge", "directed", None, 1.0),
+        ("edge", "undirected", None, math.sqrt(2)),
+        ("node", "add-remove", 100, 10.0),
+        ("node", "replace", 100, 20.0),
+    ):
+        aggregation = private(
+            graph, level, relation, max_degree=limit, construction=construction, multiplier=3.0
+        )
+        assert aggregation.std == pytest.approx(3.0 * sensitivity)
+        values = aggregation.hop(rows, 1).double()
+        tail = stats.chi2(values.numel()).cdf(float((values / aggregation.std).square().sum()))
+        assert FALSE_ALARM < tail < 1 - FALSE_ALARM
+
+
+def directions_agree(first, second):
+    """Alarm unless two sets of random unit rows are uncorrelated."""
+    z = float((first * second).sum()) * math.sqrt(first.shape[1] / first.shape[0])
+    return abs(z) > stats.norm.isf(FALSE_ALARM / 2)
+
+
+def released_directions():
+    """Two hops of two replicas over a graph without edges: nothing but noise."""
+    keys = [NoiseKey.insecure(1), NoiseKey.insecure(2)]
+    aggregation = private(graph_of([], 2000), keys=keys)
+    return aggregation.run(torch.zeros(2, 2000, 16), 2)
+
+
+def test_two_hops_and_two_replicas_do_not_share_noise():
+    first, second = released_directions()
+    assert not directions_agree(first[0], second[0])
+    assert not directions_agree(first[0], first[1])
+
+
+def test_planted_shared_noise_is_seen_in_the_released_rows(monkeypatch):
+    honest = noise_module._draw_on_grid
+    monkeypatch.setattr(
+        noise_module,
+        "_draw_on_grid",
+        lambda key, kind, count, scale, path: honest(KEY, kind, count, scale, path[-2:]),
+    )
+    first, second = released_directions()
+    assert directions_agree(first[0], second[0])
+    assert directions_agree(first[0], first[1])
+
+
+@pytest.mark.parametrize("construction", ["safe", "fast"])
+@pytest.mark.parametrize(("level", "max_degree"), [("edge", None), ("node", 4)])
+def test_a_replica_in_a_batch_equals_the_same_replica_alone(level, max_degree, construction):
+    graph, rows = random_graph(), unit_rows(300, replicas=3)
+    keys = [NoiseKey.insecure(seed) for seed in range(3)]
+    options = {"max_degree": max_degree, "construction": construction}
+    together = private(graph, level, keys=keys, **options).run(rows, 2)
+    for replica, key in enumerate(keys):
+        alone = private(graph, level, keys=[key], **options).run(rows[replica], 2)
+        for batch, single in zip(together, alone, strict=True):
+            assert torch.equal(batch[replica], single)
+
+
+@pytest.mark.usefixtures("without_noise")
+def test_every_replica_cuts_the_lists_by_its_own_key():
+    keys = [NoiseKey.insecure(1), NoiseKey.insecure(2)]
+    star = graph_of([(0, v) for v in range(1, 60)], 60)
+    rows = torch.zeros(2, 60, 1)
+    rows[:, 0] = 1.0
+    received = private(star, "node", keys=keys, max_degree=10).hop(rows, 1)
+    assert received.sum(dim=(1, 2)).tolist() == [10.0, 10.0]
+    assert not torch.equal(received[0], received[1])
+
+
+def test_the_release_is_reproducible_from_the_key_and_fresh_otherwise():
+    graph, rows = random_graph(), unit_rows(300)
+    first = private(graph).hop(rows, 1)
+    assert torch.equal(private(graph).hop(rows, 1), first)
+    assert not torch.equal(private(graph, keys=[NoiseKey.fresh()]).hop(rows, 1), first)
+
+
+def test_many_blocks_and_threads_give_what_one_gives():
+    graph, rows = random_graph(9000, 40_000), unit_rows(9000)
+    expected = private(graph).hop(rows, 1)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert torch.equal(private(graph).hop(rows, 1), expected)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_hop_is_never_released_twice():
+    aggregation = private(random_graph())
+    aggregation.run(unit_rows(300), 2)
+    for index in (1, 2):
+        with pytest.raises(PrivacyError, match=f"its noise is drawn once. Got {index} again"):
+            aggregation.hop(unit_rows(300, seed=1), index)
+    aggregation.hop(unit_rows(300, seed=1), 3)
+    assert len(aggregation.events) == 3
+
+
+def test_a_failed_release_stays_charged_and_refused_rows_do_not(monkeypatch):
+    aggregation = private(random_graph())
+    with pytest.raises(PrivacyError):
+        aggregation.hop(2 * unit_rows(300), 1)
+    assert aggregation.events == ()
+    monkeypatch.setattr(aggregation_module, "row_normalise", lambda values: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        aggregation.hop(unit_rows(300), 1)
+    assert len(aggregation.events) == 1
+    with pytest.raises(PrivacyError, match="again"):
+        aggregation.hop(unit_rows(300), 1)
+
+
+def test_level_none_is_the_plain_product():
+    graph = random_graph(directed=True)
+    rows = 3 * unit_rows(300)
+    aggregation = private(graph, "none")
+    plain = torch.from_numpy(graph.adjacency().toarray()).T @ rows
+    assert torch.allclose(aggregation.hop(rows, 1), row_normalise(plain), atol=1e-6)
+    assert aggregation.events == ()
+
+
+def test_level_none_leaves_zero_rows_zero():
+    hop = private(graph_of([(0, 1)], 3), "none").hop(torch.ones(3, 2), 1)
+    assert torch.equal(hop[[0, 2]], torch.zeros(2, 2))
+
+
+def test_rows_longer_than_one_are_refused_with_their_norm():
+    rows = unit_rows(300)
+    rows[7] *= 1.5
+    with pytest.raises(PrivacyError, match=r"Got a row of norm 1\.5"):
+        private(random_graph()).hop(rows, 1)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("level", ["none", "edge"])
+def test_rows_that_are_not_finite_are_refused(bad, level):
+    rows = unit_rows(300)
+    rows[7, 0] = bad
+    with pytest.raises(PrivacyError, match="`rows` must be finite"):
+        private(random_graph(), level).hop(rows, 1)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [torch.zeros(299, 5), torch.zeros(2, 300, 5), torch.zeros(300), torch.zeros(300, 5).long()],
+)
+def test_rows_of_another_shape_are_refused(rows):
+    with pytest.raises(
+        InputError, match=r"`rows` must be floating-point of shape \(1, 300, columns\)"
+    ):
+        private(random_graph()).hop(rows, 1)
+
+
+@pytest.mark.parametrize("multiplier", [0.0, -1.0, math.nan, math.inf])
+def test_a_private_level_without_noise_is_refused(multiplier):
+    with pytest.raises(InputError, match="`noise_multiplier` must be"):
+        private(random_graph(), multiplier=multiplier)
+
+
+def test_noise_at_level_none_is_refused():
+    with pytest.raises(InputError, match="`noise_multiplier` must be"):
+        PrivateAggregation(
+            random_graph(), level="none", relation="none", noise_multiplier=1.0, keys=[KEY]
+        )
+
+
+def test_two_replicas_may_not_have_one_key():
+    for keys in ([KEY, NoiseKey.insecure(0)], []):
+        with pytest.raises(PrivacyError, match="`keys` must be one different key per replica"):
+            private(random_graph(), keys=keys)
+
+
+def test_options_that_would_break_the_stated_sensitivity_are_refused():
+    with pytest.raises(InputError, match="`max_degree` must be None at level 'edge'"):
+        private(random_graph(), "edge", max_degree=5)
+    with pytest.raises(InputError, match="`max_degree` is needed at level 'node'"):
+        private(random_graph(), "node")
+    with pytest.raises(InputError, match="`relation`"):
+        private(random_graph(), "node", "undirected", max_degree=5)
+    with pytest.raises(InputError, match="`level` must be one of none, edge, node"):
+        PrivateAggregation(
+            random_graph(), level="egde", relation="directed", noise_multiplier=1.0, keys=[KEY]
+        )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("level", "max_degree"), [("edge", None), ("node", 5), ("none", None)])
+def test_cuda_releases_what_the_cpu_releases(level, max_degree):
+    graph, rows = random_graph(5000, 60_000, directed=True), unit_rows(5000, 16, replicas=2)
+    keys = [NoiseKey.insecure(1), NoiseKey.insecure(2)]
+    options = {"keys": keys, "max_degree": max_degree}
+    here = private(graph, level, **options).hop(rows, 1)
+    there = private(graph, level, device="cuda", **options).hop(rows, 1)
+    assert there.is_cuda
+    assert torch.allclose(there.cpu(), here, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("without_noise")
+def test_cuda_sums_are_exact():
+    graph, rows = random_graph(5000, 60_000, directed=True), unit_rows(5000, 16)
+    there = private(graph, device="cuda").hop(rows, 1)
+    assert torch.equal(there.cpu(), private(graph).hop(rows, 1))

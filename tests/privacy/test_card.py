@@ -1,0 +1,310 @@
+"""The card's promises: complete, readable, strict, and silent about private data."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gapgnn.errors import DataError, InputError
+from gapgnn.privacy.card import PrivacyCard, guarantee_sentence, make_card
+from gapgnn.privacy.card_texts import STEPS, odds, rounded_up
+from gapgnn.privacy.ledger import Ledger
+
+EVENT = {"event": "Gaussian", "noise_multiplier": 6.617, "count": 2, "label": ""}
+FINGERPRINT = "5f" * 32
+EVERY_RELATION = [
+    ("edge", "undirected"),
+    ("edge", "directed"),
+    ("node", "add-remove"),
+    ("node", "replace"),
+]
+
+
+def card(**options: Any) -> PrivacyCard:
+    facts: dict[str, Any] = {
+        "method": "GAP",
+        "dataset": "social",
+        "level": "edge",
+        "relation": "undirected",
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "accountant": "exact Gaussian",
+        "events": [EVENT],
+        "noise_multiplier": 6.617,
+        "rdp_epsilon": 1.08,
+    }
+    return make_card(**{**facts, **options})
+
+
+def unprotected(**options: Any) -> PrivacyCard:
+    return card(level="none", relation="none", epsilon=math.inf, delta=None, events=[], **options)
+
+
+def every_card() -> list[PrivacyCard]:
+    cards = [card(level=level, relation=relation) for level, relation in EVERY_RELATION]
+    bounded = {"level": "node", "relation": "add-remove", "max_degree": 100}
+    return [
+        *cards,
+        card(**bounded),
+        card(**bounded, native_degree_bounded=True),
+        card(epsilon=0.0, events=[], noise_multiplier=None, rdp_epsilon=None, messages="none"),
+        card(is_insecure=True),
+        card(noise="fast", audits=[{"mechanism": "aggregation", "epsilon_lower_bound": 0.7}]),
+        card(epsilon=8.0, delta_is_auto=True, entities=1000),
+        unprotected(),
+    ]
+
+
+@pytest.mark.parametrize("original", every_card(), ids=lambda c: f"{c.level}-{c.relation}")
+def test_json_reads_back_to_the_same_card(original: PrivacyCard) -> None:
+    text = original.to_json()
+    assert PrivacyCard.from_json(text) == original
+    assert PrivacyCard.from_json(text.encode()).to_json() == text
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+@pytest.mark.parametrize(
+    ("level", "relation", "sentence"),
+    [
+        (
+            "edge",
+            "undirected",
+            "Anyone who sees this model and its predictions learns almost the same about the graph "
+            "whether or not any one friendship (undirected edge) is in it: epsilon 1.00, delta "
+            "1e-06.",
+        ),
+        (
+            "edge",
+            "directed",
+            "Anyone who sees this model and its predictions learns almost the same about the graph "
+            "whether or not any one arc (a link from one node to another) is in it: epsilon 1.00, "
+            "delta 1e-06.",
+        ),
+        (
+            "node",
+            "add-remove",
+            "Anyone who sees this model and the predictions for everybody else learns almost the "
+            "same about the data whether or not any one person's record (features, label and own "
+            "out-list) is in it: epsilon 1.00, delta 1e-06.",
+        ),
+        (
+            "node",
+            "replace",
+            "Anyone who sees this model and the predictions for everybody else learns almost the "
+            "same about the data whether any one person's record (features, label and own "
+            "out-list) is the true one or another: epsilon 1.00, delta 1e-06.",
+        ),
+    ],
+)
+def test_the_guarantee_is_one_plain_sentence(level: str, relation: str, sentence: str) -> None:
+    made = card(level=level, relation=relation)
+    assert guarantee_sentence(made) == sentence
+    assert sentence in str(made)
+    assert sentence in made.to_markdown()
+
+
+def test_a_large_epsilon_is_not_called_almost_the_same() -> None:
+    assert guarantee_sentence(card(epsilon=8.0)) == (
+        "Seeing this model and its predictions shifts the odds on whether or not any one "
+        "friendship (undirected edge) is in the graph by at most a factor of 3000: epsilon 8.00, "
+        "delta 1e-06."
+    )
+
+
+def test_level_none_and_a_method_without_edges_say_what_they_are() -> None:
+    nothing = unprotected()
+    assert guarantee_sentence(nothing).startswith("Nothing is promised")
+    assert (nothing.epsilon, nothing.is_private_release) == (None, False)
+    assert json.loads(nothing.to_json())["epsilon"] is None
+    mlp = card(method="MLP", epsilon=0.0, events=[], noise_multiplier=None, messages="none")
+    assert guarantee_sentence(mlp).endswith("is in the graph: epsilon 0.")
+    assert mlp.is_private_release
+    assert mlp.warnings == ()
+
+
+def test_seeded_noise_is_not_a_private_release_and_says_so_everywhere() -> None:
+    seeded = card(is_insecure=True)
+    assert not seeded.is_private_release
+    assert json.loads(seeded.to_json())["is_private_release"] is False
+    for text in (str(seeded), seeded.to_markdown()):
+        assert "NOT A PRIVATE RELEASE" in text
+        assert "Not a private release, because the noise was seeded" in text
+    fast = card(noise="fast")
+    assert not fast.is_private_release
+    assert "fast float32 (experiment)" in str(fast)
+    assert "operating system entropy, float-safe grid" in str(card())
+
+
+def test_node_level_says_who_is_not_covered() -> None:
+    made = card(level="node", relation="add-remove", max_degree=100, delta_is_auto=True)
+    text = made.to_markdown()
+    assert "own row and own predicted label" in text
+    assert "Which ids have a row in a saved model: it is treated as public" in text
+    assert "order of magnitude of that number is treated as public" in text
+    assert "stay when the person leaves" in text
+    assert made.node_notion == "own record"
+    charged_there = {"training", "statistics", "classifier", "selection"}
+    assert not {STEPS[step][0] for step in charged_there} & {what for what, _ in made.not_charged}
+
+
+def test_the_strict_notion_is_claimed_only_where_no_list_was_cut() -> None:
+    bounded = {"level": "node", "relation": "add-remove", "max_degree": 100}
+    strict = card(**bounded, native_degree_bounded=True)
+    assert strict.node_notion == "strict"
+    assert any("vanish from everybody else's list" in line for line in strict.covered)
+    assert not any("vanish" in line for line in card(**bounded).covered)
+    assert card(level="node", relation="add-remove").node_notion is None
+
+
+def test_edge_level_says_that_features_and_labels_are_public() -> None:
+    made = card()
+    assert any("Features and labels" in line for line in made.not_covered)
+    assert {what for what, _ in made.not_charged} == {row[0] for row in STEPS.values()}
+    short = card(steps=["preparation", "training"])
+    assert len(short.not_charged) == 2
+
+
+def test_markdown_states_every_fact(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    spend: dict[str, Any] = {"level": "node", "relation": "replace", "delta": 1e-5}
+    ledger.grant(FINGERPRINT, epsilon=10, **spend)
+    charge = ledger.charge(FINGERPRINT, epsilon=2.5, events=[EVENT], purpose="fit", **spend)
+    made = card(
+        **{**spend, "epsilon": 2.5},
+        max_degree=120,
+        messages="labels",
+        charge=charge,
+        audits=[{"mechanism": "dpsgd", "epsilon_lower_bound": 1.9}],
+    )
+    text = made.to_markdown()
+    facts = ["GAP", "social", "node", "replace", "2.5", "1e-05", "exact Gaussian", "1.08", "6.617"]
+    facts += ["120", "own record", "training labels, one-hot", charge.id, "granted epsilon 10"]
+    facts += ["left epsilon 7.5", "Gaussian", "count = 2", "dpsgd", "epsilon_lower_bound = 1.9"]
+    facts += [*made.covered, *made.not_covered, *(w for row in made.not_charged for w in row)]
+    for fact in facts:
+        assert fact in text
+
+
+def test_the_card_says_whether_a_budget_limits_it(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    spend: dict[str, Any] = {"level": "edge", "relation": "undirected", "delta": 1e-6}
+    free = ledger.charge(FINGERPRINT, epsilon=1, events=[], purpose="fit", count=10, **spend)
+    made = card(charge=free)
+    assert "no grant: recorded, not limited" in str(made)
+    assert any("10 independent releases" in warning for warning in made.warnings)
+    ledger.grant(FINGERPRINT, epsilon=20, **{**spend, "delta": 1e-3})
+    limited = ledger.charge(FINGERPRINT, epsilon=1, events=[], purpose="fit", **spend)
+    assert card(charge=limited).warnings == ()
+    assert card().warnings == ("This release is not recorded in a ledger.",)
+
+
+def test_directed_on_a_symmetric_graph_states_the_epsilon_of_a_friendship() -> None:
+    made = card(relation="directed", epsilon=4.0, is_symmetric=True, undirected_epsilon=5.887)
+    assert any("under undirected, is 5.89" in warning for warning in made.warnings)
+    assert not any("friendship" in w for w in card(relation="directed").warnings)
+    assert not any("friendship" in w for w in card(is_symmetric=True).warnings)
+
+
+def test_a_delta_that_is_too_large_is_a_warning_without_the_count() -> None:
+    made = card(delta=1e-3, entities=12345)
+    assert any("is not below 1 /" in warning for warning in made.warnings)
+    assert "12345" not in made.to_json()
+    assert not any("delta" in warning for warning in card(delta=1e-6, entities=12345).warnings)
+
+
+def test_nothing_in_a_card_identifies_the_content_of_the_data_set(tmp_path: Path) -> None:
+    charge = Ledger(tmp_path / "ledger.sqlite").charge(
+        FINGERPRINT,
+        level="edge",
+        relation="undirected",
+        epsilon=1,
+        delta=0,
+        events=[],
+        purpose="fit",
+        others=["a0" * 32],
+    )
+    text = card(charge=charge).to_json()
+    assert FINGERPRINT[:8] not in text
+    assert "a0a0a0a0" not in text
+
+
+def changed(**changes: Any) -> str:
+    values = json.loads(card().to_json())
+    values.update(changes)
+    return json.dumps({key: value for key, value in values.items() if value != "drop this"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (changed(epsilom=1.0), "unknown keys: epsilom"),
+        (changed(delta="drop this"), "missing keys: delta"),
+        (changed(ledger={"charge_id": "1"}), "`ledger` has missing keys"),
+        (changed(ledger=3), "`ledger` must be an object"),
+        (changed(format=2), "must have format 1. Got 2"),
+        (changed(epsilon=None), "`epsilon` must be a number"),
+        (changed(epsilon=-1), "`epsilon` must be at least 0"),
+        (changed(epsilon="1"), "`epsilon` must be a number"),
+        (changed(epsilon=0), "`events` must list"),
+        (changed(events=[]), "`events` must list"),
+        (changed(events={}), "`events` must be a list of objects"),
+        (changed(level="none"), "`relation` must be one of none"),
+        (changed(level="vertex"), "`level` must be one of"),
+        (changed(noise_multiplier=0), "`noise_multiplier` must be positive"),
+        (changed(noise_source="dice"), "`noise_source` must be one of"),
+        (changed(noise_source="none: no private data was read"), "`noise_source` must be"),
+        (changed(is_private_release=False), "`is_private_release` must be true"),
+        (changed(covered="everybody"), "`covered` must be a list of texts"),
+        (changed(not_charged=[["what"]]), "`not_charged` must be a list of pairs"),
+        (changed(delta_is_auto=1), "`delta_is_auto` must be true or false"),
+        (changed(method=None), "`method` must be a text"),
+        ("{", "must be JSON"),
+        ("[]", "must be a JSON object"),
+    ],
+)
+def test_a_card_that_is_not_whole_or_contradicts_itself_is_refused(text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message) as refusal:
+        PrivacyCard.from_json(text)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_seeded_card_cannot_be_made_private_by_editing_the_flag() -> None:
+    text = card(is_insecure=True).to_json()
+    forged = text.replace('"is_private_release": false', '"is_private_release": true')
+    assert forged != text
+    with pytest.raises(DataError, match="`is_private_release` must be false"):
+        PrivacyCard.from_json(forged)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"messages": "gossip"}, {"steps": ["magic"]}, {"noise": "loud"}, {"epsilon": math.inf}],
+)
+def test_facts_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        card(**wrong)
+
+
+def test_an_audit_is_added_to_a_copy() -> None:
+    before = card()
+    after = before.with_audit({"mechanism": "aggregation", "holds": True})
+    assert (len(before.audits), len(after.audits)) == (0, 1)
+    assert "holds = True" in after.to_markdown()
+
+
+def test_a_name_cannot_break_the_table() -> None:
+    assert "| data set | a \\| b c |" in card(dataset="a | b\nc").to_markdown()
+
+
+@given(st.floats(1e-12, 1e3))
+def test_a_printed_epsilon_is_never_smaller_than_the_real_one(epsilon: float) -> None:
+    assert float(rounded_up(epsilon)) >= epsilon
+    assert float(rounded_up(epsilon)) <= 1.11 * epsilon + 1e-300
+    if epsilon < 50:
+        assert float(odds(epsilon)) >= math.exp(epsilon)

@@ -1,0 +1,139 @@
+import math
+
+import pytest
+
+from gapgnn.errors import InputError
+from gapgnn.privacy.relations import (
+    aggregation_ratio,
+    aggregation_sensitivity,
+    auto_delta,
+    check_delta,
+    describe_relation,
+    gradient_sensitivity,
+    protected_entities,
+    resolve_relation,
+)
+
+
+@pytest.mark.parametrize(
+    ("level", "is_directed", "expected"),
+    [
+        ("edge", False, "undirected"),
+        ("edge", True, "directed"),
+        ("node", False, "add-remove"),
+        ("node", True, "add-remove"),
+        ("none", False, "none"),
+    ],
+)
+def test_auto_never_picks_the_weaker_promise(level, is_directed, expected):
+    assert resolve_relation(level, "auto", is_directed=is_directed) == expected
+
+
+@pytest.mark.parametrize("is_directed", [True, False])
+@pytest.mark.parametrize(
+    ("level", "relation"),
+    [
+        ("edge", "directed"),
+        ("edge", "undirected"),
+        ("node", "add-remove"),
+        ("node", "replace"),
+    ],
+)
+def test_a_named_relation_is_kept(level, relation, is_directed):
+    assert resolve_relation(level, relation, is_directed=is_directed) == relation
+
+
+@pytest.mark.parametrize(
+    ("level", "relation", "message"),
+    [
+        ("edge", "add-remove", "must be one of auto, directed, undirected. Got 'add-remove'"),
+        ("edge", "replace", "must be one of auto, directed, undirected"),
+        ("node", "undirected", "must be one of auto, add-remove, replace"),
+        ("none", "directed", "has no meaning at level none"),
+        ("node", "removal", "`relation` must be one of auto"),
+        ("nodes", "auto", "Did you mean 'node'"),
+    ],
+)
+def test_a_relation_of_another_level_is_refused(level, relation, message):
+    with pytest.raises(InputError, match=message):
+        resolve_relation(level, relation, is_directed=False)
+
+
+@pytest.mark.parametrize(
+    ("level", "relation", "max_degree", "expected"),
+    [
+        ("edge", "directed", None, 1.0),
+        ("edge", "undirected", None, math.sqrt(2)),
+        ("node", "add-remove", 1, 1.0),
+        ("node", "add-remove", 50, math.sqrt(50)),
+        ("node", "replace", 50, 2 * math.sqrt(50)),
+    ],
+)
+def test_sensitivities_are_those_of_the_privacy_page(level, relation, max_degree, expected):
+    assert aggregation_sensitivity(level, relation, max_degree=max_degree) == expected
+
+
+@pytest.mark.parametrize(
+    ("level", "relation", "max_degree"),
+    [
+        ("node", "add-remove", None),
+        ("node", "replace", 0),
+        ("node", "replace", -3),
+        ("node", "replace", 2.5),
+        ("edge", "auto", None),
+        ("edge", "replace", 10),
+        ("none", "directed", None),
+    ],
+)
+def test_no_sensitivity_is_invented(level, relation, max_degree):
+    with pytest.raises(InputError):
+        aggregation_sensitivity(level, relation, max_degree=max_degree)
+
+
+def test_under_replace_a_contribution_is_half_the_sensitivity():
+    one = aggregation_sensitivity("node", "add-remove", max_degree=9)
+    two = aggregation_sensitivity("node", "replace", max_degree=9)
+    assert aggregation_ratio("replace") * two == one == aggregation_ratio("add-remove") * one
+
+
+def test_dpsgd_noise_is_counted_in_clipping_norms_under_both_relations():
+    assert gradient_sensitivity("add-remove", 0.7) == gradient_sensitivity("replace", 0.7) == 0.7
+    with pytest.raises(InputError, match="`clip` must be positive"):
+        gradient_sensitivity("replace", 0.0)
+    with pytest.raises(InputError):
+        gradient_sensitivity("undirected", 1.0)
+
+
+def test_directed_on_a_symmetric_graph_is_allowed_but_never_silent():
+    described = describe_relation("edge", "directed", is_directed=False)
+    assert "one arc" in described.sentence
+    assert described.warning is not None
+    assert "the real epsilon is larger" in described.warning
+    assert describe_relation("edge", "directed", is_directed=True).warning is None
+    assert describe_relation("edge", "auto", is_directed=False).warning is None
+    assert describe_relation("node", "auto", is_directed=False).relation == "add-remove"
+
+
+@pytest.mark.parametrize(
+    ("entities", "expected"),
+    [(0, 0.1), (1, 0.1), (9, 0.1), (10, 0.01), (11, 0.01), (26406, 1e-5), (10**7, 1e-8)],
+)
+def test_auto_delta_is_the_largest_power_of_ten_strictly_below_one_over_n(entities, expected):
+    assert auto_delta(entities) == expected
+    assert auto_delta(entities) * max(entities, 1) < 1
+    assert auto_delta(entities) * 10 * max(entities, 1) >= 1
+
+
+def test_entities_are_what_the_level_protects():
+    assert protected_entities("edge", 10, 99) == 99
+    assert protected_entities("node", 10, 99) == 10
+    with pytest.raises(InputError):
+        protected_entities("none", 10, 99)
+
+
+def test_a_large_delta_is_accepted_with_a_warning():
+    assert check_delta(9e-4, entities=1000) is None
+    assert "not below 1 / 1000" in check_delta(1e-3, entities=1000)
+    for bad in (0.0, 1.0, -1e-5, math.nan, "1e-5"):
+        with pytest.raises(InputError, match="`delta`"):
+            check_delta(bad, entities=1000)
