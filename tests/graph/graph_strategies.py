@@ -6,9 +6,13 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from gapgnn.graph.graph import Graph
+
+# No deadline: the first example may wait for an import, or for a busy machine.
+fifty = settings(max_examples=50, deadline=None)
 
 
 @st.composite

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from graph_strategies import graphs
-from hypothesis import given, settings
+from graph_strategies import fifty, graphs
+from hypothesis import given
 
 from gapgnn.errors import DataError, InputError
 from gapgnn.graph.convert import (
@@ -35,18 +35,19 @@ def same(first, second):
         assert (getattr(first, mask) == getattr(second, mask)).all()
 
 
+@fifty
 @given(graphs())
-@settings(deadline=None)
 def test_to_pyg_and_back_is_the_same_graph(graph):
     same(from_pyg(to_pyg(graph)), graph)
 
 
+@fifty
 @given(graphs())
-@settings(deadline=None)
 def test_to_networkx_and_back_is_the_same_graph(graph):
     same(from_networkx(to_networkx(graph)), graph)
 
 
+@fifty
 @given(graphs())
 def test_to_scipy_and_back_is_the_same_graph(graph):
     same(from_scipy(**to_scipy(graph)), graph)
@@ -90,9 +91,12 @@ def test_pyg_direction_is_read_off_the_arcs_unless_told():
     assert from_pyg(one_way, directed=False).num_arcs == 4
 
 
-def test_adj_t_is_the_transposed_adjacency_in_any_sparse_layout():
+def test_adj_t_is_the_transposed_adjacency_and_stored_zeros_are_no_arcs():
     entries = torch.sparse_coo_tensor(
-        torch.tensor([[1, 2, 3], [0, 1, 0]]), torch.tensor([1.0, 1.0, 0.0]), (4, 4)
+        torch.tensor([[1, 2, 3], [0, 1, 0]]),
+        torch.tensor([1.0, 1.0, 0.0]),
+        (4, 4),
+        check_invariants=True,
     )
     graph = from_pyg(plain_data(edge_index=None, adj_t=entries))
     assert graph.out_list(0).tolist() == [1]
@@ -119,7 +123,7 @@ def test_pyg_data_does_not_share_memory_with_the_graph():
     assert graph.features[0, 0] == 9
 
 
-def test_a_column_of_labels_and_half_precision_features_are_read():
+def test_a_column_of_labels_and_double_precision_features_are_read():
     graph = from_pyg(plain_data(y=torch.tensor([[0], [1], [0], [1]]), x=torch.eye(4).double()))
     assert graph.fingerprint == SQUARE.fingerprint
 

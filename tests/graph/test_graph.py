@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from graph_strategies import graph_parts, graphs
+from graph_strategies import fifty, graph_parts, graphs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +23,7 @@ def small(**changes):
     return Graph.from_arcs(**{**parts, **changes})
 
 
+@fifty
 @given(graph_parts())
 def test_the_adjacency_is_the_set_of_arcs_given(parts):
     graph = Graph.from_arcs(**parts)
@@ -65,6 +66,7 @@ def test_dangling_entries_hold_a_slot_but_are_no_arcs():
     assert small(dangling={1: []}).dangling_targets is None
 
 
+@fifty
 @given(graphs())
 def test_nothing_a_graph_holds_can_be_written_to(graph):
     arrays = [v for v in vars(graph).values() if isinstance(v, np.ndarray)] + [graph.out_degrees]
@@ -111,7 +113,7 @@ BAD = {
     "`features` must have two dimensions. Got 1.": {"features": [1, 2, 3]},
     "`features` must be finite. Got NaN or infinity.": {"features": np.full((3, 1), np.nan)},
     "`features` must be numbers. Got <U1.": {"features": [["a"]] * 3},
-    "`features` must be numbers. Got object.": {"features": [[None]] * 3},
+    "`features` must be numbers. Got object.": {"features": [[{}]] * 3},
     "`features` must have rows of equal length. Got ragged ones.": {"features": [[1], [1, 2], [1]]},
     "`labels` must have one entry per node (3). Got shape (2,).": {"labels": [0, 1]},
     "`labels` must be whole numbers, -1 for unknown. Got float64.": {"labels": [0.0, 1.0, 1.0]},
@@ -170,9 +172,9 @@ def test_replacing_the_adjacency_checks_it_again():
     graph = small(directed=True)
     with pytest.raises(DataError, match="unless every arc has its reverse"):
         graph._replace(is_directed=False)
-    with pytest.raises(DataError, match="`indices` must be between 0 and 2. Got 7"):
+    with pytest.raises(DataError, match=r"`indices` must be between 0 and 2. Got 7"):
         graph._replace(indices=np.array([7, 2], np.int32))
-    with pytest.raises(DataError, match="`indptr` must rise from 0 to 2. Got 3"):
+    with pytest.raises(DataError, match=r"`indptr` must rise from 0 to 2. Got 3"):
         graph._replace(indptr=np.array([0, 1, 2, 3]))
     with pytest.raises(DataError, match="`indices` must be sorted and unique"):
         graph._replace(indptr=np.array([0, 2, 2, 2]), indices=np.array([2, 1], np.int32))
@@ -192,6 +194,7 @@ def test_another_split_is_checked_and_is_the_same_data_set():
         graph.with_masks(np.zeros(3, bool), np.zeros(3), np.zeros(3, bool))
 
 
+@fifty
 @given(graph_parts(), st.randoms(use_true_random=False))
 def test_the_fingerprint_ignores_row_order_storage_split_and_name(parts, random):
     graph = Graph.from_arcs(**parts)
@@ -239,6 +242,7 @@ def test_names_that_join_to_the_same_text_are_told_apart():
     assert small(ids=["a", "bc", "d"]).fingerprint != small(ids=["ab", "c", "d"]).fingerprint
 
 
+@fifty
 @given(graphs())
 def test_the_fingerprint_does_not_depend_on_block_sizes(graph):
     with pytest.MonkeyPatch.context() as patch:
@@ -248,9 +252,10 @@ def test_the_fingerprint_does_not_depend_on_block_sizes(graph):
 
 def test_the_fingerprint_is_the_same_on_every_machine_and_in_every_version():
     graph = small(ids=["b", "a", "c"], dangling={0: ["z"]})
-    assert graph.fingerprint == "PINNED"
+    assert graph.fingerprint == "5c436586145cd84353eb99353bbce3c73a9593cdaa2f4aac281f49e33839bdcd"
 
 
+@fifty
 @given(graphs(), st.integers(1, 5))
 def test_blocks_of_rows_cover_all_rows_once(graph, size):
     blocks = list(csr.row_blocks(graph.indptr, size))

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from graph_strategies import graphs
+from graph_strategies import fifty, graphs
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -65,6 +65,7 @@ def test_a_graph_without_labels_cannot_be_filtered():
         filter_classes(labelled([-1, -1]), 1)
 
 
+@fifty
 @given(st.lists(st.integers(-1, 3), min_size=2, max_size=60), st.booleans(), st.integers(0, 5))
 def test_a_split_covers_the_labelled_nodes_once_in_the_given_fractions(labels, stratified, seed):
     known = sum(label >= 0 for label in labels)
@@ -114,6 +115,7 @@ def test_fractions_that_make_no_sense_are_one_line(fractions, message):
     assert str(caught.value) == message
 
 
+@fifty
 @given(graphs(), st.data())
 def test_an_induced_graph_keeps_what_lies_inside(graph, data):
     positions = st.lists(st.integers(0, graph.num_nodes - 1), min_size=1, unique=True)
@@ -135,6 +137,7 @@ def test_an_induced_graph_keeps_what_lies_inside(graph, data):
     assert induced(graph, mask).fingerprint == part.fingerprint
 
 
+@fifty
 @given(graphs(), st.data())
 def test_withdrawn_records_leave_every_other_out_list_its_length(graph, data):
     assume(graph.num_nodes > 1)
@@ -164,6 +167,7 @@ def test_a_selection_that_makes_no_sense_is_one_line(keep, message):
     assert str(caught.value) == message
 
 
+@fifty
 @given(graphs(), st.integers(0, 3), st.floats(0.1, 0.9))
 def test_the_two_sides_of_an_inductive_split_share_no_node(graph, seed, fraction):
     assume(graph.num_nodes > 1)
@@ -184,6 +188,7 @@ def test_an_inductive_split_depends_on_its_seed_alone():
         inductive_split(labelled([0]), seed=0)
 
 
+@fifty
 @given(graphs())
 def test_self_loops_are_added_once_and_change_nothing_else(graph):
     looped = add_self_loops(graph)

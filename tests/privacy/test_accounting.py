@@ -273,7 +273,6 @@ def test_renyi_divergences_agree_with_the_librarys(multiplier, rate):
     assert ours[:3] == pytest.approx(reference.rdp[:3], rel=1e-9)
     # At fractional orders the library adds the moduli of an alternating series: an upper bound.
     assert (ours[3:] <= reference.rdp[3:] * (1 + 1e-9)).all()
-    assert ours[3:] == pytest.approx(reference.rdp[3:], rel=0.05)
 
 
 def test_a_fractional_renyi_divergence_agrees_with_direct_integration():

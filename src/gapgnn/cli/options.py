@@ -1,8 +1,8 @@
 """One constructor is the API, the command line and the saved configuration.
 
 The options of ``gapgnn train METHOD`` are read off the estimator's constructor: names, types,
-defaults and, from the class docstring, the help texts. ``--config run.toml`` turns each key into the
-same option, so a file cannot say anything the command line could not.
+defaults and, from the class docstring, the help texts. ``--config run.toml`` turns each key into
+the same option, so a file cannot say anything the command line could not.
 """
 
 from __future__ import annotations

@@ -151,6 +151,9 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
             callback=callback or Silent(),
             seconds={"calibrate": time.perf_counter() - start},
         )
+        # What cannot be built or trained must fail here, before the charge.
+        self._build(1, graph.num_features, graph.num_classes)
+        self._recipe(int(graph.train_mask.sum()))
         charge = self._charge(guarantee, [graph.fingerprint], graph.name, purpose="fit")
         self.releases_ = Releases()
         self.num_features_ = graph.num_features

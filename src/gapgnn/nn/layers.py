@@ -221,7 +221,8 @@ class ReplicaMLP(nn.Module):
         self.norms = nn.ModuleList(
             ReplicaBatchNorm(replicas, width) for width in dressed if batch_norm
         )
-        self.dropouts = nn.ModuleList(ReplicaDropout(replicas, dropout) for _ in dressed)
+        self.dropouts = nn.ModuleList(ReplicaDropout(replicas, dropout) for _ in dressed if dropout)
+        self._dressed = len(dressed)
 
     def reset(self, generators: Sequence[torch.Generator]) -> None:
         """Initialise every layer, each replica from its own generator."""
@@ -232,10 +233,12 @@ class ReplicaMLP(nn.Module):
         hidden = inputs
         for place, linear in enumerate(self.linears):
             hidden = linear(hidden)
-            if place < len(self.dropouts):
+            if place < self._dressed:
                 if self.norms:
                     hidden = self.norms[place](hidden)
-                hidden = self.dropouts[place](self._activation(hidden))
+                hidden = self._activation(hidden)
+                if self.dropouts:
+                    hidden = self.dropouts[place](hidden)
         if not isinstance(hidden, Tensor):
             raise InputError("`inputs` must be dense for an MLP without layers. Got sparse rows.")
         return hidden

@@ -274,14 +274,15 @@ class PrivateAggregation:
             indptr, indices = self._in_lists(replica)
             index_type = torch.int32 if len(indices) < 2**31 else torch.int64
             with warnings.catch_warnings():
-                # torch announces at every start that CSR is in beta; the product is tested here.
-                warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+                # torch announces that CSR is in beta and unchecked; a Graph is checked already.
+                warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant checks)")
                 self._matrices[which] = torch.sparse_csr_tensor(
                     torch.from_numpy(np.array(indptr)).to(index_type),
                     torch.from_numpy(np.array(indices)).to(index_type),
                     torch.ones(len(indices), dtype=rows.dtype),
                     size=(rows.shape[0],) * 2,
                     device=self.device,
+                    check_invariants=False,
                 )
         total = self._matrices[which] @ rows
         if self.level != "none":

@@ -44,6 +44,7 @@ from gapgnn.privacy.noise import NoiseSource, grid_slack
 # The clip factors aim this much lower, so a norm that was rounded down cannot lift a gradient over
 # the clip.
 ROUNDING_MARGIN = 1e-5
+NOISE_AHEAD = 1 << 18
 
 
 class PrivateStep:
@@ -62,7 +63,7 @@ class PrivateStep:
         noise_multiplier: standard deviation of the noise over ``sensitivity * clip``.
         expected_batch: the divisor, a constant; the size of an actual batch is secret.
         noise: one source per replica, each with its own key.
-        phase: names this training within the run; noise paths are (phase, "step", number).
+        phase: names this training within the run; no two phases share noise.
         sensitivity: how far one record moves the sum, in clips. One where a record is one example
             (also for ``replace``, by the accountant's convention); more if a record touches
             several.
@@ -108,6 +109,10 @@ class PrivateStep:
                 f"`module` must have fewer parameters for noise on the safe grid. Got {flat.size}."
             )
         self._unit_clip = 1 - ROUNDING_MARGIN - slack
+        # Fast noise comes for several steps per call, since a call costs as much as 4,000 values. How
+        # many may depend on P but not on R: a replica's noise is the same whoever trains beside it.
+        self._ahead = max(1, min(32, NOISE_AHEAD // flat.size))
+        self._upcoming = flat.values.new_zeros(0)
         self._known = {id(value) for value in flat.parameters}
 
     @property
@@ -152,8 +157,6 @@ class PrivateStep:
             factors = clip_factors(squared, self.effective_clip, valid) / self.clip
             # On a GPU, asking whether all norms are finite would wait for the device: always mask.
             masked = factors.is_cuda or not math.isfinite(float(squared.sum()))
-            if not self._is_safe:
-                factors = factors.float()
             sums = clipped_sums(tape, deltas, factors, masked=masked, exact=self._is_safe)
             if not self._known.issuperset(sums):
                 raise PrivacyError(
@@ -163,16 +166,20 @@ class PrivateStep:
             return self.flat.collect(sums)
 
     def _noised(self, total: Tensor) -> Tensor:
-        path = (self.phase, "step", self.steps)
-        # A replica's row has shape (1, P): one block of noise, whatever P is.
+        """Return the sum plus each replica's own noise, which no other step or phase draws again."""
         if self._is_safe:
+            # A replica's row has shape (1, P): one block of noise, whatever P is.
             rows = [
-                source.add_gaussian(row, self.std, *path).to(self.flat.values.dtype)
+                source.add_gaussian(row, self.std, self.phase, "step", self.steps)
                 for source, row in zip(self._noise, total.unsqueeze(1), strict=True)
             ]
-            return torch.cat(rows)
-        drawn = [
-            source.gaussian((1, total.shape[1]), self.std, *path, device=total.device)
-            for source in self._noise
-        ]
-        return total.add_(drawn[0] if len(drawn) == 1 else torch.cat(drawn))
+            return torch.cat(rows).to(self.flat.values.dtype)
+        block, row = divmod(self.steps, self._ahead)
+        if row == 0:
+            shape = (self._ahead, self.flat.size)
+            drawn = [
+                source.gaussian(shape, self.std, self.phase, "steps", block, device=total.device)
+                for source in self._noise
+            ]
+            self._upcoming = torch.stack(drawn, dim=1)
+        return total.add_(self._upcoming[row])

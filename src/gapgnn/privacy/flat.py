@@ -62,11 +62,11 @@ class FlatParameters:
 
         A parameter without a gradient gets zeros.
         """
-        like = next(iter(gradients.values()), self.values)
-        missing = [value for value in self.parameters if id(value) not in gradients]
-        zeros = {id(value): torch.zeros_like(value, dtype=like.dtype) for value in missing}
-        found = {**gradients, **zeros}
-        return torch.cat([self._row(found[id(value)]) for value in self.parameters], dim=1)
+        rows = []
+        for value in self.parameters:
+            found = gradients.get(id(value))
+            rows.append(self._row(torch.zeros_like(value) if found is None else found))
+        return torch.cat(rows, dim=1)
 
     def gradient(self, losses: Tensor) -> Tensor:
         """Return the plain gradient of the summed losses, ``(R, P)``: for non-private training.

@@ -196,14 +196,9 @@ def _squared_norm(record: LinearRecord, delta: Tensor) -> Tensor:
             gram = gram + 1
         # A Gram matrix is positive semi-definite; rounding may leave a tiny negative sum.
         return (gram * (delta @ delta.transpose(-1, -2))).sum((-1, -2)).clamp_(min=0)
-    squares = _row_squares(inputs) if isinstance(inputs, Tensor) else inputs.squared_norms()
-    if with_bias:
-        squares = squares + 1
-    return squares * _row_squares(delta)
-
-
-def _row_squares(values: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(values, dim=-1).square_()
+    squares = inputs.square().sum(-1) if isinstance(inputs, Tensor) else inputs.squared_norms()
+    slopes = delta.square().sum(-1)
+    return torch.addcmul(slopes, squares, slopes) if with_bias else squares * slopes
 
 
 def clip_factors(squared: Tensor, clip: float, valid: Tensor | None = None) -> Tensor:
@@ -241,14 +236,14 @@ def clipped_sums(
         exact: sum in float64, so that rounding cannot move the sum of a large batch noticeably.
     """
     sums: dict[int, Tensor] = {}
+    factors = factors.double() if exact else factors.to(deltas[0].dtype)
+    by_row = factors.unsqueeze(-1)
     for record, delta in zip(tape.records, deltas, strict=True):
         inputs = record.inputs
-        shape = factors.shape + (1,) * (delta.ndim - 2)
-        if exact:
-            delta = delta.double()
-        scaled = delta * factors.to(delta.dtype).view(shape)
+        by_part = by_row if delta.ndim == 3 else by_row.unsqueeze(-1)
+        scaled = delta * by_part
         if masked:
-            dead = (factors == 0).view(shape)
+            dead = by_part == 0
             scaled = scaled.masked_fill(dead, 0)
             if isinstance(inputs, Tensor):
                 inputs = inputs.masked_fill(dead, 0)
@@ -257,7 +252,11 @@ def clipped_sums(
         if isinstance(inputs, Tensor):
             if inputs.ndim == 4:
                 inputs = inputs.flatten(1, 2)
-            sums[id(record.weight)] = inputs.to(scaled.dtype).transpose(-1, -2) @ scaled
+            elif inputs.ndim == 2:
+                inputs = inputs.expand(len(factors), *inputs.shape)
+            if exact:
+                inputs = inputs.double()
+            sums[id(record.weight)] = torch.bmm(inputs.transpose(1, 2), scaled)
         else:
             sums[id(record.weight)] = inputs.transposed_matmul(scaled)
         if record.bias is not None:

@@ -25,6 +25,8 @@ COARSE = 0.08
 # A loss that takes few values has its largest one rounded up, so the grid follows that value too.
 _SHARE_OF_ATOM = 5e-4
 _MOST_POINTS = 200_000
+# Noise so small that its losses need a wider grid than this hides nothing: epsilon is infinite.
+_WIDEST_INTERVAL = 256.0
 # Share of delta given to each tail that is cut.
 _CUT = 1e-5
 # Rounding of an FFT raised to the n-th power, per step; measured at up to 3e-17, see the tests.
@@ -42,24 +44,44 @@ def pld_epsilon(
     7.45
     """
     merged = merge(events, relation=relation)
-    if math.isinf(merged.shift):
-        return math.inf
+    if _chance_of_any_effect(merged) <= delta:
+        return 0.0
     left = delta - _fft_slack(merged)
-    if left <= 0:
+    interval = grid_interval(merged, relation=relation, resolution=resolution)
+    if left <= 0 or interval > _WIDEST_INTERVAL:
         return math.inf
-    loss = _compose(merged, relation=relation, cut=left * _CUT, resolution=resolution)
-    return 0.0 if loss is None else float(loss.get_epsilon_for_delta(left))
+    loss = _compose(merged, interval, relation=relation, cut=left * _CUT)
+    return float(loss.get_epsilon_for_delta(left))
 
 
 def pld_delta(events: Sequence[Event], epsilon: float, *, relation: str) -> float:
     """Return an upper bound on delta at ``epsilon``."""
     merged = merge(events, relation=relation)
-    if math.isinf(merged.shift):
+    chance = _chance_of_any_effect(merged)
+    interval = grid_interval(merged, relation=relation, resolution=FINE)
+    if chance == 0 or interval > _WIDEST_INTERVAL:
+        return chance
+    loss = _compose(merged, interval, relation=relation, cut=1e-16)
+    return min(chance, max(0.0, float(loss.get_delta_for_epsilon(epsilon))) + _fft_slack(merged))
+
+
+def _chance_of_any_effect(merged: Merged) -> float:
+    """Bound the probability that the protected record has any effect on the outputs.
+
+    It bounds delta at every epsilon, whatever the noise, because without an effect the two
+    neighbours' outputs are the same.
+    """
+    if merged.shift > 0 or merged.pure:
         return 1.0
-    loss = _compose(merged, relation=relation, cut=1e-16, resolution=FINE)
-    if loss is None:
-        return 0.0
-    return min(1.0, max(0.0, float(loss.get_delta_for_epsilon(epsilon))) + _fft_slack(merged))
+    log_none = 0.0
+    for step in merged.subsampled:
+        if isinstance(step, PoissonGaussian):
+            effect = step.sampling_rate
+        else:
+            pairs = zip(step.sensitivities, step.probabilities, strict=True)
+            effect = min(1.0, math.fsum(p for s, p in pairs if s > 0))
+        log_none += step.steps * (math.log1p(-effect) if effect < 1 else -math.inf)
+    return -math.expm1(log_none)
 
 
 def _fft_slack(merged: Merged) -> float:
@@ -69,11 +91,10 @@ def _fft_slack(merged: Merged) -> float:
     return _FFT_ERROR * (count + 10)
 
 
-def _compose(merged: Merged, *, relation: str, cut: float, resolution: float) -> Any:
-    """Return the composed distribution, or None for an empty composition."""
+def _compose(merged: Merged, interval: float, *, relation: str, cut: float) -> Any:
+    """Return the loss distribution of a composition that is not empty."""
     from dp_accounting.pld import privacy_loss_distribution as library
 
-    interval = grid_interval(merged, relation=relation, resolution=resolution)
     parts = []
     for step in merged.subsampled:
         single = _step(step, relation, interval, math.log(cut / step.steps))
@@ -96,9 +117,9 @@ def _compose(merged: Merged, *, relation: str, cut: float, resolution: float) ->
                 log_mass_truncation_bound=math.log(cut),
             )
         )
-    total = None
-    for part in parts:
-        total = part if total is None else total.compose(part, tail_mass_truncation=cut)
+    total = parts[0]
+    for part in parts[1:]:
+        total = total.compose(part, tail_mass_truncation=cut)
     return total
 
 
@@ -228,10 +249,11 @@ def grid_interval(merged: Merged, *, relation: str, resolution: float) -> float:
         factors += event.count
         limit = min(limit, epsilon * _SHARE_OF_ATOM)
     widest = max(widest, merged.shift * (merged.shift + 20.0))
-    if not variance:
-        return resolution
+    if not math.isfinite(variance):
+        return math.inf
     wanted = min(limit, resolution * math.sqrt(variance / max(factors, 1)))
-    return float(2.0 ** math.floor(math.log2(max(wanted, widest / _MOST_POINTS, 1e-12))))
+    most_points = _MOST_POINTS * FINE / resolution
+    return float(2.0 ** math.floor(math.log2(max(wanted, widest / most_points, 1e-12))))
 
 
 def _loss_spread(pair: Pair) -> tuple[float, float]:

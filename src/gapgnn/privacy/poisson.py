@@ -129,9 +129,9 @@ class PoissonBatches:
             sizes = torch.from_numpy(counts).to(self.device).unsqueeze(-1)
             valid = torch.arange(positions.shape[2], device=self.device) < sizes
             widths = counts.max(axis=1).tolist()
-            for row in range(length):
-                width = max(1, widths[row])
-                yield PoissonBatch(first + row, positions[row, :, :width], valid[row, :, :width])
+            for row, both in enumerate(zip(positions.unbind(), valid.unbind(), strict=True)):
+                chosen, real = (part[:, : max(1, widths[row])] for part in both)
+                yield PoissonBatch(first + row, chosen, real)
 
     def _padded(
         self, drawn: list[tuple[NDArray[np.int64], NDArray[np.int64]]], counts: NDArray[np.int64]
@@ -161,7 +161,8 @@ class PoissonBatches:
             heads = np.concatenate([heads, last + np.cumsum(gaps)])
             last, part, count = int(heads[-1]), part + 1, 1024
         heads = heads[heads < trials]
-        return heads // self.schedule.num_examples, heads % self.schedule.num_examples
+        steps, examples = np.divmod(heads, self.schedule.num_examples)
+        return steps, examples
 
     def _gaps(self, key: NoiseKey, count: int, block: int, part: int) -> NDArray[np.int64]:
         """Draw geometric gaps: ``P(gap > g) = (1 - rate)**g``, by inversion of 53-bit uniforms."""

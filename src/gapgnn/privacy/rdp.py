@@ -25,7 +25,7 @@ ORDERS: Array = np.concatenate(
     ]
 )
 # Orders whose integrand peaks this many standard deviations out have never been the best one.
-_FARTHEST_PEAK = 400.0
+_FARTHEST_PEAK = 150.0
 
 
 def renyi_curve(events: Sequence[Event], *, relation: str, orders: Array = ORDERS) -> Array:

@@ -1,0 +1,143 @@
+"""`gapgnn noise` answers with the values of the privacy page, section 3."""
+
+import json
+import math
+
+import pytest
+
+from gapgnn.cli.main import main
+from gapgnn.errors import GapgnnError
+
+STEPS = ["--hops", "2", "--steps", "1546", "--sampling-rate", "0.0129", "--delta", "1e-5"]
+
+
+@pytest.fixture(autouse=True)
+def _private_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def ask(capsys, *options):
+    assert main(["noise", *options, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    answer = json.loads(printed.out)
+    assert set(answer) == {
+        "noise_multiplier",
+        "sigma",
+        "sensitivity",
+        "epsilon",
+        "delta",
+        "accountant",
+    }
+    return answer
+
+
+def table(capsys, *options):
+    assert main(["noise", *options]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "multiplier"),
+    [
+        (["--level", "edge", "--epsilon", "1", "--delta", "1e-7", "--hops", "2"], 6.617),
+        (["--level", "node", "--epsilon", "8", *STEPS], 0.950),
+        (["--level", "node", "--epsilon", "1", *STEPS], 5.61),
+        (["--level", "node", "--relation", "replace", "--epsilon", "16.88", *STEPS], 1.0),
+    ],
+)
+def test_the_noise_that_a_budget_needs(capsys, options, multiplier):
+    answer = ask(capsys, *options)
+    assert answer["noise_multiplier"] == pytest.approx(multiplier, rel=0.005)
+    target = float(options[options.index("--epsilon") + 1])
+    assert 0.995 * target <= answer["epsilon"] <= target
+
+
+@pytest.mark.parametrize(
+    ("relation", "epsilon", "sensitivity"),
+    [("auto", 7.449, 10.0), ("add-remove", 7.449, 10.0), ("replace", 16.88, 20.0)],
+)
+def test_what_a_noise_level_costs(capsys, relation, epsilon, sensitivity):
+    answer = ask(
+        capsys, "--level", "node", "--relation", relation, "--noise-multiplier", "1", *STEPS
+    )
+    assert answer["epsilon"] == pytest.approx(epsilon, rel=0.005)
+    assert answer["accountant"] == "pld"
+    assert answer["sensitivity"] == sensitivity
+    assert answer["sigma"] == 10.0
+
+
+def test_a_whole_friendship_needs_sqrt_two_times_the_standard_deviation(capsys):
+    budget = ["--level", "edge", "--epsilon", "1", "--delta", "1e-7", "--hops", "2"]
+    arc = ask(capsys, *budget, "--relation", "directed")
+    edge = ask(capsys, *budget, "--relation", "undirected")
+    assert edge["sigma"] / arc["sigma"] == pytest.approx(math.sqrt(2), rel=1e-12)
+    assert edge["noise_multiplier"] == arc["noise_multiplier"]
+    assert ask(capsys, *budget) == edge
+    assert arc["sigma"] == arc["noise_multiplier"] * arc["sensitivity"]
+    assert edge["accountant"] == "exact"
+
+
+def test_the_degree_bound_scales_the_noise_and_not_the_multiplier(capsys):
+    budget = ["--level", "node", "--epsilon", "2", "--delta", "1e-5"]
+    few = ask(capsys, *budget, "--max-degree", "25")
+    many = ask(capsys, *budget, "--max-degree", "100")
+    assert few["noise_multiplier"] == many["noise_multiplier"]
+    assert many["sigma"] == pytest.approx(2 * few["sigma"])
+    assert ask(capsys, *budget) == many
+
+
+def test_people_see_all_accountants_and_the_other_relation(capsys):
+    shown = table(capsys, "--epsilon", "1", "--delta", "1e-7", "--relation", "directed")
+    rows = {line.split()[0]: line.split() for line in shown.splitlines() if line.strip()}
+    assert rows["exact"][1] == "6.617"
+    assert float(rows["rdp"][1]) == pytest.approx(7.04, rel=0.005)
+    assert float(rows["paper's"][2]) == pytest.approx(8.152, rel=0.005)
+    assert "one arc" in shown
+    assert "The same noise under `undirected`: epsilon 1.448" in " ".join(shown.split())
+
+
+def test_people_see_what_given_noise_costs_under_both_relations(capsys):
+    shown = table(capsys, "--level", "node", "--noise-multiplier", "1", *STEPS)
+    assert "7.449" in shown
+    assert "8.025" in shown
+    assert "The same noise under `replace`: epsilon 16.88" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--epsilon", "0", "--delta", "1e-5"], "`epsilon` must be positive"),
+        (["--epsilon", "nan", "--delta", "1e-5"], "`epsilon` must be a number"),
+        (["--epsilon", "inf", "--delta", "1e-5"], "`epsilon` must be finite"),
+        (["--epsilon", "1", "--delta", "0"], "`delta`"),
+        (["--epsilon", "1"], "--delta"),
+        (["--delta", "1e-5"], "give one of --epsilon and --noise-multiplier"),
+        (["--delta", "1e-5", "--epsilon", "1", "--noise-multiplier", "1"], "give one of"),
+        (["--noise-multiplier", "0", "--delta", "1e-5"], "`noise_multiplier` must be positive"),
+        (["--noise-multiplier", "1e-200", "--delta", "1e-5"], "no finite epsilon"),
+        (["--epsilon", "1", "--delta", "1e-5", "--hops", "0"], "`hops` must be at least 1"),
+        (["--level", "none", "--epsilon", "1", "--delta", "1e-5"], "`level` must be one of"),
+        (["--relation", "replace", "--epsilon", "1", "--delta", "1e-5"], "`relation` at level"),
+        (["--epsilon", "1", *STEPS], "--steps has no meaning at level edge"),
+        (["--epsilon", "1", "--delta", "1e-5", "--max-degree", "5"], "--max-degree has no meaning"),
+    ],
+)
+def test_bad_input_is_named(options, message):
+    with pytest.raises(GapgnnError, match=message):
+        main(["noise", *options])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--steps", "10"], "belong together"),
+        (["--sampling-rate", "0.1"], "belong together"),
+        (["--steps", "0", "--sampling-rate", "0.1"], "`steps` must be at least 1"),
+        (["--steps", "10", "--sampling-rate", "1.1"], "`sampling_rate` must be above 0 and at"),
+        (["--max-degree", "0"], "`max_degree` must be at least 1"),
+    ],
+)
+def test_bad_node_input_is_named(options, message):
+    with pytest.raises(GapgnnError, match=message):
+        main(["noise", "--level", "node", "--epsilon", "1", "--delta", "1e-5", *options])

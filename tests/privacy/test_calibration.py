@@ -1,0 +1,340 @@
+"""Calibration never exceeds the budget, wastes little of it, and its cache cannot weaken it."""
+
+import json
+import math
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gapgnn.errors import CalibrationError, InputError
+from gapgnn.privacy import calibration, calibration_cache, pld
+from gapgnn.privacy.accounting import account
+from gapgnn.privacy.calibration import LEAST_NOISE, calibrate, search_multiplier
+from gapgnn.privacy.events import (
+    Gaussian,
+    Laplace,
+    MixtureOfGaussians,
+    PoissonGaussian,
+    RandomisedResponse,
+)
+
+FACEBOOK = PoissonGaussian(1.0, sampling_rate=0.0129, steps=1546)
+GAP_NDP = (FACEBOOK, Gaussian(1.0, count=2))
+
+epsilons = st.floats(-2, 3).map(lambda x: 10**x)
+deltas = st.floats(-12, -1).map(lambda x: 10**x)
+ratios = st.sampled_from([0.3, 1.0, 2.5])
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "gapgnn" / "calibration"
+
+
+def assert_keeps(answer, *, epsilon, delta, relation):
+    again = account(answer.events, delta, relation=relation).epsilon
+    assert 0.995 * epsilon <= again <= epsilon
+    assert answer.epsilon == again
+    assert answer.noise_multiplier > 0
+
+
+@pytest.mark.parametrize(
+    ("template", "epsilon", "delta", "relation", "low", "high"),
+    [
+        ([Gaussian(1.0, count=2)], 1.0, 1e-7, "directed", 6.6165, 6.6175),
+        ([Gaussian(1.0, count=2)], 1.0, 1e-7, "undirected", 6.6165, 6.6175),
+        (GAP_NDP, 8.0, 1e-5, "add-remove", 0.949, 0.951),
+        (GAP_NDP, 1.0, 1e-5, "add-remove", 5.61 * 0.995, 5.61 * 1.005),
+        ([FACEBOOK, Gaussian(0.5, count=2)], 16.88, 1e-5, "replace", 0.995, 1.005),
+    ],
+)
+def test_the_values_of_the_privacy_page(template, epsilon, delta, relation, low, high):
+    answer = calibrate(template, epsilon=epsilon, delta=delta, relation=relation)
+    assert low <= answer.noise_multiplier <= high
+    assert_keeps(answer, epsilon=epsilon, delta=delta, relation=relation)
+
+
+@settings(max_examples=200)
+@given(epsilon=epsilons, delta=deltas, first=ratios, second=ratios, count=st.integers(1, 20))
+def test_gaussian_budgets_are_met_to_the_ninth_digit(epsilon, delta, first, second, count):
+    template = [Gaussian(first, count=count), Gaussian(second)]
+    answer = calibrate(template, epsilon=epsilon, delta=delta, relation="add-remove")
+    again = account(answer.events, delta, relation="add-remove").epsilon
+    assert epsilon * (1 - 1e-6) <= again <= epsilon
+    less = [event.scaled(1 - 1e-8) for event in answer.events]
+    assert account(less, delta, relation="add-remove").epsilon > again
+
+
+SUBSAMPLED = {
+    "epsilon": epsilons,
+    "delta": deltas,
+    "rate": st.floats(-3, -0.05).map(lambda x: 10**x),
+    "steps": st.integers(1, 3000),
+    "hops": st.integers(1, 5),
+    "ratio": ratios,
+    "relation": st.sampled_from(["add-remove", "replace"]),
+}
+
+
+def check_subsampled(epsilon, delta, rate, steps, hops, ratio, relation):
+    template = [PoissonGaussian(1.0, rate, steps), Gaussian(ratio, count=hops)]
+    answer = calibrate(template, epsilon=epsilon, delta=delta, relation=relation, cache=False)
+    assert_keeps(answer, epsilon=epsilon, delta=delta, relation=relation)
+
+
+@settings(max_examples=4, deadline=None)
+@given(**SUBSAMPLED)
+def test_any_budget_is_kept_and_used(**request):
+    check_subsampled(**request)
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(**SUBSAMPLED)
+def test_any_budget_is_kept_and_used_many_times(**request):
+    check_subsampled(**request)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 1000.0])
+@pytest.mark.parametrize("delta", [1e-12, 0.1])
+@pytest.mark.parametrize(
+    "relation", ["add-remove", pytest.param("replace", marks=pytest.mark.slow)]
+)
+def test_the_corners_of_the_range(epsilon, delta, relation):
+    answer = calibrate(GAP_NDP, epsilon=epsilon, delta=delta, relation=relation)
+    assert_keeps(answer, epsilon=epsilon, delta=delta, relation=relation)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        [Laplace(1.0, count=3)],
+        [MixtureOfGaussians(1.0, (0.0, 1.0, 3.0), (0.9, 0.09, 0.01), steps=50), Gaussian(0.5)],
+        [Laplace(2.0), Gaussian(1.0)],
+    ],
+    ids=["laplace", "mixture", "both"],
+)
+def test_every_kind_of_noise_can_be_calibrated(template):
+    answer = calibrate(template, epsilon=2.0, delta=1e-6, relation="add-remove")
+    assert_keeps(answer, epsilon=2.0, delta=1e-6, relation="add-remove")
+
+
+def test_ratios_and_labels_are_kept():
+    template = [PoissonGaussian(1.0, 0.1, 20, "encoder"), Gaussian(0.5, count=2, label="hops")]
+    answer = calibrate(template, epsilon=4.0, delta=1e-5, relation="add-remove")
+    steps, hops = answer.events
+    assert (steps.label, hops.label) == ("encoder", "hops")
+    assert steps.noise_multiplier == answer.noise_multiplier
+    assert hops.noise_multiplier == answer.noise_multiplier / 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epsilon": 0.0}, "`epsilon` must be positive"),
+        ({"epsilon": -1.0}, "`epsilon` must be positive. Got -1.0"),
+        ({"epsilon": math.nan}, "`epsilon` must be a number"),
+        ({"epsilon": math.inf}, "`epsilon` must be finite"),
+        ({"delta": 0.0}, "`delta` must be above 0"),
+        ({"delta": 1.0}, "`delta` must be above 0 and below 1"),
+        ({"delta": math.nan}, "`delta`"),
+        ({"relation": "auto"}, "`relation`"),
+        ({"template": []}, "`template` must have at least one event"),
+        ({"template": [RandomisedResponse.symmetric(1.0)]}, "pass it as `fixed`"),
+    ],
+)
+def test_an_impossible_request_says_why(change, message):
+    request = {"template": GAP_NDP, "epsilon": 1.0, "delta": 1e-5, "relation": "add-remove"}
+    template = {**request, **change}.pop("template")
+    rest = {k: v for k, v in {**request, **change}.items() if k != "template"}
+    with pytest.raises(InputError, match=message):
+        calibrate(template, **rest)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: PoissonGaussian(1.0, 1.2, 10), lambda: PoissonGaussian(1.0, 0.1, 0)],
+    ids=["rate over 1", "zero steps"],
+)
+def test_an_impossible_template_cannot_even_be_written(make):
+    with pytest.raises(InputError, match="Got"):
+        calibrate([make()], epsilon=1.0, delta=1e-5, relation="add-remove")
+
+
+@pytest.mark.parametrize("template", [[Gaussian(1.0)], [PoissonGaussian(1.0, 0.1, 10)]])
+def test_what_is_spent_already_is_not_there_to_spend(template):
+    with pytest.raises(CalibrationError, match="the fixed events alone cost epsilon"):
+        calibrate(template, epsilon=1.0, delta=1e-5, relation="add-remove", fixed=[Gaussian(2.0)])
+
+
+@pytest.mark.parametrize("fixed", [Gaussian(10.0), RandomisedResponse.symmetric(0.5)])
+def test_fixed_events_are_charged(fixed):
+    request = {"epsilon": 1.0, "delta": 1e-5, "relation": "directed"}
+    alone = calibrate([Gaussian(1.0)], **request)
+    beside = calibrate([Gaussian(1.0)], fixed=[fixed], **request)
+    assert beside.noise_multiplier > alone.noise_multiplier
+    assert beside.events[-1] == fixed
+    assert_keeps(beside, **request)
+
+
+def test_where_the_sampling_rate_is_enough_there_is_still_some_noise():
+    # One record is seen at all with probability 1e-7, below delta.
+    rare = [PoissonGaussian(1.0, sampling_rate=1e-9, steps=100)]
+    answer = calibrate(rare, epsilon=1.0, delta=1e-5, relation="add-remove")
+    assert answer.noise_multiplier >= LEAST_NOISE
+    assert answer.epsilon <= 1.0
+
+
+def test_a_search_gone_wrong_stops_the_program(monkeypatch):
+    monkeypatch.setattr(calibration, "_solve", lambda request: 0.5)
+    with pytest.raises(CalibrationError, match="over the budget"):
+        calibrate(GAP_NDP, epsilon=1.0, delta=1e-5, relation="add-remove", cache=False)
+    monkeypatch.setattr(calibration, "_solve_gaussian", lambda request: 0.0)
+    with pytest.raises(CalibrationError, match="nothing is released"):
+        calibrate([Gaussian(1.0)], epsilon=1.0, delta=1e-5, relation="directed")
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    root=st.floats(-2, 5).map(lambda x: 10**x),
+    power=st.floats(0.3, 6.0),
+    start=st.floats(-2, 4).map(lambda x: 10**x),
+)
+def test_the_search_finds_any_falling_curve_from_anywhere(root, power, start):
+    found = search_multiplier(lambda m: (root / m) ** power, 1.0, start=start)
+    assert 0.995 <= (root / found) ** power <= 1.0
+
+
+def test_the_search_stays_on_the_cheap_side_of_a_jump_and_gives_up_on_a_wall():
+    assert 3.0 <= search_multiplier(lambda m: 5.0 if m < 3 else 0.1, 1.0) < 3.01
+    assert 3.0 <= search_multiplier(lambda m: math.inf if m < 3 else 0.0, 1.0) < 3.01
+    assert search_multiplier(lambda m: 2.0, 1.0) is None
+
+
+def calibrate_gap(**change):
+    request = {"epsilon": 4.0, "delta": 1e-5, "relation": "add-remove", **change}
+    return calibrate([PoissonGaussian(1.0, 0.05, 50), Gaussian(1.0, count=2)], **request)
+
+
+def only_file(folder):
+    (path,) = folder.iterdir()
+    return path
+
+
+def rewrite(path, **answer):
+    """Replace parts of a cached answer and make its digest right again, as an attacker would."""
+    content = json.loads(path.read_text())
+    content["answer"].update(answer)
+    entry = calibration_cache.Entry(**content["answer"])
+    content["digest"] = calibration_cache._digest(content["key"], entry)
+    path.write_text(json.dumps(content))
+
+
+def test_a_second_call_is_answered_from_disk(folder, monkeypatch):
+    first = calibrate_gap()
+    monkeypatch.setattr(pld, "pld_epsilon", lambda *a, **k: pytest.fail("searched again"))
+    assert calibrate_gap() == first
+    relabelled = [PoissonGaussian(1.0, 0.05, 50, "encoder"), Gaussian(1.0, count=2)]
+    again = calibrate(relabelled, epsilon=4.0, delta=1e-5, relation="add-remove")
+    assert again.noise_multiplier == first.noise_multiplier
+    assert stat.S_IMODE(only_file(folder).stat().st_mode) == 0o600
+
+
+def test_the_cached_answer_needs_no_accounting_library(folder):
+    program = (
+        "import sys\n"
+        "from gapgnn.privacy.calibration import calibrate\n"
+        "from gapgnn.privacy.events import Gaussian, PoissonGaussian\n"
+        "events = [PoissonGaussian(1.0, 0.05, 50), Gaussian(1.0, count=2)]\n"
+        "calibrate(events, epsilon=4.0, delta=1e-5, relation='add-remove')\n"
+        "print('dp_accounting' in sys.modules)\n"
+    )
+    answers = [
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for _ in range(2)
+    ]
+    assert answers == ["True", "False"]
+
+
+def test_another_question_has_another_answer(folder):
+    calibrate_gap()
+    for change in ({"epsilon": 5.0}, {"delta": 1e-6}, {"relation": "replace"}):
+        calibrate_gap(**change)
+    assert len(list(folder.iterdir())) == 4
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"key": 1}', "\x00" * 50])
+def test_a_damaged_entry_is_ignored_and_rewritten(folder, content):
+    first = calibrate_gap()
+    path = only_file(folder)
+    whole = path.read_text()
+    path.write_text(content)
+    assert calibrate_gap() == first
+    assert path.read_text() == whole
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"noise_multiplier": 0.0},
+        {"noise_multiplier": -1.0},
+        {"noise_multiplier": math.nan},
+        {"noise_multiplier": math.inf},
+        {"noise_multiplier": "1"},
+        {"epsilon": 4.1},
+        {"accountant": "trust me"},
+    ],
+)
+def test_an_entry_that_cannot_be_true_is_ignored(folder, answer):
+    first = calibrate_gap()
+    rewrite(only_file(folder), **answer)
+    assert calibrate_gap() == first
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.8])
+def test_a_poisoned_entry_cannot_weaken_the_noise(folder, share):
+    first = calibrate_gap()
+    rewrite(only_file(folder), noise_multiplier=first.noise_multiplier * share)
+    assert calibrate_gap() == first
+
+
+def test_a_poisoned_gaussian_part_is_noticed_by_the_exact_curve(folder, monkeypatch):
+    first = calibrate_gap()
+    monkeypatch.setattr(calibration, "_RDP_LOOSENESS", math.inf)
+    rewrite(only_file(folder), noise_multiplier=first.noise_multiplier * 0.5)
+    assert calibrate_gap() == first
+
+
+def test_an_honest_entry_is_believed_even_where_rdp_is_loose(folder):
+    rare = [PoissonGaussian(1.0, sampling_rate=1e-4, steps=100)]
+    request = {"epsilon": 0.05, "delta": 1e-5, "relation": "add-remove"}
+    first = calibrate(rare, **request)
+    assert calibrate(rare, **request) == first
+
+
+def test_an_entry_that_others_may_write_is_ignored(folder):
+    first = calibrate_gap()
+    path = only_file(folder)
+    rewrite(path, noise_multiplier=first.noise_multiplier * 1.1)
+    assert calibrate_gap().noise_multiplier == first.noise_multiplier * 1.1
+    path.chmod(0o666)
+    assert calibrate_gap() == first
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert calibrate_gap().epsilon <= 4.0
+
+
+def test_the_cache_can_be_turned_off(folder):
+    calibrate_gap(cache=False)
+    assert not os.path.exists(folder)
