@@ -1,5 +1,6 @@
 import hashlib
 import json
+from itertools import pairwise
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -175,8 +176,10 @@ def test_the_graph_on_disk_is_the_graph_in_memory(tmp_path, monkeypatch, kind, p
     assert graph.num_arcs == manifest["num_arcs"] == sum(table.num_rows for table in arcs)
     targets = [np.asarray(table["target"]) for table in arcs]
     assert (np.diff(np.concatenate(targets)) >= 0).all()
-    for part, found in enumerate(targets):
-        assert ((found >= part * 300 // parts) & (found < (part + 1) * 300 // parts)).all()
+    assert (manifest["bounds"][0], manifest["bounds"][-1]) == (0, 300)
+    for (first, last), found in zip(pairwise(manifest["bounds"]), targets, strict=True):
+        assert first < last
+        assert ((found >= first) & (found < last)).all()
 
 
 def test_the_manifest_describes_every_file(tmp_path):

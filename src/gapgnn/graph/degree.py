@@ -52,9 +52,9 @@ def bound_out_degrees(graph: Graph, max_degree: int, key: NoiseKey | bytes) -> O
     """Cut every out-list to at most ``max_degree`` entries.
 
     Relation: ``add-remove`` or ``replace`` at node level (privacy page, section 1). What is kept of
-        a list is a function of that list, the ids on it and the key; removing or exchanging another
-        record changes nothing in it. A record therefore writes to at most ``max_degree`` rows of
-        one aggregation.
+    a list is a function of that list, the ids on it and the key; removing or exchanging another
+    record changes nothing in it. A record therefore writes to at most ``max_degree`` rows of one
+    aggregation.
 
     Args:
         graph: the private graph.

@@ -7,7 +7,8 @@ The folder holds, for each of ``parts`` consecutive ranges of nodes:
 - ``nodes-00000.parquet``: columns ``id``, ``label`` and the features: ``x0``, ``x1``, ...
   (float32), or the five profile fields (text, null where left empty).
 
-``manifest.json`` holds the parameters, the sizes, and rows, bytes and SHA-256 of every file.
+``manifest.json`` holds the parameters, the sizes, the bounds of the ranges, and rows, bytes and
+SHA-256 of every file.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,9 +102,12 @@ def write_partitions(
 
 
 def _write(folder: Path, model: BlockModel, parts: int) -> dict[str, Any]:
+    # Ranges of whole blocks where they suffice: a pair of blocks is then drawn at most twice.
+    unit = BLOCK_NODES if parts <= model.num_blocks else 1
+    units = -(-model.num_nodes // unit)
+    bounds = [min(part * units // parts * unit, model.num_nodes) for part in range(parts + 1)]
     files, num_arcs = [], 0
-    for part in range(parts):
-        first, last = part * model.num_nodes // parts, (part + 1) * model.num_nodes // parts
+    for part, (first, last) in enumerate(pairwise(bounds)):
         nodes = folder / f"nodes-{part:05d}.parquet"
         files.append(_entry(nodes, _write_tables(nodes, _node_tables(model, first, last))))
         arcs = folder / f"arcs-{part:05d}.parquet"
@@ -112,6 +117,7 @@ def _write(folder: Path, model: BlockModel, parts: int) -> dict[str, Any]:
         "format": "gapgnn partitions 1",
         "parameters": asdict(model),
         "parts": parts,
+        "bounds": bounds,
         "num_nodes": model.num_nodes,
         "num_arcs": num_arcs,
         "files": files,
@@ -126,7 +132,9 @@ def _write_tables(path: Path, tables: Iterator[pa.Table]) -> int:
 
     first = next(tables)
     rows: int = first.num_rows
-    with pq.ParquetWriter(path, first.schema) as writer:
+    # Numbers hardly repeat, so looking for repetitions costs more than it saves.
+    text = [field.name for field in FIELDS if field.name in first.column_names]
+    with pq.ParquetWriter(path, first.schema, use_dictionary=text or False) as writer:
         writer.write_table(first)
         for table in tables:
             writer.write_table(table)

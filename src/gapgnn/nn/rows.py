@@ -66,9 +66,7 @@ class SparseRows:
         """Return each replica's own rows, for positions ``(R, B)``."""
         replicas, count = positions.shape
         flat = positions.reshape(-1)
-        owner = torch.arange(
-            0, replicas * self.shape[1], self.shape[1], dtype=torch.int32, device=self.device
-        )
+        owner = torch.arange(replicas, dtype=torch.int32, device=self.device) * self.shape[1]
         if self._padded is not None:
             columns, values = (table.index_select(0, flat) for table in self._padded)
             width = columns.shape[1]
@@ -88,8 +86,7 @@ class SparseRows:
             values = self._csr.values()[source]
             pointers = torch.nn.functional.pad(ends, (1, 0)).int()
         shape = (replicas, count, self.shape[1])
-        squares = self._squares.index_select(0, flat).view(replicas, count)
-        return BatchRows(pointers, columns.view(-1), values.view(-1), squares, shape)
+        return BatchRows(pointers, columns.view(-1), values.view(-1), shape, self, flat)
 
     def matmul(self, weight: Tensor) -> Tensor:
         """Return ``rows @ weight`` for each replica: ``(R, in, out)`` to ``(R, N, out)``."""
@@ -143,18 +140,19 @@ class BatchRows:
         pointers: Tensor,
         columns: Tensor,
         values: Tensor,
-        squares: Tensor,
         shape: tuple[int, int, int],
+        rows: SparseRows,
+        positions: Tensor,
     ) -> None:
         self.shape = shape
         self._pointers, self._columns, self._values = pointers, columns, values
-        self._squares = squares
+        self._rows, self._positions = rows, positions
         self._is_dense = values.is_cuda and shape[0] * shape[1] * shape[2] <= DENSE_ENTRIES
         self._dense: Tensor | None = None
 
     def squared_norms(self) -> Tensor:
         """Return the squared norm of every row, ``(R, B)``."""
-        return self._squares
+        return self._rows.squared_norms().index_select(0, self._positions).view(self.shape[:2])
 
     def matmul(self, weight: Tensor) -> Tensor:
         """Return ``rows @ weight`` for each replica: ``(R, in, out)`` to ``(R, B, out)``."""

@@ -197,9 +197,9 @@ def _solve(request: _Request) -> float:
     start = search_multiplier(
         lambda m: _rdp(request, m), request.epsilon, start=1.0, stop=0.9, aim=0.97
     )
-    if start is not None and math.isfinite(coarse(start)):
-        start = search_multiplier(coarse, request.epsilon, start=start, stop=0.994, aim=0.998)
-    found = search_multiplier(request.price, request.epsilon, start=start or 1.0)
+    start = start or 1.0
+    closer = search_multiplier(coarse, request.epsilon, start=start, stop=0.994, aim=0.998)
+    found = search_multiplier(request.price, request.epsilon, start=closer or start)
     if found is None:
         raise request.unreachable()
     return found

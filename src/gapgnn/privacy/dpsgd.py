@@ -154,10 +154,11 @@ class PrivateStep:
                     "the recorded layers must see the examples of the losses, one row each. "
                     f"Got {tuple(squared.shape)} rows for {tuple(losses.shape)} losses."
                 )
-            factors = clip_factors(squared, self.effective_clip, valid) / self.clip
-            # On a GPU, asking whether all norms are finite would wait for the device: always mask.
-            masked = factors.is_cuda or not math.isfinite(float(squared.sum()))
-            sums = clipped_sums(tape, deltas, factors, masked=masked, exact=self._is_safe)
+            # On a GPU, asking would wait for the device; masking always is cheaper there.
+            finite = not squared.is_cuda and math.isfinite(float(squared.sum()))
+            factors = clip_factors(squared, self.effective_clip, valid, all_finite=finite)
+            factors = factors.div_(self.clip)
+            sums = clipped_sums(tape, deltas, factors, masked=not finite, exact=self._is_safe)
             if not self._known.issuperset(sums):
                 raise PrivacyError(
                     "a recorded layer is not part of the module that is trained. Run only that "

@@ -131,11 +131,10 @@ class FlatAdam:
             gradient = gradient.add(self.values, alpha=self.weight_decay)
         self._mean.lerp_(gradient, 1 - first)
         self._square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        size = self.learning_rate / (1 - first**self._steps)
+        # torch's form is -size * mean / (sqrt(square) / root + epsilon); this saves a division.
         root = math.sqrt(1 - second**self._steps)
-        self.values.addcdiv_(
-            self._mean, self._square.sqrt().div_(root).add_(self.epsilon), value=-size
-        )
+        size = self.learning_rate * root / (1 - first**self._steps)
+        self.values.addcdiv_(self._mean, self._square.sqrt().add_(self.epsilon * root), value=-size)
 
 
 class FlatSGD:

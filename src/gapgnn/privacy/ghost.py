@@ -201,20 +201,22 @@ def _squared_norm(record: LinearRecord, delta: Tensor) -> Tensor:
     return torch.addcmul(slopes, squares, slopes) if with_bias else squares * slopes
 
 
-def clip_factors(squared: Tensor, clip: float, valid: Tensor | None = None) -> Tensor:
+def clip_factors(
+    squared: Tensor, clip: float, valid: Tensor | None = None, *, all_finite: bool = False
+) -> Tensor:
     """Return ``min(1, clip / norm)`` per example: zero where padded, and where no norm exists.
 
-    An example whose squared norm is not finite is left out, which is within any clip.
+    An example whose squared norm is not finite is left out, which is within any clip. Say
+    ``all_finite`` only if that was checked.
 
     >>> clip_factors(torch.tensor([[0.0, 16.0, torch.inf]]), 2.0).tolist()
     [[1.0, 0.5, 0.0]]
     """
-    factors = clip * squared.clamp(min=clip * clip).rsqrt()
-    # The root of infinity is zero already; NaN passes through every arithmetic and fails this test.
-    counts = factors > 0
-    if valid is not None:
-        counts = counts & valid
-    return torch.where(counts, factors, 0.0)
+    factors = squared.clamp(min=clip * clip).rsqrt_().mul_(clip)
+    if not all_finite:
+        # The root of infinity gave zero already; NaN passes through all arithmetic and fails here.
+        factors = torch.where(factors > 0, factors, 0.0)
+    return factors if valid is None else factors.mul_(valid)
 
 
 def clipped_sums(

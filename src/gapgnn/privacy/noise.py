@@ -16,13 +16,12 @@ How the safe Gaussian is drawn. SHAKE-256 of the secret key and a path gives one
 bits ``k`` per value. ``u = (k + 1/2) / 2**64`` lies in (0, 1/2) and the value is the inverse normal
 CDF at ``u``. Where ``u`` is below 2**-11 another 64 bits refine it, so a tail keeps the full
 relative precision of float64 down to 2**-129, about 13 standard deviations. (A plain 53-bit uniform
-ends at 8.2.) With the bounds on ``std`` below, a grid point anywhere in the bulk is the image of
-thousands of doubles ``u`` or
-more: no output rules out an input, which is what adding several samples achieves for noise that is
-    not rounded, and the sum is therefore not needed.
+ends at 8.2.) With the bounds on ``std`` below, every grid point that can occur with a probability
+worth naming is the image of thousands of doubles ``u`` or more, so no output rules out an input.
+Adding several samples, as Holohan and Braghin advise for noise that is not rounded, is not needed.
 
-Noise is always drawn on the CPU, in blocks of :data:`ROW_BLOCK` rows. Each block has its own path,
-so a retried, partitioned or moved computation that holds the key draws the same bytes again.
+Safe noise is always drawn on the CPU, in blocks of :data:`ROW_BLOCK` rows. Each block has its own
+path, so a retried, partitioned or moved computation that holds the key draws the same bytes again.
 """
 
 from __future__ import annotations
@@ -133,9 +132,8 @@ class NoiseSource:
         """Return ``values`` plus Gaussian noise, on the device of ``values``.
 
         Safe: the result is float64 on the grid. Values that are not on the grid are first rounded
-            to the nearest point of it; each coordinate moves by at most ``GRID / 2``, and a caller
-            whose query has L2 sensitivity S over P coordinates must calibrate for ``S +
-            grid_slack(P)``.
+        to the nearest point of it; each coordinate moves by at most ``GRID / 2``, and a caller
+        whose query has L2 sensitivity S over P coordinates calibrates for ``S + grid_slack(P)``.
 
         >>> import torch
         >>> out = NoiseSource(NoiseKey.insecure(0)).add_gaussian(torch.zeros(3), 1.0, "step", 1)

@@ -24,7 +24,7 @@ FINE = 0.02
 COARSE = 0.08
 # A loss that takes few values has its largest one rounded up, so the grid follows that value too.
 _SHARE_OF_ATOM = 5e-4
-_MOST_POINTS = 200_000
+_MOST_POINTS = 100_000
 # Noise so small that its losses need a wider grid than this hides nothing: epsilon is infinite.
 _WIDEST_INTERVAL = 256.0
 # Share of delta given to each tail that is cut.
@@ -68,8 +68,8 @@ def pld_delta(events: Sequence[Event], epsilon: float, *, relation: str) -> floa
 def _chance_of_any_effect(merged: Merged) -> float:
     """Bound the probability that the protected record has any effect on the outputs.
 
-    It bounds delta at every epsilon, whatever the noise, because without an effect the two
-    neighbours' outputs are the same.
+    It bounds delta at every epsilon, whatever the noise: where the record has no effect, the
+    outputs of two neighbours are the same.
     """
     if merged.shift > 0 or merged.pure:
         return 1.0
@@ -162,7 +162,7 @@ def _discretise(pair: Pair, interval: float, log_cut: float) -> Any:
 
     means = np.concatenate([pair.upper_means, pair.lower_means])
     reach = math.sqrt(-2 * log_cut) + 1.0
-    edges = np.linspace(means.min() - reach, means.max() + reach, _MOST_POINTS // 4)
+    edges = np.linspace(means.min() - reach, means.max() + reach, _MOST_POINTS // 2)
     above, below = pair.log_densities(edges)
     losses = above - below
     upper = _cell_masses(edges, pair.upper_means, pair.upper_weights)
@@ -252,8 +252,13 @@ def grid_interval(merged: Merged, *, relation: str, resolution: float) -> float:
     if not math.isfinite(variance):
         return math.inf
     wanted = min(limit, resolution * math.sqrt(variance / max(factors, 1)))
-    most_points = _MOST_POINTS * FINE / resolution
-    return float(2.0 ** math.floor(math.log2(max(wanted, widest / most_points, 1e-12))))
+    affordable = widest / (_MOST_POINTS * FINE / resolution)
+    exponents = math.floor(_log2(wanted)), math.ceil(_log2(affordable))
+    return float(2.0 ** max(exponents))
+
+
+def _log2(x: float) -> float:
+    return math.log2(max(x, 1e-12))
 
 
 def _loss_spread(pair: Pair) -> tuple[float, float]:
