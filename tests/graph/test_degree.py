@@ -129,12 +129,12 @@ def test_every_entry_has_the_same_chance():
     names = list(range(41))
     graph = make({0: names[1:]}, names)
     counts = np.zeros(40)
-    for run in range(1000):
+    for run in range(400):
         for v in kept(graph, 10, NoiseKey.insecure(run))[0]:
             counts[v - 1] += 1
     # Counts of draws without replacement vary less than a multinomial, so this is one-sided safe.
     assert stats.chisquare(counts).pvalue > 1e-9
-    assert counts.sum() == 10_000
+    assert counts.sum() == 4_000
 
 
 def test_the_last_nodes_entries_are_kept():

@@ -66,7 +66,7 @@ def test_the_true_scale_passes_and_three_percent_off_is_seen_in_200_runs():
 
 
 def test_the_fast_construction_has_the_same_distribution():
-    for run in range(20):
+    for run in range(10):
         values = draw(run, "hop", 1, construction="fast")
         assert not wrong_gaussian(values, STD)
         assert wrong_gaussian(values, STD * 1.03)
@@ -75,7 +75,7 @@ def test_the_fast_construction_has_the_same_distribution():
 
 @pytest.mark.parametrize("construction", ["safe", "fast"])
 def test_laplace_has_the_stated_scale(construction):
-    for run in range(20):
+    for run in range(10):
         source = NoiseSource(NoiseKey.insecure(run), construction=construction)
         values = source.laplace((2 * SAMPLES,), 2.5, "density").double().numpy()
         assert not wrong_laplace(values, 2.5)
@@ -102,7 +102,7 @@ def test_a_planted_scale_bug_is_seen(bug, monkeypatch):
 
 
 def test_two_hops_and_two_replicas_have_independent_noise():
-    for run in range(20):
+    for run in range(10):
         first = draw(run, "hop", 1)
         assert not share_noise(first, draw(run, "hop", 2), STD)
         assert not share_noise(first, draw(run + 1, "hop", 1), STD)

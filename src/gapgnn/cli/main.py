@@ -129,7 +129,7 @@ def run() -> NoReturn:
         complain(str(error))
         code = 2
     except KeyboardInterrupt:
-        complain("interrupted; nothing was written")
+        complain("interrupted; nothing is left half-written")
         code = 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

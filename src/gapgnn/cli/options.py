@@ -105,7 +105,7 @@ def _words(path: Path, name: str, value: Any, action: argparse.Action) -> list[s
         raise InputError(f"key {name!r} in {str(path)!r} must be a value. Got a table.")
     if isinstance(value, bool):
         if action.nargs != 0:
-            raise InputError(f"key {name!r} in {str(path)!r} must not be true or false.")
+            return [_boolean_word(path, name, value, action)]
         if value:
             return [f"--{name}"]
         negated = f"--no-{name}"
@@ -113,8 +113,22 @@ def _words(path: Path, name: str, value: Any, action: argparse.Action) -> list[s
     if isinstance(value, list):
         if isinstance(action.nargs, int):
             return [f"--{name}", *map(str, value)]
+        if not isinstance(action, argparse._AppendAction):
+            raise InputError(f"key {name!r} in {str(path)!r} must be one value. Got a list.")
         return [word for item in value for word in (f"--{name}", str(item))]
     return [f"--{name}={value}"]
+
+
+def _boolean_word(path: Path, name: str, value: bool, action: argparse.Action) -> str:
+    """Return the word for an option that takes true or false among others, such as auto."""
+    word = str(value).lower()
+    try:
+        accepted = callable(action.type) and action.type(word) is value
+    except argparse.ArgumentTypeError:
+        accepted = False
+    if not accepted:
+        raise InputError(f"key {name!r} in {str(path)!r} must not be true or false.")
+    return f"--{name}={word}"
 
 
 def expand_config(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:

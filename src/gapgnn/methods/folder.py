@@ -2,7 +2,7 @@
 
 Layout::
 
-    config.json                what the model is, and the SHA-256 of every other file
+    config.json                what the model is, and the SHA-256 of every file, its own included
     weights.safetensors        trained parameters
     card.json, card.md         the privacy card
     hops/RELEASE.safetensors   what was released on one graph
@@ -141,7 +141,7 @@ def load_folder(folder: Path) -> Saved:
         weights = tensors_from_bytes(contents["weights.safetensors"])
         card = PrivacyCard.from_json(contents["card.json"].decode())
         hops = {str(release): _read_hops(str(release), contents) for release in config["releases"]}
-    except (SafetensorError, UnicodeDecodeError, ValueError, KeyError) as error:
+    except (SafetensorError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, GapgnnError):
             raise
         raise DataError(f"the model folder {str(folder)!r} is damaged: {error}.") from None
@@ -165,6 +165,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"the model folder {str(folder)!r} was written by a newer gapgnn "
             f"({config.get('gapgnn')}, format {config['format']}). Upgrade to read it."
         )
+    if config.pop("checksum", None) != _checksum(config):
+        raise DataError(f"the model folder is damaged: {str(path)!r} is not what was saved.")
     if not isinstance(config.get("files"), dict):
         raise DataError(f"the model folder is damaged: {str(path)!r} lists no files.")
     if any(Path(name).is_absolute() or ".." in Path(name).parts for name in config["files"]):
@@ -211,7 +213,13 @@ def _write_config(
 ) -> None:
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     whole = {**config, "files": {**(keep or {}), **digests}}
+    whole["checksum"] = _checksum(whole)
     _write(folder / CONFIG, json.dumps(whole, indent=2, allow_nan=False).encode())
+
+
+def _checksum(config: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of what a configuration says, however it is laid out."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gapgnn.errors import InputError, check_number
+from gapgnn.errors import InputError, PrivacyError, check_number
 from gapgnn.graph.graph import Graph
 from gapgnn.privacy.accounting import account, accountant_named
 from gapgnn.privacy.calibration import calibrate
@@ -62,6 +62,10 @@ class Guarantee:
                 f"`epsilon` must be finite at level {level}. Got inf. Use level none instead."
             )
         found = calibrate(template, epsilon=epsilon, delta=promise.delta, relation=promise.relation)
+        if not 0 < found.noise_multiplier < math.inf:
+            raise PrivacyError(
+                f"A finite epsilon must have noise. Got multiplier {found.noise_multiplier!r}."
+            )
         return replace(
             promise,
             epsilon=found.epsilon,

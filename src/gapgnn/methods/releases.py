@@ -8,10 +8,11 @@ the curator's ledger knows which data set that charge was for (privacy page, sec
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -57,25 +58,29 @@ class Releases:
         """Return the training graph's release."""
         return next(iter(self.hops.values()))
 
-    def find(self, graph: Graph, ledger: Ledger) -> ReleasedHops | None:
+    def find(
+        self, graph: Graph, ledger: Ledger, *, by_ids: bool = True
+    ) -> ReleasedHops | None:
         """Return what was released on this very graph, or None if it is another one.
 
         In the process that released it, and wherever the ledger that was charged is at hand, the
         fingerprint decides. Without that ledger a graph with the same node ids in the same order is
-        taken to be the same graph.
+        taken to be the same graph, unless ``by_ids`` is False. Rows come in the order of the
+        graph's nodes: a fingerprint does not depend on it.
         """
         if not self._release_of.get(graph.fingerprint):
             owners = self._owners(ledger)
             for release, known in self.hops.items():
                 owner = owners.get(release)
                 if owner == graph.fingerprint or (
-                    owner is None
+                    by_ids
+                    and owner is None
                     and release not in self._release_of.values()
                     and np.array_equal(known.ids, graph.ids)
                 ):
                     self._release_of[graph.fingerprint] = release
         found = self._release_of.get(graph.fingerprint)
-        return None if found is None else self.hops[found]
+        return None if found is None else _in_order_of(graph, self.hops[found])
 
     def sharing(self, graph: Graph, ledger: Ledger) -> list[str]:
         """Return the fingerprints of earlier graphs that share a node id with ``graph``.
@@ -105,6 +110,15 @@ class Releases:
                 # A charge of several data sets lists the one that was read first.
                 first.setdefault(charge.id, charge.fingerprint)
         return first
+
+
+def _in_order_of(graph: Graph, known: ReleasedHops) -> ReleasedHops:
+    """Return the rows of the same nodes in the order in which ``graph`` lists them."""
+    if np.array_equal(known.ids, graph.ids):
+        return known
+    by_id = np.argsort(known.ids)
+    rows = torch.from_numpy(by_id[np.searchsorted(known.ids, graph.ids, sorter=by_id)])
+    return replace(known, ids=graph.ids, hops=tuple(hop[rows] for hop in known.hops))
 
 
 def _shared(some: NDArray[Any], others: NDArray[Any]) -> int:

@@ -171,7 +171,8 @@ class BatchRows:
             size=(replicas * count, replicas * width),
             check_invariants=False,
         )
-        return (matrix @ weight.reshape(replicas * width, -1)).view(replicas, count, -1)
+        out = weight.shape[2]
+        return (matrix @ weight.reshape(replicas * width, out)).view(replicas, count, out)
 
     def transposed_matmul(self, delta: Tensor) -> Tensor:
         """Return ``rows^T delta`` for each replica: ``(R, B, out)`` to ``(R, in, out)``."""
@@ -184,7 +185,7 @@ class BatchRows:
             return total.index_add_(0, self._columns.long(), terms).view(replicas, width, -1)
         parts = (self._values.numpy(), self._columns.numpy(), self._pointers.numpy())
         matrix = sp.csc_array(parts, shape=(replicas * width, replicas * count))
-        product = matrix @ delta.detach().reshape(replicas * count, -1).numpy()
+        product = matrix @ delta.detach().reshape(replicas * count, delta.shape[2]).numpy()
         return torch.from_numpy(product).view(replicas, width, -1)
 
     def dense(self) -> Tensor:

@@ -113,6 +113,7 @@ class PrivateStep:
         # many may depend on P but not on R: a replica's noise is the same whoever trains beside it.
         self._ahead = max(1, min(32, NOISE_AHEAD // flat.size))
         self._upcoming = flat.values.new_zeros(0)
+        self._saw_examples_apart = False
         self._known = {id(value) for value in flat.parameters}
 
     @property
@@ -128,8 +129,10 @@ class PrivateStep:
             losses: one loss per replica and example, ``(R, B)``, neither averaged nor weighted.
             valid: which examples are real; padding counts for nothing.
         """
-        if self.steps == 0:
+        self._check_losses(losses)
+        if not self._saw_examples_apart and losses.shape[1] >= 2:
             check_examples_apart(tape, losses)
+            self._saw_examples_apart = True
         total = self._clipped_sum(tape, losses, valid)
         released = self._noised(total)
         self.steps += 1
@@ -137,15 +140,18 @@ class PrivateStep:
 
     def clipped_sum(self, tape: Tape, losses: Tensor, valid: Tensor | None = None) -> Tensor:
         """Return the clipped sum *without noise*, ``(R, P)``: not private, for tests and audits."""
+        self._check_losses(losses)
         return self._clipped_sum(tape, losses, valid) * self.clip
 
-    def _clipped_sum(self, tape: Tape, losses: Tensor, valid: Tensor | None) -> Tensor:
-        """Return the clipped sum in units of the clip."""
+    def _check_losses(self, losses: Tensor) -> None:
         if losses.ndim != 2 or losses.shape[0] != self.flat.replicas:
             raise InputError(
                 f"`losses` must have shape ({self.flat.replicas}, batch), one per example. "
                 f"Got {tuple(losses.shape)}."
             )
+
+    def _clipped_sum(self, tape: Tape, losses: Tensor, valid: Tensor | None) -> Tensor:
+        """Return the clipped sum in units of the clip."""
         deltas = output_gradients(tape, losses)
         with torch.no_grad():
             squared = squared_norms(tape, deltas)

@@ -121,7 +121,7 @@ class Trainer:
             order = np.stack([rng.permutation(members.shape[1]) for rng in shuffles])
             shuffled = members.gather(1, torch.from_numpy(order).to(members.device))
             total = 0.0
-            for positions in torch.split(shuffled, size, dim=1):
+            for positions in _batches(shuffled, size):
                 losses = cross_entropy(model(inputs.rows(positions)), self.labels[positions])
                 optimiser.step(flat.gradient(losses / positions.shape[1]))
                 total += float(losses.detach().sum())
@@ -165,6 +165,17 @@ class Trainer:
                 losses = cross_entropy(scores, self.labels[batch.positions])
             step.step(tape, losses, batch.valid)
             self.callback.advance(phase)
+
+
+def _batches(shuffled: Tensor, size: int) -> list[Tensor]:
+    """Cut shuffled positions into batches; a last one of a single node joins the one before.
+
+    Batch norm has no statistics of one row.
+    """
+    batches = list(torch.split(shuffled, size, dim=1))
+    if len(batches) > 1 and batches[-1].shape[1] == 1:
+        batches[-2:] = [torch.cat(batches[-2:], dim=1)]
+    return batches
 
 
 class _BestEpoch:

@@ -1,0 +1,289 @@
+"""Layers with a replica axis: each replica equals the plain torch module it stands for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gapgnn.errors import InputError
+from gapgnn.nn.layers import (
+    ACTIVATIONS,
+    ReplicaBatchNorm,
+    ReplicaDropout,
+    ReplicaLinear,
+    ReplicaMLP,
+    cross_entropy,
+    load_replica_state,
+    replica_state,
+)
+from gapgnn.nn.rows import SparseRows, take_rows
+from gapgnn.privacy.flat import FlatAdam, FlatParameters
+
+R, N, IN, OUT = 3, 11, 7, 4
+
+
+def generators(count: int = R, first: int = 0) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(first + seed) for seed in range(count)]
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def torch_twin(layer: ReplicaLinear, replica: int) -> nn.Linear:
+    twin = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
+    with torch.no_grad():
+        twin.weight.copy_(layer.weight[replica].T)
+        if layer.bias is not None:
+            twin.bias.copy_(layer.bias[replica, 0])
+    return twin
+
+
+# Linear
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(R, N, IN), (R, N, 2, IN), (N, IN), (R, 0, IN)])
+def test_linear_is_torchs_for_every_replica(shape: tuple[int, ...], bias: bool) -> None:
+    layer = ReplicaLinear(R, IN, OUT, bias=bias)
+    layer.reset(generators())
+    inputs = randn(*shape)
+    outputs = layer(inputs)
+    for replica in range(R):
+        own = inputs if inputs.ndim == 2 else inputs[replica]
+        torch.testing.assert_close(outputs[replica], torch_twin(layer, replica)(own))
+
+
+def test_initial_values_are_torchs_distribution_and_independent_of_the_others() -> None:
+    layer = ReplicaLinear(2, 400, 50)
+    layer.reset(generators(2))
+    bound = 1 / 400**0.5
+    assert float(layer.weight.detach().abs().max()) <= bound
+    assert abs(float(layer.weight.detach().std()) / (bound / 3**0.5) - 1) < 0.02
+    assert bool((layer.weight[0] != layer.weight[1]).any())
+    alone = ReplicaLinear(1, 400, 50)
+    alone.reset(generators(1, first=1))
+    assert bool((alone.weight[0] == layer.weight[1]).all())
+    assert bool((alone.bias[0] == layer.bias[1]).all())
+
+
+def test_wrong_widths_and_generators_are_named() -> None:
+    layer = ReplicaLinear(R, IN, OUT)
+    with pytest.raises(InputError, match="`inputs` must have 7 features. Got 5."):
+        layer(torch.ones(R, 2, 5))
+    with pytest.raises(InputError, match=r"one entry per replica \(3\). Got 2."):
+        layer.reset(generators(2))
+
+
+# Sparse rows
+
+
+def sparse_matrix(kind: str) -> sp.csr_array:
+    rng = np.random.default_rng(0)
+    dense = rng.normal(size=(N, IN)) * (rng.random((N, IN)) < 0.4)
+    if kind == "uneven":
+        dense[1:] *= rng.random((N - 1, IN)) < 0.2
+        dense[0] = 1.0
+    if kind == "empty":
+        dense[:] = 0
+    dense[3] = 0
+    return sp.csr_array(dense.astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", ["even", "uneven", "empty"])
+@pytest.mark.parametrize("batch", ["shared", "selected", "nobody"])
+def test_sparse_rows_give_the_dense_result_and_gradient(kind: str, batch: str) -> None:
+    matrix = sparse_matrix(kind)
+    rows, dense = SparseRows.from_scipy(matrix), torch.from_numpy(matrix.toarray())
+    count = {"shared": N, "selected": 6, "nobody": 0}[batch]
+    positions = torch.randint(N, (R, count), generator=torch.Generator().manual_seed(1))
+    inputs = rows if batch == "shared" else rows.select(positions)
+    plain = dense.expand(R, -1, -1) if batch == "shared" else dense[positions]
+    layer = ReplicaLinear(R, IN, OUT)
+    layer.reset(generators())
+    upstream = randn(R, count, OUT, seed=2)
+    results = []
+    for given in (inputs, plain):
+        outputs = layer(given)
+        gradients = torch.autograd.grad((outputs * upstream).sum(), [layer.weight, layer.bias])
+        results.append((outputs, *gradients))
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected)
+    squares = plain.square().sum(-1)
+    torch.testing.assert_close(inputs.squared_norms().expand(R, count), squares)
+    if batch != "shared":
+        torch.testing.assert_close(inputs.dense(), plain)
+
+
+def test_irregular_rows_are_not_padded_to_the_longest() -> None:
+    assert SparseRows.from_scipy(sparse_matrix("uneven"))._padded is None
+    assert SparseRows.from_scipy(sparse_matrix("even"))._padded is not None
+
+
+def test_rows_can_be_taken_for_all_replicas_or_for_each() -> None:
+    matrix = sparse_matrix("even")
+    rows, dense = SparseRows.from_scipy(matrix), torch.from_numpy(matrix.toarray())
+    some = torch.tensor([4, 0, 4])
+    weight = randn(R, IN, OUT)
+    torch.testing.assert_close(rows.take(some).matmul(weight), dense[some] @ weight)
+    positions = torch.tensor([[0, 1], [2, 3], [4, 5]])
+    torch.testing.assert_close(take_rows(rows, positions).matmul(weight), dense[positions] @ weight)
+    torch.testing.assert_close(take_rows(dense, positions), dense[positions])
+    own = randn(R, N, IN)
+    expected = torch.stack([own[replica, positions[replica]] for replica in range(R)])
+    torch.testing.assert_close(take_rows(own, positions), expected)
+    with pytest.raises(InputError, match="SciPy sparse matrix. Got ndarray."):
+        SparseRows.from_scipy(matrix.toarray())
+
+
+# Batch norm, dropout
+
+
+def test_batch_norm_is_torchs_for_every_replica_in_training_and_after() -> None:
+    ours = ReplicaBatchNorm(R, OUT)
+    twins = [nn.BatchNorm1d(OUT) for _ in range(R)]
+    with torch.no_grad():
+        ours.weight.copy_(randn(R, OUT, seed=5))
+        ours.bias.copy_(randn(R, OUT, seed=6))
+        for replica, twin in enumerate(twins):
+            twin.weight.copy_(ours.weight[replica])
+            twin.bias.copy_(ours.bias[replica])
+    for step in range(3):
+        inputs = randn(R, N, OUT, seed=step) * 3 + 1
+        outputs = ours(inputs)
+        for replica, twin in enumerate(twins):
+            torch.testing.assert_close(outputs[replica], twin(inputs[replica]))
+    ours.eval()
+    outputs = ours(inputs)
+    for replica, twin in enumerate(twins):
+        torch.testing.assert_close(outputs[replica], twin.eval()(inputs[replica]))
+        torch.testing.assert_close(ours.running_var[replica], twin.running_var)
+    ours.reset(generators())
+    assert bool((ours.weight == 1).all()) and bool((ours.running_mean == 0).all())
+
+
+def test_dropout_blanks_its_share_keeps_the_mean_and_sleeps_in_evaluation() -> None:
+    layer = ReplicaDropout(2, 0.3)
+    layer.reset(generators(2))
+    ones = torch.ones(2, 5000, 20)
+    first, second = layer(ones), layer(ones)
+    assert abs(float((first == 0).float().mean()) - 0.3) < 0.01
+    assert abs(float(first.mean()) - 1) < 0.02
+    assert bool((first != second).any()) and bool((first[0] != first[1]).any())
+    assert layer.eval()(ones) is ones
+
+
+def test_a_dropout_mask_depends_on_the_replica_and_the_row_only() -> None:
+    together, alone = ReplicaDropout(3, 0.5), ReplicaDropout(1, 0.5)
+    together.reset(generators(3))
+    alone.reset(generators(1, first=2))
+    for padded in (12, 9):
+        beside = together(torch.ones(3, padded, 4))[2, :7]
+        assert bool((beside == alone(torch.ones(1, 7, 4))[0]).all())
+
+
+def test_dropout_without_seeds_is_refused() -> None:
+    with pytest.raises(InputError, match="`reset` must be called"):
+        ReplicaDropout(1, 0.5)(torch.ones(1, 2, 2))
+
+
+# MLP
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("plain_last", [True, False])
+def test_mlp_is_linear_norm_activation_per_layer(activation: str, plain_last: bool) -> None:
+    mlp = ReplicaMLP(R, [IN, 5, OUT], activation=activation, batch_norm=True, plain_last=plain_last)
+    mlp.reset(generators())
+    inputs = randn(R, N, IN)
+    outputs = mlp(inputs)
+    for replica in range(R):
+        hidden = inputs[replica]
+        for place, linear in enumerate(mlp.linears):
+            hidden = torch_twin(linear, replica)(hidden)
+            if place == 0 or not plain_last:
+                hidden = getattr(F, activation)(nn.BatchNorm1d(hidden.shape[1])(hidden))
+        torch.testing.assert_close(outputs[replica], hidden)
+
+
+def test_mlp_without_layers_is_the_identity() -> None:
+    inputs = randn(R, N, IN)
+    assert ReplicaMLP(R, [IN])(inputs) is inputs
+    with pytest.raises(InputError, match="dense for an MLP without layers"):
+        ReplicaMLP(R, [IN])(SparseRows.from_scipy(sparse_matrix("even")))
+
+
+def train(mlp: ReplicaMLP, inputs: Tensor | SparseRows, labels: Tensor) -> None:
+    flat = FlatParameters(mlp)
+    optimiser = FlatAdam(flat.values, learning_rate=0.05)
+    for _ in range(15):
+        optimiser.step(flat.gradient(cross_entropy(mlp(inputs), labels).mean(1)))
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_a_replica_trains_the_same_alone_and_beside_others(is_sparse: bool) -> None:
+    """To rounding: products over all replicas may sum in another order."""
+    matrix = sparse_matrix("even")
+    inputs = SparseRows.from_scipy(matrix) if is_sparse else torch.from_numpy(matrix.toarray())
+    labels = torch.arange(N) % OUT
+    options = {"batch_norm": True, "dropout": 0.2}
+    together = ReplicaMLP(R, [IN, 8, OUT], **options)
+    together.reset(generators())
+    train(together, inputs, labels)
+    for replica in range(R):
+        alone = ReplicaMLP(1, [IN, 8, OUT], **options)
+        alone.reset(generators(1, first=replica))
+        train(alone, inputs, labels)
+        for key, value in replica_state(together, replica).items():
+            torch.testing.assert_close(value, alone.state_dict()[key], rtol=1e-4, atol=1e-5)
+
+
+def test_training_lowers_the_loss() -> None:
+    labels = torch.arange(N) % OUT
+    mlp = ReplicaMLP(R, [IN, 16, OUT])
+    mlp.reset(generators())
+    inputs = randn(N, IN)
+    before = cross_entropy(mlp(inputs), labels).mean(1)
+    train(mlp, inputs, labels)
+    assert bool((cross_entropy(mlp(inputs), labels).mean(1) < 0.7 * before).all())
+
+
+def test_losses_are_torchs_per_example() -> None:
+    scores, labels = randn(R, N, OUT), torch.arange(N) % OUT
+    losses = cross_entropy(scores, labels)
+    for replica in range(R):
+        expected = F.cross_entropy(scores[replica], labels, reduction="none")
+        torch.testing.assert_close(losses[replica], expected)
+
+
+# One replica out of many
+
+
+def test_one_replica_can_be_taken_out_and_put_back() -> None:
+    many = ReplicaMLP(R, [IN, 5, OUT], batch_norm=True)
+    many.reset(generators())
+    FlatParameters(many)
+    many(randn(R, N, IN))
+    many.eval()
+    one = ReplicaMLP(1, [IN, 5, OUT], batch_norm=True).eval()
+    state = replica_state(many, 1)
+    assert all(value.is_contiguous() for value in state.values())
+    one.load_state_dict(state)
+    inputs = randn(R, N, IN, seed=3)
+    torch.testing.assert_close(one(inputs[1:2])[0], many(inputs)[1])
+    load_replica_state(many, 2, state)
+    torch.testing.assert_close(many(inputs[1:2].expand(R, -1, -1))[2], one(inputs[1:2])[0])
+
+
+def test_a_state_of_another_module_is_refused() -> None:
+    many = ReplicaMLP(R, [IN, OUT])
+    with pytest.raises(InputError, match=r"`replica` must be at least 0 and at most 2. Got 3."):
+        replica_state(many, 3)
+    with pytest.raises(InputError, match="Got a difference in"):
+        load_replica_state(many, 0, replica_state(ReplicaMLP(R, [IN, OUT, OUT]), 0))
+    with pytest.raises(InputError, match="must have shape"):
+        load_replica_state(many, 0, replica_state(ReplicaMLP(R, [IN, OUT + 1]), 0))
