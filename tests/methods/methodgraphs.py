@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
+
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.synthetic import social_graph
 from gapgnn.graph.transforms import random_split
@@ -11,3 +15,42 @@ def small_graph(*, num_nodes: int = 400, seed: int = 0) -> Graph:
     return random_split(
         social_graph(num_nodes=num_nodes, mean_degree=20, num_classes=3, seed=seed), seed=seed
     )
+
+
+def shuffled(graph: Graph, order: np.ndarray) -> Graph:
+    """Return the same data set with its nodes in another order."""
+    place = np.argsort(order)
+    arcs = graph.adjacency().tocoo()
+    rows = ("features", "labels", "ids", "train_mask", "val_mask", "test_mask")
+    return Graph.from_arcs(
+        place[arcs.row],
+        place[arcs.col],
+        num_nodes=graph.num_nodes,
+        directed=graph.is_directed,
+        label_names=graph.label_names,
+        name=graph.name,
+        **{key: getattr(graph, key)[order] for key in rows},
+    )
+
+
+def write_tables(folder: Path, *, first: int = 0, count: int = 120, seed: int = 0) -> list[str]:
+    """Write friends.csv and people.csv, and return the words that choose them.
+
+    People are called p0, p1 and so on from ``first``; city and age depend on the year to predict.
+    """
+    rng = np.random.default_rng([seed, first])
+    years = rng.integers(3, size=count)
+    cities = np.array(["Rome", "Bern", "Oslo"])[(years + (rng.random(count) < 0.3)) % 3]
+    ages = 20 + years + rng.normal(size=count)
+    ends = rng.integers(count, size=(12 * count, 2))
+    ends = ends[(years[ends[:, 0]] == years[ends[:, 1]]) | (rng.random(len(ends)) < 0.3)]
+    people = ["id,city,age,year"]
+    people += [
+        f"p{first + row},{cities[row]},{ages[row]:.2f},{2004 + years[row]}" for row in range(count)
+    ]
+    friends = ["a,b", *(f"p{first + u},p{first + v}" for u, v in ends)]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "people.csv").write_text("\n".join(people) + "\n")
+    (folder / "friends.csv").write_text("\n".join(friends) + "\n")
+    tables = ["--edges", str(folder / "friends.csv"), "--nodes", str(folder / "people.csv")]
+    return [*tables, "--label", "year"]

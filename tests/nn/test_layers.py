@@ -73,7 +73,7 @@ def test_initial_values_are_torchs_distribution_and_independent_of_the_others() 
 
 def test_wrong_widths_and_generators_are_named() -> None:
     layer = ReplicaLinear(R, IN, OUT)
-    with pytest.raises(InputError, match="`inputs` must have 7 features. Got 5."):
+    with pytest.raises(InputError, match=r"`inputs` must have 7 features\. Got 5\."):
         layer(torch.ones(R, 2, 5))
     with pytest.raises(InputError, match=r"one entry per replica \(3\). Got 2."):
         layer.reset(generators(2))
@@ -136,7 +136,7 @@ def test_rows_can_be_taken_for_all_replicas_or_for_each() -> None:
     own = randn(R, N, IN)
     expected = torch.stack([own[replica, positions[replica]] for replica in range(R)])
     torch.testing.assert_close(take_rows(own, positions), expected)
-    with pytest.raises(InputError, match="SciPy sparse matrix. Got ndarray."):
+    with pytest.raises(InputError, match=r"SciPy sparse matrix\. Got ndarray\."):
         SparseRows.from_scipy(matrix.toarray())
 
 
@@ -163,7 +163,8 @@ def test_batch_norm_is_torchs_for_every_replica_in_training_and_after() -> None:
         torch.testing.assert_close(outputs[replica], twin.eval()(inputs[replica]))
         torch.testing.assert_close(ours.running_var[replica], twin.running_var)
     ours.reset(generators())
-    assert bool((ours.weight == 1).all()) and bool((ours.running_mean == 0).all())
+    assert bool((ours.weight == 1).all())
+    assert bool((ours.running_mean == 0).all())
 
 
 def test_dropout_blanks_its_share_keeps_the_mean_and_sleeps_in_evaluation() -> None:
@@ -173,7 +174,8 @@ def test_dropout_blanks_its_share_keeps_the_mean_and_sleeps_in_evaluation() -> N
     first, second = layer(ones), layer(ones)
     assert abs(float((first == 0).float().mean()) - 0.3) < 0.01
     assert abs(float(first.mean()) - 1) < 0.02
-    assert bool((first != second).any()) and bool((first[0] != first[1]).any())
+    assert bool((first != second).any())
+    assert bool((first[0] != first[1]).any())
     assert layer.eval()(ones) is ones
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gapgnn.errors import InputError
 from gapgnn.privacy import pld
 from gapgnn.privacy.accounting import ACCOUNTANTS, account, accountant_named
-from gapgnn.privacy.composition import merge
+from gapgnn.privacy.composition import merge, worst_pair
 from gapgnn.privacy.events import (
     Gaussian,
     Laplace,
@@ -183,7 +183,7 @@ def test_the_directed_claim_is_too_small_for_a_friendship(claimed, real):
     assert gaussian_epsilon(math.sqrt(2) * shift, 1e-7) == pytest.approx(real, rel=0.005)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.floats(-3, 4).map(lambda x: 10**x), st.floats(-290, -0.05).map(lambda x: 10**x))
 def test_the_exact_curve_is_its_own_inverse_from_tiny_to_huge(epsilon, delta):
     shift = gaussian_shift(epsilon, delta)
@@ -212,7 +212,7 @@ def test_pld_is_tight_and_never_below_the_truth_where_the_truth_is_known(shift, 
 
 
 @pytest.mark.parametrize("shift", [1.0, 5.0, 20.0])
-@pytest.mark.parametrize("steps", [100, 1546, 5000])
+@pytest.mark.parametrize("steps", [100, 5000])
 def test_pld_charges_the_rounding_errors_of_the_fft(shift, steps):
     # Without the charge the bound falls below the truth at 5000 steps and shift 5.
     event = PoissonGaussian(math.sqrt(steps) / shift, sampling_rate=1 - 1e-12, steps=steps)
@@ -250,6 +250,17 @@ def test_the_mixture_agrees_with_the_librarys_own_slow_construction():
         [MixtureOfGaussians(6.0, shifts, weights, 30)], 1e-6, relation="directed"
     )
     assert ours == pytest.approx(reference.get_epsilon_for_delta(1e-6), rel=2e-3)
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_the_discretised_mixture_keeps_the_mass_of_both_distributions(is_reversed):
+    # Moving mass to smaller losses would raise the second sum; to larger ones, lower it.
+    event = MixtureOfGaussians(1.5, (0.0, 1.0, 3.0), (0.9, 0.08, 0.02), steps=1)
+    pair = worst_pair(event, relation="add-remove")
+    pmf = pld._discretise(pair.reversed if is_reversed else pair, 1e-3, -60.0)
+    losses = (pmf._lower_loss + np.arange(pmf.size)) * 1e-3
+    assert pmf._probs.sum() + pmf._infinity_mass == pytest.approx(1.0, abs=1e-12)
+    assert pmf._probs @ np.exp(-losses) == pytest.approx(1.0, abs=1e-9)
 
 
 def test_a_mixture_under_replace_is_refused_rather_than_guessed():

@@ -60,7 +60,7 @@ def test_the_values_of_the_privacy_page(template, epsilon, delta, relation, low,
     assert_keeps(answer, epsilon=epsilon, delta=delta, relation=relation)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(epsilon=epsilons, delta=deltas, first=ratios, second=ratios, count=st.integers(1, 20))
 def test_gaussian_budgets_are_met_to_the_ninth_digit(epsilon, delta, first, second, count):
     template = [Gaussian(first, count=count), Gaussian(second)]
@@ -109,6 +109,13 @@ def test_any_budget_is_kept_and_used_many_times(**request):
 def test_the_corners_of_the_range(epsilon, delta, relation):
     answer = calibrate(GAP_NDP, epsilon=epsilon, delta=delta, relation=relation)
     assert_keeps(answer, epsilon=epsilon, delta=delta, relation=relation)
+
+
+def test_a_budget_beyond_the_exponent_range_of_floats_is_still_used_up():
+    # exp(1000) overflows; the curve must stay smooth there for the search to come close.
+    template = [PoissonGaussian(1.0, 0.001, 3000), Gaussian(2.5)]
+    request = {"epsilon": 1000.0, "delta": 1e-12, "relation": "replace"}
+    assert_keeps(calibrate(template, **request), **request)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +207,9 @@ def test_a_search_gone_wrong_stops_the_program(monkeypatch):
         calibrate([Gaussian(1.0)], epsilon=1.0, delta=1e-5, relation="directed")
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     root=st.floats(-2, 5).map(lambda x: 10**x),
     power=st.floats(0.3, 6.0),
@@ -271,12 +280,14 @@ def test_another_question_has_another_answer(folder):
     assert len(list(folder.iterdir())) == 4
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"key": 1}', "\x00" * 50])
-def test_a_damaged_entry_is_ignored_and_rewritten(folder, content):
+def test_a_damaged_entry_is_ignored_and_rewritten(folder):
     first = calibrate_gap()
     path = only_file(folder)
     whole = path.read_text()
-    path.write_text(content)
+    changed = whole.replace(str(first.noise_multiplier), str(first.noise_multiplier / 2))
+    for content in ("", "{", "[]", "null", '{"key": 1}', "\x00" * 50, whole[:-9], changed):
+        path.write_text(content)
+        assert calibration_cache.read(path.stem) is None
     assert calibrate_gap() == first
     assert path.read_text() == whole
 
@@ -289,17 +300,25 @@ def test_a_damaged_entry_is_ignored_and_rewritten(folder, content):
         {"noise_multiplier": math.nan},
         {"noise_multiplier": math.inf},
         {"noise_multiplier": "1"},
-        {"epsilon": 4.1},
+        {"epsilon": -1.0},
         {"accountant": "trust me"},
     ],
 )
-def test_an_entry_that_cannot_be_true_is_ignored(folder, answer):
+def test_an_entry_that_cannot_be_true_is_ignored(answer):
+    entry = {"noise_multiplier": 1.0, "epsilon": 4.0, "accountant": "pld"}
+    calibration_cache.write("honest", calibration_cache.Entry(**entry))
+    assert calibration_cache.read("honest") is not None
+    calibration_cache.write("absurd", calibration_cache.Entry(**{**entry, **answer}))
+    assert calibration_cache.read("absurd") is None
+
+
+def test_an_entry_that_admits_to_be_over_budget_is_ignored(folder):
     first = calibrate_gap()
-    rewrite(only_file(folder), **answer)
+    rewrite(only_file(folder), epsilon=4.1)
     assert calibrate_gap() == first
 
 
-@pytest.mark.parametrize("share", [0.01, 0.5, 0.8])
+@pytest.mark.parametrize("share", [0.5, 0.8])
 def test_a_poisoned_entry_cannot_weaken_the_noise(folder, share):
     first = calibrate_gap()
     rewrite(only_file(folder), noise_multiplier=first.noise_multiplier * share)
@@ -313,6 +332,14 @@ def test_a_poisoned_gaussian_part_is_noticed_by_the_exact_curve(folder, monkeypa
     assert calibrate_gap() == first
 
 
+def test_a_poisoned_entry_without_a_gaussian_part_is_noticed_by_rdp(folder):
+    request = {"epsilon": 4.0, "delta": 1e-5, "relation": "add-remove"}
+    first = calibrate([PoissonGaussian(1.0, 0.05, 50)], **request)
+    rewrite(only_file(folder), noise_multiplier=first.noise_multiplier * 0.8)
+    assert calibrate([PoissonGaussian(1.0, 0.05, 50)], **request) == first
+
+
+@pytest.mark.slow
 def test_an_honest_entry_is_believed_even_where_rdp_is_loose(folder):
     rare = [PoissonGaussian(1.0, sampling_rate=1e-4, steps=100)]
     request = {"epsilon": 0.05, "delta": 1e-5, "relation": "add-remove"}

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapgnn.errors import InputError
@@ -17,18 +17,21 @@ deltas = st.floats(-12, -1).map(lambda x: 10**x)
 hops = st.integers(1, 20)
 
 
+@settings(deadline=None)
 @given(sigma=sigmas, hops=hops, delta=deltas)
 def test_the_papers_edge_formula_is_an_upper_bound_of_the_exact_curve(sigma, hops, delta):
     exact = account([Gaussian(sigma, count=hops)], delta, relation="directed").epsilon
     assert exact <= paper_edge_epsilon(sigma, hops, delta)
 
 
+@settings(deadline=None)
 @given(epsilon=st.floats(-2, 3).map(lambda x: 10**x), hops=hops, delta=deltas)
 def test_the_papers_sigma_inverts_its_epsilon(epsilon, hops, delta):
     sigma = paper_edge_sigma(epsilon, hops, delta)
     assert paper_edge_epsilon(sigma, hops, delta) == pytest.approx(epsilon, rel=1e-9)
 
 
+@settings(deadline=None)
 @given(sigma=st.floats(0.5, 50), hops=hops, delta=st.floats(-9, -3).map(lambda x: 10**x))
 def test_optimising_alpha_numerically_finds_the_closed_form(sigma, hops, delta):
     numeric = plain_rdp_epsilon([Gaussian(sigma, count=hops)], delta, relation="directed")

@@ -1,4 +1,4 @@
-"""DP-SGD: clipping, noise, the divisor and the optimisers, checked against Opacus and by brute force."""
+"""DP-SGD steps: Opacus's steps, the noise, the divisor, what is refused."""
 
 from __future__ import annotations
 
@@ -8,26 +8,16 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gapgnn.errors import InputError, PrivacyError
-from gapgnn.nn.layers import ReplicaBatchNorm, ReplicaLinear, ReplicaMLP, cross_entropy
+from gapgnn.nn.layers import ReplicaMLP, cross_entropy
 from gapgnn.nn.rows import SparseRows
-from gapgnn.privacy import dpsgd
 from gapgnn.privacy.dpsgd import PrivateStep
 from gapgnn.privacy.flat import FlatAdam, FlatParameters, FlatSGD, make_optimiser
-from gapgnn.privacy.ghost import (
-    Tape,
-    check_clippable,
-    clip_factors,
-    clipped_sums,
-    output_gradients,
-    record_linears,
-    squared_norms,
-)
-from gapgnn.privacy.noise import GRID, NoiseSource
+from gapgnn.privacy.ghost import Tape, output_gradients, record_linears, squared_norms
+from gapgnn.privacy.noise import GRID, Construction, NoiseSource
+from gapgnn.privacy.poisson import PoissonBatches, plan_steps
 from gapgnn.rng import NoiseKey
 
 SIZES = [20, 16, 16, 5]
@@ -40,17 +30,17 @@ def make_mlp(replicas: int = 1, sizes: Sequence[int] = SIZES, first_seed: int = 
 
 
 def make_sources(
-    replicas: int = 1, construction: str = "fast", first: int = 0
+    replicas: int = 1, construction: Construction = "fast", first: int = 0
 ) -> list[NoiseSource]:
     keys = [NoiseKey.insecure(first + r) for r in range(replicas)]
-    return [NoiseSource(key, construction=construction) for key in keys]  # type: ignore[arg-type]
+    return [NoiseSource(key, construction=construction) for key in keys]
 
 
 def make_step(
     module: nn.Module,
     *,
     kind: type[PrivateStep] = PrivateStep,
-    construction: str = "fast",
+    construction: Construction = "fast",
     rate: float = 1.0,
     clip: float = 1.0,
     multiplier: float = 1.0,
@@ -79,20 +69,6 @@ def make_batch(count: int, *, scale: float = 1.0, seed: int = 0) -> tuple[Tensor
     rng = np.random.default_rng(seed)
     inputs = torch.from_numpy(rng.normal(size=(1, count, SIZES[0])).astype(np.float32)) * scale
     return inputs, torch.from_numpy(rng.integers(SIZES[-1], size=(1, count)))
-
-
-def per_example_gradients(module: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    """One backward pass per example: slow, and obviously right."""
-    parameters = list(module.parameters())
-    rows = []
-    for i in range(inputs.shape[1]):
-        loss = cross_entropy(module(inputs[:, i : i + 1]), labels[:, i : i + 1]).sum()
-        found = torch.autograd.grad(loss, parameters)
-        rows.append(torch.cat([part.reshape(part.shape[0], -1) for part in found], dim=1))
-    return torch.stack(rows, dim=1)
-
-
-# Against Opacus
 
 
 def opacus_twin(mlp: ReplicaMLP) -> nn.Module:
@@ -192,133 +168,11 @@ def test_a_step_is_that_of_opacus_given_the_same_noise(
         torch.testing.assert_close(flat.values[0], twin_values, rtol=1e-5, atol=1e-6)
 
 
-# Against brute force
-
-
-class HopAttention(nn.Module):
-    """A linear layer that runs on every part of an example, with and without a bias."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.value = ReplicaLinear(2, 6, 4)
-        self.query = ReplicaLinear(2, 4, 1, bias=False)
-        self.head = ReplicaLinear(2, 4, 3)
-        for layer in (self.value, self.query, self.head):
-            layer.reset([torch.Generator().manual_seed(seed) for seed in (5, 6)])
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        codes = torch.selu(self.value(inputs))
-        return self.head((torch.softmax(self.query(codes), dim=-2) * codes).sum(-2))
-
-
-@pytest.mark.parametrize("exact", [False, True])
-def test_a_layer_over_the_parts_of_an_example_is_clipped_as_one_gradient(exact: bool) -> None:
-    module = HopAttention()
-    rng = torch.Generator().manual_seed(0)
-    inputs = torch.randn(2, 9, 3, 6, generator=rng)
-    labels = torch.randint(3, (2, 9), generator=rng)
-    gradients = per_example_gradients(module, inputs, labels)
-    norms = gradients.norm(dim=-1)
-    clip = float(norms.median())
-
-    tape, losses = forward(module, inputs, labels)
-    deltas = output_gradients(tape, losses)
-    squared = squared_norms(tape, deltas)
-    torch.testing.assert_close(squared.sqrt().float(), norms, rtol=1e-5, atol=1e-6)
-    factors = clip_factors(squared, clip)
-    total = FlatParameters(module).collect(clipped_sums(tape, deltas, factors, exact=exact))
-    expected = (gradients * (clip / norms).clamp(max=1).unsqueeze(-1)).sum(1)
-    torch.testing.assert_close(total.float(), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("is_sparse", [False, True])
-def test_rows_shared_by_all_replicas_are_clipped_per_replica(is_sparse: bool) -> None:
-    mlp = make_mlp(3)
-    inputs, labels = make_batch(8, scale=3.0)
-    shared: object = inputs[0]
-    if is_sparse:
-        shared = SparseRows.from_scipy(sp.csr_array(inputs[0].numpy()))
-    private = make_step(mlp, clip=0.5)
-    total = private.clipped_sum(*forward(mlp, shared, labels))
-    spread = inputs.expand(3, -1, -1).contiguous()
-    expected = private.clipped_sum(*forward(mlp, spread, labels))
-    torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-6)
-
-
-# Sensitivity
-
-
-def shift_of_one_example(
-    construction: str, *, count: int, index: int, scale: float, clip: float, seed: int
-) -> float:
-    """How far the released quantity moves, before noise, if one example leaves."""
-    mlp = make_mlp(first_seed=seed)
-    private = make_step(mlp, construction=construction, clip=clip)
-    inputs, labels = make_batch(count, scale=scale, seed=seed)
-    others = torch.arange(count) != index
-    whole = private.clipped_sum(*forward(mlp, inputs, labels))
-    part = private.clipped_sum(*forward(mlp, inputs[:, others], labels[:, others]))
-    if construction == "safe":
-        whole, part = (torch.round(value / clip / GRID) * GRID * clip for value in (whole, part))
-    return float((whole.double() - part.double()).norm())
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    construction=st.sampled_from(["safe", "fast"]),
-    count=st.integers(1, 24),
-    place=st.floats(0, 1, exclude_max=True),
-    scale=st.sampled_from([0.0, 1e-3, 1.0, 30.0, 1e4, 1e18, 1e25]),
-    clip=st.sampled_from([1e-4, 0.3, 1.0, 50.0]),
-    seed=st.integers(0, 2**16),
-)
-def test_one_example_moves_the_clipped_sum_by_at_most_the_clip(
-    construction: str, count: int, place: float, scale: float, clip: float, seed: int
-) -> None:
-    shift = shift_of_one_example(
-        construction, count=count, index=int(place * count), scale=scale, clip=clip, seed=seed
-    )
-    # Safe sums are exact up to the margins taken off the clip; fast ones add up float32 rounding.
-    assert shift <= (clip if construction == "safe" else clip * (1 + 1e-4))
-
-
-@pytest.mark.parametrize("construction", ["safe", "fast"])
-def test_the_bound_is_reached_and_a_missing_clip_breaks_it(
-    construction: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = {"count": 9, "index": 4, "scale": 30.0, "clip": 1.0, "seed": 1}
-    assert 0.999 <= shift_of_one_example(construction, **case) <= 1.0001
-    monkeypatch.setattr(
-        dpsgd, "clip_factors", lambda squared, clip, valid=None, **_: torch.ones_like(squared)
-    )
-    assert shift_of_one_example(construction, **case) > 2
-
-
-@pytest.mark.parametrize("bad", [torch.inf, torch.nan])
-def test_an_example_without_a_finite_gradient_counts_for_nothing(bad: float) -> None:
-    mlp = make_mlp()
-    private = make_step(mlp)
-    inputs, labels = make_batch(6)
-    clean = private.clipped_sum(*forward(mlp, inputs[:, 1:], labels[:, 1:]))
-    inputs[0, 0, 3] = bad
-    torch.testing.assert_close(private.clipped_sum(*forward(mlp, inputs, labels)), clean)
-
-
-def test_padding_counts_for_nothing() -> None:
-    mlp = make_mlp()
-    private = make_step(mlp)
-    inputs, labels = make_batch(6)
-    valid = torch.tensor([[True, True, True, True, False, False]])
-    padded = private.clipped_sum(*forward(mlp, inputs, labels), valid)
-    exact = private.clipped_sum(*forward(mlp, inputs[:, :4], labels[:, :4]))
-    torch.testing.assert_close(padded, exact)
-
-
 # Noise
 
 
 def check_noise(kind: type[PrivateStep], construction: str) -> None:
-    """Empty batches only, so that every movement is noise: scale, fresh per step and per replica."""
+    """Empty batches only, so every movement is noise: its scale, and fresh each time."""
     replicas, steps, clip, multiplier, expected = 2, 40, 0.5, 3.0, 8.0
     mlp = make_mlp(replicas, [200, 16, 5])
     private = make_step(
@@ -369,7 +223,7 @@ class SameNoiseEveryReplica(PrivateStep):
 
 
 @pytest.mark.parametrize("construction", ["safe", "fast"])
-def test_the_noise_has_its_scale_even_on_empty_batches_and_is_never_reused(
+def test_the_noise_has_its_scale_on_empty_batches_and_is_never_reused(
     construction: str,
 ) -> None:
     check_noise(PrivateStep, construction)
@@ -436,54 +290,6 @@ def test_a_replica_trains_the_same_alone_and_beside_others() -> None:
 # Refusals
 
 
-def test_batch_norm_is_refused_with_the_reason_and_the_fix() -> None:
-    for module in (ReplicaMLP(1, SIZES, batch_norm=True), nn.BatchNorm1d(3)):
-        with pytest.raises(PrivacyError, match=r"mixes the examples.*Set batch_norm=False"):
-            check_clippable(module)
-    with pytest.raises(PrivacyError, match="`ReplicaBatchNorm` mixes"):
-        make_step(nn.Sequential(ReplicaLinear(1, 3, 3), ReplicaBatchNorm(1, 3)))
-
-
-@pytest.mark.parametrize(
-    "module", [nn.Linear(3, 2), nn.LayerNorm(4), nn.MultiheadAttention(4, 1), nn.PReLU()]
-)
-def test_parameters_that_nobody_records_are_refused(module: nn.Module) -> None:
-    with pytest.raises(PrivacyError, match=r"does not report.*Use ReplicaLinear"):
-        check_clippable(module)
-    for value in module.parameters():
-        value.requires_grad_(False)
-    check_clippable(module)
-
-
-def test_dropout_and_activations_are_fine() -> None:
-    check_clippable(ReplicaMLP(2, SIZES, dropout=0.5, activation="gelu"))
-
-
-def test_a_layer_that_runs_twice_is_refused() -> None:
-    layer = ReplicaLinear(1, 4, 4)
-    with pytest.raises(PrivacyError, match=r"ran twice.*Apply it once"), record_linears():
-        layer(layer(torch.ones(1, 2, 4)))
-
-
-class CentresTheBatch(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = ReplicaLinear(1, 20, 5)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        scores = self.linear(inputs)
-        return scores - scores.mean(1, keepdim=True)
-
-
-def test_examples_that_interact_inside_forward_are_refused_and_nothing_moves() -> None:
-    module = CentresTheBatch()
-    private = make_step(module)
-    before = private.flat.values.clone()
-    with pytest.raises(PrivacyError, match="depends on other examples"):
-        private.step(*forward(module, *make_batch(4)))
-    assert bool((private.flat.values == before).all())
-
-
 def test_wrong_shapes_sources_and_tapes_are_refused() -> None:
     mlp = make_mlp()
     private = make_step(mlp)
@@ -508,51 +314,33 @@ def test_wrong_shapes_sources_and_tapes_are_refused() -> None:
             PrivateStep(flat, optimiser, noise=make_sources(2), **{**rest, **wrong})
 
 
-# Optimisers
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "options"),
-    [
-        (FlatAdam, torch.optim.Adam, {}),
-        (FlatAdam, torch.optim.Adam, {"weight_decay": 0.1}),
-        (FlatAdam, torch.optim.AdamW, {"weight_decay": 0.1, "decoupled": True}),
-        (FlatSGD, torch.optim.SGD, {}),
-        (FlatSGD, torch.optim.SGD, {"weight_decay": 0.1, "momentum": 0.9}),
-    ],
-)
-def test_flat_optimisers_are_those_of_torch(ours, theirs, options: dict[str, object]) -> None:
-    rng = torch.Generator().manual_seed(0)
-    values = torch.randn(2, 50, generator=rng)
-    twin = nn.Parameter(values.clone())
-    mine = ours(values, learning_rate=0.02, **options)
-    other = theirs([twin], lr=0.02, **{k: v for k, v in options.items() if k != "decoupled"})
-    for _ in range(30):
-        gradient = torch.randn(2, 50, generator=rng)
-        mine.step(gradient.clone())
-        twin.grad = gradient
-        other.step()
-    torch.testing.assert_close(values, twin.detach(), rtol=1e-5, atol=1e-6)
-
-
-def test_flat_parameters_are_the_modules_own() -> None:
-    mlp = make_mlp(2)
-    inputs = torch.ones(2, 3, SIZES[0])
-    before = mlp(inputs)
-    flat = FlatParameters(mlp)
-    torch.testing.assert_close(mlp(inputs), before)
-    flat.values.zero_()
-    assert not bool(mlp(inputs).any())
-    with pytest.raises(InputError, match="replica axis"):
-        FlatParameters(nn.Linear(3, 2))
-
-
-def test_the_plain_gradient_is_that_of_autograd() -> None:
-    mlp = make_mlp(2)
-    flat = FlatParameters(mlp)
-    inputs, labels = make_batch(6)
-    losses = cross_entropy(mlp(inputs.expand(2, -1, -1)), labels)
-    found = flat.gradient(losses)
-    cross_entropy(mlp(inputs.expand(2, -1, -1)), labels).sum().backward()
-    expected = torch.cat([value.grad.reshape(2, -1) for value in flat.parameters], dim=1)
-    torch.testing.assert_close(found, expected)
+@pytest.mark.gpu
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_steps_on_a_gpu_are_those_on_the_cpu(is_sparse: bool) -> None:
+    """Safe noise is drawn on the CPU, so whole trainings can be compared, to rounding."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    results = []
+    for device in ("cpu", "cuda"):
+        mlp = make_mlp(3).to(device)
+        flat = FlatParameters(mlp)
+        sources = make_sources(3, "safe")
+        private = PrivateStep(
+            flat,
+            FlatAdam(flat.values),
+            clip=1.0,
+            noise_multiplier=1.0,
+            expected_batch=16,
+            noise=sources,
+            phase="test",
+        )
+        inputs, labels = (part[0] for part in make_batch(100))
+        rows = SparseRows.from_scipy(sp.csr_array((inputs * (inputs > 1)).numpy()), device=device)
+        keys = [source.key for source in sources]
+        for batch in PoissonBatches(plan_steps(100, 16, 2), keys, phase="test", device=device):
+            chosen: object = rows.select(batch.positions)
+            if not is_sparse:
+                chosen = inputs.to(device)[batch.positions]
+            private.step(*forward(mlp, chosen, labels.to(device)[batch.positions]), batch.valid)
+        results.append(flat.values.cpu())
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)

@@ -138,7 +138,7 @@ def test_positions_can_name_each_replicas_own_examples() -> None:
     keys = [NoiseKey.insecure(0), NoiseKey.insecure(1)]
     for batch in PoissonBatches(schedule, keys, phase="p", members=members):
         assert bool((batch.positions // 10 == torch.tensor([[1], [2]])).all())
-    with pytest.raises(InputError, match="`members` must list 4 examples. Got 3."):
+    with pytest.raises(InputError, match=r"`members` must list 4 examples\. Got 3\."):
         PoissonBatches(schedule, keys, phase="p", members=members[:, :3])
 
 

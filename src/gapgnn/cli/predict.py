@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gapgnn.graph.graph import Graph
+    from gapgnn.methods.base import NodeClassifier
+
 EXAMPLES = """\
 examples:
   gapgnn predict --model model --out labels.csv
@@ -53,8 +56,10 @@ def execute(args: argparse.Namespace) -> int:
     _check_target(args.out)
     model = load_model(args.model, device=args.device, ledger=args.ledger)
     graph = None
-    if args.dataset is not None or args.edges is not None or args.nodes is not None:
+    if any(getattr(args, option) is not None for option in DATA_OPTIONS):
         graph = load_graph(args, seed=0, quiet=args.json, needs_label=False)
+        _check_model_folder(args.model, model, graph)
+        _mention_columns(model, graph)
     before = set(model.releases_.hops)
     probabilities = model.predict_proba(graph)
     model.save_releases(args.model)
@@ -64,11 +69,14 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         emit_json({"out": str(args.out), "nodes": len(ids), "new_releases": paid})
     else:
-        charged = "one new graph was charged" if paid else "no budget was spent"
-        console(to_stderr=False).print(f"{len(ids):,} labels written to {args.out}; {charged}")
+        free = not paid or model.level == "none"
+        charged = "no budget was spent" if free else "one new graph was charged"
+        line = f"{len(ids):,} labels written to {args.out}; {charged}"
+        console(to_stderr=False).print(line, markup=False, soft_wrap=True)
     return 0
 
 
+DATA_OPTIONS = ("dataset", "edges", "nodes", "label", "features", "drop", "directed", "dangling")
 WRITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".feather": ""}
 
 
@@ -80,6 +88,30 @@ def _check_target(path: Path) -> None:
         raise InputError(f"`out` must be a file in an existing folder. Got {str(path)!r}.")
     if not os.access(path.resolve().parent, os.W_OK):
         raise InputError(f"`out` must be writable. Got {str(path)!r}.")
+
+
+def _check_model_folder(folder: Path, model: NodeClassifier, graph: Graph) -> None:
+    """Refuse a model folder that could not keep what another graph will have paid for."""
+    from gapgnn.privacy.ledger import Ledger
+
+    releases = model.releases_
+    if not releases.hops or model.level == "none" or os.access(folder, os.W_OK):
+        return
+    if releases.find(graph, Ledger(model.ledger)) is None:
+        raise InputError(
+            f"`model` must be writable to keep the hops of another graph. Got {str(folder)!r}."
+        )
+
+
+def _mention_columns(model: NodeClassifier, graph: Graph) -> None:
+    """Say on stderr which columns of the tables the model does not use, and which it misses."""
+    if model.feature_names_ is None or graph.feature_names is None:
+        return
+    known, given = set(model.feature_names_), set(graph.feature_names)
+    for text, names in (("left out", given - known), ("missing, taken as 0", known - given)):
+        if names:
+            line = f"{len(names)} feature columns {text}, such as {min(names)!r}"
+            console(to_stderr=True).print(line, markup=False, soft_wrap=True)
 
 
 def _write_table(

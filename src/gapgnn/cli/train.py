@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gapgnn.cli.data import add_data_options, load_graph
 from gapgnn.cli.options import add_estimator_options, estimator_options
 from gapgnn.cli.output import console, emit_json
+from gapgnn.errors import BudgetExceededError
 from gapgnn.methods.registry import METHODS, method_class
 
 if TYPE_CHECKING:
@@ -45,8 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "--compare",
             action=argparse.BooleanOptionalAction,
             default=None,
-            help="also train two references: features only, and without privacy; the latter is not "
-            "covered by the guarantee (default: on for the built-in graph, off otherwise)",
+            help="also train two references: features only, which at node level is charged too, "
+            "and without privacy, which the guarantee does not cover (default: on for the built-in "
+            "graph, off otherwise)",
         )
 
 
@@ -85,14 +87,24 @@ def _wants_references(args: argparse.Namespace) -> bool:
 def _references(
     estimator: NodeClassifier, graph: Graph, callback: Callback
 ) -> list[tuple[str, NodeClassifier]]:
-    """Train features only at the same level, and the same method without privacy."""
+    """Train features only at the same level, and the same method without privacy.
+
+    At node level the features-only model is charged like any other.
+    """
     from gapgnn.methods.mlp import MLP
 
-    shared = {key: getattr(estimator, key) for key in ("epsilon", "delta", "repeats", "split")}
-    shared |= {key: getattr(estimator, key) for key in ("seed", "device", "ledger", "noise")}
+    shared = {
+        key: value
+        for key, value in estimator.get_params().items()
+        if key in ("level", "relation", "epsilon", "delta", "repeats", "split", "seed")
+        or key in ("device", "ledger", "noise", "insecure_noise_seed")
+    }
     rows: list[tuple[str, NodeClassifier]] = []
-    mlp = MLP(**shared, level=estimator.level)  # type: ignore[arg-type]
-    rows.append(("features only (MLP)", mlp.fit(graph, callback=callback)))
+    try:
+        rows.append(("features only (MLP)", MLP(**shared).fit(graph, callback=callback)))
+    except BudgetExceededError as error:
+        # The result itself is paid for and must be shown; at node level this reference has a price.
+        console(to_stderr=True).print(f"No features-only reference: {error}", markup=False)
     if estimator.level != "none":
         free = type(estimator)(**{**estimator.get_params(), "level": "none", "relation": "auto"})
         rows.append(("without privacy", free.fit(graph, callback=callback)))
@@ -138,13 +150,15 @@ def _print_table(
     references: list[tuple[str, NodeClassifier]],
     saved: Path | None,
 ) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from gapgnn.evaluation.metrics import bootstrap_interval
     from gapgnn.privacy.card import guarantee_sentence
 
     out = console(to_stderr=False)
-    table = Table(title=f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_arcs:,} arcs")
+    title = f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_arcs:,} arcs"
+    table = Table(title=escape(title))
     for column in ("", "test accuracy", "epsilon", "delta"):
         table.add_column(column)
     for name, model in [
@@ -163,8 +177,8 @@ def _print_table(
     out.print(table)
     out.print(guarantee_sentence(estimator.card_))
     for warning in estimator.card_.warnings:
-        out.print(f"Note: {warning}")
+        out.print(f"Note: {warning}", markup=False)
     if estimator.level == "node":
         out.print("Note: the accuracies are computed from private labels, for the curator only.")
     if saved is not None:
-        out.print(f"Saved to {saved}")
+        out.print(f"Saved to {saved}", markup=False, soft_wrap=True)

@@ -60,6 +60,7 @@ def from_scipy(
     directed: bool | None = None,
     dangling: Mapping[Any, ArrayLike] | None = None,
     label_names: tuple[str, ...] | None = None,
+    feature_names: tuple[str, ...] | None = None,
     name: str = "graph",
     self_loops: SelfLoops = "drop",
 ) -> Graph:
@@ -92,6 +93,7 @@ def from_scipy(
         ids=ids,
         dangling=dangling,
         label_names=label_names,
+        feature_names=feature_names,
         name=name,
         self_loops=self_loops,
     )
@@ -116,6 +118,7 @@ def to_scipy(graph: Graph) -> dict[str, Any]:
         "directed": graph.is_directed,
         "dangling": graph.dangling_lists(),
         "label_names": graph.label_names,
+        "feature_names": graph.feature_names,
         "name": graph.name,
         "self_loops": "keep" if graph.num_self_loops else "drop",
     }

@@ -57,6 +57,8 @@ class Graph:
             contribute nothing but keep their slot when an out-list is cut (privacy page,
             section 1).
         label_names: the outside name of each class, in the order of ``labels``.
+        feature_names: the outside name of each feature column, where known; not part of the
+            content.
         name: a human-readable name, not part of the content.
     """
 
@@ -73,6 +75,7 @@ class Graph:
     dangling_targets: NDArray[Any] | None = None
     label_names: tuple[str, ...] | None = None
     name: str = field(default="graph")
+    feature_names: tuple[str, ...] | None = None
 
     @classmethod
     def from_arcs(
@@ -90,6 +93,7 @@ class Graph:
         directed: bool | None = False,
         dangling: Mapping[Any, ArrayLike] | None = None,
         label_names: tuple[str, ...] | None = None,
+        feature_names: tuple[str, ...] | None = None,
         name: str = "graph",
         self_loops: SelfLoops = "drop",
     ) -> Graph:
@@ -113,6 +117,7 @@ class Graph:
                 its reverse.
             dangling: for a node's position, the outside names it lists that have no record.
             label_names: outside name of each class.
+            feature_names: outside name of each feature column.
             name: for people.
             self_loops: ``"drop"`` or ``"keep"`` arcs from a node to itself.
 
@@ -143,6 +148,7 @@ class Graph:
             dangling_indptr=dangling_indptr,
             dangling_targets=dangling_targets,
             label_names=label_names,
+            feature_names=feature_names,
             name=name,
         )
 
@@ -154,8 +160,9 @@ class Graph:
         for mask in MASKS:
             parts[mask] = as_mask(mask, parts[mask])
         parts["ids"] = as_names("ids", parts["ids"])
-        if parts.get("label_names") is not None:
-            parts["label_names"] = tuple(str(label) for label in parts["label_names"])
+        for key in ("label_names", "feature_names"):
+            if parts.get(key) is not None:
+                parts[key] = tuple(str(name) for name in parts[key])
         if parts.get("dangling_targets") is not None and not len(parts["dangling_targets"]):
             parts["dangling_indptr"] = parts["dangling_targets"] = None
         for key in ("indptr", "indices", "dangling_indptr", "dangling_targets"):
@@ -183,6 +190,11 @@ class Graph:
             raise DataError(
                 f"`label_names` must name every class. Got {len(self.label_names)} names for class "
                 f"{highest}."
+            )
+        if self.feature_names is not None and len(self.feature_names) != self.num_features:
+            raise DataError(
+                f"`feature_names` must name every feature column ({self.num_features}). "
+                f"Got {len(self.feature_names)} names."
             )
         if not increases(self.ids):
             repeated = n - len(np.unique(self.ids))

@@ -55,6 +55,7 @@ def from_networkx(
         labels=np.array([node.get("y", -1) for node in nodes]),
         ids=keys,
         label_names=graph.graph.get("label_names"),
+        feature_names=graph.graph.get("feature_names"),
         name=graph.graph.get("name") or "graph",
         dangling={i: node["dangling"] for i, node in enumerate(nodes) if "dangling" in node},
         self_loops=self_loops or graph.graph.get("self_loops", "drop"),
@@ -76,6 +77,8 @@ def to_networkx(graph: Graph) -> networkx.Graph:
     result.graph.update(name=graph.name, num_features=graph.num_features)
     if graph.label_names is not None:
         result.graph["label_names"] = graph.label_names
+    if graph.feature_names is not None:
+        result.graph["feature_names"] = graph.feature_names
     if graph.num_self_loops:
         result.graph["self_loops"] = "keep"
     keys = graph.ids.tolist()

@@ -50,6 +50,7 @@ def from_pyg(
         labels=parts.pop("y"),
         ids=note.get("ids"),
         label_names=note.get("label_names"),
+        feature_names=note.get("feature_names"),
         name=note.get("name", "graph"),
         dangling=note.get("dangling"),
         self_loops=self_loops or note.get("self_loops", "drop"),
@@ -87,6 +88,8 @@ def to_pyg(graph: Graph) -> Data:
     )
     if graph.label_names is not None:
         data.label_names = list(graph.label_names)
+    if graph.feature_names is not None:
+        data.feature_names = list(graph.feature_names)
     if graph.num_dangling:
         lists = graph.dangling_lists()
         data.dangling = {node: names.tolist() for node, names in lists.items()}

@@ -133,6 +133,7 @@ def read_tables(
         directed=directed,
         dangling=arcs.dangling,
         label_names=class_names,
+        feature_names=feature_names or None,
         name=node_table.path.stem,
     )
     loops = int((arcs.sources == arcs.targets).sum())

@@ -1,4 +1,4 @@
-"""Class filter, splits and self-loops. Each returns a new graph and leaves the old one alone.
+"""Class filter, splits, self-loops, feature columns: each returns a new graph, the old one stays.
 
 What a transform reads decides what it costs (privacy page, section 2): the class filter and the
 splits read labels only, which is free at edge level and part of the declared, public protocol at
@@ -7,9 +7,11 @@ node level. The seed of a split is experiment randomness, not noise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from gapgnn.errors import DataError, InputError, check_integer, check_number
@@ -137,6 +139,7 @@ def induced(graph: Graph, keep: ArrayLike, *, dangle: bool = False) -> Graph:
         dangling_indptr=starts,
         dangling_targets=names,
         label_names=graph.label_names,
+        feature_names=graph.feature_names,
         name=graph.name,
         **changes,
     )
@@ -220,3 +223,42 @@ def add_self_loops(graph: Graph) -> Graph:
     loops = (np.arange(graph.num_nodes + 1), np.arange(graph.num_nodes, dtype=graph.indices.dtype))
     indptr, indices = csr.union((graph.indptr, graph.indices), loops)
     return graph._replace(indptr=indptr, indices=indices)
+
+
+def align_features(graph: Graph, names: Sequence[str]) -> Graph:
+    """Return the graph with exactly the feature columns ``names``, matched by name.
+
+    Columns of other names are left out, and a name the graph lacks becomes a column of 0: what a
+    one-hot category is that nobody here has. It is a view of the same data set for a model that
+    knows these columns, so it keeps the fingerprint, which is what a privacy budget belongs to.
+
+    >>> import numpy as np
+    >>> graph = Graph.from_arcs(
+    ...     [0], [1], num_nodes=2, features=[[1, 2], [3, 4]], feature_names=("age", "size")
+    ... )
+    >>> align_features(graph, ("size", "city=Rome")).features.tolist()
+    [[2.0, 0.0], [4.0, 0.0]]
+    """
+    wanted = tuple(names)
+    known = graph.feature_names
+    if known is None:
+        raise InputError("`graph` must have feature names to be aligned by. Got none.")
+    if known == wanted:
+        return graph
+    for what, given in (("names", wanted), ("feature_names", known)):
+        if len(set(given)) < len(given):
+            raise InputError(f"`{what}` must differ to be aligned by. Got a repeated one.")
+    place = {name: column for column, name in enumerate(wanted)}
+    pairs = [(column, place[name]) for column, name in enumerate(known) if name in place]
+    if not pairs:
+        raise InputError(
+            f"The graph must share a feature with the {len(wanted)} the model knows, such as "
+            f"{wanted[0]!r}. Got {len(known)} others, such as {known[0]!r}."
+        )
+    old, new = np.transpose(pairs)
+    ones = np.ones(len(pairs), dtype=np.float32)
+    # Each column has at most one source, so the product moves values and rounds nothing.
+    moves = sp.csr_array((ones, (old, new)), shape=(len(known), len(wanted)))
+    aligned = graph._replace(features=graph.features @ moves, feature_names=wanted)
+    aligned.__dict__["fingerprint"] = graph.fingerprint
+    return aligned

@@ -26,6 +26,7 @@ from gapgnn.errors import DataError, InputError, PrivacyError, check_choice, che
 from gapgnn.graph.checks import check_trainable
 from gapgnn.graph.convert import as_graph
 from gapgnn.graph.graph import Graph
+from gapgnn.graph.transforms import align_features
 from gapgnn.methods.folder import add_hops, load_folder, save_folder
 from gapgnn.methods.guarantee import Guarantee
 from gapgnn.methods.releases import Releases
@@ -155,11 +156,14 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
         self._build(1, graph.num_features, graph.num_classes)
         self._recipe(int(graph.train_mask.sum()))
         charge = self._charge(guarantee, [graph.fingerprint], graph.name, purpose="fit")
+        # Unfitted until the end: an interrupted fit must not keep an earlier fit's card.
+        self.__dict__.pop("card_", None)
         self.releases_ = Releases()
         self.num_features_ = graph.num_features
         self.num_classes_ = graph.num_classes
         self.classes_ = np.arange(graph.num_classes)
         self.label_names_ = graph.label_names
+        self.feature_names_ = graph.feature_names
         self.device_ = str(run.device)
         self.noise_multiplier_ = guarantee.noise_multiplier
         scores = self._train(run, charge)
@@ -177,10 +181,14 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
 
         For the training graph the cached noisy hops answer and no budget is spent; it may be left
         out except at node level. For another graph (the inductive setting) see the method's own
-        notes: it has its own price.
+        notes: it has its own price. Where both the model and the graph know the names of their
+        features, columns are matched by name: those the model does not know are left out and those
+        the graph lacks are 0.
         """
         self._check_fitted()
         graph = None if graph is None else as_graph(graph)
+        if graph is not None and None not in (self.feature_names_, graph.feature_names):
+            graph = align_features(graph, self.feature_names_)
         if graph is not None and graph.num_features != self.num_features_:
             raise InputError(
                 f"The graph must have the {self.num_features_} features the model was trained on. "
@@ -224,6 +232,10 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
                 "`batch_norm` mixes the nodes of a batch, so one person's gradient cannot be "
                 "clipped at level node. Set batch_norm to auto or false."
             )
+        if self.batch_size == 1 and self._uses_batch_norm():
+            raise InputError(
+                "`batch_size` must be at least 2 with batch norm. Got 1. Set batch_norm to false."
+            )
 
     def _uses_batch_norm(self) -> bool:
         return self.level != "node" if self.batch_norm == "auto" else bool(self.batch_norm)
@@ -257,6 +269,11 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
         if not hasattr(self, "card_"):
             raise NotFittedError(
                 f"This {type(self).__name__} is not fitted yet. Call `fit` or `load` first."
+            )
+        if self.level != self.card_.level:
+            raise PrivacyError(
+                f"`level` must be {self.card_.level}, at which the model was fitted. "
+                f"Got {self.level!r}. Fit again at the new level."
             )
 
     def _noise_keys(self) -> list[NoiseKey]:
@@ -311,7 +328,12 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
     def save(self, folder: str | Path) -> None:
         """Write the model to a new folder: weights, configuration, card, released hops."""
         self._check_fitted()
-        params = {k: v for k, v in self.get_params().items() if k not in ("ledger", "device")}
+        params = {
+            # JSON has no infinity, which epsilon may be at level none.
+            k: str(v) if isinstance(v, float) and not math.isfinite(v) else v
+            for k, v in self.get_params().items()
+            if k not in ("ledger", "device")
+        }
         save_folder(
             Path(folder),
             config={
@@ -320,6 +342,7 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
                 "num_features": self.num_features_,
                 "num_classes": self.num_classes_,
                 "label_names": self.label_names_,
+                "feature_names": self.feature_names_,
                 "noise_multiplier": self.noise_multiplier_,
                 "releases": list(self.releases_.hops),
             },
@@ -333,7 +356,12 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
         )
 
     def save_releases(self, folder: str | Path) -> None:
-        """Add what was released since saving to the model's folder: it is never drawn again."""
+        """Add what was released since saving to the model's folder: it is never drawn again.
+
+        At level none nothing was paid for, so nothing needs to be kept.
+        """
+        if self.level == "none":
+            return
         for release, released in self.releases_.hops.items():
             if release not in load_folder(Path(folder)).hops:
                 add_hops(Path(folder), released)
@@ -354,14 +382,17 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
                 f"Got {config.get('method')!r}."
             )
         try:
-            params = {
+            params: dict[str, Any] = {
                 k: tuple(v) if isinstance(v, list) else v for k, v in config["params"].items()
             }
+            params["epsilon"] = float(params["epsilon"])
             model = cls(**params, **overrides)
             model.num_features_ = int(config["num_features"])
             model.num_classes_ = int(config["num_classes"])
             names = config["label_names"]
             model.label_names_ = None if names is None else tuple(names)
+            names = config["feature_names"]
+            model.feature_names_ = None if names is None else tuple(names)
             model.noise_multiplier_ = config["noise_multiplier"]
             model.modules_ = model._build(1, model.num_features_, model.num_classes_)
             for name, module in model.modules_.items():
@@ -371,7 +402,7 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
                 }
                 module.load_state_dict(state)
                 module.eval()
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise DataError(
                 f"the model folder {str(folder)!r} is damaged: {str(error).splitlines()[0]}"
             ) from None

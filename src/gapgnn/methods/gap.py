@@ -277,7 +277,9 @@ class GAP(NodeClassifier):
         if graph is None:
             released: ReleasedHops | None = self.releases_.training()
         else:
-            released = self.releases_.find(graph, Ledger(self.ledger))
+            # Without a price there is no charge to know a graph by, and reading it again is free.
+            by_ids = self.level != "none"
+            released = self.releases_.find(graph, Ledger(self.ledger), by_ids=by_ids)
         if released is None:
             assert graph is not None
             released = self._release_for_prediction(graph, device)

@@ -119,10 +119,11 @@ class Guarantee:
         )
 
     def rdp_epsilon(self) -> float | None:
-        """Return the price of the same events under Renyi accounting, for comparison."""
+        """Return the price of the same events under Renyi accounting, None where it has none."""
         if not self.events:
             return None
-        return accountant_named("rdp").epsilon(self.events, self.delta, relation=self.relation)
+        price = accountant_named("rdp").epsilon(self.events, self.delta, relation=self.relation)
+        return price if math.isfinite(price) else None
 
     def undirected_epsilon(self) -> float | None:
         """Return what the same noise costs for a whole edge, where one arc is promised."""

@@ -58,9 +58,7 @@ class Releases:
         """Return the training graph's release."""
         return next(iter(self.hops.values()))
 
-    def find(
-        self, graph: Graph, ledger: Ledger, *, by_ids: bool = True
-    ) -> ReleasedHops | None:
+    def find(self, graph: Graph, ledger: Ledger, *, by_ids: bool = True) -> ReleasedHops | None:
         """Return what was released on this very graph, or None if it is another one.
 
         In the process that released it, and wherever the ledger that was charged is at hand, the

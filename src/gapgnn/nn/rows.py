@@ -66,12 +66,11 @@ class SparseRows:
         """Return each replica's own rows, for positions ``(R, B)``."""
         replicas, count = positions.shape
         flat = positions.reshape(-1)
-        owner = torch.arange(replicas, dtype=torch.int32, device=self.device) * self.shape[1]
         if self._padded is not None:
             columns, values = (table.index_select(0, flat) for table in self._padded)
             width = columns.shape[1]
             if replicas > 1:
-                columns.view(replicas, -1).add_(owner.unsqueeze(-1))
+                columns.view(replicas, -1).add_(self._owners(replicas).unsqueeze(-1))
             pointers = torch.arange(
                 0, replicas * count * width + 1, width, dtype=torch.int32, device=self.device
             )
@@ -81,12 +80,18 @@ class SparseRows:
             ends = counts.cumsum(0)
             source = torch.repeat_interleave(starts[flat] - ends + counts, counts)
             source += torch.arange(source.numel(), device=self.device)
-            offsets = torch.repeat_interleave(owner.repeat_interleave(count), counts)
+            offsets = torch.repeat_interleave(
+                self._owners(replicas).repeat_interleave(count), counts
+            )
             columns = self._csr.col_indices()[source] + offsets
             values = self._csr.values()[source]
             pointers = torch.nn.functional.pad(ends, (1, 0)).int()
         shape = (replicas, count, self.shape[1])
         return BatchRows(pointers, columns.view(-1), values.view(-1), shape, self, flat)
+
+    def _owners(self, replicas: int) -> Tensor:
+        """Return the first column of each replica's block."""
+        return torch.arange(replicas, dtype=torch.int32, device=self.device) * self.shape[1]
 
     def matmul(self, weight: Tensor) -> Tensor:
         """Return ``rows @ weight`` for each replica: ``(R, in, out)`` to ``(R, N, out)``."""

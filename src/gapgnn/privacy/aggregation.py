@@ -177,13 +177,15 @@ class PrivateAggregation:
                 progress(index, hops)
         return results
 
-    def hop(self, rows: Tensor, index: int) -> Tensor:
-        """Release one hop: unit rows in, unit noisy rows out, in float32.
+    def hop(self, rows: Tensor, index: int, *, normalise: bool = True) -> Tensor:
+        """Release one hop: unit rows in, noisy rows out, in float32.
 
         Args:
             rows: ``(N, d)``, or ``(R, N, d)`` with one block per replica, rows of norm at most 1.
             index: the number of this hop, which names its noise. An index is used once: two
                 releases with the same noise would reveal the difference of what is beneath.
+            normalise: scale the noisy rows to norm 1, as the paper does. Not scaling them releases
+                nothing more: the noisy sum is what was paid for, and scaling is post-processing.
         """
         batch = self._checked_batch(rows)
         check_integer("index", index, at_least=1)
@@ -200,7 +202,7 @@ class PrivateAggregation:
         out = torch.empty(batch.shape, dtype=torch.float32, device=self.device)
         for replica, block in enumerate(batch):
             block = quantise_rows(block) if exact else block.to(torch.float32)
-            release(replica, block.contiguous(), index, out[replica])
+            release(replica, block.contiguous(), index, out[replica], normalise)
         return out.reshape(rows.shape)
 
     def _checked_batch(self, rows: Tensor) -> Tensor:
@@ -246,7 +248,7 @@ class PrivateAggregation:
             self._lists[which] = indptr, indices
         return self._lists[which]
 
-    def _on_cpu(self, replica: int, rows: Tensor, index: int, out: Tensor) -> None:
+    def _on_cpu(self, replica: int, rows: Tensor, index: int, out: Tensor, normalise: bool) -> None:
         """Aggregate, perturb and normalise block by block, so that no full float64 sum is held."""
         indptr, indices = self._in_lists(replica)
         source, values = self._sources[replica], rows.numpy()
@@ -262,12 +264,14 @@ class PrivateAggregation:
             total = torch.from_numpy(sp.csr_array(parts, shape=(count, num_nodes)) @ values)
             if self.level != "none":
                 total += source.gaussian_rows(start, count, width, self.std, "hop", index)
-            out[start : start + count] = row_normalise(total)
+            out[start : start + count] = row_normalise(total) if normalise else total
 
         with ThreadPoolExecutor(min(torch.get_num_threads(), len(starts))) as pool:
             list(pool.map(release, starts.tolist()))
 
-    def _on_device(self, replica: int, rows: Tensor, index: int, out: Tensor) -> None:
+    def _on_device(
+        self, replica: int, rows: Tensor, index: int, out: Tensor, normalise: bool
+    ) -> None:
         """Aggregate on the accelerator in one product; noise still comes from the key."""
         which = self._which_lists(replica)
         if which not in self._matrices or self._matrices[which].dtype != rows.dtype:
@@ -290,4 +294,4 @@ class PrivateAggregation:
             total += self._sources[replica].gaussian_rows(
                 0, count, width, self.std, "hop", index, device=self.device
             )
-        out.copy_(row_normalise(total))
+        out.copy_(row_normalise(total) if normalise else total)

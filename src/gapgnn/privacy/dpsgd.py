@@ -44,7 +44,7 @@ from gapgnn.privacy.noise import NoiseSource, grid_slack
 # The clip factors aim this much lower, so a norm that was rounded down cannot lift a gradient over
 # the clip.
 ROUNDING_MARGIN = 1e-5
-NOISE_AHEAD = 1 << 18
+NOISE_AHEAD = 1 << 16
 
 
 class PrivateStep:
@@ -63,7 +63,8 @@ class PrivateStep:
         noise_multiplier: standard deviation of the noise over ``sensitivity * clip``.
         expected_batch: the divisor, a constant; the size of an actual batch is secret.
         noise: one source per replica, each with its own key.
-        phase: names this training within the run; no two phases share noise.
+        phase: names this training within the run. Use it once per key: the same key and phase draw
+            the same noise again, and no two phases share any.
         sensitivity: how far one record moves the sum, in clips. One where a record is one example
             (also for ``replace``, by the accountant's convention); more if a record touches
             several.
@@ -87,9 +88,7 @@ class PrivateStep:
                 f"`noise` must have one source per replica ({flat.replicas}). Got {len(noise)}."
             )
         if len({source.key for source in noise}) != len(noise):
-            raise PrivacyError(
-                "`noise` must use another key for every replica. Got a repeated one."
-            )
+            raise PrivacyError("`noise` must have its own key per replica. Got a repeated one.")
         if len({source.construction for source in noise}) != 1:
             raise InputError("`noise` must use one construction for all replicas. Got both.")
         self.flat = flat
@@ -109,9 +108,10 @@ class PrivateStep:
                 f"`module` must have fewer parameters for noise on the safe grid. Got {flat.size}."
             )
         self._unit_clip = 1 - ROUNDING_MARGIN - slack
-        # Fast noise comes for several steps per call, since a call costs as much as 4,000 values. How
-        # many may depend on P but not on R: a replica's noise is the same whoever trains beside it.
-        self._ahead = max(1, min(32, NOISE_AHEAD // flat.size))
+        # Fast noise comes for several steps per call, since a call costs as much as 4,000 values;
+        # few enough to stay in cache. How many may depend on P but not on R: a replica's noise is
+        # the same whoever trains beside it.
+        self._ahead = max(1, min(8, NOISE_AHEAD // flat.size))
         self._upcoming = flat.values.new_zeros(0)
         self._saw_examples_apart = False
         self._known = {id(value) for value in flat.parameters}
@@ -173,7 +173,7 @@ class PrivateStep:
             return self.flat.collect(sums)
 
     def _noised(self, total: Tensor) -> Tensor:
-        """Return the sum plus each replica's own noise, which no other step or phase draws again."""
+        """Return the sum plus each replica's own noise, drawn for this step and phase alone."""
         if self._is_safe:
             # A replica's row has shape (1, P): one block of noise, whatever P is.
             rows = [

@@ -135,8 +135,13 @@ def check_clippable(module: nn.Module) -> None:
 
 def output_gradients(tape: Tape, losses: Tensor) -> list[Tensor]:
     """Return the gradient of each example's loss with respect to every recorded output."""
+    if not tape.records:
+        raise PrivacyError(
+            "no linear layer was recorded, so nothing can be clipped. Run the forward pass inside "
+            "`record_linears()`."
+        )
     outputs = [record.outputs for record in tape.records]
-    found = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
+    found = torch.autograd.grad(losses, outputs, torch.ones_like(losses), allow_unused=True)
     return [
         torch.zeros_like(output) if delta is None else delta
         for output, delta in zip(outputs, found, strict=True)
@@ -157,7 +162,7 @@ def check_examples_apart(tape: Tape, losses: Tensor) -> None:
     for delta in found:
         if delta is None:
             continue
-        # Zero times an overflow elsewhere is NaN and proves nothing; a dependence shows as a number.
+        # Zero times an overflow is NaN and proves nothing; a dependence shows as a number.
         others = delta.detach().nan_to_num(0.0, 0.0, 0.0)
         others[:, middle] = 0
         if bool(others.any()):
@@ -170,11 +175,6 @@ def check_examples_apart(tape: Tape, losses: Tensor) -> None:
 
 def squared_norms(tape: Tape, deltas: Sequence[Tensor]) -> Tensor:
     """Return the squared gradient norm of every example, ``(R, B)``, in float64."""
-    if not tape.records:
-        raise PrivacyError(
-            "no linear layer was recorded, so nothing can be clipped. Run the forward pass inside "
-            "`record_linears()`."
-        )
     total = _squared_norm(tape.records[0], deltas[0])
     for record, delta in zip(tape.records[1:], deltas[1:], strict=True):
         total = total + _squared_norm(record, delta)
@@ -194,8 +194,8 @@ def _squared_norm(record: LinearRecord, delta: Tensor) -> Tensor:
             gram = gram + 1
         # A Gram matrix is positive semi-definite; rounding may leave a tiny negative sum.
         return (gram * (delta @ delta.transpose(-1, -2))).sum((-1, -2)).clamp_(min=0)
-    squares = inputs.square().sum(-1) if isinstance(inputs, Tensor) else inputs.squared_norms()
-    slopes = delta.square().sum(-1)
+    squares = (inputs * inputs).sum(-1) if isinstance(inputs, Tensor) else inputs.squared_norms()
+    slopes = (delta * delta).sum(-1)
     return torch.addcmul(slopes, squares, slopes) if with_bias else squares * slopes
 
 

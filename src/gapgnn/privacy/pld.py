@@ -27,6 +27,7 @@ _SHARE_OF_ATOM = 5e-4
 _MOST_POINTS = 100_000
 # Noise so small that its losses need a wider grid than this hides nothing: epsilon is infinite.
 _WIDEST_INTERVAL = 256.0
+_LARGEST_EPSILON = 1e9
 # Share of delta given to each tail that is cut.
 _CUT = 1e-5
 # Rounding of an FFT raised to the n-th power, per step; measured at up to 3e-17, see the tests.
@@ -51,7 +52,7 @@ def pld_epsilon(
     if left <= 0 or interval > _WIDEST_INTERVAL:
         return math.inf
     loss = _compose(merged, interval, relation=relation, cut=left * _CUT)
-    return float(loss.get_epsilon_for_delta(left))
+    return _smallest_epsilon(loss, left)
 
 
 def pld_delta(events: Sequence[Event], epsilon: float, *, relation: str) -> float:
@@ -63,6 +64,26 @@ def pld_delta(events: Sequence[Event], epsilon: float, *, relation: str) -> floa
         return chance
     loss = _compose(merged, interval, relation=relation, cut=1e-16)
     return min(chance, max(0.0, float(loss.get_delta_for_epsilon(epsilon))) + _fft_slack(merged))
+
+
+def _smallest_epsilon(loss: Any, delta: float) -> float:
+    """Invert the curve of a loss distribution (the library's own inverse overflows above 700)."""
+    from scipy.optimize import brentq
+
+    def excess(epsilon: float) -> float:
+        return float(loss.get_delta_for_epsilon(epsilon)) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    upper = 1.0
+    while excess(upper) > 0:
+        upper *= 2
+        if upper > _LARGEST_EPSILON:
+            return math.inf
+    root = float(brentq(excess, 0.0, upper, xtol=1e-12, rtol=1e-10))
+    while excess(root) > 0:
+        root += 1e-9 * root + 1e-12
+    return root
 
 
 def _chance_of_any_effect(merged: Merged) -> float:

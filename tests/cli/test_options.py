@@ -1,0 +1,149 @@
+"""A constructor's parameters are the options: all of them, with help, types and defaults."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from gapgnn.cli import train
+from gapgnn.cli.main import Parser
+from gapgnn.cli.options import (
+    add_estimator_options,
+    config_words,
+    estimator_options,
+    expand_config,
+    parameter_texts,
+)
+from gapgnn.errors import InputError
+from gapgnn.methods.registry import METHODS, method_class
+
+CLASSES = {name: method_class(name) for name in METHODS}
+
+
+def parser_of(method: str) -> Parser:
+    parser = Parser(prog="gapgnn train")
+    add_estimator_options(parser, CLASSES[method])
+    return parser
+
+
+@pytest.mark.parametrize("method", CLASSES)
+def test_every_parameter_is_an_option_with_a_help_text(method):
+    actions = {action.dest: action for action in parser_of(method)._actions}
+    texts = parameter_texts(CLASSES[method])
+    for name in inspect.signature(CLASSES[method]).parameters:
+        assert f"--{name.replace('_', '-')}" in actions[name].option_strings
+        assert len(texts[name]) > 5, name
+        assert actions[name].help.startswith(texts[name].replace("%", "%%"))
+        assert "`" not in texts[name]
+
+
+@pytest.mark.parametrize("method", CLASSES)
+def test_no_help_text_is_about_nothing(method):
+    assert parameter_texts(CLASSES[method]).keys() == set(
+        inspect.signature(CLASSES[method]).parameters
+    )
+
+
+@pytest.mark.parametrize("method", CLASSES)
+def test_the_help_can_be_printed(method, capsys):
+    parser = Parser(prog="gapgnn train")
+    train.configure(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args([method, "--help"])
+    text = capsys.readouterr().out
+    assert "--epsilon" in text
+    assert "(default: " in text
+
+
+@pytest.mark.parametrize("method", CLASSES)
+def test_no_options_give_the_constructors_defaults(method):
+    kind = CLASSES[method]
+    chosen = estimator_options(parser_of(method).parse_args([]), kind)
+    assert chosen == {k: p.default for k, p in inspect.signature(kind).parameters.items()}
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["--epsilon", "0.5"], "epsilon", 0.5),
+        (["--epsilon=3"], "epsilon", 3.0),
+        (["--delta", "auto"], "delta", "auto"),
+        (["--delta", "1e-5"], "delta", 1e-5),
+        (["--hops", "4"], "hops", 4),
+        (["--epochs", "auto"], "epochs", "auto"),
+        (["--epochs", "7"], "epochs", 7),
+        (["--batch-norm", "true"], "batch_norm", True),
+        (["--batch-norm", "false"], "batch_norm", False),
+        (["--batch-norm", "auto"], "batch_norm", "auto"),
+        (["--noise-ratios", "1", "2", "0.5"], "noise_ratios", (1.0, 2.0, 0.5)),
+        (["--insecure-noise-seed", "3"], "insecure_noise_seed", 3),
+        (["--ledger", "7"], "ledger", "7"),
+        (["--level", "node"], "level", "node"),
+    ],
+)
+def test_words_become_values_of_the_parameters_type(words, name, value):
+    chosen = estimator_options(parser_of("gap").parse_args(words), CLASSES["gap"])
+    assert chosen[name] == value
+    assert type(chosen[name]) is type(value)
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(text: str):
+        path = tmp_path / "run.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("epsilon = 0.5", ["--epsilon=0.5"]),
+        ("epsilon = -1", ["--epsilon=-1"]),
+        ("batch_norm = true", ["--batch-norm=true"]),
+        ("batch-norm = 'auto'", ["--batch-norm=auto"]),
+        ("noise_ratios = [1, 2.5, 1]", ["--noise-ratios", "1", "2.5", "1"]),
+        ("ledger = 'my ledger.sqlite'", ["--ledger=my ledger.sqlite"]),
+        ("", []),
+    ],
+)
+def test_a_line_of_a_file_becomes_words(line, words, config):
+    assert config_words(config(line), parser_of("gap")) == words
+
+
+@pytest.mark.parametrize("line", ["epsilon = true", "ledger = true", "hops = false"])
+def test_truth_is_refused_where_it_means_nothing(line, config):
+    with pytest.raises(InputError, match="must not be true or false"):
+        config_words(config(line), parser_of("gap"))
+
+
+def test_a_switch_is_turned_off_by_false(config):
+    parser = Parser(prog="gapgnn train")
+    train.configure(parser)
+    child = parser._subparsers._group_actions[0].choices["gap"]
+    path = config("compare = false\njson = false\ndirected = true\ndrop = ['name', 'mail']\n")
+    assert config_words(path, child) == [
+        "--no-compare",
+        "--directed",
+        "--drop",
+        "name",
+        "--drop",
+        "mail",
+    ]
+
+
+def test_words_of_the_file_stand_before_all_others(config):
+    path = config("epsilon = 8\n")
+    words = expand_config(["--hops", "3", "--config", str(path), "--seed", "1"], parser_of("gap"))
+    assert words == ["--epsilon=8", "--hops", "3", "--seed", "1"]
+
+
+def test_the_readers_messages_name_what_is_wanted():
+    parser = parser_of("gap")
+    with pytest.raises(InputError, match=r"--level: must be one of none, edge, node\. Got 'egde'"):
+        parser.parse_args(["--level", "egde"])
+    with pytest.raises(InputError, match=r"--batch-size: must be one of auto, a whole number"):
+        parser.parse_args(["--batch-size", "half"])

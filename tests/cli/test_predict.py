@@ -1,0 +1,231 @@
+"""`gapgnn predict`: labels from a saved model, by id and by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pyarrow.csv as pcsv
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+from methodgraphs import write_tables
+
+from gapgnn import GAP, MLP, Ledger, load_model, read_tables
+from gapgnn.cli.main import run
+from gapgnn.graph.transforms import random_split
+
+YEARS = {"2004", "2005", "2006"}
+READERS = {
+    ".csv": pcsv.read_csv,
+    ".tsv": lambda path: pcsv.read_csv(path, parse_options=pcsv.ParseOptions(delimiter="\t")),
+    ".parquet": pq.read_table,
+    ".feather": feather.read_table,
+}
+
+
+@pytest.fixture
+def ledger(tmp_path, monkeypatch) -> Ledger:
+    monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
+    return Ledger()
+
+
+@pytest.fixture
+def gapgnn(monkeypatch, capsys):
+    def call(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["gapgnn", *map(str, words)])
+        with pytest.raises(SystemExit) as stopped:
+            run()
+        return (int(stopped.value.code or 0), *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def tables(tmp_path) -> list[str]:
+    return write_tables(tmp_path / "data")
+
+
+@pytest.fixture
+def model(tmp_path, tables, ledger) -> Path:
+    return saved(tmp_path / "model", tables)
+
+
+def saved(folder: Path, tables: list[str], method=GAP, **options) -> Path:
+    read = read_tables(edges=tables[1], nodes=tables[3], label="year")
+    settings = {"level": "edge", "epsilon": 4.0, "epochs": 3, "hidden": 8, **options}
+    method(**settings).fit(random_split(read.graph, seed=0)).save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_every_format_holds_ids_and_label_names(suffix, gapgnn, model, tmp_path, ledger):
+    out = tmp_path / f"labels{suffix}"
+    code, text, err = gapgnn("predict", "--model", model, "--out", out)
+    assert (code, err) == (0, "")
+    assert text == f"120 labels written to {out}; no budget was spent\n"
+    table = READERS[suffix](out)
+    assert table.column_names == ["id", "label", "probability"]
+    assert table["id"].to_pylist() == [f"p{row}" for row in range(120)]
+    assert {str(label) for label in table["label"].to_pylist()} <= YEARS
+    wanted = load_model(model).predict_proba().max(axis=1)
+    assert table["probability"].to_pylist() == pytest.approx(wanted.tolist())
+    assert len(ledger.entries()) == 1
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_json_is_one_object(gapgnn, model, tmp_path):
+    out = tmp_path / "labels.csv"
+    code, text, err = gapgnn("predict", "--model", model, "--out", out, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(text) == {"out": str(out), "nodes": 120, "new_releases": 0}
+
+
+def test_the_training_tables_are_known_and_free(gapgnn, model, tables, tmp_path, ledger):
+    once, again = tmp_path / "once.csv", tmp_path / "again.csv"
+    gapgnn("predict", "--model", model, "--out", once)
+    code, text, _ = gapgnn("predict", "--model", model, "--out", again, *tables)
+    assert code == 0
+    assert "no budget was spent" in text
+    assert once.read_text() == again.read_text()
+    assert len(ledger.entries()) == 1
+
+
+def test_rows_in_another_order_keep_their_labels(gapgnn, model, tables, tmp_path, ledger):
+    once, again = tmp_path / "once.csv", tmp_path / "again.csv"
+    gapgnn("predict", "--model", model, "--out", once)
+    people = Path(tables[3])
+    head, *rows = people.read_text().splitlines()
+    people.write_text("\n".join([head, *rows[::-1]]) + "\n")
+    gapgnn("predict", "--model", model, "--out", again, *tables)
+    assert again.read_text().splitlines()[1].startswith('"p119"')
+    assert sorted(once.read_text().splitlines()) == sorted(again.read_text().splitlines())
+    assert len(ledger.entries()) == 1
+
+
+def test_another_graph_is_charged_once_and_its_hops_are_kept(gapgnn, model, tmp_path, ledger):
+    other = write_tables(tmp_path / "other", first=1000, count=80)
+    outs = [tmp_path / "first.csv", tmp_path / "second.csv"]
+    texts = [gapgnn("predict", "--model", model, "--out", out, *other)[1] for out in outs]
+    assert "one new graph was charged" in texts[0]
+    assert "no budget was spent" in texts[1]
+    assert outs[0].read_text() == outs[1].read_text()
+    assert len(ledger.entries()) == 2
+    assert len(list((model / "hops").glob("*.safetensors"))) == 2
+    assert len(outs[0].read_text().splitlines()) == 81
+
+
+def test_columns_of_other_tables_are_matched_by_name(gapgnn, model, tmp_path, ledger):
+    """The other city has nobody from Oslo but somebody from Kyiv, its columns stand otherwise,
+    and it has one more."""
+    other = write_tables(tmp_path / "other", first=1000, count=80)
+    people = Path(other[3])
+    rows = [line.split(",") for line in people.read_text().replace("Oslo", "Kyiv").splitlines()]
+    lines = [",".join([who, age, "7", city]) for who, city, age, _ in rows]
+    people.write_text("\n".join(["id,age,shoe,city", *lines[1:]]) + "\n")
+    out = tmp_path / "labels.csv"
+    code, _, err = gapgnn("predict", "--model", model, "--out", out, *other[:4])
+    assert code == 0
+    assert err.splitlines() == [
+        "2 feature columns left out, such as 'city=Kyiv'",
+        "1 feature columns missing, taken as 0, such as 'city=Oslo'",
+    ]
+    assert len(out.read_text().splitlines()) == 81
+    read = read_tables(edges=other[1], nodes=other[3], label=None)
+    assert ledger.entries(read.graph.fingerprint)
+
+
+def test_a_features_only_model_gives_a_person_the_same_label_in_another_table(
+    gapgnn, tables, tmp_path, ledger
+):
+    folder = saved(tmp_path / "mlp", tables, MLP)
+    once, again = tmp_path / "once.csv", tmp_path / "again.csv"
+    gapgnn("predict", "--model", folder, "--out", once, *tables)
+    people = Path(tables[3])
+    head, *rows = people.read_text().splitlines()
+    romans = [row for row in rows if ",Rome," in row]
+    people.write_text("\n".join([head, *romans]) + "\n")
+    Path(tables[1]).write_text(f"a,b\n{romans[0].split(',')[0]},{romans[1].split(',')[0]}\n")
+    code, _, err = gapgnn(
+        "predict", "--model", folder, "--out", again, *tables[:4], "--drop", "year"
+    )
+    assert code == 0, err
+    wanted = dict(line.split(",", 1) for line in once.read_text().splitlines())
+    got = dict(line.split(",", 1) for line in again.read_text().splitlines())
+    assert len(got) == len(romans) + 1
+    labels = {who: answer.split(",")[0] for who, answer in wanted.items()}
+    assert all(answer.split(",")[0] == labels[who] for who, answer in got.items())
+
+
+def test_tables_that_share_no_column_are_refused(gapgnn, model, tmp_path, ledger):
+    other = write_tables(tmp_path / "other", first=1000, count=80)
+    people = Path(other[3])
+    people.write_text(people.read_text().replace("id,city,age,year", "id,town,years,class"))
+    out = tmp_path / "labels.csv"
+    code, _, err = gapgnn("predict", "--model", model, "--out", out, *other[:4], "--drop", "class")
+    assert code == 2
+    assert "must share a feature with the 4 the model knows" in err.splitlines()[-1]
+    assert not out.exists()
+    assert len(ledger.entries()) == 1
+
+
+def test_at_node_level_the_data_must_be_given(gapgnn, tables, tmp_path, ledger):
+    folder = saved(tmp_path / "node", tables, level="node", batch_size=30)
+    out = tmp_path / "labels.csv"
+    code, text, err = gapgnn("predict", "--model", folder, "--out", out)
+    assert (code, text) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert "At node level a model keeps no features" in err
+    assert not out.exists()
+    code, text, _ = gapgnn("predict", "--model", folder, "--out", out, *tables)
+    assert code == 0
+    assert "no budget was spent" in text
+    assert len(ledger.entries()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--out", "labels.xlsx"], "`out` must end in .csv, .tsv, .parquet, .feather"),
+        (["--out", "nowhere/labels.csv"], "`out` must be a file in an existing folder"),
+        (["--out", "labels.csv", "--model", "nowhere"], "'nowhere' does not exist"),
+        (["--out", "labels.csv", "--device", "tpu"], "`device`"),
+        (["--out", "labels.csv", "--label", "year"], "`--label` must come with `--edges`"),
+        (["--out", "labels.csv", "--drop", "year"], "`--drop` must come with `--edges`"),
+    ],
+)
+def test_bad_options_are_one_line_and_nothing_is_written(
+    words, complaint, gapgnn, model, tmp_path, monkeypatch, ledger
+):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(os.listdir(tmp_path))
+    code, text, err = gapgnn("predict", "--model", model, *words)
+    assert (code, text) == (2, "")
+    assert complaint in err
+    assert len(err.splitlines()) == 1
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_damaged_model_is_one_line(gapgnn, model, tmp_path):
+    (model / "weights.safetensors").write_bytes(b"nonsense")
+    code, _, err = gapgnn("predict", "--model", model, "--out", tmp_path / "labels.csv")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert "damaged" in err
+
+
+def test_a_folder_that_cannot_keep_what_is_paid_for_is_refused_before_the_charge(
+    gapgnn, model, tables, tmp_path, ledger, monkeypatch
+):
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != model and access(path, mode))
+    out = tmp_path / "labels.csv"
+    other = write_tables(tmp_path / "other", first=1000, count=80)
+    code, _, err = gapgnn("predict", "--model", model, "--out", out, *other)
+    assert code == 2
+    assert "`model` must be writable" in err
+    assert len(ledger.entries()) == 1
+    assert gapgnn("predict", "--model", model, "--out", out, *tables)[0] == 0
