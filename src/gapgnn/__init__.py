@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gapgnn.methods.gap import GAP as GAP
     from gapgnn.methods.mlp import MLP as MLP
     from gapgnn.methods.registry import load_model as load_model
+    from gapgnn.methods.sage import SAGE as SAGE
     from gapgnn.privacy.card import PrivacyCard as PrivacyCard
     from gapgnn.privacy.ledger import Ledger as Ledger
 
@@ -33,6 +34,7 @@ _HOMES = {
     "Ledger": "gapgnn.privacy.ledger",
     "MLP": "gapgnn.methods.mlp",
     "PrivacyCard": "gapgnn.privacy.card",
+    "SAGE": "gapgnn.methods.sage",
     "as_graph": "gapgnn.graph.convert",
     "dataset_names": "gapgnn.graph.datasets",
     "load_dataset": "gapgnn.graph.datasets",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -344,3 +346,29 @@ class TestProgress:
         json.loads(out)
         assert "\x1b" not in out
         assert "encoder" in err
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
+
+
+@pytest.mark.slow
+def test_the_tutorial_tells_the_truth(gapgnn, ledger, tmp_path, monkeypatch):
+    """Every command of the page runs, in order, and answers as the page says but for noise."""
+    page = PAGE.read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0])
+    blocks = re.findall(r"```bash\ngapgnn (.*?)\n```\n(.*?)```\w*\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 6
+    for number, (command, _, shown) in enumerate(blocks):
+        code, out, err = gapgnn(*shlex.split(command))
+        assert code == 0, err
+        wanted, got = (re.sub(r"[\d.,:%\s]+", " ", text) for text in (shown, out + err))
+        if "--json" not in command:
+            assert wanted.strip() == got.strip(), command
+        else:
+            assert json.loads(shown).keys() == json.loads(out).keys()
+        if number == 0:
+            exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], {})
+    code, _, err = gapgnn("train")
+    assert code == 2
+    assert err.strip() in page

@@ -114,6 +114,23 @@ def test_a_layer_over_the_parts_of_an_example_is_clipped_as_one_gradient(exact: 
     torch.testing.assert_close(total.float(), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("scale", [1e2, 1e4, 1e6])
+def test_parts_that_cancel_never_hide_a_gradient(scale: float) -> None:
+    """In float32 the norm of such a gradient comes out anywhere from zero up."""
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        large = torch.randn(1, 1, 16, generator=rng) * scale
+        inputs = torch.stack([large, torch.randn(1, 1, 16, generator=rng) - large], dim=2)
+        delta = torch.randn(1, 1, 1, 8, generator=rng).expand(1, 1, 2, 8)
+        tape = Tape()
+        tape.record(inputs, torch.zeros(1, 1, 2, 8), torch.zeros(1, 16, 8), None)
+        gradient = inputs[0, 0].double().T @ delta[0, 0].double()
+        ratio = float(squared_norms(tape, [delta]).sqrt() / gradient.norm())
+        assert ratio >= 1 - 1e-9
+        if scale <= 1e4:
+            assert ratio < 1 + 1e-3
+
+
 @pytest.mark.parametrize("is_sparse", [False, True])
 def test_rows_shared_by_all_replicas_are_clipped_per_replica(is_sparse: bool) -> None:
     mlp = make_mlp(3)

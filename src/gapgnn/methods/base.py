@@ -135,14 +135,7 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
         self.check()
         graph = as_graph(graph)
         check_trainable(graph)
-        guarantee = Guarantee.resolve(
-            graph,
-            self._template(graph),
-            level=self.level,
-            relation=self.relation,
-            epsilon=self.epsilon,
-            delta=self.delta,
-        )
+        guarantee = self._resolve(graph)
         run = Run(
             graph=graph,
             splits=repeat_splits(graph, repeats=self.repeats, split=self.split, seed=self.seed),
@@ -237,6 +230,17 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
                 "`batch_size` must be at least 2 with batch norm. Got 1. Set batch_norm to false."
             )
 
+    def _resolve(self, graph: Graph) -> Guarantee:
+        """Return what is promised for this graph, calibrated: no private data is released yet."""
+        return Guarantee.resolve(
+            graph,
+            self._template(graph),
+            level=self.level,
+            relation=self.relation,
+            epsilon=self.epsilon,
+            delta=self.delta,
+        )
+
     def _uses_batch_norm(self) -> bool:
         return self.level != "node" if self.batch_norm == "auto" else bool(self.batch_norm)
 
@@ -253,7 +257,9 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
             clip=self.clip,
         )
 
-    def _private(self, run: Run, ratio: float = 1.0) -> PrivateTraining | None:
+    def _private(
+        self, run: Run, ratio: float = 1.0, *, sensitivity: float = 1.0
+    ) -> PrivateTraining | None:
         """Return DP-SGD settings at node level; elsewhere training is free."""
         if self.level != "node":
             return None
@@ -263,6 +269,7 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
             noise_multiplier=run.guarantee.noise_multiplier * ratio,
             keys=run.keys,
             construction=self.noise,
+            sensitivity=sensitivity,
         )
 
     def _check_fitted(self) -> None:

@@ -56,11 +56,7 @@ class Guarantee:
         promise = cls._unpriced(graph, level=level, relation=relation, delta=delta)
         if level == "none" or not template:
             return promise
-        check_number("epsilon", epsilon, above=0, finite=False)
-        if math.isinf(epsilon):
-            raise InputError(
-                f"`epsilon` must be finite at level {level}. Got inf. Use level none instead."
-            )
+        _check_budget(level, epsilon)
         found = calibrate(template, epsilon=epsilon, delta=promise.delta, relation=promise.relation)
         if not 0 < found.noise_multiplier < math.inf:
             raise PrivacyError(
@@ -72,6 +68,32 @@ class Guarantee:
             noise_multiplier=found.noise_multiplier,
             accountant=found.accountant,
             events=tuple(found.events),
+        )
+
+    @classmethod
+    def pure(
+        cls,
+        graph: Graph,
+        events: Sequence[Event],
+        *,
+        level: str,
+        relation: str,
+        epsilon: float,
+        delta: float | str,
+    ) -> Guarantee:
+        """Promise releases that were made to cost ``epsilon`` together and no delta at all.
+
+        ``delta`` is checked and not spent: a pure guarantee holds at delta 0.
+        """
+        promise = cls._unpriced(graph, level=level, relation=relation, delta=delta)
+        _check_budget(level, epsilon)
+        return replace(
+            promise,
+            epsilon=float(epsilon),
+            delta=0.0,
+            delta_is_auto=False,
+            accountant="pure",
+            events=tuple(events),
         )
 
     @classmethod
@@ -120,7 +142,7 @@ class Guarantee:
 
     def rdp_epsilon(self) -> float | None:
         """Return the price of the same events under Renyi accounting, None where it has none."""
-        if not self.events:
+        if not self.events or self.delta == 0:
             return None
         price = accountant_named("rdp").epsilon(self.events, self.delta, relation=self.relation)
         return price if math.isfinite(price) else None
@@ -129,8 +151,19 @@ class Guarantee:
         """Return what the same noise costs for a whole edge, where one arc is promised."""
         if self.relation != "directed" or not self.events:
             return None
+        if self.delta == 0 and self.epsilon is not None:
+            # Two bits, each of which a pure release protects.
+            return 2 * self.epsilon
         # The sensitivity of an edge of two arcs is sqrt(2) times that of one (section 1).
         events = [
             event.scaled(1 / math.sqrt(2)) for event in self.events if hasattr(event, "scaled")
         ]
         return account(events, self.delta, relation="undirected").epsilon
+
+
+def _check_budget(level: str, epsilon: float) -> None:
+    check_number("epsilon", epsilon, above=0, finite=False)
+    if math.isinf(epsilon):
+        raise InputError(
+            f"`epsilon` must be finite at level {level}. Got inf. Use level none instead."
+        )

@@ -13,9 +13,14 @@ if TYPE_CHECKING:
 
 METHODS = {
     "gap": "GAP: noisy multi-hop aggregation, at level none, edge or node",
+    "sage": "SAGE: GraphSAGE, at edge level on randomised edges, at node level by DP-SGD",
     "mlp": "MLP: features only; epsilon 0 at edge level, DP-SGD at node level",
 }
-_CLASSES = {"gap": ("gapgnn.methods.gap", "GAP"), "mlp": ("gapgnn.methods.mlp", "MLP")}
+_CLASSES = {
+    "gap": ("gapgnn.methods.gap", "GAP"),
+    "sage": ("gapgnn.methods.sage", "SAGE"),
+    "mlp": ("gapgnn.methods.mlp", "MLP"),
+}
 
 
 def method_class(name: str) -> type[NodeClassifier]:

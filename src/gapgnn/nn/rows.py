@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from gapgnn.errors import InputError
+from gapgnn.privacy.parts import owned_products
 
-# On a GPU a batch of up to this many entries becomes dense: one batched product beats sparse
-# kernels.
+# On a GPU a batch of up to this many entries (256 MiB) becomes dense, for one batched product.
 DENSE_ENTRIES = 1 << 26
 
 
@@ -137,7 +137,8 @@ class BatchRows:
     On a CPU the forward product is torch's, of block-diagonal CSR, and the transposed one SciPy's.
     For 256 rows of 7 ones in 349 columns and 16 outputs they take 7 and 40 microseconds on one
     core, with ten replicas 40 and 90; dense rows take 57 and 38, with ten replicas 530 and 380, and
-    torch's transposed CSR product 120 and 1200. On a GPU a batch of moderate size is dense.
+    torch's transposed CSR product 120 and 1200. On a GPU a batch of moderate size is dense
+    (not measured yet).
     """
 
     def __init__(
@@ -192,6 +193,31 @@ class BatchRows:
         matrix = sp.csc_array(parts, shape=(replicas * width, replicas * count))
         product = matrix @ delta.detach().reshape(replicas * count, delta.shape[2]).numpy()
         return torch.from_numpy(product).view(replicas, width, -1)
+
+    def owned_products(self, replica: int, delta: Tensor, owners: Tensor, count: int) -> Tensor:
+        """Return ``rows^T delta`` of one replica for each owner: ``(count, in, out)``.
+
+        ``owners`` says which of the ``count`` owners a row belongs to; ``count`` is nobody. Dense
+        rows of a GPU batch go the way of dense inputs.
+        """
+        _, rows, width = self.shape
+        if self._is_dense:
+            return owned_products(self.dense()[replica], delta, owners, count)
+        pointers = self._pointers[replica * rows : (replica + 1) * rows + 1].long()
+        part = slice(int(pointers[0]), int(pointers[-1]))
+        lengths = pointers.diff()
+        starts = torch.repeat_interleave(owners * width, lengths)
+        places = starts + self._columns[part] - replica * width
+        values = self._values[part].to(delta.dtype)
+        if delta.is_cuda:
+            terms = values.unsqueeze(-1) * torch.repeat_interleave(delta, lengths, dim=0)
+            total = delta.new_zeros((count + 1) * width, delta.shape[1])
+            total.index_add_(0, places, terms)
+        else:
+            parts = (values.numpy(), places.numpy(), (pointers - pointers[0]).numpy())
+            matrix = sp.csc_array(parts, shape=((count + 1) * width, rows))
+            total = torch.from_numpy(matrix @ delta.numpy())
+        return total.view(count + 1, width, -1)[:-1]
 
     def dense(self) -> Tensor:
         """Return the batch as a dense ``(R, B, in)`` tensor."""

@@ -74,6 +74,12 @@ STEPS: dict[str, tuple[str, str, str | None]] = {
         "post-processing of what was charged, with labels that are public at this level",
         None,
     ),
+    "perturbed": (
+        "training, batch statistics and predictions along the released edges",
+        "post-processing of what was charged, with features and labels that are public at this "
+        "level; the released edges are never drawn again",
+        None,
+    ),
     "prediction": (
         "predictions for the graph of training",
         "the released hops are kept and used again, never drawn again",

@@ -92,8 +92,9 @@ class Coins:
         half, is_upper = self._halves(count, *path, "tail")
         tail = probability * np.where(is_upper, 1 - half, half)
         low = np.minimum(tail, 1 - tail)
-        with np.errstate(divide="ignore"):
-            return np.where(tail < 0.5, -1.0, 1.0) * scale * np.log(2 * low)
+        sign = np.where(tail < 0.5, -scale, scale)
+        values: NDArray[np.float64] = sign * np.log(2 * low)
+        return values
 
     def _waits(self, expected: float, *path: PathPart) -> Iterator[NDArray[np.float64]]:
         """Yield exponential waiting times of mean 1, block by block, without end."""

@@ -160,7 +160,7 @@ class PrivateStep:
                     "the recorded layers must see the examples of the losses, one row each. "
                     f"Got {tuple(squared.shape)} rows for {tuple(losses.shape)} losses."
                 )
-            # On a GPU, asking would wait for the device; masking always is cheaper there.
+            # On a GPU, asking would wait for the device, so rows are always masked there.
             finite = not squared.is_cuda and math.isfinite(float(squared.sum()))
             factors = clip_factors(squared, self.effective_clip, valid, all_finite=finite)
             factors = factors.div_(self.clip)

@@ -11,7 +11,8 @@ its loss with respect to ``z_i``. Hence, over all layers of a stack::
 One backward pass to the layers' outputs gives every ``d_i``; the clip factors ``c_i`` come in
 afterwards, so there is no second backward pass. A layer applied to ``T`` parts of one example
 (input ``(R, B, T, in)``) has the gradient ``sum_t x_it d_it^T``, whose norm is a sum over Gram
-matrices.
+matrices. Where examples have very different numbers of parts (:func:`parts_of_examples`), their
+gradients are added up instead, one replica at a time: few numbers for the layers that need it.
 
 All this holds only if examples do not interact: :func:`check_clippable` and
 :func:`check_examples_apart` refuse what breaks it. Relation ``add-remove`` (one example),
@@ -30,6 +31,10 @@ import torch
 from torch import Tensor, nn
 
 from gapgnn.errors import PrivacyError
+from gapgnn.privacy.parts import OwnedRows, Parts, squared_norms_by_owner
+
+# Float64 products and sums over a few thousand features and parts err by less than this.
+PARTS_ROUNDING = 1e-12
 
 
 class Rows(Protocol):
@@ -46,13 +51,15 @@ class Rows(Protocol):
 class LinearRecord:
     """One application of a linear layer.
 
-    ``inputs`` is ``(R, B, in)``, ``(R, B, T, in)``, a shared ``(B, in)``, or :class:`Rows`.
+    ``inputs`` is ``(R, B, in)``, ``(R, B, T, in)``, a shared ``(B, in)``, or :class:`Rows`. With
+    ``parts`` its rows are parts of examples: see :func:`parts_of_examples`.
     """
 
     inputs: Tensor | Rows
     outputs: Tensor
     weight: Tensor
     bias: Tensor | None
+    parts: Parts | None = None
 
 
 class Tape:
@@ -60,6 +67,7 @@ class Tape:
 
     def __init__(self) -> None:
         self.records: list[LinearRecord] = []
+        self.parts: Parts | None = None
         self._seen: set[int] = set()
 
     def record(
@@ -73,7 +81,7 @@ class Tape:
                 "(replicas, batch, parts, features)."
             )
         self._seen.add(id(weight))
-        self.records.append(LinearRecord(inputs, outputs, weight, bias))
+        self.records.append(LinearRecord(inputs, outputs, weight, bias, self.parts))
 
 
 _ACTIVE: ContextVar[Tape | None] = ContextVar("gapgnn_tape", default=None)
@@ -100,6 +108,26 @@ def record_linears() -> Iterator[Tape]:
         yield tape
     finally:
         _ACTIVE.reset(token)
+
+
+@contextmanager
+def parts_of_examples(owners: Tensor, count: int) -> Iterator[None]:
+    """Say that the rows of every layer inside the block are parts of examples.
+
+    Args:
+        owners: the example of each row, ``(R, P)`` whole numbers; ``count`` marks padding, whose
+            rows must not enter any loss.
+        count: number of examples.
+    """
+    tape = active_tape()
+    if tape is None:
+        yield
+        return
+    tape.parts = Parts(owners, count)
+    try:
+        yield
+    finally:
+        tape.parts = None
 
 
 def check_clippable(module: nn.Module) -> None:
@@ -159,12 +187,15 @@ def check_examples_apart(tape: Tape, losses: Tensor) -> None:
     found: Sequence[Tensor | None] = torch.autograd.grad(
         losses[:, middle].sum(), outputs, retain_graph=True, allow_unused=True
     )
-    for delta in found:
+    for record, delta in zip(tape.records, found, strict=True):
         if delta is None:
             continue
         # Zero times an overflow is NaN and proves nothing; a dependence shows as a number.
         others = delta.detach().nan_to_num(0.0, 0.0, 0.0)
-        others[:, middle] = 0
+        if record.parts is None:
+            others[:, middle] = 0
+        else:
+            others[record.parts.owners == middle] = 0
         if bool(others.any()):
             raise PrivacyError(
                 "the loss of one example depends on other examples of its batch, so one person's "
@@ -183,20 +214,36 @@ def squared_norms(tape: Tape, deltas: Sequence[Tensor]) -> Tensor:
 
 def _squared_norm(record: LinearRecord, delta: Tensor) -> Tensor:
     inputs, with_bias = record.inputs, record.bias is not None
+    if record.parts is not None:
+        if not isinstance(inputs, Tensor | OwnedRows):
+            raise PrivacyError("rows that all replicas share cannot be parts of examples.")
+        return squared_norms_by_owner(inputs, delta, record.parts, with_bias=with_bias)
     if delta.ndim == 4:
         if not isinstance(inputs, Tensor):
             raise PrivacyError(
                 "sparse rows cannot have several parts per example. Use a dense input of shape "
                 "(replicas, batch, parts, features)."
             )
-        gram = inputs @ inputs.transpose(-1, -2)
-        if with_bias:
-            gram = gram + 1
-        # A Gram matrix is positive semi-definite; rounding may leave a tiny negative sum.
-        return (gram * (delta @ delta.transpose(-1, -2))).sum((-1, -2)).clamp_(min=0)
+        return _squared_norm_of_parts(inputs.double(), delta.double(), with_bias)
     squares = (inputs * inputs).sum(-1) if isinstance(inputs, Tensor) else inputs.squared_norms()
     slopes = (delta * delta).sum(-1)
     return torch.addcmul(slopes, squares, slopes) if with_bias else squares * slopes
+
+
+def _squared_norm_of_parts(inputs: Tensor, delta: Tensor, with_bias: bool) -> Tensor:
+    """Return ``|sum_t x_t d_t^T|^2`` per example, never below the truth.
+
+    The terms of different parts may cancel, and what rounding leaves of them is relative to their
+    size and not to the sum's: in float32 a norm far over the clip can come out as zero. Hence
+    float64, and the rounding is bounded and added, so that doubt clips more and never less.
+    """
+    gram = inputs @ inputs.transpose(-1, -2)
+    if with_bias:
+        gram = gram + 1
+    slopes = delta @ delta.transpose(-1, -2)
+    sizes = gram.diagonal(dim1=-2, dim2=-1) * slopes.diagonal(dim1=-2, dim2=-1)
+    guard = PARTS_ROUNDING * sizes.sqrt().sum(-1).square()
+    return (gram * slopes).sum((-1, -2)).clamp_(min=0) + guard
 
 
 def clip_factors(
@@ -241,6 +288,9 @@ def clipped_sums(
     for record, delta in zip(tape.records, deltas, strict=True):
         inputs = record.inputs
         by_part = by_row if delta.ndim == 3 else by_row.unsqueeze(-1)
+        if record.parts is not None:
+            with_padding = torch.nn.functional.pad(factors, (0, 1))
+            by_part = with_padding.gather(1, record.parts.owners).unsqueeze(-1)
         scaled = delta * by_part
         if masked:
             dead = by_part == 0

@@ -81,8 +81,16 @@ class Recipe:
 
 @dataclass(frozen=True)
 class PrivateTraining:
-    """What turns a phase into DP-SGD (privacy page, sections 2 to 4)."""
+    """What turns a phase into DP-SGD (privacy page, sections 2 to 4).
+
+    Attributes:
+        noise_multiplier: standard deviation of the noise over ``sensitivity`` times the clip.
+        keys: the secret of each replica.
+        construction: ``safe`` or ``fast`` noise.
+        sensitivity: how far one record moves a batch's clipped sum, in clips.
+    """
 
     noise_multiplier: float
     keys: Sequence[NoiseKey]
     construction: Construction
+    sensitivity: float = 1.0

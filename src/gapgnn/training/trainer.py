@@ -149,6 +149,7 @@ class Trainer:
             expected_batch=schedule.expected_batch,
             noise=[NoiseSource(key, construction=private.construction) for key in private.keys],
             phase=phase,
+            sensitivity=private.sensitivity,
         )
         batches = PoissonBatches(
             schedule,

@@ -1,0 +1,240 @@
+"""GraphSAGE with a replica axis: sum over in-neighbours, on whole graphs or on single examples."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from gapgnn.errors import InputError
+from gapgnn.nn.layers import ACTIVATIONS, Inputs, ReplicaBatchNorm, ReplicaLinear, ReplicaMLP
+from gapgnn.privacy.ghost import parts_of_examples
+
+InLists = tuple[NDArray[Any], NDArray[Any]]
+
+
+class Arcs:
+    """Who writes to each node: one graph for all replicas, or each replica's own.
+
+    Args:
+        in_lists: CSR in-lists ``(indptr, indices)``, one pair or one per replica.
+        is_symmetric: whether they are their own transpose; otherwise it is made.
+        device: where sums are computed.
+
+    >>> arcs = Arcs([(np.array([0, 0, 2]), np.array([0, 1]))], is_symmetric=False)
+    >>> arcs.sum(torch.tensor([[[1.0], [2.0]]])).tolist()
+    [[[0.0], [3.0]]]
+    """
+
+    def __init__(
+        self,
+        in_lists: Sequence[InLists],
+        *,
+        is_symmetric: bool,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.device = torch.device(device)
+        self._forward = [self._matrix(*lists) for lists in in_lists]
+        self._backward = self._forward
+        if not is_symmetric:
+            self._backward = [self._matrix(*_transposed(*lists)) for lists in in_lists]
+
+    def sum(self, rows: Tensor) -> Tensor:
+        """Return the sum of the rows of each node's in-neighbours, ``(R, N, C)`` to the same."""
+        total: Tensor = _NeighbourSum.apply(rows, self)  # type: ignore[no-untyped-call]
+        return total
+
+    def product(self, rows: Tensor, *, transposed: bool) -> Tensor:
+        """As :meth:`sum`, or along reversed arcs, without a gradient."""
+        matrices = self._backward if transposed else self._forward
+        replicas, count, width = rows.shape
+        if len(matrices) == 1 and rows.is_cuda:
+            beside = rows.permute(1, 0, 2).reshape(count, replicas * width)
+            return (matrices[0] @ beside).view(count, replicas, width).permute(1, 0, 2)
+        # On a CPU a product of 16 columns at a time is as fast as a wide one and needs no copy.
+        return torch.stack(
+            [matrices[i % len(matrices)] @ part.contiguous() for i, part in enumerate(rows)]
+        )
+
+    def _matrix(self, indptr: NDArray[Any], indices: NDArray[Any]) -> Tensor:
+        kind = torch.int32 if len(indices) < 2**31 else torch.int64
+        with warnings.catch_warnings():
+            # torch announces that CSR is in beta and unchecked; the lists are checked already.
+            warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant checks)")
+            return torch.sparse_csr_tensor(
+                torch.from_numpy(np.array(indptr)).to(kind),
+                torch.from_numpy(np.array(indices)).to(kind),
+                torch.ones(len(indices)),
+                size=(len(indptr) - 1,) * 2,
+                device=self.device,
+                check_invariants=False,
+            )
+
+
+class _NeighbourSum(torch.autograd.Function):
+    """``A^T rows``; the arcs are data and have no gradient."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, rows: Tensor, arcs: Arcs) -> Tensor:
+        ctx.arcs = arcs  # type: ignore[attr-defined]
+        return arcs.product(rows, transposed=False)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.arcs.product(gradient, transposed=True), None  # type: ignore[attr-defined]
+
+
+def _transposed(indptr: NDArray[Any], indices: NDArray[Any]) -> InLists:
+    from gapgnn.graph import csr
+
+    columns = csr.matrix(indptr, indices).tocsc()
+    return columns.indptr, columns.indices
+
+
+@dataclass(frozen=True)
+class WholeGraph:
+    """All nodes and their arcs; ``positions`` (R, B) chooses whose scores are wanted."""
+
+    features: Inputs
+    arcs: Arcs
+    positions: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A batch of nodes with their in-neighbours: one example is one node's own little graph.
+
+    The first ``count`` parts of a replica are the nodes themselves, then come all in-neighbours.
+
+    Attributes:
+        parts: features of all parts, ``(R, P, in)``.
+        owners: whose example each part belongs to, ``(R, P)``; ``count`` marks padding.
+        count: number B of examples.
+    """
+
+    parts: Inputs
+    owners: Tensor
+    count: int
+
+
+class SageLayer(nn.Module):
+    """Linear maps of a node's own row and of its neighbours' sum, then L2 normalisation."""
+
+    def __init__(
+        self, replicas: int, width: int, out: int, *, activation: str, batch_norm: bool
+    ) -> None:
+        super().__init__()
+        self.own = ReplicaLinear(replicas, width, out, bias=not batch_norm)
+        self.neighbours = ReplicaLinear(replicas, width, out, bias=False)
+        self.norm = ReplicaBatchNorm(replicas, out) if batch_norm else None
+        self._activation = ACTIVATIONS[activation]
+
+    def forward(self, rows: Tensor, summed: Tensor) -> Tensor:
+        """Return unit rows, ``(R, N, out)``."""
+        hidden = self.own(rows) + self.neighbours(summed)
+        if self.norm is not None:
+            hidden = self.norm(hidden)
+        return F.normalize(self._activation(hidden), dim=-1)
+
+
+class Sage(nn.Module):
+    """GraphSAGE between a pre-processing and a post-processing MLP (paper, section 6).
+
+    Args:
+        replicas: R.
+        num_features: width of the input.
+        num_classes: width of the output.
+        hidden: width of everything between.
+        layers: message-passing layers.
+        pre_layers: layers of the MLP before them.
+        post_layers: layers of the MLP after them, the output layer included.
+        activation: after every hidden layer.
+        batch_norm: normalise before each activation; not with :class:`Examples`.
+        dropout: of the two MLPs.
+        unit_messages: send unit rows and normalise their sum, so that the sum has a sensitivity and
+            training sees what a noisy release gives; for one layer.
+    """
+
+    def __init__(
+        self,
+        replicas: int,
+        num_features: int,
+        num_classes: int,
+        *,
+        hidden: int = 16,
+        layers: int = 2,
+        pre_layers: int = 2,
+        post_layers: int = 1,
+        activation: str = "selu",
+        batch_norm: bool = False,
+        dropout: float = 0.0,
+        unit_messages: bool = False,
+    ) -> None:
+        super().__init__()
+        if unit_messages and layers != 1:
+            raise InputError(f"`layers` must be 1 with unit messages. Got {layers}.")
+        shared: dict[str, Any] = {
+            "activation": activation,
+            "batch_norm": batch_norm,
+            "dropout": dropout,
+        }
+        self.unit_messages = unit_messages
+        self.pre = ReplicaMLP(
+            replicas, [num_features, *[hidden] * pre_layers], plain_last=False, **shared
+        )
+        self.layers = nn.ModuleList(
+            SageLayer(replicas, hidden, hidden, activation=activation, batch_norm=batch_norm)
+            for _ in range(layers)
+        )
+        self.post = ReplicaMLP(
+            replicas, [*[hidden] * post_layers, num_classes], plain_last=True, **shared
+        )
+
+    def forward(self, inputs: WholeGraph | Examples) -> Tensor:
+        """Return class scores (logits), ``(R, N, classes)``, or of the wanted nodes only."""
+        if isinstance(inputs, Examples):
+            return self._of_examples(inputs)
+        rows = self.codes(inputs.features)
+        if self.unit_messages:
+            return self.classify(rows, F.normalize(inputs.arcs.sum(rows), dim=-1))
+        for layer in self.layers:
+            rows = layer(rows, inputs.arcs.sum(rows))
+        if inputs.positions is not None:
+            replica = torch.arange(len(rows), device=rows.device).unsqueeze(1)
+            rows = rows[replica, inputs.positions]
+        scores: Tensor = self.post(rows)
+        return scores
+
+    def codes(self, features: Inputs) -> Tensor:
+        """Return what each node sends, ``(R, N, hidden)``; unit rows with ``unit_messages``."""
+        codes: Tensor = self.pre(features)
+        return F.normalize(codes, dim=-1) if self.unit_messages else codes
+
+    def classify(self, codes: Tensor, summed: Tensor) -> Tensor:
+        """Return class scores of a one-layer network from own codes and (noisy) sums."""
+        scores: Tensor = self.post(self.layers[0](codes, summed))
+        return scores
+
+    def _of_examples(self, inputs: Examples) -> Tensor:
+        """Score each example from its own parts alone."""
+        with parts_of_examples(inputs.owners, inputs.count):
+            codes = self.codes(inputs.parts)
+        replicas, count = len(codes), inputs.count
+        # One row more than examples takes in what pads the shorter replicas.
+        first = torch.arange(replicas, device=codes.device).unsqueeze(1) * (count + 1)
+        places = (inputs.owners[:, count:] + first).reshape(-1)
+        total = codes.new_zeros(replicas * (count + 1), codes.shape[2])
+        total = total.index_add(0, places, codes[:, count:].flatten(0, 1))
+        summed = total.view(replicas, count + 1, -1)[:, :count]
+        if self.unit_messages:
+            summed = F.normalize(summed, dim=-1)
+        return self.classify(codes[:, :count], summed)

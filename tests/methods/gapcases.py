@@ -1,0 +1,39 @@
+"""A quick GAP, and what its tests look at."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gapgnn import GAP
+
+LEVELS = ["none", "edge", "node"]
+PRIVATE = ["edge", "node"]
+RAW = {"encoder_layers": 0}
+
+
+def quick(level: str, **more) -> GAP:
+    batch = {"batch_size": 50} if level == "node" else {}
+    return GAP(**{"level": level, "epochs": 2, "epsilon": 4.0, "hidden": 8, **batch, **more})
+
+
+def weights(model: GAP) -> dict[str, np.ndarray]:
+    return {
+        f"{name}.{key}": value.numpy()
+        for name, module in model.modules_.items()
+        for key, value in module.state_dict().items()
+    }
+
+
+def hops(model: GAP) -> list[np.ndarray]:
+    return [hop.numpy() for hop in model.releases_.training().hops]
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch, owner: object, *names: str) -> None:
+    """Make some functions fail, so that whoever calls them is found."""
+    for name in names:
+
+        def refuse(*args, _name=name, **kwargs):
+            raise AssertionError(f"{_name} was called")
+
+        monkeypatch.setattr(owner, name, refuse)
