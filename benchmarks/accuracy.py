@@ -1,4 +1,4 @@
-"""Accuracy of GAP on the Facebook100 schools, next to the numbers to meet.
+"""Accuracy of GAP and its competitors on the Facebook100 schools, next to the numbers to meet.
 
 Run: python benchmarks/accuracy.py --repeats 10
 Prints one Markdown row per setting: data set, setting, mean test accuracy, 95 % interval, seconds.
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from gapgnn import GAP, MLP, load_dataset
+from gapgnn import GAP, MLP, SAGE, load_dataset
 from gapgnn.evaluation.metrics import bootstrap_interval
 
 SCHOOLS = ("facebook100/Cornell5", "facebook100/Rutgers89", "facebook100/Wisconsin87")
@@ -49,6 +49,21 @@ EXPERIMENTS: dict[str, list[tuple[str, type, dict[str, Any]]]] = {
             (f"edge, epsilon 0.1, K={hops}", GAP, {"level": "edge", "epsilon": 0.1, "hops": hops})
             for hops in (1, 2)
         ),
+    ],
+    "baselines": [
+        ("MLP, edge", MLP, {"level": "edge"}),
+        ("MLP-DP, node, epsilon 8", MLP, {"level": "node", "epsilon": 8.0}),
+        ("SAGE, none, 2 layers", SAGE, {"level": "none", "layers": 2}),
+        *(
+            (
+                f"SAGE, edge, ARR, epsilon {epsilon:g}, {layers} layers, directed",
+                SAGE,
+                {"level": "edge", "epsilon": epsilon, "layers": layers, "relation": "directed"},
+            )
+            for epsilon in (1.0, 4.0, 8.0)
+            for layers in (1, 2)
+        ),
+        ("SAGE, node, epsilon 8, D=100", SAGE, {"level": "node", "epsilon": 8.0}),
     ],
     "node": [
         ("MLP-DP, node, epsilon 1", MLP, {"level": "node", "epsilon": 1.0}),

@@ -180,7 +180,7 @@ class TestConfig:
             ("[epsilon]\nvalue = 1", "must be a value. Got a table"),
             ("epsilon = [1, 2]", "must be one value. Got a list"),
             ("epsilon = true", "must not be true or false"),
-            ("hops = 2.5", "must be a whole number. Got '2.5'"),
+            ("hops = 2.5", "must be one of auto, a whole number. Got '2.5'"),
             ('level = "egde"', "Did you mean 'edge'?"),
             ("noise_ratios = [1.0, 2.0]", "expected 3 arguments"),
             ("epsilon = ", "cannot be read"),
@@ -212,7 +212,7 @@ class TestRefusals:
             (["--delta", "2"], "`delta` must be above 0 and below 1. Got 2.0."),
             (["--delta", "small"], "auto, a number. Got 'small'"),
             (["--hops", "0"], "`hops` must be at least 1. Got 0."),
-            (["--hops", "1.5"], "must be a whole number"),
+            (["--hops", "1.5"], "auto, a whole number"),
             (["--relation", "add-remove"], "`relation`"),
             (["--device", "tpu"], "cpu, cuda. Got 'tpu'"),
             (["--noise-ratios", "1", "2"], "expected 3 arguments"),
@@ -322,7 +322,8 @@ class TestProgress:
         return seen
 
     def test_edge_level_shows_loss_and_validation_accuracy(self, gapgnn, tables, shown):
-        gapgnn("train", "gap", *tables, *QUICK, "--json")
+        paper = ("--messages", "features", "--hops", "2")
+        gapgnn("train", "gap", *tables, *QUICK, *paper, "--json")
         assert [entry for entry in shown if len(entry) == 2] == [
             ("encoder", 2),
             ("aggregation", 2),

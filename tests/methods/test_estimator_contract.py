@@ -11,11 +11,11 @@ from methodgraphs import small_graph
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from gapgnn import GAP, MLP
+from gapgnn import GAP, MLP, SAGE
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph.convert import to_pyg
 
-METHODS = [GAP, MLP]
+METHODS = [GAP, SAGE, MLP]
 LEVELS = ["none", "edge", "node"]
 QUICK = {"epochs": 3, "epsilon": 4.0}
 
@@ -185,7 +185,7 @@ def test_every_combination_trains_at_every_level(combine, level, graph):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_without_an_encoder_raw_features_are_sent(level, graph):
-    estimator = quick(GAP, level, encoder_layers=0).fit(graph)
+    estimator = quick(GAP, level, encoder_layers=0, messages="features").fit(graph)
     assert "encoder" not in estimator.modules_
     assert estimator.releases_.training().hops[-1].shape == (graph.num_nodes, graph.num_features)
 

@@ -32,7 +32,9 @@ def halves() -> tuple[Graph, Graph]:
 
 def quick(method, level: str, **more):
     batch = {"batch_size": 50} if level == "node" else {}
-    return method(**{"level": level, "epochs": 2, "epsilon": 4.0, "hidden": 8, **batch, **more})
+    paper = {"messages": "features", "hops": 2} if method is GAP else {}
+    shared = {"level": level, "epochs": 2, "epsilon": 4.0, "hidden": 8}
+    return method(**{**shared, **paper, **batch, **more})
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +147,7 @@ class TestWhatIsInside:
         import torch
 
         with torch.no_grad():
-            codes = encoder.encode(torch.from_numpy(features))[0].numpy()
+            codes = encoder.embed(torch.from_numpy(features))[0].numpy()
         units = codes / np.linalg.norm(codes, axis=1, keepdims=True)
         tensors = {
             f"{path.name}/{name}": value
@@ -206,8 +208,11 @@ class TestRefusals:
         for place, character in enumerate(good):
             if character.isdigit() and place % 7 == 0:
                 other = str((int(character) + 1) % 10)
-                path.write_text(good[:place] + other + good[place + 1 :])
-                refusal(copy, GapgnnError)
+                changed = good[:place] + other + good[place + 1 :]
+                # The last digit of a float may not change its value.
+                if json.loads(changed) != json.loads(good):
+                    path.write_text(changed)
+                    refusal(copy, GapgnnError)
 
     def test_an_empty_file(self, copy):
         for path in files(copy):

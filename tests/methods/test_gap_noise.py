@@ -43,7 +43,11 @@ class TestNoise:
     @pytest.mark.parametrize(("relation", "factor"), [("add-remove", 1), ("replace", 2)])
     def test_a_person_has_noise_of_the_degree_bound(self, relation, factor, graph, spied, steps):
         model = quick("node", relation=relation, max_degree=9).fit(graph)
-        assert {std for std, _ in spied} == {model.noise_multiplier_ * factor * 3}
+        (std,) = {std for std, _ in spied}
+        (hops,) = [event for event in model.card_.events if event["event"] == "Gaussian"]
+        assert std == pytest.approx(hops["noise_multiplier"] * factor * 3)
+        # One multiple of one record's contribution in every phase, also under `replace`.
+        assert std == pytest.approx(model.noise_multiplier_ * 3)
         for phase in ("encoder", "classifier"):
             assert set(steps[phase]) == {model.noise_multiplier_}
 
@@ -94,15 +98,15 @@ class TestNoise:
 
     def test_replicas_draw_different_noise(self, graph, monkeypatch):
         released = []
-        original = PrivateAggregation.run
+        original = PrivateAggregation.hop
 
         def spy(self, *args, **options):
             released.append(original(self, *args, **options))
             return released[-1]
 
-        monkeypatch.setattr(PrivateAggregation, "run", spy)
+        monkeypatch.setattr(PrivateAggregation, "hop", spy)
         quick("edge", repeats=2, split="fixed", **RAW).fit(graph)
-        (one, other), *_ = released[0]
+        one, other = released[0]
         assert float((one - other).abs().max()) > 1e-3
 
     def test_seeded_noise_is_marked_on_the_card(self, graph):
@@ -211,9 +215,19 @@ def star_to_the_last_node() -> Graph:
 class TestAttention:
     @pytest.fixture
     def attention(self) -> MultiHopClassifier:
-        options = {"base_layers": 1, "head_layers": 1, "activation": "selu", "dropout": 0.0}
         model = MultiHopClassifier(
-            1, [4, 4, 4], 3, hidden=8, combine="attention", batch_norm=False, **options
+            1,
+            [4, 4, 4],
+            3,
+            first_layers=1,
+            base_layers=1,
+            head_layers=1,
+            hidden=8,
+            combine="attention",
+            has_embedding=False,
+            activation="selu",
+            batch_norm=False,
+            dropout=0.0,
         )
         reset_replicas(model, [torch.Generator().manual_seed(0)])
         return model.eval()

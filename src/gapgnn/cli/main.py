@@ -21,6 +21,8 @@ COMMANDS = {
     "noise": ("gapgnn.cli.noise", "how much noise a budget needs, and what a noise level costs"),
     "datasets": ("gapgnn.cli.datasets", "the known data sets: sizes, and which are here"),
     "ledger": ("gapgnn.cli.ledger", "privacy budgets: granted, spent, left"),
+    "attack": ("gapgnn.cli.attack", "attack a model: who was a member, who is connected to whom"),
+    "audit": ("gapgnn.cli.audit", "try to break a mechanism: a measured lower bound on epsilon"),
     "describe": ("gapgnn.cli.describe", "what a data set or your own tables contain"),
 }
 

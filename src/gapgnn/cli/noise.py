@@ -14,6 +14,11 @@ from gapgnn.privacy.accounting import ACCOUNTANTS, account
 from gapgnn.privacy.calibration import calibrate, search_multiplier
 from gapgnn.privacy.closed_forms import paper_edge_epsilon, plain_rdp_epsilon
 from gapgnn.privacy.events import Composition, Gaussian, PoissonGaussian
+from gapgnn.privacy.neighbourhoods import (
+    neighbourhood_event,
+    neighbourhood_sensitivity,
+    original_epsilon,
+)
 from gapgnn.privacy.relations import (
     aggregation_ratio,
     aggregation_sensitivity,
@@ -38,9 +43,12 @@ examples:
   gapgnn noise --level edge --relation directed --noise-multiplier 2 --delta 1e-6
   gapgnn noise --level node --epsilon 8 --delta 1e-5 --hops 2 --steps 1546 --sampling-rate 0.0129
   gapgnn noise --level node --relation replace --max-degree 50 --epsilon 8 --delta 1e-5 --json
+  gapgnn noise --method sage --level node --epsilon 8 --delta 1e-5 --steps 450 \\
+      --sampling-rate 0.0222 --train-nodes 11530
 
 The noise multiplier counts the standard deviation in what one edge or record can contribute: per
-hop 1 (directed), sqrt(2) (undirected) or sqrt(max degree), per DP-SGD step the clipping norm. Under
+hop 1 (directed), sqrt(2) (undirected) or sqrt(max degree), per DP-SGD step the clipping norm, for
+sage (2 max degree + 1) times it: a record is part of its neighbours' examples too. Under
 `replace` two records can oppose each other: the sensitivity is twice the contribution, and is
 charged.
 """
@@ -49,6 +57,12 @@ charged.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.epilog = EXAMPLES
+    parser.add_argument(
+        "--method",
+        default="gap",
+        help="gap (default), or sage: one layer at node level, where a training example is a node "
+        "with its in-neighbours",
+    )
     parser.add_argument("--level", default="edge", help="what is protected: edge (default) or node")
     parser.add_argument(
         "--relation",
@@ -62,7 +76,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--noise-multiplier", type=float, help="instead of --epsilon: report what this noise costs"
     )
     parser.add_argument("--delta", type=float, required=True, help="between 0 and 1")
-    parser.add_argument("--hops", type=int, default=2, help="aggregation hops (default 2)")
+    parser.add_argument("--hops", type=int, help="aggregation hops (default 2, for sage 1)")
     parser.add_argument(
         "--steps", type=int, help="node: DP-SGD steps of all phases together (default: none)"
     )
@@ -73,6 +87,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--max-degree",
         type=int,
         help=f"node: the bound D on every out-list (default {DEFAULT_MAX_DEGREE})",
+    )
+    parser.add_argument(
+        "--train-nodes",
+        type=int,
+        help="sage: number of training nodes, for the original theorem (default: very many)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -105,6 +124,11 @@ def execute(args: argparse.Namespace) -> int:
                 "epsilon": epsilon,
                 "delta": args.delta,
                 "accountant": accountant,
+                **(
+                    {"original_theorem_epsilon": question.original(multiplier, args.delta)}
+                    if question.method == "sage"
+                    else {}
+                ),
             }
         )
     else:
@@ -122,12 +146,18 @@ class _Question:
     steps: int
     sampling_rate: float
     max_degree: int | None
+    method: str = "gap"
+    train_nodes: int | None = None
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> _Question:
         level = check_choice("level", args.level, ("edge", "node"))
         relation = resolve_relation(level, args.relation, is_directed=False)
-        hops = check_integer("hops", args.hops, at_least=1)
+        if check_choice("method", args.method, ("gap", "sage")) == "sage":
+            return cls._of_sage(args, level, relation)
+        if args.train_nodes is not None:
+            raise InputError("--train-nodes has a meaning for --method sage only.")
+        hops = check_integer("hops", 2 if args.hops is None else args.hops, at_least=1)
         if level == "edge":
             for name in ("steps", "sampling_rate", "max_degree"):
                 if getattr(args, name) is not None:
@@ -146,6 +176,47 @@ class _Question:
         rate = check_number("sampling_rate", args.sampling_rate, above=0, at_most=1)
         return cls(level, relation, hops, steps, rate, degree)
 
+    @classmethod
+    def _of_sage(cls, args: argparse.Namespace, level: str, relation: str) -> _Question:
+        if level != "node" or relation != "add-remove":
+            raise InputError(
+                "--method sage needs --level node and relation add-remove: at edge level its edges "
+                "are randomised for a pure epsilon, without a noise multiplier."
+            )
+        if args.hops not in (None, 1):
+            raise InputError(f"`hops` must be 1 for --method sage. Got {args.hops}.")
+        if args.steps is None or args.sampling_rate is None:
+            raise InputError("--method sage needs --steps and --sampling-rate.")
+        nodes = args.train_nodes
+        return cls(
+            level,
+            relation,
+            1,
+            check_integer("steps", args.steps, at_least=1),
+            check_number("sampling_rate", args.sampling_rate, above=0, at_most=1),
+            check_integer("max_degree", args.max_degree or DEFAULT_MAX_DEGREE, at_least=1),
+            "sage",
+            None if nodes is None else check_integer("train_nodes", nodes, at_least=1),
+        )
+
+    def gradient_std(self, multiplier: float) -> float:
+        """The standard deviation of the noise of a DP-SGD step of SAGE, in clips."""
+        assert self.max_degree is not None
+        return multiplier * neighbourhood_sensitivity(self.max_degree)
+
+    def original(self, multiplier: float, delta: float) -> float:
+        """The price of the same noise by SAGE-NDP's original theorem."""
+        assert self.max_degree is not None
+        return original_epsilon(
+            multiplier,
+            delta,
+            sampling_rate=self.sampling_rate,
+            steps=self.steps,
+            max_degree=self.max_degree,
+            num_examples=self.train_nodes,
+            aggregation=Gaussian(multiplier),
+        )
+
     @property
     def sensitivity(self) -> float:
         """The L2 sensitivity of one hop."""
@@ -160,6 +231,15 @@ class _Question:
         hops = Gaussian(multiplier * aggregation_ratio(self.relation), count=self.hops)
         if not self.steps:
             return (hops,)
+        if self.method == "sage":
+            assert self.max_degree is not None
+            steps = neighbourhood_event(
+                multiplier,
+                sampling_rate=self.sampling_rate,
+                steps=self.steps,
+                max_degree=self.max_degree,
+            )
+            return (steps, hops)
         return (PoissonGaussian(multiplier, self.sampling_rate, self.steps), hops)
 
     def under_other_relation(self, multiplier: float) -> tuple[str, Composition]:
@@ -185,6 +265,8 @@ def _print_table(
         return ACCOUNTANTS["rdp"].epsilon(question.events(m), delta, relation=question.relation)
 
     def paper(m: float) -> float:
+        if question.method == "sage":
+            return question.original(m, delta)
         if question.level == "edge":
             return paper_edge_epsilon(m, question.hops, delta)
         return plain_rdp_epsilon(question.events(m), delta, relation=question.relation)
@@ -203,9 +285,19 @@ def _print_table(
     table.add_column(f"epsilon at {multiplier:.4g}", justify="right")
     own = multiplier if target is not None else None
     _add_row(table, question, accountant, own, epsilon)
-    for name, cost in (("rdp", rdp), ("paper's formula", paper)):
+    known = "original theorem" if question.method == "sage" else "paper's formula"
+    for name, cost in (("rdp", rdp), (known, paper)):
         _add_row(table, question, name, _needed(cost, target), cost(multiplier))
     out.print(table)
+    if question.method == "sage":
+        out.print(describe_relation(question.level, question.relation, is_directed=False).sentence)
+        out.print(
+            f"Standard deviation of the noise on a sum of clipped gradients: "
+            f"{question.gradient_std(multiplier):.4g} clips; on the aggregation: "
+            f"{question.sigma(multiplier):.4g}. Batches are Poisson, which the mixture prices; the "
+            "original theorem is for batches of fixed size."
+        )
+        return
     other, events = question.under_other_relation(multiplier)
     spend = account(events, delta, relation=other)
     out.print(describe_relation(question.level, question.relation, is_directed=False).sentence)

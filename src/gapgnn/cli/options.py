@@ -45,8 +45,7 @@ def add_estimator_options(parser: argparse.ArgumentParser, estimator: type) -> N
         if hints[name] is bool:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
             continue
-        if typing.get_origin(hints[name]) is tuple:
-            parts = typing.get_args(hints[name])
+        if parts := _tuple_parts(hints[name]):
             options |= {"nargs": len(parts), "type": _reader(parts[0])}
         else:
             options["type"] = _reader(hints[name])
@@ -188,9 +187,18 @@ def _reader(hint: Any) -> Callable[[str], Any]:
     return read
 
 
-def _metavar(hint: Any) -> str | tuple[str, ...]:
+def _tuple_parts(hint: Any) -> tuple[Any, ...]:
+    """Return the types inside a tuple, which may be optional."""
     if typing.get_origin(hint) is tuple:
-        return ("X",) * len(typing.get_args(hint))
+        return typing.get_args(hint)
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return next((found for part in typing.get_args(hint) if (found := _tuple_parts(part))), ())
+    return ()
+
+
+def _metavar(hint: Any) -> str | tuple[str, ...]:
+    if parts := _tuple_parts(hint):
+        return ("X",) * len(parts)
     names = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
     return "|".join([*_choices(hint), *(names[kind] for kind in _kinds(hint))])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -13,23 +14,27 @@ from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer,
 from gapgnn.graph.graph import Graph
 from gapgnn.methods.base import NodeClassifier, Run, choose_device
 from gapgnn.methods.guarantee import Guarantee
+from gapgnn.methods.propagation import First, Propagation
 from gapgnn.methods.releases import ReleasedHops
 from gapgnn.nn.gap import COMBINATIONS, Encoder, MultiHopClassifier
-from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
+from gapgnn.privacy.aggregation import PrivateAggregation
 from gapgnn.privacy.events import Event, Gaussian
 from gapgnn.privacy.ledger import Charge, Ledger
+from gapgnn.privacy.relations import aggregation_ratio, resolve_relation
 from gapgnn.rng import NoiseKey
-from gapgnn.training.inputs import FeatureInputs, HopInputs
+from gapgnn.training.inputs import FeatureInputs, Inputs
 from gapgnn.training.trainer import Trainer
 
 
 class GAP(NodeClassifier):
     """Node classifier that reads the edges only through K noisy aggregations.
 
-    An encoder is trained on features and labels; its unit-normalised codes are summed over the
-    neighbours, perturbed and normalised K times; a classifier is trained on hops 0 to K. At edge
-    level only the aggregations are charged. At node level encoder and classifier are trained by
-    DP-SGD, every out-list is cut to ``max_degree`` entries, and all of it is charged together
+    In the paper's method (``messages="features"``) an encoder is trained on features and labels;
+    its unit-normalised codes are summed over the neighbours, perturbed and normalised K times; a
+    classifier is trained on hops 0 to K. By default nodes send class labels instead, in stages:
+    at the same epsilon this is far more accurate wherever neighbours are alike. At edge level only
+    the aggregations are charged. At node level every network is trained by DP-SGD, every out-list
+    is cut to ``max_degree`` entries, and all of it is charged together
     (privacy page, sections 1 to 3). Predictions on the training graph are free: the cached hops
     answer. Predicting on another graph releases its hops once and charges that graph, and every
     earlier graph it shares nodes with.
@@ -41,7 +46,13 @@ class GAP(NodeClassifier):
         delta: failure probability; auto is the largest power of ten below 1 / (protected entities).
         relation: which graphs are neighbours; auto is undirected for a symmetric graph, directed
             otherwise, and add-remove at node level.
-        hops: number K of noisy aggregations.
+        messages: what nodes send along the edges: labels (class codes of the training labels, and
+            class posteriors of the other nodes), features (the encoder's codes, as in the paper) or
+            both.
+        progressive: train a classifier after every hop and send what it says in the next one; auto
+            is on for labels and both, off for features (on is ProGAP).
+        hops: number K of noisy aggregations; auto is 2 for features, 5 for progressive features, 3
+            for labels and both, and 1 for them at node level or without stages.
         max_degree: entries D that each out-list is cut to at node level.
         encoder_layers: layers of the encoder; 0 sends the raw features, normalised.
         base_layers: layers of the network applied to each hop.
@@ -50,15 +61,17 @@ class GAP(NodeClassifier):
         combine: how the hops are combined.
         activation: activation after every hidden layer.
         batch_norm: batch normalisation; auto is on except at node level, where it is not allowed.
-        dropout: dropout rate after every hidden layer.
+        dropout: dropout rate after every hidden layer; auto is 0 for the paper's method and at node
+            level, 0.3 otherwise.
         epochs: passes over the training nodes per phase; auto is 100, at node level 10.
         batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size.
         learning_rate: step size of the optimiser.
         weight_decay: L2 penalty.
         optimizer: optimiser of both phases.
         clip: largest gradient norm of one node at node level.
-        noise_ratios: noise multipliers of encoder, aggregation and classifier relative to each
-            other, at node level.
+        noise_ratios: noise multipliers of encoder, aggregation and classifiers relative to each
+            other, at node level; left out: equal for features, and epsilon^(-1/3) for the
+            aggregation of labels, which gain more from an exact sum the larger the budget is.
         noise: safe is exact on a fixed grid, for releases; fast is single precision, for
             experiments.
         insecure_noise_seed: makes the noise predictable, for tests and tables; the result is then
@@ -86,7 +99,9 @@ class GAP(NodeClassifier):
         epsilon: float = 1.0,
         delta: float | Literal["auto"] = "auto",
         relation: Literal["auto", "undirected", "directed", "add-remove", "replace"] = "auto",
-        hops: int = 2,
+        messages: Literal["labels", "features", "both"] = "labels",
+        progressive: bool | Literal["auto"] = "auto",
+        hops: int | Literal["auto"] = "auto",
         max_degree: int = 100,
         encoder_layers: int = 2,
         base_layers: int = 1,
@@ -95,14 +110,14 @@ class GAP(NodeClassifier):
         combine: Literal["concat", "sum", "max", "mean", "attention"] = "concat",
         activation: Literal["selu", "relu", "elu", "gelu", "tanh"] = "selu",
         batch_norm: bool | Literal["auto"] = "auto",
-        dropout: float = 0.0,
+        dropout: float | Literal["auto"] = "auto",
         epochs: int | Literal["auto"] = "auto",
         batch_size: int | Literal["auto"] = "auto",
         learning_rate: float = 0.01,
         weight_decay: float = 0.0,
         optimizer: Literal["adam", "sgd"] = "adam",
         clip: float = 1.0,
-        noise_ratios: tuple[float, float, float] = (1.0, 1.0, 1.0),
+        noise_ratios: tuple[float, float, float] | None = None,
         noise: Literal["safe", "fast"] = "safe",
         insecure_noise_seed: int | None = None,
         repeats: int = 1,
@@ -115,6 +130,8 @@ class GAP(NodeClassifier):
         self.epsilon = epsilon
         self.delta = delta
         self.relation = relation
+        self.messages = messages
+        self.progressive = progressive
         self.hops = hops
         self.max_degree = max_degree
         self.encoder_layers = encoder_layers
@@ -141,63 +158,126 @@ class GAP(NodeClassifier):
         self.ledger = ledger
 
     def _check_parameters(self) -> None:
-        check_integer("hops", self.hops, at_least=1)
+        check_choice("messages", self.messages, ("labels", "features", "both"))
+        check_integer("hops", self._hops(), at_least=1)
         check_integer("encoder_layers", self.encoder_layers, at_least=0)
         check_integer("base_layers", self.base_layers, at_least=1)
         check_integer("head_layers", self.head_layers, at_least=1)
         check_integer("hidden", self.hidden, at_least=1)
         check_integer("max_degree", self.max_degree, at_least=1)
         check_choice("combine", self.combine, COMBINATIONS)
-        if len(self.noise_ratios) != 3:
+        if self.noise_ratios is not None and len(self.noise_ratios) != 3:
             raise InputError(f"`noise_ratios` must be three numbers. Got {self.noise_ratios!r}.")
-        for ratio in self.noise_ratios:
+        for ratio in self.noise_ratios or ():
             check_number("noise_ratios", ratio, above=0)
+        if self.messages != "features" and not self._is_progressive() and self._hops() > 1:
+            raise InputError(
+                "`hops` must be 1 for label messages without stages: a second hop would bring a "
+                f"node's own label back to it. Got {self.hops}. Use progressive=True."
+            )
+
+    def _is_progressive(self) -> bool:
+        if self.progressive == "auto":
+            return self.messages != "features"
+        return bool(self.progressive)
+
+    def _is_papers(self) -> bool:
+        """Whether hops are computed from hops, as in the paper: no stages, features only."""
+        return self.messages == "features" and not self._is_progressive()
+
+    def _hops(self) -> int:
+        if self.hops != "auto":
+            return self.hops
+        if self.messages == "features":
+            return 5 if self._is_progressive() else 2
+        return 3 if self._is_progressive() and self.level != "node" else 1
+
+    def _has_encoder(self) -> bool:
+        """Labels need no codes, so at node level the encoder's budget is saved for them."""
+        return self.encoder_layers > 0 and (self.messages != "labels" or self.level != "node")
+
+    def _phases(self) -> list[str]:
+        """Return the trained networks in order; the last one classifies."""
+        stages = range(1, self._hops()) if self._is_progressive() else ()
+        encoder = ["encoder"] if self._has_encoder() else []
+        return [*encoder, *(f"stage{stage}" for stage in stages), "classifier"]
+
+    def _ratios(self) -> tuple[float, float, float]:
+        """Return the relative noise multipliers of encoder, aggregation and classifiers."""
+        if self.noise_ratios is not None:
+            return self.noise_ratios
+        return (1.0, 1.0 if self.messages == "features" else self.epsilon ** (-1 / 3), 1.0)
+
+    def _hop_ratio(self, relation: str) -> float:
+        """Return the noise multiplier of a hop relative to the free one."""
+        return self._ratios()[1] * aggregation_ratio(relation) if self.level == "node" else 1.0
+
+    def _training_ratio(self, phase: str) -> float:
+        """Return the noise multiplier of a phase of DP-SGD relative to the free one."""
+        return self._ratios()[0 if phase == "encoder" else 2]
 
     def _template(self, graph: Graph) -> Sequence[Event]:
-        """At edge level K hops; at node level also the DP-SGD steps of encoder and classifier."""
+        """At edge level K hops; at node level also the DP-SGD steps of every network."""
         if self.level == "none":
             return ()
-        encoder_ratio, hop_ratio, classifier_ratio = self.noise_ratios
-        hops = Gaussian(hop_ratio, count=self.hops, label="aggregation")
+        relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
+        hops = Gaussian(self._hop_ratio(relation), count=self._hops(), label="aggregation")
         if self.level == "edge":
             return (hops,)
         num_train = int(graph.train_mask.sum())
         recipe = self._recipe(num_train)
-        classifier = recipe.event(num_train, ratio=classifier_ratio, label="classifier")
-        if self.encoder_layers == 0:
-            return (hops, classifier)
-        encoder = recipe.event(num_train, ratio=encoder_ratio, label="encoder")
-        return (encoder, hops, classifier)
+        return (
+            hops,
+            *(
+                recipe.event(num_train, ratio=self._training_ratio(phase), label=phase)
+                for phase in self._phases()
+            ),
+        )
 
     def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
+        dropout = self.dropout
+        if dropout == "auto":
+            dropout = 0.0 if self._is_papers() or self.level == "node" else 0.3
         shared: dict[str, Any] = {
             "hidden": self.hidden,
             "activation": self.activation,
             "batch_norm": self._uses_batch_norm(),
-            "dropout": self.dropout,
+            "dropout": dropout,
         }
+        first = self.hidden if self._has_encoder() else num_features
+        sent = {"labels": num_classes - 1, "features": self.hidden}
+        sent["both"] = sent["labels"] + sent["features"]
+        width = sent[self.messages] + 1
+        if self._is_papers():
+            width = first
         modules: dict[str, nn.Module] = {}
-        width = num_features
-        if self.encoder_layers > 0:
-            width = self.hidden
-            modules["encoder"] = Encoder(
-                replicas, num_features, num_classes, layers=self.encoder_layers, **shared
+        for phase in self._phases():
+            if phase == "encoder":
+                layers = self.encoder_layers
+                modules[phase] = Encoder(
+                    replicas, num_features, num_classes, layers=layers, **shared
+                )
+                continue
+            hops = self._hops() if phase == "classifier" else int(phase.removeprefix("stage"))
+            modules[phase] = MultiHopClassifier(
+                replicas,
+                [first, *[width] * hops],
+                num_classes,
+                first_layers=self.base_layers
+                if self._has_encoder() or self._is_papers()
+                else max(self.encoder_layers, self.base_layers),
+                base_layers=self.base_layers,
+                head_layers=self.head_layers,
+                combine=self.combine,
+                has_embedding=self._is_progressive() and self.messages != "labels",
+                **shared,
             )
-        modules["classifier"] = MultiHopClassifier(
-            replicas,
-            [width] * (self.hops + 1),
-            num_classes,
-            base_layers=self.base_layers,
-            head_layers=self.head_layers,
-            combine=self.combine,
-            **shared,
-        )
         return modules
 
     def _train(self, run: Run, charge: Charge | None) -> Tensor:
         graph, device = run.graph, run.device
         modules = self._start_modules(run)
-        inputs = FeatureInputs(graph, device)
+        features = FeatureInputs(graph, device)
         trainer = Trainer(
             labels=torch.tensor(graph.labels, device=device),
             splits=run.splits,
@@ -205,46 +285,51 @@ class GAP(NodeClassifier):
             seed=self.seed,
             callback=run.callback,
         )
-        with run.timed("encoder"):
-            if "encoder" in modules:
-                private = self._private(run, self.noise_ratios[0])
-                trainer.fit(modules["encoder"], inputs, phase="encoder", private=private)
-        with run.timed("aggregate"), torch.no_grad():
-            rows = self._hop_zero(inputs, run.replicas)
-            noisy = self._release(graph, rows, run.guarantee, run.keys, run)
-        with run.timed("classifier"):
-            hops = [rows, *noisy]
-            private = self._private(run, self.noise_ratios[2])
-            trainer.fit(modules["classifier"], HopInputs(hops), phase="classifier", private=private)
-            with torch.no_grad():
-                scores: Tensor = modules["classifier"](hops)
-        self._remember(graph, charge, hops)
+
+        def fit(phase: str, inputs: Inputs) -> None:
+            name = "encoder" if phase == "encoder" else "classifier"
+            with run.timed(name):
+                private = self._private(run, self._training_ratio(phase))
+                trainer.fit(modules[phase], inputs, phase=phase, private=private)
+
+        if self._has_encoder():
+            fit("encoder", features)
+        propagation = self._propagation()
+        run.callback.start("aggregation", self._hops())
+        start, trained = time.perf_counter(), run.seconds.get("classifier", 0.0)
+        first, released = propagation.run(
+            self._aggregation(graph, run.guarantee, run.keys, device),
+            features,
+            trainer.labels,
+            torch.from_numpy(run.splits.train).to(device),
+            fit=fit,
+            on_hop=lambda: run.callback.advance("aggregation"),
+        )
+        trained = run.seconds["classifier"] - trained
+        run.seconds["aggregate"] = time.perf_counter() - start - trained
+        with torch.no_grad():
+            scores: Tensor = modules["classifier"](propagation.inputs(first, released).all())
+        self._remember(graph, charge, first, released)
         return scores
 
-    def _hop_zero(self, inputs: FeatureInputs, replicas: int) -> Tensor:
-        """Return unit rows of the encoder's codes, or of the raw features without an encoder."""
-        if "encoder" in self.modules_:
-            encoder = self.modules_["encoder"]
-            assert isinstance(encoder, Encoder)
-            return row_normalise(encoder.encode(inputs.all()))
-        rows = row_normalise(inputs.dense())
-        return rows.expand(replicas, *rows.shape)
+    def _propagation(self) -> Propagation:
+        return Propagation(
+            self.messages, self._is_progressive(), self._hops(), self.num_classes_, self.modules_
+        )
 
-    def _release(
+    def _aggregation(
         self,
         graph: Graph,
-        rows: Tensor,
         guarantee: Guarantee,
         keys: Sequence[NoiseKey],
-        run: Run | None = None,
-    ) -> list[Tensor]:
-        """Compute the noisy hops of a graph: the only reading of its edges."""
+        device: torch.device,
+    ) -> PrivateAggregation:
         multiplier = 0.0
         if guarantee.level != "none":
             if guarantee.noise_multiplier is None:
                 raise PrivacyError("A finite budget must have noise. Got none.")
-            multiplier = guarantee.noise_multiplier * self.noise_ratios[1]
-        aggregation = PrivateAggregation(
+            multiplier = guarantee.noise_multiplier * self._hop_ratio(guarantee.relation)
+        return PrivateAggregation(
             graph,
             level=guarantee.level,
             relation=guarantee.relation,
@@ -252,22 +337,17 @@ class GAP(NodeClassifier):
             max_degree=self.max_degree if guarantee.level == "node" else None,
             keys=[key.derive("aggregation") for key in keys],
             construction=self.noise,
-            device=rows.device,
-        )
-        if run is None:
-            return aggregation.run(rows, self.hops)
-        run.callback.start("aggregation", self.hops)
-        return aggregation.run(
-            rows, self.hops, progress=lambda done, total: run.callback.advance("aggregation")
+            device=device,
         )
 
     def _remember(
-        self, graph: Graph, charge: Charge | None, hops: Sequence[Tensor]
+        self, graph: Graph, charge: Charge | None, first: First, released: Sequence[Tensor]
     ) -> ReleasedHops:
         """Keep one graph's hops of the first repeat; at node level hop 0 stays out."""
-        kept = hops if self.level != "node" else hops[1:]
-        first = tuple(hop[0].detach().cpu().clone() for hop in kept)
-        return self.releases_.add(graph, charge, first, has_hop_zero=self.level != "node")
+        keeps_first = self.level != "node" and isinstance(first, Tensor)
+        hops = [first, *released] if keeps_first and isinstance(first, Tensor) else [*released]
+        kept = tuple(hop[0].detach().cpu().clone() for hop in hops)
+        return self.releases_.add(graph, charge, kept, has_hop_zero=keeps_first)
 
     def _class_scores(self, graph: Graph | None) -> Tensor:
         """Classify from released hops alone: no edge is read for a graph that was released."""
@@ -284,21 +364,29 @@ class GAP(NodeClassifier):
             assert graph is not None
             released = self._release_for_prediction(graph, device)
         hops = [hop.to(device).unsqueeze(0) for hop in released.hops]
-        if not released.has_hop_zero:
-            if graph is None:
-                raise InputError(
-                    "At node level a model keeps no features: give the graph to predict."
-                )
-            hops = [self._hop_zero(FeatureInputs(graph, device), 1), *hops]
-        scores: Tensor = self.modules_["classifier"](hops)
+        propagation = self._propagation()
+        first: First
+        if released.has_hop_zero:
+            first, hops = hops[0], hops[1:]
+        elif graph is None:
+            raise InputError("The model keeps no features: give the graph to predict.")
+        else:
+            first = propagation.hop_zero(FeatureInputs(graph, device), 1)
+        scores: Tensor = self.modules_["classifier"](propagation.inputs(first, hops).all())
         return scores[0]
 
     def _release_for_prediction(self, graph: Graph, device: torch.device) -> ReleasedHops:
         """Pay for and release the hops of a graph the model has not read (inductive setting)."""
+        if self.messages == "labels" and not self._has_encoder() and not graph.train_mask.any():
+            raise InputError(
+                "`graph` must have training labels, which are what this model sends along edges. "
+                "Got none. Train with messages=features to predict on graphs without labels."
+            )
+        relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
         events: tuple[Event, ...] = ()
         if self.noise_multiplier_ is not None:
-            multiplier = self.noise_multiplier_ * self.noise_ratios[1]
-            events = (Gaussian(multiplier, count=self.hops, label="aggregation for prediction"),)
+            multiplier = self.noise_multiplier_ * self._hop_ratio(relation)
+            events = (Gaussian(multiplier, count=self._hops(), label="aggregation for prediction"),)
         guarantee = Guarantee.of_events(
             graph,
             events,
@@ -313,15 +401,20 @@ class GAP(NodeClassifier):
         charge = self._charge(
             guarantee, [graph.fingerprint, *sharing], graph.name, purpose="predict"
         )
-        rows = self._hop_zero(FeatureInputs(graph, device), 1)
         key = self._noise_keys()[0].derive("predict", graph.fingerprint)
-        noisy = self._release(graph, rows, guarantee, [key])
+        propagation = self._propagation()
+        first, released = propagation.run(
+            self._aggregation(graph, guarantee, [key], device),
+            FeatureInputs(graph, device),
+            torch.tensor(graph.labels, device=device),
+            torch.tensor(graph.train_mask, device=device).unsqueeze(0),
+        )
         if charge is not None:
             Ledger(self.ledger).complete(charge.id)
-        return self._remember(graph, charge, [rows, *noisy])
+        return self._remember(graph, charge, first, released)
 
     def _card_facts(self) -> dict[str, Any]:
         steps = ["preparation", "training", "hop0", "classifier", "selection", "prediction"]
         if self._uses_batch_norm():
             steps.append("statistics")
-        return {"method": "GAP", "messages": "features", "steps": steps}
+        return {"method": "GAP", "messages": self.messages, "steps": steps}

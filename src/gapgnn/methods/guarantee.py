@@ -56,7 +56,7 @@ class Guarantee:
         promise = cls._unpriced(graph, level=level, relation=relation, delta=delta)
         if level == "none" or not template:
             return promise
-        _check_budget(level, epsilon)
+        check_finite_budget(level, epsilon)
         found = calibrate(template, epsilon=epsilon, delta=promise.delta, relation=promise.relation)
         if not 0 < found.noise_multiplier < math.inf:
             raise PrivacyError(
@@ -86,7 +86,7 @@ class Guarantee:
         ``delta`` is checked and not spent: a pure guarantee holds at delta 0.
         """
         promise = cls._unpriced(graph, level=level, relation=relation, delta=delta)
-        _check_budget(level, epsilon)
+        check_finite_budget(level, epsilon)
         return replace(
             promise,
             epsilon=float(epsilon),
@@ -161,7 +161,8 @@ class Guarantee:
         return account(events, self.delta, relation="undirected").epsilon
 
 
-def _check_budget(level: str, epsilon: float) -> None:
+def check_finite_budget(level: str, epsilon: float) -> None:
+    """Raise unless epsilon is a positive, finite number."""
     check_number("epsilon", epsilon, above=0, finite=False)
     if math.isinf(epsilon):
         raise InputError(

@@ -10,19 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
-from gapgnn.graph import csr
-from gapgnn.graph.degree import bound_out_degrees
 from gapgnn.graph.graph import Graph
 from gapgnn.methods.base import NodeClassifier, Run, choose_device
-from gapgnn.methods.guarantee import Guarantee
+from gapgnn.methods.guarantee import Guarantee, check_finite_budget
 from gapgnn.methods.releases import ReleasedHops
-from gapgnn.nn.sage import Arcs, InLists, Sage
+from gapgnn.methods.sage_arcs import cut_in_lists, own_arcs, released_arcs
+from gapgnn.nn.sage import Arcs, Sage
 from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
 from gapgnn.privacy.cells import Cells
 from gapgnn.privacy.edges import (
     PERTURBATIONS,
     check_output_fits,
-    perturb_edges,
     perturbation_events,
 )
 from gapgnn.privacy.events import Event, Gaussian
@@ -201,7 +199,7 @@ class SAGE(NodeClassifier):
             return super()._resolve(graph)
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
         cells = Cells.of(relation, num_nodes=graph.num_nodes, is_directed=graph.is_directed)
-        check_number("epsilon", self.epsilon, above=0, finite=False)
+        check_finite_budget(self.level, self.epsilon)
         bits = cells.bits_per_edge
         guarantee = Guarantee.pure(
             graph,
@@ -211,9 +209,7 @@ class SAGE(NodeClassifier):
             epsilon=self.epsilon,
             delta=self.delta,
         )
-        check_output_fits(
-            self.perturbation, self.epsilon, cells, memory_limit=self.memory_limit
-        )
+        check_output_fits(self.perturbation, self.epsilon, cells, memory_limit=self.memory_limit)
         return guarantee
 
     def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
@@ -265,7 +261,7 @@ class SAGE(NodeClassifier):
         """
         model = self.modules_["sage"]
         with run.timed("classifier"):
-            lists = [_cut_in_lists(run.graph, self.max_degree, key) for key in run.keys]
+            lists = [cut_in_lists(run.graph, self.max_degree, key) for key in run.keys]
             private = self._private(
                 run,
                 self.noise_ratios[0],
@@ -289,27 +285,16 @@ class SAGE(NodeClassifier):
     ) -> Arcs:
         """Return the arcs to learn from: the graph's own at level none, released ones otherwise."""
         if guarantee.level == "none":
-            lists = graph.indptr, graph.indices
-            if graph.is_directed:
-                columns = csr.matrix(*lists).tocsc()
-                lists = columns.indptr, columns.indices
-            return Arcs([lists], is_symmetric=not graph.is_directed, device=device)
-        released = [
-            perturb_edges(
-                graph,
-                perturbation=self.perturbation,
-                epsilon=self.epsilon,
-                relation=guarantee.relation,
-                key=key.derive("edges"),
-                construction=self.noise,
-                memory_limit=self.memory_limit,
-            )
-            for key in keys
-        ]
-        return Arcs(
-            [edges.in_lists() for edges in released],
-            is_symmetric=released[0].is_symmetric,
-            device=device,
+            return own_arcs(graph, device)
+        return released_arcs(
+            graph,
+            keys,
+            device,
+            perturbation=self.perturbation,
+            epsilon=self.epsilon,
+            relation=guarantee.relation,
+            construction=self.noise,
+            memory_limit=self.memory_limit,
         )
 
     def _codes(self, features: FeatureInputs) -> Tensor:
@@ -412,10 +397,3 @@ class SAGE(NodeClassifier):
             return {"method": "SAGE", "messages": "perturbed", "steps": steps}
         steps = ["preparation", "training", "selection", "prediction"]
         return {"method": "SAGE", "messages": "features", "steps": steps}
-
-
-def _cut_in_lists(graph: Graph, max_degree: int, key: NoiseKey) -> InLists:
-    """Return who writes to each node once every out-list is cut to ``max_degree`` entries."""
-    lists = bound_out_degrees(graph, max_degree, key.derive("examples"))
-    columns = csr.matrix(lists.indptr, lists.indices).tocsc()
-    return columns.indptr, columns.indices

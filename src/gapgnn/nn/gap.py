@@ -1,4 +1,4 @@
-"""GAP's two trained modules: the encoder and the multi-hop classifier (paper, section 4)."""
+"""GAP's trained modules: the encoder and the multi-hop classifier (paper, section 4)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ COMBINATIONS = ("concat", "sum", "max", "mean", "attention")
 class Encoder(nn.Module):
     """An MLP whose last hidden layer is the node's code, with a linear softmax head on top.
 
-    The head exists only to train the codes on features and labels (paper, equation 2); the edges
-    are not read, so at edge level this module is free.
+    The head exists to train the codes on features and labels (paper, equation 2); the edges are not
+    read, so at edge level this module is free.
     """
 
     def __init__(
@@ -43,19 +43,35 @@ class Encoder(nn.Module):
         )
         self.head = ReplicaLinear(replicas, hidden, num_classes)
 
-    def encode(self, inputs: Any) -> Tensor:
+    def embed(self, inputs: Any) -> Tensor:
         """Return the codes, shape (replicas, nodes, hidden)."""
         codes: Tensor = self.mlp(inputs)
         return codes
 
     def forward(self, inputs: Any) -> Tensor:
         """Return class scores (logits) from the codes."""
-        scores: Tensor = self.head(self.encode(inputs))
+        scores: Tensor = self.head(self.embed(inputs))
         return scores
 
 
 class MultiHopClassifier(nn.Module):
-    """One base MLP per hop, a combination of the hops, and a head (paper, equations 6 to 8)."""
+    """One base MLP per hop, a combination of the hops, and a head (paper, equations 6 to 8).
+
+    Args:
+        replicas: R.
+        widths: width of each hop's input, hop 0 first.
+        num_classes: width of the scores.
+        first_layers: layers of the base network of hop 0.
+        base_layers: layers of the base network of every other hop.
+        head_layers: layers of the head.
+        hidden: width of all hidden layers.
+        combine: one of ``COMBINATIONS``.
+        has_embedding: put a layer of width ``hidden`` after the combination, whose output is what a
+            node sends on when stages are trained one after another.
+        activation: of every hidden layer.
+        batch_norm: normalise before every activation.
+        dropout: rate after every activation.
+    """
 
     def __init__(
         self,
@@ -63,44 +79,49 @@ class MultiHopClassifier(nn.Module):
         widths: Sequence[int],
         num_classes: int,
         *,
-        hidden: int,
+        first_layers: int,
         base_layers: int,
         head_layers: int,
+        hidden: int,
         combine: str,
+        has_embedding: bool,
         activation: str,
         batch_norm: bool,
         dropout: float,
     ) -> None:
         super().__init__()
+        shared: dict[str, Any] = {
+            "activation": activation,
+            "batch_norm": batch_norm,
+            "dropout": dropout,
+        }
         self.combine = combine
+        layers = [first_layers] + [base_layers] * (len(widths) - 1)
         self.bases = nn.ModuleList(
-            ReplicaMLP(
-                replicas,
-                [width, *[hidden] * base_layers],
-                activation=activation,
-                batch_norm=batch_norm,
-                dropout=dropout,
-                plain_last=False,
-            )
-            for width in widths
+            ReplicaMLP(replicas, [width, *[hidden] * depth], **shared, plain_last=False)
+            for width, depth in zip(widths, layers, strict=True)
         )
-        self.query = (
-            ReplicaLinear(replicas, hidden, 1, bias=False) if combine == "attention" else None
-        )
-        combined = hidden * len(widths) if combine == "concat" else hidden
+        self.query = None
+        if combine == "attention":
+            self.query = ReplicaLinear(replicas, hidden, 1, bias=False)
+        width = hidden * len(widths) if combine == "concat" else hidden
+        self.embedding = None
+        if has_embedding:
+            self.embedding = ReplicaMLP(replicas, [width, hidden], **shared, plain_last=False)
+            width = hidden
         self.head = ReplicaMLP(
-            replicas,
-            [combined, *[hidden] * (head_layers - 1), num_classes],
-            activation=activation,
-            batch_norm=batch_norm,
-            dropout=dropout,
-            plain_last=True,
+            replicas, [width, *[hidden] * (head_layers - 1), num_classes], **shared, plain_last=True
         )
 
-    def forward(self, hops: Sequence[Tensor]) -> Tensor:
-        """Return class scores (logits) for hop inputs of shape (replicas, nodes, width) each."""
+    def embed(self, hops: Sequence[Any]) -> Tensor:
+        """Return the combined hops, shape (replicas, nodes, width)."""
         codes = [base(hop) for base, hop in zip(self.bases, hops, strict=True)]
-        scores: Tensor = self.head(self._combined(codes))
+        combined = self._combined(codes)
+        return combined if self.embedding is None else self.embedding(combined)
+
+    def forward(self, hops: Sequence[Any]) -> Tensor:
+        """Return class scores (logits) for one input per hop."""
+        scores: Tensor = self.head(self.embed(hops))
         return scores
 
     def _combined(self, codes: list[Tensor]) -> Tensor:

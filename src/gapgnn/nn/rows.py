@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from gapgnn.errors import InputError
-from gapgnn.privacy.parts import owned_products
 
 # On a GPU a batch of up to this many entries (256 MiB) becomes dense, for one batched product.
 DENSE_ENTRIES = 1 << 26
@@ -197,12 +196,9 @@ class BatchRows:
     def owned_products(self, replica: int, delta: Tensor, owners: Tensor, count: int) -> Tensor:
         """Return ``rows^T delta`` of one replica for each owner: ``(count, in, out)``.
 
-        ``owners`` says which of the ``count`` owners a row belongs to; ``count`` is nobody. Dense
-        rows of a GPU batch go the way of dense inputs.
+        ``owners`` says which of the ``count`` owners a row belongs to; ``count`` is nobody.
         """
         _, rows, width = self.shape
-        if self._is_dense:
-            return owned_products(self.dense()[replica], delta, owners, count)
         pointers = self._pointers[replica * rows : (replica + 1) * rows + 1].long()
         part = slice(int(pointers[0]), int(pointers[-1]))
         lengths = pointers.diff()

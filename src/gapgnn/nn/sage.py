@@ -60,9 +60,14 @@ class Arcs:
             beside = rows.permute(1, 0, 2).reshape(count, replicas * width)
             return (matrices[0] @ beside).view(count, replicas, width).permute(1, 0, 2)
         # On a CPU a product of 16 columns at a time is as fast as a wide one and needs no copy.
-        return torch.stack(
-            [matrices[i % len(matrices)] @ part.contiguous() for i, part in enumerate(rows)]
-        )
+        total = torch.empty_like(rows, memory_format=torch.contiguous_format)
+        for replica, part in enumerate(rows):
+            matrix = matrices[replica % len(matrices)]
+            if rows.is_cuda:
+                total[replica] = matrix @ part
+            else:
+                torch.mm(matrix, part.contiguous(), out=total[replica])
+        return total
 
     def _matrix(self, indptr: NDArray[Any], indices: NDArray[Any]) -> Tensor:
         kind = torch.int32 if len(indices) < 2**31 else torch.int64

@@ -108,9 +108,7 @@ class Coins:
                 yield self._generator(*path, block).standard_exponential(size)
             block += 1
 
-    def _halves(
-        self, count: int, *path: PathPart
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def _halves(self, count: int, *path: PathPart) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return uniforms in (0, 1/2) and a fair bit, together a uniform precise at both ends.
 
         63 bits, and 64 more where the uniform is below 2**-11.

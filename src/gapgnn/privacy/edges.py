@@ -46,7 +46,7 @@ from gapgnn.rng import NoiseKey
 COUNT_SHARE = {"arr": 0.1, "edgerand": 0.0, "lapgraph": 0.01}
 PERTURBATIONS = tuple(COUNT_SHARE)
 # Peak memory per released edge while the adjacency is built (measured: benchmarks/edges.py).
-BYTES_PER_EDGE = 50
+BYTES_PER_EDGE = 80
 GIB = 2**30
 # LapGraph's candidates exceed T by this many standard deviations: fewer has probability 1e-15.
 _DEVIATIONS = 8.0
@@ -261,9 +261,7 @@ class _Release:
         kept = true[self.coins.each(len(true), extra, "true")]
         return np.concatenate([background, kept])
 
-    def _tail_of_candidates(
-        self, values: NDArray[np.float64], wanted: int, scale: float
-    ) -> float:
+    def _tail_of_candidates(self, values: NDArray[np.float64], wanted: int, scale: float) -> float:
         """Return an upper-tail probability of the zeros that surely leaves enough candidates.
 
         Looking at the true cells' noisy values first is allowed: the zeros' noise is independent of

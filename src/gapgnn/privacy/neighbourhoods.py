@@ -101,7 +101,7 @@ def original_epsilon(
     num_examples: int | None = None,
     aggregation: Gaussian | None = None,
 ) -> float:
-    """Return epsilon by the original theorem (Daigavane et al. 2021), for one message-passing layer.
+    """Return epsilon by the original theorem (Daigavane et al. 2021), for one layer.
 
     ``1 / (alpha - 1) log E exp(2 alpha (alpha - 1) rho^2 / s^2)`` per step, with the number rho of
     touched examples hypergeometric: batches of fixed size, D + 1 examples touched, each moving by 2

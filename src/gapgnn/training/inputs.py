@@ -56,19 +56,25 @@ class FeatureInputs:
 
 
 class HopInputs:
-    """The hops of every node, shape (replicas, nodes, width) each."""
+    """Hop 0, as rows or as raw features, and further hops of shape (replicas, nodes, width)."""
 
-    def __init__(self, hops: Sequence[Tensor]) -> None:
+    def __init__(self, first: Tensor | FeatureInputs, hops: Sequence[Tensor]) -> None:
+        self._first = first
         self._hops = list(hops)
 
-    def all(self) -> list[Tensor]:
+    def all(self) -> list[Any]:
         """Return all hops of all nodes."""
-        return self._hops
+        first = self._first if isinstance(self._first, Tensor) else self._first.all()
+        return [first, *self._hops]
 
-    def rows(self, positions: Tensor) -> list[Tensor]:
+    def rows(self, positions: Tensor) -> list[Any]:
         """Return the hops of each replica's batch."""
         replica = torch.arange(positions.shape[0], device=positions.device).unsqueeze(1)
-        return [hop[replica, positions] for hop in self._hops]
+        if isinstance(self._first, Tensor):
+            first = self._first[replica, positions]
+        else:
+            first = self._first.rows(positions)
+        return [first, *(hop[replica, positions] for hop in self._hops)]
 
 
 class GraphInputs:
@@ -104,8 +110,7 @@ class ExampleInputs:
         batches = positions.cpu().numpy()
         replicas, count = batches.shape
         found = [
-            _neighbours(*lists, batch)
-            for lists, batch in zip(self._in_lists, batches, strict=True)
+            _neighbours(*lists, batch) for lists, batch in zip(self._in_lists, batches, strict=True)
         ]
         width = count + max(len(neighbours) for neighbours, _ in found)
         parts = np.zeros((replicas, width), dtype=np.int64)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gapgnn.nn.layers import ReplicaBatchNorm, cross_entropy
+from gapgnn.nn.layers import ReplicaBatchNorm, ReplicaDropout, cross_entropy
 from gapgnn.privacy.dpsgd import PrivateStep
 from gapgnn.privacy.flat import FlatParameters, Optimiser, make_optimiser
 from gapgnn.privacy.ghost import record_linears
@@ -96,15 +96,16 @@ class Trainer:
         weights = mask / mask.sum(dim=1, keepdim=True)
         known = self.labels.clamp(min=0)
         self.callback.start(phase, self.recipe.epochs)
+        has_dropout = bool(_dropouts(model))
         for _ in range(self.recipe.epochs):
             scores = model(inputs.all())
             losses = cross_entropy(scores, known) * weights
-            accuracy = best.consider(scores.detach())
+            judged = _clean_scores(model, inputs) if has_dropout else scores.detach()
+            accuracy = best.consider(judged)
             optimiser.step(flat.gradient(losses))
             loss = float(losses.detach().sum()) / flat.replicas
             self.callback.advance(phase, loss=loss, accuracy=accuracy)
-        with torch.no_grad():
-            best.consider(model(inputs.all()))
+        best.consider(_clean_scores(model, inputs))
         best.restore()
 
     def _fit_batches(
@@ -125,8 +126,7 @@ class Trainer:
                 losses = cross_entropy(model(inputs.rows(positions)), self.labels[positions])
                 optimiser.step(flat.gradient(losses / positions.shape[1]))
                 total += float(losses.detach().sum())
-            with torch.no_grad():
-                accuracy = best.consider(model(inputs.all()))
+            accuracy = best.consider(_clean_scores(model, inputs))
             self.callback.advance(phase, loss=total / members.numel(), accuracy=accuracy)
         best.restore()
 
@@ -208,6 +208,25 @@ class _BestEpoch:
             self._flat.values.copy_(self._values)
 
 
+def _dropouts(model: nn.Module) -> list[ReplicaDropout]:
+    """Return the layers that blank channels at random in training."""
+    return [
+        part for part in model.modules() if isinstance(part, ReplicaDropout) and part.probability
+    ]
+
+
+@torch.no_grad()
+def _clean_scores(model: nn.Module, inputs: Inputs) -> Tensor:
+    """Return the scores of all nodes with batch statistics and without dropout."""
+    dropouts = _dropouts(model)
+    for part in dropouts:
+        part.eval()
+    scores: Tensor = model(inputs.all())
+    for part in dropouts:
+        part.train()
+    return scores
+
+
 @torch.no_grad()
 def _settle_statistics(model: nn.Module, inputs: Inputs) -> None:
     """Set the running statistics of batch norm to those of all nodes under the final parameters.
@@ -220,6 +239,6 @@ def _settle_statistics(model: nn.Module, inputs: Inputs) -> None:
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.momentum = 1.0
-    model(inputs.all())
+    _clean_scores(model, inputs)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum

@@ -1,0 +1,140 @@
+"""Hop after hop: what is sent, what is released, what the next network reads.
+
+One path for all variants. ``features`` without stages is the paper's GAP: a hop is computed from
+the hop before. With stages a network is trained after every hop, and what it says about a node is
+what the node sends next: its embedding (``features``, which is ProGAP), its class (``labels``), or
+both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gapgnn.methods.messages import direction_and_size, joint_messages, label_messages
+from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
+from gapgnn.training.inputs import FeatureInputs, HopInputs, Inputs
+
+First = Tensor | FeatureInputs
+
+
+@dataclass(frozen=True)
+class Propagation:
+    """How a model reads the edges of a graph.
+
+    Attributes:
+        messages: ``labels``, ``features`` or ``both``.
+        is_progressive: whether there is a network ``stageK`` after every hop but the last.
+        hops: number of noisy aggregations.
+        num_classes: C.
+        modules: the networks by phase; ``encoder`` is optional.
+    """
+
+    messages: str
+    is_progressive: bool
+    hops: int
+    num_classes: int
+    modules: Mapping[str, Any]
+
+    @property
+    def is_papers(self) -> bool:
+        """Whether hops are computed from hops, as in the paper."""
+        return self.messages == "features" and not self.is_progressive
+
+    def phase(self, hop: int) -> str:
+        """Return the network that is trained once a hop is there."""
+        return "classifier" if hop == self.hops else f"stage{hop}"
+
+    def hop_zero(self, features: FeatureInputs, replicas: int) -> First:
+        """Return unit rows of the encoder's codes; without an encoder, the features."""
+        if "encoder" in self.modules:
+            with torch.no_grad():
+                return row_normalise(self.modules["encoder"].embed(features.all()))
+        if self.messages == "labels":
+            return features
+        rows = row_normalise(features.dense())
+        return rows.expand(replicas, *rows.shape)
+
+    def inputs(self, first: First, released: Sequence[Tensor]) -> HopInputs:
+        """Return what a classifier reads of hop 0 and of what was released."""
+        if self.is_papers:
+            return HopInputs(first, released)
+        return HopInputs(first, [direction_and_size(sums) for sums in released])
+
+    def run(
+        self,
+        aggregation: PrivateAggregation,
+        features: FeatureInputs,
+        labels: Tensor,
+        sends_label: Tensor,
+        *,
+        fit: Callable[[str, Inputs], None] | None = None,
+        on_hop: Callable[[], None] | None = None,
+    ) -> tuple[First, list[Tensor]]:
+        """Release all hops of a graph: the only reading of its edges.
+
+        Args:
+            aggregation: the mechanism, which knows graph, noise and price.
+            features: of every node.
+            labels: class of every node.
+            sends_label: which nodes send their own label, (replicas, nodes).
+            fit: trains the network of each phase; without it the networks are as they are.
+            on_hop: called after every hop.
+
+        Returns:
+            Hop 0, and the noisy rows of each hop: of norm 1 in the paper's way, otherwise noisy
+            sums in units of their noise, so that a classifier need not know its level.
+        """
+        first = self.hop_zero(features, len(sends_label))
+        released: list[Tensor] = []
+        for hop in range(1, self.hops + 1):
+            with torch.no_grad():
+                rows = self._rows(hop, features, first, released, labels, sends_label)
+                noisy = aggregation.hop(rows, hop, normalise=self.is_papers)
+                if not self.is_papers and aggregation.std:
+                    noisy = noisy / aggregation.std
+            released.append(noisy)
+            if on_hop is not None:
+                on_hop()
+            if fit is not None and self.phase(hop) in self.modules:
+                fit(self.phase(hop), self.inputs(first, released))
+        return first, released
+
+    def _rows(
+        self,
+        hop: int,
+        features: FeatureInputs,
+        first: First,
+        released: Sequence[Tensor],
+        labels: Tensor,
+        sends_label: Tensor,
+    ) -> Tensor:
+        """Return what every node sends in one hop: rows of norm at most 1."""
+        if self.is_papers and released:
+            return released[-1]
+        scores, codes = self._before(hop, features, first, released)
+        if self.messages == "features":
+            assert codes is not None
+            return row_normalise(codes)
+        sent = label_messages(labels, sends_label, self.num_classes, scores)
+        if self.messages == "labels":
+            return sent
+        assert codes is not None
+        return joint_messages(sent, row_normalise(codes))
+
+    def _before(
+        self, hop: int, features: FeatureInputs, first: First, released: Sequence[Tensor]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return class scores and codes of every node from the network before a hop, if any."""
+        if hop > 1:
+            network, inputs = self.modules[f"stage{hop - 1}"], self.inputs(first, released).all()
+            return network(inputs), network.embed(inputs)
+        if not isinstance(first, Tensor):
+            return None, None
+        if "encoder" in self.modules:
+            return self.modules["encoder"](features.all()), first
+        return None, first

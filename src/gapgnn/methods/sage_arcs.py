@@ -1,0 +1,71 @@
+"""Which arcs SAGE learns from: the graph's own, released ones, or lists cut to a degree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gapgnn.graph import csr
+from gapgnn.graph.degree import bound_out_degrees
+from gapgnn.graph.graph import Graph
+from gapgnn.nn.sage import Arcs, InLists
+from gapgnn.privacy.edges import perturb_edges
+from gapgnn.privacy.noise import Construction
+from gapgnn.rng import NoiseKey
+
+
+def own_arcs(graph: Graph, device: torch.device) -> Arcs:
+    """Return the graph's own arcs, shared by all replicas: nothing is protected."""
+    lists: InLists = graph.indptr, graph.indices
+    if graph.is_directed:
+        lists = _transposed(graph.indptr, graph.indices)
+    return Arcs([lists], is_symmetric=not graph.is_directed, device=device)
+
+
+def released_arcs(
+    graph: Graph,
+    keys: Sequence[NoiseKey],
+    device: torch.device,
+    *,
+    perturbation: str,
+    epsilon: float,
+    relation: str,
+    construction: Construction,
+    memory_limit: float,
+) -> Arcs:
+    """Randomise the edges once for each replica and return what was released.
+
+    Relation ``undirected`` or ``directed``, cost ``epsilon`` at delta 0 for each replica (privacy
+    page, section 5); see :func:`gapgnn.privacy.edges.perturb_edges`.
+    """
+    released = [
+        perturb_edges(
+            graph,
+            perturbation=perturbation,
+            epsilon=epsilon,
+            relation=relation,
+            key=key.derive("edges"),
+            construction=construction,
+            memory_limit=memory_limit,
+        )
+        for key in keys
+    ]
+    lists = [edges.in_lists() for edges in released]
+    return Arcs(lists, is_symmetric=released[0].is_symmetric, device=device)
+
+
+def cut_in_lists(graph: Graph, max_degree: int, key: NoiseKey) -> InLists:
+    """Return who writes to each node once every out-list is cut to ``max_degree`` entries.
+
+    Node level: what is kept of a list is a function of that list alone (privacy page, section 1).
+    """
+    return _transposed(*bound_out_degrees(graph, max_degree, key.derive("examples")))
+
+
+def _transposed(indptr: NDArray[np.int64], indices: NDArray[Any]) -> InLists:
+    columns = csr.matrix(indptr, indices).tocsc()
+    return columns.indptr, columns.indices

@@ -1,0 +1,156 @@
+"""What travels along the edges, and that none of it costs more than the relation says."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from gapcases import forbid
+from hypothesis import given
+from hypothesis import strategies as st
+from methodgraphs import small_graph
+
+from gapgnn import GAP, MLP, Ledger
+from gapgnn.errors import InputError
+from gapgnn.graph.transforms import inductive_split, random_split
+from gapgnn.methods import gap as gap_module
+from gapgnn.methods.messages import class_codes, joint_messages, label_messages
+
+VARIANTS = [
+    {"messages": "labels"},
+    {"messages": "labels", "progressive": False},
+    {"messages": "features", "progressive": True, "hops": 2},
+    {"messages": "both", "hops": 2},
+]
+
+
+def quick(level: str, **more) -> GAP:
+    batch = {"batch_size": 50} if level == "node" else {}
+    return GAP(**{"level": level, "epochs": 2, "epsilon": 4.0, "hidden": 8, **batch, **more})
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return small_graph()
+
+
+@pytest.mark.parametrize("classes", range(2, 12))
+def test_class_codes_are_unit_vectors_equally_far_apart(classes):
+    codes = class_codes(classes).double()
+    assert codes.shape == (classes, classes - 1)
+    distances = [
+        float((codes[i] - codes[j]).norm()) for i, j in itertools.combinations(range(classes), 2)
+    ]
+    np.testing.assert_allclose(codes.norm(dim=1), 1, atol=1e-6)
+    np.testing.assert_allclose(distances, np.sqrt(2 * classes / (classes - 1)), atol=1e-6)
+
+
+@given(seed=st.integers(0, 2**32 - 1), classes=st.integers(2, 9), scale=st.floats(0.01, 100))
+def test_no_message_is_longer_than_one(seed, classes, scale):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(-1, classes, (20,), generator=generator)
+    sends = torch.rand(2, 20, generator=generator) < 0.5
+    scores = torch.randn(2, 20, classes, generator=generator) * scale
+    codes = torch.nn.functional.normalize(torch.randn(2, 20, 5, generator=generator), dim=-1)
+    sent = label_messages(labels, sends & (labels >= 0), classes, scores)
+    for rows in (sent, joint_messages(sent, codes)):
+        assert float(rows.norm(dim=-1).max()) <= 1 + 1e-6
+
+
+def test_a_node_without_a_training_label_never_sends_its_label(graph):
+    """Labels of validation and test nodes are there, and must not travel."""
+    labels = torch.tensor(graph.labels)
+    sends = torch.tensor(graph.train_mask).unsqueeze(0)
+    sent = label_messages(labels, sends, graph.num_classes, None)
+    assert not sent[0, ~torch.tensor(graph.train_mask)].any()
+    changed = torch.where(torch.tensor(graph.train_mask), labels, (labels + 1) % graph.num_classes)
+    scores = torch.randn(1, graph.num_nodes, graph.num_classes)
+    before = label_messages(labels, sends, graph.num_classes, scores)
+    after = label_messages(changed, sends, graph.num_classes, scores)
+    assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+@pytest.mark.parametrize("level", ["none", "edge", "node"])
+def test_every_variant_trains_predicts_and_charges_what_ran(options, level, graph, tmp_path):
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    model = quick(level, ledger=ledger.path, **options).fit(graph)
+    first, second = model.predict_proba(graph), model.predict_proba(graph)
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_allclose(first.sum(axis=1), 1, atol=1e-5)
+    assert len(ledger.entries()) == (0 if level == "none" else 1)
+    if level != "none":
+        hops = sum(e["count"] for e in model.card_.events if e["event"] == "Gaussian")
+        phases = [e["label"] for e in model.card_.events if e["event"] == "PoissonGaussian"]
+        assert hops == model._hops()
+        assert phases == (list(model.modules_) if level == "node" else [])
+
+
+@pytest.mark.parametrize("level", ["edge", "node"])
+def test_prediction_reads_no_edge(level, graph, monkeypatch):
+    model = quick(level).fit(graph)
+    expected = model.predict(graph)
+    forbid(monkeypatch, gap_module, "PrivateAggregation")
+    np.testing.assert_array_equal(model.predict(graph), expected)
+
+
+@pytest.mark.parametrize("level", ["edge", "node"])
+def test_test_and_validation_labels_do_not_reach_the_released_hops(level, graph):
+    """At every stage: a label that travelled would have to be charged, or be a leak."""
+    others = ~graph.train_mask
+    labels = np.where(others, (graph.labels + 1) % graph.num_classes, graph.labels)
+    # Validation labels choose the epoch at edge level, so there they stay as they are.
+    if level == "edge":
+        labels = np.where(graph.val_mask, graph.labels, labels)
+    seeds = {"insecure_noise_seed": 1, "epochs": 3}
+    first = quick(level, **seeds).fit(graph).releases_.training().hops
+    second = quick(level, **seeds).fit(graph._replace(labels=labels)).releases_.training().hops
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_second_hop_of_labels_without_stages_is_refused(graph):
+    with pytest.raises(InputError, match="own label back"):
+        quick("edge", messages="labels", progressive=False, hops=2).fit(graph)
+
+
+def test_defaults_follow_messages_and_level():
+    assert GAP()._hops() == 3
+    assert GAP(level="node")._hops() == 1
+    assert GAP(messages="features")._hops() == 2
+    assert GAP(messages="features", progressive=True)._hops() == 5
+    assert GAP(messages="features")._is_papers()
+    assert GAP(level="node")._phases() == ["classifier"]
+    assert GAP(level="node", messages="features")._phases() == ["encoder", "classifier"]
+    assert GAP(messages="features")._ratios() == (1.0, 1.0, 1.0)
+    assert GAP(level="node", epsilon=8.0)._ratios() == (1.0, pytest.approx(0.5), 1.0)
+
+
+def test_an_unread_graph_needs_labels_at_node_level(graph):
+    first, second = inductive_split(graph, seed=0)
+    first = random_split(first, seed=0)
+    model = quick("node").fit(first)
+    nobody = np.zeros(second.num_nodes, dtype=bool)
+    with pytest.raises(InputError, match="must have training labels"):
+        model.predict(second.with_masks(nobody, nobody, nobody))
+    assert len(model.predict(random_split(second, seed=0))) == second.num_nodes
+
+
+def test_a_nodes_own_label_does_not_come_back_to_it():
+    """The gap between training and test accuracy is no wider than that of features alone.
+
+    If a node's own label reached it through its neighbours, training accuracy would be near 1.
+    """
+    graph = small_graph(num_nodes=1500)
+    labels = graph.labels
+
+    def gap_between(model) -> float:
+        right = model.predict(graph) == labels
+        return float(right[graph.train_mask].mean() - right[graph.test_mask].mean())
+
+    shared = {"level": "none", "seed": 1}
+    features_only = gap_between(MLP(**shared).fit(graph))
+    in_stages = gap_between(GAP(**shared).fit(graph))
+    assert in_stages <= features_only + 0.02
