@@ -1,6 +1,6 @@
-"""Accuracy of GAP and its competitors on the Facebook100 schools, next to the numbers to meet.
+"""Accuracy of GAP and its competitors on public graphs.
 
-Run: python benchmarks/accuracy.py --repeats 10
+Run: python benchmarks/accuracy.py --experiment levels --repeats 10
 Prints one Markdown row per setting: data set, setting, mean test accuracy, 95 % interval, seconds.
 """
 
@@ -19,40 +19,91 @@ from gapgnn import GAP, MLP, SAGE, load_dataset
 from gapgnn.evaluation.metrics import bootstrap_interval
 
 SCHOOLS = ("facebook100/Cornell5", "facebook100/Rutgers89", "facebook100/Wisconsin87")
-EDGE_SETTINGS = [
-    ("edge", epsilon, relation) for relation in ("directed", "auto") for epsilon in (1, 4)
-]
-EXPERIMENTS: dict[str, list[tuple[str, type, dict[str, Any]]]] = {
+Settings = list[tuple[str, type, dict[str, Any]]]
+
+
+def gap(level: str, epsilon: float = 1.0, **options: Any) -> tuple[str, type, dict[str, Any]]:
+    """Return one setting of GAP with its label: the paper's method unless messages are named."""
+    chosen = {"messages": "features", "level": level, **options}
+    name = {"features": "GAP", "labels": "labels", "both": "both"}[chosen["messages"]]
+    if chosen.get("progressive") is True and name == "GAP":
+        name = "ProGAP"
+    words = [name, level]
+    if level != "none":
+        chosen["epsilon"] = epsilon
+        words.append(f"epsilon {epsilon:g}")
+    words += [f"{key}={value}" for key, value in options.items() if key != "messages"]
+    return ", ".join(words), GAP, chosen
+
+
+def mlp(level: str, epsilon: float = 8.0) -> tuple[str, type, dict[str, Any]]:
+    """Return one setting of the MLP."""
+    if level == "edge":
+        return "MLP, edge, epsilon 0", MLP, {"level": level}
+    return f"MLP-DP, node, epsilon {epsilon:g}", MLP, {"level": level, "epsilon": epsilon}
+
+
+EXPERIMENTS: dict[str, Settings] = {
     "levels": [
-        ("none, K=2", GAP, {"level": "none"}),
+        gap("none", hops=2),
         *(
-            (
-                f"{level}, epsilon {epsilon}, K=2, {relation}",
-                GAP,
-                {"level": level, "epsilon": float(epsilon), "relation": relation},
-            )
-            for level, epsilon, relation in EDGE_SETTINGS
+            gap("edge", epsilon, hops=2, relation=relation)
+            for relation in ("directed", "undirected")
+            for epsilon in (1.0, 4.0)
         ),
-        ("node, epsilon 8, K=2, D=100", GAP, {"level": "node", "epsilon": 8.0}),
+        gap("node", 8.0, hops=2, max_degree=100),
     ],
     "floor": [
-        ("MLP", MLP, {"level": "edge"}),
+        mlp("edge"),
+        *(gap("edge", 0.1, hops=hops, relation="directed") for hops in (1, 2)),
+        gap("edge", 0.1, messages="labels", relation="directed"),
+    ],
+    "messages": [
         *(
-            (
-                f"edge, epsilon 0.1, K={hops}, directed",
-                GAP,
-                {"level": "edge", "epsilon": 0.1, "hops": hops, "relation": "directed"},
-            )
-            for hops in (1, 2)
+            gap("edge", epsilon, messages=messages, relation="directed")
+            for epsilon in (0.5, 1.0, 4.0)
+            for messages in ("features", "labels")
         ),
-        *(
-            (f"edge, epsilon 0.1, K={hops}", GAP, {"level": "edge", "epsilon": 0.1, "hops": hops})
-            for hops in (1, 2)
+        *(gap("edge", epsilon, messages="labels") for epsilon in (0.5, 1.0, 4.0)),
+        *(gap("node", 8.0, messages=messages) for messages in ("features", "labels")),
+        mlp("node", 1.0),
+        *(gap("node", 1.0, messages=messages) for messages in ("features", "labels")),
+    ],
+    "progap": [
+        gap("edge", 1.0, progressive=True, hops=5, dropout=0.2, relation="directed"),
+        gap("edge", 4.0, progressive=True, hops=5, dropout=0.2, relation="directed"),
+        gap(
+            "node",
+            8.0,
+            progressive=True,
+            hops=4,
+            base_layers=2,
+            batch_size=512,
+            noise_ratios=(1.0, 0.5, 1.0),
+        ),
+        gap(
+            "node",
+            8.0,
+            progressive=True,
+            hops=5,
+            base_layers=2,
+            batch_size=512,
+            noise_ratios=(1.0, 0.5, 1.0),
         ),
     ],
+    "others": [
+        mlp("edge"),
+        *(
+            gap("edge", epsilon, messages=messages)
+            for epsilon in (1.0, 4.0)
+            for messages in ("features", "labels")
+        ),
+        mlp("node", 8.0),
+        *(gap("node", 8.0, messages=messages) for messages in ("features", "labels")),
+    ],
     "baselines": [
-        ("MLP, edge", MLP, {"level": "edge"}),
-        ("MLP-DP, node, epsilon 8", MLP, {"level": "node", "epsilon": 8.0}),
+        mlp("edge"),
+        mlp("node", 8.0),
         ("SAGE, none, 2 layers", SAGE, {"level": "none", "layers": 2}),
         *(
             (
@@ -64,12 +115,6 @@ EXPERIMENTS: dict[str, list[tuple[str, type, dict[str, Any]]]] = {
             for layers in (1, 2)
         ),
         ("SAGE, node, epsilon 8, D=100", SAGE, {"level": "node", "epsilon": 8.0}),
-    ],
-    "node": [
-        ("MLP-DP, node, epsilon 1", MLP, {"level": "node", "epsilon": 1.0}),
-        ("GAP, node, epsilon 1", GAP, {"level": "node", "epsilon": 1.0}),
-        ("MLP-DP, node, epsilon 8", MLP, {"level": "node", "epsilon": 8.0}),
-        ("GAP, node, epsilon 8", GAP, {"level": "node", "epsilon": 8.0}),
     ],
 }
 

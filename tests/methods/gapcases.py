@@ -15,7 +15,9 @@ PAPER = {"messages": "features", "hops": 2}
 
 def quick(level: str, **more) -> GAP:
     batch = {"batch_size": 50} if level == "node" else {}
-    return GAP(**{**PAPER, "level": level, "epochs": 2, "epsilon": 4.0, "hidden": 8, **batch, **more})
+    return GAP(
+        **{**PAPER, "level": level, "epochs": 2, "epsilon": 4.0, "hidden": 8, **batch, **more}
+    )
 
 
 def weights(model: GAP) -> dict[str, np.ndarray]:

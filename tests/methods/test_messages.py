@@ -84,7 +84,7 @@ def test_every_variant_trains_predicts_and_charges_what_ran(options, level, grap
     if level != "none":
         hops = sum(e["count"] for e in model.card_.events if e["event"] == "Gaussian")
         phases = [e["label"] for e in model.card_.events if e["event"] == "PoissonGaussian"]
-        assert hops == model._hops()
+        assert hops == model._variant().hops
         assert phases == (list(model.modules_) if level == "node" else [])
 
 
@@ -117,13 +117,14 @@ def test_a_second_hop_of_labels_without_stages_is_refused(graph):
 
 
 def test_defaults_follow_messages_and_level():
-    assert GAP()._hops() == 3
-    assert GAP(level="node")._hops() == 1
-    assert GAP(messages="features")._hops() == 2
-    assert GAP(messages="features", progressive=True)._hops() == 5
-    assert GAP(messages="features")._is_papers()
-    assert GAP(level="node")._phases() == ["classifier"]
-    assert GAP(level="node", messages="features")._phases() == ["encoder", "classifier"]
+    assert GAP()._variant().hops == 3
+    assert GAP(level="node")._variant().hops == 1
+    assert GAP(messages="features")._variant().hops == 2
+    assert GAP(messages="features", progressive=True)._variant().hops == 5
+    assert GAP(messages="features")._variant().is_papers
+    assert GAP(level="node")._variant().phases == ("classifier",)
+    paper = GAP(level="node", messages="features")
+    assert paper._variant().phases == ("encoder", "classifier")
     assert GAP(messages="features")._ratios() == (1.0, 1.0, 1.0)
     assert GAP(level="node", epsilon=8.0)._ratios() == (1.0, pytest.approx(0.5), 1.0)
 

@@ -54,7 +54,6 @@ def audit_model(
     if card is None:
         raise InputError("`estimator` must be fitted to be audited. Call `fit` first.")
     shared: dict[str, Any] = {"trials": trials, "confidence": confidence, "seed": seed}
-    noise = getattr(estimator, "noise", "safe")
     reports: list[AuditReport] = []
     for event in map(event_from_dict, card.events):
         if isinstance(event, Gaussian):
@@ -62,7 +61,7 @@ def audit_model(
                 "noise_multiplier": event.noise_multiplier,
                 "delta": card.delta,
                 "relation": card.relation,
-                "construction": noise,
+                "construction": estimator.noise,
                 **shared,
             }
             reports.append(audit_aggregation(level=card.level, hops=event.count, **options))
@@ -77,7 +76,7 @@ def audit_model(
                     sampling_rate=event.sampling_rate,
                     noise_multiplier=event.noise_multiplier,
                     clip=estimator.clip,
-                    construction=noise,
+                    construction=estimator.noise,
                     **shared,
                 )
             )
@@ -87,7 +86,7 @@ def audit_model(
                     perturbation=estimator.get_params()["perturbation"],
                     relation=card.relation,
                     epsilon=card.epsilon,
-                    construction=noise,
+                    construction=estimator.noise,
                     **shared,
                 )
             )

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,13 +22,13 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
-from gapgnn.errors import DataError, InputError, PrivacyError, check_choice, check_integer
+from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer
 from gapgnn.graph.checks import check_trainable
 from gapgnn.graph.convert import as_graph
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.transforms import align_features
-from gapgnn.methods.folder import add_hops, load_folder, save_folder
 from gapgnn.methods.guarantee import Guarantee
+from gapgnn.methods.persistence import Persistent
 from gapgnn.methods.releases import Releases
 from gapgnn.nn.layers import replica_state, reset_replicas
 from gapgnn.privacy.card import PrivacyCard, make_card
@@ -71,7 +71,7 @@ class Run:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
 
-class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
+class NodeClassifier(BaseEstimator, Persistent, ABC):  # type: ignore[misc]
     """Base of all methods: scikit-learn's estimator contract over graphs.
 
     ``fit(graph)`` never changes the graph, may be called again, and sets attributes that end in an
@@ -99,7 +99,8 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
     device: str
     ledger: str | Path | None
 
-    method: ClassVar[str]
+    # For attacks on one's own models: keep the class scores and the split of every repeat.
+    _keeps_repeats: bool = False
 
     @abstractmethod
     def _check_parameters(self) -> None:
@@ -161,6 +162,8 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
         self.noise_multiplier_ = guarantee.noise_multiplier
         scores = self._train(run, charge)
         self.repeat_scores_ = run.splits.test_accuracies(scores, graph.labels)
+        if self._keeps_repeats:
+            self._repeats = scores.detach().cpu(), run.splits
         self._keep_first_repeat()
         if charge is not None:
             Ledger(self.ledger).complete(charge.id)
@@ -180,8 +183,9 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
         """
         self._check_fitted()
         graph = None if graph is None else as_graph(graph)
-        if graph is not None and None not in (self.feature_names_, graph.feature_names):
-            graph = align_features(graph, self.feature_names_)
+        names = self.feature_names_
+        if graph is not None and names is not None and graph.feature_names is not None:
+            graph = align_features(graph, names)
         if graph is not None and graph.num_features != self.num_features_:
             raise InputError(
                 f"The graph must have the {self.num_features_} features the model was trained on. "
@@ -219,7 +223,6 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
             check_integer("insecure_noise_seed", self.insecure_noise_seed, at_least=0)
         choose_device(self.device)
         self._check_parameters()
-
         if self.level == "node" and self._uses_batch_norm():
             raise PrivacyError(
                 "`batch_norm` mixes the nodes of a batch, so one person's gradient cannot be "
@@ -331,92 +334,6 @@ class NodeClassifier(BaseEstimator, ABC):  # type: ignore[misc]
             module.load_state_dict(replica_state(self.modules_[name], 0))
             module.eval()
         self.modules_ = first
-
-    def save(self, folder: str | Path) -> None:
-        """Write the model to a new folder: weights, configuration, card, released hops."""
-        self._check_fitted()
-        params = {
-            # JSON has no infinity, which epsilon may be at level none.
-            k: str(v) if isinstance(v, float) and not math.isfinite(v) else v
-            for k, v in self.get_params().items()
-            if k not in ("ledger", "device")
-        }
-        save_folder(
-            Path(folder),
-            config={
-                "method": self.method,
-                "params": params,
-                "num_features": self.num_features_,
-                "num_classes": self.num_classes_,
-                "label_names": self.label_names_,
-                "feature_names": self.feature_names_,
-                "noise_multiplier": self.noise_multiplier_,
-                "releases": list(self.releases_.hops),
-            },
-            weights={
-                f"{name}.{key}": value
-                for name, module in self.modules_.items()
-                for key, value in module.state_dict().items()
-            },
-            card=self.card_,
-            hops=self.releases_.hops,
-        )
-
-    def save_releases(self, folder: str | Path) -> None:
-        """Add what was released since saving to the model's folder: it is never drawn again.
-
-        At level none nothing was paid for, so nothing needs to be kept.
-        """
-        if self.level == "none":
-            return
-        for release, released in self.releases_.hops.items():
-            if release not in load_folder(Path(folder)).hops:
-                add_hops(Path(folder), released)
-
-    @classmethod
-    def load(cls: type[Self], folder: str | Path, **overrides: Any) -> Self:
-        """Read a model saved by :meth:`save`; it predicts exactly as the saved one did.
-
-        Args:
-            folder: the model's folder.
-            overrides: ``device`` or ``ledger`` of this machine.
-        """
-        saved = load_folder(Path(folder))
-        config = saved.config
-        if config.get("method") != cls.method:
-            raise InputError(
-                f"the model folder {str(folder)!r} must hold a {cls.method} model. "
-                f"Got {config.get('method')!r}."
-            )
-        try:
-            params: dict[str, Any] = {
-                k: tuple(v) if isinstance(v, list) else v for k, v in config["params"].items()
-            }
-            params["epsilon"] = float(params["epsilon"])
-            model = cls(**params, **overrides)
-            model.num_features_ = int(config["num_features"])
-            model.num_classes_ = int(config["num_classes"])
-            names = config["label_names"]
-            model.label_names_ = None if names is None else tuple(names)
-            names = config["feature_names"]
-            model.feature_names_ = None if names is None else tuple(names)
-            model.noise_multiplier_ = config["noise_multiplier"]
-            model.modules_ = model._build(1, model.num_features_, model.num_classes_)
-            for name, module in model.modules_.items():
-                start = f"{name}."
-                state = {
-                    k[len(start) :]: v for k, v in saved.weights.items() if k.startswith(start)
-                }
-                module.load_state_dict(state)
-                module.eval()
-        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise DataError(
-                f"the model folder {str(folder)!r} is damaged: {str(error).splitlines()[0]}"
-            ) from None
-        model.classes_ = np.arange(model.num_classes_)
-        model.releases_ = Releases(saved.hops)
-        model.card_ = saved.card
-        return model
 
     def _make_card(self, graph: Graph, guarantee: Guarantee, charge: Charge | None) -> PrivacyCard:
         """Put the facts of this fit on a privacy card."""

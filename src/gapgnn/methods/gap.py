@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,21 +13,24 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
 from gapgnn.graph.graph import Graph
-from gapgnn.methods.base import NodeClassifier, Run, choose_device
+from gapgnn.methods.base import Run
 from gapgnn.methods.guarantee import Guarantee
 from gapgnn.methods.propagation import First, Propagation
+from gapgnn.methods.reader import EdgeReader
 from gapgnn.methods.releases import ReleasedHops
-from gapgnn.nn.gap import COMBINATIONS, Encoder, MultiHopClassifier
+from gapgnn.methods.variant import Variant
+from gapgnn.nn.gap import COMBINATIONS, Encoded, Encoder, MultiHopClassifier
 from gapgnn.privacy.aggregation import PrivateAggregation
 from gapgnn.privacy.events import Event, Gaussian
-from gapgnn.privacy.ledger import Charge, Ledger
+from gapgnn.privacy.ledger import Charge
 from gapgnn.privacy.relations import aggregation_ratio, resolve_relation
 from gapgnn.rng import NoiseKey
-from gapgnn.training.inputs import FeatureInputs, Inputs
+from gapgnn.training.inputs import FeatureInputs, HopInputs, Inputs
+from gapgnn.training.recipe import Recipe
 from gapgnn.training.trainer import Trainer
 
 
-class GAP(NodeClassifier):
+class GAP(EdgeReader):
     """Node classifier that reads the edges only through K noisy aggregations.
 
     In the paper's method (``messages="features"``) an encoder is trained on features and labels;
@@ -158,9 +162,7 @@ class GAP(NodeClassifier):
         self.ledger = ledger
 
     def _check_parameters(self) -> None:
-        check_choice("messages", self.messages, ("labels", "features", "both"))
-        check_integer("hops", self._hops(), at_least=1)
-        check_integer("encoder_layers", self.encoder_layers, at_least=0)
+        self._variant()
         check_integer("base_layers", self.base_layers, at_least=1)
         check_integer("head_layers", self.head_layers, at_least=1)
         check_integer("hidden", self.hidden, at_least=1)
@@ -170,43 +172,28 @@ class GAP(NodeClassifier):
             raise InputError(f"`noise_ratios` must be three numbers. Got {self.noise_ratios!r}.")
         for ratio in self.noise_ratios or ():
             check_number("noise_ratios", ratio, above=0)
-        if self.messages != "features" and not self._is_progressive() and self._hops() > 1:
-            raise InputError(
-                "`hops` must be 1 for label messages without stages: a second hop would bring a "
-                f"node's own label back to it. Got {self.hops}. Use progressive=True."
-            )
 
-    def _is_progressive(self) -> bool:
-        if self.progressive == "auto":
-            return self.messages != "features"
-        return bool(self.progressive)
-
-    def _is_papers(self) -> bool:
-        """Whether hops are computed from hops, as in the paper: no stages, features only."""
-        return self.messages == "features" and not self._is_progressive()
-
-    def _hops(self) -> int:
-        if self.hops != "auto":
-            return self.hops
-        if self.messages == "features":
-            return 5 if self._is_progressive() else 2
-        return 3 if self._is_progressive() and self.level != "node" else 1
-
-    def _has_encoder(self) -> bool:
-        """Labels need no codes, so at node level the encoder's budget is saved for them."""
-        return self.encoder_layers > 0 and (self.messages != "labels" or self.level != "node")
-
-    def _phases(self) -> list[str]:
-        """Return the trained networks in order; the last one classifies."""
-        stages = range(1, self._hops()) if self._is_progressive() else ()
-        encoder = ["encoder"] if self._has_encoder() else []
-        return [*encoder, *(f"stage{stage}" for stage in stages), "classifier"]
+    def _variant(self) -> Variant:
+        return Variant.resolve(
+            level=self.level,
+            messages=self.messages,
+            progressive=self.progressive,
+            hops=self.hops,
+            encoder_layers=self.encoder_layers,
+        )
 
     def _ratios(self) -> tuple[float, float, float]:
         """Return the relative noise multipliers of encoder, aggregation and classifiers."""
         if self.noise_ratios is not None:
             return self.noise_ratios
         return (1.0, 1.0 if self.messages == "features" else self.epsilon ** (-1 / 3), 1.0)
+
+    def _recipe(self, num_train: int) -> Recipe:
+        """Fill in ``auto``: for labels at node level, batches of twice the paper's size."""
+        recipe = super()._recipe(num_train)
+        if self.messages == "features" or self.batch_size != "auto" or recipe.batch_size is None:
+            return recipe
+        return replace(recipe, batch_size=min(2 * recipe.batch_size, num_train))
 
     def _hop_ratio(self, relation: str) -> float:
         """Return the noise multiplier of a hop relative to the free one."""
@@ -220,8 +207,9 @@ class GAP(NodeClassifier):
         """At edge level K hops; at node level also the DP-SGD steps of every network."""
         if self.level == "none":
             return ()
+        variant = self._variant()
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
-        hops = Gaussian(self._hop_ratio(relation), count=self._hops(), label="aggregation")
+        hops = Gaussian(self._hop_ratio(relation), count=variant.hops, label="aggregation")
         if self.level == "edge":
             return (hops,)
         num_train = int(graph.train_mask.sum())
@@ -230,46 +218,47 @@ class GAP(NodeClassifier):
             hops,
             *(
                 recipe.event(num_train, ratio=self._training_ratio(phase), label=phase)
-                for phase in self._phases()
+                for phase in variant.phases
             ),
         )
 
     def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
-        dropout = self.dropout
+        variant, dropout = self._variant(), self.dropout
         if dropout == "auto":
-            dropout = 0.0 if self._is_papers() or self.level == "node" else 0.3
+            dropout = 0.0 if variant.is_papers or self.level == "node" else 0.3
         shared: dict[str, Any] = {
             "hidden": self.hidden,
             "activation": self.activation,
             "batch_norm": self._uses_batch_norm(),
             "dropout": dropout,
         }
-        first = self.hidden if self._has_encoder() else num_features
+        reads_codes = variant.reads_codes
+        first = self.hidden if reads_codes and variant.has_encoder else num_features
         sent = {"labels": num_classes - 1, "features": self.hidden}
         sent["both"] = sent["labels"] + sent["features"]
         width = sent[self.messages] + 1
-        if self._is_papers():
+        if variant.is_papers:
             width = first
         modules: dict[str, nn.Module] = {}
-        for phase in self._phases():
+        for phase in variant.phases:
             if phase == "encoder":
                 layers = self.encoder_layers
                 modules[phase] = Encoder(
                     replicas, num_features, num_classes, layers=layers, **shared
                 )
                 continue
-            hops = self._hops() if phase == "classifier" else int(phase.removeprefix("stage"))
+            hops = variant.hops if phase == "classifier" else int(phase.removeprefix("stage"))
             modules[phase] = MultiHopClassifier(
                 replicas,
                 [first, *[width] * hops],
                 num_classes,
                 first_layers=self.base_layers
-                if self._has_encoder() or self._is_papers()
+                if reads_codes
                 else max(self.encoder_layers, self.base_layers),
                 base_layers=self.base_layers,
                 head_layers=self.head_layers,
                 combine=self.combine,
-                has_embedding=self._is_progressive() and self.messages != "labels",
+                has_embedding=variant.is_progressive and self.messages != "labels",
                 **shared,
             )
         return modules
@@ -292,10 +281,10 @@ class GAP(NodeClassifier):
                 private = self._private(run, self._training_ratio(phase))
                 trainer.fit(modules[phase], inputs, phase=phase, private=private)
 
-        if self._has_encoder():
+        if "encoder" in modules:
             fit("encoder", features)
         propagation = self._propagation()
-        run.callback.start("aggregation", self._hops())
+        run.callback.start("aggregation", propagation.variant.hops)
         start, trained = time.perf_counter(), run.seconds.get("classifier", 0.0)
         first, released = propagation.run(
             self._aggregation(graph, run.guarantee, run.keys, device),
@@ -313,9 +302,7 @@ class GAP(NodeClassifier):
         return scores
 
     def _propagation(self) -> Propagation:
-        return Propagation(
-            self.messages, self._is_progressive(), self._hops(), self.num_classes_, self.modules_
-        )
+        return Propagation(self._variant(), self.num_classes_, self.modules_)
 
     def _aggregation(
         self,
@@ -344,30 +331,24 @@ class GAP(NodeClassifier):
         self, graph: Graph, charge: Charge | None, first: First, released: Sequence[Tensor]
     ) -> ReleasedHops:
         """Keep one graph's hops of the first repeat; at node level hop 0 stays out."""
-        keeps_first = self.level != "node" and isinstance(first, Tensor)
-        hops = [first, *released] if keeps_first and isinstance(first, Tensor) else [*released]
+        has_hop_zero = self.level != "node"
+        hops = [*released]
+        if has_hop_zero:
+            with torch.no_grad():
+                classifier = self.modules_["classifier"]
+                assert isinstance(classifier, MultiHopClassifier)
+                hops.insert(0, classifier.encode_first(HopInputs(first, []).all()[0]).codes)
         kept = tuple(hop[0].detach().cpu().clone() for hop in hops)
-        return self.releases_.add(graph, charge, kept, has_hop_zero=keeps_first)
+        return self.releases_.add(graph, charge, kept, has_hop_zero=has_hop_zero)
 
-    def _class_scores(self, graph: Graph | None) -> Tensor:
-        """Classify from released hops alone: no edge is read for a graph that was released."""
-        device = choose_device(self.device)
-        for module in self.modules_.values():
-            module.to(device)
-        if graph is None:
-            released: ReleasedHops | None = self.releases_.training()
-        else:
-            # Without a price there is no charge to know a graph by, and reading it again is free.
-            by_ids = self.level != "none"
-            released = self.releases_.find(graph, Ledger(self.ledger), by_ids=by_ids)
-        if released is None:
-            assert graph is not None
-            released = self._release_for_prediction(graph, device)
+    def _scores_from(
+        self, released: ReleasedHops, graph: Graph | None, device: torch.device
+    ) -> Tensor:
         hops = [hop.to(device).unsqueeze(0) for hop in released.hops]
         propagation = self._propagation()
-        first: First
+        first: Any
         if released.has_hop_zero:
-            first, hops = hops[0], hops[1:]
+            first, hops = Encoded(hops[0]), hops[1:]
         elif graph is None:
             raise InputError("The model keeps no features: give the graph to predict.")
         else:
@@ -375,19 +356,19 @@ class GAP(NodeClassifier):
         scores: Tensor = self.modules_["classifier"](propagation.inputs(first, hops).all())
         return scores[0]
 
-    def _release_for_prediction(self, graph: Graph, device: torch.device) -> ReleasedHops:
-        """Pay for and release the hops of a graph the model has not read (inductive setting)."""
-        if self.messages == "labels" and not self._has_encoder() and not graph.train_mask.any():
+    def _prediction_guarantee(self, graph: Graph) -> Guarantee:
+        variant = self._variant()
+        if self.messages == "labels" and not variant.has_encoder and not graph.train_mask.any():
             raise InputError(
                 "`graph` must have training labels, which are what this model sends along edges. "
                 "Got none. Train with messages=features to predict on graphs without labels."
             )
-        relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
         events: tuple[Event, ...] = ()
         if self.noise_multiplier_ is not None:
+            relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
             multiplier = self.noise_multiplier_ * self._hop_ratio(relation)
-            events = (Gaussian(multiplier, count=self._hops(), label="aggregation for prediction"),)
-        guarantee = Guarantee.of_events(
+            events = (Gaussian(multiplier, count=variant.hops, label="aggregation for prediction"),)
+        return Guarantee.of_events(
             graph,
             events,
             level=self.level,
@@ -395,22 +376,21 @@ class GAP(NodeClassifier):
             delta=self.delta,
             noise_multiplier=self.noise_multiplier_,
         )
-        sharing = []
-        if events:
-            sharing = self.releases_.sharing(graph, Ledger(self.ledger))
-        charge = self._charge(
-            guarantee, [graph.fingerprint, *sharing], graph.name, purpose="predict"
-        )
-        key = self._noise_keys()[0].derive("predict", graph.fingerprint)
-        propagation = self._propagation()
-        first, released = propagation.run(
-            self._aggregation(graph, guarantee, [key], device),
+
+    def _read(
+        self,
+        graph: Graph,
+        guarantee: Guarantee,
+        keys: Sequence[NoiseKey],
+        device: torch.device,
+        charge: Charge | None,
+    ) -> ReleasedHops:
+        first, released = self._propagation().run(
+            self._aggregation(graph, guarantee, keys, device),
             FeatureInputs(graph, device),
             torch.tensor(graph.labels, device=device),
             torch.tensor(graph.train_mask, device=device).unsqueeze(0),
         )
-        if charge is not None:
-            Ledger(self.ledger).complete(charge.id)
         return self._remember(graph, charge, first, released)
 
     def _card_facts(self) -> dict[str, Any]:

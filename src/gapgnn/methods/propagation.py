@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gapgnn.methods.messages import direction_and_size, joint_messages, label_messages
+from gapgnn.methods.variant import Variant
 from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
 from gapgnn.training.inputs import FeatureInputs, HopInputs, Inputs
 
@@ -27,41 +28,32 @@ class Propagation:
     """How a model reads the edges of a graph.
 
     Attributes:
-        messages: ``labels``, ``features`` or ``both``.
-        is_progressive: whether there is a network ``stageK`` after every hop but the last.
-        hops: number of noisy aggregations.
+        variant: what is sent and which networks there are.
         num_classes: C.
-        modules: the networks by phase; ``encoder`` is optional.
+        modules: the networks by phase.
     """
 
-    messages: str
-    is_progressive: bool
-    hops: int
+    variant: Variant
     num_classes: int
     modules: Mapping[str, Any]
 
-    @property
-    def is_papers(self) -> bool:
-        """Whether hops are computed from hops, as in the paper."""
-        return self.messages == "features" and not self.is_progressive
-
-    def phase(self, hop: int) -> str:
-        """Return the network that is trained once a hop is there."""
-        return "classifier" if hop == self.hops else f"stage{hop}"
-
     def hop_zero(self, features: FeatureInputs, replicas: int) -> First:
-        """Return unit rows of the encoder's codes; without an encoder, the features."""
+        """Return what classifiers read as hop 0: unit rows of codes, or the features."""
+        if self.variant.reads_codes:
+            return self._codes(features, replicas)
+        return features
+
+    def _codes(self, features: FeatureInputs, replicas: int) -> Tensor:
+        """Return unit rows of the encoder's codes; without an encoder, of the features."""
         if "encoder" in self.modules:
             with torch.no_grad():
                 return row_normalise(self.modules["encoder"].embed(features.all()))
-        if self.messages == "labels":
-            return features
         rows = row_normalise(features.dense())
         return rows.expand(replicas, *rows.shape)
 
     def inputs(self, first: First, released: Sequence[Tensor]) -> HopInputs:
         """Return what a classifier reads of hop 0 and of what was released."""
-        if self.is_papers:
+        if self.variant.is_papers:
             return HopInputs(first, released)
         return HopInputs(first, [direction_and_size(sums) for sums in released])
 
@@ -91,17 +83,17 @@ class Propagation:
         """
         first = self.hop_zero(features, len(sends_label))
         released: list[Tensor] = []
-        for hop in range(1, self.hops + 1):
+        for hop in range(1, self.variant.hops + 1):
             with torch.no_grad():
                 rows = self._rows(hop, features, first, released, labels, sends_label)
-                noisy = aggregation.hop(rows, hop, normalise=self.is_papers)
-                if not self.is_papers and aggregation.std:
+                noisy = aggregation.hop(rows, hop, normalise=self.variant.is_papers)
+                if not self.variant.is_papers and aggregation.std:
                     noisy = noisy / aggregation.std
             released.append(noisy)
             if on_hop is not None:
                 on_hop()
-            if fit is not None and self.phase(hop) in self.modules:
-                fit(self.phase(hop), self.inputs(first, released))
+            if fit is not None and self.variant.phase(hop) in self.modules:
+                fit(self.variant.phase(hop), self.inputs(first, released))
         return first, released
 
     def _rows(
@@ -114,27 +106,20 @@ class Propagation:
         sends_label: Tensor,
     ) -> Tensor:
         """Return what every node sends in one hop: rows of norm at most 1."""
-        if self.is_papers and released:
+        if self.variant.is_papers and released:
             return released[-1]
-        scores, codes = self._before(hop, features, first, released)
-        if self.messages == "features":
-            assert codes is not None
-            return row_normalise(codes)
-        sent = label_messages(labels, sends_label, self.num_classes, scores)
-        if self.messages == "labels":
-            return sent
-        assert codes is not None
-        return joint_messages(sent, row_normalise(codes))
-
-    def _before(
-        self, hop: int, features: FeatureInputs, first: First, released: Sequence[Tensor]
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Return class scores and codes of every node from the network before a hop, if any."""
+        network: Any = None
+        inputs: Any = None
         if hop > 1:
             network, inputs = self.modules[f"stage{hop - 1}"], self.inputs(first, released).all()
-            return network(inputs), network.embed(inputs)
-        if not isinstance(first, Tensor):
-            return None, None
-        if "encoder" in self.modules:
-            return self.modules["encoder"](features.all()), first
-        return None, first
+        elif "encoder" in self.modules:
+            network, inputs = self.modules["encoder"], features.all()
+        sent = []
+        if self.variant.messages != "features":
+            scores = None if network is None else network(inputs)
+            sent.append(label_messages(labels, sends_label, self.num_classes, scores))
+        if self.variant.messages != "labels":
+            replicas = len(sends_label)
+            codes = self._codes(features, replicas) if network is None else network.embed(inputs)
+            sent.append(row_normalise(codes))
+        return sent[0] if len(sent) == 1 else joint_messages(sent[0], sent[1])

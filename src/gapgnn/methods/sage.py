@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
 from gapgnn.graph.graph import Graph
-from gapgnn.methods.base import NodeClassifier, Run, choose_device
+from gapgnn.methods.base import Run
 from gapgnn.methods.guarantee import Guarantee, check_finite_budget
+from gapgnn.methods.reader import EdgeReader
 from gapgnn.methods.releases import ReleasedHops
 from gapgnn.methods.sage_arcs import cut_in_lists, own_arcs, released_arcs
 from gapgnn.nn.sage import Arcs, Sage
@@ -24,7 +25,7 @@ from gapgnn.privacy.edges import (
     perturbation_events,
 )
 from gapgnn.privacy.events import Event, Gaussian
-from gapgnn.privacy.ledger import Charge, Ledger
+from gapgnn.privacy.ledger import Charge
 from gapgnn.privacy.neighbourhoods import neighbourhood_event, neighbourhood_sensitivity
 from gapgnn.privacy.relations import resolve_relation
 from gapgnn.rng import NoiseKey
@@ -34,7 +35,7 @@ from gapgnn.training.trainer import Trainer
 MOST_LAYERS = 5
 
 
-class SAGE(NodeClassifier):
+class SAGE(EdgeReader):
     """Node classifier by GraphSAGE with sums over in-neighbours (paper, competing methods).
 
     At edge level (SAGE-EDP) the edges are randomised once and released; the network is trained on
@@ -334,45 +335,31 @@ class SAGE(NodeClassifier):
         first = rows[0].detach().cpu().clone()
         return self.releases_.add(graph, charge, (first,), has_hop_zero=self.level != "node")
 
-    def _class_scores(self, graph: Graph | None) -> Tensor:
-        """Answer from what was released alone: no edge is read for a graph that was released."""
-        device = choose_device(self.device)
-        self.modules_["sage"].to(device)
-        if graph is None:
-            released: ReleasedHops | None = self.releases_.training()
-        else:
-            # Without a price there is no charge to know a graph by, and reading it again is free.
-            by_ids = self.level != "none"
-            released = self.releases_.find(graph, Ledger(self.ledger), by_ids=by_ids)
-        if released is None:
-            assert graph is not None
-            released = self._release_for_prediction(graph, device)
+    def _scores_from(
+        self, released: ReleasedHops, graph: Graph | None, device: torch.device
+    ) -> Tensor:
         (rows,) = released.hops
         if self.level != "node":
             return rows
         if graph is None:
-            raise InputError("At node level a model keeps no features: give the graph to predict.")
+            raise InputError("The model keeps no features: give the graph to predict.")
         codes = self._codes(FeatureInputs(graph, device))
         return self._classify(codes, rows.to(device).unsqueeze(0))[0]
 
-    def _release_for_prediction(self, graph: Graph, device: torch.device) -> ReleasedHops:
-        """Pay for and release what predictions on an unread graph need (inductive setting)."""
-        guarantee = self._prediction_guarantee(graph)
-        sharing = []
-        if guarantee.events:
-            sharing = self.releases_.sharing(graph, Ledger(self.ledger))
-        charge = self._charge(
-            guarantee, [graph.fingerprint, *sharing], graph.name, purpose="predict"
-        )
-        keys = [self._noise_keys()[0].derive("predict", graph.fingerprint)]
+    def _read(
+        self,
+        graph: Graph,
+        guarantee: Guarantee,
+        keys: Sequence[NoiseKey],
+        device: torch.device,
+        charge: Charge | None,
+    ) -> ReleasedHops:
         features = FeatureInputs(graph, device)
         if self.level == "node":
             rows = self._aggregate(graph, self._codes(features), guarantee, keys)
         else:
             arcs = self._arcs(graph, guarantee, keys, device)
             rows = self.modules_["sage"](GraphInputs(features, arcs).all())
-        if charge is not None:
-            Ledger(self.ledger).complete(charge.id)
         return self._remember(graph, charge, rows)
 
     def _prediction_guarantee(self, graph: Graph) -> Guarantee:

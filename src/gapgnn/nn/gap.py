@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from gapgnn.nn.layers import ReplicaLinear, ReplicaMLP
+
+
+class Encoded(NamedTuple):
+    """Hop 0 as it leaves its base network: what a saved model keeps instead of features."""
+
+    codes: Tensor
+
 
 COMBINATIONS = ("concat", "sum", "max", "mean", "attention")
 
@@ -115,9 +122,16 @@ class MultiHopClassifier(nn.Module):
 
     def embed(self, hops: Sequence[Any]) -> Tensor:
         """Return the combined hops, shape (replicas, nodes, width)."""
-        codes = [base(hop) for base, hop in zip(self.bases, hops, strict=True)]
+        codes = [
+            hop.codes if isinstance(hop, Encoded) else base(hop)
+            for base, hop in zip(self.bases, hops, strict=True)
+        ]
         combined = self._combined(codes)
         return combined if self.embedding is None else self.embedding(combined)
+
+    def encode_first(self, hop: Any) -> Encoded:
+        """Return hop 0 as it leaves its base network."""
+        return Encoded(self.bases[0](hop))
 
     def forward(self, hops: Sequence[Any]) -> Tensor:
         """Return class scores (logits) for one input per hop."""

@@ -58,22 +58,22 @@ class FeatureInputs:
 class HopInputs:
     """Hop 0, as rows or as raw features, and further hops of shape (replicas, nodes, width)."""
 
-    def __init__(self, first: Tensor | FeatureInputs, hops: Sequence[Tensor]) -> None:
+    def __init__(self, first: Any, hops: Sequence[Tensor]) -> None:
         self._first = first
         self._hops = list(hops)
 
     def all(self) -> list[Any]:
         """Return all hops of all nodes."""
-        first = self._first if isinstance(self._first, Tensor) else self._first.all()
+        first = self._first.all() if isinstance(self._first, FeatureInputs) else self._first
         return [first, *self._hops]
 
     def rows(self, positions: Tensor) -> list[Any]:
         """Return the hops of each replica's batch."""
         replica = torch.arange(positions.shape[0], device=positions.device).unsqueeze(1)
-        if isinstance(self._first, Tensor):
-            first = self._first[replica, positions]
-        else:
+        if isinstance(self._first, FeatureInputs):
             first = self._first.rows(positions)
+        else:
+            first = self._first[replica, positions]
         return [first, *(hop[replica, positions] for hop in self._hops)]
 
 

@@ -1,0 +1,133 @@
+"""Pairs of nodes, and what an attacker computes about a pair from two rows of numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from gapgnn.errors import DataError, check_choice
+from gapgnn.graph import csr
+from gapgnn.graph.graph import Graph
+
+Rows = NDArray[np.float64]
+Nodes = NDArray[np.int64]
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Some pairs of nodes, and which of them are connected (in either direction)."""
+
+    first: Nodes
+    second: Nodes
+    linked: NDArray[np.bool_]
+
+    def part(self, chosen: NDArray[np.bool_]) -> Pairs:
+        """Return some of the pairs."""
+        return Pairs(self.first[chosen], self.second[chosen], self.linked[chosen])
+
+
+def sample_pairs(
+    graph: Graph, count: int, rng: np.random.Generator, *, others: str = "degree"
+) -> Pairs:
+    """Draw equally many connected and unconnected pairs at random, ``count`` of each at most.
+
+    Args:
+        graph: the private graph.
+        count: of either kind.
+        rng: of the experiment.
+        others: how the ends of unconnected pairs are drawn: ``degree``, as often as they are ends
+            of edges, so that knowing who has many friends tells nothing; ``uniform``, all alike.
+
+    >>> graph = Graph.from_arcs(range(9), range(1, 10), num_nodes=10, features=np.eye(10))
+    >>> int(sample_pairs(graph, 5, np.random.default_rng(0)).linked.sum())
+    5
+    """
+    matrix = _either_way(graph)
+    lower, upper = sp.triu(matrix, k=1).nonzero()
+    count = min(count, len(lower))
+    if count < 2:
+        raise DataError(f"The graph must have at least 2 edges to be attacked. Got {len(lower)}.")
+    chosen = rng.choice(len(lower), size=count, replace=False)
+    is_degree = check_choice("others", others, ("degree", "uniform")) == "degree"
+    ends = np.concatenate([lower, upper]) if is_degree else np.arange(graph.num_nodes)
+    found: set[tuple[int, int]] = set()
+    for _ in range(100):
+        drawn = np.sort(ends[rng.integers(len(ends), size=(2 * count, 2))], axis=1)
+        free = (drawn[:, 0] < drawn[:, 1]) & (_are_linked(matrix, drawn) == 0)
+        found.update(map(tuple, drawn[free].tolist()))
+        if len(found) >= count:
+            break
+    if len(found) < count:
+        raise DataError("The graph must have as many unconnected pairs as edges. Got fewer.")
+    # A set has an order of its own; the draw must depend on the generator alone.
+    absent = np.array(sorted(found))
+    absent = absent[rng.permutation(len(absent))[:count]]
+    first = np.concatenate([lower[chosen], absent[:, 0]]).astype(np.int64)
+    second = np.concatenate([upper[chosen], absent[:, 1]]).astype(np.int64)
+    return Pairs(first, second, np.arange(2 * count) < count)
+
+
+def all_pairs(graph: Graph, nodes: Nodes) -> Pairs:
+    """Return every unordered pair of some nodes.
+
+    >>> graph = Graph.from_arcs([0], [2], num_nodes=3, features=np.eye(3))
+    >>> all_pairs(graph, np.arange(3)).linked.tolist()
+    [False, True, False]
+    """
+    left, right = np.triu_indices(len(nodes), k=1)
+    first, second = nodes[left], nodes[right]
+    ends = np.stack([first, second], axis=1)
+    return Pairs(first, second, _are_linked(_either_way(graph), ends) > 0)
+
+
+def _either_way(graph: Graph) -> sp.csr_array:
+    matrix = csr.matrix(graph.indptr, graph.indices)
+    return matrix if not graph.is_directed else (matrix + matrix.T).tocsr()
+
+
+def _are_linked(matrix: sp.csr_array, ends: NDArray[np.int64]) -> NDArray[Any]:
+    return np.asarray(matrix[ends[:, 0], ends[:, 1]]).reshape(-1).astype(np.int64)
+
+
+def distances(rows: Rows, pairs: Pairs) -> dict[str, Rows]:
+    """Return the eight distances of He et al. (2021) between the rows of every pair.
+
+    >>> pairs = Pairs(np.array([0]), np.array([1]), np.array([True]))
+    >>> float(distances(np.array([[1.0, 0.0], [0.0, 1.0]]), pairs)["manhattan"][0])
+    2.0
+    """
+    a, b = rows[pairs.first], rows[pairs.second]
+    gap, total = np.abs(a - b), np.abs(a) + np.abs(b)
+    return {
+        "cosine": 1 - _cosine(a, b),
+        "euclidean": np.sqrt((gap**2).sum(axis=1)),
+        "correlation": 1 - _cosine(a - a.mean(axis=1)[:, None], b - b.mean(axis=1)[:, None]),
+        "chebyshev": gap.max(axis=1),
+        "braycurtis": gap.sum(axis=1) / (np.abs(a + b).sum(axis=1) + _TINY),
+        "manhattan": gap.sum(axis=1),
+        "canberra": (gap / (total + _TINY)).sum(axis=1),
+        "squared euclidean": (gap**2).sum(axis=1),
+    }
+
+
+def pair_features(posteriors: Rows, pairs: Pairs) -> Rows:
+    """Return what the supervised attacker reads: pairwise operators, distances and entropies."""
+    a, b = posteriors[pairs.first], posteriors[pairs.second]
+    entropy = -(posteriors * np.log(posteriors + _TINY)).sum(axis=1)
+    left, right = entropy[pairs.first], entropy[pairs.second]
+    columns = [(a + b) / 2, a * b, np.abs(a - b), (a - b) ** 2]
+    columns += [column[:, None] for column in distances(posteriors, pairs).values()]
+    entropies = ((left + right) / 2, left * right, np.abs(left - right))
+    columns += [column[:, None] for column in entropies]
+    return np.concatenate(columns, axis=1)
+
+
+def _cosine(a: Rows, b: Rows) -> Rows:
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    cosine: Rows = (a * b).sum(axis=1) / (norms + _TINY)
+    return cosine

@@ -1,0 +1,54 @@
+"""The model under attack: a copy that leaves nothing behind.
+
+An attack fits models that nobody gets to see and asks them things. The figures it prints are
+computed from private data without noise: they are for the curator, not for publication. So nothing
+is charged to the user's ledger; every fit has a ledger of its own that is thrown away.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from gapgnn.graph.graph import Graph
+from gapgnn.methods.releases import Releases
+
+if TYPE_CHECKING:
+    from gapgnn.methods.base import NodeClassifier
+
+
+@contextmanager
+def fitted(estimator: NodeClassifier, graph: Graph, **changes: Any) -> Iterator[NodeClassifier]:
+    """Fit a copy of an estimator on a graph, with a throw-away ledger.
+
+    >>> from gapgnn import MLP
+    >>> from gapgnn.graph.synthetic import social_graph
+    >>> with fitted(MLP(epochs=1), social_graph(num_nodes=300, mean_degree=10)) as model:
+    ...     model.method
+    'mlp'
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        model: NodeClassifier = clone(estimator)
+        model.set_params(ledger=Path(folder) / "ledger.sqlite", **changes)
+        model.fit(graph)
+        yield model
+
+
+def ask(model: NodeClassifier, graph: Graph) -> NDArray[np.float32]:
+    """Return a model's answer about a graph and let it forget the question.
+
+    A model keeps what it released on every graph, so that nothing is drawn twice. Hundreds of
+    slightly changed graphs would fill the memory with releases that nobody asks for again.
+    """
+    passing = copy.copy(model)
+    known = model.releases_
+    passing.releases_ = Releases(dict(known.hops), dict(known._release_of))
+    return passing.predict_proba(graph)

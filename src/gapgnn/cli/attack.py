@@ -1,0 +1,249 @@
+"""`gapgnn attack`: attack a model of your own before somebody else does."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gapgnn.cli.data import add_data_options, load_graph
+from gapgnn.cli.main import Parser
+from gapgnn.cli.options import add_estimator_options, estimator_options
+from gapgnn.cli.output import console, emit_json
+from gapgnn.methods.registry import METHODS, method_class
+
+if TYPE_CHECKING:
+    from gapgnn.graph.graph import Graph
+    from gapgnn.methods.base import NodeClassifier
+    from gapgnn.training.callbacks import Callback
+
+DEFAULT_TARGET = "gap"
+ATTACKS = {
+    "membership": "whose label was used to train? Shadow model and attack network (TSTF)",
+    "lira": "whose label was used to train? Likelihood ratios over models trained together",
+    "link-stealing": "who is connected? Distances and pairwise operators of posteriors",
+    "linkteller": "who is connected? Whose answer moves when somebody's features change",
+    "reconstruction": "who is connected? The top-scored pairs of some nodes",
+}
+_GUESSING = {"auc": 0.5, "tpr_at_1pct_fpr": 0.01}
+
+EXAMPLES = """\
+examples:
+  gapgnn attack {attack} --level edge --epsilon 1
+  gapgnn attack {attack} sage --dataset facebook100/Cornell5 --level none
+  gapgnn attack {attack} gap --dataset facebook100/Cornell5 --level node --epsilon 8 --json
+
+All options follow the method's name; without a name it is gap. The figures are computed from the
+private data without noise: they are for the curator. The models are not released, so nothing is
+charged to your ledger.
+"""
+
+
+class _AttackParser(Parser):
+    """A parser that puts the default method first where none is named."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse; `membership --level node` means `membership gap --level node`."""
+        words = list(args or [])
+        has_methods = any(isinstance(a, argparse._SubParsersAction) for a in self._actions)
+        is_named = words and not words[0].startswith("-")
+        if has_methods and not is_named and not {"-h", "--help"} & set(words):
+            words = [DEFAULT_TARGET, *words]
+        return super().parse_known_args(words, namespace)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add one subcommand per attack and, below it, one per method."""
+    attacks = parser.add_subparsers(
+        dest="attack", metavar="ATTACK", required=True, parser_class=_AttackParser
+    )
+    for name, text in ATTACKS.items():
+        examples = EXAMPLES.format(attack=name)
+        child = attacks.add_parser(name, help=text, description=text, epilog=examples)
+        methods = child.add_subparsers(
+            dest="method", metavar="METHOD", required=True, parser_class=Parser
+        )
+        for method, method_text in METHODS.items():
+            target = methods.add_parser(method, help=method_text, description=text, epilog=examples)
+            _ADD[name](target.add_argument_group("attack"))
+            add_data_options(target)
+            add_estimator_options(target, method_class(method))
+            output = target.add_argument_group("run and output")
+            output.add_argument("--config", metavar="FILE", help="TOML file with the same options")
+            output.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+Group = argparse._ArgumentGroup
+
+
+def _add_membership(group: Group) -> None:
+    group.add_argument("--runs", type=int, default=10, help="repetitions (default 10)")
+    group.add_argument(
+        "--on",
+        choices=["target", "shadow"],
+        default="target",
+        help="measure on the target model (default), or on the shadow model as published",
+    )
+    group.add_argument(
+        "--setting",
+        choices=["tstf", "transductive"],
+        default="tstf",
+        help="train on the members' graph and ask about the full one (default), or on one graph",
+    )
+    group.add_argument(
+        "--shadow-per-class",
+        type=int,
+        default=1_000,
+        metavar="N",
+        help="nodes of each class in the shadow graph (default 1000)",
+    )
+    group.add_argument(
+        "--target-per-class",
+        type=int,
+        metavar="N",
+        help="train the target on so many nodes of each class too (default: the whole graph)",
+    )
+
+
+def _add_lira(group: Group) -> None:
+    group.add_argument(
+        "--models", type=int, default=16, metavar="R", help="models trained together (default 16)"
+    )
+
+
+def _add_stealing(group: Group) -> None:
+    group.add_argument(
+        "--pairs", type=int, default=10_000, metavar="N", help="connected pairs (default 10000)"
+    )
+    group.add_argument(
+        "--others",
+        choices=["degree", "uniform"],
+        default="degree",
+        help="unconnected pairs: from the ends of edges (default), or uniform",
+    )
+
+
+def _add_linkteller(group: Group) -> None:
+    _add_watched(group, 200)
+    group.add_argument(
+        "--step", type=float, default=0.01, help="relative change of features (default 0.01)"
+    )
+    group.add_argument(
+        "--fresh",
+        choices=["auto", "always"],
+        default="auto",
+        help="at private levels: answer from cached hops (auto, the default), or as if every "
+        "question were paid for anew",
+    )
+
+
+def _add_reconstruction(group: Group) -> None:
+    _add_watched(group, 500)
+
+
+def _add_watched(group: Group, default: int) -> None:
+    group.add_argument(
+        "--watch", type=int, default=default, metavar="N", help=f"nodes watched (default {default})"
+    )
+
+
+_ADD: dict[str, Callable[[Group], None]] = {
+    "membership": _add_membership,
+    "lira": _add_lira,
+    "link-stealing": _add_stealing,
+    "linkteller": _add_linkteller,
+    "reconstruction": _add_reconstruction,
+}
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Train the target, attack it, report."""
+    from gapgnn.training.callbacks import ProgressBars
+
+    kind = method_class(args.method)
+    estimator = kind(**estimator_options(args, kind))
+    estimator.check()
+    graph = load_graph(args, seed=args.seed, quiet=args.json)
+    with ProgressBars(console(to_stderr=True)) as bars:
+        result = _attack(args, estimator, graph, bars)
+    if "runs" in result:
+        result = _with_intervals(result)
+    if args.json:
+        emit_json(result)
+    else:
+        _print(result)
+    return 0
+
+
+def _attack(
+    args: argparse.Namespace, estimator: NodeClassifier, graph: Graph, callback: Callback
+) -> dict[str, Any]:
+    shared: dict[str, Any] = {"seed": args.seed, "callback": callback}
+    if args.attack == "membership":
+        from gapgnn.attacks.membership import membership_attack
+
+        names = ("runs", "on", "setting", "shadow_per_class", "target_per_class")
+        options = {name: getattr(args, name) for name in names}
+        return membership_attack(estimator, graph, **options, **shared).to_dict()
+    if args.attack == "lira":
+        from gapgnn.attacks.lira import lira_attack
+
+        return lira_attack(estimator, graph, models=args.models, **shared).to_dict()
+    from gapgnn.attacks import links
+
+    if args.attack == "link-stealing":
+        shared |= {"pairs": args.pairs, "others": args.others}
+        return links.link_stealing_attack(estimator, graph, **shared).to_dict()
+    if args.attack == "linkteller":
+        shared |= {"nodes": args.watch, "step": args.step, "fresh": args.fresh}
+        return links.linkteller_attack(estimator, graph, **shared).to_dict()
+    return links.reconstruction_attack(estimator, graph, nodes=args.watch, **shared).to_dict()
+
+
+def _with_intervals(result: dict[str, Any]) -> dict[str, Any]:
+    """Add the 95 % interval of every mean over runs."""
+    from gapgnn.evaluation.metrics import bootstrap_interval
+
+    intervals = {
+        key: list(bootstrap_interval([run[key] for run in result["runs"]]))
+        for key in result["runs"][0]
+    }
+    return {**result, "ci95": intervals}
+
+
+def _print(result: dict[str, Any]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    level = (
+        "level none"
+        if result["level"] == "none"
+        else (f"level {result['level']}, epsilon {result['epsilon']:g}")
+    )
+    title = f"{result['attack']} on {result['method']}, {level}, {result['dataset']}"
+    table = Table(title=escape(title))
+    control = result.get("control")
+    columns = ["", "attack", "features only" if control else "guessing"]
+    for column in columns:
+        table.add_column(column)
+    for key, text in (
+        ("auc", "AUC"),
+        ("average_precision", "average precision"),
+        ("tpr_at_1pct_fpr", "hits at 1% false alarms"),
+    ):
+        value = f"{result[key]:.1%}"
+        if len(result.get("runs", ())) > 1:
+            low, high = result["ci95"][key]
+            value += f" ({low:.1%} to {high:.1%}, {len(result['runs'])} runs)"
+        if control:
+            reference = f"{control[key]:.1%}"
+        else:
+            reference = f"{_GUESSING[key]:.0%}" if key in _GUESSING else ""
+        table.add_row(text, value, reference)
+    out = console(to_stderr=False)
+    out.print(table)
+    if "gain_auc" in result:
+        out.print(f"Gained because of the edges: {100 * result['gain_auc']:.1f} points of AUC.")
+    out.print("Note: computed from private data without noise, for the curator only.")

@@ -1,0 +1,215 @@
+"""Attacks find what is there to be found, and nothing where nothing is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gapgnn import GAP, MLP, SAGE, Graph
+from gapgnn.attacks.links import (
+    link_stealing_attack,
+    linkteller_attack,
+    reconstruction_attack,
+)
+from gapgnn.attacks.lira import likelihood_ratios, lira_attack
+from gapgnn.attacks.membership import _members_only, membership_attack
+from gapgnn.attacks.network import AttackNetwork
+from gapgnn.attacks.pairs import all_pairs, sample_pairs
+from gapgnn.attacks.scores import rank
+from gapgnn.attacks.target import ask, fitted
+from gapgnn.errors import DataError, InputError
+from gapgnn.graph.synthetic import social_graph
+from gapgnn.graph.transforms import random_split
+
+
+@pytest.fixture(autouse=True)
+def own_ledger(tmp_path, monkeypatch):
+    """Point the user's ledger at a place where an entry would be seen."""
+    monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
+    return tmp_path / "ledger.sqlite"
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return social_graph(num_nodes=600, mean_degree=12, num_classes=3)
+
+
+@pytest.fixture(scope="module")
+def noise_graph() -> Graph:
+    """Labels that nothing predicts: a model can only learn them by heart."""
+    rng = np.random.default_rng(0)
+    count = 400
+    graph = Graph.from_arcs(
+        rng.integers(count, size=800),
+        rng.integers(count, size=800),
+        num_nodes=count,
+        features=rng.normal(size=(count, 40)).astype(np.float32),
+        labels=rng.integers(2, size=count),
+    )
+    return random_split(graph, seed=0)
+
+
+OVERFITTED = {"level": "none", "epochs": 150, "hidden": 64, "batch_norm": False}
+
+
+def test_ranking_figures():
+    truth = np.arange(200) >= 100
+    perfect = rank(np.arange(200), truth)
+    assert (perfect.auc, perfect.tpr_at_1pct_fpr) == (1.0, 1.0)
+    assert rank(np.zeros(200), truth).auc == 0.5
+    assert rank(np.zeros(200), truth).tpr_at_1pct_fpr == 0.0
+    with pytest.raises(InputError, match="both kinds"):
+        rank(np.zeros(3), np.ones(3, dtype=bool))
+
+
+def test_the_attack_network_learns_an_interaction():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(1_500, 4))
+    truth = rows[:, 0] * rows[:, 1] > 0
+    network = AttackNetwork(seed=0, epochs=60).fit(rows[:1000], truth[:1000])
+    assert rank(network.score(rows[1000:]), truth[1000:]).auc > 0.9
+
+
+@pytest.mark.parametrize("on", ["target", "shadow"])
+@pytest.mark.parametrize("setting", ["tstf", "transductive"])
+def test_membership_in_a_model_that_learnt_by_heart_is_found(noise_graph, on, setting):
+    result = membership_attack(
+        MLP(**OVERFITTED), noise_graph, runs=1, on=on, setting=setting, shadow_per_class=100
+    )
+    assert result.rankings[0].auc > 0.65
+    assert result.to_dict()["on"] == on
+
+
+def test_membership_under_a_small_node_level_budget_is_a_guess(graph):
+    model = MLP(level="node", epsilon=0.5, epochs=2)
+    result = membership_attack(model, graph, runs=2, shadow_per_class=80)
+    assert result.to_dict()["auc"] == pytest.approx(0.5, abs=0.15)
+
+
+def test_an_equally_small_target_shares_no_node_with_the_shadow(noise_graph):
+    result = membership_attack(
+        MLP(**OVERFITTED), noise_graph, runs=1, shadow_per_class=80, target_per_class=80
+    )
+    assert result.rankings[0].auc > 0.6
+
+
+def test_tstf_trains_on_members_and_none_of_the_others(graph):
+    trained = _members_only(graph)
+    members = set(graph.ids[graph.train_mask].tolist())
+    assert set(trained.ids[trained.train_mask].tolist()) == members
+    assert not set(trained.ids.tolist()) & set(graph.ids[graph.test_mask].tolist())
+
+
+def test_lira_finds_members_of_models_that_learnt_by_heart(noise_graph):
+    result = lira_attack(MLP(**OVERFITTED), noise_graph, models=8)
+    assert len(result.rankings) == 8
+    assert result.to_dict()["auc"] > 0.8
+
+
+def test_lira_leaves_the_target_out_of_its_own_fit():
+    """With itself among the fits, a model's own confidence would be likelier on its own side."""
+    rng = np.random.default_rng(0)
+    members = rng.random((6, 4_000)) < 0.5
+    ratios = likelihood_ratios(rng.normal(size=members.shape), members)
+    known = np.isfinite(ratios)
+    assert rank(ratios[known], members[known]).auc == pytest.approx(0.5, abs=0.02)
+
+
+def test_lira_of_private_models_is_a_guess(graph):
+    result = lira_attack(MLP(level="node", epsilon=0.5, epochs=2), graph, models=6)
+    assert result.to_dict()["auc"] == pytest.approx(0.5, abs=0.06)
+
+
+def test_pairs_are_what_they_say(graph):
+    matrix = graph.adjacency().toarray() > 0
+    for others in ("degree", "uniform"):
+        pairs = sample_pairs(graph, 300, np.random.default_rng(0), others=others)
+        assert (matrix[pairs.first, pairs.second] == pairs.linked).all()
+        assert int(pairs.linked.sum()) == 300
+        assert (pairs.first < pairs.second).all()
+    every = all_pairs(graph, np.arange(50))
+    assert int(every.linked.sum()) == int(np.triu(matrix[:50, :50]).sum())
+
+
+def test_pairs_matched_by_degree_do_not_reward_knowing_degrees(graph):
+    degrees = np.diff(graph.indptr)
+
+    def by_degree(others: str) -> float:
+        pairs = sample_pairs(graph, 1_500, np.random.default_rng(0), others=others)
+        return rank(degrees[pairs.first] * degrees[pairs.second], pairs.linked).auc
+
+    assert by_degree("degree") == pytest.approx(0.5, abs=0.1)
+    assert by_degree("uniform") > 0.65
+
+
+def test_linkteller_reads_the_edges_of_a_model_without_privacy(graph):
+    model = SAGE(level="none", layers=1, epochs=20)
+    result = linkteller_attack(model, graph, nodes=60)
+    assert result.ranking.auc > 0.95
+    assert result.gain_auc > 0.1
+
+
+def test_linkteller_has_nothing_to_go_on_where_cached_hops_answer(graph):
+    result = linkteller_attack(GAP(epsilon=1.0, epochs=5), graph, nodes=40)
+    assert result.ranking.auc == 0.5
+    assert result.details["questions"] == "cached"
+    assert result.details["epsilon_spent"] <= 1.0
+
+
+def test_paying_for_every_question_is_reported(graph):
+    model = GAP(epsilon=1.0, epochs=5, messages="features")
+    result = linkteller_attack(model, graph, nodes=40, fresh="always")
+    assert result.details["questions"] == "fresh"
+    assert result.details["epsilon_spent"] == pytest.approx(41.0, rel=0.01)
+
+
+def test_link_stealing_from_a_model_without_edges_gains_nothing(graph):
+    result = link_stealing_attack(MLP(level="none", epochs=20), graph, pairs=1_500)
+    assert abs(result.gain_auc) < 0.05
+    assert set(result.details["unsupervised"]) == set(result.details["control_unsupervised"])
+
+
+def test_reconstruction_counts_true_edges_among_the_top(graph):
+    result = reconstruction_attack(GAP(level="none", epochs=20), graph, nodes=100)
+    assert result.details["precision"] > result.details["density"]
+    assert 0 <= result.details["control_precision"] <= 1
+
+
+def test_attacks_charge_no_ledger_and_leave_the_estimator_alone(graph, own_ledger):
+    model = GAP(epsilon=1.0, epochs=2)
+    before = model.get_params()
+    link_stealing_attack(model, graph, pairs=100)
+    assert model.get_params() == before
+    assert not hasattr(model, "card_")
+    assert not own_ledger.exists()
+
+
+def test_asking_leaves_nothing_behind(graph):
+    with fitted(GAP(level="none", epochs=2, messages="features"), graph) as model:
+        changed = social_graph(num_nodes=600, mean_degree=12, num_classes=3, seed=1)
+        ask(model, changed)
+        assert len(model.releases_.hops) == 1
+
+
+@pytest.mark.parametrize(
+    ("attack", "options", "message"),
+    [
+        (membership_attack, {"runs": 0}, "`runs` must be at least 1"),
+        (membership_attack, {"on": "me"}, "`on` must be one of"),
+        (lira_attack, {"models": 1}, "`models` must be at least 4"),
+        (linkteller_attack, {"nodes": 10_000}, "`nodes` must be at most 600"),
+        (linkteller_attack, {"step": 0}, "`step` must be positive"),
+        (link_stealing_attack, {"pairs": 1}, "`pairs` must be at least"),
+    ],
+)
+def test_bad_options_are_refused(graph, attack, options, message):
+    with pytest.raises(InputError, match=message):
+        attack(MLP(epochs=1), graph, **options)
+
+
+def test_a_graph_without_edges_cannot_be_attacked(graph):
+    empty = Graph.from_arcs(
+        [], [], num_nodes=graph.num_nodes, features=graph.features, labels=graph.labels
+    )
+    with pytest.raises(DataError, match="at least 2 edges"):
+        link_stealing_attack(MLP(), empty)

@@ -1,0 +1,123 @@
+"""`gapgnn attack` and `gapgnn audit`: one JSON object, exit codes, one line for bad input."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gapgnn.cli.main import main
+from gapgnn.errors import InputError
+from gapgnn.privacy.noise import NoiseSource
+
+WANTED = {"mechanism", "epsilon_claimed", "epsilon_lower_bound", "confidence", "trials", "holds"}
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
+
+
+@pytest.fixture
+def tables(tmp_path) -> list[str]:
+    from methodgraphs import write_tables
+
+    return write_tables(tmp_path / "tables", count=160)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["aggregation", "--level", "node", "--epsilon", "4"],
+        ["aggregation", "--relation", "directed", "--epsilon", "4", "--hops", "1"],
+        ["dpsgd", "--epsilon", "4", "--steps", "2", "--sampling-rate", "0.5"],
+        ["sampler", "--epsilon", "4"],
+        ["edges", "--epsilon", "2"],
+    ],
+)
+def test_an_audit_prints_one_json_object(capsys, words):
+    assert main(["audit", *words, "--trials", "400", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    answer = json.loads(printed.out)
+    assert set(answer) >= WANTED
+    assert answer["mechanism"] == words[0]
+    assert answer["holds"] is True
+
+
+def test_an_audit_speaks_to_people(capsys):
+    assert main(["audit", "aggregation", "--epsilon", "4", "--trials", "400"]) == 0
+    assert "found no violation" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_broken_guarantee_is_exit_1_and_a_plain_sentence(capsys, monkeypatch):
+    original = NoiseSource.gaussian_rows
+    monkeypatch.setattr(
+        NoiseSource, "gaussian_rows", lambda *args, **options: original(*args, **options) / 4
+    )
+    assert main(["audit", "aggregation", "--epsilon", "1", "--trials", "4000", "--json"]) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["holds"] is False
+    assert printed.err.count("\n") == 1
+    assert "broken" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["audit", "agregation"], "invalid choice"),
+        (["audit", "aggregation", "--trials", "1"], "`trials` must be at least"),
+        (["audit", "edges", "--delta", "1"], "unknown option '--delta'"),
+        (["attack", "membershp"], "invalid choice"),
+        (["attack", "membership", "--runs", "0"], "`runs` must be at least 1"),
+        (["attack", "linkteller", "mlp", "--hops", "2"], "unknown option '--hops'"),
+    ],
+)
+def test_bad_words_are_one_line(words, message):
+    with pytest.raises(InputError, match=message):
+        main(words)
+
+
+ATTACKS = {
+    "membership": ["--runs", "2", "--shadow-per-class", "30"],
+    "lira": ["--models", "4"],
+    "link-stealing": ["--pairs", "60"],
+    "linkteller": ["--watch", "20"],
+    "reconstruction": ["--watch", "40"],
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_prints_one_json_object(capsys, tables, attack):
+    words = [*ATTACKS[attack], *tables, "--level", "none", "--epochs", "3", "--json"]
+    assert main(["attack", attack, *words]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["attack"] == attack
+    assert answer["method"] == "gap"
+    assert 0 <= answer["auc"] <= 1
+    assert "tpr_at_1pct_fpr" in answer
+    if attack in ("membership", "lira"):
+        low, high = answer["ci95"]["auc"]
+        assert low <= answer["auc"] <= high
+    else:
+        assert answer["gain_auc"] == pytest.approx(answer["auc"] - answer["control"]["auc"])
+
+
+@pytest.mark.parametrize("method", ["gap", "sage", "mlp"])
+@pytest.mark.parametrize("level", ["edge", "node"])
+def test_every_method_and_level_can_be_attacked(capsys, tables, method, level):
+    words = ["--pairs", "40", *tables, "--level", level, "--epochs", "1", "--epsilon", "8"]
+    if level == "node":
+        words += ["--batch-size", "40"]
+    assert main(["attack", "link-stealing", method, *words]) == 0
+    assert "for the curator only" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [["audit", "dpsgd"], ["attack", "lira"], ["attack", "lira", "gap"]]
+)
+def test_help_shows_examples(capsys, words):
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    assert "examples:" in capsys.readouterr().out
