@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+# One thread per test process: with one worker per core, more threads only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

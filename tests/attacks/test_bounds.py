@@ -69,11 +69,11 @@ def test_the_threshold_is_chosen_on_other_trials_than_it_is_judged_on():
     rng = np.random.default_rng(4)
     bounds = [
         threshold_bound(
-            Trials(rng.normal(size=(20, 400)), rng.random(400) < 0.5), delta=0, alpha=0.05
+            Trials(rng.normal(size=(5, 400)), rng.random(400) < 0.5), delta=0, alpha=0.05
         )
-        for _ in range(40)
+        for _ in range(30)
     ]
-    assert sum(bound > 0 for bound in bounds) <= 6
+    assert sum(bound > 0 for bound in bounds) <= 5
 
 
 def test_the_largest_of_several_bounds_shares_the_error():

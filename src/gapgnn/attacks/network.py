@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -14,6 +17,22 @@ Rows = NDArray[np.float64]
 WIDTHS = (64, 64, 64)
 _EPOCHS = 200
 _BATCH = 1024
+_PATIENCE = 20
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread for a while.
+
+    The layers are small: threads would wait for each other longer than they compute, on a machine
+    with other work more than a hundred times longer (measured).
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class AttackNetwork:
@@ -35,6 +54,11 @@ class AttackNetwork:
 
     def fit(self, rows: Rows, truth: NDArray[np.bool_]) -> AttackNetwork:
         """Train on known cases."""
+        with _one_thread():
+            self._train(rows, truth)
+        return self
+
+    def _train(self, rows: Rows, truth: NDArray[np.bool_]) -> None:
         self._mean, self._std = rows.mean(axis=0), rows.std(axis=0) + 1e-9
         inputs, wanted = self._inputs(rows), torch.from_numpy(truth.astype(np.float32))
         self._model = ReplicaMLP(1, [rows.shape[1], *WIDTHS, 1], batch_norm=True)
@@ -44,8 +68,10 @@ class AttackNetwork:
         shuffle = experiment_torch(self.seed, "attack batches")
         order = torch.randperm(len(rows), generator=shuffle)
         held, used = order[: len(rows) // 10], order[len(rows) // 10 :]
-        best, kept = float("inf"), self._state()
-        for _ in range(self.epochs):
+        best, kept, best_epoch = float("inf"), self._state(), 0
+        for epoch in range(self.epochs):
+            if epoch - best_epoch > _PATIENCE:
+                break
             self._model.train()
             mixed = used[torch.randperm(len(used), generator=shuffle)]
             for batch in torch.split(mixed, _BATCH):
@@ -57,10 +83,9 @@ class AttackNetwork:
             with torch.no_grad():
                 missed = float(self._loss(inputs[held], wanted[held])) if len(held) else 0.0
             if missed < best:
-                best, kept = missed, self._state()
+                best, kept, best_epoch = missed, self._state(), epoch
         self._model.load_state_dict(kept)
         self._model.eval()
-        return self
 
     def score(self, rows: Rows) -> Rows:
         """Return the log odds of every case."""
