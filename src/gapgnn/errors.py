@@ -122,10 +122,10 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
 
     >>> check_choice("level", "edge", ["none", "edge", "node"])
     'edge'
-    >>> check_choice("level", "egde", ["none", "edge", "node"])
+    >>> check_choice("level", "egde", ["edge", "node"])
     Traceback (most recent call last):
     ...
-    gapgnn.errors.InputError: `level` must be one of none, edge, node. Got 'egde'. Did you mean 'edge'?
+    gapgnn.errors.InputError: `level` must be one of edge, node. Got 'egde'. Did you mean 'edge'?
     """
     known = list(choices)
     if isinstance(value, str) and value in known:

@@ -1,8 +1,8 @@
 """The two sources of randomness, which are never mixed (privacy page, section 4).
 
 *Experiment* randomness (splits, initialisation, shuffling) is seeded and reproducible.
-*Noise* randomness comes from a secret :class:`NoiseKey`: 256 bits of the operating system's entropy,
-expanded by SHAKE-256. Every use names a path such as ``("hop", 1, "block", 7)``, so a retried or
+*Noise* randomness comes from a secret :class:`NoiseKey`: 256 bits of the operating system's
+entropy, expanded by SHAKE-256. Every use names a path such as ``("hop", 1, "block", 7)``, so a retried or
 partitioned computation that holds the key draws the same bytes again, and no two uses share any.
 """
 

@@ -83,11 +83,15 @@ def test_the_attack_network_learns_an_interaction():
 # The shadow model is asked about its own nodes only, so its graph is the larger one.
 @pytest.mark.parametrize(
     ("on", "setting", "per_class"),
-    [("target", "tstf", 100), ("target", "transductive", 100), ("shadow", "tstf", 190)],
+    [
+        ("target", "tstf", 100),
+        pytest.param("target", "transductive", 100, marks=pytest.mark.slow),
+        ("shadow", "tstf", 190),
+    ],
 )
 def test_membership_in_a_model_that_learnt_by_heart_is_found(noise_graph, on, setting, per_class):
     result = membership_attack(
-        MLP(**OVERFITTED), noise_graph, runs=4, on=on, setting=setting, shadow_per_class=per_class
+        MLP(**OVERFITTED), noise_graph, runs=3, on=on, setting=setting, shadow_per_class=per_class
     )
     assert result.to_dict()["auc"] > 0.6
     assert result.to_dict()["on"] == on

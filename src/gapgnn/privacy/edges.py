@@ -131,6 +131,11 @@ def check_output_fits(
         )
 
 
+# Below this a noisy density counts as zero: products of denormal numbers lose the ratio of the two
+# probabilities, which is the guarantee.
+SMALLEST_DENSITY = 1e-200
+
+
 def response_probabilities(epsilon: float, density: float | None = None) -> tuple[float, float]:
     """Return the probabilities that a 1 and that a 0 come out as 1.
 
@@ -147,6 +152,8 @@ def response_probabilities(epsilon: float, density: float | None = None) -> tupl
     if density is None:
         return keep, add
     check_number("density", density, at_least=0, at_most=1)
+    if density < SMALLEST_DENSITY:
+        return 0.0, 0.0
     thinning = min(1.0, density / (density * keep + (1 - density) * add))
     return keep * thinning, add * thinning
 
