@@ -2,8 +2,9 @@
 
 *Experiment* randomness (splits, initialisation, shuffling) is seeded and reproducible.
 *Noise* randomness comes from a secret :class:`NoiseKey`: 256 bits of the operating system's
-entropy, expanded by SHAKE-256. Every use names a path such as ``("hop", 1, "block", 7)``, so a retried or
-partitioned computation that holds the key draws the same bytes again, and no two uses share any.
+entropy, expanded by SHAKE-256. Every use names a path such as ``("hop", 1, "block", 7)``, so a
+retried or partitioned computation that holds the key draws the same bytes again, and no two uses
+share any.
 """
 
 from __future__ import annotations
