@@ -26,7 +26,7 @@ from gapgnn.privacy.edges import (
 )
 from gapgnn.privacy.events import Event, Gaussian
 from gapgnn.privacy.ledger import Charge
-from gapgnn.privacy.neighbourhoods import neighbourhood_event, neighbourhood_sensitivity
+from gapgnn.privacy.neighbourhoods import NOT_PROVEN, neighbourhood_event, neighbourhood_sensitivity
 from gapgnn.privacy.relations import resolve_relation
 from gapgnn.rng import NoiseKey
 from gapgnn.training.inputs import ExampleInputs, FeatureInputs, GraphInputs
@@ -383,4 +383,7 @@ class SAGE(EdgeReader):
             steps = ["preparation", "perturbed", "selection"]
             return {"method": "SAGE", "messages": "perturbed", "steps": steps}
         steps = ["preparation", "training", "selection", "prediction"]
-        return {"method": "SAGE", "messages": "features", "steps": steps}
+        facts: dict[str, Any] = {"method": "SAGE", "messages": "features", "steps": steps}
+        if self.level == "node":
+            facts["warnings"] = [NOT_PROVEN]
+        return facts
