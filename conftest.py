@@ -7,9 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # One thread per test process: with one worker per core, more threads only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The gate gives the same answer every time, on a busy machine too; new examples are looked for with
+# `pytest --hypothesis-profile=explore`.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(autouse=True, scope="session")
