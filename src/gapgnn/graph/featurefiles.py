@@ -41,7 +41,7 @@ def read_features(path: Path | str, ids: NDArray[Any]) -> Features:
     check_file(path, what="features")
     try:
         matrix = reader(path, ids)
-    except DataError:
+    except (DataError, MemoryError):
         raise
     except Exception as error:
         # A damaged archive makes zipfile, zlib, NumPy and SciPy raise almost anything.

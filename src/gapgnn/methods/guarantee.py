@@ -23,7 +23,7 @@ class Guarantee:
         relation: the neighbouring relation, never ``auto``.
         epsilon: accounted, at most what was asked; 0 if nothing private is read; None at level
             none.
-        delta: accounted likewise; 0 where nothing is charged.
+        delta: at which epsilon is accounted; 0 at level none.
         delta_is_auto: whether delta came from the number of protected entities.
         entities: how many edges or nodes are protected.
         noise_multiplier: the free multiplier (standard deviation over sensitivity) that was found.
