@@ -19,17 +19,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dataset", default="facebook100/Cornell5")
     parser.add_argument("--epsilon", type=float, default=4.0)
-    parser.add_argument("--cuts", type=int, default=3)
+    parser.add_argument("--relation", default="undirected")
+    parser.add_argument("--cuts", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0, help="the first cut's seed")
     args = parser.parse_args()
     graph = load_dataset(args.dataset)
     with tempfile.TemporaryDirectory() as folder:
         for messages in ("features", "labels"):
             own, other = [], []
-            for seed in range(args.cuts):
+            for seed in range(args.seed, args.seed + args.cuts):
                 first, second = inductive_split(graph, seed=seed)
                 model = GAP(
                     level="edge",
                     epsilon=args.epsilon,
+                    relation=args.relation,
                     messages=messages,
                     noise="fast",
                     seed=seed,
