@@ -79,17 +79,9 @@ EXPERIMENTS: dict[str, Settings] = {
         )
     ],
     "progap": [
-        gap("edge", 1.0, progressive=True, hops=5, dropout=0.2, relation="directed"),
-        gap("edge", 4.0, progressive=True, hops=5, dropout=0.2, relation="directed"),
-        gap(
-            "node",
-            8.0,
-            progressive=True,
-            hops=4,
-            base_layers=2,
-            batch_size=512,
-            noise_ratios=(1.0, 0.5, 1.0),
-        ),
+        gap("edge", 1.0, progressive=True, relation="directed"),
+        gap("edge", 4.0, progressive=True, relation="directed"),
+        gap("node", 8.0, progressive=True),
     ],
     "others": [
         mlp("edge"),
@@ -97,6 +89,15 @@ EXPERIMENTS: dict[str, Settings] = {
             gap("edge", epsilon, messages=messages)
             for epsilon in (1.0, 4.0)
             for messages in ("features", "labels")
+        ),
+        *(
+            setting
+            for epsilon in (1.0, 8.0)
+            for setting in (
+                mlp("node", epsilon),
+                gap("node", epsilon, messages="features"),
+                gap("node", epsilon, messages="labels"),
+            )
         ),
     ],
     "baselines": [

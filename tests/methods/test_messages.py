@@ -117,7 +117,7 @@ def test_a_second_hop_of_labels_without_stages_is_refused(graph):
 
 
 def test_defaults_follow_messages_and_level():
-    assert GAP()._variant().hops == 3
+    assert GAP()._variant().hops == 4
     assert GAP(level="node")._variant().hops == 1
     assert GAP(messages="features")._variant().hops == 2
     assert GAP(messages="features", progressive=True)._variant().hops == 5
@@ -126,7 +126,28 @@ def test_defaults_follow_messages_and_level():
     paper = GAP(level="node", messages="features")
     assert paper._variant().phases == ("encoder", "classifier")
     assert GAP(messages="features")._ratios() == (1.0, 1.0, 1.0)
-    assert GAP(level="node", epsilon=8.0)._ratios() == (1.0, pytest.approx(0.5), 1.0)
+    stages = GAP(level="node", messages="features", progressive=True, epsilon=8.0)
+    assert stages._variant().hops == 4
+    assert stages._ratios() == (1.0, pytest.approx(0.5), 1.0)
+    assert GAP(level="node", epsilon=4.0)._ratios() == (1.0, pytest.approx(0.275), 1.0)
+
+
+def test_the_papers_method_keeps_the_papers_settings():
+    paper = GAP(level="node", messages="features")
+    recipe = paper._recipe(11_530)
+    assert (recipe.batch_size, recipe.epochs) == (256, 10)
+    widths = {tuple(p.shape[1:]) for p in paper._build(1, 30, 6)["encoder"].parameters()}
+    assert {(30, 16), (16, 16), (16, 6)} <= widths
+    assert paper._ratios() == (1.0, 1.0, 1.0)
+
+
+def test_labels_at_node_level_are_trained_on_large_batches_but_not_on_a_few():
+    labels = GAP(level="node")
+    assert (labels._recipe(11_530).batch_size, labels._recipe(11_530).epochs) == (2048, 40)
+    assert labels._recipe(4_000).batch_size == 1000
+    assert labels._recipe(100).batch_size == 100
+    named = GAP(level="node", batch_size=64, epochs=3)._recipe(4_000)
+    assert (named.batch_size, named.epochs) == (64, 3)
 
 
 def test_an_unread_graph_needs_labels_at_node_level(graph):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
 from gapgnn.graph.graph import Graph
 from gapgnn.methods.base import Run
+from gapgnn.methods.defaults import Defaults, chosen
 from gapgnn.methods.guarantee import Guarantee
 from gapgnn.methods.propagation import First, Propagation
 from gapgnn.methods.reader import EdgeReader
@@ -55,27 +55,32 @@ class GAP(EdgeReader):
             both.
         progressive: train a classifier after every hop and send what it says in the next one; auto
             is on for labels and both, off for features (on is ProGAP).
-        hops: number K of noisy aggregations; auto is 2 for features, 5 for progressive features, 3
-            for labels and both, and 1 for them at node level or without stages.
+        hops: number K of noisy aggregations; auto is 2 for features, 5 for progressive features (4
+            at node level), 4 for labels and both, and 1 for them at node level or without stages.
         max_degree: entries D that each out-list is cut to at node level.
         encoder_layers: layers of the encoder; 0 sends the raw features, normalised.
-        base_layers: layers of the network applied to each hop.
+        base_layers: layers of the network applied to each hop; auto is 1, 2 for progressive
+            features.
         head_layers: layers of the network applied to the combined hops.
-        hidden: width of every hidden layer and of the codes.
+        hidden: width of every hidden layer and of the codes; auto is 16, 32 for labels and both
+            except at node level.
         combine: how the hops are combined.
-        activation: activation after every hidden layer.
+        activation: activation after every hidden layer; auto is selu, tanh for progressive
+            features.
         batch_norm: batch normalisation; auto is on except at node level, where it is not allowed.
         dropout: dropout rate after every hidden layer; auto is 0 for the paper's method and at node
-            level, 0.3 otherwise.
-        epochs: passes over the training nodes per phase; auto is 100, at node level 10.
-        batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size.
+            level, otherwise 0.2 for features and 0.4 for labels and both.
+        epochs: passes over the training nodes per phase; auto is 100, at node level 10, there 40
+            for labels and both.
+        batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size,
+            there twice that for progressive features and eight times for labels and both.
         learning_rate: step size of the optimiser.
         weight_decay: L2 penalty.
         optimizer: optimiser of both phases.
         clip: largest gradient norm of one node at node level.
         noise_ratios: noise multipliers of encoder, aggregation and classifiers relative to each
-            other, at node level; left out: equal for features, and epsilon^(-1/3) for the
-            aggregation of labels, which gain more from an exact sum the larger the budget is.
+            other, at node level; left out: equal for the paper's method; the other variants
+            give the aggregation more of the budget the larger it is.
         noise: safe is exact on a fixed grid, for releases; fast is single precision, for
             experiments.
         insecure_noise_seed: makes the noise predictable, for tests and tables; the result is then
@@ -108,11 +113,11 @@ class GAP(EdgeReader):
         hops: int | Literal["auto"] = "auto",
         max_degree: int = 100,
         encoder_layers: int = 2,
-        base_layers: int = 1,
+        base_layers: int | Literal["auto"] = "auto",
         head_layers: int = 1,
-        hidden: int = 16,
+        hidden: int | Literal["auto"] = "auto",
         combine: Literal["concat", "sum", "max", "mean", "attention"] = "concat",
-        activation: Literal["selu", "relu", "elu", "gelu", "tanh"] = "selu",
+        activation: Literal["auto", "selu", "relu", "elu", "gelu", "tanh"] = "auto",
         batch_norm: bool | Literal["auto"] = "auto",
         dropout: float | Literal["auto"] = "auto",
         epochs: int | Literal["auto"] = "auto",
@@ -162,10 +167,10 @@ class GAP(EdgeReader):
         self.ledger = ledger
 
     def _check_parameters(self) -> None:
-        self._variant()
-        check_integer("base_layers", self.base_layers, at_least=1)
+        defaults = Defaults.of(self._variant())
+        check_integer("base_layers", chosen(self.base_layers, defaults.base_layers), at_least=1)
         check_integer("head_layers", self.head_layers, at_least=1)
-        check_integer("hidden", self.hidden, at_least=1)
+        check_integer("hidden", chosen(self.hidden, defaults.hidden), at_least=1)
         check_integer("max_degree", self.max_degree, at_least=1)
         check_choice("combine", self.combine, COMBINATIONS)
         if self.noise_ratios is not None and len(self.noise_ratios) != 3:
@@ -186,17 +191,14 @@ class GAP(EdgeReader):
         """Return the relative noise multipliers of encoder, aggregation and classifiers."""
         if self.noise_ratios is not None:
             return self.noise_ratios
-        return (1.0, 1.0 if self.messages == "features" else self.epsilon ** (-1 / 3), 1.0)
+        return (1.0, Defaults.of(self._variant()).aggregation_ratio(self.epsilon), 1.0)
 
     def _recipe(self, num_train: int) -> Recipe:
-        """Fill in ``auto``: for labels at node level, batches of twice the paper's size."""
-        recipe = super()._recipe(num_train)
-        if self.messages == "features" or self.batch_size != "auto" or recipe.batch_size is None:
-            return recipe
-        return replace(recipe, batch_size=min(2 * recipe.batch_size, num_train))
+        return Defaults.of(self._variant()).recipe(
+            super()._recipe(num_train), num_train, epochs=self.epochs, batch_size=self.batch_size
+        )
 
     def _hop_ratio(self, relation: str) -> float:
-        """Return the noise multiplier of a hop relative to the free one."""
         return self._ratios()[1] * aggregation_ratio(relation) if self.level == "node" else 1.0
 
     def _training_ratio(self, phase: str) -> float:
@@ -223,18 +225,18 @@ class GAP(EdgeReader):
         )
 
     def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
-        variant, dropout = self._variant(), self.dropout
-        if dropout == "auto":
-            dropout = 0.0 if variant.is_papers or self.level == "node" else 0.3
+        variant = self._variant()
+        defaults, reads_codes = Defaults.of(variant), variant.reads_codes
+        hidden = chosen(self.hidden, defaults.hidden)
+        base_layers = chosen(self.base_layers, defaults.base_layers)
         shared: dict[str, Any] = {
-            "hidden": self.hidden,
-            "activation": self.activation,
+            "hidden": hidden,
+            "activation": chosen(self.activation, defaults.activation),
             "batch_norm": self._uses_batch_norm(),
-            "dropout": dropout,
+            "dropout": chosen(self.dropout, defaults.dropout),
         }
-        reads_codes = variant.reads_codes
-        first = self.hidden if reads_codes and variant.has_encoder else num_features
-        sent = {"labels": num_classes - 1, "features": self.hidden}
+        first = hidden if reads_codes and variant.has_encoder else num_features
+        sent = {"labels": num_classes - 1, "features": hidden}
         sent["both"] = sent["labels"] + sent["features"]
         width = sent[self.messages] + 1
         if variant.is_papers:
@@ -252,10 +254,8 @@ class GAP(EdgeReader):
                 replicas,
                 [first, *[width] * hops],
                 num_classes,
-                first_layers=self.base_layers
-                if reads_codes
-                else max(self.encoder_layers, self.base_layers),
-                base_layers=self.base_layers,
+                first_layers=base_layers if reads_codes else max(self.encoder_layers, base_layers),
+                base_layers=base_layers,
                 head_layers=self.head_layers,
                 combine=self.combine,
                 has_embedding=variant.is_progressive and self.messages != "labels",
@@ -332,7 +332,7 @@ class GAP(EdgeReader):
     ) -> ReleasedHops:
         """Keep one graph's hops of the first repeat; at node level hop 0 stays out."""
         has_hop_zero = self.level != "node"
-        hops = [*released]
+        hops = list(released)
         if has_hop_zero:
             with torch.no_grad():
                 classifier = self.modules_["classifier"]

@@ -39,15 +39,15 @@ class Variant:
 
         >>> Variant.resolve(level="edge", messages="labels", progressive="auto", hops="auto",
         ...                 encoder_layers=2).hops
-        3
+        4
         """
         check_choice("messages", messages, ("labels", "features", "both"))
         is_progressive = messages != "features" if progressive == "auto" else bool(progressive)
         if hops == "auto":
             if messages == "features":
-                hops = 5 if is_progressive else 2
+                hops = (4 if level == "node" else 5) if is_progressive else 2
             else:
-                hops = 3 if is_progressive and level != "node" else 1
+                hops = 4 if is_progressive and level != "node" else 1
         number = check_integer("hops", hops, at_least=1)
         if messages != "features" and not is_progressive and number > 1:
             raise InputError(
