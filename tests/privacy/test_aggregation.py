@@ -342,23 +342,3 @@ def test_one_product_for_an_accelerator_releases_what_blocks_do(level, max_degre
         private(graph, level, max_degree=max_degree).run(rows, 2), expected, strict=True
     ):
         assert torch.allclose(hop, block_hop, atol=1e-5)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("level", "max_degree"), [("edge", None), ("node", 5), ("none", None)])
-def test_cuda_releases_what_the_cpu_releases(level, max_degree):
-    graph, rows = random_graph(5000, 60_000, directed=True), unit_rows(5000, 16, replicas=2)
-    keys = [NoiseKey.insecure(1), NoiseKey.insecure(2)]
-    options = {"keys": keys, "max_degree": max_degree}
-    here = private(graph, level, **options).hop(rows, 1)
-    there = private(graph, level, device="cuda", **options).hop(rows, 1)
-    assert there.is_cuda
-    assert torch.allclose(there.cpu(), here, atol=1e-6)
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("without_noise")
-def test_cuda_sums_are_exact():
-    graph, rows = random_graph(5000, 60_000, directed=True), unit_rows(5000, 16)
-    there = private(graph, device="cuda").hop(rows, 1)
-    assert torch.equal(there.cpu(), private(graph).hop(rows, 1))

@@ -23,7 +23,7 @@ from gapgnn.privacy.flat import FlatParameters, FlatSGD
 from gapgnn.privacy.ghost import record_linears
 from gapgnn.privacy.neighbourhoods import neighbourhood_event, original_epsilon
 from gapgnn.privacy.noise import NoiseSource
-from gapgnn.privacy.parts import Parts
+from gapgnn.privacy.parts import SharedParts
 from gapgnn.privacy.pld import _discretise
 from gapgnn.rng import NoiseKey
 from gapgnn.training.inputs import ExampleInputs, FeatureInputs
@@ -145,12 +145,14 @@ def test_the_clipped_unit_is_one_example_however_many_neighbours_it_has():
 
 def test_clipping_each_row_of_the_subgraph_would_be_noticed(monkeypatch):
     # A published implementation clipped rows: a star's gradient then grows with its neighbours.
-    def by_row(inputs, delta, parts: Parts, *, with_bias):
-        rows = ((inputs.square().sum(-1) + with_bias) * delta.square().sum(-1)).double()
-        largest = rows.new_zeros(1, parts.count + 1)
-        return largest.scatter_reduce(1, parts.owners, rows, "amax")[:, :-1]
+    def by_row(self, delta):
+        (members,), largest = self._members, 0.0
+        for layer, mine in zip(self.layers, self._backwards(0, delta[0]), strict=True):
+            rows = layer.inputs[0][members.nodes.view(-1)].square().sum(-1) + 1
+            largest = largest + float((rows * mine.square().sum(-1)).max())
+        return torch.full((1, members.count), largest, dtype=torch.float64)
 
-    monkeypatch.setattr(ghost, "squared_norms_by_owner", by_row)
+    monkeypatch.setattr(SharedParts, "squared_norms", by_row)
     total = clipped_sum(star(), [0], 5, network())
     assert float(torch.linalg.vector_norm(total)) > CLIP
 

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 DEFAULT_DATASET = "social"
 
 DESCRIPTION = """\
-Either a known data set (see `gapgnn datasets`) or two tables of your own, CSV, TSV, Parquet or
-Feather: one row per node with its id, class and features, and one row per edge with two node ids.
+A known data set (see `gapgnn datasets`), or two tables of your own, CSV, TSV, Parquet or Feather:
+one row per node with its id, class and features, and one row per edge with two node ids. Or a store
+that `gapgnn partition` made of either, for graphs that do not fit in memory.
 For example: --edges friends.csv --nodes people.csv --label year --drop name"""
 
 # Options that only mean something for tables, by their name in the parsed arguments.
@@ -44,6 +45,9 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a known data set, such as facebook100/Cornell5 "
         f"(default: {DEFAULT_DATASET}, built in)",
+    )
+    group.add_argument(
+        "--store", metavar="FOLDER", type=Path, help="a graph on disk, made by `gapgnn partition`"
     )
     group.add_argument(
         "--edges",
@@ -129,18 +133,25 @@ def load(
     args: argparse.Namespace, *, seed: int, quiet: bool = False, needs_label: bool = True
 ) -> LoadedGraph:
     """Do what :func:`load_graph` does, and also return what reading left out."""
-    _check_options(args, needs_label=needs_label)
+    check_options(args, needs_label=needs_label)
+    if args.store is not None:
+        return _load_store(args, seed=seed, quiet=quiet, needs_label=needs_label)
     if args.edges is None:
         from gapgnn.graph.datasets import load_dataset
 
         name = args.dataset if args.dataset is not None else DEFAULT_DATASET
-        with _progress(quiet) as progress:
+        with progress_bars(quiet) as progress:
             return LoadedGraph(load_dataset(name, split_seed=seed, progress=progress))
     return _load_tables(args, seed=seed, quiet=quiet)
 
 
-def _check_options(args: argparse.Namespace, *, needs_label: bool) -> None:
+def check_options(args: argparse.Namespace, *, needs_label: bool) -> None:
     """Raise if options contradict each other or one is missing."""
+    for option in ("dataset", "edges") if args.store is not None else ():
+        if getattr(args, option) is not None:
+            raise InputError(
+                f"`--store` must not come with `--{option}`. Got both; leave one of them out."
+            )
     if args.edges is not None:
         if args.dataset is not None:
             raise InputError(
@@ -160,12 +171,27 @@ def _check_options(args: argparse.Namespace, *, needs_label: bool) -> None:
             raise InputError(f"`--{shown}` must come with `--edges`. Got no edge table.")
 
 
+def _load_store(
+    args: argparse.Namespace, *, seed: int, quiet: bool, needs_label: bool
+) -> LoadedGraph:
+    from gapgnn.graph.checks import check_trainable
+    from gapgnn.graph.store import open_store
+    from gapgnn.graph.transforms import random_split
+
+    with progress_bars(quiet) as progress:
+        graph: Graph = open_store(args.store, progress=progress)
+    if needs_label or (graph.labels >= 0).any():
+        graph = random_split(graph, seed=seed)
+        check_trainable(graph)
+    return LoadedGraph(graph)
+
+
 def _load_tables(args: argparse.Namespace, *, seed: int, quiet: bool) -> LoadedGraph:
     from gapgnn.graph.checks import check_trainable
     from gapgnn.graph.tables import read_tables
     from gapgnn.graph.transforms import random_split
 
-    with _progress(quiet) as progress:
+    with progress_bars(quiet) as progress:
         tables = read_tables(
             edges=args.edges,
             nodes=args.nodes,
@@ -185,7 +211,7 @@ def _load_tables(args: argparse.Namespace, *, seed: int, quiet: bool) -> LoadedG
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str, int, int | None], None]]:
+def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int | None], None]]:
     """Yield a callback that moves bars on stderr; they are gone once everything is read."""
     if quiet:
         yield lambda what, done, total: None

@@ -23,6 +23,9 @@ COMMANDS = {
     "ledger": ("gapgnn.cli.ledger", "privacy budgets: granted, spent, left"),
     "attack": ("gapgnn.cli.attack", "attack a model: who was a member, who is connected to whom"),
     "audit": ("gapgnn.cli.audit", "try to break a mechanism: a measured lower bound on epsilon"),
+    "experiment": ("gapgnn.cli.experiment", "the paper's tables and figures, resumable"),
+    "report": ("gapgnn.cli.report", "turn a folder of results into one page, figures and tables"),
+    "partition": ("gapgnn.cli.partition", "put a graph on disk, for one that outgrows the memory"),
     "describe": ("gapgnn.cli.describe", "what a data set or your own tables contain"),
 }
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli.data import add_data_options, load_graph
 from gapgnn.cli.output import console, emit_json
+from gapgnn.cli.scale import add_ray_option, at_scale, check_ray
 from gapgnn.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ledger", metavar="FILE", help="file of the privacy ledger")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_ray_option(parser)
     add_data_options(parser)
 
 
@@ -54,6 +56,7 @@ def execute(args: argparse.Namespace) -> int:
     from gapgnn.methods.registry import load_model
 
     _check_target(args.out)
+    check_ray(args)
     model = load_model(args.model, device=args.device, ledger=args.ledger)
     graph = None
     if any(getattr(args, option) is not None for option in DATA_OPTIONS):
@@ -61,7 +64,8 @@ def execute(args: argparse.Namespace) -> int:
         _check_model_folder(args.model, model, graph)
         _mention_columns(model, graph)
     before = set(model.releases_.hops)
-    probabilities = model.predict_proba(graph)
+    with at_scale(args, graph) as placed:
+        probabilities = model.predict_proba(placed)
     model.save_releases(args.model)
     ids = model.releases_.training().ids if graph is None else graph.ids
     _write_table(args.out, ids, probabilities, model.label_names_)
@@ -76,7 +80,10 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-DATA_OPTIONS = ("dataset", "edges", "nodes", "label", "features", "drop", "directed", "dangling")
+DATA_OPTIONS = (
+    *("dataset", "store", "edges", "nodes"),
+    *("label", "features", "drop", "directed", "dangling"),
+)
 WRITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".feather": ""}
 
 

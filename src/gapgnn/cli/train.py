@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gapgnn.cli.data import add_data_options, load_graph
 from gapgnn.cli.options import add_estimator_options, estimator_options
 from gapgnn.cli.output import console, emit_json
+from gapgnn.cli.scale import add_ray_option, add_resume_option, at_scale, check_ray, open_journal
 from gapgnn.errors import BudgetExceededError
 from gapgnn.methods.registry import METHODS, method_class
 
@@ -41,6 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         output = child.add_argument_group("run and output")
         output.add_argument("--config", metavar="FILE", help="TOML file with the same options")
         output.add_argument("--out", type=Path, metavar="FOLDER", help="save the model here")
+        add_ray_option(output)
+        add_resume_option(output)
         output.add_argument("--json", action="store_true", help="print one JSON object")
         output.add_argument(
             "--audit",
@@ -68,14 +71,18 @@ def execute(args: argparse.Namespace) -> int:
     estimator.check()
     if args.out is not None:
         check_new_folder(args.out)
+    check_ray(args)
+    journal = open_journal(args)
     graph = load_graph(args, seed=args.seed, quiet=args.json)
     rows: list[tuple[str, NodeClassifier]] = []
-    with ProgressBars(console(to_stderr=True)) as bars:
-        estimator.fit(graph, callback=bars)
+    with ProgressBars(console(to_stderr=True)) as bars, at_scale(args, graph, bars) as placed:
+        estimator.fit(placed, callback=bars, journal=journal)
     audits = _audited(estimator) if args.audit else []
     with ProgressBars(console(to_stderr=True)) as bars:
         if args.out is not None:
             estimator.save(args.out)
+        if journal is not None:
+            journal.remove()
         if _wants_references(args):
             rows = _references(estimator, graph, bars)
     if args.json:
@@ -103,7 +110,7 @@ def _audited(estimator: NodeClassifier) -> list[dict[str, Any]]:
 def _wants_references(args: argparse.Namespace) -> bool:
     if args.compare is not None:
         return bool(args.compare)
-    is_builtin = args.edges is None and args.dataset in (None, "social")
+    is_builtin = args.edges is args.store is None and args.dataset in (None, "social")
     return is_builtin and args.method != "mlp" and not args.json
 
 

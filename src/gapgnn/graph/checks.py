@@ -21,10 +21,10 @@ def check_trainable(graph: Graph) -> None:
     gapgnn.errors.DataError: `labels` must have at least two classes. Got 1.
     """
     labelled = graph.labels[graph.labels >= 0]
-    present = len(np.unique(labelled))
+    counts = np.bincount(labelled, minlength=graph.num_classes)
+    present = np.count_nonzero(counts)
     if present < 2:
         raise DataError(f"`labels` must have at least two classes. Got {present}.")
-    counts = np.bincount(labelled, minlength=graph.num_classes)
     trained = np.bincount(graph.labels[graph.train_mask], minlength=graph.num_classes)
     without = np.flatnonzero(trained == 0)
     if len(without):

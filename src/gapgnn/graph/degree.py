@@ -71,15 +71,15 @@ def bound_out_degrees(graph: Graph, max_degree: int, key: NoiseKey | bytes) -> O
     [3, 1, 1, 1, 1, 1, 1, 1, 1, 1]
     """
     limit = check_integer("max_degree", max_degree, at_least=1)
-    siphash_key, name_key = _split_key(key)
+    siphash_key, name_key = split_key(key)
     degrees = graph.out_degrees
     long_rows = np.flatnonzero(degrees > limit)
     if not long_rows.size:
         return OutLists(graph.indptr, graph.indices)
-    ids = _encode_ids(graph.ids, name_key)
+    ids = encode_ids(graph.ids, name_key)
     dangling = None
     if graph.dangling_targets is not None and graph.dangling_indptr is not None:
-        dangling = (graph.dangling_indptr, _encode_ids(graph.dangling_targets, name_key))
+        dangling = (graph.dangling_indptr, encode_ids(graph.dangling_targets, name_key))
     keep = np.ones(graph.num_arcs, dtype=np.bool_)
     counts = np.diff(graph.indptr)
 
@@ -110,7 +110,7 @@ def _available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _split_key(key: NoiseKey | bytes) -> tuple[bytes, bytes]:
+def split_key(key: NoiseKey | bytes) -> tuple[bytes, bytes]:
     """Return the SipHash key and the key that reduces names to 64 bits."""
     if isinstance(key, bytes):
         if len(key) < KEY_BYTES:
@@ -120,7 +120,7 @@ def _split_key(key: NoiseKey | bytes) -> tuple[bytes, bytes]:
     return material[:KEY_BYTES], material[KEY_BYTES:]
 
 
-def _encode_ids(ids: NDArray[Any], key: bytes) -> Words:
+def encode_ids(ids: NDArray[Any], key: bytes) -> Words:
     """Reduce outside ids to 64 bits each.
 
     Whole numbers stand for themselves, also when written as text: whether a column of ids is read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,13 +104,14 @@ class _Unknown:
 
 
 @dataclass
-class _Dangling:
+class Dangling:
     """Entries of out-lists that name nobody: who lists them, and the names."""
 
     owners: list[NDArray[np.int64]] = field(default_factory=list)
     names: list[Any] = field(default_factory=list)
 
     def add(self, owners: NDArray[np.int64], names: Any, where: NDArray[np.bool_]) -> None:
+        """Take the entries of a block that were found to name nobody."""
         if where.any():
             self.owners.append(owners[where])
             self.names.append(names.filter(pa.array(where)))
@@ -164,11 +166,45 @@ def read_edges(
     progress: Progress | None = None,
 ) -> Arcs:
     """Read all edges as pairs of node positions; ids without a record are refused or set aside."""
-    ends = end_columns(table)
     small = np.int32 if len(index.names) <= np.iinfo(np.int32).max else np.int64
-    kind = pa.int64() if index.whole else pa.large_string()
     parts: tuple[list[Any], list[Any]] = ([], [])
-    unknown, dangling = _Unknown(), _Dangling()
+    dangling = Dangling()
+    for source, target in edge_batches(
+        table,
+        index,
+        directed=directed,
+        dangling=dangling if keep_dangling else None,
+        progress=progress,
+    ):
+        parts[0].append(source.astype(small))
+        parts[1].append(target.astype(small))
+    sources = np.concatenate(parts[0])
+    parts[0].clear()
+    targets = np.concatenate(parts[1])
+    return Arcs(sources, targets, *dangling.finish())
+
+
+def edge_batches(
+    table: TableFile,
+    index: NodeIndex,
+    *,
+    directed: bool,
+    dangling: Dangling | None,
+    progress: Progress | None = None,
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield the edges as pairs of node positions, a bounded block at a time.
+
+    Args:
+        table: the edge table.
+        index: where each id stands.
+        directed: whether a row u, v says nothing about v, u.
+        dangling: takes the entries that name an id without a record; None refuses them, at the
+            latest after the last block.
+        progress: called after every block.
+    """
+    ends = end_columns(table)
+    kind = pa.int64() if index.whole else pa.large_string()
+    unknown = _Unknown()
     rows = 0
     try:
         for batch in table.batches(
@@ -184,14 +220,13 @@ def read_edges(
             if either.any():
                 # Without a direction both ends list each other, so the known end keeps the entry.
                 refused = bad[0] if directed else bad[0] & bad[1]
-                unknown.add(pair, bad, refused if keep_dangling else either, rows)
-                if keep_dangling:
+                unknown.add(pair, bad, either if dangling is None else refused, rows)
+                if dangling is not None:
                     dangling.add(source, pair[1], ~bad[0] & bad[1])
                     if not directed:
                         dangling.add(target, pair[0], bad[0] & ~bad[1])
                 source, target = source[~either], target[~either]
-            parts[0].append(source.astype(small))
-            parts[1].append(target.astype(small))
+            yield source, target
             rows += batch.num_rows
     except ColumnTypeError as error:
         raise DataError(
@@ -202,16 +237,12 @@ def read_edges(
         raise DataError(f"`edges` must have rows. Got none in {str(table.path)!r}.")
     if unknown.rows:
         fix = "add them to the node table, or use `--dangling keep`"
-        if keep_dangling:
+        if dangling is not None:
             fix = "only the target of an edge may dangle" if directed else "one end must be known"
         raise DataError(
             f"`edges` must name ids of the node table. Got unknown ids in {unknown.rows:,} "
             f"of {rows:,} rows of {str(table.path)!r}, the first {unknown.first}; {fix}."
         )
-    sources = np.concatenate(parts[0])
-    parts[0].clear()
-    targets = np.concatenate(parts[1])
-    return Arcs(sources, targets, *dangling.finish())
 
 
 def _ids_of(table: TableFile, column: Any, name: str, whole: bool, rows: int) -> Any:

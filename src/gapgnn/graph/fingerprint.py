@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,18 +30,43 @@ def fingerprint(graph: Graph) -> str:
     >>> fingerprint(first) == fingerprint(other)
     True
     """
-    order = None if increases(graph.ids) else np.argsort(graph.ids, kind="stable")
+    order = order_of_ids(graph)
     indptr, indices = graph.indptr, graph.indices
-    labels, ids = graph.labels, graph.ids
     if order is not None:
         indptr, indices = csr.permute(indptr, indices, order)
+    return digest_of(graph, order, indptr, [indices])
+
+
+def order_of_ids(graph: Graph) -> NDArray[np.int64] | None:
+    """Return the positions of the nodes in the order of their ids; None if they stand so."""
+    return None if increases(graph.ids) else np.argsort(graph.ids, kind="stable")
+
+
+def digest_of(
+    graph: Graph,
+    order: NDArray[np.int64] | None,
+    indptr: NDArray[np.int64],
+    targets: Iterable[NDArray[Any]],
+) -> str:
+    """Return the fingerprint, given the out-lists of the nodes in the order of their ids.
+
+    Args:
+        graph: everything but the arcs.
+        order: of the nodes by their ids.
+        indptr: row pointers of the out-lists in that order.
+        targets: the entries of all out-lists by their place in that order, in any pieces.
+    """
+    labels, ids = graph.labels, graph.ids
+    if order is not None:
         labels, ids = labels[order], ids[order]
     # The width follows from a size that is hashed too, never from how the arrays were stored.
     width = "<u4" if graph.num_nodes <= 1 << 32 else "<u8"
     digest = hashlib.sha256(b"gapgnn graph 1")
     digest.update(f"{graph.num_nodes} {graph.num_features} {int(graph.is_directed)}".encode())
     _update(digest, indptr, "<i8")
-    _update(digest, indices, width)
+    digest.update(f"[{graph.num_arcs}]".encode())
+    for piece in targets:
+        _update_values(digest, piece, width)
     _update_features(digest, graph.features, order)
     _update(digest, labels, "<i8")
     _update_names(digest, ids)
@@ -59,6 +84,10 @@ def fingerprint(graph: Graph) -> str:
 def _update(digest: Any, array: NDArray[Any], dtype: str) -> None:
     """Hash an array as little-endian values of one width, block by block to bound memory."""
     digest.update(f"[{array.size}]".encode())
+    _update_values(digest, array, dtype)
+
+
+def _update_values(digest: Any, array: NDArray[Any], dtype: str) -> None:
     for start in range(0, array.size, BLOCK_VALUES):
         digest.update(np.ascontiguousarray(array[start : start + BLOCK_VALUES], dtype=dtype).data)
 

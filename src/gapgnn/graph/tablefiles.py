@@ -125,7 +125,8 @@ class TableFile:
     def _parquet_batches(
         self, columns: Sequence[str], block_rows: int
     ) -> Iterator[tuple[pa.RecordBatch, int, int]]:
-        with pq.ParquetFile(self.path) as file:
+        # Without these two, Arrow holds on to what it has read until the end of the file.
+        with pq.ParquetFile(self.path, pre_buffer=False, buffer_size=1 << 20) as file:
             done = 0
             for batch in file.iter_batches(batch_size=block_rows, columns=list(columns)):
                 done += batch.num_rows

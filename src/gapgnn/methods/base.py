@@ -28,6 +28,7 @@ from gapgnn.graph.convert import as_graph
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.transforms import align_features
 from gapgnn.methods.guarantee import Guarantee
+from gapgnn.methods.journal import Journal, NoJournal
 from gapgnn.methods.persistence import Persistent
 from gapgnn.methods.releases import Releases
 from gapgnn.nn.layers import replica_state, reset_replicas
@@ -54,6 +55,7 @@ class Run:
     keys: list[NoiseKey]
     device: torch.device
     callback: Callback
+    journal: NoJournal = field(default_factory=NoJournal)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -126,11 +128,18 @@ class NodeClassifier(BaseEstimator, Persistent, ABC):  # type: ignore[misc]
     def _card_facts(self) -> dict[str, Any]:
         """Return what the privacy card says about this method alone."""
 
-    def fit(self: Self, graph: Any, *, callback: Callback | None = None) -> Self:
+    def fit(
+        self: Self, graph: Any, *, callback: Callback | None = None, journal: Journal | None = None
+    ) -> Self:
         """Train on a graph (or PyG ``Data``) and return the estimator itself.
 
         The data set's ledger is charged before anything private is computed; if it has too little
         left, nothing is computed and :class:`~gapgnn.errors.BudgetExceededError` is raised.
+
+        Args:
+            graph: in memory or in a store.
+            callback: told about progress.
+            journal: keeps finished steps, for a run that can be killed and resumed (GAP).
         """
         start = time.perf_counter()
         self.check()
@@ -144,12 +153,16 @@ class NodeClassifier(BaseEstimator, Persistent, ABC):  # type: ignore[misc]
             keys=self._noise_keys(),
             device=choose_device(self.device),
             callback=callback or Silent(),
+            journal=self._checked_journal(journal),
             seconds={"calibrate": time.perf_counter() - start},
         )
         # What cannot be built or trained must fail here, before the charge.
         self._build(1, graph.num_features, graph.num_classes)
         self._recipe(int(graph.train_mask.sum()))
-        charge = self._charge(guarantee, [graph.fingerprint], graph.name, purpose="fit")
+        charge = run.journal.charged(
+            self._about_run(graph, guarantee),
+            lambda: self._charge(guarantee, [graph.fingerprint], graph.name, purpose="fit"),
+        )
         # Unfitted until the end: an interrupted fit must not keep an earlier fit's card.
         self.__dict__.pop("card_", None)
         self.releases_ = Releases()
@@ -266,10 +279,8 @@ class NodeClassifier(BaseEstimator, Persistent, ABC):  # type: ignore[misc]
         """Return DP-SGD settings at node level; elsewhere training is free."""
         if self.level != "node":
             return None
-        if run.guarantee.noise_multiplier is None:
-            raise PrivacyError("A finite budget must have noise. Got none.")
         return PrivateTraining(
-            noise_multiplier=run.guarantee.noise_multiplier * ratio,
+            noise_multiplier=run.guarantee.free_multiplier * ratio,
             keys=run.keys,
             construction=self.noise,
             sensitivity=sensitivity,

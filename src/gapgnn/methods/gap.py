@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
+from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.graph.graph import Graph
 from gapgnn.methods.base import Run
 from gapgnn.methods.defaults import Defaults, chosen
@@ -100,6 +101,7 @@ class GAP(EdgeReader):
     """
 
     method = "gap"
+    _keeps_releases = True
 
     def __init__(
         self,
@@ -278,8 +280,9 @@ class GAP(EdgeReader):
         def fit(phase: str, inputs: Inputs) -> None:
             name = "encoder" if phase == "encoder" else "classifier"
             with run.timed(name):
-                private = self._private(run, self._training_ratio(phase))
-                trainer.fit(modules[phase], inputs, phase=phase, private=private)
+                network, private = modules[phase], self._private(run, self._training_ratio(phase))
+                train = partial(trainer.fit, network, inputs, phase=phase, private=private)
+                run.journal.trained(phase, network, train)
 
         if "encoder" in modules:
             fit("encoder", features)
@@ -287,7 +290,7 @@ class GAP(EdgeReader):
         run.callback.start("aggregation", propagation.variant.hops)
         start, trained = time.perf_counter(), run.seconds.get("classifier", 0.0)
         first, released = propagation.run(
-            self._aggregation(graph, run.guarantee, run.keys, device),
+            run.journal.hops(self._aggregation(graph, run.guarantee, run.keys, device)),
             features,
             trainer.labels,
             torch.from_numpy(run.splits.train).to(device),
@@ -311,16 +314,12 @@ class GAP(EdgeReader):
         keys: Sequence[NoiseKey],
         device: torch.device,
     ) -> PrivateAggregation:
-        multiplier = 0.0
-        if guarantee.level != "none":
-            if guarantee.noise_multiplier is None:
-                raise PrivacyError("A finite budget must have noise. Got none.")
-            multiplier = guarantee.noise_multiplier * self._hop_ratio(guarantee.relation)
+        multiplier = 0.0 if guarantee.level == "none" else guarantee.free_multiplier
         return PrivateAggregation(
             graph,
             level=guarantee.level,
             relation=guarantee.relation,
-            noise_multiplier=multiplier,
+            noise_multiplier=multiplier * self._hop_ratio(guarantee.relation),
             max_degree=self.max_degree if guarantee.level == "node" else None,
             keys=[key.derive("aggregation") for key in keys],
             construction=self.noise,
@@ -338,7 +337,7 @@ class GAP(EdgeReader):
                 classifier = self.modules_["classifier"]
                 assert isinstance(classifier, MultiHopClassifier)
                 hops.insert(0, classifier.encode_first(HopInputs(first, []).all()[0]).codes)
-        kept = tuple(hop[0].detach().cpu().clone() for hop in hops)
+        kept = tuple(hop[0].detach().clone() for hop in hops)
         return self.releases_.add(graph, charge, kept, has_hop_zero=has_hop_zero)
 
     def _scores_from(

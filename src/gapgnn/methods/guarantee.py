@@ -41,6 +41,13 @@ class Guarantee:
     accountant: str
     events: tuple[Event, ...]
 
+    @property
+    def free_multiplier(self) -> float:
+        """The noise multiplier that was found, for a release that must have one."""
+        if self.noise_multiplier is None:
+            raise PrivacyError("A finite budget must have noise. Got none.")
+        return self.noise_multiplier
+
     @classmethod
     def resolve(
         cls,

@@ -11,7 +11,10 @@ import numpy as np
 from torch import nn
 
 from gapgnn.errors import DataError, InputError
+from gapgnn.graph.graph import Graph
 from gapgnn.methods.folder import add_hops, load_folder, save_folder
+from gapgnn.methods.guarantee import Guarantee
+from gapgnn.methods.journal import Journal, NoJournal
 from gapgnn.methods.releases import Releases
 from gapgnn.privacy.card import PrivacyCard
 
@@ -22,6 +25,8 @@ class Persistent:
     """What every fitted method can do with a folder."""
 
     method: ClassVar[str]
+    # Whether every release goes through a journal, so that a killed run can be resumed.
+    _keeps_releases: ClassVar[bool] = False
     level: str
     num_features_: int
     num_classes_: int
@@ -40,20 +45,40 @@ class Persistent:
     def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
         raise NotImplementedError
 
-    def save(self, folder: str | Path) -> None:
-        """Write the model to a new folder: weights, configuration, card, released hops."""
-        self._check_fitted()
-        params = {
+    def _checked_journal(self, journal: Journal | None) -> NoJournal:
+        """Refuse a journal where releases would not be kept and so be drawn again."""
+        if journal is not None and not self._keeps_releases:
+            raise InputError(f"`journal` must be None for {self.method}. Got one; it is for gap.")
+        return NoJournal() if journal is None else journal
+
+    def _about_run(self, graph: Graph, guarantee: Guarantee) -> dict[str, Any]:
+        """Return what must not change when a run is resumed."""
+        return {
+            "method": self.method,
+            "params": self._saved_params(),
+            "num_nodes": graph.num_nodes,
+            "relation": guarantee.relation,
+            "events": [event.to_dict() for event in guarantee.events],
+            "fingerprint": graph.fingerprint,
+        }
+
+    def _saved_params(self) -> dict[str, Any]:
+        """Return the parameters as JSON can hold them, without those of this machine."""
+        return {
             # JSON has no infinity, which epsilon may be at level none.
             k: str(v) if isinstance(v, float) and not math.isfinite(v) else v
             for k, v in self.get_params().items()
             if k not in ("ledger", "device")
         }
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model to a new folder: weights, configuration, card, released hops."""
+        self._check_fitted()
         save_folder(
             Path(folder),
             config={
                 "method": self.method,
-                "params": params,
+                "params": self._saved_params(),
                 "num_features": self.num_features_,
                 "num_classes": self.num_classes_,
                 "label_names": self.label_names_,

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gapgnn.methods.journal import Hops
 from gapgnn.methods.messages import direction_and_size, joint_messages, label_messages
 from gapgnn.methods.variant import Variant
-from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
+from gapgnn.privacy.aggregation import row_normalise
 from gapgnn.training.inputs import FeatureInputs, HopInputs, Inputs
 
 First = Tensor | FeatureInputs
@@ -59,7 +60,7 @@ class Propagation:
 
     def run(
         self,
-        aggregation: PrivateAggregation,
+        aggregation: Hops,
         features: FeatureInputs,
         labels: Tensor,
         sends_label: Tensor,

@@ -8,11 +8,13 @@ matrix.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
@@ -20,6 +22,9 @@ from gapgnn.errors import InputError
 
 # On a GPU a batch of up to this many entries (256 MiB) becomes dense, for one batched product.
 DENSE_ENTRIES = 1 << 26
+# Sums per owner are made for this many numbers at a time (1 MiB), which a core's cache can hold.
+CACHED_ENTRIES = 1 << 18
+NORM_ROWS = 1 << 16
 
 
 class SparseRows:
@@ -40,9 +45,10 @@ class SparseRows:
         self.device = torch.device(device)
         self._csr = _torch_csr(matrix, self.device)
         self._transposed: Tensor | None = None
-        self._padded = self._padded_table()
-        squares = matrix.multiply(matrix).sum(axis=1, dtype=np.float64)
-        self._squares = torch.from_numpy(squares.astype(np.float32)).to(self.device)
+        self._moments: tuple[Tensor, Tensor] | None = None
+        # Rows of a store lie on disk, and a table of all of them would bring them into memory.
+        self._padded = None if isinstance(matrix.data, np.memmap) else self._padded_table()
+        self._squares = torch.from_numpy(_squared_norms(matrix)).to(self.device)
 
     @classmethod
     def from_scipy(cls, matrix: Any, *, device: str | torch.device = "cpu") -> SparseRows:
@@ -56,6 +62,17 @@ class SparseRows:
     def squared_norms(self) -> Tensor:
         """Return the squared norm of every row, ``(N,)``."""
         return self._squares
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Return mean ``(1, 1, in)`` and covariance ``(1, in, in)`` of the rows, computed once."""
+        if self._moments is None:
+            rows = self._scipy.astype(np.float64)
+            mean = np.asarray(rows.mean(axis=0)).reshape(1, -1)
+            squares = (rows.T @ rows).toarray() / self.shape[0] - mean.T @ mean
+            found = (torch.from_numpy(part).float().to(self.device) for part in (mean, squares))
+            first, second = (part.unsqueeze(0) for part in found)
+            self._moments = first, second
+        return self._moments
 
     def take(self, positions: Tensor) -> SparseRows:
         """Return some rows, the same ones for all replicas."""
@@ -74,10 +91,11 @@ class SparseRows:
                 0, replicas * count * width + 1, width, dtype=torch.int32, device=self.device
             )
         else:
-            starts = self._csr.crow_indices().long()
-            counts = (starts[1:] - starts[:-1])[flat]
+            pointers = self._csr.crow_indices()
+            starts = pointers[flat].long()
+            counts = pointers[flat + 1].long() - starts
             ends = counts.cumsum(0)
-            source = torch.repeat_interleave(starts[flat] - ends + counts, counts)
+            source = torch.repeat_interleave(starts - ends + counts, counts)
             source += torch.arange(source.numel(), device=self.device)
             offsets = torch.repeat_interleave(
                 self._owners(replicas).repeat_interleave(count), counts
@@ -193,27 +211,58 @@ class BatchRows:
         product = matrix @ delta.detach().reshape(replicas * count, delta.shape[2]).numpy()
         return torch.from_numpy(product).view(replicas, width, -1)
 
-    def owned_products(self, replica: int, delta: Tensor, owners: Tensor, count: int) -> Tensor:
-        """Return ``rows^T delta`` of one replica for each owner: ``(count, in, out)``.
+    def pick(self, replica: int, rows: Tensor) -> BatchRows:
+        """Return some of one replica's rows, repeated as often as they are named."""
+        positions = self._positions.view(self.shape[:2])[replica]
+        return self._rows.select(positions.index_select(0, rows).unsqueeze(0))
 
-        ``owners`` says which of the ``count`` owners a row belongs to; ``count`` is nobody.
+    def is_small_on_device(self) -> bool:
+        """Whether products are computed from dense rows."""
+        return self._is_dense
+
+    def squares_by_owner(self, delta: Tensor, starts: Tensor) -> Tensor:
+        """Return ``|rows^T delta|^2`` for each owner's range of a single replica's rows.
+
+        Args:
+            delta: ``(B, out)``.
+            starts: the first row of each owner, and the end.
         """
-        _, rows, width = self.shape
-        pointers = self._pointers[replica * rows : (replica + 1) * rows + 1].long()
-        part = slice(int(pointers[0]), int(pointers[-1]))
-        lengths = pointers.diff()
-        starts = torch.repeat_interleave(owners * width, lengths)
-        places = starts + self._columns[part] - replica * width
-        values = self._values[part].to(delta.dtype)
+        (_, _, width), out, count = self.shape, delta.shape[1], len(starts) - 1
+        most = max(1, CACHED_ENTRIES // (width * out))
+        # The sums of `most` owners lie below each other: a place counts from its group's first.
+        offsets = torch.arange(count, device=delta.device, dtype=torch.int32) % most * width
+        ends = self._pointers.index_select(0, starts)
+        places = self._columns + torch.repeat_interleave(offsets, ends.diff())
+        add_up = self._adder(places, delta)
+        rows, entries = starts.tolist(), ends.tolist()
+        squares = []
+        for first in range(0, count, most):
+            last = min(first + most, count)
+            bounds = rows[first], rows[last], entries[first], entries[last]
+            total = add_up((last - first) * width, *bounds)
+            squares.append(total.square_().view(last - first, -1).sum(1))
+        return torch.cat(squares)
+
+    def _adder(self, places: Tensor, delta: Tensor) -> Callable[[int, int, int, int, int], Tensor]:
+        """Return what adds rows of delta, times the entries of a row, up at the entries' places."""
         if delta.is_cuda:
-            terms = values.unsqueeze(-1) * torch.repeat_interleave(delta, lengths, dim=0)
-            total = delta.new_zeros((count + 1) * width, delta.shape[1])
-            total.index_add_(0, places, terms)
-        else:
-            parts = (values.numpy(), places.numpy(), (pointers - pointers[0]).numpy())
-            matrix = sp.csc_array(parts, shape=((count + 1) * width, rows))
-            total = torch.from_numpy(matrix @ delta.numpy())
-        return total.view(count + 1, width, -1)[:-1]
+            lengths = self._pointers.diff().long()
+            terms = torch.repeat_interleave(delta, lengths, dim=0) * self._values.unsqueeze(-1)
+
+            def on_device(size: int, row: int, row_end: int, entry: int, end: int) -> Tensor:
+                total = delta.new_zeros(size, delta.shape[1])
+                return total.index_add_(0, places[entry:end].long(), terms[entry:end])
+
+            return on_device
+        values, columns = self._values.numpy(), places.numpy()
+        pointers, rows = self._pointers.numpy(), delta.numpy()
+
+        def on_cpu(size: int, row: int, row_end: int, entry: int, end: int) -> Tensor:
+            parts = (values[entry:end], columns[entry:end], pointers[row : row_end + 1] - entry)
+            matrix = sp.csc_array(parts, shape=(size, row_end - row))
+            return torch.from_numpy(matrix @ rows[row:row_end])
+
+        return on_cpu
 
     def dense(self) -> Tensor:
         """Return the batch as a dense ``(R, B, in)`` tensor."""
@@ -261,15 +310,30 @@ def take_rows(rows: Tensor | SparseRows, positions: Tensor) -> Tensor | BatchRow
     return rows[replica, positions]
 
 
+def _squared_norms(matrix: sp.csr_array) -> NDArray[np.float32]:
+    """Return the squared norm of every row, without a second matrix of the same size."""
+    squares = np.empty(matrix.shape[0], dtype=np.float32)
+    for start in range(0, len(squares), NORM_ROWS):
+        rows = matrix[start : start + NORM_ROWS]
+        squares[start : start + NORM_ROWS] = rows.multiply(rows).sum(axis=1, dtype=np.float64)
+    return squares
+
+
+def _as_tensor(array: NDArray[Any], dtype: type) -> Tensor:
+    """Copy an array, which may be read-only, to torch; one that is mapped from a file is shared."""
+    is_mapped = isinstance(array, np.memmap) and array.dtype == dtype
+    return torch.from_numpy(array if is_mapped else array.astype(dtype))
+
+
 def _torch_csr(matrix: sp.csr_array, device: torch.device) -> Tensor:
     """Copy a SciPy CSR array to torch, with int32 indices: half the memory traffic of int64."""
     with warnings.catch_warnings():
         # torch calls its CSR layout a beta state, once per process.
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         csr = torch.sparse_csr_tensor(
-            torch.from_numpy(matrix.indptr.astype(np.int32)),
-            torch.from_numpy(matrix.indices.astype(np.int32)),
-            torch.from_numpy(matrix.data.astype(np.float32)),
+            _as_tensor(matrix.indptr, np.int32),
+            _as_tensor(matrix.indices, np.int32),
+            _as_tensor(matrix.data, np.float32),
             size=matrix.shape,
             check_invariants=False,
         )

@@ -16,7 +16,8 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from gapgnn.errors import InputError
 from gapgnn.nn.layers import ACTIVATIONS, Inputs, ReplicaBatchNorm, ReplicaLinear, ReplicaMLP
-from gapgnn.privacy.ghost import parts_of_examples
+from gapgnn.privacy.ghost import active_tape, record_linears
+from gapgnn.privacy.parts import SHORTEST, Members, SharedLayer, SharedParts
 
 InLists = tuple[NDArray[Any], NDArray[Any]]
 
@@ -118,17 +119,13 @@ class WholeGraph:
 class Examples:
     """A batch of nodes with their in-neighbours: one example is one node's own little graph.
 
-    The first ``count`` parts of a replica are the nodes themselves, then come all in-neighbours.
-
     Attributes:
-        parts: features of all parts, ``(R, P, in)``.
-        owners: whose example each part belongs to, ``(R, P)``; ``count`` marks padding.
-        count: number B of examples.
+        nodes: features of all nodes that occur, ``(R, M, in)``, each once.
+        members: of which nodes each replica's examples consist.
     """
 
-    parts: Inputs
-    owners: Tensor
-    count: int
+    nodes: Inputs
+    members: Sequence[Members]
 
 
 class SageLayer(nn.Module):
@@ -222,7 +219,7 @@ class Sage(nn.Module):
     def codes(self, features: Inputs) -> Tensor:
         """Return what each node sends, ``(R, N, hidden)``; unit rows with ``unit_messages``."""
         codes: Tensor = self.pre(features)
-        return F.normalize(codes, dim=-1) if self.unit_messages else codes
+        return F.normalize(codes, dim=-1, eps=SHORTEST) if self.unit_messages else codes
 
     def classify(self, codes: Tensor, summed: Tensor) -> Tensor:
         """Return class scores of a one-layer network from own codes and (noisy) sums."""
@@ -231,15 +228,39 @@ class Sage(nn.Module):
 
     def _of_examples(self, inputs: Examples) -> Tensor:
         """Score each example from its own parts alone."""
-        with parts_of_examples(inputs.owners, inputs.count):
-            codes = self.codes(inputs.parts)
-        replicas, count = len(codes), inputs.count
-        # One row more than examples takes in what pads the shorter replicas.
-        first = torch.arange(replicas, device=codes.device).unsqueeze(1) * (count + 1)
-        places = (inputs.owners[:, count:] + first).reshape(-1)
-        total = codes.new_zeros(replicas * (count + 1), codes.shape[2])
-        total = total.index_add(0, places, codes[:, count:].flatten(0, 1))
-        summed = total.view(replicas, count + 1, -1)[:, :count]
+        tape = active_tape()
+        if tape is None:
+            codes = self.codes(inputs.nodes)
+            own = torch.stack([rows[m.own] for rows, m in zip(codes, inputs.members, strict=True)])
+            summed = torch.stack(
+                [m.sum_neighbours(rows) for rows, m in zip(codes, inputs.members, strict=True)]
+            )
+        else:
+            record = self._shared(inputs)
+            tape.add(record)
+            own, summed = record.outputs.chunk(2, dim=-1)
         if self.unit_messages:
             summed = F.normalize(summed, dim=-1)
-        return self.classify(codes[:, :count], summed)
+        return self.classify(own, summed)
+
+    def _shared(self, inputs: Examples) -> SharedParts:
+        """Run the first network once for every node, and keep what its gradients need."""
+        with record_linears() as tape:
+            codes: Tensor = self.pre(inputs.nodes)
+        records: list[Any] = tape.records
+        # What follows a layer, up to the next one, works channel by channel: its derivative is the
+        # gradient of its sum.
+        followers = [record.inputs for record in records[1:]] + [codes]
+        slopes = [
+            torch.autograd.grad(follower.sum(), record.outputs, retain_graph=True)[0]
+            for record, follower in zip(records, followers, strict=True)
+        ]
+        codes, scaling = codes.detach(), None
+        if self.unit_messages:
+            scaling = codes.norm(dim=-1, keepdim=True).clamp_(min=SHORTEST).reciprocal_()
+            codes = codes * scaling
+        layers = [
+            SharedLayer(record.inputs, slope, record.weight, record.bias)
+            for record, slope in zip(records, slopes, strict=True)
+        ]
+        return SharedParts(layers, codes, inputs.members, scaling=scaling)

@@ -22,7 +22,7 @@ The loop's owner emits the event; this module never decides what to charge.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -111,7 +111,9 @@ class PrivateStep:
         # Fast noise comes for several steps per call, since a call costs as much as 4,000 values;
         # few enough to stay in cache. How many may depend on P but not on R: a replica's noise is
         # the same whoever trains beside it.
-        self._ahead = max(1, min(8, NOISE_AHEAD // flat.size))
+        most, room = (512, 1 << 20) if flat.values.is_cuda else (8, NOISE_AHEAD)
+        self._ahead = max(1, min(most, room // flat.size))
+        self._held = flat.values.new_zeros(0)
         self._upcoming = flat.values.new_zeros(0)
         self._saw_examples_apart = False
         self._known = {id(value) for value in flat.parameters}
@@ -137,6 +139,30 @@ class PrivateStep:
         released = self._noised(total)
         self.steps += 1
         self.optimiser.step(released.mul_(self.clip / self.expected_batch))
+
+    @property
+    def can_record(self) -> bool:
+        """Whether steps can be recorded as a CUDA graph: safe noise comes from the host."""
+        return self.flat.values.is_cuda and not self._is_safe
+
+    def record(self, take: Callable[[], None]) -> Callable[[], None]:
+        """Record the step that ``take`` takes, and return what takes it again.
+
+        Recording computes nothing and counts for nothing. Each call of what is returned draws the
+        noise of the coming step first, so that no noise is used twice.
+        """
+        self._held = torch.zeros_like(self.flat.values)
+        graph, taken = torch.cuda.CUDAGraph(), self.steps
+        with torch.cuda.graph(graph):
+            take()
+        self.steps = taken
+
+        def replay() -> None:
+            self._held.copy_(self._next_noise())
+            self.steps += 1
+            graph.replay()
+
+        return replay
 
     def clipped_sum(self, tape: Tape, losses: Tensor, valid: Tensor | None = None) -> Tensor:
         """Return the clipped sum *without noise*, ``(R, P)``: not private, for tests and audits."""
@@ -181,12 +207,20 @@ class PrivateStep:
                 for source, row in zip(self._noise, total.unsqueeze(1), strict=True)
             ]
             return torch.cat(rows).to(self.flat.values.dtype)
+        if total.is_cuda and torch.cuda.is_current_stream_capturing():
+            # Nothing is computed while a step is recorded; every replay fills this first.
+            return total.add_(self._held)
+        return total.add_(self._next_noise())
+
+    def _next_noise(self) -> Tensor:
+        """Return the fast noise of the coming step, ``(R, P)``."""
         block, row = divmod(self.steps, self._ahead)
         if row == 0:
             shape = (self._ahead, self.flat.size)
+            device = self.flat.values.device
             drawn = [
-                source.gaussian(shape, self.std, self.phase, "steps", block, device=total.device)
+                source.gaussian(shape, self.std, self.phase, "steps", block, device=device)
                 for source in self._noise
             ]
             self._upcoming = torch.stack(drawn, dim=1)
-        return total.add_(self._upcoming[row])
+        return self._upcoming[row]

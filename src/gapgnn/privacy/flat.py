@@ -7,9 +7,8 @@ layers or replicas. Everything here works alike for private and non-private trai
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -118,7 +117,10 @@ class FlatAdam:
         self.decoupled = decoupled
         self._mean = torch.zeros_like(values)
         self._square = torch.zeros_like(values)
-        self._steps = 0
+        # On a GPU the count lives there, so that a recorded step can move it.
+        self._steps: Any = 0
+        if values.is_cuda:
+            self._steps = torch.zeros((), dtype=torch.float64, device=values.device)
 
     @torch.no_grad()
     def step(self, gradient: Tensor) -> None:
@@ -132,8 +134,11 @@ class FlatAdam:
         self._mean.lerp_(gradient, 1 - first)
         self._square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
         # torch's form is -size * mean / (sqrt(square) / root + epsilon); this saves a division.
-        root = math.sqrt(1 - second**self._steps)
+        root = (1 - second**self._steps) ** 0.5
         size = self.learning_rate * root / (1 - first**self._steps)
+        if isinstance(size, Tensor):
+            self.values.sub_(self._mean / (self._square.sqrt() + self.epsilon * root) * size)
+            return
         self.values.addcdiv_(self._mean, self._square.sqrt().add_(self.epsilon * root), value=-size)
 
 

@@ -11,8 +11,8 @@ its loss with respect to ``z_i``. Hence, over all layers of a stack::
 One backward pass to the layers' outputs gives every ``d_i``; the clip factors ``c_i`` come in
 afterwards, so there is no second backward pass. A layer applied to ``T`` parts of one example
 (input ``(R, B, T, in)``) has the gradient ``sum_t x_it d_it^T``, whose norm is a sum over Gram
-matrices. Where examples have very different numbers of parts (:func:`parts_of_examples`), their
-gradients are added up instead, one replica at a time: few numbers for the layers that need it.
+matrices. Where examples share parts and have very different numbers of them, their gradients are
+added up instead (:mod:`gapgnn.privacy.parts`).
 
 All this holds only if examples do not interact: :func:`check_clippable` and
 :func:`check_examples_apart` refuse what breaks it. Relation ``add-remove`` (one example),
@@ -31,7 +31,6 @@ import torch
 from torch import Tensor, nn
 
 from gapgnn.errors import PrivacyError
-from gapgnn.privacy.parts import OwnedRows, Parts, squared_norms_by_owner
 
 # Float64 products and sums over a few thousand features and parts err by less than this.
 PARTS_ROUNDING = 1e-12
@@ -47,41 +46,115 @@ class Rows(Protocol):
         """Return ``rows^T delta`` per replica: ``(R, B, out)`` to ``(R, in, out)``."""
 
 
+class Record(Protocol):
+    """One part of a forward pass whose parameters get a clipped gradient."""
+
+    @property
+    def parameters(self) -> Sequence[Tensor]:
+        """The parameters concerned."""
+
+    @property
+    def outputs(self) -> Tensor:
+        """What the losses depend on, examples along dimension 1."""
+
+    def squared_norms(self, delta: Tensor) -> Tensor:
+        """Return each example's squared gradient norm, ``(R, B)``, from the outputs' gradient."""
+
+    def clipped_sums(
+        self, delta: Tensor, factors: Tensor, *, masked: bool, exact: bool
+    ) -> dict[int, Tensor]:
+        """Return, per parameter (by ``id``), the sum over examples of factor times gradient."""
+
+
 @dataclass(frozen=True)
 class LinearRecord:
     """One application of a linear layer.
 
-    ``inputs`` is ``(R, B, in)``, ``(R, B, T, in)``, a shared ``(B, in)``, or :class:`Rows`. With
-    ``parts`` its rows are parts of examples: see :func:`parts_of_examples`.
+    ``inputs`` is ``(R, B, in)``, ``(R, B, T, in)``, a shared ``(B, in)``, or :class:`Rows`.
     """
 
     inputs: Tensor | Rows
     outputs: Tensor
     weight: Tensor
     bias: Tensor | None
-    parts: Parts | None = None
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """Weight and bias."""
+        return [self.weight] if self.bias is None else [self.weight, self.bias]
+
+    def squared_norms(self, delta: Tensor) -> Tensor:
+        """Return ``(|x_i|^2 + 1[bias]) |d_i|^2``, or what several parts give."""
+        inputs, with_bias = self.inputs, self.bias is not None
+        if delta.ndim == 4:
+            if not isinstance(inputs, Tensor):
+                raise PrivacyError(
+                    "sparse rows cannot have several parts per example. Use a dense input of shape "
+                    "(replicas, batch, parts, features)."
+                )
+            return _squared_norm_of_parts(inputs.double(), delta.double(), with_bias)
+        if isinstance(inputs, Tensor):
+            squares = (inputs * inputs).sum(-1)
+        else:
+            squares = inputs.squared_norms()
+        slopes = (delta * delta).sum(-1)
+        return torch.addcmul(slopes, squares, slopes) if with_bias else squares * slopes
+
+    def clipped_sums(
+        self, delta: Tensor, factors: Tensor, *, masked: bool, exact: bool
+    ) -> dict[int, Tensor]:
+        """Return ``X^T (c * D)`` and its like for the bias."""
+        inputs = self.inputs
+        by_part = factors.unsqueeze(-1)
+        if delta.ndim == 4:
+            by_part = by_part.unsqueeze(-1)
+        scaled = delta * by_part
+        if masked:
+            dead = by_part == 0
+            scaled = scaled.masked_fill(dead, 0)
+            if isinstance(inputs, Tensor):
+                inputs = inputs.masked_fill(dead, 0)
+        if scaled.ndim == 4:
+            scaled = scaled.flatten(1, 2)
+        if isinstance(inputs, Tensor):
+            if inputs.ndim == 4:
+                inputs = inputs.flatten(1, 2)
+            elif inputs.ndim == 2:
+                inputs = inputs.expand(len(factors), *inputs.shape)
+            if exact:
+                inputs = inputs.double()
+            sums = {id(self.weight): torch.bmm(inputs.transpose(1, 2), scaled)}
+        else:
+            sums = {id(self.weight): inputs.transposed_matmul(scaled)}
+        if self.bias is not None:
+            sums[id(self.bias)] = scaled.sum(1, keepdim=True)
+        return sums
 
 
 class Tape:
-    """The linear layers of one forward pass, in the order in which they ran."""
+    """What ran in one forward pass, in order."""
 
     def __init__(self) -> None:
-        self.records: list[LinearRecord] = []
-        self.parts: Parts | None = None
+        self.records: list[Record] = []
         self._seen: set[int] = set()
 
     def record(
         self, inputs: Tensor | Rows, outputs: Tensor, weight: Tensor, bias: Tensor | None
     ) -> None:
-        """Note one application; a second one of the same weights is refused."""
-        if id(weight) in self._seen:
+        """Note one application of a linear layer; a second one of the same is refused."""
+        self.add(LinearRecord(inputs, outputs, weight, bias))
+
+    def add(self, record: Record) -> None:
+        """Note something that ran; parameters that ran already are refused."""
+        mine = {id(value) for value in record.parameters}
+        if not self._seen.isdisjoint(mine):
             raise PrivacyError(
                 "a linear layer ran twice in one forward pass, so the norm of one example's "
                 "gradient cannot be taken apart by layer. Apply it once to an input of shape "
                 "(replicas, batch, parts, features)."
             )
-        self._seen.add(id(weight))
-        self.records.append(LinearRecord(inputs, outputs, weight, bias, self.parts))
+        self._seen |= mine
+        self.records.append(record)
 
 
 _ACTIVE: ContextVar[Tape | None] = ContextVar("gapgnn_tape", default=None)
@@ -108,26 +181,6 @@ def record_linears() -> Iterator[Tape]:
         yield tape
     finally:
         _ACTIVE.reset(token)
-
-
-@contextmanager
-def parts_of_examples(owners: Tensor, count: int) -> Iterator[None]:
-    """Say that the rows of every layer inside the block are parts of examples.
-
-    Args:
-        owners: the example of each row, ``(R, P)`` whole numbers; ``count`` marks padding, whose
-            rows must not enter any loss.
-        count: number of examples.
-    """
-    tape = active_tape()
-    if tape is None:
-        yield
-        return
-    tape.parts = Parts(owners, count)
-    try:
-        yield
-    finally:
-        tape.parts = None
 
 
 def check_clippable(module: nn.Module) -> None:
@@ -187,15 +240,12 @@ def check_examples_apart(tape: Tape, losses: Tensor) -> None:
     found: Sequence[Tensor | None] = torch.autograd.grad(
         losses[:, middle].sum(), outputs, retain_graph=True, allow_unused=True
     )
-    for record, delta in zip(tape.records, found, strict=True):
+    for delta in found:
         if delta is None:
             continue
         # Zero times an overflow is NaN and proves nothing; a dependence shows as a number.
         others = delta.detach().nan_to_num(0.0, 0.0, 0.0)
-        if record.parts is None:
-            others[:, middle] = 0
-        else:
-            others[record.parts.owners == middle] = 0
+        others[:, middle] = 0
         if bool(others.any()):
             raise PrivacyError(
                 "the loss of one example depends on other examples of its batch, so one person's "
@@ -206,28 +256,10 @@ def check_examples_apart(tape: Tape, losses: Tensor) -> None:
 
 def squared_norms(tape: Tape, deltas: Sequence[Tensor]) -> Tensor:
     """Return the squared gradient norm of every example, ``(R, B)``, in float64."""
-    total = _squared_norm(tape.records[0], deltas[0])
+    total = tape.records[0].squared_norms(deltas[0])
     for record, delta in zip(tape.records[1:], deltas[1:], strict=True):
-        total = total + _squared_norm(record, delta)
+        total = total + record.squared_norms(delta)
     return total.double()
-
-
-def _squared_norm(record: LinearRecord, delta: Tensor) -> Tensor:
-    inputs, with_bias = record.inputs, record.bias is not None
-    if record.parts is not None:
-        if not isinstance(inputs, Tensor | OwnedRows):
-            raise PrivacyError("rows that all replicas share cannot be parts of examples.")
-        return squared_norms_by_owner(inputs, delta, record.parts, with_bias=with_bias)
-    if delta.ndim == 4:
-        if not isinstance(inputs, Tensor):
-            raise PrivacyError(
-                "sparse rows cannot have several parts per example. Use a dense input of shape "
-                "(replicas, batch, parts, features)."
-            )
-        return _squared_norm_of_parts(inputs.double(), delta.double(), with_bias)
-    squares = (inputs * inputs).sum(-1) if isinstance(inputs, Tensor) else inputs.squared_norms()
-    slopes = (delta * delta).sum(-1)
-    return torch.addcmul(slopes, squares, slopes) if with_bias else squares * slopes
 
 
 def _squared_norm_of_parts(inputs: Tensor, delta: Tensor, with_bias: bool) -> Tensor:
@@ -284,31 +316,6 @@ def clipped_sums(
     """
     sums: dict[int, Tensor] = {}
     factors = factors.double() if exact else factors.to(deltas[0].dtype)
-    by_row = factors.unsqueeze(-1)
     for record, delta in zip(tape.records, deltas, strict=True):
-        inputs = record.inputs
-        by_part = by_row if delta.ndim == 3 else by_row.unsqueeze(-1)
-        if record.parts is not None:
-            with_padding = torch.nn.functional.pad(factors, (0, 1))
-            by_part = with_padding.gather(1, record.parts.owners).unsqueeze(-1)
-        scaled = delta * by_part
-        if masked:
-            dead = by_part == 0
-            scaled = scaled.masked_fill(dead, 0)
-            if isinstance(inputs, Tensor):
-                inputs = inputs.masked_fill(dead, 0)
-        if scaled.ndim == 4:
-            scaled = scaled.flatten(1, 2)
-        if isinstance(inputs, Tensor):
-            if inputs.ndim == 4:
-                inputs = inputs.flatten(1, 2)
-            elif inputs.ndim == 2:
-                inputs = inputs.expand(len(factors), *inputs.shape)
-            if exact:
-                inputs = inputs.double()
-            sums[id(record.weight)] = torch.bmm(inputs.transpose(1, 2), scaled)
-        else:
-            sums[id(record.weight)] = inputs.transposed_matmul(scaled)
-        if record.bias is not None:
-            sums[id(record.bias)] = scaled.sum(1, keepdim=True)
+        sums.update(record.clipped_sums(delta, factors, masked=masked, exact=exact))
     return sums

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
+from gapgnn.privacy import poisson_device
 from gapgnn.rng import NoiseKey
 
 # Draws per block of steps: bounds memory, and amortises the work per block over many small steps.
@@ -82,9 +83,8 @@ class PoissonBatches:
         keys: one secret key per replica.
         phase: the name of this training within the run; two phases share no coin.
         members: which examples the positions mean, ``(n,)`` or ``(R, n)``; default ``0..n-1``.
-        construction: ``safe`` draws from SHAKE-256, ``fast`` from NumPy's Philox seeded with all
-        256
-            bits of the derived key.
+        construction: ``safe`` draws from SHAKE-256; ``fast`` from NumPy's Philox seeded with all
+            256 bits of the derived key, or on an accelerator from its own generator.
         device: where the batches are needed.
 
     >>> batches = PoissonBatches(plan_steps(100, 10, 2), [NoiseKey.insecure(0)], phase="encoder")
@@ -120,6 +120,9 @@ class PoissonBatches:
 
     def __iter__(self) -> Iterator[PoissonBatch]:
         """Yield the batch of every step; iterating again yields the same batches."""
+        if self.device.type != "cpu" and not self._is_safe and self._rate < 1:
+            yield from self._on_device()
+            return
         most = max(1, int(BLOCK_DRAWS / self.schedule.expected_batch))
         for block, first in enumerate(range(0, self.schedule.steps, most)):
             length = min(most, self.schedule.steps - first)
@@ -133,6 +136,31 @@ class PoissonBatches:
                 chosen, real = (part[:, : max(1, widths[row])] for part in both)
                 yield PoissonBatch(first + row, chosen, real)
 
+    def _on_device(self) -> Iterator[PoissonBatch]:
+        """Draw fast batches where they are needed."""
+        most = max(1, int(poisson_device.BLOCK_DRAWS / self.schedule.expected_batch))
+        for block, first in enumerate(range(0, self.schedule.steps, most)):
+            positions, sizes = poisson_device.device_block(
+                self._keys,
+                rate=self._rate,
+                num_examples=self.schedule.num_examples,
+                steps=min(most, self.schedule.steps - first),
+                block=block,
+                device=self.device,
+            )
+            valid = torch.arange(positions.shape[2], device=self.device) < sizes.unsqueeze(-1)
+            chosen = self._named(positions)
+            for row, width in enumerate(sizes.amax(dim=1).tolist()):
+                part = slice(0, max(1, width))
+                yield PoissonBatch(first + row, chosen[row, :, part], valid[row, :, part])
+
+    def _named(self, positions: Tensor) -> Tensor:
+        """Return which examples the positions ``(steps, R, width)`` mean."""
+        if self._members is None:
+            return positions
+        rows = torch.arange(len(self._keys), device=self.device).unsqueeze(-1)
+        return self._members[rows, positions]
+
     def _padded(
         self, drawn: list[tuple[NDArray[np.int64], NDArray[np.int64]]], counts: NDArray[np.int64]
     ) -> Tensor:
@@ -141,11 +169,7 @@ class PoissonBatches:
         for replica, (steps, examples) in enumerate(drawn):
             starts = np.cumsum(counts[:, replica]) - counts[:, replica]
             table[steps, replica, np.arange(len(steps)) - starts[steps]] = examples
-        positions = torch.from_numpy(table).to(self.device)
-        if self._members is None:
-            return positions
-        rows = torch.arange(len(self._keys), device=self.device).unsqueeze(-1)
-        return self._members[rows, positions]
+        return self._named(torch.from_numpy(table).to(self.device))
 
     def _heads(
         self, key: NoiseKey, block: int, length: int

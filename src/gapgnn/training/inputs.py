@@ -8,12 +8,15 @@ from typing import Any, Protocol
 import numpy as np
 import scipy.sparse as sp
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.graph.graph import Graph
 from gapgnn.nn.rows import SparseRows
 from gapgnn.nn.sage import Arcs, Examples, InLists, WholeGraph
+from gapgnn.privacy.device_lists import copy_on
+from gapgnn.privacy.parts import Members
 
 
 class Inputs(Protocol):
@@ -22,8 +25,12 @@ class Inputs(Protocol):
     def all(self) -> Any:
         """Return the argument for every node."""
 
-    def rows(self, positions: Tensor) -> Any:
-        """Return the argument for each replica's batch of node positions, (replicas, batch)."""
+    def rows(self, positions: Tensor, valid: Tensor | None = None) -> Any:
+        """Return the argument for each replica's batch of node positions, (replicas, batch).
+
+        Where ``valid`` is false a position only fills up its replica's batch, and what is computed
+        for it counts for nothing.
+        """
 
 
 class FeatureInputs:
@@ -32,17 +39,29 @@ class FeatureInputs:
     def __init__(self, graph: Graph, device: torch.device) -> None:
         self._rows: SparseRows | Tensor
         self._features = graph.features
-        self._device = device
+        self.device = device
         if sp.issparse(graph.features):
             self._rows = SparseRows.from_scipy(graph.features, device=device)
+        elif isinstance(graph.features, np.memmap):
+            # A store's rows are shared, not copied: those that are used come in from the disk.
+            self._rows = torch.from_numpy(graph.features).to(device)
         else:
-            self._rows = torch.tensor(graph.features, device=device)
+            self._rows = (
+                copy_on(graph, "features", device)
+                if device.type == "cuda"
+                else torch.tensor(graph.features, device=device)
+            )
+
+    @property
+    def is_recordable(self) -> bool:
+        """Whether a batch takes the same operations whatever its nodes are."""
+        return isinstance(self._rows, Tensor)
 
     def all(self) -> Tensor | SparseRows:
         """Return the whole feature matrix."""
         return self._rows
 
-    def rows(self, positions: Tensor) -> Any:
+    def rows(self, positions: Tensor, valid: Tensor | None = None) -> Any:
         """Return feature rows of each replica's batch."""
         if isinstance(self._rows, Tensor):
             return self._rows[positions]
@@ -52,7 +71,7 @@ class FeatureInputs:
         """Return all features as a dense tensor: for the ablation without an encoder."""
         if isinstance(self._rows, Tensor):
             return self._rows
-        return torch.from_numpy(np.asarray(sp.csr_array(self._features).toarray())).to(self._device)
+        return torch.from_numpy(np.asarray(sp.csr_array(self._features).toarray())).to(self.device)
 
 
 class HopInputs:
@@ -62,12 +81,17 @@ class HopInputs:
         self._first = first
         self._hops = list(hops)
 
+    @property
+    def is_recordable(self) -> bool:
+        """Whether a batch takes the same operations whatever its nodes are."""
+        return isinstance(self._first, Tensor) or bool(self._first.is_recordable)
+
     def all(self) -> list[Any]:
         """Return all hops of all nodes."""
         first = self._first.all() if isinstance(self._first, FeatureInputs) else self._first
         return [first, *self._hops]
 
-    def rows(self, positions: Tensor) -> list[Any]:
+    def rows(self, positions: Tensor, valid: Tensor | None = None) -> list[Any]:
         """Return the hops of each replica's batch."""
         replica = torch.arange(positions.shape[0], device=positions.device).unsqueeze(1)
         if isinstance(self._first, FeatureInputs):
@@ -88,7 +112,7 @@ class GraphInputs:
         """Return the graph, with the scores of all nodes wanted."""
         return WholeGraph(self._features.all(), self._arcs)
 
-    def rows(self, positions: Tensor) -> WholeGraph:
+    def rows(self, positions: Tensor, valid: Tensor | None = None) -> WholeGraph:
         """Return the graph, with the scores of each replica's batch wanted."""
         return WholeGraph(self._features.all(), self._arcs, positions)
 
@@ -98,37 +122,40 @@ class ExampleInputs:
 
     def __init__(self, features: FeatureInputs, in_lists: Sequence[InLists]) -> None:
         self._features = features
-        self._in_lists = in_lists
+        self._members = [_laid_out(*lists, features.device) for lists in in_lists]
 
     def all(self) -> Examples:
         """Return every node's example, for every replica."""
-        nodes = torch.arange(len(self._in_lists[0][0]) - 1)
-        return self.rows(nodes.expand(len(self._in_lists), len(nodes)))
+        nodes = torch.arange(self._members[0].count, device=self._features.device)
+        return self.rows(nodes.expand(len(self._members), len(nodes)))
 
-    def rows(self, positions: Tensor) -> Examples:
-        """Return the examples of each replica's batch, padded to the replica with most parts."""
-        batches = positions.cpu().numpy()
-        replicas, count = batches.shape
+    def rows(self, positions: Tensor, valid: Tensor | None = None) -> Examples:
+        """Return the examples of each replica's batch."""
+        masks = [None] * len(positions) if valid is None else valid
         found = [
-            _neighbours(*lists, batch) for lists, batch in zip(self._in_lists, batches, strict=True)
+            _numbered(members.take(batch, mask), members.count)
+            for members, batch, mask in zip(self._members, positions, masks, strict=True)
         ]
-        width = count + max(len(neighbours) for neighbours, _ in found)
-        parts = np.zeros((replicas, width), dtype=np.int64)
-        owners = np.full((replicas, width), count, dtype=np.int64)
-        parts[:, :count], owners[:, :count] = batches, np.arange(count)
-        for replica, (neighbours, rank) in enumerate(found):
-            part = slice(count, count + len(neighbours))
-            parts[replica, part], owners[replica, part] = neighbours, rank
-        device = positions.device
-        rows = self._features.rows(torch.from_numpy(parts).to(device))
-        return Examples(rows, torch.from_numpy(owners).to(device), count)
+        most = max(len(nodes) for nodes, _ in found)
+        # Filled up with the first node, whose further copies nobody refers to.
+        nodes = torch.stack([F.pad(nodes, (0, most - len(nodes))) for nodes, _ in found])
+        return Examples(self._features.rows(nodes), [members for _, members in found])
 
 
-def _neighbours(
-    indptr: NDArray[Any], indices: NDArray[Any], nodes: NDArray[np.int64]
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the in-neighbours of some nodes one after the other, and each one's place in line."""
-    counts = indptr[nodes + 1] - indptr[nodes]
-    rank = np.repeat(np.arange(len(nodes)), counts)
-    within = np.arange(len(rank)) - (np.cumsum(counts) - counts)[rank]
-    return indices[indptr[nodes][rank] + within], rank
+def _laid_out(indptr: NDArray[Any], indices: NDArray[Any], device: torch.device) -> Members:
+    """Return every node's example: itself and its in-neighbours."""
+    counts = torch.from_numpy(np.diff(indptr).astype(np.int64))
+    members = Members.of(torch.arange(len(counts)), torch.from_numpy(np.array(indices)), counts)
+    parts = (members.nodes, members.kinds, members.starts)
+    return Members(*(part.to(device) for part in parts))
+
+
+def _numbered(members: Members, num_nodes: int) -> tuple[Tensor, Members]:
+    """Return the nodes that occur in some examples, and the examples in terms of their ranks."""
+    flat, device = members.nodes.view(-1), members.nodes.device
+    occurs = torch.zeros(num_nodes, dtype=torch.bool, device=device)
+    nodes = occurs.index_fill_(0, flat.long(), True).nonzero()[:, 0]
+    ranks = torch.empty(num_nodes, dtype=torch.int32, device=device)
+    ranks.index_copy_(0, nodes, torch.arange(len(nodes), dtype=torch.int32, device=device))
+    renamed = ranks.index_select(0, flat).view_as(members.nodes)
+    return nodes, Members(renamed, members.kinds, members.starts)

@@ -8,12 +8,14 @@ by validation accuracy would be another query.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gapgnn.nn.fused import best_class
 from gapgnn.nn.layers import ReplicaBatchNorm, ReplicaDropout, cross_entropy
 from gapgnn.privacy.dpsgd import PrivateStep
 from gapgnn.privacy.flat import FlatParameters, Optimiser, make_optimiser
@@ -21,7 +23,8 @@ from gapgnn.privacy.ghost import record_linears
 from gapgnn.privacy.noise import NoiseSource
 from gapgnn.privacy.poisson import PoissonBatches
 from gapgnn.rng import experiment_rng
-from gapgnn.training.callbacks import Callback
+from gapgnn.training.callbacks import Callback, Silent
+from gapgnn.training.cuda_graph import RecordedEpochs, RecordedSteps
 from gapgnn.training.inputs import Inputs
 from gapgnn.training.recipe import PrivateTraining, Recipe
 from gapgnn.training.splits import Splits
@@ -97,14 +100,23 @@ class Trainer:
         known = self.labels.clamp(min=0)
         self.callback.start(phase, self.recipe.epochs)
         has_dropout = bool(_dropouts(model))
-        for _ in range(self.recipe.epochs):
+
+        def epoch() -> tuple[Tensor, Tensor | None]:
             scores = model(inputs.all())
             losses = cross_entropy(scores, known) * weights
             judged = _clean_scores(model, inputs) if has_dropout else scores.detach()
             accuracy = best.consider(judged)
             optimiser.step(flat.gradient(losses))
-            loss = float(losses.detach().sum()) / flat.replicas
-            self.callback.advance(phase, loss=loss, accuracy=accuracy)
+            return losses.detach().sum() / flat.replicas, accuracy
+
+        work: Callable[[], tuple[Tensor, Tensor | None]] = epoch
+        if self.labels.is_cuda and getattr(inputs, "is_recordable", False) and not has_dropout:
+            work = RecordedEpochs(epoch)
+        is_watched = not isinstance(self.callback, Silent)
+        for _ in range(self.recipe.epochs):
+            loss, accuracy = work()
+            if is_watched:
+                self.callback.advance(phase, loss=float(loss), accuracy=_number(accuracy))
         best.consider(_clean_scores(model, inputs))
         best.restore()
 
@@ -127,7 +139,7 @@ class Trainer:
                 optimiser.step(flat.gradient(losses / positions.shape[1]))
                 total += float(losses.detach().sum())
             accuracy = best.consider(_clean_scores(model, inputs))
-            self.callback.advance(phase, loss=total / members.numel(), accuracy=accuracy)
+            self.callback.advance(phase, loss=total / members.numel(), accuracy=_number(accuracy))
         best.restore()
 
     def _fit_privately(
@@ -159,12 +171,25 @@ class Trainer:
             construction=private.construction,
             device=self.labels.device,
         )
+
+        def take(positions: Tensor, valid: Tensor) -> None:
+            with record_linears() as tape:
+                scores = model(inputs.rows(positions, valid))
+                losses = cross_entropy(scores, self.labels[positions])
+            step.step(tape, losses, valid)
+
+        work: Callable[[Tensor, Tensor], None] = take
+        if step.can_record and getattr(inputs, "is_recordable", False) and not _dropouts(model):
+            work = RecordedSteps(
+                take,
+                step,
+                replicas=flat.replicas,
+                expected_batch=schedule.expected_batch,
+                device=self.labels.device,
+            )
         self.callback.start(phase, schedule.steps)
         for batch in batches:
-            with record_linears() as tape:
-                scores = model(inputs.rows(batch.positions))
-                losses = cross_entropy(scores, self.labels[batch.positions])
-            step.step(tape, losses, batch.valid)
+            work(batch.positions, batch.valid)
             self.callback.advance(phase)
 
 
@@ -191,21 +216,25 @@ class _BestEpoch:
         self._best = torch.full((flat.replicas,), -1.0, device=labels.device)
         self._values = flat.values.clone()
 
-    def consider(self, scores: Tensor) -> float | None:
+    def consider(self, scores: Tensor) -> Tensor | None:
         """Look at scores made with the current parameters; return the mean validation accuracy."""
         if not self._can_choose:
             return None
-        right = (scores.argmax(dim=-1) == self._labels) & self._val
+        right = (best_class(scores) == self._labels) & self._val
         accuracy = right.sum(dim=1) / self._count
         better = accuracy > self._best
-        self._best = torch.where(better, accuracy, self._best)
-        self._values = torch.where(better.unsqueeze(1), self._flat.values, self._values)
-        return float(accuracy.mean())
+        self._best.copy_(torch.where(better, accuracy, self._best))
+        self._values.copy_(torch.where(better.unsqueeze(1), self._flat.values, self._values))
+        return accuracy.mean()
 
     def restore(self) -> None:
         """Go back to the best parameters; without validation nodes the last ones stay."""
         if self._can_choose:
             self._flat.values.copy_(self._values)
+
+
+def _number(value: Tensor | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def _dropouts(model: nn.Module) -> list[ReplicaDropout]:

@@ -1,0 +1,170 @@
+"""Time on one GPU for an Amazon-sized graph that is already there: one hop, edge and node level.
+
+    python benchmarks/h200.py hop          # one hop with noise and normalisation, three ways
+    python benchmarks/h200.py edge         # GAP, 100 + 100 epochs, for one repeat and for ten
+    python benchmarks/h200.py node         # GAP by DP-SGD, 10 + 10 epochs, batches of 4096
+    python benchmarks/h200.py all
+
+The graph has 1.79 million nodes, 81 million arcs, 100 features and 10 classes. It is drawn on the
+device from the degree-corrected block model of `gapgnn.graph.synthetic` (log-normal weights, 65 %
+of the edges inside a community), which would take a minute on a CPU. Every figure is the median of
+the runs after the first, which compiles kernels, copies the graph to the device and calibrates.
+"""
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gapgnn import GAP
+from gapgnn.graph.graph import Graph
+from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
+from gapgnn.privacy.device_lists import in_lists_on
+from gapgnn.rng import NoiseKey
+
+NODES, ARCS, FEATURES, CLASSES = 1_790_731, 80_966_832, 100, 10
+
+
+def amazon_sized(nodes: int, arcs: int, device: str, *, homophily: float = 0.65) -> Graph:
+    """Draw a symmetric graph in CSR form on the device, and hand it over as a Graph."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def uniform(count: int) -> torch.Tensor:
+        return torch.rand(count, generator=generator, device=device, dtype=torch.float64)
+
+    weights = torch.empty(nodes, device=device, dtype=torch.float64)
+    weights.log_normal_(0.0, 0.9, generator=generator)
+    labels = torch.randint(CLASSES, (nodes,), generator=generator, device=device)
+    by_class = torch.argsort(labels, stable=True)
+    reach = torch.nn.functional.pad(weights[by_class].cumsum(0), (1, 0))
+    classes = torch.arange(CLASSES + 1, device=device)
+    bounds = reach[torch.searchsorted(labels[by_class].contiguous(), classes)]
+
+    def draw(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+        aim = low + uniform(arcs // 2) * (high - low)
+        place = torch.searchsorted(reach, aim, right=True) - 1
+        return by_class[place.clamp_(0, nodes - 1)]
+
+    first = draw(reach[0], reach[-1])
+    stays = uniform(arcs // 2) < homophily
+    low = torch.where(stays, bounds[labels[first]], reach[0])
+    second = draw(low, torch.where(stays, bounds[labels[first] + 1], reach[-1]))
+    first, second = first[first != second], second[first != second]
+    arc = torch.unique(torch.cat([first * nodes + second, second * nodes + first]))
+    counts = torch.bincount(arc // nodes, minlength=nodes)
+    features = torch.randn(nodes, FEATURES, generator=generator, device=device)
+    centres = torch.randn(CLASSES, FEATURES, generator=generator, device=device)
+    features.add_(centres[labels], alpha=0.15)
+    order = torch.randperm(nodes, generator=generator, device=device)
+    masks = np.zeros((3, nodes), dtype=np.bool_)
+    for mask, part in zip(
+        masks, np.split(order.cpu().numpy(), [nodes * 75 // 100, nodes * 85 // 100]), strict=True
+    ):
+        mask[part] = True
+    return Graph(
+        indptr=torch.nn.functional.pad(counts.cumsum(0), (1, 0)).cpu().numpy(),
+        indices=(arc % nodes).int().cpu().numpy(),
+        features=features.cpu().numpy(),
+        labels=labels.cpu().numpy(),
+        train_mask=masks[0],
+        val_mask=masks[1],
+        test_mask=masks[2],
+        ids=np.arange(nodes),
+        is_directed=False,
+        name="amazon-sized",
+    )
+
+
+def milliseconds(work: Callable[[], object], repeats: int = 20) -> float:
+    times = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times[2:])
+
+
+def measure_hop(graph: Graph, columns: int) -> None:
+    rows = row_normalise(torch.randn(graph.num_nodes, columns, device="cuda"))
+    matrix = in_lists_on(graph, torch.device("cuda")).matrix(torch.float32)
+
+    def plain() -> torch.Tensor:
+        total = matrix @ rows
+        return row_normalise(total + torch.randn_like(total))
+
+    print(f"  hop, {columns} columns, torch CSR, randn, normalise: {milliseconds(plain):.2f} ms")
+    for level, construction in (("none", "fast"), ("edge", "fast"), ("edge", "safe")):
+        aggregation = PrivateAggregation(
+            graph,
+            level=level,
+            relation="none" if level == "none" else "undirected",
+            noise_multiplier=0.0 if level == "none" else 2.0,
+            keys=[NoiseKey.fresh()],
+            construction=construction,
+            device=torch.device("cuda"),
+        )
+        numbers = iter(range(1, 1000))
+        took = milliseconds(
+            lambda a=aggregation, n=numbers: a.hop(rows, next(n)),
+            5 if construction == "safe" else 20,
+        )
+        print(f"  hop, {columns} columns, level {level}, {construction} noise: {took:.2f} ms")
+
+
+def measure_fit(graph: Graph, level: str, repeats: int, runs: int, **options: object) -> None:
+    seconds: list[dict[str, float]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(runs + 1):
+            model = GAP(
+                level=level,
+                epsilon=1.0 if level == "edge" else 8.0,
+                hops=2,
+                noise="fast",
+                repeats=repeats,
+                device="cuda",
+                ledger=Path(folder) / "ledger.sqlite",
+                **{"messages": "features", **options},
+            ).fit(graph)
+            seconds.append(model.seconds_)
+    median = {key: statistics.median(run[key] for run in seconds[1:]) for key in seconds[0]}
+    parts = ", ".join(f"{key} {value:.2f}" for key, value in median.items() if key != "total")
+    told = ", ".join(f"{key} {value}" for key, value in options.items())
+    accuracy = statistics.mean(model.repeat_scores_)
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    print(
+        f"  {level} level, {repeats} repeats{', ' + told if told else ''}: "
+        f"{median['total']:.2f} s ({parts}); first run {seconds[0]['total']:.1f} s; "
+        f"accuracy {accuracy:.3f}, peak {peak:.1f} GiB"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["hop", "edge", "node", "all"])
+    parser.add_argument("--nodes", type=int, default=NODES)
+    parser.add_argument("--arcs", type=int, default=ARCS)
+    parser.add_argument("--runs", type=int, default=3)
+    options = parser.parse_args()
+    graph = amazon_sized(options.nodes, options.arcs, "cuda")
+    name = torch.cuda.get_device_name()
+    print(f"{name}, torch {torch.__version__}: {graph.num_nodes:,} nodes, {graph.num_arcs:,} arcs")
+    if options.what in ("hop", "all"):
+        for columns in (16, CLASSES - 1):
+            measure_hop(graph, columns)
+    for level in ("edge", "node"):
+        if options.what in (level, "all"):
+            for repeats in (1, 10):
+                measure_fit(graph, level, repeats, options.runs)
+            if level == "edge":
+                measure_fit(graph, level, 1, options.runs, messages="labels")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""The one runner of speed: ours beside a plain implementation on stock parts, in one table.
+
+    GAPGNN_DATA=... python benchmarks/speed.py                       # everything but memory
+    GAPGNN_DATA=... python benchmarks/speed.py --only edge node --rounds 5
+    python benchmarks/speed.py --only hop memory import
+
+The plain implementation is benchmarks/yardstick.py. Both run in this process, in turns, on the same
+data, with the same epochs, steps, noise and number of threads; figures are medians over the rounds.
+In each round ours trains ten repeats together; the yardstick trains one, which is scaled up to ten
+since it trains them one after another. SAGE at node level is timed by the step there (20 steps a
+round) and scaled up to 10 repeats of 450. Ours includes everything `fit` does (checks, calibration
+from the cache, ledger, card), the yardstick's training alone.
+
+`--clock cpu` counts the CPU seconds of the process, with one thread the fairer clock on a machine
+that others use at the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import yardstick
+from gapgnn import GAP, SAGE, load_dataset
+from gapgnn.graph.graph import Graph
+
+REPEATS, YARDSTICK_STEPS = 10, 20
+COLUMNS = ("what", "asked", "ours", "yardstick", "ratio", "holds")
+
+
+class Clock:
+    def __init__(self, kind: str) -> None:
+        self.now = time.process_time if kind == "cpu" else time.perf_counter
+
+    def seconds(self, work: Callable[[], object]) -> float:
+        start = self.now()
+        work()
+        return self.now() - start
+
+    def in_turns(self, rounds: int, *works: Callable[[], object]) -> list[float]:
+        """Return the median seconds of each, the works taking turns."""
+        times = [[self.seconds(work) for work in works] for _ in range(rounds)]
+        return [statistics.median(column) for column in zip(*times, strict=True)]
+
+
+def row(what: str, asked: str, ours: str, theirs: str, ratio: float, holds: bool) -> None:
+    words = (what, asked, ours, theirs, f"{ratio:.2f}", "yes" if holds else "no")
+    print("| " + " | ".join(words) + " |", flush=True)
+
+
+def trained(graph: Graph, folder: Path, method: type, **options: Any) -> Callable[..., Any]:
+    """Return a function that fits some repeats and returns the estimator."""
+
+    def fit(repeats: int = REPEATS) -> Any:
+        ledger = folder / "ledger.sqlite"
+        estimator = method(**options, noise="fast", repeats=repeats, ledger=ledger, device="cpu")
+        return estimator.fit(graph)
+
+    return fit
+
+
+def compare(
+    what: str,
+    asked: float,
+    fit: Callable[..., Any],
+    theirs: Callable[[int, float], object],
+    clock: Clock,
+    rounds: int,
+    *,
+    scale: float = REPEATS,
+) -> None:
+    """Time ten repeats of ours and one piece of theirs, which is `1 / scale` of ten repeats."""
+    first = fit(1)
+    multiplier = first.noise_multiplier_ or 0.0
+    theirs(0, multiplier)
+    seeds: Iterator[int] = iter(range(1, 1000))
+    found: list[float] = []
+    works = (
+        lambda: found.extend(fit().repeat_scores_),
+        lambda: theirs(next(seeds), multiplier),
+    )
+    ours, other = clock.in_turns(rounds, *works)
+    ratio = other * scale / ours
+    accuracy = f"{ours:.1f} s (accuracy {statistics.mean(found):.1%})"
+    row(what, f"{asked:g} times faster", accuracy, f"{other * scale:.1f} s", ratio, ratio >= asked)
+
+
+def measure_methods(names: list[str], clock: Clock, rounds: int, dataset: str) -> None:
+    graph = load_dataset(dataset, split_seed=0)
+    task = yardstick.Task.of(graph)
+    paper = {"messages": "features", "hops": 2}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if "edge" in names:
+            edge = {**paper, "level": "edge", "epsilon": 4.0, "relation": "directed"}
+
+            def gap_edge(seed: int, noise: float) -> object:
+                return yardstick.gap_edge(task, seed=seed, noise_multiplier=noise)
+
+            fit = trained(graph, folder, GAP, **edge)
+            compare("GAP, edge, epsilon 4, K = 2", 5, fit, gap_edge, clock, rounds)
+        if "node" in names:
+            node = {**paper, "level": "node", "epsilon": 8.0, "max_degree": 100}
+
+            def gap_node(seed: int, noise: float) -> object:
+                return yardstick.gap_node(task, seed=seed, noise_multiplier=noise)
+
+            fit = trained(graph, folder, GAP, **node)
+            compare("GAP, node, epsilon 8, K = 2", 15, fit, gap_node, clock, rounds)
+        if "sage" in names:
+
+            def sage(seed: int, noise: float) -> object:
+                return yardstick.sage(task, seed=seed)
+
+            fit = trained(graph, folder, SAGE, level="none", layers=2)
+            compare("SAGE, none, 2 layers", 3, fit, sage, clock, rounds)
+        if "sage-node" in names:
+            fit = trained(graph, folder, SAGE, level="node", epsilon=8.0, max_degree=100)
+            steps = yardstick.sage_node_steps(task, seed=0, noise_multiplier=1.0)
+
+            def sage_node(seed: int, noise: float) -> None:
+                for _ in range(YARDSTICK_STEPS):
+                    next(steps)
+
+            scale = REPEATS * 450 / YARDSTICK_STEPS
+            what = "SAGE, node, epsilon 8, D = 100"
+            compare(what, 20, fit, sage_node, clock, rounds, scale=scale)
+
+
+def measure_step(clock: Clock, rounds: int) -> None:
+    """One DP-SGD step: against Opacus's engine and against a non-private step."""
+    import dpsgd_step as steps
+
+    data = steps.make_data()
+    turns = [
+        steps.ours(1, "fast", *data, "cpu"),
+        steps.ours(1, "plain", *data, "cpu"),
+        steps.opacus_engine(*data),
+        steps.ours(10, "fast", *data, "cpu"),
+    ]
+    for turn in turns:
+        turn()
+    scaled = [1e6 * t / steps.STEPS_PER_TURN for t in clock.in_turns(10 * rounds, *turns)]
+    private, plain, opacus, ten = scaled
+    mine = f"{private:.0f} us"
+    what = "DP-SGD step, batch 256"
+    row(what, "5 times faster", mine, f"{opacus:.0f} us", opacus / private, opacus / private >= 5)
+    other = f"{plain:.0f} us, plain step"
+    row(what, "at most 1.6 times", mine, other, private / plain, private <= 1.6 * plain)
+    row(
+        "ten replicas of that step",
+        "at most 2.5 times one",
+        f"{ten:.0f} us",
+        f"{private:.0f} us, one replica",
+        ten / private,
+        ten <= 2.5 * private,
+    )
+
+
+def measure_hop(clock: Clock, rounds: int, nodes: int, arcs: int) -> None:
+    """One hop on a Reddit-sized graph beside the bare product of int32 CSR."""
+    from aggregation import heavy_tailed_graph
+    from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
+    from gapgnn.rng import NoiseKey
+
+    graph = heavy_tailed_graph(nodes, arcs)
+    rows = row_normalise(torch.randn(nodes, 16, generator=torch.Generator().manual_seed(0)))
+    in_lists = graph.adjacency().T.tocsr()
+    parts = (in_lists.indptr.astype("int32"), in_lists.indices.astype("int32"))
+    bare = torch.sparse_csr_tensor(
+        *(torch.from_numpy(part) for part in parts), torch.ones(graph.num_arcs), size=(nodes, nodes)
+    )
+    del in_lists
+    hops = []
+    for construction in ("fast", "safe"):
+        aggregation = PrivateAggregation(
+            graph,
+            level="edge",
+            relation="directed",
+            noise_multiplier=2.0,
+            keys=[NoiseKey.fresh()],
+            construction=construction,
+        )
+        numbers = iter(range(1, 1000))
+        hops.append(lambda a=aggregation, n=numbers: a.hop(rows, next(n)))
+    works = [lambda: bare @ rows, *hops]
+    for work in works:
+        work()
+    product, fast, safe = clock.in_turns(rounds, *works)
+    what = f"hop, {nodes:,} nodes, {graph.num_arcs:,} arcs, 16 columns"
+    other = f"{product:.2f} s, bare product"
+    for name, asked, seconds in (("fast", 1.5, fast), ("safe", 2.5, safe)):
+        ratio = seconds / product
+        limit = f"at most {asked} times"
+        row(f"{what}, {name} noise", limit, f"{seconds:.2f} s", other, ratio, ratio <= asked)
+
+
+MEMORY = {
+    "Amazon-sized": (6.0, {"num_nodes": 1_790_731, "num_arcs": 80_966_832, "num_features": 100}),
+    "Reddit-sized": (3.0, {"num_nodes": 116_713, "num_arcs": 46_233_380, "num_features": 602}),
+}
+TRAIN = """
+import resource, sys, tempfile, time, numpy as np
+from pathlib import Path
+from gapgnn import GAP
+from gapgnn.graph.graph import Graph
+parts = np.load(sys.argv[1])
+graph = Graph(**{name: parts[name] for name in parts.files}, is_directed=False)
+del parts
+graph.fingerprint
+built = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+with tempfile.TemporaryDirectory() as folder:
+    start = time.perf_counter()
+    model = GAP(level="edge", epsilon=4.0, hops=2, messages=sys.argv[2], device="cpu",
+                ledger=Path(folder) / "ledger.sqlite").fit(graph)
+    seconds = time.perf_counter() - start
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+print(built, peak, seconds, model.repeat_scores_[0])
+"""
+
+
+def measure_memory(messages: str, names: list[str]) -> None:
+    """Peak memory of training GAP at edge level, in a process of its own."""
+    import numpy as np
+
+    from gapgnn.graph.synthetic import generate
+
+    for name in names:
+        limit, sizes = MEMORY[name]
+        with tempfile.TemporaryDirectory() as folder:
+            graph = generate(**sizes, num_classes=10)
+            arrays = ("indptr", "indices", "features", "labels", "ids")
+            masks = ("train_mask", "val_mask", "test_mask")
+            file = Path(folder) / "graph.npz"
+            np.savez(file, **{part: getattr(graph, part) for part in (*arrays, *masks)})
+            del graph
+            command = [sys.executable, "-c", TRAIN, str(file), messages]
+            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        built, peak, seconds, accuracy = map(float, output.split())
+        row(
+            f"memory, {name}, GAP edge, {messages}",
+            f"at most {limit:g} GiB",
+            f"{peak:.2f} GiB ({seconds:.0f} s, accuracy {accuracy:.1%})",
+            f"{built:.2f} GiB, the graph alone",
+            peak / limit,
+            peak <= limit,
+        )
+
+
+def measure_import(rounds: int) -> None:
+    """Seconds of a warm start: the import, and the command line's help."""
+    commands = {
+        "`import gapgnn`": ["-c", "import gapgnn"],
+        "`gapgnn --help`": ["-c", "from gapgnn.cli.main import run; run()", "--help"],
+        "bare interpreter": ["-c", "pass"],
+    }
+
+    def start(words: list[str]) -> Callable[[], object]:
+        return lambda: subprocess.run([sys.executable, *words], check=False, capture_output=True)
+
+    clock = Clock("wall")
+    works = [start(words) for words in commands.values()]
+    clock.in_turns(1, *works)
+    *times, bare = clock.in_turns(max(5, rounds), *works)
+    for what, seconds in zip(commands, times, strict=False):
+        other = f"{bare:.2f} s, bare interpreter"
+        row(what, "below 1.0 s", f"{seconds:.2f} s", other, seconds / bare, seconds < 1.0)
+
+
+METHODS = ["edge", "node", "sage", "sage-node"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    stages = [*METHODS, "step", "hop", "import", "memory"]
+    parser.add_argument("--only", nargs="+", choices=stages, default=stages[:-1])
+    parser.add_argument("--dataset", default="facebook100/Cornell5")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    parser.add_argument("--nodes", type=int, default=116_713)
+    parser.add_argument("--arcs", type=int, default=46_233_380)
+    parser.add_argument("--messages", choices=["features", "labels"], default="features")
+    parser.add_argument("--sizes", nargs="+", choices=MEMORY, default=list(MEMORY))
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    warnings.filterwarnings("ignore", message="Sparse")
+    yardstick.quiet()
+    clock = Clock(args.clock)
+    print(
+        f"{platform.machine()}, {args.threads} threads, torch {torch.__version__}, {date.today()}, "
+        f"{args.clock} clock, median of {args.rounds} rounds\n"
+    )
+    print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
+    measure_methods(
+        [name for name in METHODS if name in args.only], clock, args.rounds, args.dataset
+    )
+    if "step" in args.only:
+        measure_step(clock, args.rounds)
+    if "hop" in args.only:
+        measure_hop(clock, args.rounds, args.nodes, args.arcs)
+    if "import" in args.only:
+        measure_import(args.rounds)
+    if "memory" in args.only:
+        measure_memory(args.messages, args.sizes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""`gapgnn partition`: put a graph on disk in parts, so that its arcs need not fit in memory."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from gapgnn.cli.data import DEFAULT_DATASET, add_data_options, check_options, progress_bars
+from gapgnn.cli.output import console, emit_json
+from gapgnn.errors import InputError, check_integer
+
+EXAMPLES = """\
+examples:
+  gapgnn partition --edges friends.parquet --nodes people.parquet --label year --out store
+  gapgnn train gap --store store --level edge --epsilon 1 --out model
+  gapgnn train gap --store store --ray auto --out model
+
+The store is the private data in another form: keep it where you keep the tables.
+"""
+
+MEGABYTE = 1 << 20
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gapgnn partition`."""
+    parser.epilog = EXAMPLES
+    add_data_options(parser)
+    output = parser.add_argument_group("run and output")
+    output.add_argument(
+        "--parts",
+        type=int,
+        default=16,
+        metavar="N",
+        help="ranges of nodes with a file of arcs each; results do not depend on it (default: 16)",
+    )
+    output.add_argument(
+        "--memory",
+        type=int,
+        default=1024,
+        metavar="MIB",
+        help="memory to sort arcs in, in MiB, beside some tens of bytes per node (default: 1024)",
+    )
+    output.add_argument(
+        "--out", type=Path, required=True, metavar="FOLDER", help="the store; must be new or empty"
+    )
+    output.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Build the store and say what is in it."""
+    check_integer("parts", args.parts, at_least=1)
+    check_integer("memory", args.memory, at_least=16)
+    if args.store is not None:
+        raise InputError("`--store` is what `partition` makes. Give a data set or tables instead.")
+    check_options(args, needs_label=False)
+    result = _from_tables(args) if args.edges is not None else _from_dataset(args)
+    result |= {"store": str(args.out), "parts": args.parts}
+    result["bytes"] = sum(path.stat().st_size for path in args.out.iterdir())
+    if args.json:
+        emit_json(result)
+        return 0
+    line = (
+        f"{result['nodes']:,} nodes and {result['arcs']:,} arcs in {args.parts} parts, "
+        f"{result['bytes'] / 1e6:,.1f} MB, written to {args.out}"
+    )
+    if result["dropped_self_loops"] or result["dropped_duplicates"]:
+        line += (
+            f"; left out {result['dropped_self_loops'] or 0:,} self-loops and "
+            f"{result['dropped_duplicates'] or 0:,} repeated edges"
+        )
+    console(to_stderr=False).print(line, markup=False, soft_wrap=True)
+    return 0
+
+
+def _from_tables(args: argparse.Namespace) -> dict[str, Any]:
+    """Build from tables of any size."""
+    from gapgnn.graph.store_build import build_store
+
+    with progress_bars(args.json) as progress:
+        built = build_store(
+            args.out,
+            edges=args.edges,
+            nodes=args.nodes,
+            label=args.label,
+            parts=args.parts,
+            features=args.features,
+            drop=args.drop or (),
+            directed=bool(args.directed),
+            dangling=args.dangling or "refuse",
+            min_class_count=args.min_class_count or 0,
+            memory=args.memory * MEGABYTE,
+            progress=progress,
+        )
+    return {
+        "dataset": built.graph.name,
+        "nodes": built.graph.num_nodes,
+        "arcs": built.graph.num_arcs,
+        "dropped_self_loops": built.dropped_self_loops,
+        "dropped_duplicates": built.dropped_duplicates,
+    }
+
+
+def _from_dataset(args: argparse.Namespace) -> dict[str, Any]:
+    """Put a known data set on disk; it is read into memory for that."""
+    from gapgnn.graph.datasets import load_dataset
+    from gapgnn.graph.store_build import store_graph
+
+    name = DEFAULT_DATASET if args.dataset is None else args.dataset
+    with progress_bars(args.json) as progress:
+        graph = load_dataset(name, progress=progress)
+    store_graph(graph, args.out, parts=args.parts)
+    return {
+        "dataset": graph.name,
+        "nodes": graph.num_nodes,
+        "arcs": graph.num_arcs,
+        "dropped_self_loops": None,
+        "dropped_duplicates": None,
+    }

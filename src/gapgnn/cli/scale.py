@@ -1,0 +1,85 @@
+"""Options for graphs on disk: work on a cluster, and go on after a kill."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from gapgnn.errors import InputError
+
+if TYPE_CHECKING:
+    from gapgnn.graph.graph import Graph
+    from gapgnn.methods.journal import Journal
+    from gapgnn.training.callbacks import Callback
+
+
+def add_ray_option(parser: argparse._ActionsContainer) -> None:
+    """Add `--ray`."""
+    parser.add_argument(
+        "--ray",
+        metavar="auto|local|ADDRESS",
+        help="with --store: work on the parts of a store on a Ray cluster",
+    )
+
+
+def add_resume_option(group: argparse._ActionsContainer) -> None:
+    """Add `--resume`."""
+    group.add_argument(
+        "--resume",
+        action="store_true",
+        help="with --store and --out: go on with the interrupted run of the same command; what it "
+        "finished is kept in OUT.unfinished, and nothing is charged or drawn again",
+    )
+
+
+def check_ray(args: argparse.Namespace) -> None:
+    """Refuse `--ray` where it cannot be used, before any data is read."""
+    if args.ray is None:
+        return
+    if args.store is None:
+        raise InputError("`--ray` must come with `--store`. Got no store.")
+    from gapgnn.cluster import ray_module
+
+    ray_module()
+
+
+def open_journal(args: argparse.Namespace) -> Journal | None:
+    """Return what keeps the finished steps of a run on a store that is going to be saved."""
+    if args.resume and (args.store is None or args.out is None or args.method != "gap"):
+        raise InputError("`--resume` must come with `gap`, `--store` and `--out`. Got fewer.")
+    if args.store is None or args.out is None or args.method != "gap":
+        return None
+    from gapgnn.methods.journal import Journal
+
+    folder = args.out.with_name(f"{args.out.name}.unfinished")
+    journal = Journal(folder, ledger=args.ledger, resume=args.resume)
+    journal.check()
+    return journal
+
+
+@contextmanager
+def at_scale(
+    args: argparse.Namespace, graph: Graph | None, callback: Callback | None = None
+) -> Iterator[Graph | None]:
+    """Yield the graph, a store's parts being worked on where the options say."""
+    from gapgnn.graph.store import InProcess, StoredGraph
+
+    if not isinstance(graph, StoredGraph):
+        yield graph
+        return
+
+    def progress(done: int, total: int) -> None:
+        if callback is not None:
+            if done == 1:
+                callback.start("parts", total)
+            callback.advance("parts")
+
+    if args.ray is None:
+        yield graph.with_executor(InProcess(progress))
+        return
+    from gapgnn.cluster import RayCluster
+
+    with RayCluster(args.ray, progress=progress) as cluster:
+        yield graph.with_executor(cluster)

@@ -1,0 +1,215 @@
+"""A node table in two passes: what its columns hold, then its features, a block of rows at a time.
+
+The first pass finds ids, labels, categories and which numbers are missing anywhere; the second
+writes rows. The result is the one :func:`gapgnn.graph.tables.read_tables` has in memory: the same
+columns in the same order, so the same fingerprint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from gapgnn.errors import DataError
+from gapgnn.graph.columns import (
+    FEW,
+    SHARE_DIFFERENT,
+    CategoryColumn,
+    NumberColumn,
+    class_labels,
+    feature_column,
+    plain,
+)
+from gapgnn.graph.edgelist import NodeIndex
+from gapgnn.graph.tablefiles import ColumnTypeError, Progress, TableFile
+from gapgnn.graph.tables import _check_classes, _checked_ids, _index, _names, _NodeColumns, _wider
+
+
+@dataclass
+class _Numbers:
+    """A numeric column: whether a value is missing anywhere."""
+
+    name: str
+    file: str
+    is_missing_somewhere: bool = False
+    is_sparse = False
+
+    def scan(self, column: Any, rows: int) -> None:
+        values = NumberColumn(self.name, self.file, _rows=rows)
+        values.add(column)
+        self.is_missing_somewhere |= column.null_count > 0
+
+    def finish(self, rows: int) -> list[str]:
+        extra = [f"{self.name}=missing"] if self.is_missing_somewhere else []
+        return [self.name, *extra]
+
+    def encode(self, column: Any) -> NDArray[np.float32]:
+        values = NumberColumn(self.name, self.file)
+        values.add(column)
+        block, _ = values.finish()
+        if self.is_missing_somewhere and block.shape[1] == 1:
+            block = np.column_stack([block, np.zeros(len(block), dtype=np.float32)])
+        return block
+
+
+@dataclass
+class _Categories:
+    """A column of categories: all that occur anywhere, in sorted order after the first pass."""
+
+    name: str
+    file: str
+    present: int = 0
+    found: set[str] = field(default_factory=set)
+    is_sparse = True
+
+    def scan(self, column: Any, rows: int) -> None:
+        text = self._text(column)
+        self.found.update(text.unique().drop_null().to_pylist())
+        self.present += len(text) - text.null_count
+
+    def finish(self, rows: int) -> list[str]:
+        if self.present > FEW and len(self.found) > SHARE_DIFFERENT * self.present:
+            raise DataError(
+                f"Column `{self.name}` of {self.file} must hold categories or numbers. Got free "
+                f"text ({len(self.found):,} different values in {rows:,} rows); leave it out with "
+                f"`--drop {self.name}`."
+            )
+        self._sorted = pa.array(sorted(self.found), pa.large_string())
+        return [f"{self.name}={category}" for category in self._sorted.to_pylist()]
+
+    def encode(self, column: Any) -> sp.csr_array:
+        places = pc.index_in(self._text(column), value_set=self._sorted, skip_nulls=True)
+        present = places.is_valid().to_numpy(zero_copy_only=False)
+        indptr = np.concatenate([[0], np.cumsum(present)])
+        ones = np.ones(int(indptr[-1]), dtype=np.float32)
+        indices = places.drop_null().to_numpy(zero_copy_only=False)
+        return sp.csr_array((ones, indices, indptr), shape=(len(column), len(self._sorted)))
+
+    def _text(self, column: Any) -> Any:
+        try:
+            return plain(column).cast(pa.large_string())
+        except pa.ArrowException:
+            raise DataError(
+                f"Column `{self.name}` of {self.file} must hold categories. Got {column.type}."
+            ) from None
+
+
+@dataclass
+class ScannedNodes:
+    """What the first pass over a node table found.
+
+    Attributes:
+        table: the table itself, for the second pass.
+        index: where each id stands.
+        labels: class of every row, -1 where missing; None without a label column.
+        label_names: the classes' names.
+        columns: the feature columns; empty if features come from a file.
+        feature_names: their names, one-hot columns one by one.
+    """
+
+    table: TableFile
+    index: NodeIndex
+    labels: NDArray[np.int64] | None
+    label_names: tuple[str, ...] | None
+    columns: Sequence[_Numbers | _Categories]
+    feature_names: tuple[str, ...]
+    _types: dict[str, Any]
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether a column is one-hot, so that features are kept sparse."""
+        return any(column.is_sparse for column in self.columns)
+
+    def feature_blocks(self, keep: NDArray[np.bool_], progress: Progress | None) -> Iterator[Any]:
+        """Yield the features of the rows to keep, block after block: the second pass."""
+        reading = [column.name for column in self.columns]
+        done = 0
+        for batch in self.table.batches(reading, types=self._types, progress=progress):
+            chosen = keep[done : done + batch.num_rows]
+            done += batch.num_rows
+            blocks = [column.encode(batch.column(column.name)) for column in self.columns]
+            if self.is_sparse:
+                rows = sp.hstack([sp.csr_array(block) for block in blocks], format="csr")
+            else:
+                rows = np.column_stack(blocks)
+            yield rows if chosen.all() else rows[chosen]
+        if done != len(keep):
+            raise DataError(
+                f"`nodes` must not change while it is read. Got {len(keep):,} rows, then {done:,} "
+                f"in {str(self.table.path)!r}."
+            )
+
+
+def scan_nodes(
+    table: TableFile,
+    *,
+    label: str | None,
+    drop: Sequence[str],
+    has_feature_file: bool,
+    min_class_count: int,
+    progress: Progress | None,
+) -> ScannedNodes:
+    """Read a node table once, keeping ids, labels and the categories that occur.
+
+    Memory grows with the number of nodes (their ids and labels), not with their features.
+    """
+    wanted = _NodeColumns.choose(table, label, drop, skip_features=has_feature_file)
+    types: dict[str, Any] = {}
+    if table.is_text:
+        types = {name: table.type_of(name) for name in wanted.features}
+        for name, kind in types.items():
+            if pt.is_binary(kind):
+                types[name] = pa.large_string()
+        types.update(dict.fromkeys(_names(wanted.id, wanted.label), pa.large_string()))
+    while True:
+        try:
+            return _scan(table, wanted, types, min_class_count, progress)
+        except ColumnTypeError as error:
+            types[error.column] = _wider(types[error.column])
+
+
+def _scan(
+    table: TableFile,
+    wanted: _NodeColumns,
+    types: dict[str, Any],
+    min_class_count: int,
+    progress: Progress | None,
+) -> ScannedNodes:
+    file = repr(str(table.path))
+    labels = None if wanted.label is None else CategoryColumn(wanted.label, file)
+    columns: list[_Numbers | _Categories] = []
+    for name in wanted.features:
+        kind = feature_column(name, types.get(name, table.type_of(name)), file)
+        if kind is not None:
+            columns.append(
+                _Numbers(name, file) if isinstance(kind, NumberColumn) else _Categories(name, file)
+            )
+    ids = []
+    rows = 0
+    reading = _names(wanted.id, wanted.label, *(column.name for column in columns))
+    for batch in table.batches(reading, types=types, progress=progress):
+        ids.append(_checked_ids(table, batch.column(wanted.id), wanted.id, rows))
+        if labels is not None:
+            labels.add(batch.column(wanted.label))
+        for column in columns:
+            column.scan(batch.column(column.name), rows)
+        rows += batch.num_rows
+    if not rows:
+        raise DataError(f"`nodes` must have rows. Got none in {file}.")
+    if wanted.features and not columns:
+        raise DataError(f"`nodes` must have features. Got only missing values in {file}.")
+    index = _index(pa.chunked_array(ids).combine_chunks(), table, wanted.id)
+    classes, class_names = None, None
+    if labels is not None:
+        classes, class_names = class_labels(labels)
+        _check_classes(classes, class_names, min_class_count, table, wanted)
+    names = tuple(name for column in columns for name in column.finish(rows))
+    return ScannedNodes(table, index, classes, class_names, columns, names, types)

@@ -1,0 +1,131 @@
+"""Sorting arcs that do not fit in memory.
+
+An arc is one number, ``major * num_nodes + minor``. Arcs are collected in a buffer, sorted there,
+and appended to files that each hold one range of numbers; later each file is sorted by itself. A
+range that is still too large for the memory is cut into smaller ranges the same way, down to a
+single number, which is one arc however often it was given. So memory is bounded whatever the input
+is, and every arc is written once or, where the arcs are very unevenly spread, a few times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gapgnn.errors import DataError, InputError
+
+Keys = NDArray[np.uint64]
+RANGES = 128
+MOST_NODES = 2**32 - 1
+LEAST_MEMORY = 1 << 24
+
+
+class ArcSorter:
+    """Takes arcs in any order and gives them back sorted, each once.
+
+    Args:
+        folder: an empty folder for scratch files; they are deleted as they are read.
+        num_nodes: positions are below this number.
+        memory: bytes to use at most, within a few percent.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sorter = ArcSorter(Path(folder), 5, memory=1 << 24)
+    ...     sorter.add(np.array([3, 0, 3]), np.array([1, 4, 1]))
+    ...     [divmod(int(key), 5) for keys in sorter.sorted() for key in keys]
+    [(0, 4), (3, 1)]
+    """
+
+    def __init__(self, folder: Path, num_nodes: int, *, memory: int) -> None:
+        if num_nodes > MOST_NODES:
+            raise DataError(f"A store must have at most {MOST_NODES:,} nodes. Got {num_nodes:,}.")
+        if memory < LEAST_MEMORY:
+            raise InputError(f"`memory` must be at least {LEAST_MEMORY} bytes. Got {memory}.")
+        self.num_nodes = num_nodes
+        # Twice as many keys may wait, and they are put together and copied without repetitions.
+        self._most = memory // 64
+        self._spill = _Spill(folder, 0, num_nodes**2, self._most)
+
+    def add(self, major: NDArray[np.integer], minor: NDArray[np.integer]) -> None:
+        """Take arcs: positions of the end to sort by first, and of the other end."""
+        keys = major.astype(np.uint64) * np.uint64(self.num_nodes) + minor.astype(np.uint64)
+        for start in range(0, len(keys), self._most):
+            self._spill.add(keys[start : start + self._most])
+
+    def sorted(self) -> Iterator[Keys]:
+        """Yield the arcs as increasing numbers, a bounded piece at a time; can be done once."""
+        yield from self._spill.sorted()
+
+
+class _Spill:
+    """Numbers of one range, on disk by sub-range."""
+
+    def __init__(self, folder: Path, low: int, high: int, most: int) -> None:
+        self._folder, self._most = folder, most
+        folder.mkdir(parents=True, exist_ok=True)
+        step = max(1, -(-(high - low) // RANGES))
+        self._starts = [*range(low, high, step), high]
+        # The first range needs no comparison, and the end may not fit 64 bits.
+        self._inner = np.array(self._starts[1:-1], dtype=np.uint64)
+        self._buffer: list[Keys] = []
+        self._waiting = 0
+
+    def add(self, keys: Keys) -> None:
+        self._buffer.append(keys)
+        self._waiting += len(keys)
+        if self._waiting >= self._most:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Sort what is waiting and append each sub-range to its file."""
+        keys = _unique(np.concatenate(self._buffer)) if self._buffer else np.zeros(0, np.uint64)
+        self._buffer, self._waiting = [], 0
+        places = [0, *np.searchsorted(keys, self._inner).tolist(), len(keys)]
+        for part in range(len(self._starts) - 1):
+            first, last = places[part], places[part + 1]
+            if first < last:
+                with self._path(part).open("ab") as file:
+                    keys[first:last].tofile(file)
+
+    def _path(self, part: int) -> Path:
+        return self._folder / f"{part:03d}.keys"
+
+    def sorted(self) -> Iterator[Keys]:
+        if not any(self._path(part).exists() for part in range(len(self._starts) - 1)):
+            # Everything fits in memory: no file was needed.
+            if self._buffer:
+                yield _unique(np.concatenate(self._buffer))
+            self._buffer = []
+            return
+        self._flush()
+        for part in range(len(self._starts) - 1):
+            path = self._path(part)
+            if not path.exists():
+                continue
+            low, high = self._starts[part], self._starts[part + 1]
+            if path.stat().st_size <= 8 * self._most:
+                keys = np.fromfile(path, dtype=np.uint64)
+                path.unlink()
+                yield _unique(keys)
+            elif high - low == 1:
+                path.unlink()
+                yield np.array([low], dtype=np.uint64)
+            else:
+                finer = _Spill(self._folder / f"{part:03d}", low, high, self._most)
+                with path.open("rb") as file:
+                    while len(keys := np.fromfile(file, dtype=np.uint64, count=self._most)):
+                        finer.add(keys)
+                path.unlink()
+                yield from finer.sorted()
+
+
+def _unique(keys: Keys) -> Keys:
+    """Sort in place and drop repetitions."""
+    keys.sort()
+    first = np.empty(len(keys), dtype=np.bool_)
+    first[:1] = True
+    np.not_equal(keys[1:], keys[:-1], out=first[1:])
+    return keys if first.all() else keys[first]

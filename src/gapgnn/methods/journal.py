@@ -1,0 +1,338 @@
+"""What an interrupted run has finished, so that it can go on without paying or drawing again.
+
+A run is charged once, and its charge covers each of its releases once. Every release, a noisy hop
+or a network trained by DP-SGD, is written here as soon as it exists and before anything computed
+from it is shown. After a kill:
+
+- what is here is used as it is and never drawn again;
+- what is not here never left the dead process, so nobody has seen a draw of it. It is drawn with a
+  fresh key, for the first time that counts, and the charge of the first start pays for it.
+
+The noise key is not written: whoever found it could take the noise off the hops. At node level the
+cut of the out-lists after a resume comes from the fresh key, too; any key keeps the bound on a
+record's influence (privacy page, sections 1, 2 and 6).
+
+The folder holds what the model's folder will hold, and nothing else: neither the fingerprint nor,
+at node level, hop 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from gapgnn import __version__
+from gapgnn.errors import DataError, InputError, PrivacyError, UnavailableError
+from gapgnn.graph.store_format import file_digest
+from gapgnn.privacy.ledger import Charge, Ledger
+
+FORMAT = 1
+INDEX = "journal.json"
+LOCK = "lock"
+
+
+class Hops(Protocol):
+    """What releases hops: the mechanism itself, or one whose hops are kept."""
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the noise of one hop."""
+
+    def hop(self, rows: Tensor, index: int, *, normalise: bool = True) -> Tensor:
+        """Release one hop."""
+
+
+class NoJournal:
+    """Keeps nothing: the run starts at its beginning and, if it dies, is over."""
+
+    def charged(self, about: Mapping[str, Any], charge: Callable[[], Charge | None]) -> Any:
+        """Charge the ledger."""
+        return charge()
+
+    def trained(self, phase: str, module: nn.Module, train: Callable[[], None]) -> None:
+        """Train a network."""
+        train()
+
+    def hops(self, mechanism: Hops) -> Hops:
+        """Return the mechanism itself."""
+        return mechanism
+
+
+class Journal(NoJournal):
+    """Keeps what a run has finished in a folder of its own.
+
+    Args:
+        folder: where to; belongs to one run.
+        ledger: file of the privacy ledger, as of the estimator.
+        resume: go on with the run that the folder holds; without it the folder must be new.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "model.unfinished"
+    >>> journal = Journal(folder, ledger=None)
+    >>> journal.charged({"method": "gap", "fingerprint": "", "events": []}, lambda: None)
+    >>> network = nn.Linear(1, 1)
+    >>> journal.trained("encoder", network, lambda: print("training"))
+    training
+    >>> journal.close()
+    >>> again = Journal(folder, ledger=None, resume=True)
+    >>> again.charged({"method": "gap", "fingerprint": "", "events": []}, lambda: 1 / 0)
+    >>> again.trained("encoder", network, lambda: print("training"))
+    >>> again.remove()
+    """
+
+    def __init__(
+        self, folder: str | Path, *, ledger: str | Path | None, resume: bool = False
+    ) -> None:
+        self.folder = Path(folder)
+        self._ledger = ledger
+        self._resume = resume
+        self._content: dict[str, Any] = {}
+        self._is_over = False
+        self._lock: int | None = None
+
+    def check(self) -> None:
+        """Raise if the folder cannot be used, before any data is read."""
+        exists = (self.folder / INDEX).is_file()
+        if self._resume and not exists:
+            raise InputError(
+                f"`resume` must find an unfinished run. Got none in {str(self.folder)!r}."
+            )
+        if not self._resume and self.folder.exists():
+            raise InputError(
+                f"`out` has an unfinished run beside it, which was charged: {str(self.folder)!r}. "
+                "Go on with it by `--resume`, or delete the folder."
+            )
+
+    def charged(self, about: Mapping[str, Any], charge: Callable[[], Charge | None]) -> Any:
+        """Return the charge that pays for this run: the one of its first start, or a new one.
+
+        Args:
+            about: what must be the same after a resume. Its ``fingerprint`` is compared with the
+                ledger's and not written; ``events`` with those that were charged.
+            charge: charges the ledger.
+        """
+        self.check()
+        public = {key: value for key, value in about.items() if key != "fingerprint"}
+        public["gapgnn"] = __version__
+        if not self._resume:
+            paid = charge()
+            self._make_folder()
+            self._content = {
+                "format": FORMAT,
+                "about": json.loads(json.dumps(public)),
+                "charge": None if paid is None else paid.id,
+                "finished": {},
+            }
+            self._write_index()
+            return paid
+        self._acquire()
+        self._content = self._read_index()
+        self._check_same(json.loads(json.dumps(public)))
+        for path in self.folder.glob("*.part"):
+            if path.stem not in self._content["finished"]:
+                path.unlink()
+        return self._find_charge(str(about["fingerprint"]))
+
+    def _check_same(self, public: dict[str, Any]) -> None:
+        before = self._content["about"]
+        # Options first: what follows from them says less to whoever changed one.
+        for key in sorted({*before, *public}, key=lambda key: (key != "params", key)):
+            was, asked = before.get(key), public.get(key)
+            if was == asked:
+                continue
+            if isinstance(was, dict) and isinstance(asked, dict):
+                key = min(k for k in {*was, *asked} if was.get(k) != asked.get(k))
+                was, asked = was.get(key), asked.get(key)
+            raise InputError(
+                f"`{key}` must be as in the unfinished run, {was!r}. Got {asked!r}. Use the "
+                "options of the first start."
+            )
+
+    def _find_charge(self, fingerprint: str) -> Charge | None:
+        """Return the first start's charge, or refuse: no charge, no second use of one."""
+        wanted = self._content["charge"]
+        if wanted is None:
+            return None
+        found = [entry for entry in Ledger(self._ledger).entries() if entry.id == wanted]
+        if not found:
+            raise PrivacyError(
+                "the unfinished run was charged in another ledger. Use the ledger of its start."
+            )
+        if found[0].fingerprint != fingerprint:
+            raise PrivacyError("the unfinished run was on another graph. Resume with its graph.")
+        # A copy of the folder that went on elsewhere has used the charge up.
+        self._is_over = found[0].completed_at is not None
+        return found[0]
+
+    def trained(self, phase: str, module: nn.Module, train: Callable[[], None]) -> None:
+        """Give a network its finished weights, or train it and keep them."""
+        name = f"network-{phase}"
+        state = self._load(name)
+        if state is None:
+            self._check_open(name)
+            train()
+            self._keep(name, module.state_dict())
+            return
+        device = next(module.parameters()).device
+        try:
+            module.load_state_dict({key: value.to(device) for key, value in state.items()})
+        except RuntimeError:
+            raise self._damaged(name) from None
+        module.eval()
+
+    def hops(self, mechanism: Hops) -> Hops:
+        """Return a mechanism whose finished hops are read and whose other ones are kept."""
+        return _KeptHops(self, mechanism)
+
+    def hop(self, index: int, rows: Tensor, draw: Callable[[], Tensor]) -> Tensor:
+        """Return a finished hop, or release it and keep it; ``rows`` is what nodes send in it."""
+        name = f"hop-{index}"
+        state = self._load(name)
+        if state is None:
+            self._check_open(name)
+            released = draw()
+            self._keep(name, {"hop": released})
+            return released
+        if state.keys() != {"hop"} or state["hop"].shape != rows.shape:
+            raise self._damaged(name)
+        return state["hop"].to(rows.device)
+
+    def _check_open(self, name: str) -> None:
+        if self._is_over:
+            raise PrivacyError(
+                f"the charge of the unfinished run was used up by another one, so {name} cannot be "
+                "drawn again. Delete the folder and start anew."
+            )
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.safetensors"
+
+    def _keep(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Write one finished step durably.
+
+        A step counts from the moment the index lists it, which is when its file is complete. Killed
+        before that, the file is deleted at the resume; killed after it, the file is used.
+        """
+        path = self._path(name)
+        scratch = path.with_suffix(".part")
+        with _explained(self.folder):
+            plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+            save_file(plain, scratch)
+            with scratch.open("rb") as file:
+                os.fsync(file.fileno())
+            self._content["finished"][name] = file_digest(scratch)
+            self._write_index()
+            os.replace(scratch, path)
+
+    def _load(self, name: str) -> dict[str, Tensor] | None:
+        digest = self._content["finished"].get(name)
+        if digest is None:
+            return None
+        path = self._path(name)
+        scratch = path.with_suffix(".part")
+        try:
+            if scratch.exists():
+                os.replace(scratch, path)
+            if file_digest(path) != digest:
+                raise self._damaged(name)
+            return load_file(path)
+        except (OSError, SafetensorError):
+            raise self._damaged(name) from None
+
+    def _damaged(self, name: str) -> DataError:
+        return DataError(
+            f"the unfinished run is damaged: {str(self._path(name))!r} is not what was written."
+        )
+
+    def _read_index(self) -> dict[str, Any]:
+        path = self.folder / INDEX
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            checksum = content.pop("checksum")
+            if content["format"] != FORMAT or checksum != _checksum(content):
+                raise ValueError
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise DataError(
+                f"the unfinished run is damaged: {str(path)!r} is not what was written."
+            ) from None
+        return dict(content)
+
+    def _write_index(self) -> None:
+        scratch = self.folder / f".{INDEX}.part"
+        with _explained(self.folder):
+            with scratch.open("w", encoding="utf-8") as file:
+                json.dump({**self._content, "checksum": _checksum(self._content)}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(scratch, self.folder / INDEX)
+
+    def _make_folder(self) -> None:
+        with _explained(self.folder):
+            self.folder.mkdir(mode=0o700, parents=True)
+        self._acquire()
+
+    def _acquire(self) -> None:
+        """Hold the folder until this process ends: two runs on one charge would draw twice."""
+        import fcntl
+
+        with _explained(self.folder):
+            self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(
+                f"the unfinished run in {str(self.folder)!r} is going on in another process."
+            ) from None
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def remove(self) -> None:
+        """Delete the folder: the run is finished and saved."""
+        self.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class _KeptHops:
+    """A mechanism whose hops go through a journal."""
+
+    def __init__(self, journal: Journal, mechanism: Hops) -> None:
+        self._journal = journal
+        self._mechanism = mechanism
+
+    @property
+    def std(self) -> float:
+        return self._mechanism.std
+
+    def hop(self, rows: Tensor, index: int, *, normalise: bool = True) -> Tensor:
+        def draw() -> Tensor:
+            return self._mechanism.hop(rows, index, normalise=normalise)
+
+        return self._journal.hop(index, rows, draw)
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise UnavailableError(
+            f"the unfinished run {str(folder)!r} cannot be written: {error}"
+        ) from None

@@ -1,0 +1,273 @@
+"""Layers in fewer passes over the data, for full batches on a GPU.
+
+Networks here are narrow (16 channels), so on a GPU an epoch over millions of nodes takes as long as
+its activations need to travel. Batch norm and activation together read and write them 8 times here,
+in torch's own operations about 20 times; the class scores likewise. Everything falls back to torch
+where Triton is not present.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gapgnn.privacy.kernels import can_use_triton
+
+MOST_CHANNELS = 128
+TILE = 8192
+# Rows of one part of a long product; the parts run side by side and are then added up.
+PART = 8192
+# Of y: scale * y above zero, scale * alpha * (exp(y) - 1) below.
+EXPONENTIAL = {
+    "selu": (1.0507009873554805, 1.6732632423543772),
+    "elu": (1.0, 1.0),
+    "relu": (1.0, 0.0),
+}
+
+
+def can_fuse(values: Tensor) -> bool:
+    """Return whether the kernels can take these values.
+
+    >>> can_fuse(torch.zeros(2, 3, 4))
+    False
+    """
+    return (
+        values.is_cuda
+        and values.dtype == torch.float32
+        and 0 < values.shape[-1] <= MOST_CHANNELS
+        and values.stride(-1) == 1
+        and values.numel() > 0
+        and can_use_triton(values.device)
+    )
+
+
+def norm_and_activation(
+    values: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Tensor,
+    running_var: Tensor,
+    *,
+    momentum: float,
+    epsilon: float,
+    activation: str,
+) -> Tensor:
+    """Return the activation of the batch-normalised ``(R, N, C)``, each replica by itself.
+
+    Mean and variance over N come from the batch, and move the running ones by ``momentum``.
+    """
+    out: Tensor
+    out, mean, variance = _NormActivation.apply(  # type: ignore[no-untyped-call]
+        values, weight, bias, epsilon, EXPONENTIAL[activation]
+    )
+    count = values.shape[1]
+    with torch.no_grad():
+        running_mean.lerp_(mean, momentum)
+        running_var.lerp_(variance * (count / max(1, count - 1)), momentum)
+    return out
+
+
+class _NormActivation(torch.autograd.Function):
+    """Batch norm by the batch's own statistics, then an exponential activation."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        values: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        epsilon: float,
+        shape: tuple[float, float],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        from gapgnn.nn.triton_layers import activate_kernel, statistics_kernel
+
+        replicas, count, channels = values.shape
+        weight, bias = weight.contiguous(), bias.contiguous()
+        rows, sizes = _rows_of(channels)
+        grid = (-(-count // rows), replicas)
+        partial = values.new_empty(replicas, grid[0], 2, channels)
+        strides = values.stride()[:2]
+        statistics_kernel[grid](values, partial, count, *strides, **sizes)
+        mean, variance = _combined(partial, count, rows)
+        inverse = (variance + epsilon).rsqrt()
+        means, inverses = mean.float(), inverse.float()
+        out = torch.empty(values.shape, device=values.device)
+        activate_kernel[grid](
+            values,
+            means,
+            (inverse * weight).float(),
+            bias,
+            out,
+            count,
+            *strides,
+            **sizes,
+            SCALE=shape[0],
+            ALPHA=shape[1],
+        )
+        ctx.save_for_backward(values, means, inverses, weight, bias)
+        ctx.shape = shape
+        means, variances = means.clone(), variance.float()
+        ctx.mark_non_differentiable(means, variances)
+        return out, means, variances
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slopes: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        from gapgnn.nn.triton_layers import gradient_kernel
+
+        values, mean, inverse, weight, bias = ctx.saved_tensors
+        replicas, count, channels = values.shape
+        if slopes.stride(-1) != 1:
+            slopes = slopes.contiguous()
+        out = torch.empty_like(values)
+        if out.stride() != values.stride():
+            values = values.contiguous()
+        rows, sizes = _rows_of(channels)
+        grid = (-(-count // rows), replicas)
+        sizes |= {"SCALE": ctx.shape[0], "ALPHA": ctx.shape[1]}
+        strides = (*values.stride()[:2], *slopes.stride()[:2])
+        partial = values.new_empty(replicas, grid[0], 2, channels)
+        both = (values, slopes, mean, inverse, weight, bias)
+        gradient_kernel[grid](*both, mean, partial, count, *strides, **sizes, IS_SUM=True)
+        sums = partial.sum(dim=1, dtype=torch.float64)
+        means = sums.div(count).float()
+        gradient_kernel[grid](*both, means, out, count, *strides, **sizes, IS_SUM=False)
+        sums = sums.float()
+        return out, sums[:, 1], sums[:, 0], None, None
+
+
+def _rows_of(channels: int) -> tuple[int, dict[str, Any]]:
+    """Return the rows of one program, and the sizes that the kernels are compiled for."""
+    columns = max(4, 1 << (channels - 1).bit_length())
+    rows = TILE // columns
+    return rows, {"CHANNELS": channels, "COLUMNS": columns, "ROWS": rows, "num_warps": 4}
+
+
+def _combined(partial: Tensor, count: int, rows: int) -> tuple[Tensor, Tensor]:
+    """Return mean and variance ``(R, C)`` in float64 from those of blocks of ``rows`` rows.
+
+    >>> blocks = torch.tensor([[[[1.0], [2.0]], [[4.0], [0.0]]]])
+    >>> [float(value) for value in _combined(blocks, 3, 2)]
+    [2.0, 2.6666666666666665]
+    """
+    exact = partial.double()
+    blocks = partial.shape[1]
+    sizes = torch.full((blocks, 1), float(rows), dtype=torch.float64, device=partial.device)
+    sizes[-1] = count - rows * (blocks - 1)
+    mean = (exact[:, :, 0] * sizes).sum(dim=1) / count
+    apart = (exact[:, :, 0] - mean.unsqueeze(1)).square() * sizes
+    return mean, (exact[:, :, 1] + apart).sum(dim=1) / count
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """One loss per row of class scores."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, labels: Tensor) -> Tensor:
+        ctx.save_for_backward(scores, labels)
+        return _classes(scores, labels, None)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, weights: Tensor) -> tuple[Tensor, None]:
+        scores, labels = ctx.saved_tensors
+        return _classes(scores, labels, weights.contiguous()), None
+
+
+def _classes(scores: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+    """Return losses ``(R, N)``, or with weights their gradient ``(R, N, C)``."""
+    from gapgnn.nn.triton_layers import cross_entropy_kernel
+
+    rows, sizes = _rows_of(scores.shape[-1])
+    count = scores.numel() // scores.shape[-1]
+    out = scores.new_empty(scores.shape[:-1] if weights is None else scores.shape)
+    cross_entropy_kernel[(-(-count // rows),)](
+        scores,
+        labels,
+        scores if weights is None else weights,
+        out,
+        count,
+        labels.numel(),
+        **sizes,
+        IS_GRADIENT=weights is not None,
+    )
+    return out
+
+
+def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return one loss per replica and example, ``(R, N)``, for labels ``(N,)`` or ``(R, N)``."""
+    losses: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
+        scores.contiguous(), labels.contiguous()
+    )
+    return losses
+
+
+def best_class(scores: Tensor) -> Tensor:
+    """Return the place of every row's largest score.
+
+    >>> best_class(torch.tensor([[0.0, 2.0, 1.0]])).tolist()
+    [1]
+    """
+    if not can_fuse(scores):
+        return scores.argmax(dim=-1)
+    from gapgnn.nn.triton_layers import best_class_kernel
+
+    rows, sizes = _rows_of(scores.shape[-1])
+    scores = scores.contiguous()
+    out = torch.empty(scores.shape[:-1], dtype=torch.int64, device=scores.device)
+    best_class_kernel[(-(-out.numel() // rows),)](scores, out, out.numel(), **sizes)
+    return out
+
+
+def long_product(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return ``inputs @ weight + bias`` of ``(R, N, in)`` and ``(R, in, out)`` for a large N.
+
+    The gradient of the weight is a product along N. Batched, it has few outputs to share among many
+    processors, so it is cut into parts of :data:`PART` rows.
+
+    >>> long_product(torch.ones(2, 3, 4), torch.ones(2, 4, 1), None).flatten().tolist()
+    [4.0, 4.0, 4.0, 4.0, 4.0, 4.0]
+    """
+    product: Tensor = _LongProduct.apply(inputs, weight, bias)  # type: ignore[no-untyped-call]
+    return product
+
+
+class _LongProduct(torch.autograd.Function):
+    """A batched product whose weight gradient is taken in parts."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(inputs, weight)
+        return torch.bmm(inputs, weight) if bias is None else torch.baddbmm(bias, inputs, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        inputs, weight = ctx.saved_tensors
+        slopes = slopes.contiguous()
+        to_inputs, _, to_bias = ctx.needs_input_grad
+        return (
+            torch.bmm(slopes, weight.transpose(1, 2)) if to_inputs else None,
+            weight_gradient(inputs, slopes),
+            slopes.sum(dim=1, keepdim=True) if to_bias else None,
+        )
+
+
+def weight_gradient(inputs: Tensor, slopes: Tensor) -> Tensor:
+    """Return ``inputs^T slopes`` of each replica: ``(R, N, in)`` and ``(R, N, out)``.
+
+    >>> weight_gradient(torch.ones(1, 5, 2), torch.ones(1, 5, 1)).tolist()
+    [[[5.0], [5.0]]]
+    """
+    parts = inputs.shape[1] // PART
+    whole = parts * PART
+    total = torch.bmm(inputs[:, whole:].transpose(1, 2), slopes[:, whole:])
+    if parts:
+        # One replica at a time: its rows lie in one piece and need no copy to be cut into parts.
+        for replica, (left, right) in enumerate(zip(inputs, slopes, strict=True)):
+            left, right = (values[:whole].unflatten(0, (parts, PART)) for values in (left, right))
+            total[replica] += torch.bmm(left.transpose(1, 2), right).sum(dim=0)
+    return total

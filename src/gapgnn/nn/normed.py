@@ -1,0 +1,174 @@
+"""A linear layer and the batch norm after it as one product, for full batches on a CPU.
+
+Mean and variance of ``z = x W`` follow from those of ``x``: with mean ``m`` and covariance ``S`` of
+the inputs, channel ``c`` of ``z`` has mean ``m W_c`` and variance ``W_c^T S W_c``. So batch norm is
+a change of the weights, ``y = x (W a) + b``, and its gradient is one of small matrices too. What is
+left to do per node is the product itself: five passes over the activations fall away, and inputs
+that do not change between epochs have their moments computed once.
+
+The rounding of ``S`` is relative to the inputs' squares, so a variance far below the squared mean
+comes out coarse: fixed inputs have their moments computed in float64, and other inputs are the
+activations of a normalised layer, whose mean and variance are of the same order.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gapgnn.nn.rows import SparseRows
+
+# The covariance of wider inputs would cost more than the passes it saves.
+WIDEST, WIDEST_SPARSE = 64, 1024
+BLOCK_ROWS = 1 << 13
+
+
+class Moments:
+    """Mean ``(R, 1, in)`` and covariance ``(R, in, in)`` of the rows of a layer's input.
+
+    Those of inputs that do not change are kept for the next epoch.
+    """
+
+    def __init__(self) -> None:
+        self._inputs: weakref.ref[Tensor] | None = None
+        self._version = 0
+        self._found: tuple[Tensor, Tensor] | None = None
+
+    def of(self, inputs: Tensor | SparseRows) -> tuple[Tensor, Tensor]:
+        """Return mean and covariance; those of sparse rows, which replicas share, once for all.
+
+        >>> mean, covariance = Moments().of(torch.tensor([[[1.0], [3.0]]]))
+        >>> float(mean), float(covariance)
+        (2.0, 1.0)
+        """
+        if isinstance(inputs, SparseRows):
+            return inputs.moments()
+        if inputs.requires_grad:
+            return _moments(inputs.detach())
+        known = None if self._inputs is None else self._inputs()
+        if self._found is None or inputs is not known or inputs._version != self._version:
+            self._inputs, self._version = weakref.ref(inputs), inputs._version
+            self._found = _exact_moments(inputs)
+        return self._found
+
+
+def can_norm(inputs: Any) -> bool:
+    """Return whether a layer with these inputs, over all nodes, can take its norm along.
+
+    >>> can_norm(torch.zeros(2, 100, 16)), can_norm(torch.zeros(100, 602))
+    (True, False)
+    """
+    if isinstance(inputs, SparseRows):
+        rows, width = inputs.shape
+        return inputs.device.type == "cpu" and width <= min(WIDEST_SPARSE, rows)
+    if not isinstance(inputs, Tensor) or inputs.is_cuda or inputs.ndim != 3:
+        return False
+    return inputs.shape[2] <= min(WIDEST, inputs.shape[1])
+
+
+def normed_product(
+    inputs: Tensor | SparseRows,
+    weight: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    moments: tuple[Tensor, Tensor],
+    epsilon: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ``norm(inputs @ weight) * scale + shift``, and mean and variance of the product.
+
+    Args:
+        inputs: ``(R, N, in)``, or sparse rows that all replicas share.
+        weight: ``(R, in, out)``.
+        scale: ``(R, out)``.
+        shift: ``(R, out)``.
+        moments: of the inputs.
+        epsilon: added to the variance.
+    """
+    found: tuple[Tensor, Tensor, Tensor] = _NormedProduct.apply(  # type: ignore[no-untyped-call]
+        inputs if isinstance(inputs, Tensor) else None,
+        weight,
+        scale,
+        shift,
+        None if isinstance(inputs, Tensor) else inputs,
+        moments,
+        epsilon,
+    )
+    return found
+
+
+class _NormedProduct(torch.autograd.Function):
+    """See the module's notes; small matrices have the names used there."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor | None,
+        weight: Tensor,
+        scale: Tensor,
+        shift: Tensor,
+        rows: SparseRows | None,
+        moments: tuple[Tensor, Tensor],
+        epsilon: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        mean, covariance = moments
+        spread = covariance.expand(len(weight), -1, -1) @ weight
+        variance = (weight * spread).sum(1, keepdim=True).clamp_(min=0)
+        inverse = (variance + epsilon).rsqrt_()
+        factor = scale.unsqueeze(1) * inverse
+        scaled = weight * factor
+        centre = mean @ weight
+        start = torch.addcmul(shift.unsqueeze(1), centre, factor, value=-1)
+        if rows is not None:
+            count = rows.shape[0]
+            out = scaled.new_empty(len(weight), count, weight.shape[2])
+            torch.add(rows.product(scaled), start, out=out)
+        else:
+            assert inputs is not None
+            out, count = torch.baddbmm(start, inputs, scaled), inputs.shape[1]
+        ctx.save_for_backward(inputs, weight, mean, spread, inverse, factor, scaled)
+        ctx.rows, ctx.count = rows, count
+        ctx.mark_non_differentiable(centre, variance)
+        return out, centre, variance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slopes: Tensor, *_: Any) -> tuple[Any, ...]:
+        inputs, weight, mean, spread, inverse, factor, scaled = ctx.saved_tensors
+        total = slopes.sum(1, keepdim=True)
+        if ctx.rows is None:
+            crossed = torch.bmm(inputs.transpose(1, 2), slopes)
+        else:
+            crossed = ctx.rows.transposed_matmul(slopes)
+        crossed = crossed - mean.transpose(1, 2) * total
+        along = (weight * crossed).sum(1, keepdim=True) * inverse
+        for_weight = factor * (crossed - spread * (inverse * along))
+        for_inputs = None
+        if ctx.needs_input_grad[0]:
+            back = weight.transpose(1, 2)
+            mixed = (weight * (inverse * factor * along / ctx.count)) @ back
+            start = mean @ mixed - (factor * total / ctx.count) @ back
+            for_inputs = torch.baddbmm(start, slopes, scaled.transpose(1, 2))
+            for_inputs.baddbmm_(inputs, mixed, alpha=-1)
+        return for_inputs, for_weight, along.squeeze(1), total.squeeze(1), None, None, None
+
+
+def _moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    count = inputs.shape[1]
+    mean = inputs.mean(1, keepdim=True)
+    squares = torch.bmm(inputs.transpose(1, 2), inputs).div_(count)
+    return mean, squares.baddbmm_(mean.transpose(1, 2), mean, alpha=-1)
+
+
+def _exact_moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """As :func:`_moments` in float64, a block of rows at a time."""
+    mean = inputs.mean(1, keepdim=True, dtype=torch.float64)
+    replicas, count, width = inputs.shape
+    total = mean.new_zeros(replicas, width, width)
+    for start in range(0, count, BLOCK_ROWS):
+        part = inputs[:, start : start + BLOCK_ROWS].double() - mean
+        total += torch.bmm(part.transpose(1, 2), part)
+    return mean.float(), (total / count).float()

@@ -1,0 +1,79 @@
+"""Fast Poisson batches drawn on an accelerator, where a batch of thousands is needed every moment.
+
+The same draw as on a CPU, gaps between heads, from the device's own generator. A generator's seed
+is derived from the secret key for one block of steps, so amplification rests on 63 secret bits of a
+generator that is not cryptographic: this is the ``fast`` construction, for experiments (privacy
+page, section 4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gapgnn.rng import NoiseKey
+
+# Draws per block of steps and replica. Depends on nothing else: a replica's batches are its own.
+BLOCK_DRAWS = 1 << 20
+
+
+def device_block(
+    keys: Sequence[NoiseKey],
+    *,
+    rate: float,
+    num_examples: int,
+    steps: int,
+    block: int,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    """Return the batches of some steps, padded, and their sizes.
+
+    Args:
+        keys: one secret per replica.
+        rate: probability of each example to join a step.
+        num_examples: n.
+        steps: how many steps.
+        block: the number of this block, which names its draws.
+        device: where to draw.
+
+    Returns:
+        Positions ``(steps, R, width)``, 0 where a batch is shorter, and sizes ``(steps, R)``.
+
+    >>> positions, sizes = device_block([NoiseKey.insecure(0)], rate=0.1, num_examples=50, steps=3,
+    ...                                 block=0, device=torch.device("cpu"))
+    >>> positions.shape == (3, 1, int(sizes.max()))
+    True
+    """
+    drawn = []
+    for key in keys:
+        generator = torch.Generator(device=device).manual_seed(key.seed("device", block))
+        heads = _heads(generator, rate, steps * num_examples)
+        drawn.append((heads // num_examples, heads % num_examples))
+    sizes = torch.stack([torch.bincount(rows, minlength=steps) for rows, _ in drawn], dim=1)
+    width = max(1, int(sizes.max()))
+    positions = torch.zeros(steps, len(keys), width, dtype=torch.int64, device=device)
+    for replica, (rows, examples) in enumerate(drawn):
+        starts = sizes[:, replica].cumsum(0) - sizes[:, replica]
+        within = torch.arange(len(rows), device=device) - starts[rows]
+        positions[rows, replica, within] = examples
+    return positions, sizes
+
+
+def _heads(generator: torch.Generator, rate: float, trials: int) -> Tensor:
+    """Toss ``trials`` coins in a row and return the places of the heads."""
+    expected = trials * rate
+    count = int(expected + 6 * math.sqrt(expected) + 16)
+    heads, last = [], -1
+    while last < trials:
+        uniform = torch.rand(
+            count, generator=generator, dtype=torch.float64, device=generator.device
+        )
+        # P(gap > g) = (1 - rate)**g, by inversion; one minus a uniform is never zero.
+        gaps = (uniform.neg_().add_(1).log_() / math.log1p(-rate)).floor_().long().add_(1)
+        heads.append(gaps.cumsum_(0).add_(last))
+        last, count = int(heads[-1][-1]), 1024
+    places = torch.cat(heads)
+    return places[places < trials]

@@ -1,0 +1,128 @@
+"""A hop on a cluster is the hop in memory, and the key stays out of files."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from gapgnn.cluster import RayCluster
+from gapgnn.errors import DataError, UnavailableError
+from gapgnn.graph.store import open_store
+from gapgnn.graph.store_build import store_graph
+from gapgnn.graph.store_degree import cut_secret
+from gapgnn.graph.synthetic import generate
+from gapgnn.graph.transforms import random_split
+from gapgnn.methods.gap import GAP
+from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
+from gapgnn.rng import NoiseKey
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return random_split(
+        generate(num_nodes=5_000, mean_degree=20, num_features=8, num_classes=3), seed=0
+    )
+
+
+@pytest.fixture(scope="module")
+def store(graph, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stores") / "store"
+    store_graph(graph, folder, parts=7)
+    return folder
+
+
+def hops(graph, key: NoiseKey, *, level: str = "edge", count: int = 2) -> list[torch.Tensor]:
+    node = level == "node"
+    mechanism = PrivateAggregation(
+        graph,
+        level=level,
+        relation="add-remove" if node else "undirected",
+        noise_multiplier=1.0,
+        max_degree=10 if node else None,
+        keys=[key],
+    )
+    rows = row_normalise(torch.randn(graph.num_nodes, 4, generator=torch.manual_seed(0)))
+    return mechanism.run(rows, count)
+
+
+def assert_unwritten(session: Path, *secrets: bytes) -> None:
+    """Look for secrets, raw or written in digits, in all files of a Ray session."""
+    found = [path for path in session.rglob("*") if path.is_file()]
+    assert found
+    for path in found:
+        content = path.read_bytes()
+        for secret in secrets:
+            for written in (secret, secret.hex().encode(), base64.b64encode(secret)[:-2]):
+                assert written not in content, path
+
+
+def test_two_nodes_give_the_hops_in_memory_and_never_write_the_key(graph, store, two_nodes):
+    address, session = two_nodes
+    key = NoiseKey.fresh()
+    with RayCluster(address) as cluster:
+        stored = open_store(store).with_executor(cluster)
+        for level in ("edge", "node"):
+            there = hops(stored, key, level=level)
+            here = hops(graph, key, level=level)
+            assert all(torch.equal(a, b) for a, b in zip(here, there, strict=True))
+    assert_unwritten(session, key.secret, cut_secret(key.derive("degree")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["edge", "node"])
+def test_a_model_trained_on_two_nodes_is_the_one_trained_here(graph, store, two_nodes, level):
+    options = {"level": level, "epochs": 2, "insecure_noise_seed": 3, "max_degree": 10}
+    with RayCluster(two_nodes[0]) as cluster:
+        stored = random_split(open_store(store).with_executor(cluster), seed=0)
+        there = GAP(**options).fit(stored)
+    here = GAP(**options).fit(graph)
+    assert here.repeat_scores_ == there.repeat_scores_
+    near, far = (model.releases_.training().hops for model in (here, there))
+    assert all(torch.equal(a, b) for a, b in zip(near, far, strict=True))
+    keys = [key.derive("aggregation").secret for key in GAP(**options)._noise_keys()]
+    assert_unwritten(two_nodes[1], *keys)
+
+
+def test_an_address_that_does_not_answer_is_one_line():
+    pytest.importorskip("ray")
+    with pytest.raises(UnavailableError, match="does not answer") as caught:
+        RayCluster("127.0.0.1:1").__enter__()
+    assert "\n" not in str(caught.value)
+
+
+def test_without_ray_there_is_one_line_that_says_what_to_install(monkeypatch):
+    import builtins
+
+    real = builtins.__import__
+
+    def without_ray(name, *rest, **more):
+        if name == "ray" or name.startswith("ray."):
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without_ray)
+    with pytest.raises(UnavailableError, match=r"gapgnn\[ray\]"):
+        RayCluster("local").__enter__()
+
+
+@pytest.mark.slow
+def test_a_damaged_part_is_named_by_the_worker_that_reads_it(store, two_nodes, tmp_path):
+    copy = Path(shutil.copytree(store, tmp_path / "store"))
+    with RayCluster(two_nodes[0]) as cluster:
+        stored = open_store(copy, verify=False).with_executor(cluster)
+        path = copy / "arcs-00003.parquet"
+        raw = bytearray(path.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        path.write_bytes(raw)
+        with pytest.raises(DataError, match=r"arcs-00003\.parquet") as caught:
+            hops(stored, NoiseKey.fresh(), count=1)
+        assert "\n" not in str(caught.value)
+        path.unlink()
+        with pytest.raises(DataError, match=r"arcs-00003\.parquet.* none of 2 has"):
+            hops(stored, NoiseKey.fresh(), count=1)
