@@ -34,6 +34,8 @@ def tables(tmp_path) -> list[str]:
         ["dpsgd", "--epsilon", "4", "--steps", "2", "--sampling-rate", "0.5"],
         ["sampler", "--epsilon", "4"],
         ["edges", "--epsilon", "2"],
+        ["subgraphs", "--epsilon", "4", "--steps", "2", "--sampling-rate", "0.5"],
+        ["messages", "--epsilon", "4", "--level", "node", "--max-degree", "3"],
     ],
 )
 def test_an_audit_prints_one_json_object(capsys, words):
@@ -69,6 +71,9 @@ def test_a_broken_guarantee_is_exit_1_and_a_plain_sentence(capsys, monkeypatch):
         (["audit", "agregation"], "invalid choice"),
         (["audit", "aggregation", "--trials", "1"], "`trials` must be at least"),
         (["audit", "edges", "--delta", "1"], "unknown option '--delta'"),
+        (["audit", "messages", "--messages", "features"], "invalid choice"),
+        (["audit", "subgraphs", "--max-degree", "0"], "`max_degree` must be at least 1"),
+        (["attack", "membership", "--epoch", "5"], "invalid choice"),
         (["attack", "membershp"], "invalid choice"),
         (["attack", "membership", "--runs", "0"], "`runs` must be at least 1"),
         (["attack", "linkteller", "mlp", "--hops", "2"], "unknown option '--hops'"),
@@ -100,8 +105,24 @@ def test_an_attack_prints_one_json_object(capsys, tables, attack):
     if attack in ("membership", "lira"):
         low, high = answer["ci95"]["auc"]
         assert low <= answer["auc"] <= high
+        assert answer["epoch"] == "last"
+        assert 0 <= answer["ci95"]["member_accuracy"][0] <= 1
     else:
         assert answer["gain_auc"] == pytest.approx(answer["auc"] - answer["control"]["auc"])
+
+
+@pytest.mark.parametrize("attack", ["link-stealing", "linkteller"])
+def test_held_out_edges_can_be_asked_for(capsys, tables, attack):
+    words = [*ATTACKS[attack], *tables, "--level", "none", "--epochs", "3", "--json"]
+    words[1] = "100"
+    assert main(["attack", attack, *words, "--others", "held-out"]) == 0
+    assert json.loads(capsys.readouterr().out)["others"] == "held-out"
+
+
+def test_the_accuracy_of_attacked_models_is_told(capsys, tables):
+    words = [*ATTACKS["membership"], *tables, "--level", "none", "--epochs", "3"]
+    assert main(["attack", "membership", *words, "--epoch", "best"]) == 0
+    assert "(best epoch)" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,14 @@ def _add_membership(group: Group) -> None:
         default="tstf",
         help="train on the members' graph and ask about the full one (default), or on one graph",
     )
+    _add_epoch(group)
+    group.add_argument(
+        "--shadows",
+        type=int,
+        default=2,
+        metavar="N",
+        help="shadow models to learn from, on --on target (default 2)",
+    )
     group.add_argument(
         "--shadow-per-class",
         type=int,
@@ -107,7 +115,18 @@ def _add_membership(group: Group) -> None:
     )
 
 
+def _add_epoch(group: Group) -> None:
+    group.add_argument(
+        "--epoch",
+        choices=["last", "best"],
+        default="last",
+        help="where choosing is free: attack the last epoch (default), or the best on validation "
+        "nodes, as train keeps",
+    )
+
+
 def _add_lira(group: Group) -> None:
+    _add_epoch(group)
     group.add_argument(
         "--models", type=int, default=16, metavar="R", help="models trained together (default 16)"
     )
@@ -119,9 +138,10 @@ def _add_stealing(group: Group) -> None:
     )
     group.add_argument(
         "--others",
-        choices=["degree", "uniform"],
+        choices=["degree", "uniform", "held-out"],
         default="degree",
-        help="unconnected pairs: from the ends of edges (default), or uniform",
+        help="unconnected pairs: from the ends of edges (default), uniform, or edges that were "
+        "removed before training",
     )
 
 
@@ -136,6 +156,12 @@ def _add_linkteller(group: Group) -> None:
         default="auto",
         help="at private levels: answer from cached hops (auto, the default), or as if every "
         "question were paid for anew",
+    )
+    group.add_argument(
+        "--others",
+        choices=["all", "held-out"],
+        default="all",
+        help="tell edges from all other pairs (default), or from edges removed before training",
     )
 
 
@@ -184,13 +210,15 @@ def _attack(
     if args.attack == "membership":
         from gapgnn.attacks.membership import membership_attack
 
-        names = ("runs", "on", "setting", "shadow_per_class", "target_per_class")
+        names = ("runs", "on", "setting", "epoch", "shadows", "shadow_per_class")
+        shared["target_per_class"] = args.target_per_class
         options = {name: getattr(args, name) for name in names}
         return membership_attack(estimator, graph, **options, **shared).to_dict()
     if args.attack == "lira":
         from gapgnn.attacks.lira import lira_attack
 
-        return lira_attack(estimator, graph, models=args.models, **shared).to_dict()
+        shared |= {"models": args.models, "epoch": args.epoch}
+        return lira_attack(estimator, graph, **shared).to_dict()
     from gapgnn.attacks import links
 
     if args.attack == "link-stealing":
@@ -198,6 +226,7 @@ def _attack(
         return links.link_stealing_attack(estimator, graph, **shared).to_dict()
     if args.attack == "linkteller":
         shared |= {"nodes": args.watch, "step": args.step, "fresh": args.fresh}
+        shared["others"] = args.others
         return links.linkteller_attack(estimator, graph, **shared).to_dict()
     return links.reconstruction_attack(estimator, graph, nodes=args.watch, **shared).to_dict()
 
@@ -244,6 +273,11 @@ def _print(result: dict[str, Any]) -> None:
         table.add_row(text, value, reference)
     out = console(to_stderr=False)
     out.print(table)
+    if "member_accuracy" in result:
+        gap = (
+            f"{result['member_accuracy']:.1%} on members, {result['other_accuracy']:.1%} on others"
+        )
+        out.print(f"Accuracy of the attacked models ({result['epoch']} epoch): {gap}.")
     if "gain_auc" in result:
         out.print(f"Gained because of the edges: {100 * result['gain_auc']:.1f} points of AUC.")
     out.print("Note: computed from private data without noise, for the curator only.")

@@ -15,6 +15,8 @@ MECHANISMS = {
     "dpsgd": "DP-SGD, with canary examples of the clipped norm",
     "sampler": "the rule that cuts out-lists, on the hub graph",
     "edges": "randomised edges (ARR, EdgeRand, LapGraph), bit by bit",
+    "subgraphs": "the training of SAGE at node level, where a record is part of many examples",
+    "messages": "all hops a GAP releases when nodes send labels, read from the fitted model",
 }
 
 EXAMPLES = """\
@@ -24,6 +26,8 @@ examples:
   gapgnn audit dpsgd --epsilon 1 --steps 50 --sampling-rate 0.1 --trials 20000
   gapgnn audit sampler --epsilon 4
   gapgnn audit edges --perturbation arr --epsilon 2 --json
+  gapgnn audit subgraphs --epsilon 4
+  gapgnn audit messages --level node --epsilon 4
 
 Runs the shipped mechanism on canaries, never on your data. Exit code 0: no violation was found,
 which is evidence and not a proof. Exit code 1: the guarantee is broken, with the stated confidence.
@@ -39,6 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         child.add_argument("--epsilon", type=float, default=1.0, help="claimed (default 1)")
         if name != "edges":
             child.add_argument("--delta", type=float, default=1e-5, help="claimed (default 1e-5)")
+        if name not in ("edges", "messages"):
             child.add_argument(
                 "--noise-multiplier",
                 type=float,
@@ -99,6 +104,25 @@ def _add_edges(parser: argparse.ArgumentParser) -> None:
     _add_trials(parser, 100_000)
 
 
+def _add_subgraphs(parser: argparse.ArgumentParser) -> None:
+    _add_node_relation(parser, ["add-remove"])
+    parser.add_argument("--steps", type=int, default=20, help="steps of a training (default 20)")
+    parser.add_argument(
+        "--sampling-rate", type=float, default=0.2, help="of the Poisson batches (default 0.2)"
+    )
+    parser.add_argument("--max-degree", type=int, default=4, help="the bound D (default 4)")
+    parser.add_argument("--clip", type=float, default=1.0, help="clipping norm (default 1)")
+    _add_trials(parser, 20_000)
+
+
+def _add_messages(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--level", choices=["edge", "node"], default="edge")
+    parser.add_argument("--relation", default="auto", help="as for aggregation (default auto)")
+    parser.add_argument("--messages", choices=["labels", "both"], default="labels")
+    parser.add_argument("--max-degree", type=int, default=10, help="D at node level (default 10)")
+    _add_trials(parser, 20_000)
+
+
 def _add_node_relation(parser: argparse.ArgumentParser, choices: list[str]) -> None:
     parser.add_argument("--relation", choices=choices, default="add-remove")
 
@@ -114,6 +138,8 @@ _ADD = {
     "dpsgd": _add_dpsgd,
     "sampler": _add_sampler,
     "edges": _add_edges,
+    "subgraphs": _add_subgraphs,
+    "messages": _add_messages,
 }
 
 
@@ -126,6 +152,8 @@ def execute(args: argparse.Namespace) -> int:
         "dpsgd": audit.audit_dpsgd,
         "sampler": audit.audit_sampler,
         "edges": audit.audit_edges,
+        "subgraphs": audit.audit_subgraphs,
+        "messages": _audit_messages,
     }
     options = {k: v for k, v in vars(args).items() if k not in ("mechanism", "json")}
     report = _with_progress(audits[args.mechanism], options)
@@ -137,6 +165,19 @@ def execute(args: argparse.Namespace) -> int:
         complain(report.sentence)
         return 1
     return 0
+
+
+def _audit_messages(
+    *, trials: int, confidence: float, seed: int, construction: str, progress: Any, **options: Any
+) -> AuditReport:
+    """Audit a GAP that is fitted with the given options."""
+    from gapgnn.attacks.audit import audit_messages
+    from gapgnn.methods.gap import GAP
+
+    estimator = GAP(noise=construction, **options)  # type: ignore[arg-type]
+    return audit_messages(
+        estimator, trials=trials, confidence=confidence, seed=seed, progress=progress
+    )
 
 
 def _with_progress(audit: Any, options: dict[str, Any]) -> AuditReport:

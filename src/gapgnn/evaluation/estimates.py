@@ -1,0 +1,57 @@
+"""How long a grid will take: from records of the same kind, or from a few measured ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import mean
+
+from gapgnn.evaluation.plans import Configuration
+from gapgnn.evaluation.records import Record
+from gapgnn.evaluation.tasks import Task
+
+# Seconds per repeat, 10 repeats together on one core that others used too, and the graph's arcs
+# (`gapgnn experiment accuracy --datasets facebook100/Cornell5`, x86_64, 2026-11-15).
+MEASURED_ARCS = 1_303_452
+SECONDS = {
+    "GAP-inf": 2.9,
+    "GAP-inf labels": 13.0,
+    "SAGE-inf": 6.6,
+    "GAP-EDP": 3.5,
+    "GAP-EDP labels": 12.6,
+    "SAGE-EDP": 4.9,
+    "MLP": 0.6,
+    "GAP-NDP": 0.4,
+    "GAP-NDP labels": 0.2,
+    "SAGE-NDP": 27.1,
+    "MLP-DP": 0.4,
+}
+# An attack trains a shadow and a target model in every run, one after the other.
+ATTACK_FACTOR = 4.0
+
+
+def estimate(task: Task, records: Iterable[Record]) -> float:
+    """Return the seconds one task may take; a guess, not a promise.
+
+    Records of the same row on the same data set are best (whatever their epsilon), then of the same
+    method and level there; without one, the table of this module is scaled by the number of arcs
+    and repeats.
+    """
+    wanted = task.configuration
+    known = [
+        record
+        for record in records
+        if record.metric == wanted.metric
+        and (record.fingerprint, record.method, record.level)
+        == (task.fingerprint, wanted.method, wanted.level)
+    ]
+    same = [record for record in known if dict(record.parameters) == dict(wanted.parameters)]
+    if same or known:
+        return task.repeats * mean(record.seconds / len(record.runs) for record in same or known)
+    return _guess(wanted, arcs=task.arcs, repeats=task.repeats)
+
+
+def _guess(configuration: Configuration, *, arcs: int, repeats: int) -> float:
+    seconds = SECONDS[configuration.method]
+    if configuration.attack is not None:
+        seconds *= ATTACK_FACTOR
+    return 1.0 + repeats * seconds * arcs / MEASURED_ARCS

@@ -1,0 +1,340 @@
+"""The report in a real browser, from a file and with the network off.
+
+Chromium is driven over a pipe with its DevTools protocol, so nothing but the browser is needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.image import imread
+
+from gapgnn.errors import InputError
+from gapgnn.evaluation.browser import SWITCHES, find_browser, screenshot
+from gapgnn.evaluation.records import Record
+from gapgnn.evaluation.report import render
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome is installed"),
+]
+
+# The browser reads commands from descriptor 3 and answers on 4, whatever numbers they have here.
+LAUNCH = (
+    "import fcntl, os, sys; reader, writer = map(int, sys.argv[1:3]);"
+    "high = [fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (reader, writer)];"
+    "os.dup2(high[0], 3); os.dup2(high[1], 4); os.execv(sys.argv[3], sys.argv[3:])"
+)
+PATIENCE = 60.0
+
+
+class Browser:
+    """One headless browser; commands wait for their answer, events are kept."""
+
+    def __init__(self, folder: Path) -> None:
+        path = find_browser()
+        assert path is not None
+        reader, self._out = os.pipe()
+        self._in, writer = os.pipe()
+        words = [*SWITCHES, f"--user-data-dir={folder}", "--remote-debugging-pipe"]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", LAUNCH, str(reader), str(writer), path, *words],
+            pass_fds=(reader, writer),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(reader)
+        os.close(writer)
+        self._rest = b""
+        self._number = 0
+        self.events: list[dict[str, Any]] = []
+
+    def ask(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        if session:
+            message["sessionId"] = session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            found = self._read()
+            if found.get("id") == self._number:
+                assert "error" not in found, found["error"]
+                result: dict[str, Any] = found["result"]
+                return result
+            self.events.append(found)
+
+    def _read(self) -> dict[str, Any]:
+        end = time.monotonic() + PATIENCE
+        while b"\0" not in self._rest:
+            ready, _, _ = select.select([self._in], [], [], max(0.0, end - time.monotonic()))
+            assert ready, "the browser does not answer"
+            self._rest += os.read(self._in, 1 << 20)
+        message, self._rest = self._rest.split(b"\0", 1)
+        found: dict[str, Any] = json.loads(message)
+        return found
+
+    def close(self) -> None:
+        try:
+            self.ask("Browser.close")
+            self._process.wait(20)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            os.close(self._in)
+            os.close(self._out)
+
+
+class Tab:
+    """One page of the browser."""
+
+    def __init__(self, browser: Browser, page: Path, *, width: int = 1280) -> None:
+        self._browser = browser
+        target = browser.ask("Target.createTarget", url="about:blank")["targetId"]
+        self._session = browser.ask("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.ask(f"{domain}.enable")
+        self.ask(
+            "Network.emulateNetworkConditions",
+            offline=True,
+            latency=0,
+            downloadThroughput=0,
+            uploadThroughput=0,
+        )
+        self.resize(width)
+        self.ask("Page.navigate", url=page.resolve().as_uri())
+        self.wait_for("document.readyState === 'complete' && location.protocol === 'file:'")
+
+    def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+        return self._browser.ask(method, self._session, **parameters)
+
+    def resize(self, width: int, height: int = 900) -> None:
+        self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 500,
+        )
+
+    def value(self, expression: str) -> Any:
+        answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def wait_for(self, expression: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not self.value(expression):
+            assert time.monotonic() < end, expression
+            time.sleep(0.02)
+
+    def press(self, key: str) -> None:
+        codes = {
+            "Tab": 9,
+            "Enter": 13,
+            "Escape": 27,
+            "ArrowLeft": 37,
+            "ArrowUp": 38,
+            "ArrowRight": 39,
+            "ArrowDown": 40,
+        }
+        text = {"text": "\r"} if key == "Enter" else {}
+        shared = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
+        self.ask("Input.dispatchKeyEvent", type="keyDown", **shared, **text)
+        self.ask("Input.dispatchKeyEvent", type="keyUp", **shared)
+
+    def said(self, method: str) -> list[dict[str, Any]]:
+        self.value("1")
+        return [
+            event["params"]
+            for event in self._browser.events
+            if event.get("sessionId") == self._session and event.get("method") == method
+        ]
+
+    @property
+    def errors(self) -> list[Any]:
+        logged = [e["entry"] for e in self.said("Log.entryAdded")]
+        console = [e for e in self.said("Runtime.consoleAPICalled") if e["type"] != "log"]
+        return [*logged, *console, *self.said("Runtime.exceptionThrown")]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    one = Browser(tmp_path_factory.mktemp("profile"))
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def page(made_up: list[Record], tmp_path: Path) -> Path:
+    path = tmp_path / "report.html"
+    path.write_text(render(made_up))
+    return path
+
+
+def test_the_page_opens_offline_without_errors_and_asks_for_nothing(
+    browser: Browser, page: Path
+) -> None:
+    tab = Tab(browser, page)
+    assert tab.value("document.querySelectorAll('.chart').length") >= 10
+    assert tab.errors == []
+    asked = {event["request"]["url"] for event in tab.said("Network.requestWillBeSent")}
+    assert asked == {page.resolve().as_uri()}
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_sticks_out_sideways(browser: Browser, page: Path, width: int) -> None:
+    tab = Tab(browser, page, width=width)
+    tab.value("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    assert tab.value("document.documentElement.scrollWidth") <= width
+    wide = "[...document.querySelectorAll('.chart svg, .tiles, .legend, pre, .card')]"
+    assert (
+        tab.value(f"{wide}.filter(one => one.getBoundingClientRect().right > {width}).length") == 0
+    )
+    assert tab.errors == []
+
+
+GROUND = "getComputedStyle(document.body).backgroundColor"
+
+
+def test_the_theme_can_be_changed_with_the_keyboard_alone(browser: Browser, page: Path) -> None:
+    tab = Tab(browser, page)
+    before = tab.value(GROUND)
+    for _ in range(2):
+        tab.press("Tab")
+    assert tab.value("document.activeElement.id") == "theme"
+    assert tab.value("document.activeElement.textContent") == "Dark theme"
+    tab.press("Enter")
+    assert tab.value(GROUND) != before
+    assert tab.value("document.activeElement.textContent") == "Light theme"
+    tab.press("Enter")
+    assert tab.value(GROUND) == before
+
+
+def test_the_system_s_dark_theme_is_followed_and_can_be_overruled(
+    browser: Browser, page: Path
+) -> None:
+    tab = Tab(browser, page)
+    light = tab.value(GROUND)
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    tab.ask("Emulation.setEmulatedMedia", features=dark)
+    assert tab.value(GROUND) != light
+    tab.wait_for("document.getElementById('theme').textContent === 'Light theme'")
+    tab.value("document.getElementById('theme').click()")
+    assert tab.value(GROUND) == light
+
+
+def test_the_arrow_keys_walk_through_the_values_and_show_them(browser: Browser, page: Path) -> None:
+    tab = Tab(browser, page)
+    tip = "document.querySelector('.chart .tip')"
+    assert tab.value(f"{tip}.hidden")
+    tab.value("document.querySelector('.chart .point').focus()")
+    assert not tab.value(f"{tip}.hidden")
+    assert tab.value(f"{tip}.textContent").startswith("GAP-EDPε = 0.1: ")
+    tab.press("ArrowRight")
+    assert tab.value(f"{tip}.textContent").startswith("GAP-EDPε = 0.2: ")
+    tab.press("ArrowUp")
+    assert tab.value(f"{tip}.textContent").startswith("GAP-EDP labelsε = 0.2: ")
+    assert tab.value("document.activeElement.getAttribute('tabindex')") == "0"
+    stops = "document.querySelectorAll('.chart')[0].querySelectorAll('.point[tabindex=\"0\"]')"
+    assert tab.value(f"{stops}.length") == 1
+    tab.press("Escape")
+    assert tab.value(f"{tip}.hidden")
+    assert tab.errors == []
+
+
+def test_pointing_at_a_value_shows_it(browser: Browser, page: Path) -> None:
+    tab = Tab(browser, page)
+    tab.value("document.documentElement.style.scrollBehavior = 'auto'")
+    tab.value("document.querySelector('.chart .point').scrollIntoView({block: 'center'})")
+    box = tab.value(
+        "(({x, y, width, height}) => [x + width / 2, y + height / 2])"
+        "(document.querySelector('.chart .point .marker').getBoundingClientRect())"
+    )
+    tab.ask("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
+    tip = "document.querySelector('.chart .tip')"
+    assert tab.value(f"{tip}.textContent").startswith("GAP-EDPε = 0.1: ")
+    assert tab.value(f"{tip}.getBoundingClientRect().left") >= 0
+    tab.ask("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+    assert tab.value(f"{tip}.hidden")
+
+
+def test_it_prints_light_with_everything_unfolded(browser: Browser, page: Path) -> None:
+    tab = Tab(browser, page)
+    tab.value("document.documentElement.dataset.theme = 'dark'")
+    tab.value(
+        "addEventListener('beforeprint', () => {"
+        "window.folded = document.querySelectorAll('details:not([open])').length })"
+    )
+    pdf = base64.b64decode(tab.ask("Page.printToPDF", preferCSSPageSize=True)["data"])
+    assert pdf.startswith(b"%PDF-")
+    assert pdf.count(b"/Type /Page\n") >= 3
+    assert tab.value("window.folded") == 0
+    assert tab.value("document.querySelectorAll('details:not([open])').length") > 0
+    tab.ask("Emulation.setEmulatedMedia", media="print")
+    assert tab.value(GROUND) == "rgb(255, 255, 255)"
+    assert tab.value("getComputedStyle(document.querySelector('nav')).display") == "none"
+    assert tab.errors == []
+
+
+def test_a_name_with_a_script_in_it_does_not_run(
+    browser: Browser, make_record: Any, tmp_path: Path
+) -> None:
+    hostile = "<script>window.hit = 1</script><img src=x onerror='window.hit = 1'>"
+    rows = [
+        make_record(experiment=experiment, dataset=hostile, command=hostile, epsilon=epsilon)
+        for experiment in ("accuracy", "tradeoff")
+        for epsilon in (1.0, 2.0)
+    ]
+    path = tmp_path / "report.html"
+    path.write_text(render(rows))
+    tab = Tab(browser, path)
+    assert tab.value("window.hit") is None
+    assert tab.value(f"document.body.textContent.includes({json.dumps(hostile)})")
+    tab.value("document.querySelector('.chart .point').focus()")
+    assert tab.value("window.hit") is None
+    assert tab.errors == []
+
+
+def test_the_policy_stops_what_slips_through_the_escaping(
+    browser: Browser, page: Path, tmp_path: Path
+) -> None:
+    slipped = tmp_path / "slipped.html"
+    injected = "<script>window.hit = 1</script><img src='http://127.0.0.1:9/x.png'><main "
+    slipped.write_text(page.read_text().replace("<main ", injected, 1))
+    tab = Tab(browser, slipped)
+    assert tab.value("window.hit") is None
+    messages = " ".join(entry["text"] for entry in tab.errors)
+    assert "Content Security Policy" in messages
+    loaded = [event["response"]["url"] for event in tab.said("Network.responseReceived")]
+    assert not any(url.startswith("http") for url in loaded)
+
+
+@pytest.mark.parametrize("section", ["", "tradeoff"])
+def test_the_screenshot_has_the_asked_size_and_is_not_blank(
+    page: Path, tmp_path: Path, section: str
+) -> None:
+    target = tmp_path / "shot.png"
+    screenshot(page, target, section=section, width=800, height=600)
+    picture = imread(target)
+    assert picture.shape[:2] == (600, 800)
+    lower = picture[300:, :, :3].reshape(-1, 3)
+    assert len({tuple(row) for row in lower.tolist()}) > 20
+
+
+def test_a_section_that_the_page_does_not_have_is_named(make_record: Any, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(render([make_record()]))
+    with pytest.raises(InputError, match="'tradeoff'"):
+        screenshot(path, tmp_path / "shot.png", section="tradeoff")

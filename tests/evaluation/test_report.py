@@ -1,0 +1,439 @@
+"""The report: complete, honest, safe to open, and usable without a mouse or without eyes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gapgnn.cli.main import run
+from gapgnn.cli.report import SECTIONS
+from gapgnn.errors import DataError
+from gapgnn.evaluation import report as report_module
+from gapgnn.evaluation.findings import load_findings
+from gapgnn.evaluation.records import FILE, Record
+from gapgnn.evaluation.report import render, write_report
+from gapgnn.evaluation.report_content import event_words
+from gapgnn.evaluation.report_promises import right_guesses
+
+TEMPLATES = Path(report_module.__file__).parent / "templates"
+AUDIT = {
+    "mechanism": "aggregation",
+    "relation": "undirected",
+    "epsilon_claimed": 0.999,
+    "epsilon_lower_bound": 0.93,
+    "confidence": 0.95,
+    "trials": 20_000,
+    "delta": 1e-6,
+    "noise_multiplier": 5.9,
+}
+VOID = {"meta", "link", "br", "img", "input", "hr", "path", "circle"}
+
+
+class Page(HTMLParser):
+    """Reads a page strictly: every tag that is opened is closed, in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not set(self.open) & {"style", "script"}:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the drawing of files, which the figures' own tests cover and which takes long."""
+    monkeypatch.setattr(report_module, "save_figures", lambda plots, folder: [])
+
+
+def gapgnn(*words: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr("sys.argv", ["gapgnn", *words])
+    with pytest.raises(SystemExit) as stop:
+        run()
+    return int(stop.value.code or 0)
+
+
+def test_the_command_writes_page_figures_and_tables(
+    make_record: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [make_record(experiment="tradeoff", epsilon=epsilon) for epsilon in (1.0, 2.0)]
+    (tmp_path / FILE).write_text("".join(row.to_json() + "\n" for row in rows))
+    assert gapgnn("report", str(tmp_path), "--json", monkeypatch=monkeypatch) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert Path(said["page"]).read_text().startswith("<!doctype html>")
+    found = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*"))
+    assert found == sorted(
+        [FILE, "report.html"]
+        + [f"figures/tradeoff-edge.{suffix}" for suffix in ("pdf", "svg", "png")]
+        + [f"tables/tradeoff-edge.{suffix}" for suffix in ("md", "tex", "csv")]
+    )
+
+
+def test_every_promised_section_is_there(made_up: list[Record]) -> None:
+    page = Page(render(made_up))
+    ids = {attributes.get("id") for _, attributes in page.tags}
+    assert ids >= {
+        "protected",
+        "tradeoff",
+        "accuracy",
+        "tested",
+        "ablations",
+        "releases",
+        "commands",
+    }
+    assert "whether or not any one friendship (undirected edge) is in the data" in page.text
+    assert "hops: 2 x Gaussian, noise multiplier 1.475" in page.text
+    for record in made_up:
+        assert record.command in page.text
+
+
+def test_links_within_the_page_lead_somewhere(made_up: list[Record]) -> None:
+    page = Page(render(made_up))
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert set(SECTIONS) <= set(ids)
+    for attributes in page.all("a"):
+        assert (attributes["href"] or "").removeprefix("#") in ids
+    for _, attributes in page.tags:
+        for name in ("aria-labelledby", "aria-describedby"):
+            if name in attributes:
+                assert attributes[name] in ids
+
+
+def test_the_page_names_nothing_outside_itself(made_up: list[Record]) -> None:
+    page = Page(render(made_up))
+    for tag, attributes in page.tags:
+        assert tag not in ("link", "iframe", "object", "embed", "img", "base"), tag
+        assert not {"src", "srcset", "action", "style"} & set(attributes), tag
+        assert not any(name.startswith("on") for name in attributes), tag
+    style = (TEMPLATES / "report.css").read_text()
+    script = (TEMPLATES / "report.js").read_text()
+    assert "url(" not in style
+    assert "@import" not in style
+    assert not re.search(r"fetch|XMLHttpRequest|import\(|https?:", script)
+
+
+def test_the_policy_allows_this_style_and_script_and_no_other(made_up: list[Record]) -> None:
+    text = render(made_up)
+    (policy,) = [
+        m["content"] or "" for m in Page(text).all("meta") if "content" in m and "http-equiv" in m
+    ]
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+    for tag in ("style", "script"):
+        content = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.S)
+        assert content is not None
+        digest = base64.b64encode(hashlib.sha256(content[1].encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+
+
+HOSTILE = "<script>hit=1</script>\"'><img src=x onerror=hit=1>{{ 7*7 }}"
+
+
+def test_whatever_a_result_says_is_text_and_never_markup(make_record: Any) -> None:
+    rows = [
+        make_record(
+            experiment=experiment,
+            dataset=HOSTILE,
+            method=HOSTILE,
+            command=HOSTILE,
+            machine=HOSTILE,
+            version=HOSTILE,
+            created=HOSTILE,
+            events=(HOSTILE, {"event": HOSTILE, "noise_multiplier": 5.9, HOSTILE: HOSTILE}),
+            epsilon=epsilon,
+        )
+        for experiment in ("accuracy", "tradeoff")
+        for epsilon in (1.0, 2.0)
+    ]
+    page = Page(render(rows, folder=HOSTILE))
+    assert len(page.all("script")) == 1
+    assert page.all("img") == []
+    assert HOSTILE in page.text
+    assert "49" not in page.text
+
+
+def test_nothing_computed_from_the_data_s_bytes_is_shown(made_up: list[Record]) -> None:
+    text = render(made_up)
+    for record in made_up:
+        assert record.fingerprint not in text
+        assert record.key not in text
+
+
+def test_tables_have_captions_and_scopes(made_up: list[Record]) -> None:
+    page = Page(render(made_up))
+    assert len(page.all("table")) == len(page.all("caption")) >= 10
+    assert {attributes.get("scope") for attributes in page.all("th")} == {
+        "col",
+        "row",
+        "rowgroup",
+    }
+
+
+def test_drawings_have_a_text_and_one_stop_for_the_tab_key(made_up: list[Record]) -> None:
+    page = Page(render(made_up))
+    drawings = [svg for svg in page.all("svg") if svg.get("role") == "group"]
+    assert len(drawings) >= 10
+    assert all(svg.get("aria-labelledby") and svg.get("aria-describedby") for svg in drawings)
+    assert all(
+        svg.get("role") == "group" or svg.get("aria-hidden") == "true" for svg in page.all("svg")
+    )
+    points = [g for g in page.all("g") if g.get("class") == "point"]
+    assert all(point.get("aria-label") and point.get("role") == "img" for point in points)
+    assert sum(point.get("tabindex") == "0" for point in points) == len(drawings)
+
+
+def test_the_page_has_one_title_and_its_landmarks(made_up: list[Record]) -> None:
+    page = Page(render(made_up))
+    for tag in ("h1", "main", "nav", "header", "footer", "title"):
+        assert len(page.all(tag)) == 1, tag
+    assert page.all("html")[0]["lang"] == "en"
+    assert page.all("a")[0] == {"class": "skip", "href": "#main"}
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_words_and_lines_stand_out_from_the_ground(theme: int) -> None:
+    style = (TEMPLATES / "report.css").read_text()
+    found = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", style)
+    colours = {name: pair[theme] for name, *pair in found}
+    for name in ("text", "muted", "accent", "s0", "s1", "s2", "s3", "s4"):
+        for ground in ("ground", "panel"):
+            assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground)
+    assert contrast(colours["text"], colours["caution"]) >= 4.5
+
+
+def test_fast_noise_is_called_an_experiment_and_safe_noise_is_not(make_record: Any) -> None:
+    fast = Page(render([make_record(extra={"noise": "fast"})])).text
+    safe = Page(render([make_record(extra={"noise": "safe"})])).text
+    assert "trained with fast noise" in fast
+    assert "trained with fast noise" not in safe
+    assert "This page is not a private release" in safe
+
+
+def test_results_without_any_budget_promise_nothing(make_record: Any) -> None:
+    unprotected = make_record(
+        method="GAP-inf", level="none", relation="none", epsilon=None, delta=None, events=()
+    )
+    text = Page(render([unprotected])).text
+    assert "no result in this folder was computed under a privacy budget" in text
+    assert "must not be released" in text
+
+
+def test_an_audit_stands_beside_the_rows_of_its_noise(make_record: Any, tmp_path: Path) -> None:
+    (tmp_path / "findings.jsonl").write_text(json.dumps(AUDIT) + "\n")
+    audits, _ = load_findings(tmp_path)
+    text = Page(render([make_record()], audits=audits)).text
+    assert "aggregation: 0.999, at least 0.930" in text
+    assert "1 audits, 1 without a violation" in text
+    other = [make_record(relation="directed"), make_record(method="SAGE-EDP")]
+    assert "aggregation: 0.999" not in Page(render(other, audits=audits)).text
+
+
+def test_a_broken_promise_is_called_broken(make_record: Any, tmp_path: Path) -> None:
+    (tmp_path / "findings.jsonl").write_text(
+        json.dumps({**AUDIT, "epsilon_lower_bound": 1.4}) + "\n"
+    )
+    audits, _ = load_findings(tmp_path)
+    text = Page(render([make_record()], audits=audits)).text
+    assert "at least 1.400: BROKEN" in text
+    assert "1 audits, 0 without a violation" in text
+
+
+def test_a_damaged_findings_file_is_named_by_line(tmp_path: Path) -> None:
+    bad = {**AUDIT, "epsilon_lower_bound": "high"}
+    (tmp_path / "findings.jsonl").write_text(f"{json.dumps(AUDIT)}\n{json.dumps(bad)}\n")
+    with pytest.raises(DataError, match=r"findings.jsonl`, line 2, .*epsilon_lower_bound"):
+        load_findings(tmp_path)
+
+
+def test_the_audit_option_audits_each_noise_once(
+    make_record: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    no_figures: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("gapgnn.cli.report.AUDIT_TRIALS", 400)
+    rows = [make_record(), make_record(dataset="other"), make_record(method="SAGE-EDP")]
+    (tmp_path / FILE).write_text("".join(row.to_json() + "\n" for row in rows))
+    for _ in range(2):
+        assert gapgnn("report", str(tmp_path), "--audit", monkeypatch=monkeypatch) == 0
+    (audit,), _ = load_findings(tmp_path)
+    assert (audit.mechanism, audit.noise_multiplier, audit.trials) == ("aggregation", 5.9, 400)
+    assert audit.command.startswith("gapgnn audit aggregation")
+    assert audit.command in Page((tmp_path / "report.html").read_text()).text
+
+
+@given(st.floats(0.0, 30.0), st.floats(0.0, 0.1))
+def test_right_guesses_are_rounded_up_and_never_below_a_coin(epsilon: float, delta: float) -> None:
+    exact = (math.exp(epsilon) + delta) / (1 + math.exp(epsilon))
+    said = right_guesses(epsilon, delta)
+    if said == "nearly always":
+        assert exact > 0.9999
+    else:
+        assert 100 * exact <= float(said.removesuffix(" %")) + 1e-9
+        assert float(said.removesuffix(" %")) >= 50
+
+
+def test_randomised_response_cannot_beat_the_bound_on_guesses() -> None:
+    # The mechanism that meets (epsilon, 0) with equality: the truth with odds e^epsilon.
+    right = math.exp(2.0) / (1 + math.exp(2.0))
+    assert right_guesses(2.0, 0.0) == f"{math.ceil(1000 * right) / 10:.1f} %"
+
+
+def test_events_of_every_kind_are_put_in_words() -> None:
+    from gapgnn.privacy import events
+
+    kinds = [
+        events.Gaussian(2.0, count=2),
+        events.PoissonGaussian(1.0, sampling_rate=0.1, steps=10),
+        events.MixtureOfGaussians(4.0, (0, 1), (0.5, 0.5), steps=5),
+        events.Laplace(2.0),
+        events.RandomisedResponse(0.1, 0.2),
+    ]
+    for event in kinds:
+        words = event_words(event.to_dict())
+        assert not words.startswith("event ")
+        assert "None" not in words
+
+
+Spoil = dict[str, Any]
+BAD: dict[str, tuple[str, Spoil]] = {
+    "no such folder": ("must hold results.jsonl", {"folder": "missing"}),
+    "no results": ("must hold at least one result", {"text": ""}),
+    "a newer store": ("use a newer gapgnn", {"text": '{"format": 99}\n'}),
+    "not JSON": ("line 1", {"text": "hello\n"}),
+    "a file for a folder": ("must be", {"folder": FILE}),
+    "a wrong picture": ("must end in .png", {"more": ["--screenshot", "a.gif"]}),
+    "damaged findings": ("findings.jsonl`, line 1", {"findings": "{}\n"}),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_writes_nothing(
+    name: str,
+    results: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    complaint, spoil = BAD[name]
+    if "text" in spoil:
+        (results / FILE).write_text(spoil["text"])
+    if "findings" in spoil:
+        (results / "findings.jsonl").write_text(spoil["findings"])
+    before = sorted(results.rglob("*"))
+    folder = results / spoil.get("folder", "")
+    words = ["report", str(folder), *spoil.get("more", [])]
+    assert gapgnn(*words, monkeypatch=monkeypatch) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert complaint in said.err
+    assert sorted(results.rglob("*")) == before
+
+
+def test_without_a_browser_a_screenshot_is_one_line_and_the_page_is_still_written(
+    results: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    no_figures: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("gapgnn.evaluation.browser.find_browser", lambda: None)
+    words = ["report", str(results), "--screenshot", str(results / "shot.png")]
+    assert gapgnn(*words, monkeypatch=monkeypatch) == 2
+    said = capsys.readouterr().err
+    assert "needs Chromium or Chrome" in said
+    assert said.count("\n") == 1
+    assert (results / "report.html").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_unwritable_folder_is_one_line(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results.chmod(0o500)
+    try:
+        assert gapgnn("report", str(results), monkeypatch=monkeypatch) == 2
+    finally:
+        results.chmod(0o700)
+    assert "must be writable" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_one_line_and_keeps_the_old_page(
+    results: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    no_figures: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (results / "report.html").write_text("old")
+    (results / "tables").write_text("a file where a folder should be")
+    assert gapgnn("report", str(results), monkeypatch=monkeypatch) == 2
+    said = capsys.readouterr().err
+    assert "must be writable" in said
+    assert said.count("\n") == 1
+    assert (results / "report.html").read_text() == "old"
+
+
+def test_a_kill_while_writing_leaves_the_old_page(
+    results: Path, monkeypatch: pytest.MonkeyPatch, no_figures: None
+) -> None:
+    write_report(results)
+    old = (results / "report.html").read_text()
+
+    def stop(*words: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gapgnn.evaluation.writing.os.fsync", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_report(results)
+    assert (results / "report.html").read_text() == old
+    assert sorted(results.rglob(".*.part")) == []

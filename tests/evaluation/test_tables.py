@@ -1,0 +1,174 @@
+"""Tables say which method is best and how sure that is, and no name can break their format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gapgnn.evaluation.records import Record
+from gapgnn.evaluation.table_formats import to_csv, to_latex, to_markdown
+from gapgnn.evaluation.tables import Cell, Row, Table, tables
+
+CLEAR = tuple(0.80 + 0.001 * k for k in range(10))
+
+
+def named(records: list[Record], name: str) -> Table:
+    return next(table for table in tables(records) if table.name == name)
+
+
+def cell(table: Table, method: str, column: str) -> Cell | None:
+    row = next(row for row in table.rows if row.keys[0] == method)
+    return row.cells[table.columns.index(column)]
+
+
+def one_cell(name: str) -> Table:
+    return Table(
+        "t", "Title", "Text.", ("method",), (name,), (Row(name, (name,), (Cell(0.5),)),), ()
+    )
+
+
+def test_every_experiment_has_its_table(made_up: list[Record]) -> None:
+    names = [table.name for table in tables(made_up)]
+    assert names == [
+        "accuracy",
+        "tradeoff-edge",
+        "tradeoff-node",
+        "encoder-edge",
+        "encoder-node",
+        "hops",
+        "degree",
+        "membership",
+    ]
+
+
+def test_the_accuracy_table_has_a_row_per_method_and_a_column_per_data_set(
+    made_up: list[Record],
+) -> None:
+    table = named(made_up, "accuracy")
+    assert len(table.rows) == 10
+    assert table.columns[:2] == ("social", "facebook100/UIllinois20")
+    best = cell(table, "GAP-EDP labels", "social")
+    assert best is not None
+    assert re.fullmatch(r"\d\d\.\d \(\d\d\.\d to \d\d\.\d\)", best.text)
+
+
+def test_published_numbers_stand_beside_the_paper_s_data_set_only(made_up: list[Record]) -> None:
+    table = named(made_up, "accuracy")
+    assert "facebook100/UIllinois20, published" in table.columns
+    assert "social, published" not in table.columns
+    found = cell(table, "GAP-EDP", "facebook100/UIllinois20, published")
+    assert found is not None
+    assert found.text == "76.3"
+    assert cell(table, "GAP-EDP labels", "facebook100/UIllinois20, published") is None
+
+
+def rivals(make_record: Any, other: tuple[float, ...], **changes: Any) -> Table:
+    first = make_record(method="GAP-EDP labels", runs=CLEAR)
+    second = make_record(method="GAP-EDP", runs=other, **changes)
+    return named([first, second], "accuracy")
+
+
+def test_the_best_of_a_block_is_starred_when_every_pair_agrees(make_record: Any) -> None:
+    table = rivals(make_record, tuple(run - 0.02 for run in CLEAR))
+    best = cell(table, "GAP-EDP labels", "social")
+    assert best is not None
+    assert best.is_best
+    assert best.is_significant
+    other = cell(table, "GAP-EDP", "social")
+    assert other is not None
+    assert not other.is_best
+
+
+def test_a_lead_that_pairs_do_not_support_gets_no_star(make_record: Any) -> None:
+    mixed = tuple(run + (0.02 if k % 2 else -0.0201) for k, run in enumerate(CLEAR))
+    best = cell(rivals(make_record, mixed), "GAP-EDP labels", "social")
+    assert best is not None
+    assert best.is_best
+    assert not best.is_significant
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"runs": (0.1,) * 9}])
+def test_repeats_that_do_not_pair_are_never_called_significant(
+    make_record: Any, change: dict[str, Any]
+) -> None:
+    runs = change.get("runs", tuple(run - 0.02 for run in CLEAR))
+    rest = {name: value for name, value in change.items() if name != "runs"}
+    best = cell(rivals(make_record, runs, **rest), "GAP-EDP labels", "social")
+    assert best is not None
+    assert not best.is_significant
+
+
+def test_methods_of_other_levels_relations_and_budgets_do_not_compete(make_record: Any) -> None:
+    apart = [
+        {"level": "node", "relation": "add-remove"},
+        {"relation": "directed"},
+        {"epsilon": 8.0},
+    ]
+    for change in apart:
+        table = rivals(make_record, (0.1,) * 10, **change)
+        assert not any(one.is_best for row in table.rows for one in row.cells if one)
+
+
+def test_who_reads_no_edge_competes_at_every_budget(make_record: Any) -> None:
+    rows = [
+        make_record(method="MLP", epsilon=0.0, events=(), runs=(0.9,) * 10),
+        make_record(method="GAP-EDP", epsilon=0.1, runs=(0.5,) * 10),
+    ]
+    best = cell(named(rows, "accuracy"), "MLP", "social")
+    assert best is not None
+    assert best.is_significant
+
+
+def test_selection_on_validation_is_said_to_be_outside_epsilon(make_record: Any) -> None:
+    table = named([make_record(select="validation")], "accuracy")
+    assert "not covered by epsilon" in " ".join(table.notes)
+    assert table.rows[0].keys[0] == "GAP-EDP, selected"
+
+
+def test_the_attack_on_the_shadow_model_is_not_mixed_with_the_target_s(make_record: Any) -> None:
+    rows = [
+        make_record(experiment="membership", metric="auc", extra={"attack": {"on": on}})
+        for on in ("target", "shadow")
+    ]
+    labels = [row.keys[0] for row in named(rows, "membership").rows]
+    assert labels == ["GAP-EDP", "GAP-EDP, shadow model"]
+
+
+@given(st.text(min_size=1))
+def test_any_name_stays_one_markdown_cell(name: str) -> None:
+    lines = to_markdown(one_cell(name)).splitlines()
+    assert len(lines) == 5
+    for line in lines[2:]:
+        assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) == 4
+
+
+@given(st.text(min_size=1))
+def test_any_name_stays_one_latex_cell(name: str) -> None:
+    row = next(line for line in to_latex(one_cell(name)).splitlines() if line.endswith(r"50.0 \\"))
+    bare = re.sub(r"\\text(backslash|ascii\w+|less|greater)\{\}|\\[&%$#_{}]", "", row[:-2])
+    bare = bare.replace(r"$\varepsilon$", "").replace(r"$\infty$", "")
+    assert bare.count("&") == 2
+    assert not set(bare) & set("\\%$#_{}~^")
+
+
+@given(st.text(st.characters(exclude_characters="\0"), min_size=1))
+def test_any_name_survives_csv_and_is_no_formula(name: str) -> None:
+    rows = list(csv.reader(io.StringIO(to_csv(one_cell(name)), newline="")))
+    plain = " ".join(name.split()).replace("∞", "inf").replace("ε", "epsilon")
+    assert len(rows) == 2
+    assert rows[1][0] in (plain, f"'{plain}")
+    assert not rows[1][0].startswith(("=", "+", "-", "@"))
+
+
+def test_csv_keeps_fractions_and_repeats(made_up: list[Record]) -> None:
+    table = named(made_up, "accuracy")
+    rows = list(csv.DictReader(io.StringIO(to_csv(table))))
+    best = next(r for r in rows if r["method"] == "GAP-EDP labels" and r["column"] == "social")
+    assert 0.8 < float(best["ci95_low"]) <= float(best["mean"]) <= float(best["ci95_high"]) < 0.95
+    assert (best["repeats"], best["best"], best["epsilon"]) == ("10", "1", "4")
