@@ -11,8 +11,10 @@ from gapgnn.attacks.audit import (
     audit_aggregation,
     audit_dpsgd,
     audit_edges,
+    audit_messages,
     audit_model,
     audit_sampler,
+    audit_subgraphs,
 )
 from gapgnn.errors import InputError
 from gapgnn.graph.synthetic import social_graph
@@ -49,6 +51,42 @@ def test_one_hop_holds_with_either_noise(construction):
 def test_dpsgd_holds_and_the_bound_is_near_the_claim(relation):
     options = {"epsilon": 4.0, "steps": 5, "sampling_rate": 0.3, "trials": 10_000}
     assert_sharp(audit_dpsgd(relation=relation, **options), 0.7)
+
+
+@pytest.mark.parametrize("construction", ["safe", pytest.param("fast", marks=pytest.mark.slow)])
+def test_training_on_subgraphs_holds_and_the_bound_is_near_the_claim(construction):
+    options = {"epsilon": 4.0, "steps": 2, "sampling_rate": 0.5, "trials": 2_000}
+    report = audit_subgraphs(construction=construction, **options)
+    assert_sharp(report, 0.7)
+    assert report.details["max_degree"] == 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"relation": "undirected"},
+        {"relation": "directed"},
+        {"level": "node", "relation": "add-remove", "max_degree": 5},
+        {"level": "node", "relation": "replace", "max_degree": 5},
+    ],
+)
+def test_label_messages_hold_and_the_bound_is_near_the_claim(options):
+    report = audit_messages(GAP(epsilon=4.0, delta=1e-5, **options), trials=4_000)
+    assert_sharp(report, 0.75)
+    assert report.details["relation"] == options["relation"]
+    if options.get("level") == "node":
+        # Training is charged too; the hops alone are held to their own price.
+        assert report.epsilon_claimed < 4.0
+
+
+def test_hops_that_carry_labels_and_features_hold():
+    assert_sharp(audit_messages(GAP(epsilon=4.0, messages="both"), trials=4_000), 0.4)
+
+
+@pytest.mark.parametrize("options", [{"messages": "features"}, {"level": "none"}])
+def test_only_label_messages_are_audited_as_such(options):
+    with pytest.raises(InputError, match="`messages` must be labels or both"):
+        audit_messages(GAP(**options))
 
 
 def test_the_sampler_holds():
@@ -103,7 +141,8 @@ def ledger(tmp_path):
 @pytest.mark.parametrize(
     ("model", "mechanisms"),
     [
-        (GAP(epsilon=4.0, epochs=2), ["aggregation", "prediction"]),
+        (GAP(epsilon=4.0, epochs=2), ["aggregation", "messages", "prediction"]),
+        (GAP(epsilon=4.0, epochs=2, messages="features"), ["aggregation", "prediction"]),
         (SAGE(epsilon=4.0, epochs=2), ["edges", "prediction"]),
         (MLP(level="edge", epochs=2), []),
         (MLP(level="node", epsilon=8.0, epochs=1), ["dpsgd"]),
@@ -119,6 +158,17 @@ def test_a_model_is_audited_for_what_it_used(graph, ledger, model, mechanisms):
     for audit in found:
         card = card.with_audit(audit)
     assert PrivacyCard.from_json(card.to_json()).audits == tuple(found)
+
+
+def test_a_sage_at_node_level_is_audited_in_its_training_too(graph, ledger):
+    options = {"level": "node", "epsilon": 8.0, "max_degree": 4, "batch_size": 60, "epochs": 2}
+    model = SAGE(ledger=ledger, **options).fit(graph)
+    found = {audit["mechanism"]: audit for audit in audit_model(model, trials=1_000)}
+    assert set(found) == {"subgraphs", "aggregation", "sampler"}
+    assert all(audit["holds"] for audit in found.values())
+    training = found["subgraphs"]
+    assert training["noise_multiplier"] == pytest.approx(model.noise_multiplier_)
+    assert training["sampling_rate"] == pytest.approx(60 / graph.train_mask.sum(), abs=0.01)
 
 
 def test_parts_of_a_node_level_model_are_held_to_their_own_price(graph, ledger):
@@ -142,6 +192,20 @@ def test_hops_at_full_size(level, relation, epsilon):
 @pytest.mark.parametrize("relation", ["add-remove", "replace"])
 def test_dpsgd_at_full_size(relation, epsilon):
     assert_sharp(audit_dpsgd(relation=relation, epsilon=epsilon), 0.8 if epsilon >= 1 else 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_subgraphs_at_full_size(epsilon):
+    assert_sharp(audit_subgraphs(epsilon=epsilon), 0.7 if epsilon >= 1 else 0.4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize(("level", "relation"), RELATIONS)
+def test_messages_at_full_size(level, relation, epsilon):
+    model = GAP(level=level, relation=relation, epsilon=epsilon, delta=1e-5, max_degree=10)
+    assert_sharp(audit_messages(model, trials=100_000), 0.8 if epsilon >= 1 else 0.6)
 
 
 @pytest.mark.slow

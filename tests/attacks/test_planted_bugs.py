@@ -15,11 +15,15 @@ from gapgnn.attacks.audit import (
     audit_aggregation,
     audit_dpsgd,
     audit_edges,
+    audit_messages,
     audit_prediction,
     audit_sampler,
+    audit_subgraphs,
 )
+from gapgnn.methods import sage
 from gapgnn.methods.releases import Releases
 from gapgnn.privacy import aggregation, dpsgd, edges
+from gapgnn.privacy.events import Gaussian
 from gapgnn.privacy.noise import NoiseSource
 
 TRIALS = 20_000
@@ -116,6 +120,40 @@ def test_noise_forgotten_on_empty_batches(monkeypatch):
 
     monkeypatch.setattr(dpsgd.PrivateStep, "_noised", forgetful)
     assert_broken(audit_dpsgd(**{**DPSGD, "trials": 20_000}))
+
+
+SUBGRAPHS = {"epsilon": 4.0, "steps": 2, "sampling_rate": 0.5, "trials": 1_000}
+
+
+def test_noise_for_one_example_where_a_record_is_part_of_many(monkeypatch):
+    monkeypatch.setattr(sage, "neighbourhood_sensitivity", lambda max_degree: 1.0)
+    assert_broken(audit_subgraphs(**SUBGRAPHS))
+
+
+def test_noise_for_replaced_examples_forgotten(monkeypatch):
+    """D + 1 clips: as if each of the D other examples could only come or go, not turn round."""
+    monkeypatch.setattr(sage, "neighbourhood_sensitivity", lambda max_degree: max_degree + 1.0)
+    assert_broken(audit_subgraphs(**SUBGRAPHS))
+
+
+def test_examples_clipped_by_the_norm_of_one_of_their_parts(monkeypatch):
+    original = dpsgd.squared_norms
+    monkeypatch.setattr(dpsgd, "squared_norms", lambda *args: original(*args) / 2**2)
+    assert_broken(audit_subgraphs(**SUBGRAPHS))
+
+
+@pytest.mark.parametrize("options", [{}, {"level": "node", "max_degree": 5}])
+def test_halved_noise_under_label_messages(monkeypatch, options):
+    original = NoiseSource.gaussian_rows
+    monkeypatch.setattr(
+        NoiseSource, "gaussian_rows", lambda *args, **options: original(*args, **options) / 2
+    )
+    assert_broken(audit_messages(GAP(epsilon=2.0, delta=1e-5, **options), trials=4_000))
+
+
+def test_a_hop_of_label_messages_that_nobody_paid_for(monkeypatch):
+    monkeypatch.setattr(GAP, "_template", lambda self, graph: (Gaussian(1.0, count=1),))
+    assert_broken(audit_messages(GAP(epsilon=2.0, hops=3), trials=4_000))
 
 
 QUICK_GAP = {"epsilon": 4.0, "epochs": 20, "messages": "features", "hops": 1, "encoder_layers": 0}

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sklearn.base import clone
+
 from gapgnn.attacks.aggregation_audit import audit_aggregation, audit_sampler
 from gapgnn.attacks.dpsgd_audit import audit_dpsgd
 from gapgnn.attacks.edges_audit import audit_edges
+from gapgnn.attacks.messages_audit import audit_messages
 from gapgnn.attacks.prediction_audit import audit_prediction
 from gapgnn.attacks.report import AuditReport
+from gapgnn.attacks.subgraph_audit import audit_subgraphs
 from gapgnn.errors import InputError
-from gapgnn.privacy.events import Gaussian, PoissonGaussian, RandomisedResponse, event_from_dict
+from gapgnn.privacy.events import (
+    Gaussian,
+    MixtureOfGaussians,
+    PoissonGaussian,
+    RandomisedResponse,
+    event_from_dict,
+)
+from gapgnn.privacy.neighbourhoods import neighbourhood_sensitivity
 
 if TYPE_CHECKING:
     from gapgnn.methods.base import NodeClassifier
@@ -20,13 +31,18 @@ __all__ = [
     "audit_aggregation",
     "audit_dpsgd",
     "audit_edges",
+    "audit_messages",
     "audit_model",
     "audit_prediction",
     "audit_sampler",
+    "audit_subgraphs",
 ]
 
 # A prefix of a long training is a mechanism of the same kind with a claim of its own.
 _MOST_STEPS = 100
+_MOST_SUBGRAPH_STEPS = 20
+# Canary records of this many entries at most: the rule is the same for longer lists.
+_LARGEST_RECORD = 10
 
 
 def audit_model(
@@ -48,7 +64,7 @@ def audit_model(
     >>> from gapgnn.graph.synthetic import social_graph
     >>> model = GAP(epsilon=4.0, epochs=2).fit(social_graph(num_nodes=300, mean_degree=10))
     >>> [found["mechanism"] for found in audit_model(model, trials=500)]
-    ['aggregation', 'prediction']
+    ['aggregation', 'messages', 'prediction']
     """
     card = getattr(estimator, "card_", None)
     if card is None:
@@ -80,6 +96,19 @@ def audit_model(
                     **shared,
                 )
             )
+        elif isinstance(event, MixtureOfGaussians):
+            degree = estimator.get_params()["max_degree"]
+            reports.append(
+                audit_subgraphs(
+                    delta=card.delta,
+                    steps=min(event.steps, _MOST_SUBGRAPH_STEPS),
+                    sampling_rate=_rate_of(event, degree),
+                    noise_multiplier=event.noise_multiplier / neighbourhood_sensitivity(degree),
+                    clip=estimator.clip,
+                    construction=estimator.noise,
+                    **{**shared, "trials": max(200, trials // 5)},
+                )
+            )
         elif isinstance(event, RandomisedResponse):
             reports.append(
                 audit_edges(
@@ -90,7 +119,18 @@ def audit_model(
                     **shared,
                 )
             )
+    if card.events and estimator.get_params().get("messages", "features") != "features":
+        same = clone(estimator).set_params(delta=card.delta, relation=card.relation)
+        if card.level == "node":
+            same.set_params(max_degree=min(estimator.get_params()["max_degree"], _LARGEST_RECORD))
+        reports.append(audit_messages(same, **shared))
     if card.level == "edge" and card.events:
         few = {**shared, "trials": max(200, trials // 10)}
         reports.append(audit_prediction(estimator, **few))
     return [report.to_dict() for report in reports]
+
+
+def _rate_of(event: MixtureOfGaussians, max_degree: int) -> float:
+    """Return the sampling rate behind the chance that a batch has none of a record's examples."""
+    shares = dict(zip(event.sensitivities, event.probabilities, strict=True))
+    return float(1 - shares.get(0.0, 0.0) ** (1 / (max_degree + 1)))

@@ -4,6 +4,11 @@ Each attack is measured beside a control, the features-only attacker. At edge le
 labels are public, so that attacker knows them all and may train a model of its own on them. What
 friends have in common with each other, a class for instance, is known to it anyway. Only what an
 attack finds beyond the control is found *because of the edges* that the model read.
+
+That still counts what many edges say together: how many friends somebody has, or which class they
+are of. The control does not know it, and edge-level privacy does not hide it. Held-out pairs leave
+only the single edge: half of some edges are removed before the model is trained, and the attacker
+is to tell them from those that were kept.
 """
 
 from __future__ import annotations
@@ -16,7 +21,17 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gapgnn.attacks.network import AttackNetwork
-from gapgnn.attacks.pairs import Pairs, Rows, all_pairs, distances, pair_features, sample_pairs
+from gapgnn.attacks.pairs import (
+    OTHERS,
+    Pairs,
+    Rows,
+    all_pairs,
+    distances,
+    held_out_pairs,
+    hold_out,
+    pair_features,
+    sample_pairs,
+)
 from gapgnn.attacks.scores import Ranking, rank
 from gapgnn.attacks.target import ask, fitted
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
@@ -79,17 +94,22 @@ def link_stealing_attack(
         estimator: the method, level and parameters under attack; it is not changed.
         graph: the private graph, transductive.
         pairs: connected pairs that are drawn, and as many unconnected ones.
-        others: how unconnected pairs are drawn: ``degree``, from the ends of edges, or ``uniform``.
-            How many friends somebody has shows in how sure a model is. That is a sum over many
-            edges, which edge-level privacy does not hide, and uniform pairs reward it.
+        others: how unconnected pairs are drawn: ``degree``, from the ends of edges; ``uniform``; or
+            ``held-out``, edges that are removed before training. How many friends somebody has
+            shows in how sure a model is. That is a sum over many edges, which edge-level privacy
+            does not hide, and uniform pairs reward it.
         seed: of all choices; never of noise.
         callback: watches the steps.
     """
     check_integer("pairs", pairs, at_least=20)
+    check_choice("others", others, OTHERS)
     watcher = callback or Silent()
     watcher.start("attack", 4)
     rng = experiment_rng(seed, "link stealing")
-    drawn = sample_pairs(graph, pairs, rng, others=others)
+    if others == "held-out":
+        graph, drawn = held_out_pairs(graph, pairs, rng)
+    else:
+        drawn = sample_pairs(graph, pairs, rng, others=others)
     with fitted(estimator, graph, repeats=1, seed=seed) as model:
         posteriors = model.predict_proba(graph).astype(np.float64)
     watcher.advance("attack")
@@ -128,6 +148,7 @@ def linkteller_attack(
     nodes: int = 200,
     step: float = 0.01,
     fresh: str = "auto",
+    others: str = "all",
     seed: int = 0,
     callback: Callback | None = None,
 ) -> LinkResult:
@@ -147,14 +168,24 @@ def linkteller_attack(
         nodes: how many nodes are watched; all pairs of them are scored, with one question each.
         step: by which share a node's features are increased.
         fresh: ``auto`` or ``always``.
+        others: tell connected pairs from ``all`` others, or from ``held-out`` ones: half of the
+            edges among the watched nodes, removed before training. The watched nodes are then the
+            ends of some edges, so that there are some on a sparse graph too.
         seed: of all choices; never of noise.
         callback: watches the questions.
     """
     check_integer("nodes", nodes, at_least=3)
     check_number("step", step, above=0)
     check_choice("fresh", fresh, ("auto", "always"))
-    watched = _watched(graph, nodes, experiment_rng(seed, "linkteller"))
+    check_choice("others", others, ("all", "held-out"))
+    rng = experiment_rng(seed, "linkteller")
+    is_held_out = others == "held-out"
+    watched = _friends(graph, nodes, rng) if is_held_out else _watched(graph, nodes, rng)
     chosen = all_pairs(graph, watched)
+    judged = np.ones(len(chosen.linked), dtype=np.bool_)
+    if is_held_out:
+        judged = chosen.linked
+        graph, chosen = hold_out(graph, chosen, rng)
     watcher = callback or Silent()
     watcher.start("questions", len(watched))
     influence = np.zeros((len(watched), len(watched)))
@@ -182,11 +213,13 @@ def linkteller_attack(
         "nodes": len(watched),
         "pairs": len(chosen.linked),
         "links": int(chosen.linked.sum()),
+        "others": others,
         "questions": "fresh" if is_fresh else "cached",
         "epsilon_spent": spent,
         **_setting(estimator, graph),
     }
-    return LinkResult("linkteller", rank(both[left, right], chosen.linked), control, details)
+    scores = both[left, right][judged]
+    return LinkResult("linkteller", rank(scores, chosen.linked), control, details)
 
 
 def reconstruction_attack(
@@ -237,6 +270,13 @@ def _watched(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np.i
     if count > graph.num_nodes:
         raise InputError(f"`nodes` must be at most {graph.num_nodes}. Got {count}.")
     return np.sort(rng.permutation(graph.num_nodes)[:count])
+
+
+def _friends(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return the ends of edges drawn at random, ``count`` nodes at most."""
+    drawn = sample_pairs(graph, count // 2, rng)
+    ends = [part[drawn.linked] for part in (drawn.first, drawn.second)]
+    return np.unique(np.concatenate(ends))
 
 
 def _nudged(graph: Graph, node: int, step: float) -> Graph:

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from gapgnn.attacks.membership import MembershipResult
+from gapgnn.attacks.membership import EPOCHS, MembershipResult
 from gapgnn.attacks.scores import rank
-from gapgnn.errors import check_integer
+from gapgnn.errors import check_choice, check_integer
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.transforms import random_split
 from gapgnn.training.callbacks import Callback
@@ -37,6 +37,7 @@ def lira_attack(
     graph: Graph,
     *,
     models: int = 16,
+    epoch: str = "last",
     seed: int = 0,
     callback: Callback | None = None,
 ) -> MembershipResult:
@@ -50,11 +51,14 @@ def lira_attack(
         estimator: the method, level and parameters under attack; it is not changed.
         graph: the population.
         models: R, trained together as repeats; each is the target once.
+        epoch: which epoch a model keeps where choosing is free: the ``last``, or the ``best`` on
+            validation nodes.
         seed: of the halves and initial weights; never of noise.
         callback: watches the training.
     """
     check_integer("models", models, at_least=4)
-    halved = random_split(graph, seed=seed, train=0.5, val=0.05)
+    check_choice("epoch", epoch, EPOCHS)
+    halved = random_split(graph, seed=seed, train=0.5, val=0.05 if epoch == "best" else 0.0)
     with tempfile.TemporaryDirectory() as folder:
         model: NodeClassifier = clone(estimator)
         ledger = Path(folder) / "ledger.sqlite"
@@ -68,15 +72,21 @@ def lira_attack(
     for ratio, train, test in zip(ratios, splits.train, splits.test, strict=True):
         watched = (train | test) & np.isfinite(ratio)
         rankings.append(rank(ratio[watched], train[watched]))
+    right = scores.argmax(dim=-1).numpy() == halved.labels
+    accuracies = tuple(
+        (float(hit[train].mean()), float(hit[test].mean()))
+        for hit, train, test in zip(right, splits.train, splits.test, strict=True)
+    )
     details = {
         "models": models,
         "setting": "transductive",
+        "epoch": "last" if estimator.level == "node" else epoch,
         "method": estimator.method,
         "level": estimator.level,
         "epsilon": estimator.epsilon if estimator.level != "none" else None,
         "dataset": graph.name,
     }
-    return MembershipResult("lira", "target", tuple(rankings), details)
+    return MembershipResult("lira", "target", tuple(rankings), accuracies, details)
 
 
 def _confidences(scores: torch.Tensor, labels: NDArray[np.int64]) -> Confidences:

@@ -6,7 +6,10 @@ then measured on the target model, which was trained separately. (Measured on th
 itself, ``on="shadow"``, it is the published protocol, and flatters the attacker.)
 
 Training follows TSTF: the model is trained on the graph of its members, and asked about the full
-graph, edges to non-members included.
+graph, edges to non-members included. As in the protocol there are members and others and nobody who
+chooses an epoch, so models are trained to their last epoch, as private ones always are.
+``epoch="best"`` attacks models that stop where validation nodes like it best, which keeps a model
+from remembering much.
 """
 
 from __future__ import annotations
@@ -30,9 +33,11 @@ if TYPE_CHECKING:
     from gapgnn.methods.base import NodeClassifier
 
 Mask = NDArray[np.bool_]
-# Of the nodes that are not members, these take part in training only to choose an epoch and to
-# score: an estimator wants both.
-_ASIDE = 0.04
+EPOCHS = ("last", "best")
+# Share of a shadow graph that is neither member nor asked about: an estimator wants nodes to score
+# on, and some to choose an epoch by.
+_ASIDE = 0.02
+_TINY = 1e-12
 
 
 @dataclass(frozen=True)
@@ -43,17 +48,24 @@ class MembershipResult:
         attack: ``membership`` or ``lira``.
         on: the model the attack was measured on.
         rankings: one per run.
+        accuracies: of the attacked model on its members and on others, one pair per run. What a
+            model knows of its members only is what gives them away.
         details: the setting.
     """
 
     attack: str
     on: str
     rankings: tuple[Ranking, ...]
+    accuracies: tuple[tuple[float, float], ...]
     details: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON: means over the runs, and the runs."""
         means = mean_ranking(list(self.rankings))
+        for place, name in enumerate(("member_accuracy", "other_accuracy")):
+            for run, accuracies in zip(means["runs"], self.accuracies, strict=True):
+                run[name] = accuracies[place]
+            means[name] = float(np.mean([run[name] for run in means["runs"]]))
         return {"attack": self.attack, **means, "on": self.on, **self.details}
 
 
@@ -64,6 +76,8 @@ def membership_attack(
     runs: int = 10,
     on: str = "target",
     setting: str = "tstf",
+    epoch: str = "last",
+    shadows: int = 2,
     shadow_per_class: int = 1_000,
     target_per_class: int | None = None,
     seed: int = 0,
@@ -76,10 +90,14 @@ def membership_attack(
         graph: the population. Its training nodes are the target's members, its test nodes are not.
         runs: independent repetitions: other shadow graph, models and attack network.
         on: ``target`` measures on the target model, on nodes that are not in the shadow graph;
-            ``shadow`` on the shadow model itself, on the half of its nodes that the attack network
+            ``shadow`` on one shadow model itself, on the half of its nodes that the attack network
             was not trained on (the published protocol).
         setting: ``tstf`` trains on the graph of the members and asks about the full graph;
             ``transductive`` trains and asks on the same graph, labels alone being withheld.
+        epoch: which epoch a model keeps where choosing is free (everywhere but at node level): the
+            ``last``, or the ``best`` on validation nodes, as ``fit`` does when it has some.
+        shadows: shadow models to learn from. Every second one is trained on the nodes that the one
+            before was not, so each node is seen on both sides.
         shadow_per_class: nodes of each class in the shadow graph; half of them are members.
         target_per_class: train the target on a graph of this many nodes per class too, disjoint
             from the shadow graph and half of them members, instead of on the whole graph: the less
@@ -90,29 +108,39 @@ def membership_attack(
     check_integer("runs", runs, at_least=1)
     check_choice("on", on, ("target", "shadow"))
     check_choice("setting", setting, ("tstf", "transductive"))
+    check_choice("epoch", epoch, EPOCHS)
+    check_integer("shadows", shadows, at_least=1)
     check_integer("shadow_per_class", shadow_per_class, at_least=4)
     watcher = callback or Silent()
     watcher.start("runs", runs)
-    rankings = []
+    rankings, accuracies = [], []
     for run in range(runs):
         rng = experiment_rng(seed, "membership", run)
-        seeds = {"seed": experiment_seed(seed, "membership model", run) % 2**31, "repeats": 1}
+        own_seed = experiment_seed(seed, "membership model", run) % 2**31
+        asked = _Asked(estimator, setting, epoch, own_seed)
         chosen = _per_class(graph.labels, shadow_per_class, np.ones(graph.num_nodes, bool), rng)
-        shadow = _halved(induced(graph, chosen), rng)
-        rows, members = _answers(estimator, shadow, setting, seeds)
-        network = AttackNetwork(seed=seeds["seed"])
+        shadow = induced(graph, chosen)
         if on == "shadow":
-            known = rng.random(len(rows)) < 0.5
-            network.fit(rows[known], members[known])
-            rankings.append(rank(network.score(rows[~known]), members[~known]))
+            found = asked.about(_halved(shadow, rng))
+            known = rng.random(len(found.members)) < 0.5
+            network = AttackNetwork(seed=own_seed).fit(found.rows[known], found.members[known])
+            scores, members = network.score(found.rows[~known]), found.members[~known]
         else:
-            network.fit(rows, members)
+            answers = [asked.about(part) for part in _halves(shadow, shadows, rng)]
+            rows = np.concatenate([answer.rows for answer in answers])
+            network = AttackNetwork(seed=own_seed).fit(
+                rows, np.concatenate([answer.members for answer in answers])
+            )
             target, fresh = _target(graph, chosen, target_per_class, rng)
-            rows, members = _answers(estimator, target, setting, seeds, only=fresh)
-            rankings.append(rank(network.score(rows), members))
+            found = asked.about(target, only=fresh)
+            scores, members = network.score(found.rows), found.members
+        rankings.append(rank(scores, members))
+        accuracies.append(found.accuracies)
         watcher.advance("runs", accuracy=rankings[-1].auc)
     details = {
         "setting": setting,
+        "epoch": "last" if estimator.level == "node" else epoch,
+        "shadows": 1 if on == "shadow" else shadows,
         "shadow_per_class": shadow_per_class,
         "target_per_class": target_per_class,
         "method": estimator.method,
@@ -120,7 +148,7 @@ def membership_attack(
         "epsilon": estimator.epsilon if estimator.level != "none" else None,
         "dataset": graph.name,
     }
-    return MembershipResult("membership", on, tuple(rankings), details)
+    return MembershipResult("membership", on, tuple(rankings), tuple(accuracies), details)
 
 
 def _per_class(
@@ -141,8 +169,17 @@ def _per_class(
 
 def _halved(graph: Graph, rng: np.random.Generator) -> Graph:
     """Make a random half of the nodes members (training nodes), the same share of every class."""
-    seed = int(rng.integers(2**31))
-    return random_split(graph, seed=seed, train=0.5, val=_ASIDE / 2, stratified=True)
+    seed, half = int(rng.integers(2**31)), (1 - _ASIDE) / 2
+    return random_split(graph, seed=seed, train=half, val=_ASIDE, stratified=True)
+
+
+def _halves(graph: Graph, count: int, rng: np.random.Generator) -> list[Graph]:
+    """Return so many ways to make half of the nodes members, every second one the other half."""
+    ways: list[Graph] = []
+    while len(ways) < count:
+        half = _halved(graph, rng)
+        ways += [half, half.with_masks(half.test_mask, half.val_mask, half.train_mask)]
+    return ways[:count]
 
 
 def _target(
@@ -157,23 +194,65 @@ def _target(
     return target, np.ones(target.num_nodes, dtype=np.bool_)
 
 
-def _answers(
-    estimator: NodeClassifier,
-    graph: Graph,
-    setting: str,
-    seeds: dict[str, int],
-    only: Mask | None = None,
-) -> tuple[NDArray[np.float64], Mask]:
-    """Train, ask, and return each watched node's posteriors and label, and who was a member."""
-    trained = graph if setting == "transductive" else _members_only(graph)
-    with fitted(estimator, trained, **seeds) as model:
-        posteriors = model.predict_proba(graph)
-    watched = graph.train_mask | graph.test_mask
-    if only is not None:
-        watched = watched & only
-    labels = np.eye(graph.num_classes)[graph.labels[watched]]
-    rows = np.concatenate([posteriors[watched].astype(np.float64), labels], axis=1)
-    return rows, graph.train_mask[watched]
+@dataclass(frozen=True)
+class _Answers:
+    """What one model said about the nodes that are watched, and what was true."""
+
+    rows: NDArray[np.float64]
+    members: Mask
+    accuracies: tuple[float, float]
+
+
+class _Asked:
+    """Trains models in one setting and asks them."""
+
+    def __init__(self, estimator: NodeClassifier, setting: str, epoch: str, seed: int) -> None:
+        self.estimator = estimator
+        self.setting = setting
+        self.epoch = epoch
+        self.seed = seed
+        self.models = 0
+
+    def about(self, graph: Graph, only: Mask | None = None) -> _Answers:
+        """Train on the graph's training nodes; tell these and the test nodes, or ``only`` some."""
+        trained = graph if self.setting == "transductive" else _members_only(graph)
+        if self.epoch == "last":
+            trained = _without_choice(trained)
+        seed = experiment_seed(self.seed, "model", self.models) % 2**31
+        self.models += 1
+        with fitted(self.estimator, trained, seed=seed, repeats=1) as model:
+            posteriors = model.predict_proba(graph)
+        watched = graph.train_mask | graph.test_mask
+        if only is not None:
+            watched = watched & only
+        members, labels = graph.train_mask[watched], graph.labels[watched]
+        right = posteriors[watched].argmax(axis=1) == labels
+        accuracies = float(right[members].mean()), float(right[~members].mean())
+        return _Answers(answer_rows(posteriors[watched], labels), members, accuracies)
+
+
+def answer_rows(
+    posteriors: NDArray[np.floating[Any]], labels: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return what the attacker reads of one model's answers: posteriors and label, made plain.
+
+    Logarithms of the posteriors, the log odds of the true class, the entropy, and the class itself.
+    Each model's answers are standardised by themselves: a target that learnt from more nodes than a
+    shadow is surer about everybody, members or not.
+
+    >>> answer_rows(np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 0])).shape
+    (2, 6)
+    """
+    sure = np.clip(posteriors.astype(np.float64), _TINY, 1.0)
+    logs = np.log(sure)
+    place = np.arange(len(labels))
+    own = sure[place, labels]
+    odds = np.log(own) - np.log(np.clip(sure.sum(axis=1) - own, _TINY, None))
+    entropy = -(sure * logs).sum(axis=1)
+    centred = logs - logs.mean(axis=1, keepdims=True)
+    rows = np.concatenate([centred, odds[:, None], entropy[:, None]], axis=1)
+    rows = (rows - rows.mean(axis=0)) / (rows.std(axis=0) + _TINY)
+    return np.concatenate([rows, np.eye(posteriors.shape[1])[labels]], axis=1)
 
 
 def _members_only(graph: Graph) -> Graph:
@@ -186,3 +265,9 @@ def _members_only(graph: Graph) -> Graph:
     test[aside[1::2]] = True
     masks = graph.train_mask, graph.val_mask & ~test, test
     return induced(graph.with_masks(*masks), kept)
+
+
+def _without_choice(graph: Graph) -> Graph:
+    """Return the graph without validation nodes: training keeps its last epoch."""
+    nobody = np.zeros(graph.num_nodes, dtype=np.bool_)
+    return graph.with_masks(graph.train_mask, nobody, graph.test_mask)

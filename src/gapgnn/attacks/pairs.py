@@ -16,6 +16,11 @@ from gapgnn.graph.graph import Graph
 Rows = NDArray[np.float64]
 Nodes = NDArray[np.int64]
 _TINY = 1e-12
+# Posteriors below this count as this in logarithms: single precision says no more about them.
+_LEAST = 1e-6
+OTHERS = ("degree", "uniform", "held-out")
+# No more of the edges are held out: the model must still be one of nearly the same graph.
+_MOST_HELD_OUT = 0.1
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ def sample_pairs(
     if count < 2:
         raise DataError(f"The graph must have at least 2 edges to be attacked. Got {len(lower)}.")
     chosen = rng.choice(len(lower), size=count, replace=False)
-    is_degree = check_choice("others", others, ("degree", "uniform")) == "degree"
+    is_degree = check_choice("others", others, OTHERS[:2]) == "degree"
     ends = np.concatenate([lower, upper]) if is_degree else np.arange(graph.num_nodes)
     found: set[tuple[int, int]] = set()
     for _ in range(100):
@@ -70,6 +75,58 @@ def sample_pairs(
     first = np.concatenate([lower[chosen], absent[:, 0]]).astype(np.int64)
     second = np.concatenate([upper[chosen], absent[:, 1]]).astype(np.int64)
     return Pairs(first, second, np.arange(2 * count) < count)
+
+
+def hold_out(graph: Graph, pairs: Pairs, rng: np.random.Generator) -> tuple[Graph, Pairs]:
+    """Remove a random half of the edges among some pairs; tell the kept ones from the removed.
+
+    Both kinds are friends, chosen alike by a coin: what friends have in common, how many of them
+    somebody has and what a class is like tell nothing about the coin. Only a model that gives away
+    the single edges it read does.
+
+    Returns:
+        The graph without the removed edges, and the pairs that were connected; ``linked`` says
+        which still are.
+
+    >>> graph = Graph.from_arcs(range(9), range(1, 10), num_nodes=10, features=np.eye(10))
+    >>> left, pairs = hold_out(graph, all_pairs(graph, np.arange(10)), np.random.default_rng(0))
+    >>> left.num_arcs, int(pairs.linked.sum()), len(pairs.linked)
+    (10, 5, 9)
+    """
+    edges = pairs.part(pairs.linked)
+    count = len(edges.linked)
+    if count < 2:
+        raise DataError(f"At least 2 pairs must be connected to hold out an edge. Got {count}.")
+    stays = np.zeros(count, dtype=np.bool_)
+    stays[rng.permutation(count)[: (count + 1) // 2]] = True
+
+    def names(first: NDArray[Any], second: NDArray[Any]) -> Nodes:
+        low, high = np.minimum(first, second), np.maximum(first, second)
+        both: Nodes = low.astype(np.int64) * graph.num_nodes + high
+        return both
+
+    sources = csr.sources(graph.indptr, np.int64)
+    removed = names(edges.first[~stays], edges.second[~stays])
+    kept = ~np.isin(names(sources, graph.indices), removed)
+    counts = np.bincount(sources[kept], minlength=graph.num_nodes)
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    left = graph._replace(indptr=indptr, indices=graph.indices[kept])
+    return left, Pairs(edges.first, edges.second, stays)
+
+
+def held_out_pairs(graph: Graph, count: int, rng: np.random.Generator) -> tuple[Graph, Pairs]:
+    """Draw edges at random, ``count`` to keep and ``count`` to remove, a tenth of all at most.
+
+    >>> graph = Graph.from_arcs(range(99), range(1, 100), num_nodes=100, features=np.eye(100))
+    >>> left, pairs = held_out_pairs(graph, 5, np.random.default_rng(0))
+    >>> left.num_arcs // 2, len(pairs.linked)
+    (94, 10)
+    """
+    lower, upper = sp.triu(_either_way(graph), k=1).nonzero()
+    count = min(count, int(_MOST_HELD_OUT * len(lower)))
+    chosen = rng.choice(len(lower), size=2 * count, replace=False)
+    ends = lower[chosen].astype(np.int64), upper[chosen].astype(np.int64)
+    return hold_out(graph, Pairs(*ends, np.ones(2 * count, dtype=np.bool_)), rng)
 
 
 def all_pairs(graph: Graph, nodes: Nodes) -> Pairs:
@@ -116,12 +173,20 @@ def distances(rows: Rows, pairs: Pairs) -> dict[str, Rows]:
 
 
 def pair_features(posteriors: Rows, pairs: Pairs) -> Rows:
-    """Return what the supervised attacker reads: pairwise operators, distances and entropies."""
+    """Return what the supervised attacker reads: pairwise operators, distances and entropies.
+
+    Of posteriors and of their logarithms, in which those near 0 and 1 differ too.
+    """
     a, b = posteriors[pairs.first], posteriors[pairs.second]
+    logs = np.log(np.clip(posteriors, _LEAST, None))
+    logs -= logs.mean(axis=1, keepdims=True)
+    log_a, log_b = logs[pairs.first], logs[pairs.second]
     entropy = -(posteriors * np.log(posteriors + _TINY)).sum(axis=1)
     left, right = entropy[pairs.first], entropy[pairs.second]
     columns = [(a + b) / 2, a * b, np.abs(a - b), (a - b) ** 2]
-    columns += [column[:, None] for column in distances(posteriors, pairs).values()]
+    columns += [log_a * log_b, np.abs(log_a - log_b)]
+    for rows in (posteriors, logs):
+        columns += [column[:, None] for column in distances(rows, pairs).values()]
     entropies = ((left + right) / 2, left * right, np.abs(left - right))
     columns += [column[:, None] for column in entropies]
     return np.concatenate(columns, axis=1)
