@@ -126,3 +126,41 @@ def test_a_damaged_part_is_named_by_the_worker_that_reads_it(store, two_nodes, t
         path.unlink()
         with pytest.raises(DataError, match=r"arcs-00003\.parquet.* none of 2 has"):
             hops(stored, NoiseKey.fresh(), count=1)
+
+
+class _TwoMachines:
+    """Enough of Ray to ask two machines for their files."""
+
+    def __init__(self, answers: dict[str, list[bool]]) -> None:
+        self._answers = answers
+
+    def nodes(self) -> list[dict]:
+        gone = {"NodeID": "gone", "Alive": False}
+        return [gone, *({"NodeID": name, "Alive": True} for name in self._answers)]
+
+    def remote(self, function):
+        return self
+
+    def options(self, *, scheduling_strategy, **_):
+        asked = scheduling_strategy.node_id
+        return type("Question", (), {"remote": lambda self, files: asked})()
+
+    def get(self, asked: list[str]) -> list[list[bool]]:
+        return [self._answers[name] for name in asked]
+
+
+def test_a_part_goes_to_a_machine_that_has_its_file():
+    pytest.importorskip("ray")
+    from gapgnn.cluster import _homes
+
+    files = [Path("both"), Path("first"), Path("second")]
+    a, b = "a" * 56, "b" * 56
+    machines = _TwoMachines({a: [True, True, False], b: [True, False, True]})
+    both, first, second = (
+        home.options()["scheduling_strategy"] for home in _homes(machines, files)
+    )
+    assert both == "SPREAD"
+    assert (first.node_id, first.soft) == (a, False)
+    assert second.node_id == b
+    with pytest.raises(DataError, match="'nowhere', which none of 2 has"):
+        _homes(_TwoMachines({a: [False], b: [False]}), [Path("nowhere")])

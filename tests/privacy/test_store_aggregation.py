@@ -222,14 +222,15 @@ def test_the_cut_is_the_one_in_memory(graph, limit, parts):
     assert sorted(arcs) == kept
 
 
-def test_equal_hashes_are_settled_as_in_memory(stores, monkeypatch):
-    """With a hash of one bit nearly all entries tie, and the smaller target word decides."""
+@pytest.mark.parametrize("kept", [1, 2**62 + 1, 2**63 + 2**62])
+def test_equal_hashes_are_settled_as_in_memory(stores, monkeypatch, kept):
+    """With a hash of a few bits many entries tie, and the smaller target word decides."""
     from gapgnn.graph import degree, store_degree
 
     real = degree._absorb_target
 
     def coarse(state, targets):
-        return real(state, targets) & np.uint64(1)
+        return real(state, targets) & np.uint64(kept)
 
     monkeypatch.setattr(degree, "_absorb_target", coarse)
     monkeypatch.setattr(store_degree, "_absorb_target", coarse)

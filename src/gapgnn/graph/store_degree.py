@@ -27,7 +27,7 @@ from gapgnn.graph.store import StoredGraph
 from gapgnn.graph.store_arcs import Block
 from gapgnn.rng import NoiseKey
 
-CHUNK_ARCS = 1 << 17
+CHUNK_ARCS = 1 << 15
 ALL = np.uint64(2**64 - 1)
 
 
@@ -58,16 +58,20 @@ class Limits:
             secret: the SipHash key of the run, from :func:`cut_secret`.
         """
         sources = block.entries
-        rows = np.repeat(np.arange(block.first, block.last), np.diff(block.pointers))
+        targets = np.repeat(self.ids[block.first : block.last], np.diff(block.pointers))
         keep = np.ones(len(sources), dtype=np.bool_)
-        doubtful = np.flatnonzero(self.last_hash[sources] != ALL)
-        for start in range(0, len(doubtful), CHUNK_ARCS):
-            places = doubtful[start : start + CHUNK_ARCS]
-            owner = sources[places]
-            target = self.ids[rows[places]]
-            found = _absorb_target(_absorb_source(self.ids[owner], secret), target)
+        for start in range(0, len(sources), CHUNK_ARCS):
+            owner = sources[start : start + CHUNK_ARCS]
             last = self.last_hash[owner]
-            keep[places] = (found < last) | ((found == last) & (target <= self.last_target[owner]))
+            doubtful = np.flatnonzero(last != ALL)
+            if len(doubtful) < len(owner):
+                owner, last = owner[doubtful], last[doubtful]
+            target = targets[start + doubtful]
+            found = _absorb_target(_absorb_source(self.ids[owner], secret), target)
+            stays = found < last
+            tied = np.flatnonzero(found == last)
+            stays[tied] = target[tied] <= self.last_target[owner[tied]]
+            keep[start + doubtful] = stays
         before = np.concatenate([[0], np.cumsum(keep)])
         return Block(block.first, before[block.pointers], sources[keep])
 
@@ -137,7 +141,16 @@ def _last_kept(
         rank = np.concatenate([rank, more_rank])
     states: list[Any] = _absorb_source(ids[rows], siphash_key)
     hashes = _absorb_target([state[rank] for state in states], targets)
-    order = np.lexsort((targets, hashes, rank))
+    # One sort of plain words, the list's rank in the high bits, finds the last word that stays in
+    # each list. Several entries have that word where the bits of the hash that gave way decide.
+    bits = np.uint64(max(1, len(rows).bit_length()))
+    words = (rank.astype(np.uint64) << (np.uint64(64) - bits)) | (hashes >> bits)
+    ordered = np.sort(words)
     lengths = np.bincount(rank, minlength=len(rows))
-    last = order[np.cumsum(lengths) - lengths + limit - 1]
+    starts = np.cumsum(lengths) - lengths
+    word = ordered[starts + limit - 1]
+    before = np.searchsorted(ordered, word) - starts
+    tied = np.flatnonzero(words == word[rank])
+    tied = tied[np.lexsort((targets[tied], hashes[tied], rank[tied]))]
+    last = tied[np.searchsorted(rank[tied], np.arange(len(rows))) + limit - 1 - before]
     return hashes[last], targets[last]

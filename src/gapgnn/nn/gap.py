@@ -122,11 +122,7 @@ class MultiHopClassifier(nn.Module):
 
     def embed(self, hops: Sequence[Any]) -> Tensor:
         """Return the combined hops, shape (replicas, nodes, width)."""
-        codes = [
-            hop.codes if isinstance(hop, Encoded) else base(hop)
-            for base, hop in zip(self.bases, hops, strict=True)
-        ]
-        combined = self._combined(codes)
+        combined = self._combined(self._codes(hops))
         return combined if self.embedding is None else self.embedding(combined)
 
     def encode_first(self, hop: Any) -> Encoded:
@@ -135,8 +131,20 @@ class MultiHopClassifier(nn.Module):
 
     def forward(self, hops: Sequence[Any]) -> Tensor:
         """Return class scores (logits) for one input per hop."""
+        is_linear = self.embedding is None and len(self.head.linears) == 1
+        if is_linear and self.combine == "concat":
+            head = self.head.linears[0]
+            assert isinstance(head, ReplicaLinear)
+            return head.of_blocks(self._codes(hops))
         scores: Tensor = self.head(self.embed(hops))
         return scores
+
+    def _codes(self, hops: Sequence[Any]) -> list[Tensor]:
+        """Return each hop as it leaves its base network."""
+        return [
+            hop.codes if isinstance(hop, Encoded) else base(hop)
+            for base, hop in zip(self.bases, hops, strict=True)
+        ]
 
     def _combined(self, codes: list[Tensor]) -> Tensor:
         if self.combine == "concat":

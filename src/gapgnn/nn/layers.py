@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import pairwise, zip_longest
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.nn import fused
 from gapgnn.nn.narrow import NARROW, narrow_product
-from gapgnn.nn.normed import Moments, can_norm, normed_product
+from gapgnn.nn.normed import Moments, can_norm, normed_layer
 from gapgnn.nn.rows import BatchRows, SparseRows
 from gapgnn.privacy.ghost import active_tape
 from gapgnn.rng import experiment_seed
@@ -32,11 +31,6 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "elu": F.elu,
     "gelu": F.gelu,
-}
-IN_PLACE: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "selu": torch.selu_,
-    "relu": torch.relu_,
-    "elu": partial(F.elu, inplace=True),
 }
 
 
@@ -94,6 +88,14 @@ class ReplicaLinear(nn.Module):
         tape.record(inputs, outputs, weight, bias)
         return outputs
 
+    def of_blocks(self, blocks: Sequence[Tensor]) -> Tensor:
+        """As :meth:`forward`, for inputs in blocks of columns, each ``(R, N, some of in)``."""
+        is_narrow = self.out_features < NARROW and not blocks[0].is_cuda
+        if is_narrow and active_tape() is None:
+            return narrow_product(blocks, self.weight, self.bias)
+        scores: Tensor = self(torch.cat(list(blocks), dim=-1))
+        return scores
+
     def _product(self, inputs: Inputs, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not isinstance(inputs, Tensor):
             keep = torch.is_grad_enabled()
@@ -109,8 +111,7 @@ class ReplicaLinear(nn.Module):
         if inputs.is_cuda and self.replicas > 1 and inputs.shape[1] >= 4 * fused.PART:
             return fused.long_product(inputs, weight, bias)
         if self.out_features < NARROW and not inputs.is_cuda:
-            product = narrow_product(inputs, weight)
-            return product if bias is None else product + bias
+            return narrow_product([inputs], weight, bias)
         return torch.bmm(inputs, weight) if bias is None else torch.baddbmm(bias, inputs, weight)
 
 
@@ -161,17 +162,20 @@ class ReplicaBatchNorm(nn.Module):
         # One copy here; strided rows would make each operation after it several times slower.
         return normal.view(count, replicas, channels).permute(1, 0, 2).contiguous()
 
-    def after(self, linear: ReplicaLinear, inputs: Inputs) -> Tensor | None:
-        """Return the normalised product as one, in training on a CPU; elsewhere None."""
+    def after(self, linear: ReplicaLinear, inputs: Inputs, activation: str) -> Tensor | None:
+        """Return product, norm and activation as one, in training on a CPU; elsewhere None."""
         if not (self.training and linear.bias is None and can_norm(inputs)):
             return None
-        out, mean, variance = normed_product(
+        if isinstance(inputs, BatchRows) or activation not in fused.EXPONENTIAL:
+            return None
+        out, mean, variance = normed_layer(
             inputs,
             linear.weight,
             self.weight,
             self.bias,
             self._moments.of(inputs),
-            self.epsilon,
+            epsilon=self.epsilon,
+            activation=activation,
         )
         count = inputs.shape[-2]
         with torch.no_grad():
@@ -266,7 +270,6 @@ class ReplicaMLP(nn.Module):
         self.replicas = replicas
         self._activation = ACTIVATIONS[check_choice("activation", activation, ACTIVATIONS)]
         self._activation_name = activation
-        self._activate_in_place = IN_PLACE.get(activation, self._activation)
         dressed = sizes[1:-1] if plain_last else sizes[1:]
         # Batch norm takes any bias away again. Its gradient would be rounding alone, which Adam
         # blows up to full steps, so that replicas would differ with their neighbours.
@@ -291,12 +294,11 @@ class ReplicaMLP(nn.Module):
         """Return the last layer's output, ``(R, N, out)``."""
         hidden = inputs
         for linear, norm, dropout, is_dressed in self._plan:
-            normed = norm.after(linear, hidden) if isinstance(norm, ReplicaBatchNorm) else None
-            if normed is not None:
-                # In place: the gradient comes from the result, which is cheaper than from the input.
-                hidden = self._activate_in_place(normed)
-                hidden = hidden if dropout is None else dropout(hidden)
-                continue
+            if isinstance(norm, ReplicaBatchNorm) and isinstance(linear, ReplicaLinear):
+                whole = norm.after(linear, hidden, self._activation_name)
+                if whole is not None:
+                    hidden = whole if dropout is None else dropout(whole)
+                    continue
             hidden = linear(hidden)
             done = None
             if isinstance(norm, ReplicaBatchNorm):
@@ -329,6 +331,31 @@ def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
     # With the classes in the middle, torch's softmax runs along the examples: 3.5 times faster.
     targets = labels.expand(scores.shape[:2])
     return F.cross_entropy(scores.transpose(1, 2), targets, reduction="none")
+
+
+def cross_entropy_slopes(
+    scores: Tensor, labels: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return each replica's weighted sum of losses, and its derivative by the scores.
+
+    Half the work of :func:`cross_entropy` and its gradient.
+
+    Args:
+        scores: ``(R, N, classes)``.
+        labels: ``(N,)``.
+        weights: of the losses, ``(R, N)``.
+
+    >>> loss, slopes = cross_entropy_slopes(
+    ...     torch.zeros(1, 1, 2), torch.tensor([0]), torch.tensor([[1.0]]))
+    >>> round(float(loss), 3), slopes.tolist()
+    (0.693, [[[-0.5, 0.5]]])
+    """
+    chances = torch.softmax(scores.detach().transpose(1, 2), dim=1)
+    places = labels.expand(len(scores), 1, len(labels))
+    right = chances.gather(1, places)
+    losses = (right.clamp(min=torch.finfo(right.dtype).tiny).log_().squeeze(1) * weights).sum(1)
+    slopes = chances.scatter_(1, places, right - 1).mul_(weights.unsqueeze(1))
+    return -losses, slopes.transpose(1, 2)
 
 
 def replica_state(module: nn.Module, replica: int) -> dict[str, Tensor]:

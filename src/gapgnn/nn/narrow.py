@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,33 +14,52 @@ from torch.autograd.function import once_differentiable
 NARROW = 16
 
 
-def narrow_product(inputs: Tensor, weight: Tensor) -> Tensor:
-    """Return ``inputs @ weight``, ``(R, N, in)`` times ``(R, in, out)``, column after column.
+def narrow_product(blocks: Sequence[Tensor], weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return ``inputs @ weight + bias`` for inputs given as blocks of columns.
 
     In memory the columns of the result lie one after the other, which is also what the softmax over
-    them is fastest with.
+    them is fastest with. Blocks need not be joined, nor their gradients taken apart.
 
-    >>> narrow_product(torch.ones(2, 5, 3), torch.ones(2, 3, 1)).shape
+    Args:
+        blocks: ``(R, N, in_1)``, ``(R, N, in_2)`` and so on.
+        weight: ``(R, in_1 + in_2 + ..., out)``.
+        bias: ``(R, 1, out)`` or None.
+
+    >>> narrow_product([torch.ones(2, 5, 3), torch.ones(2, 5, 1)], torch.ones(2, 4, 1), None).shape
     torch.Size([2, 5, 1])
     """
-    product: Tensor = _NarrowProduct.apply(inputs, weight)  # type: ignore[no-untyped-call]
+    product: Tensor = _NarrowProduct.apply(weight, bias, *blocks)  # type: ignore[no-untyped-call]
     return product
 
 
 class _NarrowProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(inputs, weight)
-        return torch.bmm(weight.transpose(1, 2), inputs.transpose(1, 2)).transpose(1, 2)
+    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, *blocks: Tensor) -> Tensor:
+        ctx.save_for_backward(weight, *blocks)
+        parts = torch.split(weight.transpose(1, 2), [block.shape[2] for block in blocks], dim=2)
+        if bias is None:
+            total = torch.bmm(parts[0], blocks[0].transpose(1, 2))
+        else:
+            total = torch.baddbmm(bias.transpose(1, 2), parts[0], blocks[0].transpose(1, 2))
+        for part, block in zip(parts[1:], blocks[1:], strict=True):
+            total.baddbmm_(part, block.transpose(1, 2))
+        return total.transpose(1, 2)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        inputs, weight = ctx.saved_tensors
-        slopes = slopes.transpose(1, 2).contiguous()
-        for_inputs = for_weight = None
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+        weight, *blocks = ctx.saved_tensors
+        turned = slopes.transpose(1, 2).contiguous()
+        slopes = turned.transpose(1, 2)
+        parts = torch.split(weight.transpose(1, 2), [block.shape[2] for block in blocks], dim=2)
+        for_weight = for_bias = None
         if ctx.needs_input_grad[0]:
-            for_inputs = torch.bmm(slopes.transpose(1, 2), weight.transpose(1, 2))
+            found = [torch.bmm(turned, block) for block in blocks]
+            for_weight = torch.cat(found, dim=2).transpose(1, 2)
         if ctx.needs_input_grad[1]:
-            for_weight = torch.bmm(slopes, inputs).transpose(1, 2)
-        return for_inputs, for_weight
+            for_bias = turned.sum(2).unsqueeze(1)
+        for_blocks = [
+            torch.bmm(slopes, part) if needed else None
+            for part, needed in zip(parts, ctx.needs_input_grad[2:], strict=True)
+        ]
+        return for_weight, for_bias, *for_blocks

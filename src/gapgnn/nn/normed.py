@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from gapgnn.nn.exponential import activate_, slopes_
+from gapgnn.nn.fused import EXPONENTIAL
 from gapgnn.nn.rows import SparseRows
 
 # The covariance of wider inputs would cost more than the passes it saves.
@@ -70,15 +72,20 @@ def can_norm(inputs: Any) -> bool:
     return inputs.shape[2] <= min(WIDEST, inputs.shape[1])
 
 
-def normed_product(
+def normed_layer(
     inputs: Tensor | SparseRows,
     weight: Tensor,
     scale: Tensor,
     shift: Tensor,
     moments: tuple[Tensor, Tensor],
+    *,
     epsilon: float,
+    activation: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ``norm(inputs @ weight) * scale + shift``, and mean and variance of the product.
+    """Return ``activation(norm(inputs @ weight) * scale + shift)``, and the product's moments.
+
+    One replica after the other: what one step of the computation has written is still in cache when
+    the next one reads it.
 
     Args:
         inputs: ``(R, N, in)``, or sparse rows that all replicas share.
@@ -87,8 +94,9 @@ def normed_product(
         shift: ``(R, out)``.
         moments: of the inputs.
         epsilon: added to the variance.
+        activation: an exponential one, or None.
     """
-    found: tuple[Tensor, Tensor, Tensor] = _NormedProduct.apply(  # type: ignore[no-untyped-call]
+    found: tuple[Tensor, Tensor, Tensor] = _NormedLayer.apply(  # type: ignore[no-untyped-call]
         inputs if isinstance(inputs, Tensor) else None,
         weight,
         scale,
@@ -96,12 +104,13 @@ def normed_product(
         None if isinstance(inputs, Tensor) else inputs,
         moments,
         epsilon,
+        None if activation is None else EXPONENTIAL[activation],
     )
     return found
 
 
-class _NormedProduct(torch.autograd.Function):
-    """See the module's notes; small matrices have the names used there."""
+class _NormedLayer(torch.autograd.Function):
+    """See the module's notes. What has R in front but no N is small and done for all replicas."""
 
     @staticmethod
     def forward(
@@ -113,47 +122,62 @@ class _NormedProduct(torch.autograd.Function):
         rows: SparseRows | None,
         moments: tuple[Tensor, Tensor],
         epsilon: float,
+        shape: tuple[float, float] | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         mean, covariance = moments
-        spread = covariance.expand(len(weight), -1, -1) @ weight
+        spread = torch.matmul(covariance, weight)
         variance = (weight * spread).sum(1, keepdim=True).clamp_(min=0)
         inverse = (variance + epsilon).rsqrt_()
         factor = scale.unsqueeze(1) * inverse
         scaled = weight * factor
-        centre = mean @ weight
+        centre = torch.matmul(mean, weight)
         start = torch.addcmul(shift.unsqueeze(1), centre, factor, value=-1)
-        if rows is not None:
-            count = rows.shape[0]
-            out = scaled.new_empty(len(weight), count, weight.shape[2])
-            torch.add(rows.product(scaled), start, out=out)
-        else:
-            assert inputs is not None
-            out, count = torch.baddbmm(start, inputs, scaled), inputs.shape[1]
-        ctx.save_for_backward(inputs, weight, mean, spread, inverse, factor, scaled)
-        ctx.rows, ctx.count = rows, count
+        count = rows.shape[0] if inputs is None else inputs.shape[1]  # type: ignore[union-attr]
+        out = weight.new_empty(len(weight), count, weight.shape[2])
+        for replica, mine in enumerate(out):
+            if rows is not None:
+                torch.add(rows.times(scaled[replica]), start[replica], out=mine)
+            elif inputs is not None:
+                torch.addmm(start[replica, 0], inputs[replica], scaled[replica], out=mine)
+            if shape is not None:
+                activate_(mine, shape)
+        ctx.save_for_backward(inputs, weight, mean, spread, inverse, factor, scaled, out)
+        ctx.rows, ctx.shape = rows, shape
         ctx.mark_non_differentiable(centre, variance)
+        ctx.set_materialize_grads(False)
         return out, centre, variance
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slopes: Tensor, *_: Any) -> tuple[Any, ...]:
-        inputs, weight, mean, spread, inverse, factor, scaled = ctx.saved_tensors
-        total = slopes.sum(1, keepdim=True)
-        if ctx.rows is None:
-            crossed = torch.bmm(inputs.transpose(1, 2), slopes)
-        else:
-            crossed = ctx.rows.transposed_matmul(slopes)
-        crossed = crossed - mean.transpose(1, 2) * total
-        along = (weight * crossed).sum(1, keepdim=True) * inverse
-        for_weight = factor * (crossed - spread * (inverse * along))
+        inputs, weight, mean, spread, inverse, factor, scaled, out = ctx.saved_tensors
+        crossed, total = torch.empty_like(weight), torch.empty_like(inverse)
+        needs_slopes = ctx.needs_input_grad[0]
+        kept = []
+        for replica, mine in enumerate(slopes):
+            if ctx.shape is not None:
+                mine = slopes_(mine, out[replica], ctx.shape)
+            torch.sum(mine, 0, out=total[replica, 0])
+            if ctx.rows is None:
+                torch.mm(inputs[replica].T, mine, out=crossed[replica])
+            else:
+                crossed[replica] = ctx.rows.transposed_times(mine)
+            if needs_slopes:
+                kept.append(mine)
+        crossed -= mean.transpose(1, 2) * total
+        along = (weight * crossed).sum(1, keepdim=True).mul_(inverse)
+        for_weight = crossed.addcmul_(spread, inverse * along, value=-1).mul_(factor)
         for_inputs = None
-        if ctx.needs_input_grad[0]:
+        if needs_slopes:
+            count = inputs.shape[1]
             back = weight.transpose(1, 2)
-            mixed = (weight * (inverse * factor * along / ctx.count)) @ back
-            start = mean @ mixed - (factor * total / ctx.count) @ back
-            for_inputs = torch.baddbmm(start, slopes, scaled.transpose(1, 2))
-            for_inputs.baddbmm_(inputs, mixed, alpha=-1)
-        return for_inputs, for_weight, along.squeeze(1), total.squeeze(1), None, None, None
+            mixed = torch.bmm(weight * (inverse * factor * along).div_(-count), back)
+            start = torch.matmul(factor * total, back).div_(-count).sub_(torch.matmul(mean, mixed))
+            for_inputs = torch.empty_like(inputs)
+            for replica, mine in enumerate(for_inputs):
+                torch.addmm(start[replica, 0], inputs[replica], mixed[replica], out=mine)
+                mine.addmm_(kept[replica], scaled[replica].T)
+        return for_inputs, for_weight, along.squeeze(1), total.squeeze(1), None, None, None, None
 
 
 def _moments(inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -121,13 +121,20 @@ class SparseRows:
         beside = weight.permute(1, 0, 2).reshape(width, replicas * out)
         return (self._csr @ beside).view(-1, replicas, out).permute(1, 0, 2)
 
-    def transposed_matmul(self, delta: Tensor) -> Tensor:
-        """Return ``rows^T delta`` for each replica: ``(R, N, out)`` to ``(R, in, out)``."""
+    def times(self, weight: Tensor) -> Tensor:
+        """Return ``rows @ weight`` for one replica: ``(in, out)`` to ``(N, out)``."""
+        return self._csr @ weight
+
+    def transposed_times(self, delta: Tensor) -> Tensor:
+        """Return ``rows^T delta`` for one replica: ``(N, out)`` to ``(in, out)``."""
         if self._transposed is None:
             self._transposed = _torch_csr(sp.csr_array(self._scipy.T), self.device)
+        return self._transposed.to(delta.dtype) @ delta
+
+    def transposed_matmul(self, delta: Tensor) -> Tensor:
+        """Return ``rows^T delta`` for each replica: ``(R, N, out)`` to ``(R, in, out)``."""
         replicas, count, out = delta.shape
-        beside = delta.permute(1, 0, 2).reshape(count, replicas * out)
-        product = self._transposed.to(delta.dtype) @ beside
+        product = self.transposed_times(delta.permute(1, 0, 2).reshape(count, replicas * out))
         return product.view(-1, replicas, out).permute(1, 0, 2)
 
     def _padded_table(self) -> tuple[Tensor, Tensor] | None:

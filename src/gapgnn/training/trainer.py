@@ -15,8 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gapgnn.errors import InputError
 from gapgnn.nn.fused import best_class
-from gapgnn.nn.layers import ReplicaBatchNorm, ReplicaDropout, cross_entropy
+from gapgnn.nn.layers import (
+    ReplicaBatchNorm,
+    ReplicaDropout,
+    cross_entropy,
+    cross_entropy_slopes,
+)
 from gapgnn.privacy.dpsgd import PrivateStep
 from gapgnn.privacy.flat import FlatParameters, Optimiser, make_optimiser
 from gapgnn.privacy.ghost import record_linears
@@ -103,11 +109,16 @@ class Trainer:
 
         def epoch() -> tuple[Tensor, Tensor | None]:
             scores = model(inputs.all())
-            losses = cross_entropy(scores, known) * weights
             judged = _clean_scores(model, inputs) if has_dropout else scores.detach()
             accuracy = best.consider(judged)
-            optimiser.step(flat.gradient(losses))
-            return losses.detach().sum() / flat.replicas, accuracy
+            if scores.is_cuda:
+                loss = (cross_entropy(scores, known) * weights).sum()
+                gradient = flat.gradient(loss)
+            else:
+                loss, slopes = cross_entropy_slopes(scores, known, weights)
+                gradient = flat.gradient(scores, slopes)
+            optimiser.step(gradient)
+            return loss.detach().sum() / flat.replicas, accuracy
 
         work: Callable[[], tuple[Tensor, Tensor | None]] = epoch
         if self.labels.is_cuda and getattr(inputs, "is_recordable", False) and not has_dropout:
@@ -209,10 +220,13 @@ class _BestEpoch:
 
     def __init__(self, flat: FlatParameters, labels: Tensor, val: Tensor) -> None:
         self._flat = flat
-        self._labels = labels
-        self._val = val
-        self._count = val.sum(dim=1)
-        self._can_choose = bool(self._count.all())
+        counts = val.sum(dim=1)
+        self._can_choose = bool(counts.all()) and bool((counts == counts[0]).all())
+        if not self._can_choose and bool(counts.any()):
+            raise InputError("`val` must have equally many nodes for every repeat, or none.")
+        self._positions = val.nonzero()[:, 1].view(len(val), -1)
+        self._labels = labels[self._positions]
+        self._replicas = torch.arange(len(val), device=labels.device).unsqueeze(1)
         self._best = torch.full((flat.replicas,), -1.0, device=labels.device)
         self._values = flat.values.clone()
 
@@ -220,8 +234,8 @@ class _BestEpoch:
         """Look at scores made with the current parameters; return the mean validation accuracy."""
         if not self._can_choose:
             return None
-        right = (best_class(scores) == self._labels) & self._val
-        accuracy = right.sum(dim=1) / self._count
+        right = best_class(scores[self._replicas, self._positions]) == self._labels
+        accuracy = right.float().mean(dim=1)
         better = accuracy > self._best
         self._best.copy_(torch.where(better, accuracy, self._best))
         self._values.copy_(torch.where(better.unsqueeze(1), self._flat.values, self._values))
