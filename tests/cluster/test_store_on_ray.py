@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 
 from gapgnn.cluster import RayCluster
 from gapgnn.errors import DataError, UnavailableError
+from gapgnn.graph.datasets import load_dataset, local_status
 from gapgnn.graph.store import open_store
 from gapgnn.graph.store_build import store_graph
 from gapgnn.graph.store_degree import cut_secret
@@ -109,6 +111,29 @@ def test_without_ray_there_is_one_line_that_says_what_to_install(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without_ray)
     with pytest.raises(UnavailableError, match=r"gapgnn\[ray\]"):
         RayCluster("local").__enter__()
+
+
+@pytest.mark.slow
+@pytest.mark.dataset
+@pytest.mark.parametrize("level", ["edge", "node"])
+def test_a_real_graph_has_one_accuracy_table_everywhere(two_nodes, tmp_path, level):
+    """In memory, with 1, 7 and 64 parts, and with 7 parts on two nodes."""
+    name = "facebook100/Cornell5"
+    if not os.environ.get("GAPGNN_DATA") or local_status(name) == "not here":
+        pytest.skip(f"needs {name} under GAPGNN_DATA")
+    graph = load_dataset(name, split_seed=0)
+    options = {"level": level, "epsilon": 8.0, "epochs": 5, "repeats": 2, "insecure_noise_seed": 1}
+    here = GAP(**options).fit(graph)
+    for parts in (1, 7, 64):
+        store_graph(graph, tmp_path / str(parts), parts=parts)
+    with RayCluster(two_nodes[0]) as cluster:
+        for parts, executor in ((1, None), (7, None), (64, None), (7, cluster)):
+            stored = random_split(open_store(tmp_path / str(parts)), seed=0)
+            stored = stored if executor is None else stored.with_executor(executor)
+            there = GAP(**options).fit(stored)
+            assert there.repeat_scores_ == here.repeat_scores_, (parts, executor)
+            near, far = (model.releases_.training().hops for model in (here, there))
+            assert all(torch.equal(a, b) for a, b in zip(near, far, strict=True)), parts
 
 
 @pytest.mark.slow
