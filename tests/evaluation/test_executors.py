@@ -86,7 +86,9 @@ def test_no_jobs_is_an_error() -> None:
 
 
 SCRIPT = """
-import os, sys, time
+import os, signal, sys, time
+# A shell that starts the tests in the background makes everything below it deaf to Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {folder!r})
 from test_executors import sleep_after_one
 from gapgnn.evaluation.executors import local_executor
