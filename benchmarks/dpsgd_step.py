@@ -78,7 +78,7 @@ def ours(
     def turn() -> None:
         for _ in range(STEPS_PER_TURN):
             batch = next(batches)
-            inputs, targets = rows.select(batch.positions), labels[batch.positions]
+            inputs, targets = rows.select(batch.positions), labels.take(batch.positions)
             if private:
                 with record_linears() as tape:
                     losses = cross_entropy(model(inputs), targets)

@@ -3,34 +3,94 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gapgnn.nn.fused import EXPONENTIAL
+
+# For fewer values torch's own operation is faster, since nothing of it is in Python.
+MANY = 1 << 15
+# One megabyte.
+PIECE = 1 << 18
 
 
-def activate_(values: Tensor, shape: tuple[float, float]) -> Tensor:
+def selu(values: Tensor) -> Tensor:
+    """Return the scaled exponential linear unit of the values.
+
+    >>> selu(torch.zeros(2)).tolist()
+    [0.0, 0.0]
+    """
+    return _many(values, "selu") if _is_many(values) else torch.selu(values)
+
+
+def elu(values: Tensor) -> Tensor:
+    """Return the exponential linear unit of the values.
+
+    >>> elu(torch.ones(1)).tolist()
+    [1.0]
+    """
+    return _many(values, "elu") if _is_many(values) else torch.nn.functional.elu(values)
+
+
+def _is_many(values: Tensor) -> bool:
+    return not values.is_cuda and values.numel() >= MANY
+
+
+def _many(values: Tensor, name: str) -> Tensor:
+    result: Tensor = _Exponential.apply(values, EXPONENTIAL[name])  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Exponential(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, shape: tuple[float, float]) -> Tensor:
+        values = values.contiguous()
+        result = activate_(torch.empty_like(values), shape, values)
+        ctx.save_for_backward(result)
+        ctx.shape = shape
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor, None]:
+        return slopes_(slopes, ctx.saved_tensors[0], ctx.shape), None
+
+
+def activate_(
+    values: Tensor, shape: tuple[float, float], source: Tensor | None = None
+) -> Tensor:
     """Put ``scale * (max(x, 0) + alpha * (exp(min(x, 0)) - 1))`` in place of the values.
 
     ``exp(x) = 2**(x log2(e))``. The result differs from torch's by rounding: a few units of 1e-7
-    below zero, nothing above.
+    below zero, nothing above. A piece at a time, so that it stays in cache from step to step.
 
     Args:
         values: contiguous, of any shape.
         shape: scale and alpha.
+        source: contiguous; x, if that is not what is in the values.
 
     >>> activate_(torch.tensor([-1.0, 0.0, 2.0]), (1.0, 1.0)).mul(1e4).round().tolist()
     [-6321.0, 0.0, 20000.0]
     """
     scale, alpha = shape
     height = scale * alpha
-    if not height:
-        return values.clamp_(min=0).mul_(scale)
-    below = values.clamp(max=0)
-    # height * exp(x) = 2**(x log2(e) + log2(height))
-    torch.add(torch.tensor(math.log2(height)), below, alpha=math.log2(math.e), out=below)
-    below.exp2_()
-    torch.add(below, values.clamp_(min=0), alpha=scale, out=values)
-    return values.sub_(height)
+    pieces = values.view(-1).split(PIECE)  # type: ignore[no-untyped-call]
+    sources = pieces if source is None else source.view(-1).split(PIECE)  # type: ignore[no-untyped-call]
+    for piece, given in zip(pieces, sources, strict=True):
+        if not height:
+            torch.clamp(given, min=0, out=piece).mul_(scale)
+            continue
+        below = given.clamp(max=0)
+        # height * exp(x) = 2**(x log2(e) + log2(height))
+        torch.add(torch.tensor(math.log2(height)), below, alpha=math.log2(math.e), out=below)
+        below.exp2_()
+        torch.clamp(given, min=0, out=piece)
+        torch.add(below, piece, alpha=scale, out=piece)
+        piece.sub_(height)
+    return values
 
 
 def slopes_(slopes: Tensor, result: Tensor, shape: tuple[float, float]) -> Tensor:

@@ -120,6 +120,13 @@ class MultiHopClassifier(nn.Module):
             replicas, [width, *[hidden] * (head_layers - 1), num_classes], **shared, plain_last=True
         )
 
+    @property
+    def takes_samples(self) -> bool:
+        """Whether a node's scores follow from its own rows and the moments of each hop."""
+        parts = [*self.bases, self.head] + ([] if self.embedding is None else [self.embedding])
+        normed = [len(part.norms) for part in parts if isinstance(part, ReplicaMLP)]
+        return max(normed[: len(self.bases)]) <= 1 and not any(normed[len(self.bases) :])
+
     def embed(self, hops: Sequence[Any]) -> Tensor:
         """Return the combined hops, shape (replicas, nodes, width)."""
         combined = self._combined(self._codes(hops))

@@ -18,18 +18,19 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.nn import fused
-from gapgnn.nn.narrow import NARROW, narrow_product
-from gapgnn.nn.normed import Moments, can_norm, normed_layer
+from gapgnn.nn.exponential import elu, selu
+from gapgnn.nn.narrow import LONG, NARROW, narrow_product
+from gapgnn.nn.normed import Moments, Sample, can_norm, normed_layer
 from gapgnn.nn.rows import BatchRows, SparseRows
 from gapgnn.privacy.ghost import active_tape
 from gapgnn.rng import experiment_seed
 
 Inputs = Tensor | SparseRows | BatchRows
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "selu": F.selu,
+    "selu": selu,
     "relu": F.relu,
     "tanh": torch.tanh,
-    "elu": F.elu,
+    "elu": elu,
     "gelu": F.gelu,
 }
 
@@ -90,11 +91,14 @@ class ReplicaLinear(nn.Module):
 
     def of_blocks(self, blocks: Sequence[Tensor]) -> Tensor:
         """As :meth:`forward`, for inputs in blocks of columns, each ``(R, N, some of in)``."""
-        is_narrow = self.out_features < NARROW and not blocks[0].is_cuda
-        if is_narrow and active_tape() is None:
+        if self._is_narrow(blocks[0]) and active_tape() is None:
             return narrow_product(blocks, self.weight, self.bias)
         scores: Tensor = self(torch.cat(list(blocks), dim=-1))
         return scores
+
+    def _is_narrow(self, inputs: Tensor) -> bool:
+        is_long = inputs.shape[0] * inputs.shape[1] >= LONG
+        return is_long and self.out_features < NARROW and not inputs.is_cuda
 
     def _product(self, inputs: Inputs, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not isinstance(inputs, Tensor):
@@ -110,7 +114,7 @@ class ReplicaLinear(nn.Module):
             return self._product(rows, weight, bias).view(*inputs.shape[:-1], -1)
         if inputs.is_cuda and self.replicas > 1 and inputs.shape[1] >= 4 * fused.PART:
             return fused.long_product(inputs, weight, bias)
-        if self.out_features < NARROW and not inputs.is_cuda:
+        if self._is_narrow(inputs):
             return narrow_product([inputs], weight, bias)
         return torch.bmm(inputs, weight) if bias is None else torch.baddbmm(bias, inputs, weight)
 
@@ -162,26 +166,40 @@ class ReplicaBatchNorm(nn.Module):
         # One copy here; strided rows would make each operation after it several times slower.
         return normal.view(count, replicas, channels).permute(1, 0, 2).contiguous()
 
-    def after(self, linear: ReplicaLinear, inputs: Inputs, activation: str) -> Tensor | None:
-        """Return product, norm and activation as one, in training on a CPU; elsewhere None."""
-        if not (self.training and linear.bias is None and can_norm(inputs)):
+    def after(
+        self,
+        linear: ReplicaLinear,
+        inputs: Inputs,
+        activation: str,
+        *,
+        counts: Tensor | None = None,
+        moments: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor | None:
+        """Return product, norm and activation as one, in training on a CPU; elsewhere None.
+
+        ``counts`` says how often each row counts, if not once; ``moments`` are those of the inputs,
+        if not of these rows.
+        """
+        if not self.training or linear.bias is not None or isinstance(inputs, BatchRows):
             return None
-        if isinstance(inputs, BatchRows) or activation not in fused.EXPONENTIAL:
+        if counts is None and moments is None and not can_norm(inputs):
             return None
+        is_exponential = activation in fused.EXPONENTIAL
         out, mean, variance = normed_layer(
             inputs,
             linear.weight,
             self.weight,
             self.bias,
-            self._moments.of(inputs),
+            self._moments.of(inputs, counts) if moments is None else moments,
             epsilon=self.epsilon,
-            activation=activation,
+            activation=activation if is_exponential else None,
+            counts=counts,
         )
-        count = inputs.shape[-2]
+        count = inputs.shape[-2] if counts is None else int(counts.sum())
         with torch.no_grad():
             self.running_mean.lerp_(mean.squeeze(1), self.momentum)
             self.running_var.lerp_(variance.squeeze(1) * (count / (count - 1)), self.momentum)
-        return out
+        return out if is_exponential else ACTIVATIONS[activation](out)
 
     def activated(self, inputs: Tensor, activation: str) -> Tensor | None:
         """Normalise and activate in one go, in training on a GPU; elsewhere None."""
@@ -290,12 +308,21 @@ class ReplicaMLP(nn.Module):
         """Initialise every layer, each replica from its own generator."""
         reset_replicas(self, generators)
 
-    def forward(self, inputs: Inputs) -> Tensor:
+    @property
+    def takes_samples(self) -> bool:
+        """Whether a node's output follows from its own row and the moments of the inputs."""
+        return len(self.norms) <= 1
+
+    def forward(self, inputs: Inputs | Sample) -> Tensor:
         """Return the last layer's output, ``(R, N, out)``."""
-        hidden = inputs
+        counts = inputs.counts() if isinstance(inputs, SparseRows) else None
+        moments = inputs.moments if isinstance(inputs, Sample) else None
+        hidden = inputs.rows if isinstance(inputs, Sample) else inputs
         for linear, norm, dropout, is_dressed in self._plan:
             if isinstance(norm, ReplicaBatchNorm) and isinstance(linear, ReplicaLinear):
-                whole = norm.after(linear, hidden, self._activation_name)
+                name = self._activation_name
+                whole = norm.after(linear, hidden, name, counts=counts, moments=moments)
+                moments = None
                 if whole is not None:
                     hidden = whole if dropout is None else dropout(whole)
                     continue
@@ -333,29 +360,24 @@ def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(scores.transpose(1, 2), targets, reduction="none")
 
 
-def cross_entropy_slopes(
-    scores: Tensor, labels: Tensor, weights: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return each replica's weighted sum of losses, and its derivative by the scores.
+def cross_entropy_slopes(scores: Tensor, targets: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the derivative of the losses by the scores, and the class probabilities.
 
-    Half the work of :func:`cross_entropy` and its gradient.
+    The loss is ``-sum targets log(probabilities)``. Half the work of :func:`cross_entropy` and its
+    gradient, and rows may stand for several nodes.
 
     Args:
         scores: ``(R, N, classes)``.
-        labels: ``(N,)``.
-        weights: of the losses, ``(R, N)``.
+        targets: weight of each class in each row's loss, ``(R, classes, N)``.
+        totals: the weights of all classes together, ``(R, 1, N)``.
 
-    >>> loss, slopes = cross_entropy_slopes(
-    ...     torch.zeros(1, 1, 2), torch.tensor([0]), torch.tensor([[1.0]]))
-    >>> round(float(loss), 3), slopes.tolist()
-    (0.693, [[[-0.5, 0.5]]])
+    >>> targets = torch.tensor([[[1.0], [0.0]]])
+    >>> slopes, _ = cross_entropy_slopes(torch.zeros(1, 1, 2), targets, targets.sum(1, True))
+    >>> slopes.tolist()
+    [[[-0.5, 0.5]]]
     """
     chances = torch.softmax(scores.detach().transpose(1, 2), dim=1)
-    places = labels.expand(len(scores), 1, len(labels))
-    right = chances.gather(1, places)
-    losses = (right.clamp(min=torch.finfo(right.dtype).tiny).log_().squeeze(1) * weights).sum(1)
-    slopes = chances.scatter_(1, places, right - 1).mul_(weights.unsqueeze(1))
-    return -losses, slopes.transpose(1, 2)
+    return (chances * totals).sub_(targets).transpose(1, 2), chances
 
 
 def replica_state(module: nn.Module, replica: int) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ activations of a normalised layer, whose mean and variance are of the same order
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,6 +30,29 @@ WIDEST, WIDEST_SPARSE = 64, 1024
 BLOCK_ROWS = 1 << 13
 
 
+@dataclass(frozen=True)
+class Sample:
+    """Some nodes' rows, with the moments of all nodes' rows.
+
+    Attributes:
+        rows: ``(R, n, in)``.
+        moments: mean and covariance over all nodes.
+    """
+
+    rows: Tensor
+    moments: tuple[Tensor, Tensor]
+
+    @classmethod
+    def of(cls, values: Tensor, nodes: Tensor) -> Sample:
+        """Take nodes ``(R, n)`` out of the rows of all nodes, ``(R, N, in)``.
+
+        >>> Sample.of(torch.tensor([[[1.0], [3.0]]]), torch.tensor([[1]])).rows.tolist()
+        [[[3.0]]]
+        """
+        replicas = torch.arange(len(values)).unsqueeze(1)
+        return cls(values[replicas, nodes], _exact_moments(values))
+
+
 class Moments:
     """Mean ``(R, 1, in)`` and covariance ``(R, in, in)`` of the rows of a layer's input.
 
@@ -40,8 +64,12 @@ class Moments:
         self._version = 0
         self._found: tuple[Tensor, Tensor] | None = None
 
-    def of(self, inputs: Tensor | SparseRows) -> tuple[Tensor, Tensor]:
+    def of(
+        self, inputs: Tensor | SparseRows, counts: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return mean and covariance; those of sparse rows, which replicas share, once for all.
+
+        ``counts`` says how often each row counts, if not once.
 
         >>> mean, covariance = Moments().of(torch.tensor([[[1.0], [3.0]]]))
         >>> float(mean), float(covariance)
@@ -49,8 +77,8 @@ class Moments:
         """
         if isinstance(inputs, SparseRows):
             return inputs.moments()
-        if inputs.requires_grad:
-            return _moments(inputs.detach())
+        if inputs.requires_grad or counts is not None:
+            return _moments(inputs.detach(), counts)
         known = None if self._inputs is None else self._inputs()
         if self._found is None or inputs is not known or inputs._version != self._version:
             self._inputs, self._version = weakref.ref(inputs), inputs._version
@@ -81,6 +109,7 @@ def normed_layer(
     *,
     epsilon: float,
     activation: str | None = None,
+    counts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return ``activation(norm(inputs @ weight) * scale + shift)``, and the product's moments.
 
@@ -95,6 +124,7 @@ def normed_layer(
         moments: of the inputs.
         epsilon: added to the variance.
         activation: an exponential one, or None.
+        counts: how often each row counts in the moments, if not once.
     """
     found: tuple[Tensor, Tensor, Tensor] = _NormedLayer.apply(  # type: ignore[no-untyped-call]
         inputs if isinstance(inputs, Tensor) else None,
@@ -105,6 +135,7 @@ def normed_layer(
         moments,
         epsilon,
         None if activation is None else EXPONENTIAL[activation],
+        counts,
     )
     return found
 
@@ -123,6 +154,7 @@ class _NormedLayer(torch.autograd.Function):
         moments: tuple[Tensor, Tensor],
         epsilon: float,
         shape: tuple[float, float] | None,
+        counts: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         mean, covariance = moments
         spread = torch.matmul(covariance, weight)
@@ -142,7 +174,7 @@ class _NormedLayer(torch.autograd.Function):
             if shape is not None:
                 activate_(mine, shape)
         ctx.save_for_backward(inputs, weight, mean, spread, inverse, factor, scaled, out)
-        ctx.rows, ctx.shape = rows, shape
+        ctx.rows, ctx.shape, ctx.counts = rows, shape, counts
         ctx.mark_non_differentiable(centre, variance)
         ctx.set_materialize_grads(False)
         return out, centre, variance
@@ -169,21 +201,28 @@ class _NormedLayer(torch.autograd.Function):
         for_weight = crossed.addcmul_(spread, inverse * along, value=-1).mul_(factor)
         for_inputs = None
         if needs_slopes:
-            count = inputs.shape[1]
+            counts = None if ctx.counts is None else ctx.counts.unsqueeze(-1)
+            count = inputs.shape[1] if counts is None else int(counts.sum())
             back = weight.transpose(1, 2)
             mixed = torch.bmm(weight * (inverse * factor * along).div_(-count), back)
             start = torch.matmul(factor * total, back).div_(-count).sub_(torch.matmul(mean, mixed))
             for_inputs = torch.empty_like(inputs)
             for replica, mine in enumerate(for_inputs):
                 torch.addmm(start[replica, 0], inputs[replica], mixed[replica], out=mine)
+                if counts is not None:
+                    mine.mul_(counts)
                 mine.addmm_(kept[replica], scaled[replica].T)
-        return for_inputs, for_weight, along.squeeze(1), total.squeeze(1), None, None, None, None
+        along, total = along.squeeze(1), total.squeeze(1)
+        return for_inputs, for_weight, along, total, None, None, None, None, None
 
 
-def _moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    count = inputs.shape[1]
-    mean = inputs.mean(1, keepdim=True)
-    squares = torch.bmm(inputs.transpose(1, 2), inputs).div_(count)
+def _moments(inputs: Tensor, counts: Tensor | None) -> tuple[Tensor, Tensor]:
+    if counts is None:
+        weighted, count = inputs, inputs.shape[1]
+    else:
+        weighted, count = inputs * counts.unsqueeze(-1), int(counts.sum())
+    mean = weighted.sum(1, keepdim=True).div_(count)
+    squares = torch.bmm(weighted.transpose(1, 2), inputs).div_(count)
     return mean, squares.baddbmm_(mean.transpose(1, 2), mean, alpha=-1)
 
 

@@ -39,8 +39,15 @@ class SparseRows:
     [[5.0, 0.0], [0.0, 0.0]]
     """
 
-    def __init__(self, matrix: sp.csr_array, *, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self,
+        matrix: sp.csr_array,
+        *,
+        device: str | torch.device = "cpu",
+        counts: NDArray[np.int64] | None = None,
+    ) -> None:
         self._scipy = matrix
+        self._counts = counts
         self.shape: tuple[int, int] = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.device = torch.device(device)
         self._csr = _torch_csr(matrix, self.device)
@@ -67,12 +74,41 @@ class SparseRows:
         """Return mean ``(1, 1, in)`` and covariance ``(1, in, in)`` of the rows, computed once."""
         if self._moments is None:
             rows = self._scipy.astype(np.float64)
-            mean = np.asarray(rows.mean(axis=0)).reshape(1, -1)
-            squares = (rows.T @ rows).toarray() / self.shape[0] - mean.T @ mean
+            counts = np.ones(self.shape[0]) if self._counts is None else self._counts
+            weighted = sp.csr_array(rows.T).multiply(counts / counts.sum()).tocsr()
+            mean = weighted.sum(axis=1).reshape(1, -1)
+            squares = (weighted @ rows).toarray() - mean.T @ mean
             found = (torch.from_numpy(part).float().to(self.device) for part in (mean, squares))
             first, second = (part.unsqueeze(0) for part in found)
             self._moments = first, second
         return self._moments
+
+    def counts(self) -> Tensor | None:
+        """Return how often each row counts, ``(N,)``; None if each counts once."""
+        return None if self._counts is None else torch.from_numpy(self._counts).to(self.device)
+
+    def distinct(self) -> tuple[SparseRows, Tensor] | None:
+        """Return rows of which no two are equal, with their counts, and which one each row is.
+
+        None if that would not save a fifth of the rows. People who left the same fields empty or
+        gave the same answers are alike: on the Facebook schools half of the rows are distinct.
+
+        >>> rows = SparseRows.from_scipy(sp.csr_array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
+        >>> rows.distinct()[1].tolist(), rows.distinct()[0].counts().tolist()
+        ([1, 0, 1], [1, 2])
+        """
+        rng = np.random.default_rng(0)
+        # Equal rows have equal images; that different rows do not is checked below.
+        images = self._scipy @ rng.random(self.shape[1])
+        _, firsts, index, counts = np.unique(
+            images, return_index=True, return_inverse=True, return_counts=True
+        )
+        if len(firsts) > 0.8 * self.shape[0]:
+            return None
+        kept = self._scipy[firsts]
+        if (kept[index] != self._scipy).nnz:
+            return None
+        return SparseRows(kept, device=self.device, counts=counts), torch.from_numpy(index)
 
     def take(self, positions: Tensor) -> SparseRows:
         """Return some rows, the same ones for all replicas."""
@@ -83,8 +119,12 @@ class SparseRows:
         replicas, count = positions.shape
         flat = positions.reshape(-1)
         if self._padded is not None:
-            columns, values = (table.index_select(0, flat) for table in self._padded)
+            table, values_or_counts = self._padded
+            columns, values = (part.index_select(0, flat) for part in (table, values_or_counts))
             width = columns.shape[1]
+            if values.shape[1] < width:
+                places = torch.arange(width, dtype=torch.float32, device=self.device)
+                values = (values > places).float()
             if replicas > 1:
                 columns.view(replicas, -1).add_(self._owners(replicas).unsqueeze(-1))
             pointers = torch.arange(
@@ -141,17 +181,20 @@ class SparseRows:
         """Return columns and values as ``(N, width)``, if padding at most doubles them.
 
         Selecting rows of one-hot features is then a single gather. Padding is a zero in column 0,
-        which changes no product.
+        which changes no product. Where all values are one, the table has their number instead.
         """
         counts = np.diff(self._scipy.indptr)
         width = max(1, int(counts.max(initial=0)))
         if width * self.shape[0] > 2 * self._scipy.nnz:
             return None
         columns = np.zeros((self.shape[0], width), dtype=np.int32)
-        values = np.zeros((self.shape[0], width), dtype=np.float32)
         filled = np.arange(width) < counts[:, None]
         columns[filled] = self._scipy.indices
-        values[filled] = self._scipy.data
+        if width > 1 and bool((self._scipy.data == 1).all()):
+            values = counts.astype(np.float32).reshape(-1, 1)
+        else:
+            values = np.zeros((self.shape[0], width), dtype=np.float32)
+            values[filled] = self._scipy.data
         return torch.from_numpy(columns).to(self.device), torch.from_numpy(values).to(self.device)
 
 

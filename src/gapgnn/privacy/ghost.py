@@ -123,7 +123,9 @@ class LinearRecord:
                 inputs = inputs.expand(len(factors), *inputs.shape)
             if exact:
                 inputs = inputs.double()
-            sums = {id(self.weight): torch.bmm(inputs.transpose(1, 2), scaled)}
+            # This way round a product of few columns is several times faster on a CPU.
+            turned = torch.bmm(scaled.transpose(1, 2), inputs)
+            sums = {id(self.weight): turned.transpose(1, 2)}
         else:
             sums = {id(self.weight): inputs.transposed_matmul(scaled)}
         if self.bias is not None:

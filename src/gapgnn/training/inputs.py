@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.graph.graph import Graph
+from gapgnn.nn.normed import Sample, can_norm
 from gapgnn.nn.rows import SparseRows
 from gapgnn.nn.sage import Arcs, Examples, InLists, WholeGraph
 from gapgnn.privacy.device_lists import copy_on
@@ -33,11 +35,29 @@ class Inputs(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class Distinct:
+    """A network's argument with one row for all nodes that are alike.
+
+    Attributes:
+        argument: for the network.
+        index: the row of every node.
+    """
+
+    argument: Any
+    index: Tensor
+
+    def all(self) -> Any:
+        """Return the argument."""
+        return self.argument
+
+
 class FeatureInputs:
     """Node features, read once and shared by all replicas; sparse features stay sparse."""
 
     def __init__(self, graph: Graph, device: torch.device) -> None:
         self._rows: SparseRows | Tensor
+        self._distinct: tuple[SparseRows, Tensor] | None = None
         self._features = graph.features
         self.device = device
         if sp.issparse(graph.features):
@@ -67,6 +87,14 @@ class FeatureInputs:
             return self._rows[positions]
         return self._rows.select(positions)
 
+    def distinct(self) -> Distinct | None:
+        """Return the rows that differ, on a CPU and where there are far fewer than nodes."""
+        if isinstance(self._rows, Tensor) or self.device.type != "cpu":
+            return None
+        if self._distinct is None:
+            self._distinct = self._rows.distinct()
+        return None if self._distinct is None else Distinct(*self._distinct)
+
     def dense(self) -> Tensor:
         """Return all features as a dense tensor: for the ablation without an encoder."""
         if isinstance(self._rows, Tensor):
@@ -90,6 +118,14 @@ class HopInputs:
         """Return all hops of all nodes."""
         first = self._first.all() if isinstance(self._first, FeatureInputs) else self._first
         return [first, *self._hops]
+
+    def sampled(self, nodes: Tensor) -> list[Sample] | None:
+        """Return the hops of nodes ``(replicas, nodes)`` and the moments of all, on a CPU."""
+        hops = [self._first, *self._hops]
+        tensors = [hop for hop in hops if isinstance(hop, Tensor) and can_norm(hop)]
+        if len(tensors) < len(hops):
+            return None
+        return [Sample.of(hop, nodes) for hop in tensors]
 
     def rows(self, positions: Tensor, valid: Tensor | None = None) -> list[Any]:
         """Return the hops of each replica's batch."""

@@ -15,14 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gapgnn.errors import InputError
-from gapgnn.nn.fused import best_class
-from gapgnn.nn.layers import (
-    ReplicaBatchNorm,
-    ReplicaDropout,
-    cross_entropy,
-    cross_entropy_slopes,
-)
+from gapgnn.nn.layers import ReplicaBatchNorm, cross_entropy
 from gapgnn.privacy.dpsgd import PrivateStep
 from gapgnn.privacy.flat import FlatParameters, Optimiser, make_optimiser
 from gapgnn.privacy.ghost import record_linears
@@ -31,6 +24,7 @@ from gapgnn.privacy.poisson import PoissonBatches
 from gapgnn.rng import experiment_rng
 from gapgnn.training.callbacks import Callback, Silent
 from gapgnn.training.cuda_graph import RecordedEpochs, RecordedSteps
+from gapgnn.training.full import BestEpoch, FullBatch, clean_scores, dropouts
 from gapgnn.training.inputs import Inputs
 from gapgnn.training.recipe import PrivateTraining, Recipe
 from gapgnn.training.splits import Splits
@@ -90,52 +84,44 @@ class Trainer:
             weight_decay=recipe.weight_decay,
         )
 
-    def _best_epoch(self, flat: FlatParameters) -> _BestEpoch:
-        val = torch.from_numpy(self.splits.val).to(self.labels.device)
-        return _BestEpoch(flat, self.labels, val)
-
     def _fit_full(self, model: nn.Module, flat: FlatParameters, inputs: Inputs, phase: str) -> None:
         """One step per epoch over all nodes; the loss counts each replica's training nodes.
 
         The forward pass covers every node, so batch statistics are those of the whole graph and the
         same scores give the validation accuracy.
         """
-        optimiser, best = self._optimiser(flat), self._best_epoch(flat)
-        mask = torch.from_numpy(self.splits.train).to(self.labels.device)
-        weights = mask / mask.sum(dim=1, keepdim=True)
-        known = self.labels.clamp(min=0)
+        optimiser, device = self._optimiser(flat), self.labels.device
+        train, val = (
+            torch.from_numpy(mask).to(device) for mask in (self.splits.train, self.splits.val)
+        )
+        batch = FullBatch(model, inputs, flat, labels=self.labels, train=train, val=val)
         self.callback.start(phase, self.recipe.epochs)
-        has_dropout = bool(_dropouts(model))
+        is_watched = not isinstance(self.callback, Silent)
 
         def epoch() -> tuple[Tensor, Tensor | None]:
-            scores = model(inputs.all())
-            judged = _clean_scores(model, inputs) if has_dropout else scores.detach()
-            accuracy = best.consider(judged)
-            if scores.is_cuda:
-                loss = (cross_entropy(scores, known) * weights).sum()
-                gradient = flat.gradient(loss)
-            else:
-                loss, slopes = cross_entropy_slopes(scores, known, weights)
-                gradient = flat.gradient(scores, slopes)
+            gradient, loss, accuracy = batch.gradient(is_watched=is_watched)
             optimiser.step(gradient)
-            return loss.detach().sum() / flat.replicas, accuracy
+            return loss / flat.replicas, accuracy
 
         work: Callable[[], tuple[Tensor, Tensor | None]] = epoch
-        if self.labels.is_cuda and getattr(inputs, "is_recordable", False) and not has_dropout:
+        can_record = self.labels.is_cuda and getattr(inputs, "is_recordable", False)
+        if can_record and not batch.has_dropout:
             work = RecordedEpochs(epoch)
-        is_watched = not isinstance(self.callback, Silent)
         for _ in range(self.recipe.epochs):
             loss, accuracy = work()
             if is_watched:
                 self.callback.advance(phase, loss=float(loss), accuracy=_number(accuracy))
-        best.consider(_clean_scores(model, inputs))
-        best.restore()
+        batch.best.consider(batch.clean_scores())
+        batch.best.restore()
 
     def _fit_batches(
         self, model: nn.Module, flat: FlatParameters, inputs: Inputs, phase: str, size: int
     ) -> None:
         """Shuffled batches, each replica in its own order; validated after every epoch."""
-        optimiser, best = self._optimiser(flat), self._best_epoch(flat)
+        optimiser = self._optimiser(flat)
+        val = torch.from_numpy(self.splits.val).to(self.labels.device)
+        nodes = torch.arange(len(self.labels), device=self.labels.device).expand_as(val)
+        best = BestEpoch(flat.values, self.labels.expand_as(val), nodes, val)
         members = self.splits.train_positions(self.labels.device)
         shuffles = [
             experiment_rng(self.seed, phase, "shuffle", replica) for replica in range(flat.replicas)
@@ -149,7 +135,7 @@ class Trainer:
                 losses = cross_entropy(model(inputs.rows(positions)), self.labels[positions])
                 optimiser.step(flat.gradient(losses / positions.shape[1]))
                 total += float(losses.detach().sum())
-            accuracy = best.consider(_clean_scores(model, inputs))
+            accuracy = best.consider(clean_scores(model, inputs.all()))
             self.callback.advance(phase, loss=total / members.numel(), accuracy=_number(accuracy))
         best.restore()
 
@@ -186,11 +172,11 @@ class Trainer:
         def take(positions: Tensor, valid: Tensor) -> None:
             with record_linears() as tape:
                 scores = model(inputs.rows(positions, valid))
-                losses = cross_entropy(scores, self.labels[positions])
+                losses = cross_entropy(scores, self.labels.take(positions))
             step.step(tape, losses, valid)
 
         work: Callable[[Tensor, Tensor], None] = take
-        if step.can_record and getattr(inputs, "is_recordable", False) and not _dropouts(model):
+        if step.can_record and getattr(inputs, "is_recordable", False) and not dropouts(model):
             work = RecordedSteps(
                 take,
                 step,
@@ -215,59 +201,8 @@ def _batches(shuffled: Tensor, size: int) -> list[Tensor]:
     return batches
 
 
-class _BestEpoch:
-    """Remembers each replica's parameters at its best validation accuracy (free at edge level)."""
-
-    def __init__(self, flat: FlatParameters, labels: Tensor, val: Tensor) -> None:
-        self._flat = flat
-        counts = val.sum(dim=1)
-        self._can_choose = bool(counts.all()) and bool((counts == counts[0]).all())
-        if not self._can_choose and bool(counts.any()):
-            raise InputError("`val` must have equally many nodes for every repeat, or none.")
-        self._positions = val.nonzero()[:, 1].view(len(val), -1)
-        self._labels = labels[self._positions]
-        self._replicas = torch.arange(len(val), device=labels.device).unsqueeze(1)
-        self._best = torch.full((flat.replicas,), -1.0, device=labels.device)
-        self._values = flat.values.clone()
-
-    def consider(self, scores: Tensor) -> Tensor | None:
-        """Look at scores made with the current parameters; return the mean validation accuracy."""
-        if not self._can_choose:
-            return None
-        right = best_class(scores[self._replicas, self._positions]) == self._labels
-        accuracy = right.float().mean(dim=1)
-        better = accuracy > self._best
-        self._best.copy_(torch.where(better, accuracy, self._best))
-        self._values.copy_(torch.where(better.unsqueeze(1), self._flat.values, self._values))
-        return accuracy.mean()
-
-    def restore(self) -> None:
-        """Go back to the best parameters; without validation nodes the last ones stay."""
-        if self._can_choose:
-            self._flat.values.copy_(self._values)
-
-
 def _number(value: Tensor | None) -> float | None:
     return None if value is None else float(value)
-
-
-def _dropouts(model: nn.Module) -> list[ReplicaDropout]:
-    """Return the layers that blank channels at random in training."""
-    return [
-        part for part in model.modules() if isinstance(part, ReplicaDropout) and part.probability
-    ]
-
-
-@torch.no_grad()
-def _clean_scores(model: nn.Module, inputs: Inputs) -> Tensor:
-    """Return the scores of all nodes with batch statistics and without dropout."""
-    dropouts = _dropouts(model)
-    for part in dropouts:
-        part.eval()
-    scores: Tensor = model(inputs.all())
-    for part in dropouts:
-        part.train()
-    return scores
 
 
 @torch.no_grad()
@@ -282,6 +217,6 @@ def _settle_statistics(model: nn.Module, inputs: Inputs) -> None:
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.momentum = 1.0
-    _clean_scores(model, inputs)
+    clean_scores(model, inputs.all())
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
