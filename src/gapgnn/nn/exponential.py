@@ -59,9 +59,7 @@ class _Exponential(torch.autograd.Function):
         return slopes_(slopes, ctx.saved_tensors[0], ctx.shape), None
 
 
-def activate_(
-    values: Tensor, shape: tuple[float, float], source: Tensor | None = None
-) -> Tensor:
+def activate_(values: Tensor, shape: tuple[float, float], source: Tensor | None = None) -> Tensor:
     """Put ``scale * (max(x, 0) + alpha * (exp(min(x, 0)) - 1))`` in place of the values.
 
     ``exp(x) = 2**(x log2(e))``. The result differs from torch's by rounding: a few units of 1e-7
