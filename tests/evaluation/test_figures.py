@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from gapgnn.evaluation import figures
 from gapgnn.evaluation.charts import charts, ticks
 from gapgnn.evaluation.figures import draw, save_figures
 from gapgnn.evaluation.plots import STYLES, Plot, plots
@@ -37,6 +40,18 @@ def test_each_figure_is_written_in_three_formats_with_the_same_bytes_every_time(
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
     assert sorted(tmp_path.rglob("*.part")) == []
     assert dict(matplotlib.rcParams) == before
+
+
+def test_the_legend_names_every_line_within_the_page(made_up: list[Record]) -> None:
+    for name in ("tradeoff-edge", "membership"):
+        plot = named(made_up, name)
+        single = replace(plot, panels=plot.panels[:1])
+        figure = figures._figure(single)
+        legend = figure.legends[0].get_window_extent(FigureCanvasAgg(figure).get_renderer())
+        assert 0 <= legend.x0 < legend.x1 <= figure.bbox.x1
+        labels = {text.get_text() for text in figure.legends[0].get_texts()}
+        panel = single.panels[0]
+        assert labels == {line.label for line in (*panel.lines, *panel.references)}
 
 
 def test_lines_differ_in_marker_and_references_in_dashes_not_in_colour_alone() -> None:

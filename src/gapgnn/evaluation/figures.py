@@ -87,13 +87,25 @@ def _figure(plot: Plot) -> Figure:
     figure.supxlabel(plot.x_label, fontsize=9)
     styles = {_plain(line.label): line.style for panel in plot.panels for line in panel.lines}
     labels = sorted(shown, key=lambda label: styles.get(label, len(STYLES)))
-    figure.legend(
-        [shown[label] for label in labels],
-        labels,
-        loc="outside upper left",
-        ncols=min(len(shown), 4),
-    )
+    _legend(figure, {label: shown[label] for label in labels})
     return figure
+
+
+def _legend(figure: Figure, shown: dict[str, Any]) -> None:
+    """Put the legend above the panels, in as many columns as the figure is wide."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    for columns in range(min(len(shown), 4), 0, -1):
+        legend = figure.legend(
+            list(shown.values()), list(shown), loc="outside upper left", ncols=columns
+        )
+        if columns == 1 or legend.get_window_extent(renderer).width <= figure.bbox.width:
+            break
+        legend.remove()
+    # Each further row would take its height from the panels.
+    rows = -(-len(shown) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.18 * max(0, rows - 2))
 
 
 def _panel(axes: Axes, plot: Plot, panel: Panel) -> None:
