@@ -281,7 +281,7 @@ def test_paying_for_every_question_is_reported(graph):
 
 
 def test_link_stealing_from_a_model_without_edges_gains_nothing(graph):
-    result = link_stealing_attack(MLP(level="none", epochs=20), graph, pairs=1_500)
+    result = link_stealing_attack(MLP(level="none", epochs=20), graph, pairs=1_500, others="degree")
     assert abs(result.gain_auc) < 0.05
     assert set(result.details["unsupervised"]) == set(result.details["control_unsupervised"])
 
@@ -329,9 +329,10 @@ def test_bad_options_are_refused(graph, attack, options, message):
         attack(MLP(epochs=1), graph, **options)
 
 
-def test_a_graph_without_edges_cannot_be_attacked(graph):
+@pytest.mark.parametrize(("others", "least"), [("held-out", 20), ("degree", 2), ("uniform", 2)])
+def test_a_graph_without_edges_cannot_be_attacked(graph, others, least):
     empty = Graph.from_arcs(
         [], [], num_nodes=graph.num_nodes, features=graph.features, labels=graph.labels
     )
-    with pytest.raises(DataError, match="at least 2 edges"):
-        link_stealing_attack(MLP(), empty)
+    with pytest.raises(DataError, match=f"at least {least} edges"):
+        link_stealing_attack(MLP(), empty, others=others)

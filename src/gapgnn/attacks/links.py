@@ -80,7 +80,7 @@ def link_stealing_attack(
     graph: Graph,
     *,
     pairs: int = 10_000,
-    others: str = "degree",
+    others: str = "held-out",
     seed: int = 0,
     callback: Callback | None = None,
 ) -> LinkResult:
@@ -94,10 +94,11 @@ def link_stealing_attack(
         estimator: the method, level and parameters under attack; it is not changed.
         graph: the private graph, transductive.
         pairs: connected pairs that are drawn, and as many unconnected ones.
-        others: how unconnected pairs are drawn: ``degree``, from the ends of edges; ``uniform``; or
-            ``held-out``, edges that are removed before training. How many friends somebody has
-            shows in how sure a model is. That is a sum over many edges, which edge-level privacy
-            does not hide, and uniform pairs reward it.
+        others: how unconnected pairs are drawn: ``held-out``, edges that are removed before
+            training, so that nothing but the edge tells; ``degree``, from the ends of edges; or
+            ``uniform``, as in the original attack. How many friends somebody has, and of which
+            class, are sums over many edges, which edge-level privacy does not hide and which the
+            last two reward.
         seed: of all choices; never of noise.
         callback: watches the steps.
     """

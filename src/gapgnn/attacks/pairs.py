@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ Nodes = NDArray[np.int64]
 _TINY = 1e-12
 # Posteriors below this count as this in logarithms: single precision says no more about them.
 _LEAST = 1e-6
-OTHERS = ("degree", "uniform", "held-out")
+OTHERS = ("held-out", "degree", "uniform")
 # No more of the edges are held out: the model must still be one of nearly the same graph.
 _MOST_HELD_OUT = 0.1
 
@@ -58,7 +59,7 @@ def sample_pairs(
     if count < 2:
         raise DataError(f"The graph must have at least 2 edges to be attacked. Got {len(lower)}.")
     chosen = rng.choice(len(lower), size=count, replace=False)
-    is_degree = check_choice("others", others, OTHERS[:2]) == "degree"
+    is_degree = check_choice("others", others, OTHERS[1:]) == "degree"
     ends = np.concatenate([lower, upper]) if is_degree else np.arange(graph.num_nodes)
     found: set[tuple[int, int]] = set()
     for _ in range(100):
@@ -124,6 +125,11 @@ def held_out_pairs(graph: Graph, count: int, rng: np.random.Generator) -> tuple[
     """
     lower, upper = sp.triu(_either_way(graph), k=1).nonzero()
     count = min(count, int(_MOST_HELD_OUT * len(lower)))
+    if count < 2:
+        least = math.ceil(2 / _MOST_HELD_OUT)
+        raise DataError(
+            f"The graph must have at least {least} edges to hold some out. Got {len(lower)}."
+        )
     chosen = rng.choice(len(lower), size=2 * count, replace=False)
     ends = lower[chosen].astype(np.int64), upper[chosen].astype(np.int64)
     return hold_out(graph, Pairs(*ends, np.ones(2 * count, dtype=np.bool_)), rng)

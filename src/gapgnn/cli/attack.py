@@ -138,10 +138,10 @@ def _add_stealing(group: Group) -> None:
     )
     group.add_argument(
         "--others",
-        choices=["degree", "uniform", "held-out"],
-        default="degree",
-        help="unconnected pairs: from the ends of edges (default), uniform, or edges that were "
-        "removed before training",
+        choices=["held-out", "degree", "uniform"],
+        default="held-out",
+        help="unconnected pairs: edges that were removed before training (default: nothing but "
+        "the edge tells), from the ends of edges, or uniform as in the original attack",
     )
 
 
