@@ -14,7 +14,7 @@ from gapgnn.privacy import device_lists, sums
 from gapgnn.privacy.device_lists import in_lists_on
 from gapgnn.privacy.kernels import SEGMENT, InLists, PhiloxNoise, longest_row, philox
 from gapgnn.privacy.noise import NoiseSource
-from gapgnn.privacy.sums import MOST_HALVES, add_up, halves_of, quantise_rows
+from gapgnn.privacy.sums import MOST_HALVES, add_up, halves_of, join_halves, quantise_rows
 from gapgnn.rng import NoiseKey
 
 FALSE_ALARM = 1e-9
@@ -170,22 +170,21 @@ def test_lists_on_a_device_say_who_writes_to_each_row(directed):
 
 def test_halves_of_grid_rows_add_up_exactly_to_their_limit():
     ones = quantise_rows(torch.tensor([[1.0, 0.0], [0.0, -1.0], [2.0**-10 - 2.0**-20, 0.5]]))
-    high, low = halves_of(ones)
-    assert torch.equal(high.double() + low.double(), ones)
-    for part in (high, low):
-        pointers = np.array([0, MOST_HALVES])
-        for place in range(3):
-            entries = np.full(MOST_HALVES, place)
-            total = add_up(part, pointers, entries).double()
-            assert torch.equal(total, part[place : place + 1].double() * MOST_HALVES)
+    halves = halves_of(ones)
+    assert torch.equal(join_halves(halves), ones)
+    pointers = np.array([0, MOST_HALVES])
+    for place in range(3):
+        total = join_halves(add_up(halves, pointers, np.full(MOST_HALVES, place)))
+        assert torch.equal(total, ones[place : place + 1] * MOST_HALVES)
 
 
-def test_sums_over_lists_are_those_of_a_dense_product_whatever_the_chunk(monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_over_lists_are_those_of_a_dense_product_whatever_the_chunk(monkeypatch, dtype):
     rng = np.random.default_rng(0)
     counts = np.array([0, 5, 400, 0, 1, 90, 0])
     pointers = np.concatenate([[0], np.cumsum(counts)])
     entries = rng.integers(0, 50, pointers[-1])
-    rows = unit_rows(50, 3)
+    rows = unit_rows(50, 3).to(dtype)
     dense = torch.zeros(7, 50, dtype=torch.float64)
     for row in range(7):
         for entry in entries[pointers[row] : pointers[row + 1]]:
@@ -194,6 +193,7 @@ def test_sums_over_lists_are_those_of_a_dense_product_whatever_the_chunk(monkeyp
     assert torch.allclose(expected.double(), dense @ rows.double(), atol=1e-5)
     for chunk in (1, 7, 100):
         monkeypatch.setattr(sums, "CHUNK_ENTRIES", chunk)
+        monkeypatch.setattr(sums, "MOST_ENTRIES", chunk)
         assert torch.equal(add_up(rows, pointers, entries), expected)
     assert add_up(rows[:, :0], pointers, entries).shape == (7, 0)
 

@@ -34,7 +34,7 @@ from gapgnn.privacy.kernels import InLists as DeviceLists
 from gapgnn.privacy.kernels import longest_row
 from gapgnn.privacy.noise import GRID, ROW_BLOCK, Construction, NoiseSource
 from gapgnn.privacy.relations import aggregation_sensitivity
-from gapgnn.privacy.sums import MOST_HALVES, add_up, halves_of, quantise_rows
+from gapgnn.privacy.sums import MOST_HALVES, add_up, halves_of, join_halves, quantise_rows
 from gapgnn.rng import NoiseKey
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 NORM_TOLERANCE = 1e-6
 # A CPU finishes rows in chunks of about this many numbers, which stay in its cache.
-CHUNK_NUMBERS = 1 << 17
+CHUNK_NUMBERS = 1 << 19
 
 
 def row_normalise(values: Tensor) -> Tensor:
@@ -285,7 +285,9 @@ class PrivateAggregation:
                 shape = (self.graph.num_nodes,) * 2
                 ones = np.ones(len(indices), dtype=np.bool_)
                 columns = sp.csr_array((ones, indices, indptr), shape=shape).tocsc()
-                indptr, indices = columns.indptr, columns.indices
+                # SciPy makes both as wide as the wider one; positions fit where they fitted before.
+                indptr = columns.indptr.astype(np.int64, copy=False)
+                indices = columns.indices.astype(indices.dtype, copy=False)
             self._lists[which] = indptr, indices
         return self._lists[which]
 
@@ -293,7 +295,7 @@ class PrivateAggregation:
         """Aggregate, perturb and normalise chunk by chunk, so that no full float64 sum is held."""
         indptr, indices = self._in_lists(replica)
         block = self._block_release(replica, index, normalise)
-        halves = halves_of(rows) if rows.dtype == torch.float64 else (rows,)
+        halves = halves_of(rows) if rows.dtype == torch.float64 else None
         num_nodes, width = rows.shape
         # Every thread draws the noise of a block.
         blocks = max(torch.get_num_threads(), CHUNK_NUMBERS // (ROW_BLOCK * max(1, width)))
@@ -302,12 +304,10 @@ class PrivateAggregation:
             pointers = indptr[start : start + size + 1]
             entries = indices[pointers[0] : pointers[-1]]
             pointers = pointers - pointers[0]
-            if len(halves) > 1 and np.diff(pointers).max() > MOST_HALVES:
+            if halves is None or np.diff(pointers).max() > MOST_HALVES:
                 total = add_up(rows, pointers, entries)
             else:
-                total = add_up(halves[0], pointers, entries)
-                for half in halves[1:]:
-                    total = total.double() + add_up(half, pointers, entries)
+                total = join_halves(add_up(halves, pointers, entries))
             out[start : start + len(total)] = block.finish(total, start, num_nodes)
 
     def _block_release(self, replica: int, index: int, normalise: bool) -> BlockRelease:

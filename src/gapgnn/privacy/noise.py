@@ -232,7 +232,7 @@ class NoiseSource:
             else:
                 _draw_fast(self.key, kind, part, scale, block_path)
 
-        _for_blocks(fill, num_rows, threads=out.device.type == "cpu")
+        _for_blocks(fill, num_rows, threads=safe)
         return out.to(device)
 
     def _checked_scale(self, name: str, scale: float) -> float:
