@@ -22,8 +22,8 @@ from gapgnn.errors import InputError
 
 # On a GPU a batch of up to this many entries (256 MiB) becomes dense, for one batched product.
 DENSE_ENTRIES = 1 << 26
-# Sums per owner are made for this many numbers at a time (1 MiB), which a core's cache can hold.
-CACHED_ENTRIES = 1 << 18
+# Sums per owner are made for this many numbers at a time (2 MiB), which a core's cache can hold.
+CACHED_ENTRIES = 1 << 19
 NORM_ROWS = 1 << 16
 
 
