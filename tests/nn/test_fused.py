@@ -35,7 +35,7 @@ def test_a_weight_gradient_in_parts_is_the_whole_one(count, monkeypatch):
     bias = torch.randn(3, 1, 2, dtype=torch.float64, generator=generator, requires_grad=True)
     leaves = (inputs, weight, bias)
     whole = torch.baddbmm(bias, inputs, weight)
-    parted = fused.long_product(inputs, weight, bias)
+    parted = fused.long_product(inputs.split([1, 3], dim=2), weight, bias)
     assert torch.allclose(parted, whole)
     slope = torch.randn_like(whole)
     for one, other in zip(
@@ -97,6 +97,19 @@ def test_norm_and_activation_are_those_of_float64(activation, count, channels, i
         size = float(other.abs().max()) + 1e-3
         assert float((one.double() - other).abs().max()) < 1e-3 * size
     assert gradients[0].stride() == values.stride()
+
+
+@with_marks(on_gpu)
+@pytest.mark.parametrize("count", [1, 63, 5000, 50_001])
+@pytest.mark.parametrize(("width", "out"), [(16, 16), (16, 10), (1, 1), (20, 5), (32, 32)])
+def test_a_narrow_weight_gradient_is_that_of_float64(count, width, out):
+    generator = torch.Generator().manual_seed(0)
+    both = torch.randn(count, 3, width + out, generator=generator).cuda().permute(1, 0, 2)
+    inputs, slopes = both.split([width, out], dim=2)
+    found = fused.weight_gradient(inputs, slopes)
+    expected = torch.bmm(inputs.double().transpose(1, 2), slopes.double())
+    assert torch.allclose(found.double(), expected, atol=1e-5 * count**0.5, rtol=1e-4)
+    assert torch.equal(found, fused.weight_gradient(inputs, slopes))
 
 
 @with_marks(on_gpu)

@@ -95,7 +95,7 @@ def _legend(figure: Figure, shown: dict[str, Any]) -> None:
     """Put the legend above the panels, in as many columns as the figure is wide."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    renderer = FigureCanvasAgg(figure).get_renderer()
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
     for columns in range(min(len(shown), 4), 0, -1):
         legend = figure.legend(
             list(shown.values()), list(shown), loc="outside upper left", ncols=columns

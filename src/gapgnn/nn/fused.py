@@ -8,6 +8,7 @@ where Triton is not present.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,9 +18,13 @@ from torch.autograd.function import once_differentiable
 from gapgnn.privacy.kernels import can_use_triton
 
 MOST_CHANNELS = 128
-TILE = 8192
+TILE = 2048
 # Rows of one part of a long product; the parts run side by side and are then added up.
-PART = 8192
+PART = 4096
+# Up to so many columns on both sides a kernel of its own makes the gradient of a weight: each of
+# its programs adds up so many steps of so many rows.
+NARROW = 32
+GRADIENT_ROWS, GRADIENT_STEPS = 64, 8
 # Of y: scale * y above zero, scale * alpha * (exp(y) - 1) below.
 EXPONENTIAL = {
     "selu": (1.0507009873554805, 1.6732632423543772),
@@ -222,16 +227,21 @@ def best_class(scores: Tensor) -> Tensor:
     return out
 
 
-def long_product(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return ``inputs @ weight + bias`` of ``(R, N, in)`` and ``(R, in, out)`` for a large N.
+def long_product(blocks: Sequence[Tensor], weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return ``inputs @ weight + bias`` for a large N and inputs given as blocks of columns.
 
     The gradient of the weight is a product along N. Batched, it has few outputs to share among many
-    processors, so it is cut into parts of :data:`PART` rows.
+    processors, so it is cut into parts that run side by side. Blocks need not be joined.
 
-    >>> long_product(torch.ones(2, 3, 4), torch.ones(2, 4, 1), None).flatten().tolist()
+    Args:
+        blocks: ``(R, N, in_1)``, ``(R, N, in_2)`` and so on.
+        weight: ``(R, in_1 + in_2 + ..., out)``.
+        bias: ``(R, 1, out)`` or None.
+
+    >>> long_product([torch.ones(2, 3, 4)], torch.ones(2, 4, 1), None).flatten().tolist()
     [4.0, 4.0, 4.0, 4.0, 4.0, 4.0]
     """
-    product: Tensor = _LongProduct.apply(inputs, weight, bias)  # type: ignore[no-untyped-call]
+    product: Tensor = _LongProduct.apply(weight, bias, *blocks)  # type: ignore[no-untyped-call]
     return product
 
 
@@ -239,20 +249,29 @@ class _LongProduct(torch.autograd.Function):
     """A batched product whose weight gradient is taken in parts."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(inputs, weight)
-        return torch.bmm(inputs, weight) if bias is None else torch.baddbmm(bias, inputs, weight)
+    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, *blocks: Tensor) -> Tensor:
+        ctx.save_for_backward(weight, *blocks)
+        parts = torch.split(weight, [block.shape[2] for block in blocks], dim=1)
+        one, part = blocks[0], parts[0]
+        total = torch.bmm(one, part) if bias is None else torch.baddbmm(bias, one, part)
+        for block, part in zip(blocks[1:], parts[1:], strict=True):
+            total.baddbmm_(block, part)
+        return total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        inputs, weight = ctx.saved_tensors
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+        weight, *blocks = ctx.saved_tensors
         slopes = slopes.contiguous()
-        to_inputs, _, to_bias = ctx.needs_input_grad
+        parts = torch.split(weight, [block.shape[2] for block in blocks], dim=1)
+        to_bias, to_blocks = ctx.needs_input_grad[1], ctx.needs_input_grad[2:]
         return (
-            torch.bmm(slopes, weight.transpose(1, 2)) if to_inputs else None,
-            weight_gradient(inputs, slopes),
+            torch.cat([weight_gradient(block, slopes) for block in blocks], dim=1),
             slopes.sum(dim=1, keepdim=True) if to_bias else None,
+            *(
+                torch.bmm(slopes, part.transpose(1, 2)) if needed else None
+                for part, needed in zip(parts, to_blocks, strict=True)
+            ),
         )
 
 
@@ -262,6 +281,8 @@ def weight_gradient(inputs: Tensor, slopes: Tensor) -> Tensor:
     >>> weight_gradient(torch.ones(1, 5, 2), torch.ones(1, 5, 1)).tolist()
     [[[5.0], [5.0]]]
     """
+    if can_fuse(inputs) and can_fuse(slopes) and max(inputs.shape[2], slopes.shape[2]) <= NARROW:
+        return _narrow_gradient(inputs, slopes)
     parts = inputs.shape[1] // PART
     whole = parts * PART
     total = torch.bmm(inputs[:, whole:].transpose(1, 2), slopes[:, whole:])
@@ -271,3 +292,28 @@ def weight_gradient(inputs: Tensor, slopes: Tensor) -> Tensor:
             left, right = (values[:whole].unflatten(0, (parts, PART)) for values in (left, right))
             total[replica] += torch.bmm(left.transpose(1, 2), right).sum(dim=0)
     return total
+
+
+def _narrow_gradient(inputs: Tensor, slopes: Tensor) -> Tensor:
+    """As :func:`weight_gradient`, for few columns on either side, in one pass over both."""
+    from gapgnn.nn.triton_layers import weight_gradient_kernel
+
+    (replicas, count, width), out = inputs.shape, slopes.shape[2]
+    programs = -(-count // (GRADIENT_ROWS * GRADIENT_STEPS))
+    partial = inputs.new_empty(replicas, programs, width, out)
+    weight_gradient_kernel[(programs, replicas)](
+        inputs,
+        slopes,
+        partial,
+        count,
+        *inputs.stride()[:2],
+        *slopes.stride()[:2],
+        IN=width,
+        OUT=out,
+        IN_COLUMNS=max(16, 1 << (width - 1).bit_length()),
+        OUT_COLUMNS=max(16, 1 << (out - 1).bit_length()),
+        ROWS=GRADIENT_ROWS,
+        STEPS=GRADIENT_STEPS,
+        num_warps=4,
+    )
+    return partial.sum(dim=1)

@@ -91,10 +91,16 @@ class ReplicaLinear(nn.Module):
 
     def of_blocks(self, blocks: Sequence[Tensor]) -> Tensor:
         """As :meth:`forward`, for inputs in blocks of columns, each ``(R, N, some of in)``."""
-        if self._is_narrow(blocks[0]) and active_tape() is None:
-            return narrow_product(blocks, self.weight, self.bias)
+        if active_tape() is None:
+            if self._is_long(blocks[0]):
+                return fused.long_product(blocks, self.weight, self.bias)
+            if self._is_narrow(blocks[0]):
+                return narrow_product(blocks, self.weight, self.bias)
         scores: Tensor = self(torch.cat(list(blocks), dim=-1))
         return scores
+
+    def _is_long(self, inputs: Tensor) -> bool:
+        return inputs.is_cuda and self.replicas > 1 and inputs.shape[-2] >= 4 * fused.PART
 
     def _is_narrow(self, inputs: Tensor) -> bool:
         is_long = inputs.shape[0] * inputs.shape[1] >= LONG
@@ -107,13 +113,17 @@ class ReplicaLinear(nn.Module):
             return product if bias is None else product + bias
         if inputs.ndim == 2:
             beside = weight.permute(1, 0, 2).reshape(self.in_features, -1)
-            product = (inputs @ beside).view(len(inputs), self.replicas, -1).permute(1, 0, 2)
+            if self._is_long(inputs):
+                product = fused.long_product([inputs.unsqueeze(0)], beside.unsqueeze(0), None)[0]
+            else:
+                product = inputs @ beside
+            product = product.view(len(inputs), self.replicas, -1).permute(1, 0, 2)
             return product if bias is None else product + bias
         if inputs.ndim == 4:
             rows = inputs.flatten(1, 2)
             return self._product(rows, weight, bias).view(*inputs.shape[:-1], -1)
-        if inputs.is_cuda and self.replicas > 1 and inputs.shape[1] >= 4 * fused.PART:
-            return fused.long_product(inputs, weight, bias)
+        if self._is_long(inputs):
+            return fused.long_product([inputs], weight, bias)
         if self._is_narrow(inputs):
             return narrow_product([inputs], weight, bias)
         return torch.bmm(inputs, weight) if bias is None else torch.baddbmm(bias, inputs, weight)

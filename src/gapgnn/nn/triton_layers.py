@@ -181,3 +181,45 @@ def best_class_kernel(
     cells = rows[:, None] * CHANNELS + channels[None, :]
     tile = tl.load(scores + cells, mask=exists, other=-float("inf"))
     tl.store(out + rows, tl.argmax(tile, axis=1).to(tl.int64), mask=rows < count)
+
+
+@jit(do_not_specialize=["count"])
+def weight_gradient_kernel(
+    left,
+    right,
+    partial,
+    count,
+    left_by_replica,
+    left_by_row,
+    right_by_replica,
+    right_by_row,
+    IN: "tl.constexpr",
+    OUT: "tl.constexpr",
+    IN_COLUMNS: "tl.constexpr",
+    OUT_COLUMNS: "tl.constexpr",
+    ROWS: "tl.constexpr",
+    STEPS: "tl.constexpr",
+):
+    """Write ``left^T right`` over STEPS times ROWS rows, in float32 throughout."""
+    replica = tl.program_id(1).to(tl.int64)
+    first = tl.program_id(0).to(tl.int64) * (ROWS * STEPS)
+    ins = tl.arange(0, IN_COLUMNS)
+    outs = tl.arange(0, OUT_COLUMNS)
+    total = tl.zeros((IN_COLUMNS, OUT_COLUMNS), dtype=tl.float32)
+    for step in range(STEPS):
+        rows = first + step * ROWS + tl.arange(0, ROWS)
+        exists = rows < count
+        one = tl.load(
+            left + replica * left_by_replica + rows[None, :] * left_by_row + ins[:, None],
+            mask=exists[None, :] & (ins < IN)[:, None],
+            other=0.0,
+        )
+        other = tl.load(
+            right + replica * right_by_replica + rows[:, None] * right_by_row + outs[None, :],
+            mask=exists[:, None] & (outs < OUT)[None, :],
+            other=0.0,
+        )
+        total = tl.dot(one, other, total, input_precision="ieee")
+    program = replica * tl.num_programs(0) + tl.program_id(0)
+    place = (program * IN + ins[:, None]) * OUT + outs[None, :]
+    tl.store(partial + place, total, mask=(ins < IN)[:, None] & (outs < OUT)[None, :])
