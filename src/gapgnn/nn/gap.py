@@ -122,10 +122,17 @@ class MultiHopClassifier(nn.Module):
 
     @property
     def takes_samples(self) -> bool:
-        """Whether a node's scores follow from its own rows and the moments of each hop."""
-        parts = [*self.bases, self.head] + ([] if self.embedding is None else [self.embedding])
+        """Whether a node's scores follow from its code at hop 0, its rows and their moments."""
+        parts = [*self.bases[1:], self.head] + ([] if self.embedding is None else [self.embedding])
         normed = [len(part.norms) for part in parts if isinstance(part, ReplicaMLP)]
-        return max(normed[: len(self.bases)]) <= 1 and not any(normed[len(self.bases) :])
+        later = len(self.bases) - 1
+        return max(normed[:later], default=0) <= 1 and not any(normed[later:])
+
+    @property
+    def reads_first_whole(self) -> bool:
+        """Whether a node's code at hop 0 follows from the rows of all nodes only."""
+        first = self.bases[0]
+        return isinstance(first, ReplicaMLP) and not first.takes_samples
 
     def embed(self, hops: Sequence[Any]) -> Tensor:
         """Return the combined hops, shape (replicas, nodes, width)."""

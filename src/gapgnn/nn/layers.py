@@ -16,14 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gapgnn.errors import InputError, check_choice, check_integer, check_number
+from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.nn import fused
+from gapgnn.nn.dropout import ReplicaDropout
 from gapgnn.nn.exponential import elu, selu
 from gapgnn.nn.narrow import LONG, NARROW, narrow_product
-from gapgnn.nn.normed import Moments, Sample, can_norm, normed_layer
+from gapgnn.nn.normed import Chosen, Moments, Sample, can_norm, normed_layer
 from gapgnn.nn.rows import BatchRows, SparseRows
 from gapgnn.privacy.ghost import active_tape
-from gapgnn.rng import experiment_seed
 
 Inputs = Tensor | SparseRows | BatchRows
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -227,44 +227,6 @@ class ReplicaBatchNorm(nn.Module):
         )
 
 
-class ReplicaDropout(nn.Module):
-    """Dropout whose masks come from each replica's own seed, never from the global generator.
-
-    The mask of a row depends on the replica, the number of the call and the row's place only.
-    """
-
-    def __init__(self, replicas: int, probability: float) -> None:
-        super().__init__()
-        self.replicas = replicas
-        self.probability = check_number("dropout", probability, at_least=0, below=1)
-        self._seeds: list[int] | None = None
-        self._calls = 0
-
-    def reset(self, generators: Sequence[torch.Generator]) -> None:
-        """Draw each replica's seed."""
-        _check_generators(generators, self.replicas)
-        high = 2**63 - 1
-        self._seeds = [
-            int(torch.randint(high, (), generator=generator, device=generator.device))
-            for generator in generators
-        ]
-        self._calls = 0
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Blank some channels of ``(R, N, C)`` in training and scale up the others."""
-        if not self.training or self.probability == 0:
-            return inputs
-        if self._seeds is None:
-            raise InputError("`reset` must be called before training with dropout. Got no seeds.")
-        keep = torch.empty(inputs.shape, device=inputs.device)
-        for replica, seed in enumerate(self._seeds):
-            generator = torch.Generator(device=inputs.device)
-            generator.manual_seed(experiment_seed(seed, "dropout", self._calls))
-            keep[replica].uniform_(generator=generator)
-        self._calls += 1
-        return inputs * (keep >= self.probability) / (1 - self.probability)
-
-
 class ReplicaMLP(nn.Module):
     """R multilayer perceptrons: linear, batch norm, activation, dropout for every layer.
 
@@ -323,8 +285,10 @@ class ReplicaMLP(nn.Module):
         """Whether a node's output follows from its own row and the moments of the inputs."""
         return len(self.norms) <= 1
 
-    def forward(self, inputs: Inputs | Sample) -> Tensor:
+    def forward(self, inputs: Inputs | Sample | Chosen) -> Tensor:
         """Return the last layer's output, ``(R, N, out)``."""
+        if isinstance(inputs, Chosen):
+            return inputs.places.take(self(inputs.inputs))
         counts = inputs.counts() if isinstance(inputs, SparseRows) else None
         moments = inputs.moments if isinstance(inputs, Sample) else None
         hidden = inputs.rows if isinstance(inputs, Sample) else inputs

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -43,14 +44,74 @@ class Sample:
     moments: tuple[Tensor, Tensor]
 
     @classmethod
-    def of(cls, values: Tensor, nodes: Tensor) -> Sample:
+    def of(
+        cls, values: Tensor, nodes: Tensor, moments: tuple[Tensor, Tensor] | None = None
+    ) -> Sample:
         """Take nodes ``(R, n)`` out of the rows of all nodes, ``(R, N, in)``.
 
         >>> Sample.of(torch.tensor([[[1.0], [3.0]]]), torch.tensor([[1]])).rows.tolist()
         [[[3.0]]]
         """
         replicas = torch.arange(len(values)).unsqueeze(1)
-        return cls(values[replicas, nodes], _exact_moments(values))
+        return cls(values[replicas, nodes], moments or exact_moments(values))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Some nodes of an input that a network must read as a whole.
+
+    Attributes:
+        inputs: of all nodes.
+        places: which rows of the network's output are wanted.
+    """
+
+    inputs: Any
+    places: Places
+
+
+class Places:
+    """Which of ``count`` rows each replica takes: ``rows`` of shape ``(R, n)``, on a CPU.
+
+    >>> places = Places(torch.tensor([[1, 1]]), 3)
+    >>> values = torch.tensor([[[1.0], [3.0], [5.0]]], requires_grad=True)
+    >>> taken = places.take(values)
+    >>> taken.tolist(), torch.autograd.grad(taken.sum(), values)[0].tolist()
+    ([[[3.0], [3.0]]], [[[0.0], [2.0], [0.0]]])
+    """
+
+    def __init__(self, rows: Tensor, count: int) -> None:
+        self.rows = rows
+        ordered, order = rows.sort(dim=1, stable=True)
+        bounds = torch.arange(count + 1).expand(len(rows), -1).contiguous()
+        # The takers of each row, in the order of rows: what the gradient adds up.
+        self.takers = order.int()
+        self.starts = torch.searchsorted(ordered, bounds).int()
+
+    def take(self, values: Tensor) -> Tensor:
+        """Return each replica's rows: ``(R, count, C)`` to ``(R, n, C)``."""
+        taken: Tensor = _TakeRows.apply(values, self)  # type: ignore[no-untyped-call]
+        return taken
+
+
+class _TakeRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, places: Places) -> Tensor:
+        ctx.places = places
+        taken = values.new_empty(*places.rows.shape, values.shape[2])
+        for own, rows, out in zip(values, places.rows, taken, strict=True):
+            torch.index_select(own, 0, rows, out=out)
+        return taken
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor, None]:
+        places = ctx.places
+        lists = zip(slopes, places.takers, places.starts, strict=True)
+        back = [
+            F.embedding_bag(takers, own, starts, mode="sum", include_last_offset=True)
+            for own, takers, starts in lists
+        ]
+        return torch.stack(back), None
 
 
 class Moments:
@@ -82,7 +143,7 @@ class Moments:
         known = None if self._inputs is None else self._inputs()
         if self._found is None or inputs is not known or inputs._version != self._version:
             self._inputs, self._version = weakref.ref(inputs), inputs._version
-            self._found = _exact_moments(inputs)
+            self._found = exact_moments(inputs)
         return self._found
 
 
@@ -226,8 +287,8 @@ def _moments(inputs: Tensor, counts: Tensor | None) -> tuple[Tensor, Tensor]:
     return mean, squares.baddbmm_(mean.transpose(1, 2), mean, alpha=-1)
 
 
-def _exact_moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """As :func:`_moments` in float64, a block of rows at a time."""
+def exact_moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and covariance of the rows, made in float64, a block of rows at a time."""
     mean = inputs.mean(1, keepdim=True, dtype=torch.float64)
     replicas, count, width = inputs.shape
     total = mean.new_zeros(replicas, width, width)

@@ -3,7 +3,8 @@
 Nothing is computed twice or for nobody. Nodes with equal features have equal scores: where many are
 alike and nothing tells them apart, one row stands for all of them, and what the loss wants of it is
 added up beforehand. Where a node's scores follow from its own rows and the moments of the inputs,
-only training and validation nodes are scored.
+only training and validation nodes are scored; with dropout the training nodes in one pass, and the
+validation nodes in another one without it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gapgnn.nn.dropout import ReplicaDropout
 from gapgnn.nn.fused import best_class
-from gapgnn.nn.layers import ReplicaDropout, cross_entropy, cross_entropy_slopes
+from gapgnn.nn.gap import MultiHopClassifier
+from gapgnn.nn.layers import cross_entropy, cross_entropy_slopes
 from gapgnn.privacy.flat import FlatParameters
 from gapgnn.training.inputs import FeatureInputs, HopInputs, Inputs
 
@@ -47,18 +50,25 @@ class FullBatch:
         self.has_dropout = bool(dropouts(model))
         replicas, self._known = len(train), labels.clamp(min=0)
         self._weights = train / train.sum(dim=1, keepdim=True)
-        view = None
-        if not labels.is_cuda and not self.has_dropout:
-            view = _distinct(inputs, replicas) or _sampled(model, inputs, train | val)
-        if view is None:
-            nodes = torch.arange(len(labels), device=labels.device).expand(replicas, -1)
-            view = View(inputs.all, nodes, nodes)
-        self._argument = view.argument
+        view = clean = None
+        if not labels.is_cuda:
+            # Dropout tells nodes apart that are alike, and is off where nodes validate.
+            used = train if self.has_dropout else train | val
+            alike = None if self.has_dropout else _distinct(inputs, replicas)
+            view = alike or _sampled(model, inputs, used, alike=not self.has_dropout)
+            if self.has_dropout:
+                clean = _distinct(inputs, replicas) or _sampled(model, inputs, val, alike=True)
+        nodes = torch.arange(len(labels), device=labels.device).expand(replicas, -1)
+        view = view or View(inputs.all, nodes, nodes)
+        # Whoever is not scored in training is scored for validation.
+        clean = clean or (View(inputs.all, nodes, nodes) if self.has_dropout else view)
+        self._argument, self._clean_argument = view.argument, clean.argument
         self._targets = None
         if not labels.is_cuda:
             weights = self._weights.gather(1, view.nodes)
             self._targets = Targets(self._known[view.nodes], view.rows, weights)
-        self.best = BestEpoch(flat.values, labels[view.nodes], view.rows, val.gather(1, view.nodes))
+        is_val = val.gather(1, clean.nodes)
+        self.best = BestEpoch(flat.values, labels[clean.nodes], clean.rows, is_val)
 
     def gradient(self, *, is_watched: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return gradient ``(R, P)``, summed loss (zero if nobody watches), validation accuracy."""
@@ -73,7 +83,7 @@ class FullBatch:
 
     def clean_scores(self) -> Tensor:
         """Return the scores with batch statistics and without dropout."""
-        return clean_scores(self._model, self._argument())
+        return clean_scores(self._model, self._clean_argument())
 
 
 @dataclass(frozen=True)
@@ -101,15 +111,18 @@ def _distinct(inputs: Inputs, replicas: int) -> View | None:
     return View(found.all, nodes, rows)
 
 
-def _sampled(model: nn.Module, inputs: Inputs, used: Tensor) -> View | None:
-    """Return the nodes that are used for something, if the network can do without the others."""
+def _sampled(model: nn.Module, inputs: Inputs, used: Tensor, *, alike: bool) -> View | None:
+    """Return the nodes that are used for something, if the network can do without the others.
+
+    ``alike``: nodes with the same features share what is computed from them.
+    """
     counts = used.sum(dim=1)
-    if not isinstance(inputs, HopInputs) or bool((counts != counts[0]).any()):
+    if not isinstance(inputs, HopInputs) or not counts[0] or bool((counts != counts[0]).any()):
         return None
-    if not getattr(model, "takes_samples", False):
+    if not isinstance(model, MultiHopClassifier) or not model.takes_samples:
         return None
     nodes = used.nonzero()[:, 1].view(len(used), -1)
-    sample = inputs.sampled(nodes)
+    sample = inputs.sampled(nodes, first_whole=model.reads_first_whole, alike=alike)
     if sample is None:
         return None
     return View(lambda: sample, nodes, torch.arange(nodes.shape[1]).expand_as(nodes))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.graph.graph import Graph
-from gapgnn.nn.normed import Sample, can_norm
+from gapgnn.nn.normed import Chosen, Places, Sample, can_norm, exact_moments
 from gapgnn.nn.rows import SparseRows
 from gapgnn.nn.sage import Arcs, Examples, InLists, WholeGraph
 from gapgnn.privacy.device_lists import copy_on
@@ -50,6 +50,10 @@ class Distinct:
     def all(self) -> Any:
         """Return the argument."""
         return self.argument
+
+    def chosen(self, nodes: Tensor) -> Chosen:
+        """Return the argument for some nodes."""
+        return Chosen(self.argument, Places(self.index[nodes], self.argument.shape[0]))
 
 
 class FeatureInputs:
@@ -108,6 +112,7 @@ class HopInputs:
     def __init__(self, first: Any, hops: Sequence[Tensor]) -> None:
         self._first = first
         self._hops = list(hops)
+        self._moments: dict[int, tuple[Tensor, Tensor]] = {}
 
     @property
     def is_recordable(self) -> bool:
@@ -119,13 +124,35 @@ class HopInputs:
         first = self._first.all() if isinstance(self._first, FeatureInputs) else self._first
         return [first, *self._hops]
 
-    def sampled(self, nodes: Tensor) -> list[Sample] | None:
-        """Return the hops of nodes ``(replicas, nodes)`` and the moments of all, on a CPU."""
-        hops = [self._first, *self._hops]
-        tensors = [hop for hop in hops if isinstance(hop, Tensor) and can_norm(hop)]
-        if len(tensors) < len(hops):
+    def sampled(
+        self, nodes: Tensor, *, first_whole: bool, alike: bool
+    ) -> list[Sample | Chosen] | None:
+        """Return what a network needs to score nodes ``(replicas, nodes)``, on a CPU.
+
+        Args:
+            nodes: whom to score.
+            first_whole: hop 0 must be read as a whole.
+            alike: nodes with the same features have the same code at hop 0.
+        """
+        first: Sample | Chosen
+        if isinstance(self._first, FeatureInputs):
+            found = self._first.distinct() if alike else None
+            whole = Distinct(self._first.all(), torch.arange(self._hops[0].shape[1]))
+            first = (found or whole).chosen(nodes)
+        elif not isinstance(self._first, Tensor) or not can_norm(self._first):
             return None
-        return [Sample.of(hop, nodes) for hop in tensors]
+        else:
+            places = Places(nodes, self._first.shape[1])
+            first = Chosen(self._first, places) if first_whole else self._sample(0, nodes)
+        if not all(can_norm(hop) for hop in self._hops):
+            return None
+        return [first, *(self._sample(hop, nodes) for hop in range(1, len(self._hops) + 1))]
+
+    def _sample(self, hop: int, nodes: Tensor) -> Sample:
+        values = self._hops[hop - 1] if hop else self._first
+        if hop not in self._moments:
+            self._moments[hop] = exact_moments(values)
+        return Sample.of(values, nodes, self._moments[hop])
 
     def rows(self, positions: Tensor, valid: Tensor | None = None) -> list[Any]:
         """Return the hops of each replica's batch."""

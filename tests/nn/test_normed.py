@@ -1,0 +1,167 @@
+"""A layer, its batch norm and its activation as one product: the same as one after the other."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import nn
+
+from gapgnn.nn.exponential import elu, selu
+from gapgnn.nn.layers import ReplicaMLP
+from gapgnn.nn.narrow import LONG, narrow_product
+from gapgnn.nn.normed import Chosen, Moments, Places, Sample, normed_layer
+from gapgnn.nn.rows import SparseRows
+
+REPLICAS, NODES, WIDTH, OUT = 3, 60, 7, 4
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def parameters():
+    drawn = torch.randn(REPLICAS, WIDTH + 2, OUT, generator=generator(1))
+    parts = drawn[:, :WIDTH], drawn[:, WIDTH] + 1, drawn[:, WIDTH + 1]
+    return [part.clone().requires_grad_() for part in parts]
+
+
+def reference(inputs, weight, scale, shift, activation):
+    """torch's own linear layer, batch norm and activation, one replica after the other."""
+    outs = []
+    for rows, w, a, b in zip(inputs, weight, scale, shift, strict=True):
+        normal = nn.functional.batch_norm(rows @ w, None, None, a, b, training=True)
+        outs.append(getattr(nn.functional, activation)(normal))
+    return torch.stack(outs)
+
+
+@pytest.mark.parametrize("activation", ["selu", "elu", "relu"])
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_values_and_gradients_are_those_of_the_separate_operations(activation, is_sparse):
+    matrix = sp.random(NODES, WIDTH, 0.4, random_state=0, format="csr", dtype=np.float32)
+    rows = torch.randn(REPLICAS, NODES, WIDTH, generator=generator()) + 0.5
+    if is_sparse:
+        rows = torch.from_numpy(matrix.toarray()).expand(REPLICAS, -1, -1).clone()
+    own = parameters()
+    weights = torch.randn(REPLICAS, NODES, OUT, generator=generator(2))
+    dense = rows.requires_grad_(not is_sparse)
+    inputs = SparseRows.from_scipy(matrix) if is_sparse else dense
+    found, mean, variance = normed_layer(
+        inputs, *own, Moments().of(inputs), epsilon=1e-5, activation=activation
+    )
+    wanted = reference(dense, *own, activation)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    product = dense @ own[0]
+    torch.testing.assert_close(mean, product.mean(1, keepdim=True), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        variance, product.var(1, unbiased=False, keepdim=True), rtol=1e-3, atol=1e-5
+    )
+    sources = own if is_sparse else [dense, *own]
+    for one, other in zip(
+        torch.autograd.grad((found * weights).sum(), sources),
+        torch.autograd.grad((wanted * weights).sum(), sources),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def trained_mlp(**options):
+    mlp = ReplicaMLP(REPLICAS, [WIDTH, 5, OUT], batch_norm=True, plain_last=False, **options)
+    mlp.reset([generator(seed) for seed in range(REPLICAS)])
+    return mlp.train()
+
+
+@pytest.mark.parametrize("activation", ["selu", "tanh"])
+def test_rows_that_count_several_times_are_the_same_as_repeated_rows(activation):
+    rng = np.random.default_rng(0)
+    few = sp.csr_array((rng.random((12, WIDTH)) < 0.4).astype(np.float32))
+    index = np.concatenate([np.arange(12), rng.integers(0, 12, 40)])
+    rows = SparseRows.from_scipy(few[index])
+    distinct, places = rows.distinct()
+    mlp = trained_mlp(activation=activation)
+    wanted = mlp(rows)
+    found = mlp(distinct)[:, places]
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    weights = torch.randn(wanted.shape, generator=generator(3))
+    pairs = (
+        torch.autograd.grad((out * weights).sum(), list(mlp.parameters()))
+        for out in (mlp(distinct)[:, places], mlp(rows))
+    )
+    for one, other in zip(*pairs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_rows_that_all_differ_are_left_alone():
+    assert SparseRows.from_scipy(sp.eye_array(9, format="csr")).distinct() is None
+
+
+def test_a_sample_is_normalised_by_all_nodes():
+    mlp = ReplicaMLP(REPLICAS, [WIDTH, OUT], batch_norm=True, plain_last=False).train()
+    mlp.reset([generator(seed) for seed in range(REPLICAS)])
+    rows = torch.randn(REPLICAS, NODES, WIDTH, generator=generator())
+    nodes = torch.stack([torch.randperm(NODES, generator=generator(5))[:9] for _ in range(3)])
+    sample = Sample.of(rows, nodes)
+    wanted = torch.stack([out[mine] for out, mine in zip(mlp(rows), nodes, strict=True)])
+    torch.testing.assert_close(mlp(sample), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_deeper_network_is_computed_for_all_and_then_chosen_from():
+    rows = torch.randn(REPLICAS, NODES, WIDTH, generator=generator())
+    nodes = torch.randint(NODES, (REPLICAS, 90), generator=generator(5))
+    mlp = trained_mlp()
+    parameters = list(mlp.parameters())
+    found = mlp(Chosen(rows, Places(nodes, NODES)))
+    wanted = mlp(rows)[torch.arange(REPLICAS).unsqueeze(1), nodes]
+    torch.testing.assert_close(found, wanted)
+    weights = torch.randn(wanted.shape, generator=generator(6))
+    for one, other in zip(
+        torch.autograd.grad((found * weights).sum(), parameters),
+        torch.autograd.grad((wanted * weights).sum(), parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_moments_of_inputs_that_changed_in_place_are_computed_again():
+    moments, rows = Moments(), torch.randn(1, NODES, 2, generator=generator())
+    before = moments.of(rows)[0].clone()
+    assert moments.of(rows)[0] is moments.of(rows)[0]
+    rows.add_(1)
+    torch.testing.assert_close(moments.of(rows)[0], before + 1)
+
+
+def test_training_statistics_end_where_batch_norms_would():
+    mlp = ReplicaMLP(1, [WIDTH, OUT], batch_norm=True, plain_last=False).train()
+    mlp.reset([generator()])
+    rows = torch.randn(1, NODES, WIDTH, generator=generator())
+    own = nn.BatchNorm1d(OUT)
+    own(rows[0] @ mlp.linears[0].weight[0])
+    mlp(rows)
+    torch.testing.assert_close(mlp.norms[0].running_mean[0], own.running_mean, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(mlp.norms[0].running_var[0], own.running_var, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(selu, torch.selu), (elu, nn.functional.elu)])
+def test_activations_by_powers_of_two_are_torchs_to_rounding(ours, theirs):
+    values = torch.linspace(-90, 20, 1 << 15).requires_grad_()
+    found, wanted = ours(values), theirs(values)
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+    slopes = [torch.autograd.grad(out.sum(), values)[0] for out in (found, wanted)]
+    torch.testing.assert_close(*slopes, rtol=1e-5, atol=1e-6)
+
+
+def test_narrow_products_and_their_gradients_are_those_of_the_joined_blocks():
+    blocks = [
+        torch.randn(2, LONG, width, generator=generator(width)).requires_grad_() for width in (3, 5)
+    ]
+    weight = torch.randn(2, 8, 6, generator=generator(1)).requires_grad_()
+    bias = torch.randn(2, 1, 6, generator=generator(2)).requires_grad_()
+    found = narrow_product(blocks, weight, bias)
+    wanted = torch.baddbmm(bias, torch.cat(blocks, dim=2), weight)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    slopes = torch.randn(wanted.shape, generator=generator(3))
+    for one, other in zip(
+        torch.autograd.grad(found, [*blocks, weight, bias], slopes),
+        torch.autograd.grad(wanted, [*blocks, weight, bias], slopes),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
