@@ -208,7 +208,7 @@ class ReplicaBatchNorm(nn.Module):
         count = inputs.shape[-2] if counts is None else int(counts.sum())
         with torch.no_grad():
             self.running_mean.lerp_(mean.squeeze(1), self.momentum)
-            self.running_var.lerp_(variance.squeeze(1) * (count / (count - 1)), self.momentum)
+            self.running_var.lerp_(variance.squeeze(1) * (count / max(1, count - 1)), self.momentum)
         return out if is_exponential else ACTIVATIONS[activation](out)
 
     def activated(self, inputs: Tensor, activation: str) -> Tensor | None:

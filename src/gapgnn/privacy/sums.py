@@ -137,8 +137,9 @@ def halves_of(rows: Tensor) -> Tensor:
 def join_halves(sums: Tensor) -> Tensor:
     """Return the sums of rows, in float64, from those of their halves.
 
-    >>> join_halves(halves_of(torch.tensor([[0.7]], dtype=torch.float64))).item()
-    0.7
+    >>> rows = quantise_rows(torch.tensor([[0.7, -0.1]]))
+    >>> bool((join_halves(halves_of(rows)) == rows).all())
+    True
     """
     high, low = sums.chunk(2, dim=1)
     return high.double().add_(low)
