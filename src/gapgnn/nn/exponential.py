@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gapgnn.nn.fused import EXPONENTIAL
+from gapgnn.nn.threads import one_thread
 
 # For fewer values torch's own operation is faster, since nothing of it is in Python.
 MANY = 1 << 15
@@ -84,7 +85,9 @@ def activate_(values: Tensor, shape: tuple[float, float], source: Tensor | None 
         below = given.clamp(max=0)
         # height * exp(x) = 2**(x log2(e) + log2(height))
         torch.add(torch.tensor(math.log2(height)), below, alpha=math.log2(math.e), out=below)
-        below.exp2_()
+        # What is left over at the end of a thread's share is rounded otherwise.
+        with one_thread():
+            below.exp2_()
         torch.clamp(given, min=0, out=piece)
         torch.add(below, piece, alpha=scale, out=piece)
         piece.sub_(height)

@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise, zip_longest
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.nn import fused
@@ -23,6 +25,7 @@ from gapgnn.nn.exponential import elu, selu
 from gapgnn.nn.narrow import LONG, NARROW, narrow_product
 from gapgnn.nn.normed import Chosen, Moments, Sample, can_norm, normed_layer
 from gapgnn.nn.rows import BatchRows, SparseRows
+from gapgnn.nn.threads import one_thread
 from gapgnn.privacy.ghost import active_tape
 
 Inputs = Tensor | SparseRows | BatchRows
@@ -163,16 +166,16 @@ class ReplicaBatchNorm(nn.Module):
         """Normalise ``(R, N, C)`` over N: by the batch in training, by running statistics after."""
         replicas, count, channels = inputs.shape
         beside = inputs.permute(1, 0, 2).reshape(count, replicas * channels)
-        normal = F.batch_norm(
-            beside,
-            self.running_mean.view(-1),
-            self.running_var.view(-1),
-            self.weight.reshape(-1),
-            self.bias.reshape(-1),
-            self.training,
-            self.momentum,
-            self.epsilon,
-        )
+        running = self.running_mean.view(-1), self.running_var.view(-1)
+        own = self.weight.reshape(-1), self.bias.reshape(-1)
+        if self.training and not inputs.is_cuda:
+            normal: Tensor = _BatchNorm.apply(  # type: ignore[no-untyped-call]
+                beside, *own, *running, self.momentum, self.epsilon
+            )
+        else:
+            normal = F.batch_norm(
+                beside, *running, *own, self.training, self.momentum, self.epsilon
+            )
         # One copy here; strided rows would make each operation after it several times slower.
         return normal.view(count, replicas, channels).permute(1, 0, 2).contiguous()
 
@@ -225,6 +228,43 @@ class ReplicaBatchNorm(nn.Module):
             epsilon=self.epsilon,
             activation=activation,
         )
+
+
+class _BatchNorm(torch.autograd.Function):
+    """torch's own batch norm in training, on one thread.
+
+    On a CPU it adds up what each thread has found, so its rounding depends on their number.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        running_mean: Tensor,
+        running_var: Tensor,
+        momentum: float,
+        epsilon: float,
+    ) -> Tensor:
+        running = running_mean, running_var
+        with one_thread():
+            out, mean, inverse = torch.native_batch_norm(
+                inputs, weight, bias, *running, True, momentum, epsilon
+            )
+        ctx.save_for_backward(inputs, weight, *running, mean, inverse)
+        ctx.epsilon = epsilon
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = ctx.needs_input_grad[:3]
+        with one_thread():
+            found = torch.ops.aten.native_batch_norm_backward(
+                slopes.contiguous(), *ctx.saved_tensors, True, ctx.epsilon, wanted
+            )
+        return *found, None, None, None, None
 
 
 class ReplicaMLP(nn.Module):
@@ -350,7 +390,9 @@ def cross_entropy_slopes(scores: Tensor, targets: Tensor, totals: Tensor) -> tup
     >>> slopes.tolist()
     [[[-0.5, 0.5]]]
     """
-    chances = torch.softmax(scores.detach().transpose(1, 2), dim=1)
+    # The softmax rounds otherwise at the end of each thread's share.
+    with one_thread():
+        chances = torch.softmax(scores.detach().transpose(1, 2), dim=1)
     return (chances * totals).sub_(targets).transpose(1, 2), chances
 
 

@@ -24,7 +24,9 @@ from torch.autograd.function import once_differentiable
 
 from gapgnn.nn.exponential import activate_, slopes_
 from gapgnn.nn.fused import EXPONENTIAL
+from gapgnn.nn.narrow import NARROW
 from gapgnn.nn.rows import SparseRows
+from gapgnn.nn.threads import one_thread
 
 # The covariance of wider inputs would cost more than the passes it saves.
 WIDEST, WIDEST_SPARSE = 64, 1024
@@ -218,12 +220,12 @@ class _NormedLayer(torch.autograd.Function):
         counts: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         mean, covariance = moments
-        spread = torch.matmul(covariance, weight)
+        with one_thread():
+            spread, centre = torch.matmul(covariance, weight), torch.matmul(mean, weight)
         variance = (weight * spread).sum(1, keepdim=True).clamp_(min=0)
         inverse = (variance + epsilon).rsqrt_()
         factor = scale.unsqueeze(1) * inverse
         scaled = weight * factor
-        centre = torch.matmul(mean, weight)
         start = torch.addcmul(shift.unsqueeze(1), centre, factor, value=-1)
         count = rows.shape[0] if inputs is None else inputs.shape[1]  # type: ignore[union-attr]
         out = weight.new_empty(len(weight), count, weight.shape[2])
@@ -251,7 +253,10 @@ class _NormedLayer(torch.autograd.Function):
             if ctx.shape is not None:
                 mine = slopes_(mine, out[replica], ctx.shape)
             torch.sum(mine, 0, out=total[replica, 0])
-            if ctx.rows is None:
+            if ctx.rows is None and inputs.shape[2] < NARROW:
+                with one_thread():
+                    torch.mm(inputs[replica].T, mine, out=crossed[replica])
+            elif ctx.rows is None:
                 torch.mm(inputs[replica].T, mine, out=crossed[replica])
             else:
                 crossed[replica] = ctx.rows.transposed_times(mine)
@@ -265,8 +270,10 @@ class _NormedLayer(torch.autograd.Function):
             counts = None if ctx.counts is None else ctx.counts.unsqueeze(-1)
             count = inputs.shape[1] if counts is None else int(counts.sum())
             back = weight.transpose(1, 2)
-            mixed = torch.bmm(weight * (inverse * factor * along).div_(-count), back)
-            start = torch.matmul(factor * total, back).div_(-count).sub_(torch.matmul(mean, mixed))
+            with one_thread():
+                mixed = torch.bmm(weight * (inverse * factor * along).div_(-count), back)
+                start = torch.matmul(factor * total, back).div_(-count)
+                start.sub_(torch.matmul(mean, mixed))
             for_inputs = torch.empty_like(inputs)
             for replica, mine in enumerate(for_inputs):
                 torch.addmm(start[replica, 0], inputs[replica], mixed[replica], out=mine)

@@ -1,0 +1,69 @@
+"""The same seeds give the same model on a CPU, whatever the number of threads and of repeats."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gapgnn import GAP, MLP, SAGE
+from gapgnn.graph.graph import Graph
+from gapgnn.graph.synthetic import social_graph
+from gapgnn.graph.transforms import random_split
+
+METHODS = {
+    "features": (GAP, {"messages": "features"}),
+    "labels": (GAP, {}),
+    "fast noise": (GAP, {"messages": "features", "noise": "fast"}),
+    "node level": (GAP, {"level": "node", "epsilon": 8.0}),
+    "SAGE": (SAGE, {"level": "none"}),
+    "MLP": (MLP, {"level": "none"}),
+}
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return random_split(social_graph(num_nodes=4_000, mean_degree=20), seed=0)
+
+
+@pytest.fixture(autouse=True)
+def own_threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def posteriors(method: str, graph: Graph, folder: Path, *, threads: int, repeats: int):
+    torch.set_num_threads(threads)
+    kind, options = METHODS[method]
+    model = kind(
+        epochs=3,
+        seed=1,
+        insecure_noise_seed=2,
+        repeats=repeats,
+        device="cpu",
+        ledger=folder / f"{threads} {repeats}.sqlite",
+        **options,
+    )
+    return model.fit(graph).predict_proba(graph)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_number_of_threads_changes_no_bit(method, graph, tmp_path):
+    one, two, three = (
+        posteriors(method, graph, tmp_path, threads=threads, repeats=1) for threads in (1, 2, 3)
+    )
+    assert np.array_equal(one, two)
+    assert np.array_equal(one, three)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_number_of_repeats_changes_nothing(method, graph, tmp_path):
+    alone, together = (
+        posteriors(method, graph, tmp_path, threads=2, repeats=repeats) for repeats in (1, 3)
+    )
+    if method == "node level":
+        # A batch of DP-SGD is filled up to the widest of all replicas, which moves the rounding.
+        np.testing.assert_allclose(alone, together, rtol=1e-2, atol=1e-4)
+    else:
+        assert np.array_equal(alone, together)
