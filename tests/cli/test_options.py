@@ -73,6 +73,7 @@ def test_no_options_give_the_constructors_defaults(method):
         (["--hops", "4"], "hops", 4),
         (["--epochs", "auto"], "epochs", "auto"),
         (["--epochs", "7"], "epochs", 7),
+        (["--batch-norm"], "batch_norm", True),
         (["--batch-norm", "true"], "batch_norm", True),
         (["--batch-norm", "false"], "batch_norm", False),
         (["--batch-norm", "auto"], "batch_norm", "auto"),

@@ -49,6 +49,9 @@ def add_estimator_options(parser: argparse.ArgumentParser, estimator: type) -> N
             options |= {"nargs": len(parts), "type": _reader(parts[0])}
         else:
             options["type"] = _reader(hints[name])
+            if "true" in _choices(hints[name]):
+                # The bare flag turns it on.
+                options |= {"nargs": "?", "const": True}
         group.add_argument(flag, metavar=_metavar(hints[name]), **options)
 
 
