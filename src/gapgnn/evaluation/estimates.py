@@ -9,21 +9,21 @@ from gapgnn.evaluation.plans import Configuration
 from gapgnn.evaluation.records import Record
 from gapgnn.evaluation.tasks import Task
 
-# Seconds per repeat, 10 repeats together on one core that others used too, and the graph's arcs
+# Seconds per repeat, 10 repeats together on one core, and the graph's arcs
 # (`gapgnn experiment accuracy --datasets facebook100/Cornell5`, x86_64, 2026-11-15).
 MEASURED_ARCS = 1_303_452
 SECONDS = {
-    "GAP-inf": 2.9,
-    "GAP-inf labels": 13.0,
-    "SAGE-inf": 6.6,
-    "GAP-EDP": 3.5,
-    "GAP-EDP labels": 12.6,
-    "SAGE-EDP": 4.9,
-    "MLP": 0.6,
-    "GAP-NDP": 0.4,
-    "GAP-NDP labels": 0.2,
-    "SAGE-NDP": 27.1,
-    "MLP-DP": 0.4,
+    "GAP-inf": 0.8,
+    "GAP-inf labels": 7.0,
+    "SAGE-inf": 4.3,
+    "GAP-EDP": 0.7,
+    "GAP-EDP labels": 6.8,
+    "SAGE-EDP": 3.4,
+    "MLP": 0.3,
+    "GAP-NDP": 0.6,
+    "GAP-NDP labels": 0.4,
+    "SAGE-NDP": 5.4,
+    "MLP-DP": 0.1,
 }
 # An attack trains a shadow and a target model in every run, one after the other.
 ATTACK_FACTOR = 4.0
