@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -203,14 +204,22 @@ def _absorb_target(state: list[Words], targets: Words) -> Words:
 
 
 def _rounds(state: list[Words], count: int) -> None:
-    v0, v1, v2, v3 = state
-    spare = np.empty_like(v0)
+    spare = np.empty_like(state[0])
 
     def rotate(word: Words, by: int) -> None:
         np.left_shift(word, np.uint64(by), out=spare)
         np.right_shift(word, np.uint64(64 - by), out=word)
         np.bitwise_or(word, spare, out=word)
 
+    sip_rounds(state, count, rotate)
+
+
+def sip_rounds(state: list[Any], count: int, rotate: Callable[[Any, int], None]) -> None:
+    """Take SipHash's four words through some rounds in place, whatever kind of array they are.
+
+    ``rotate`` turns the 64 bits of a word to the left, in place.
+    """
+    v0, v1, v2, v3 = state
     for _ in range(count):
         v0 += v1
         rotate(v1, 13)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gapgnn.graph.degree import bound_out_degrees, encode_ids, split_key
+from gapgnn.graph.degree import bound_out_degrees, encode_ids, sip_rounds, split_key
 from gapgnn.graph.graph import Graph
 from gapgnn.privacy.kernels import InLists
 from gapgnn.rng import NoiseKey
@@ -153,24 +153,8 @@ def _signed(word: int) -> int:
 
 
 def _rounds(state: list[Tensor], count: int) -> None:
-    v0, v1, v2, v3 = state
-
     def rotate(word: Tensor, by: int) -> None:
         high = _shifted(word, 64 - by)
         word.bitwise_left_shift_(by).bitwise_or_(high)
 
-    for _ in range(count):
-        v0 += v1
-        rotate(v1, 13)
-        v1 ^= v0
-        rotate(v0, 32)
-        v2 += v3
-        rotate(v3, 16)
-        v3 ^= v2
-        v0 += v3
-        rotate(v3, 21)
-        v3 ^= v0
-        v2 += v1
-        rotate(v1, 17)
-        v1 ^= v2
-        rotate(v2, 32)
+    sip_rounds(state, count, rotate)
