@@ -59,9 +59,10 @@ class FullBatch:
             if self.has_dropout:
                 clean = _distinct(inputs, replicas) or _sampled(model, inputs, val, alike=True)
         nodes = torch.arange(len(labels), device=labels.device).expand(replicas, -1)
-        view = view or View(inputs.all, nodes, nodes)
-        # Whoever is not scored in training is scored for validation.
-        clean = clean or (View(inputs.all, nodes, nodes) if self.has_dropout else view)
+        everybody = View(inputs.all, nodes, nodes)
+        view = view or everybody
+        # With dropout the training view may lack the validation nodes.
+        clean = clean or (everybody if self.has_dropout else view)
         self._argument, self._clean_argument = view.argument, clean.argument
         self._targets = None
         if not labels.is_cuda:
