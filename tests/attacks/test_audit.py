@@ -51,14 +51,14 @@ def test_one_hop_holds_with_either_noise(construction):
 @pytest.mark.parametrize("relation", ["add-remove", "replace"])
 def test_dpsgd_holds_and_the_bound_is_near_the_claim(relation):
     options = {"epsilon": 4.0, "steps": 5, "sampling_rate": 0.3, "trials": 40_000}
-    assert_sharp(audit_dpsgd(relation=relation, **options), 0.6)
+    assert_sharp(audit_dpsgd(relation=relation, **options), 0.7)
 
 
 @pytest.mark.parametrize("construction", ["safe", pytest.param("fast", marks=pytest.mark.slow)])
 def test_training_on_subgraphs_holds_and_the_bound_is_near_the_claim(construction):
-    options = {"epsilon": 4.0, "steps": 2, "sampling_rate": 0.5, "trials": 8_000}
+    options = {"epsilon": 4.0, "steps": 2, "sampling_rate": 0.5, "trials": 12_000}
     report = audit_subgraphs(construction=construction, **options)
-    assert_sharp(report, 0.6)
+    assert_sharp(report, 0.7)
     assert report.details["max_degree"] == 4
 
 
@@ -73,7 +73,7 @@ def test_training_on_subgraphs_holds_and_the_bound_is_near_the_claim(constructio
 )
 def test_label_messages_hold_and_the_bound_is_near_the_claim(options):
     report = audit_messages(GAP(epsilon=4.0, delta=1e-5, **options), trials=16_000)
-    assert_sharp(report, 0.7)
+    assert_sharp(report, 0.75)
     assert report.details["relation"] == options["relation"]
     if options.get("level") == "node":
         # Training is charged too; the hops alone are held to their own price.
@@ -81,7 +81,7 @@ def test_label_messages_hold_and_the_bound_is_near_the_claim(options):
 
 
 def test_hops_that_carry_labels_and_features_hold():
-    assert_sharp(audit_messages(GAP(epsilon=4.0, messages="both"), trials=16_000), 0.35)
+    assert_sharp(audit_messages(GAP(epsilon=4.0, messages="both"), trials=16_000), 0.4)
 
 
 @pytest.mark.parametrize("options", [{"messages": "features"}, {"level": "none"}])

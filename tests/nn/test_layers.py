@@ -17,9 +17,8 @@ from gapgnn.nn.layers import (
     ReplicaLinear,
     ReplicaMLP,
     cross_entropy,
-    load_replica_state,
-    replica_state,
 )
+from gapgnn.nn.replica_state import load_replica_state, replica_state
 from gapgnn.nn.rows import SparseRows, take_rows
 from gapgnn.privacy.flat import FlatAdam, FlatParameters
 

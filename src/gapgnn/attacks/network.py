@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gapgnn.nn.layers import ReplicaMLP
+from gapgnn.nn.threads import one_thread
 from gapgnn.privacy.flat import FlatAdam, FlatParameters
 from gapgnn.rng import experiment_torch
 
@@ -18,21 +16,6 @@ WIDTHS = (64, 64, 64)
 _EPOCHS = 200
 _BATCH = 1024
 _PATIENCE = 20
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute on one thread for a while.
-
-    The layers are small: threads would wait for each other longer than they compute, on a machine
-    with other work more than a hundred times longer (measured).
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class AttackNetwork:
@@ -54,7 +37,9 @@ class AttackNetwork:
 
     def fit(self, rows: Rows, truth: NDArray[np.bool_]) -> AttackNetwork:
         """Train on known cases."""
-        with _one_thread():
+        # The layers are small: threads would wait for each other longer than they compute, on a
+        # machine with other work more than a hundred times longer (measured).
+        with one_thread():
             self._train(rows, truth)
         return self
 

@@ -31,7 +31,8 @@ from gapgnn.methods.guarantee import Guarantee
 from gapgnn.methods.journal import Journal, NoJournal
 from gapgnn.methods.persistence import Persistent
 from gapgnn.methods.releases import Releases
-from gapgnn.nn.layers import replica_state, reset_replicas
+from gapgnn.nn.layers import reset_replicas
+from gapgnn.nn.replica_state import replica_state
 from gapgnn.privacy.card import PrivacyCard, make_card
 from gapgnn.privacy.events import Event
 from gapgnn.privacy.ledger import Charge, Ledger

@@ -11,15 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise, zip_longest
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.nn import fused
+from gapgnn.nn.batch_norm import batch_norm_on_one_thread
 from gapgnn.nn.dropout import ReplicaDropout
 from gapgnn.nn.exponential import elu, selu
 from gapgnn.nn.narrow import LONG, NARROW, narrow_product
@@ -169,9 +168,7 @@ class ReplicaBatchNorm(nn.Module):
         running = self.running_mean.view(-1), self.running_var.view(-1)
         own = self.weight.reshape(-1), self.bias.reshape(-1)
         if self.training and not inputs.is_cuda:
-            normal: Tensor = _BatchNorm.apply(  # type: ignore[no-untyped-call]
-                beside, *own, *running, self.momentum, self.epsilon
-            )
+            normal = batch_norm_on_one_thread(beside, *own, *running, self.momentum, self.epsilon)
         else:
             normal = F.batch_norm(
                 beside, *running, *own, self.training, self.momentum, self.epsilon
@@ -228,43 +225,6 @@ class ReplicaBatchNorm(nn.Module):
             epsilon=self.epsilon,
             activation=activation,
         )
-
-
-class _BatchNorm(torch.autograd.Function):
-    """torch's own batch norm in training, on one thread.
-
-    On a CPU it adds up what each thread has found, so its rounding depends on their number.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        inputs: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        running_mean: Tensor,
-        running_var: Tensor,
-        momentum: float,
-        epsilon: float,
-    ) -> Tensor:
-        running = running_mean, running_var
-        with one_thread():
-            out, mean, inverse = torch.native_batch_norm(
-                inputs, weight, bias, *running, True, momentum, epsilon
-            )
-        ctx.save_for_backward(inputs, weight, *running, mean, inverse)
-        ctx.epsilon = epsilon
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = ctx.needs_input_grad[:3]
-        with one_thread():
-            found = torch.ops.aten.native_batch_norm_backward(
-                slopes.contiguous(), *ctx.saved_tensors, True, ctx.epsilon, wanted
-            )
-        return *found, None, None, None, None
 
 
 class ReplicaMLP(nn.Module):
@@ -394,43 +354,6 @@ def cross_entropy_slopes(scores: Tensor, targets: Tensor, totals: Tensor) -> tup
     with one_thread():
         chances = torch.softmax(scores.detach().transpose(1, 2), dim=1)
     return (chances * totals).sub_(targets).transpose(1, 2), chances
-
-
-def replica_state(module: nn.Module, replica: int) -> dict[str, Tensor]:
-    """Return a copy of one replica's state, which loads into the same module with one replica.
-
-    >>> state = replica_state(ReplicaMLP(4, [3, 2]), 1)
-    >>> ReplicaMLP(1, [3, 2]).load_state_dict(state)
-    <All keys matched successfully>
-    """
-    state = module.state_dict()
-    check_integer("replica", replica, at_least=0, at_most=_replicas(state) - 1)
-    return {
-        key: value[replica : replica + 1].detach().clone(memory_format=torch.contiguous_format)
-        for key, value in state.items()
-    }
-
-
-@torch.no_grad()
-def load_replica_state(module: nn.Module, replica: int, state: Mapping[str, Tensor]) -> None:
-    """Write one replica's state, as from :func:`replica_state`, into its place in a module."""
-    own = module.state_dict()
-    check_integer("replica", replica, at_least=0, at_most=_replicas(own) - 1)
-    if own.keys() != state.keys():
-        odd = sorted(own.keys() ^ state.keys())[0]
-        raise InputError(
-            f"`state` must have the module's own entries. Got a difference in {odd!r}."
-        )
-    for key, value in own.items():
-        if state[key].shape != (1, *value.shape[1:]):
-            raise InputError(
-                f"`{key}` must have shape {(1, *value.shape[1:])}. Got {tuple(state[key].shape)}."
-            )
-        value[replica : replica + 1] = state[key]
-
-
-def _replicas(state: Mapping[str, Tensor]) -> int:
-    return next((len(value) for value in state.values()), 1)
 
 
 def _check_generators(generators: Sequence[torch.Generator], replicas: int) -> None:

@@ -87,8 +87,8 @@ class Trainer:
     def _fit_full(self, model: nn.Module, flat: FlatParameters, inputs: Inputs, phase: str) -> None:
         """One step per epoch over all nodes; the loss counts each replica's training nodes.
 
-        The forward pass covers every node, so batch statistics are those of the whole graph and the
-        same scores give the validation accuracy.
+        Batch statistics are those of the whole graph, whichever nodes are scored
+        (:mod:`gapgnn.training.full`).
         """
         optimiser, device = self._optimiser(flat), self.labels.device
         train, val = (
