@@ -113,6 +113,41 @@ def test_a_narrow_weight_gradient_is_that_of_float64(count, width, out):
 
 
 @with_marks(on_gpu)
+@pytest.mark.parametrize("count", [1, 127, 5000])
+@pytest.mark.parametrize(("width", "out"), [(16, 16), (16, 10), (1, 1), (20, 5), (32, 32), (40, 3)])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_narrow_product_and_its_gradients_are_those_of_float64(count, width, out, has_bias):
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(count, 3, 2 * width, generator=generator).cuda().permute(1, 0, 2)
+    leaves = [*values.split(width, dim=2), torch.randn(3, 2 * width, out, generator=generator)]
+    leaves += [torch.randn(3, 1, out, generator=generator)] if has_bias else []
+    leaves = [part.cuda().detach().requires_grad_() for part in leaves]
+    slope = torch.randn(3, count, out, generator=generator).cuda()
+    exact = [part.detach().double().requires_grad_() for part in leaves]
+    found = fused.long_product(leaves[:2], leaves[2], leaves[3] if has_bias else None)
+    expected = torch.cat(exact[:2], dim=2) @ exact[2] + (exact[3] if has_bias else 0)
+    pairs = [(found, expected)]
+    pairs += zip(
+        torch.autograd.grad(found, leaves, slope),
+        torch.autograd.grad(expected, exact, slope.double()),
+        strict=True,
+    )
+    for one, other in pairs:
+        assert torch.allclose(one.double(), other, atol=1e-5 * count**0.5, rtol=1e-5)
+
+
+@with_marks(on_gpu)
+def test_slopes_alone_are_the_gradient_of_the_weighted_losses():
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(2, 301, 7, generator=generator).cuda().requires_grad_()
+    labels = torch.randint(7, (301,), generator=generator).cuda()
+    weights = torch.rand(2, 301, generator=generator).cuda()
+    loss = (cross_entropy(scores, labels) * weights).sum()
+    (expected,) = torch.autograd.grad(loss, scores)
+    assert torch.allclose(fused.cross_entropy_slopes(scores, labels, weights), expected, atol=1e-6)
+
+
+@with_marks(on_gpu)
 @pytest.mark.parametrize("classes", [1, 2, 10, 100])
 def test_losses_and_their_gradients_are_torchs(classes):
     generator = torch.Generator().manual_seed(0)

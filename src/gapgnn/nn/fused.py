@@ -21,10 +21,11 @@ MOST_CHANNELS = 128
 TILE = 2048
 # Rows of one part of a long product; the parts run side by side and are then added up.
 PART = 4096
-# Up to so many columns on both sides a kernel of its own makes the gradient of a weight: each of
-# its programs adds up so many steps of so many rows.
+# Up to so many columns on both sides kernels of their own multiply: a program takes so many rows of
+# a product, and so many steps of so many rows of a weight's gradient.
 NARROW = 32
-GRADIENT_ROWS, GRADIENT_STEPS = 64, 8
+PRODUCT_ROWS = 128
+GRADIENT_ROWS, GRADIENT_STEPS = 128, 8
 # Of y: scale * y above zero, scale * alpha * (exp(y) - 1) below.
 EXPONENTIAL = {
     "selu": (1.0507009873554805, 1.6732632423543772),
@@ -210,6 +211,11 @@ def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
     return losses
 
 
+def cross_entropy_slopes(scores: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Return the derivative of the losses by the scores, each loss with its weight, ``(R, N)``."""
+    return _classes(scores.detach().contiguous(), labels.contiguous(), weights.contiguous())
+
+
 def best_class(scores: Tensor) -> Tensor:
     """Return the place of every row's largest score.
 
@@ -230,8 +236,9 @@ def best_class(scores: Tensor) -> Tensor:
 def long_product(blocks: Sequence[Tensor], weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return ``inputs @ weight + bias`` for a large N and inputs given as blocks of columns.
 
-    The gradient of the weight is a product along N. Batched, it has few outputs to share among many
-    processors, so it is cut into parts that run side by side. Blocks need not be joined.
+    Narrow products have a kernel of their own, where torch's take twice as long. The gradient of
+    the weight is a product along N: it has few outputs to share among many processors, so it is cut
+    into parts that run side by side. Blocks need not be joined.
 
     Args:
         blocks: ``(R, N, in_1)``, ``(R, N, in_2)`` and so on.
@@ -252,10 +259,9 @@ class _LongProduct(torch.autograd.Function):
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, *blocks: Tensor) -> Tensor:
         ctx.save_for_backward(weight, *blocks)
         parts = torch.split(weight, [block.shape[2] for block in blocks], dim=1)
-        one, part = blocks[0], parts[0]
-        total = torch.bmm(one, part) if bias is None else torch.baddbmm(bias, one, part)
+        total = _product(blocks[0], parts[0], bias)
         for block, part in zip(blocks[1:], parts[1:], strict=True):
-            total.baddbmm_(block, part)
+            _product(block, part, out=total)
         return total
 
     @staticmethod
@@ -269,10 +275,50 @@ class _LongProduct(torch.autograd.Function):
             torch.cat([weight_gradient(block, slopes) for block in blocks], dim=1),
             slopes.sum(dim=1, keepdim=True) if to_bias else None,
             *(
-                torch.bmm(slopes, part.transpose(1, 2)) if needed else None
+                _product(slopes, part.transpose(1, 2)) if needed else None
                 for part, needed in zip(parts, to_blocks, strict=True)
             ),
         )
+
+
+def _product(
+    inputs: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None
+) -> Tensor:
+    """Return ``inputs @ weight + bias``, or add ``inputs @ weight`` to ``out``."""
+    (replicas, count, width), columns = inputs.shape, weight.shape[2]
+    if not (can_fuse(inputs) and max(width, columns) <= NARROW):
+        if out is not None:
+            return out.baddbmm_(inputs, weight)
+        return torch.bmm(inputs, weight) if bias is None else torch.baddbmm(bias, inputs, weight)
+    from gapgnn.nn.triton_layers import product_kernel
+
+    total = inputs.new_empty(replicas, count, columns) if out is None else out
+    product_kernel[(-(-count // PRODUCT_ROWS), replicas)](
+        inputs,
+        weight,
+        total if bias is None else bias,
+        total,
+        count,
+        *inputs.stride()[:2],
+        *weight.stride(),
+        0 if bias is None else bias.stride(0),
+        **_narrow_sizes(width, columns),
+        ROWS=PRODUCT_ROWS,
+        HAS_BIAS=bias is not None,
+        IS_MORE=out is not None,
+        num_warps=2,
+    )
+    return total
+
+
+def _narrow_sizes(width: int, columns: int) -> dict[str, Any]:
+    """Return what the kernels of narrow products are compiled for."""
+    return {
+        "IN": width,
+        "OUT": columns,
+        "IN_COLUMNS": max(16, 1 << (width - 1).bit_length()),
+        "OUT_COLUMNS": max(16, 1 << (columns - 1).bit_length()),
+    }
 
 
 def weight_gradient(inputs: Tensor, slopes: Tensor) -> Tensor:
@@ -308,10 +354,7 @@ def _narrow_gradient(inputs: Tensor, slopes: Tensor) -> Tensor:
         count,
         *inputs.stride()[:2],
         *slopes.stride()[:2],
-        IN=width,
-        OUT=out,
-        IN_COLUMNS=max(16, 1 << (width - 1).bit_length()),
-        OUT_COLUMNS=max(16, 1 << (out - 1).bit_length()),
+        **_narrow_sizes(width, out),
         ROWS=GRADIENT_ROWS,
         STEPS=GRADIENT_STEPS,
         num_warps=4,

@@ -102,7 +102,7 @@ class ReplicaLinear(nn.Module):
         return scores
 
     def _is_long(self, inputs: Tensor) -> bool:
-        return inputs.is_cuda and self.replicas > 1 and inputs.shape[-2] >= 4 * fused.PART
+        return inputs.is_cuda and inputs.shape[-2] >= 4 * fused.PART
 
     def _is_narrow(self, inputs: Tensor) -> bool:
         is_long = inputs.shape[0] * inputs.shape[1] >= LONG

@@ -31,7 +31,7 @@ from torch import Tensor
 
 SEGMENT = 1024
 # By measurement: lists side by side in one program, and numbers it reads at a time.
-GROUP, TILE, WARPS = 4, 1024, 1
+GROUP, TILE, WARPS = 8, 1024, 1
 MOST_COLUMNS = 64
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -154,9 +154,19 @@ class Items:
 
 
 class _Finish(NamedTuple):
-    """What happens to a sum before it is written."""
+    """What happens to a sum before it is written.
 
-    noise: PhiloxNoise | Tensor | None
+    Attributes:
+        given: noise to add.
+        words: what the kernel draws noise from.
+        std: of the noise it draws.
+        normalise: scale rows to norm 1.
+        unit: what the whole number one is worth.
+    """
+
+    given: Tensor | None
+    words: Tensor | None
+    std: float
     normalise: bool
     unit: float
 
@@ -222,7 +232,11 @@ class InLists:
         if width % 4:
             # Rows that start at multiples of 16 bytes are read four numbers at a time.
             rows = torch.nn.functional.pad(rows, (0, -width % 4))
-        finish = _Finish(noise, normalise, unit)
+        if isinstance(noise, PhiloxNoise):
+            # Once for all launches: a copy to the device waits for the kernel before it.
+            finish = _Finish(None, noise.words(rows.device), noise.std, normalise, unit)
+        else:
+            finish = _Finish(noise, None, 0.0, normalise, unit)
         short, segments, long = self._work
         self._launch(short, rows, out, finish)
         if len(long.rows):
@@ -254,8 +268,8 @@ class InLists:
 
         if not len(items.rows):
             return
-        noise = None if finish is None else finish.noise
-        drawn = noise if isinstance(noise, PhiloxNoise) else None
+        given = None if finish is None else finish.given
+        words = None if finish is None else finish.words
         columns = max(4, 1 << (out.shape[1] - 1).bit_length())
         with torch.cuda.device(rows.device):
             hop_kernel[(-(-len(items.rows) // GROUP),)](
@@ -264,10 +278,10 @@ class InLists:
                 items.rows,
                 items.starts,
                 items.counts,
-                noise if isinstance(noise, Tensor) else out,
-                items.starts if drawn is None else drawn.words(rows.device),
+                out if given is None else given,
+                items.starts if words is None else words,
                 out,
-                0.0 if drawn is None else drawn.std,
+                0.0 if finish is None else finish.std,
                 len(items.rows),
                 WIDTH=out.shape[1],
                 STRIDE=rows.shape[1],
@@ -277,7 +291,7 @@ class InLists:
                 GATHER=gather,
                 WHOLE=not rows.is_floating_point(),
                 FINISH=finish is not None,
-                NOISE=int(noise is not None) + int(drawn is not None),
+                NOISE=2 if words is not None else int(given is not None),
                 NORMALISE=finish is not None and finish.normalise,
                 UNIT=1.0 if finish is None else finish.unit,
                 num_warps=WARPS,

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from gapgnn.nn.dropout import ReplicaDropout
-from gapgnn.nn.fused import best_class
+from gapgnn.nn.fused import best_class, can_fuse
+from gapgnn.nn.fused import cross_entropy_slopes as fused_slopes
 from gapgnn.nn.gap import MultiHopClassifier
 from gapgnn.nn.layers import cross_entropy, cross_entropy_slopes
 from gapgnn.privacy.flat import FlatParameters
@@ -75,6 +76,9 @@ class FullBatch:
         """Return gradient ``(R, P)``, summed loss (zero if nobody watches), validation accuracy."""
         scores = self._model(self._argument())
         accuracy = self.best.consider(self.clean_scores() if self.has_dropout else scores.detach())
+        if self._targets is None and not is_watched and can_fuse(scores):
+            slopes = fused_slopes(scores, self._known, self._weights)
+            return self._flat.gradient(scores, slopes), scores.new_zeros(()), accuracy
         if self._targets is None:
             loss = (cross_entropy(scores, self._known) * self._weights).sum()
             return self._flat.gradient(loss), loss.detach(), accuracy
