@@ -89,11 +89,13 @@ def sparse_matrix(kind: str) -> sp.csr_array:
         dense[0] = 1.0
     if kind == "empty":
         dense[:] = 0
+    if kind == "ones":
+        dense = (dense != 0).astype(np.float32)
     dense[3] = 0
     return sp.csr_array(dense.astype(np.float32))
 
 
-@pytest.mark.parametrize("kind", ["even", "uneven", "empty"])
+@pytest.mark.parametrize("kind", ["even", "uneven", "empty", "ones"])
 @pytest.mark.parametrize("batch", ["shared", "selected", "nobody"])
 def test_sparse_rows_give_the_dense_result_and_gradient(kind: str, batch: str) -> None:
     matrix = sparse_matrix(kind)
@@ -241,6 +243,21 @@ def test_a_replica_trains_the_same_alone_and_beside_others(is_sparse: bool) -> N
         train(alone, inputs, labels)
         for key, value in replica_state(together, replica).items():
             torch.testing.assert_close(value, alone.state_dict()[key], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [900, 2100])
+@pytest.mark.parametrize("hidden", [16, 64])
+def test_a_replica_computes_the_same_bits_alone_and_beside_others(rows: int, hidden: int) -> None:
+    inputs, upstream = randn(R, rows, IN), randn(R, rows, OUT, seed=1)
+    results = []
+    for count in (1, R):
+        mlp = ReplicaMLP(count, [IN, hidden, OUT])
+        mlp.reset(generators(count))
+        outputs = mlp(inputs[:count])
+        found = torch.autograd.grad(outputs, list(mlp.parameters()), upstream[:count])
+        results.append([part[0] for part in (outputs, *found)])
+    for alone, beside in zip(*results, strict=True):
+        assert torch.equal(alone, beside)
 
 
 def test_training_lowers_the_loss() -> None:

@@ -157,21 +157,31 @@ def test_clipping_each_row_of_the_subgraph_would_be_noticed(monkeypatch):
     assert float(torch.linalg.vector_norm(total)) > CLIP
 
 
-@pytest.mark.parametrize("is_sparse", [False, True])
-def test_the_norm_of_an_example_is_that_of_its_gradient(is_sparse):
+@pytest.mark.parametrize("kind", ["dense", "sparse", "one-hot", "one-hot and alike"])
+def test_the_norm_of_an_example_is_that_of_its_gradient(kind):
     import scipy.sparse as sp
 
     arcs = [(1, 0), (2, 0), (3, 0), (0, 1), (2, 1), (4, 3)]
-    graph = people(5, arcs)
-    if is_sparse:
+    plain_graph = people(5, arcs)
+    if kind.startswith("one-hot"):
+        rng = np.random.default_rng(0)
+        features = (rng.random((5, WIDTH)) < 0.5).astype(np.float32)
+        if kind.endswith("alike"):
+            features[[2, 4]] = features[1]
+        plain_graph = plain_graph._replace(features=features)
+    graph = plain_graph
+    if kind != "dense":
         graph = graph._replace(features=sp.csr_array(np.asarray(graph.features)))
     inputs, _ = examples_of(graph, 5)
+    plain_inputs, _ = examples_of(plain_graph, 5)
+    assert (inputs._num_rows < 5) == kind.endswith("alike")
     model = network()
     labels = torch.tensor(graph.labels)
     with record_linears() as tape:
         losses = cross_entropy(model(inputs.all()), labels.unsqueeze(0))
     norms = ghost.squared_norms(tape, ghost.output_gradients(tape, losses)).detach().sqrt()[0]
-    plain = cross_entropy(model(inputs.all()), labels.unsqueeze(0))[0]
+    plain = cross_entropy(model(plain_inputs.all()), labels.unsqueeze(0))[0]
+    torch.testing.assert_close(losses[0], plain)
     for node in range(5):
         gradients = torch.autograd.grad(plain[node], list(model.parameters()), retain_graph=True)
         wanted = math.sqrt(sum(float(g.square().sum()) for g in gradients))

@@ -15,7 +15,7 @@ from gapgnn.methods.base import Run
 from gapgnn.methods.guarantee import Guarantee, check_finite_budget
 from gapgnn.methods.reader import EdgeReader
 from gapgnn.methods.releases import ReleasedHops
-from gapgnn.methods.sage_arcs import cut_in_lists, own_arcs, released_arcs
+from gapgnn.methods.sage_arcs import own_arcs, released_arcs
 from gapgnn.nn.sage import Arcs, Sage
 from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
 from gapgnn.privacy.cells import Cells
@@ -258,11 +258,13 @@ class SAGE(EdgeReader):
         """DP-SGD over nodes with their in-neighbours, then one noisy aggregation for all nodes.
 
         Relation ``add-remove``; one record moves a batch's clipped sum by at most 2 D + 1 clips,
-        and the aggregation by at most sqrt(D) (privacy page, sections 1 and 5).
+        and the aggregation by at most sqrt(D) (privacy page, sections 1 and 5). Both read the same
+        cut of the out-lists, which depends on a replica's secret and on no result.
         """
         model = self.modules_["sage"]
+        aggregation = self._aggregation(run.graph, run.guarantee, run.keys, run.device)
         with run.timed("classifier"):
-            lists = [cut_in_lists(run.graph, self.max_degree, key) for key in run.keys]
+            lists = [aggregation.in_lists(replica) for replica in range(len(run.keys))]
             private = self._private(
                 run,
                 self.noise_ratios[0],
@@ -272,7 +274,7 @@ class SAGE(EdgeReader):
             trainer.fit(model, examples, phase="classifier", private=private)
         with run.timed("aggregate"), torch.no_grad():
             codes = self._codes(features)
-            summed = self._aggregate(run.graph, codes, run.guarantee, run.keys)
+            summed = aggregation.hop(codes, 1)
             scores = self._classify(codes, summed)
         self._remember(run.graph, charge, summed)
         return scores
@@ -309,13 +311,17 @@ class SAGE(EdgeReader):
         assert isinstance(model, Sage)
         return model.classify(codes, summed)
 
-    def _aggregate(
-        self, graph: Graph, codes: Tensor, guarantee: Guarantee, keys: Sequence[NoiseKey]
-    ) -> Tensor:
-        """Release the noisy aggregation of a graph at node level: sensitivity sqrt(D)."""
+    def _aggregation(
+        self,
+        graph: Graph,
+        guarantee: Guarantee,
+        keys: Sequence[NoiseKey],
+        device: torch.device,
+    ) -> PrivateAggregation:
+        """Return the noisy aggregation of a graph at node level: sensitivity sqrt(D)."""
         if guarantee.noise_multiplier is None:
             raise PrivacyError("A finite budget must have noise. Got none.")
-        aggregation = PrivateAggregation(
+        return PrivateAggregation(
             graph,
             level=guarantee.level,
             relation=guarantee.relation,
@@ -323,9 +329,8 @@ class SAGE(EdgeReader):
             max_degree=self.max_degree,
             keys=[key.derive("aggregation") for key in keys],
             construction=self.noise,
-            device=codes.device,
+            device=device,
         )
-        return aggregation.hop(codes, 1)
 
     def _remember(self, graph: Graph, charge: Charge | None, rows: Tensor) -> ReleasedHops:
         """Keep the first repeat's class scores; at node level its noisy aggregation instead.
@@ -356,7 +361,8 @@ class SAGE(EdgeReader):
     ) -> ReleasedHops:
         features = FeatureInputs(graph, device)
         if self.level == "node":
-            rows = self._aggregate(graph, self._codes(features), guarantee, keys)
+            aggregation = self._aggregation(graph, guarantee, keys, device)
+            rows = aggregation.hop(self._codes(features), 1)
         else:
             arcs = self._arcs(graph, guarantee, keys, device)
             rows = self.modules_["sage"](GraphInputs(features, arcs).all())

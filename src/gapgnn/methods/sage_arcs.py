@@ -1,4 +1,4 @@
-"""Which arcs SAGE learns from: the graph's own, released ones, or lists cut to a degree."""
+"""Which arcs SAGE learns from without privacy or at edge level: its own or released ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from gapgnn.graph import csr
-from gapgnn.graph.degree import bound_out_degrees
 from gapgnn.graph.graph import Graph
 from gapgnn.nn.sage import Arcs, InLists
 from gapgnn.privacy.edges import perturb_edges
@@ -56,14 +55,6 @@ def released_arcs(
     ]
     lists = [edges.in_lists() for edges in released]
     return Arcs(lists, is_symmetric=released[0].is_symmetric, device=device)
-
-
-def cut_in_lists(graph: Graph, max_degree: int, key: NoiseKey) -> InLists:
-    """Return who writes to each node once every out-list is cut to ``max_degree`` entries.
-
-    Node level: what is kept of a list is a function of that list alone (privacy page, section 1).
-    """
-    return _transposed(*bound_out_degrees(graph, max_degree, key.derive("examples")))
 
 
 def _transposed(indptr: NDArray[np.int64], indices: NDArray[Any]) -> InLists:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,32 +13,43 @@ from torch.autograd.function import once_differentiable
 from gapgnn.nn.fused import EXPONENTIAL
 from gapgnn.nn.threads import one_thread
 
-# For fewer values torch's own operation is faster, since nothing of it is in Python.
+# For fewer values of one replica torch's own operation is faster, since nothing of it is in Python.
+# What is done must not depend on how many replicas there are, for it is rounded otherwise.
 MANY = 1 << 15
+# For fewer values torch uses one thread anyway.
+SHARED = 1 << 15
 # One megabyte.
 PIECE = 1 << 18
 
 
 def selu(values: Tensor) -> Tensor:
-    """Return the scaled exponential linear unit of the values.
+    """Return the scaled exponential linear unit of the values, ``(R, ...)``.
 
     >>> selu(torch.zeros(2)).tolist()
     [0.0, 0.0]
     """
-    return _many(values, "selu") if _is_many(values) else torch.selu(values)
+    return _many(values, "selu") if _is_many(values) else _own(torch.selu, values)
 
 
 def elu(values: Tensor) -> Tensor:
-    """Return the exponential linear unit of the values.
+    """Return the exponential linear unit of the values, ``(R, ...)``.
 
     >>> elu(torch.ones(1)).tolist()
     [1.0]
     """
-    return _many(values, "elu") if _is_many(values) else torch.nn.functional.elu(values)
+    return _many(values, "elu") if _is_many(values) else _own(torch.nn.functional.elu, values)
 
 
 def _is_many(values: Tensor) -> bool:
-    return not values.is_cuda and values.numel() >= MANY
+    return not values.is_cuda and values.numel() >= MANY * len(values)
+
+
+def _own(activation: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """Return torch's own activation, which rounds the end of each thread's share otherwise."""
+    if values.is_cuda or values.numel() < SHARED:
+        return activation(values)
+    with one_thread():
+        return activation(values)
 
 
 def _many(values: Tensor, name: str) -> Tensor:
@@ -76,8 +88,8 @@ def activate_(values: Tensor, shape: tuple[float, float], source: Tensor | None 
     """
     scale, alpha = shape
     height = scale * alpha
-    pieces = values.view(-1).split(PIECE)  # type: ignore[no-untyped-call]
-    sources = pieces if source is None else source.view(-1).split(PIECE)  # type: ignore[no-untyped-call]
+    pieces = _pieces(values)
+    sources = pieces if source is None else _pieces(source)
     for piece, given in zip(pieces, sources, strict=True):
         if not height:
             torch.clamp(given, min=0, out=piece).mul_(scale)
@@ -92,6 +104,13 @@ def activate_(values: Tensor, shape: tuple[float, float], source: Tensor | None 
         torch.add(below, piece, alpha=scale, out=piece)
         piece.sub_(height)
     return values
+
+
+def _pieces(values: Tensor) -> Sequence[Tensor]:
+    if values.numel() <= PIECE:
+        return (values,)
+    pieces: Sequence[Tensor] = values.view(-1).split(PIECE)  # type: ignore[no-untyped-call]
+    return pieces
 
 
 def slopes_(slopes: Tensor, result: Tensor, shape: tuple[float, float]) -> Tensor:

@@ -81,10 +81,11 @@ class ReplicaLinear(nn.Module):
         tape = active_tape() if weight.requires_grad else None
         if tape is None:
             return self._product(inputs, weight, bias)
+        # The tape makes the gradients of the parameters itself and needs those of outputs alone.
         if isinstance(inputs, Tensor) and inputs.requires_grad:
-            outputs = self._product(inputs, weight, bias)
+            apart = weight.detach(), None if bias is None else bias.detach()
+            outputs = self._product(inputs, *apart)
         else:
-            # The tape needs gradients from here on upwards only: start the graph at the outputs.
             with torch.no_grad():
                 outputs = self._product(inputs, weight, bias)
             outputs.requires_grad_()
@@ -105,7 +106,7 @@ class ReplicaLinear(nn.Module):
         return inputs.is_cuda and inputs.shape[-2] >= 4 * fused.PART
 
     def _is_narrow(self, inputs: Tensor) -> bool:
-        is_long = inputs.shape[0] * inputs.shape[1] >= LONG
+        is_long = inputs.shape[1] >= LONG
         return is_long and self.out_features < NARROW and not inputs.is_cuda
 
     def _product(self, inputs: Inputs, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -52,6 +52,7 @@ class SparseRows:
         self.device = torch.device(device)
         self._csr = _torch_csr(matrix, self.device)
         self._transposed: Tensor | None = None
+        self._one = torch.ones(0, device=self.device)
         self._moments: tuple[Tensor, Tensor] | None = None
         # Rows of a store lie on disk, and a table of all of them would bring them into memory.
         self._padded = None if isinstance(matrix.data, np.memmap) else self._padded_table()
@@ -118,15 +119,18 @@ class SparseRows:
         """Return each replica's own rows, for positions ``(R, B)``."""
         replicas, count = positions.shape
         flat = positions.reshape(-1)
+        block = self.shape[1]
         if self._padded is not None:
-            table, values_or_counts = self._padded
-            columns, values = (part.index_select(0, flat) for part in (table, values_or_counts))
+            table, all_values = self._padded
+            columns = table.index_select(0, flat)
             width = columns.shape[1]
-            if values.shape[1] < width:
-                places = torch.arange(width, dtype=torch.float32, device=self.device)
-                values = (values > places).float()
+            if all_values is None:
+                block += 1
+                values = self._ones(columns.numel())
+            else:
+                values = all_values.index_select(0, flat)
             if replicas > 1:
-                columns.view(replicas, -1).add_(self._owners(replicas).unsqueeze(-1))
+                columns.view(replicas, -1).add_(self._owners(replicas, block).unsqueeze(-1))
             pointers = torch.arange(
                 0, replicas * count * width + 1, width, dtype=torch.int32, device=self.device
             )
@@ -138,17 +142,23 @@ class SparseRows:
             source = torch.repeat_interleave(starts - ends + counts, counts)
             source += torch.arange(source.numel(), device=self.device)
             offsets = torch.repeat_interleave(
-                self._owners(replicas).repeat_interleave(count), counts
+                self._owners(replicas, block).repeat_interleave(count), counts
             )
             columns = self._csr.col_indices()[source] + offsets
             values = self._csr.values()[source]
             pointers = torch.nn.functional.pad(ends, (1, 0)).int()
         shape = (replicas, count, self.shape[1])
-        return BatchRows(pointers, columns.view(-1), values.view(-1), shape, self, flat)
+        return BatchRows(pointers, columns.view(-1), values.view(-1), shape, block, self, flat)
 
-    def _owners(self, replicas: int) -> Tensor:
+    def _owners(self, replicas: int, block: int) -> Tensor:
         """Return the first column of each replica's block."""
-        return torch.arange(replicas, dtype=torch.int32, device=self.device) * self.shape[1]
+        return torch.arange(replicas, dtype=torch.int32, device=self.device) * block
+
+    def _ones(self, count: int) -> Tensor:
+        """Return ones, to be read only."""
+        if len(self._one) < count:
+            self._one = torch.ones(2 * count, device=self.device)
+        return self._one[:count]
 
     def matmul(self, weight: Tensor) -> Tensor:
         """Return ``rows @ weight`` for each replica: ``(R, in, out)`` to ``(R, N, out)``."""
@@ -177,24 +187,26 @@ class SparseRows:
         product = self.transposed_times(delta.permute(1, 0, 2).reshape(count, replicas * out))
         return product.view(-1, replicas, out).permute(1, 0, 2)
 
-    def _padded_table(self) -> tuple[Tensor, Tensor] | None:
+    def _padded_table(self) -> tuple[Tensor, Tensor | None] | None:
         """Return columns and values as ``(N, width)``, if padding at most doubles them.
 
         Selecting rows of one-hot features is then a single gather. Padding is a zero in column 0,
-        which changes no product. Where all values are one, the table has their number instead.
+        which changes no product. Where all values are one, on a CPU, there are no values: padding
+        is a one in a spare column after the last, which products leave out.
         """
         counts = np.diff(self._scipy.indptr)
         width = max(1, int(counts.max(initial=0)))
         if width * self.shape[0] > 2 * self._scipy.nnz:
             return None
-        columns = np.zeros((self.shape[0], width), dtype=np.int32)
+        has_spare = self.device.type == "cpu" and bool((self._scipy.data == 1).all())
+        padding = self.shape[1] if has_spare else 0
+        columns = np.full((self.shape[0], width), padding, dtype=np.int32)
         filled = np.arange(width) < counts[:, None]
         columns[filled] = self._scipy.indices
-        if width > 1 and bool((self._scipy.data == 1).all()):
-            values = counts.astype(np.float32).reshape(-1, 1)
-        else:
-            values = np.zeros((self.shape[0], width), dtype=np.float32)
-            values[filled] = self._scipy.data
+        if has_spare:
+            return torch.from_numpy(columns), None
+        values = np.zeros((self.shape[0], width), dtype=np.float32)
+        values[filled] = self._scipy.data
         return torch.from_numpy(columns).to(self.device), torch.from_numpy(values).to(self.device)
 
 
@@ -206,6 +218,15 @@ class BatchRows:
     core, with ten replicas 40 and 90; dense rows take 57 and 38, with ten replicas 530 and 380, and
     torch's transposed CSR product 120 and 1200. On a GPU a batch of moderate size is dense
     (not measured yet).
+
+    Args:
+        pointers: where each row's entries begin, and the end.
+        columns: of each entry, counted over the blocks of all replicas.
+        values: of each entry.
+        shape: ``(R, B, in)``.
+        block: columns of one replica's block; one more than ``in`` with a spare one.
+        rows: all rows.
+        positions: which of them these are.
     """
 
     def __init__(
@@ -214,10 +235,12 @@ class BatchRows:
         columns: Tensor,
         values: Tensor,
         shape: tuple[int, int, int],
+        block: int,
         rows: SparseRows,
         positions: Tensor,
     ) -> None:
         self.shape = shape
+        self._block = block
         self._pointers, self._columns, self._values = pointers, columns, values
         self._rows, self._positions = rows, positions
         self._is_dense = values.is_cuda and shape[0] * shape[1] * shape[2] <= DENSE_ENTRIES
@@ -241,11 +264,13 @@ class BatchRows:
             self._pointers,
             self._columns,
             self._values,
-            size=(replicas * count, replicas * width),
+            size=(replicas * count, replicas * self._block),
             check_invariants=False,
         )
         out = weight.shape[2]
-        return (matrix @ weight.reshape(replicas * width, out)).view(replicas, count, out)
+        if self._block > width:
+            weight = torch.nn.functional.pad(weight, (0, 0, 0, 1))
+        return (matrix @ weight.reshape(replicas * self._block, out)).view(replicas, count, out)
 
     def transposed_matmul(self, delta: Tensor) -> Tensor:
         """Return ``rows^T delta`` for each replica: ``(R, B, out)`` to ``(R, in, out)``."""
@@ -257,9 +282,9 @@ class BatchRows:
             total = delta.new_zeros(replicas * width, delta.shape[2])
             return total.index_add_(0, self._columns.long(), terms).view(replicas, width, -1)
         parts = (self._values.numpy(), self._columns.numpy(), self._pointers.numpy())
-        matrix = sp.csc_array(parts, shape=(replicas * width, replicas * count))
+        matrix = sp.csc_array(parts, shape=(replicas * self._block, replicas * count))
         product = matrix @ delta.detach().reshape(replicas * count, delta.shape[2]).numpy()
-        return torch.from_numpy(product).view(replicas, width, -1)
+        return torch.from_numpy(product).view(replicas, self._block, -1)[:, :width]
 
     def pick(self, replica: int, rows: Tensor) -> BatchRows:
         """Return some of one replica's rows, repeated as often as they are named."""
@@ -277,10 +302,10 @@ class BatchRows:
             delta: ``(B, out)``.
             starts: the first row of each owner, and the end.
         """
-        (_, _, width), out, count = self.shape, delta.shape[1], len(starts) - 1
-        most = max(1, CACHED_ENTRIES // (width * out))
+        width, block, out = self.shape[2], self._block, delta.shape[1]
+        count, most = len(starts) - 1, max(1, CACHED_ENTRIES // (block * out))
         # The sums of `most` owners lie below each other: a place counts from its group's first.
-        offsets = torch.arange(count, device=delta.device, dtype=torch.int32) % most * width
+        offsets = torch.arange(count, device=delta.device, dtype=torch.int32) % most * block
         ends = self._pointers.index_select(0, starts)
         places = self._columns + torch.repeat_interleave(offsets, ends.diff())
         add_up = self._adder(places, delta)
@@ -289,8 +314,9 @@ class BatchRows:
         for first in range(0, count, most):
             last = min(first + most, count)
             bounds = rows[first], rows[last], entries[first], entries[last]
-            total = add_up((last - first) * width, *bounds)
-            squares.append(total.square_().view(last - first, -1).sum(1))
+            total = add_up((last - first) * block, *bounds).view(last - first, block, out)
+            total[:, width:] = 0
+            squares.append(total.square_().flatten(1).sum(1))
         return torch.cat(squares)
 
     def _adder(self, places: Tensor, delta: Tensor) -> Callable[[int, int, int, int, int], Tensor]:
@@ -317,10 +343,11 @@ class BatchRows:
     def dense(self) -> Tensor:
         """Return the batch as a dense ``(R, B, in)`` tensor."""
         if self._dense is None:
-            _, _, width = self.shape
-            places = self._row_of() * width + self._columns % width
-            flat = torch.zeros(self.shape, device=self._values.device).view(-1)
-            self._dense = flat.index_add_(0, places, self._values).view(self.shape)
+            (replicas, count, width), block = self.shape, self._block
+            places = self._row_of() * block + self._columns % block
+            flat = torch.zeros(replicas * count * block, device=self._values.device)
+            flat.index_add_(0, places, self._values)
+            self._dense = flat.view(replicas, count, block)[..., :width]
         return self._dense
 
     def _row_of(self) -> Tensor:

@@ -273,8 +273,12 @@ class PrivateAggregation:
         """Return whose lists a replica uses: its own cut, or the ones all replicas share."""
         return 0 if self.max_degree is None else replica
 
-    def _in_lists(self, replica: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Return who writes to each row: the out-lists, transposed where they are not symmetric."""
+    def in_lists(self, replica: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Return who writes to each row in one replica's hops, in CSR form: private, not released.
+
+        At node level the out-lists are cut to D entries first, each as a function of that list and
+        the replica's secret alone (privacy page, section 1).
+        """
         which = self._which_lists(replica)
         if which not in self._lists:
             indptr, indices = self.graph.indptr, self.graph.indices
@@ -293,7 +297,7 @@ class PrivateAggregation:
 
     def _on_cpu(self, replica: int, rows: Tensor, index: int, out: Tensor, normalise: bool) -> None:
         """Aggregate, perturb and normalise chunk by chunk, so that no full float64 sum is held."""
-        indptr, indices = self._in_lists(replica)
+        indptr, indices = self.in_lists(replica)
         block = self._block_release(replica, index, normalise)
         halves = halves_of(rows) if rows.dtype == torch.float64 else None
         num_nodes, width = rows.shape

@@ -122,15 +122,39 @@ class FlatAdam:
         self.decoupled = decoupled
         self._mean = torch.zeros_like(values)
         self._square = torch.zeros_like(values)
-        # On a GPU the count lives there, so that a recorded step can move it.
-        self._steps: Any = 0
-        if values.is_cuda:
-            self._steps = torch.zeros((), dtype=torch.float64, device=values.device)
+        # A tensor: on a GPU a recorded step moves it, on a CPU the fused kernel reads it.
+        dtype = torch.float64 if values.is_cuda else torch.float32
+        self._steps = torch.zeros((), dtype=dtype, device=values.device)
+        # The kernel rounds otherwise at the end of a tensor, and a replica's end must not depend on
+        # how many replicas there are: it is given row by row.
+        self._rows = [part.unbind() for part in (values, self._mean, self._square)]
 
     @torch.no_grad()
     def step(self, gradient: Tensor) -> None:
         """Move the values one step."""
         self._steps += 1
+        if self.values.is_cuda:
+            self._step_on_device(gradient)
+            return
+        values, means, squares = self._rows
+        move: Any = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
+        move(
+            values,
+            gradient.unbind(),
+            means,
+            squares,
+            [],
+            [self._steps] * len(values),
+            lr=self.learning_rate,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            weight_decay=self.weight_decay,
+            eps=self.epsilon,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def _step_on_device(self, gradient: Tensor) -> None:
         first, second = self.betas
         if self.weight_decay and self.decoupled:
             self.values.mul_(1 - self.learning_rate * self.weight_decay)
@@ -141,10 +165,7 @@ class FlatAdam:
         # torch's form is -size * mean / (sqrt(square) / root + epsilon); this saves a division.
         root = (1 - second**self._steps) ** 0.5
         size = self.learning_rate * root / (1 - first**self._steps)
-        if isinstance(size, Tensor):
-            self.values.sub_(self._mean / (self._square.sqrt() + self.epsilon * root) * size)
-            return
-        self.values.addcdiv_(self._mean, self._square.sqrt().add_(self.epsilon * root), value=-size)
+        self.values.sub_(self._mean / (self._square.sqrt() + self.epsilon * root) * size)
 
 
 class FlatSGD:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -181,44 +181,57 @@ class GraphInputs:
 
 
 class ExampleInputs:
-    """Each node with its in-neighbours as an example of its own; in-lists are each replica's."""
+    """Each node with its in-neighbours as an example of its own; in-lists are each replica's.
+
+    Nodes with equal features send the same: where there are many, one row stands for all of them.
+    """
 
     def __init__(self, features: FeatureInputs, in_lists: Sequence[InLists]) -> None:
-        self._features = features
-        self._members = [_laid_out(*lists, features.device) for lists in in_lists]
+        self._device = features.device
+        self._count = len(in_lists[0][0]) - 1
+        self._take: Callable[[Tensor], Any] = features.rows
+        row_of, self._num_rows = torch.arange(self._count), self._count
+        alike = features.distinct()
+        if alike is not None:
+            rows: SparseRows = alike.argument
+            self._take, row_of, self._num_rows = rows.select, alike.index, rows.shape[0]
+        self._members = [_laid_out(*lists, row_of, self._device) for lists in in_lists]
 
     def all(self) -> Examples:
         """Return every node's example, for every replica."""
-        nodes = torch.arange(self._members[0].count, device=self._features.device)
+        nodes = torch.arange(self._count, device=self._device)
         return self.rows(nodes.expand(len(self._members), len(nodes)))
 
     def rows(self, positions: Tensor, valid: Tensor | None = None) -> Examples:
         """Return the examples of each replica's batch."""
         masks = [None] * len(positions) if valid is None else valid
         found = [
-            _numbered(members.take(batch, mask), members.count)
+            _numbered(members.take(batch, mask), self._num_rows)
             for members, batch, mask in zip(self._members, positions, masks, strict=True)
         ]
-        most = max(len(nodes) for nodes, _ in found)
-        # Filled up with the first node, whose further copies nobody refers to.
-        nodes = torch.stack([F.pad(nodes, (0, most - len(nodes))) for nodes, _ in found])
-        return Examples(self._features.rows(nodes), [members for _, members in found])
+        most = max(len(rows) for rows, _ in found)
+        # Filled up with the first row, whose further copies nobody refers to.
+        taken = torch.stack([F.pad(rows, (0, most - len(rows))) for rows, _ in found])
+        return Examples(self._take(taken), [members for _, members in found])
 
 
-def _laid_out(indptr: NDArray[Any], indices: NDArray[Any], device: torch.device) -> Members:
-    """Return every node's example: itself and its in-neighbours."""
+def _laid_out(
+    indptr: NDArray[Any], indices: NDArray[Any], row_of: Tensor, device: torch.device
+) -> Members:
+    """Return every node's example, itself and its in-neighbours, by their rows of features."""
     counts = torch.from_numpy(np.diff(indptr).astype(np.int64))
-    members = Members.of(torch.arange(len(counts)), torch.from_numpy(np.array(indices)), counts)
+    neighbours = row_of.index_select(0, torch.from_numpy(np.array(indices)))
+    members = Members.of(row_of, neighbours, counts)
     parts = (members.nodes, members.kinds, members.starts)
     return Members(*(part.to(device) for part in parts))
 
 
-def _numbered(members: Members, num_nodes: int) -> tuple[Tensor, Members]:
-    """Return the nodes that occur in some examples, and the examples in terms of their ranks."""
+def _numbered(members: Members, num_rows: int) -> tuple[Tensor, Members]:
+    """Return the rows that occur in some examples, and the examples in terms of their ranks."""
     flat, device = members.nodes.view(-1), members.nodes.device
-    occurs = torch.zeros(num_nodes, dtype=torch.bool, device=device)
+    occurs = torch.zeros(num_rows, dtype=torch.bool, device=device)
     nodes = occurs.index_fill_(0, flat.long(), True).nonzero()[:, 0]
-    ranks = torch.empty(num_nodes, dtype=torch.int32, device=device)
+    ranks = torch.empty(num_rows, dtype=torch.int32, device=device)
     ranks.index_copy_(0, nodes, torch.arange(len(nodes), dtype=torch.int32, device=device))
     renamed = ranks.index_select(0, flat).view_as(members.nodes)
     return nodes, Members(renamed, members.kinds, members.starts)
