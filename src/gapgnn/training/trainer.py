@@ -26,6 +26,7 @@ from gapgnn.training.callbacks import Callback, Silent
 from gapgnn.training.cuda_graph import RecordedEpochs, RecordedSteps
 from gapgnn.training.full import BestEpoch, FullBatch, clean_scores, dropouts
 from gapgnn.training.inputs import Inputs
+from gapgnn.training.pages import pages_kept
 from gapgnn.training.recipe import PrivateTraining, Recipe
 from gapgnn.training.splits import Splits
 
@@ -66,13 +67,14 @@ class Trainer:
         """
         model.train()
         flat = FlatParameters(model)
-        if private is not None:
-            self._fit_privately(model, flat, inputs, phase, private)
-        elif self.recipe.batch_size is None:
-            self._fit_full(model, flat, inputs, phase)
-        else:
-            self._fit_batches(model, flat, inputs, phase, self.recipe.batch_size)
-        _settle_statistics(model, inputs)
+        with pages_kept():
+            if private is not None:
+                self._fit_privately(model, flat, inputs, phase, private)
+            elif self.recipe.batch_size is None:
+                self._fit_full(model, flat, inputs, phase)
+            else:
+                self._fit_batches(model, flat, inputs, phase, self.recipe.batch_size)
+            _settle_statistics(model, inputs)
         model.eval()
 
     def _optimiser(self, flat: FlatParameters) -> Optimiser:
