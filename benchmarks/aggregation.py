@@ -43,6 +43,26 @@ def heavy_tailed_graph(num_nodes: int, num_arcs: int) -> Graph:
     )
 
 
+def product_and_hops(graph: Graph, rows: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """Return what computes the bare product of int32 CSR, and a hop with fast and safe noise."""
+    lists = graph.adjacency().T.tocsr()
+    parts = [torch.from_numpy(part.astype(np.int32)) for part in (lists.indptr, lists.indices)]
+    bare = torch.sparse_csr_tensor(*parts, torch.ones(graph.num_arcs), size=lists.shape)
+    works: dict[str, Callable[[], object]] = {"bare product": lambda: bare @ rows}
+    for construction in ("fast", "safe"):
+        aggregation = PrivateAggregation(
+            graph,
+            level="edge",
+            relation="directed",
+            noise_multiplier=2.0,
+            keys=[NoiseKey.fresh()],
+            construction=construction,
+        )
+        numbers = iter(range(1, 1000))
+        works[f"hop, {construction} noise"] = lambda a=aggregation, n=numbers: a.hop(rows, next(n))
+    return works
+
+
 def best_of(repeats: int, work: Callable[[], object], device: str = "cpu") -> float:
     best = float("inf")
     for _ in range(repeats):

@@ -4,9 +4,8 @@
     python benchmarks/scaling.py --arcs 1e6 1e7 --figure ""        # quicker, prints only
 
 Every node has 45 arcs, as on Amazon on average. Two kinds of graphs: `near`, whose arcs lead at
-most
-8,192 places away, so that the rows a sum reads are in cache whatever the size of the graph; and
-`anywhere`, whose rows leave the cache as the graph grows. The bare product of int32 CSR beside it
+most 8,192 places away, so that the rows a sum reads are in cache whatever the size of the graph;
+and `anywhere`, whose rows leave the cache as the graph grows. The bare product of int32 CSR beside it
 shows how much of that is the memory's doing.
 """
 
@@ -23,11 +22,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from aggregation import product_and_hops
 
 from gapgnn import GAP
 from gapgnn.graph.graph import Graph
-from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
-from gapgnn.rng import NoiseKey
+from gapgnn.privacy.aggregation import row_normalise
 
 DEGREE, COLUMNS, WINDOW = 45, 16, 16_384
 BLOCK = 1 << 18
@@ -72,22 +71,7 @@ def seconds_of(work: Callable[[], object], rounds: int) -> float:
 def measure(graph: Graph, rounds: int) -> dict[str, float]:
     """Return nanoseconds per arc of the bare product, of hops, and of a short training."""
     rows = row_normalise(torch.from_numpy(np.asarray(graph.features)))
-    lists = graph.adjacency().T.tocsr()
-    parts = [torch.from_numpy(part.astype(np.int32)) for part in (lists.indptr, lists.indices)]
-    bare = torch.sparse_csr_tensor(*parts, torch.ones(graph.num_arcs), size=lists.shape)
-    del lists
-    works: dict[str, Callable[[], object]] = {"bare product": lambda: bare @ rows}
-    for construction in ("fast", "safe"):
-        aggregation = PrivateAggregation(
-            graph,
-            level="edge",
-            relation="directed",
-            noise_multiplier=2.0,
-            keys=[NoiseKey.fresh()],
-            construction=construction,
-        )
-        numbers = iter(range(1, 1000))
-        works[f"hop, {construction} noise"] = lambda a=aggregation, n=numbers: a.hop(rows, next(n))
+    works = product_and_hops(graph, rows)
     found = {}
     for name, work in works.items():
         work()

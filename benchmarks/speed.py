@@ -171,31 +171,12 @@ def measure_step(clock: Clock, rounds: int) -> None:
 
 def measure_hop(clock: Clock, rounds: int, nodes: int, arcs: int) -> None:
     """One hop on a Reddit-sized graph beside the bare product of int32 CSR."""
-    from aggregation import heavy_tailed_graph
-    from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
-    from gapgnn.rng import NoiseKey
+    from aggregation import heavy_tailed_graph, product_and_hops
+    from gapgnn.privacy.aggregation import row_normalise
 
     graph = heavy_tailed_graph(nodes, arcs)
     rows = row_normalise(torch.randn(nodes, 16, generator=torch.Generator().manual_seed(0)))
-    in_lists = graph.adjacency().T.tocsr()
-    parts = (in_lists.indptr.astype("int32"), in_lists.indices.astype("int32"))
-    bare = torch.sparse_csr_tensor(
-        *(torch.from_numpy(part) for part in parts), torch.ones(graph.num_arcs), size=(nodes, nodes)
-    )
-    del in_lists
-    hops = []
-    for construction in ("fast", "safe"):
-        aggregation = PrivateAggregation(
-            graph,
-            level="edge",
-            relation="directed",
-            noise_multiplier=2.0,
-            keys=[NoiseKey.fresh()],
-            construction=construction,
-        )
-        numbers = iter(range(1, 1000))
-        hops.append(lambda a=aggregation, n=numbers: a.hop(rows, next(n)))
-    works = [lambda: bare @ rows, *hops]
+    works = list(product_and_hops(graph, rows).values())
     for work in works:
         work()
     product, fast, safe = clock.in_turns(rounds, *works)

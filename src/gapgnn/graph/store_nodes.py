@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
@@ -29,8 +28,14 @@ from gapgnn.graph.columns import (
     plain,
 )
 from gapgnn.graph.edgelist import NodeIndex
-from gapgnn.graph.tablefiles import ColumnTypeError, Progress, TableFile
-from gapgnn.graph.tables import _check_classes, _checked_ids, _index, _names, _NodeColumns, _wider
+from gapgnn.graph.node_columns import (
+    NodeColumns,
+    check_classes,
+    checked_ids,
+    index_ids,
+    read_with_types,
+)
+from gapgnn.graph.tablefiles import Progress, TableFile
 
 
 @dataclass
@@ -161,24 +166,15 @@ def scan_nodes(
 
     Memory grows with the number of nodes (their ids and labels), not with their features.
     """
-    wanted = _NodeColumns.choose(table, label, drop, skip_features=has_feature_file)
-    types: dict[str, Any] = {}
-    if table.is_text:
-        types = {name: table.type_of(name) for name in wanted.features}
-        for name, kind in types.items():
-            if pt.is_binary(kind):
-                types[name] = pa.large_string()
-        types.update(dict.fromkeys(_names(wanted.id, wanted.label), pa.large_string()))
-    while True:
-        try:
-            return _scan(table, wanted, types, min_class_count, progress)
-        except ColumnTypeError as error:
-            types[error.column] = _wider(types[error.column])
+    wanted = NodeColumns.choose(table, label, drop, skip_features=has_feature_file)
+    return read_with_types(
+        table, wanted, lambda types: _scan(table, wanted, types, min_class_count, progress)
+    )
 
 
 def _scan(
     table: TableFile,
-    wanted: _NodeColumns,
+    wanted: NodeColumns,
     types: dict[str, Any],
     min_class_count: int,
     progress: Progress | None,
@@ -194,9 +190,9 @@ def _scan(
             )
     ids = []
     rows = 0
-    reading = _names(wanted.id, wanted.label, *(column.name for column in columns))
+    reading = [*wanted.named, *(column.name for column in columns)]
     for batch in table.batches(reading, types=types, progress=progress):
-        ids.append(_checked_ids(table, batch.column(wanted.id), wanted.id, rows))
+        ids.append(checked_ids(table, batch.column(wanted.id), wanted.id, rows))
         if labels is not None:
             labels.add(batch.column(wanted.label))
         for column in columns:
@@ -206,10 +202,10 @@ def _scan(
         raise DataError(f"`nodes` must have rows. Got none in {file}.")
     if wanted.features and not columns:
         raise DataError(f"`nodes` must have features. Got only missing values in {file}.")
-    index = _index(pa.chunked_array(ids).combine_chunks(), table, wanted.id)
+    index = index_ids(pa.chunked_array(ids).combine_chunks(), table, wanted.id)
     classes, class_names = None, None
     if labels is not None:
         classes, class_names = class_labels(labels)
-        _check_classes(classes, class_names, min_class_count, table, wanted)
+        check_classes(classes, class_names, min_class_count, table, wanted)
     names = tuple(name for column in columns for name in column.finish(rows))
     return ScannedNodes(table, index, classes, class_names, columns, names, types)

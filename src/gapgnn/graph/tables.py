@@ -11,11 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.types as pt
-from numpy.typing import NDArray
 
 from gapgnn.errors import DataError, check_choice, check_integer
 from gapgnn.graph.columns import (
@@ -25,13 +21,17 @@ from gapgnn.graph.columns import (
     feature_column,
     stack,
 )
-from gapgnn.graph.edgelist import NodeIndex, as_ids, end_columns, read_edges
+from gapgnn.graph.edgelist import NodeIndex, end_columns, read_edges
 from gapgnn.graph.featurefiles import read_features
 from gapgnn.graph.graph import Graph
-from gapgnn.graph.tablefiles import ColumnTypeError, Progress, TableFile, open_table
-
-# Written like this, a column of ids in a text file is numbers; 007 is a name.
-WHOLE_NUMBER = r"^(0|-?[1-9][0-9]{0,17})$"
+from gapgnn.graph.node_columns import (
+    NodeColumns,
+    check_classes,
+    checked_ids,
+    index_ids,
+    read_with_types,
+)
+from gapgnn.graph.tablefiles import Progress, TableFile, open_table
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,14 @@ def read_tables(
     node_table = open_table(nodes, what="nodes")
     edge_table = open_table(edges, what="edges")
     end_columns(edge_table)
-    wanted = _NodeColumns.choose(node_table, label, drop, skip_features=features is not None)
-    index, labels, columns = _read_nodes(node_table, wanted, progress)
+    wanted = NodeColumns.choose(node_table, label, drop, skip_features=features is not None)
+    index, labels, columns = read_with_types(
+        node_table, wanted, lambda types: _read_nodes(node_table, wanted, types, progress)
+    )
     classes, class_names = None, None
     if labels is not None:
         classes, class_names = class_labels(labels)
-        _check_classes(classes, class_names, min_class_count, node_table, wanted)
+        check_classes(classes, class_names, min_class_count, node_table, wanted)
     if features is None:
         matrix, feature_names = stack(columns)
     else:
@@ -145,71 +147,8 @@ def read_tables(
     return Tables(graph, feature_names, loops, repeated)
 
 
-@dataclass(frozen=True)
-class _NodeColumns:
-    """Which columns of the node table are what."""
-
-    id: str
-    label: str | None
-    features: tuple[str, ...]
-
-    @classmethod
-    def choose(
-        cls, table: TableFile, label: str | None, drop: Sequence[str], *, skip_features: bool
-    ) -> _NodeColumns:
-        """Assign every column its part, or say which option does not fit the table."""
-        id_column = "id" if "id" in table.columns else table.columns[0]
-        if label is not None and table.check_column("label", label) == id_column:
-            raise DataError(f"`label` must not be the id column. Got {label!r}.")
-        for name in drop:
-            if table.check_column("drop", name) in (id_column, label):
-                part = "id" if name == id_column else "label"
-                raise DataError(f"`drop` must not name the {part} column. Got {name!r}.")
-        if skip_features:
-            return cls(id_column, label, ())
-        features = tuple(c for c in table.columns if c not in {id_column, label, *drop})
-        if not features:
-            raise DataError(
-                f"`nodes` must have a feature column besides the id and the label. Got none in "
-                f"{str(table.path)!r}; add one, or give `--features FILE`."
-            )
-        if "" in features:
-            raise DataError(
-                f"`nodes` must name each column. Got column {table.columns.index('') + 1} of "
-                f"{str(table.path)!r} without a name; name it, or leave it out with `--drop ''`."
-            )
-        return cls(id_column, label, features)
-
-
 def _read_nodes(
-    table: TableFile, wanted: _NodeColumns, progress: Progress | None
-) -> tuple[NodeIndex, CategoryColumn | None, list[NumberColumn | CategoryColumn]]:
-    """Read the node table once; again with wider types if a text column's guess proves wrong."""
-    types: dict[str, Any] = {}
-    if table.is_text:
-        types = {name: table.type_of(name) for name in wanted.features}
-        for name, kind in types.items():
-            if pt.is_binary(kind):
-                types[name] = pa.large_string()
-        types.update(dict.fromkeys(_names(wanted.id, wanted.label), pa.large_string()))
-    while True:
-        try:
-            return _read_nodes_once(table, wanted, types, progress)
-        except ColumnTypeError as error:
-            types[error.column] = _wider(types[error.column])
-
-
-def _wider(kind: Any) -> Any:
-    """Return the next type to try for a text column that does not fit ``kind``."""
-    return pa.float64() if pt.is_null(kind) or pt.is_integer(kind) else pa.large_string()
-
-
-def _names(*names: str | None) -> list[str]:
-    return [name for name in names if name is not None]
-
-
-def _read_nodes_once(
-    table: TableFile, wanted: _NodeColumns, types: dict[str, Any], progress: Progress | None
+    table: TableFile, wanted: NodeColumns, types: dict[str, Any], progress: Progress | None
 ) -> tuple[NodeIndex, CategoryColumn | None, list[NumberColumn | CategoryColumn]]:
     file = repr(str(table.path))
     label = None if wanted.label is None else CategoryColumn(wanted.label, file)
@@ -220,9 +159,9 @@ def _read_nodes_once(
     columns = {name: column for name, column in found.items() if column is not None}
     ids = []
     rows = 0
-    reading = _names(wanted.id, wanted.label, *wanted.features)
+    reading = [*wanted.named, *wanted.features]
     for batch in table.batches(reading, types=types, progress=progress):
-        ids.append(_checked_ids(table, batch.column(wanted.id), wanted.id, rows))
+        ids.append(checked_ids(table, batch.column(wanted.id), wanted.id, rows))
         if label is not None:
             label.add(batch.column(wanted.label))
         for name, column in columns.items():
@@ -233,58 +172,7 @@ def _read_nodes_once(
     if wanted.features and not columns:
         raise DataError(f"`nodes` must have features. Got only missing values in {file}.")
     return (
-        _index(pa.chunked_array(ids).combine_chunks(), table, wanted.id),
+        index_ids(pa.chunked_array(ids).combine_chunks(), table, wanted.id),
         label,
         list(columns.values()),
     )
-
-
-def _checked_ids(table: TableFile, column: Any, name: str, rows: int) -> Any:
-    file = repr(str(table.path))
-    if column.null_count:
-        first = rows + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))) + 1
-        raise DataError(
-            f"Column `{name}` of {file} must name each node. Got nothing in row {first}."
-        )
-    try:
-        return as_ids(column)
-    except pa.ArrowInvalid as error:
-        raise DataError(
-            f"Column `{name}` of {file} must hold whole numbers or strings. Got another id: {error}"
-        ) from None
-
-
-def _index(ids: Any, table: TableFile, name: str) -> NodeIndex:
-    """Index the ids, as numbers where they are written so; each may stand for one node only."""
-    if table.is_text and pc.all(pc.match_substring_regex(ids, WHOLE_NUMBER)).as_py():
-        ids = ids.cast(pa.int64())
-    counts = ids.value_counts()
-    repeated = counts.filter(pc.greater(counts.field("counts"), 1))
-    if len(repeated):
-        raise DataError(
-            f"Column `{name}` of {str(table.path)!r} must name each node once. Got "
-            f"{len(repeated):,} repeated, the first {repeated[0]['values'].as_py()!r}."
-        )
-    return NodeIndex(ids)
-
-
-def _check_classes(
-    classes: NDArray[np.int64],
-    names: tuple[str, ...],
-    min_class_count: int,
-    table: TableFile,
-    wanted: _NodeColumns,
-) -> None:
-    """Raise unless two classes are left, before the edges are read."""
-    if len(names) < 2:
-        only = f" ({names[0]!r})" if names else ""
-        raise DataError(
-            f"`label` must have at least two classes. Got {len(names)}{only} in column "
-            f"`{wanted.label}` of {str(table.path)!r}."
-        )
-    counts = np.sort(np.bincount(classes[classes >= 0]))[::-1]
-    if min_class_count > counts[1]:
-        raise DataError(
-            f"`min_class_count` must leave at least two classes. Got {min_class_count}; the two "
-            f"largest classes have {counts[0]} and {counts[1]} nodes."
-        )

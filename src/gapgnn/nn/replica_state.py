@@ -1,13 +1,11 @@
-"""One replica taken out of a module, and put into it."""
+"""One replica taken out of a module."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from gapgnn.errors import InputError, check_integer
+from gapgnn.errors import check_integer
 
 
 def replica_state(module: nn.Module, replica: int) -> dict[str, Tensor]:
@@ -19,30 +17,9 @@ def replica_state(module: nn.Module, replica: int) -> dict[str, Tensor]:
     <All keys matched successfully>
     """
     state = module.state_dict()
-    check_integer("replica", replica, at_least=0, at_most=_replicas(state) - 1)
+    replicas = next((len(value) for value in state.values()), 1)
+    check_integer("replica", replica, at_least=0, at_most=replicas - 1)
     return {
         key: value[replica : replica + 1].detach().clone(memory_format=torch.contiguous_format)
         for key, value in state.items()
     }
-
-
-@torch.no_grad()
-def load_replica_state(module: nn.Module, replica: int, state: Mapping[str, Tensor]) -> None:
-    """Write one replica's state, as from :func:`replica_state`, into its place in a module."""
-    own = module.state_dict()
-    check_integer("replica", replica, at_least=0, at_most=_replicas(own) - 1)
-    if own.keys() != state.keys():
-        odd = sorted(own.keys() ^ state.keys())[0]
-        raise InputError(
-            f"`state` must have the module's own entries. Got a difference in {odd!r}."
-        )
-    for key, value in own.items():
-        if state[key].shape != (1, *value.shape[1:]):
-            raise InputError(
-                f"`{key}` must have shape {(1, *value.shape[1:])}. Got {tuple(state[key].shape)}."
-            )
-        value[replica : replica + 1] = state[key]
-
-
-def _replicas(state: Mapping[str, Tensor]) -> int:
-    return next((len(value) for value in state.values()), 1)
