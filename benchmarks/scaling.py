@@ -5,8 +5,8 @@
 
 Every node has 45 arcs, as on Amazon on average. Two kinds of graphs: `near`, whose arcs lead at
 most 8,192 places away, so that the rows a sum reads are in cache whatever the size of the graph;
-and `anywhere`, whose rows leave the cache as the graph grows. The bare product of int32 CSR beside it
-shows how much of that is the memory's doing.
+and `anywhere`, whose rows leave the cache as the graph grows. The bare product of int32 CSR beside
+it shows how much of that is the memory's doing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from aggregation import product_and_hops
 
+from aggregation import product_and_hops
 from gapgnn import GAP
 from gapgnn.graph.graph import Graph
 from gapgnn.privacy.aggregation import row_normalise
