@@ -16,14 +16,20 @@ METHODS = {
     "labels": (GAP, {}),
     "fast noise": (GAP, {"messages": "features", "noise": "fast"}),
     "node level": (GAP, {"level": "node", "epsilon": 8.0}),
+    "no batch norm": (GAP, {"messages": "features", "batch_norm": False}),
+    "ten wide": (GAP, {"hidden": 10}),
+    "attention": (GAP, {"combine": "attention"}),
+    "tanh": (GAP, {"messages": "features", "activation": "tanh"}),
+    "gelu": (GAP, {"messages": "features", "activation": "gelu"}),
     "SAGE": (SAGE, {"level": "none"}),
+    "SAGE, ten wide": (SAGE, {"level": "none", "hidden": 10}),
     "MLP": (MLP, {"level": "none"}),
 }
 
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    return random_split(social_graph(num_nodes=4_000, mean_degree=20), seed=0)
+    return random_split(social_graph(num_nodes=4_001, mean_degree=20), seed=0)
 
 
 @pytest.fixture(autouse=True)

@@ -245,15 +245,20 @@ def test_a_replica_trains_the_same_alone_and_beside_others(is_sparse: bool) -> N
             torch.testing.assert_close(value, alone.state_dict()[key], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [900, 2100])
-@pytest.mark.parametrize("hidden", [16, 64])
-def test_a_replica_computes_the_same_bits_alone_and_beside_others(rows: int, hidden: int) -> None:
+@pytest.mark.parametrize("rows", [901, 2101])
+@pytest.mark.parametrize("hidden", [10, 16, 64])
+@pytest.mark.parametrize("kind", ["own", "shared", "sparse"])
+def test_a_replica_computes_the_same_bits_alone_and_beside_others(
+    rows: int, hidden: int, kind: str
+) -> None:
     inputs, upstream = randn(R, rows, IN), randn(R, rows, OUT, seed=1)
+    sparse = SparseRows.from_scipy(sp.csr_array((inputs[0] > 0.5).float().numpy()))
     results = []
     for count in (1, R):
-        mlp = ReplicaMLP(count, [IN, hidden, OUT])
+        mlp = ReplicaMLP(count, [IN, hidden, hidden, OUT])
         mlp.reset(generators(count))
-        outputs = mlp(inputs[:count])
+        given = {"own": inputs[:count], "shared": inputs[0], "sparse": sparse}[kind]
+        outputs = mlp(given)
         found = torch.autograd.grad(outputs, list(mlp.parameters()), upstream[:count])
         results.append([part[0] for part in (outputs, *found)])
     for alone, beside in zip(*results, strict=True):

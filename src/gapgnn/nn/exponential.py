@@ -12,12 +12,11 @@ from torch.autograd.function import once_differentiable
 
 from gapgnn.nn.fused import EXPONENTIAL
 from gapgnn.nn.threads import one_thread
+from gapgnn.privacy.ghost import active_tape
 
 # For fewer values of one replica torch's own operation is faster, since nothing of it is in Python.
 # What is done must not depend on how many replicas there are, for it is rounded otherwise.
 MANY = 1 << 15
-# For fewer values torch uses one thread anyway.
-SHARED = 1 << 15
 # One megabyte.
 PIECE = 1 << 18
 
@@ -45,11 +44,17 @@ def _is_many(values: Tensor) -> bool:
 
 
 def _own(activation: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-    """Return torch's own activation, which rounds the end of each thread's share otherwise."""
-    if values.is_cuda or values.numel() < SHARED:
+    """Return torch's own activation, which rounds the end of a tensor or thread's share otherwise.
+
+    So replicas go one by one. Those of a DP-SGD step go together: it is short, and its batches are
+    filled up to the widest of all, which moves the rounding anyway.
+    """
+    if values.is_cuda:
         return activation(values)
     with one_thread():
-        return activation(values)
+        if active_tape() is not None or len(values) == 1:
+            return activation(values.contiguous())
+        return torch.cat([activation(own.contiguous().unsqueeze(0)) for own in values])
 
 
 def _many(values: Tensor, name: str) -> Tensor:
@@ -61,7 +66,9 @@ class _Exponential(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, shape: tuple[float, float]) -> Tensor:
         values = values.contiguous()
-        result = activate_(torch.empty_like(values), shape, values)
+        result = torch.empty_like(values)
+        for mine, own in zip(result, values, strict=True):
+            activate_(mine, shape, own)
         ctx.save_for_backward(result)
         ctx.shape = shape
         return result

@@ -21,13 +21,15 @@ from gapgnn.nn import fused
 from gapgnn.nn.batch_norm import batch_norm_on_one_thread
 from gapgnn.nn.dropout import ReplicaDropout
 from gapgnn.nn.exponential import elu, selu
-from gapgnn.nn.narrow import LONG, NARROW, narrow_product
+from gapgnn.nn.narrow import LONG, NARROW, narrow_product, shifted
 from gapgnn.nn.normed import Chosen, Moments, Sample, can_norm, normed_layer
 from gapgnn.nn.rows import BatchRows, SparseRows
 from gapgnn.nn.threads import one_thread
 from gapgnn.privacy.ghost import active_tape
 
 Inputs = Tensor | SparseRows | BatchRows
+# Numbers in a vector register, at most.
+LANES = 16
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "selu": selu,
     "relu": F.relu,
@@ -113,23 +115,36 @@ class ReplicaLinear(nn.Module):
         if not isinstance(inputs, Tensor):
             keep = torch.is_grad_enabled()
             product = inputs.matmul(weight) if keep else inputs.product(weight)
-            return product if bias is None else product + bias
+            if bias is None:
+                return product
+            return shifted(product, bias) if isinstance(inputs, SparseRows) else product + bias
         if inputs.ndim == 2:
-            beside = weight.permute(1, 0, 2).reshape(self.in_features, -1)
-            if self._is_long(inputs):
-                product = fused.long_product([inputs.unsqueeze(0)], beside.unsqueeze(0), None)[0]
-            else:
-                product = inputs @ beside
-            product = product.view(len(inputs), self.replicas, -1).permute(1, 0, 2)
-            return product if bias is None else product + bias
+            product = self._shared_product(inputs, weight)
+            return product if bias is None else shifted(product, bias)
         if inputs.ndim == 4:
             rows = inputs.flatten(1, 2)
             return self._product(rows, weight, bias).view(*inputs.shape[:-1], -1)
         if self._is_long(inputs):
             return fused.long_product([inputs], weight, bias)
+        if self.out_features == 1 and not inputs.is_cuda:
+            # A batch of products with vectors rounds otherwise than a single one.
+            column = (inputs * weight.transpose(1, 2)).sum(-1, keepdim=True)
+            return column if bias is None else column + bias
         if self._is_narrow(inputs):
             return narrow_product([inputs], weight, bias)
         return torch.bmm(inputs, weight) if bias is None else torch.baddbmm(bias, inputs, weight)
+
+    def _shared_product(self, inputs: Tensor, weight: Tensor) -> Tensor:
+        """Multiply inputs that all replicas share by the weights of all, side by side."""
+        if self.out_features % LANES and not inputs.is_cuda:
+            # Columns of several replicas in one register are rounded otherwise than those of one.
+            return torch.stack([inputs @ own for own in weight])
+        beside = weight.permute(1, 0, 2).reshape(self.in_features, -1)
+        if self._is_long(inputs):
+            product = fused.long_product([inputs.unsqueeze(0)], beside.unsqueeze(0), None)[0]
+        else:
+            product = inputs @ beside
+        return product.view(len(inputs), self.replicas, -1).permute(1, 0, 2)
 
 
 class ReplicaBatchNorm(nn.Module):

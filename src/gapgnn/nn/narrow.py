@@ -59,8 +59,12 @@ class _NarrowProduct(torch.autograd.Function):
         parts = torch.split(weight.transpose(1, 2), [block.shape[2] for block in blocks], dim=2)
         for_weight = for_bias = None
         if ctx.needs_input_grad[0]:
+            # One replica at a time: a batch of several may be rounded otherwise than a single one.
             with one_thread():
-                found = [torch.bmm(turned, block) for block in blocks]
+                found = [
+                    torch.stack([torch.mm(*both) for both in zip(turned, block, strict=True)])
+                    for block in blocks
+                ]
             for_weight = torch.cat(found, dim=2).transpose(1, 2)
         if ctx.needs_input_grad[1]:
             for_bias = turned.sum(2).unsqueeze(1)
@@ -70,3 +74,30 @@ class _NarrowProduct(torch.autograd.Function):
             for part, needed in zip(parts, ctx.needs_input_grad[2:], strict=True)
         ]
         return for_weight, for_bias, *for_blocks
+
+
+def shifted(values: Tensor, bias: Tensor) -> Tensor:
+    """Return ``values + bias``, the gradient of the bias added up replica by replica.
+
+    In memory the replicas may lie side by side, and torch adds up in the order of memory.
+
+    Args:
+        values: ``(R, N, out)``.
+        bias: ``(R, 1, out)``.
+
+    >>> shifted(torch.zeros(2, 3, 1), torch.ones(2, 1, 1)).flatten().tolist()
+    [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    """
+    total: Tensor = _Shifted.apply(values, bias)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _Shifted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, bias: Tensor) -> Tensor:
+        return values + bias
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor, Tensor]:
+        return slopes, torch.stack([own.contiguous().sum(0, keepdim=True) for own in slopes])
