@@ -165,10 +165,14 @@ class PoissonBatches:
         self, drawn: list[tuple[NDArray[np.int64], NDArray[np.int64]]], counts: NDArray[np.int64]
     ) -> Tensor:
         """Arrange the draws as ``(steps, R, width)``, example 0 where a batch is shorter."""
-        table = np.zeros((*counts.shape, max(1, int(counts.max()))), dtype=np.int64)
+        length, replicas = counts.shape
+        width = max(1, int(counts.max()))
+        table = np.zeros((length, replicas, width), dtype=np.int64)
+        cells = table.reshape(-1)
         for replica, (steps, examples) in enumerate(drawn):
-            starts = np.cumsum(counts[:, replica]) - counts[:, replica]
-            table[steps, replica, np.arange(len(steps)) - starts[steps]] = examples
+            before = np.cumsum(counts[:, replica]) - counts[:, replica]
+            firsts = (np.arange(length) * replicas + replica) * width
+            cells[np.arange(len(steps)) + (firsts - before)[steps]] = examples
         return self._named(torch.from_numpy(table).to(self.device))
 
     def _heads(
@@ -184,9 +188,10 @@ class PoissonBatches:
             gaps = self._gaps(key, count, block, part)
             heads = np.concatenate([heads, last + np.cumsum(gaps)])
             last, part, count = int(heads[-1]), part + 1, 1024
-        heads = heads[heads < trials]
-        steps, examples = np.divmod(heads, self.schedule.num_examples)
-        return steps, examples
+        starts = np.arange(length + 1) * self.schedule.num_examples
+        bounds = np.searchsorted(heads, starts)
+        steps = np.repeat(np.arange(length), np.diff(bounds))
+        return steps, heads[: bounds[-1]] - starts[steps]
 
     def _gaps(self, key: NoiseKey, count: int, block: int, part: int) -> NDArray[np.int64]:
         """Draw geometric gaps: ``P(gap > g) = (1 - rate)**g``, by inversion of 53-bit uniforms."""
