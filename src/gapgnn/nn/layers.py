@@ -19,11 +19,13 @@ from torch import Tensor, nn
 from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.nn import fused
 from gapgnn.nn.batch_norm import batch_norm_on_one_thread
+from gapgnn.nn.batch_rows import BatchRows
+from gapgnn.nn.bias import shifted
 from gapgnn.nn.dropout import ReplicaDropout
 from gapgnn.nn.exponential import elu, selu
-from gapgnn.nn.narrow import LONG, NARROW, narrow_product, shifted
+from gapgnn.nn.narrow import LONG, NARROW, narrow_product
 from gapgnn.nn.normed import Chosen, Moments, Sample, can_norm, normed_layer
-from gapgnn.nn.rows import BatchRows, SparseRows
+from gapgnn.nn.rows import SparseRows
 from gapgnn.nn.threads import one_thread
 from gapgnn.privacy.ghost import active_tape
 
