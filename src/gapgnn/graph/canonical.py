@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from gapgnn.errors import DataError
+from gapgnn.errors import DataError, check_choice
+
+if TYPE_CHECKING:
+    from gapgnn.graph.schema import Schema
 
 Features: TypeAlias = NDArray[np.float32] | sp.csr_array
+NotFinite: TypeAlias = Literal["refuse", "zero"]
 BLOCK_VALUES = 1 << 22
+# Facts about the whole data that may be read from it where nobody declares them.
+INFERABLE = ("classes", "columns", "direction")
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
@@ -32,8 +38,19 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def as_features(features: Any) -> Features:
-    """Return finite float32 features: contiguous dense, or canonical CSR without stored zeros."""
+def as_features(features: Any, *, not_finite: NotFinite = "refuse") -> Features:
+    """Return finite float32 features: contiguous dense, or canonical CSR without stored zeros.
+
+    Args:
+        features: array-like or SciPy sparse matrix.
+        not_finite: what to do with a row that holds NaN or infinity: refuse the whole, or make it
+            all 0, so that one person's record cannot stop a run at node level (privacy page,
+            section 2).
+
+    >>> as_features([[1.0, 2.0], [np.nan, 3.0]], not_finite="zero").tolist()
+    [[1.0, 2.0], [0.0, 0.0]]
+    """
+    check_choice("not_finite", not_finite, ["refuse", "zero"])
     if not sp.issparse(features):
         try:
             features = np.asarray(features)
@@ -53,11 +70,31 @@ def as_features(features: Any) -> Features:
                 result = frozen(np.ascontiguousarray(features, dtype=np.float32))
             except (TypeError, ValueError):
                 raise DataError(f"`features` must be numbers. Got {features.dtype}.") from None
-    values = result if isinstance(result, np.ndarray) else result.data.reshape(1, -1)
-    rows = max(1, BLOCK_VALUES // max(1, values.shape[1]))
-    if not all(np.isfinite(values[i : i + rows]).all() for i in range(0, len(values), rows)):
+    if _all_finite(result):
+        return result
+    if not_finite == "refuse":
         raise DataError("`features` must be finite. Got NaN or infinity.")
-    return result
+    return _without_broken_rows(result)
+
+
+def _all_finite(features: Features) -> bool:
+    values = features if isinstance(features, np.ndarray) else features.data.reshape(1, -1)
+    rows = max(1, BLOCK_VALUES // max(1, values.shape[1]))
+    return all(np.isfinite(values[i : i + rows]).all() for i in range(0, len(values), rows))
+
+
+def _without_broken_rows(features: Features) -> Features:
+    """Return a copy in which each row that is not finite is 0."""
+    if isinstance(features, np.ndarray):
+        whole = np.asarray(np.isfinite(features).all(axis=1, keepdims=True))
+        return frozen(np.where(whole, features, np.float32(0)))
+    owner = np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))
+    broken = np.zeros(features.shape[0], dtype=np.bool_)
+    broken[owner[~np.isfinite(features.data)]] = True
+    values = np.where(broken[owner], np.float32(0), features.data)
+    return _canonical_csr(
+        sp.csr_array((values, features.indices, features.indptr), shape=features.shape)
+    )
 
 
 def _canonical_csr(matrix: Any) -> sp.csr_array:
@@ -138,3 +175,32 @@ def as_dangling(
     if len({names.dtype.kind for names in lists}) > 1:
         raise DataError("`dangling` must name all nodes by numbers or all by strings. Got both.")
     return np.concatenate([[0], np.cumsum(counts)]), np.concatenate(lists)
+
+
+def as_inferred(facts: Iterable[str]) -> tuple[str, ...]:
+    """Return known facts, each once and sorted.
+
+    >>> as_inferred(["direction", "classes", "classes"])
+    ('classes', 'direction')
+    """
+    return tuple(sorted({check_choice("inferred", fact, INFERABLE) for fact in facts}))
+
+
+def inferred_of_note(note: Mapping[str, Any], directed: bool | None) -> list[str] | None:
+    """Return what a note of an outward conversion says was inferred; None without a note.
+
+    A direction that the caller now states is declared.
+    """
+    facts = note.get("inferred")
+    if facts is None:
+        return None
+    return [fact for fact in facts if fact != "direction" or directed is None]
+
+
+def schema_of_note(note: Mapping[str, Any]) -> Schema | None:
+    """Return the schema that an outward conversion noted as plain values, if it did."""
+    if note.get("schema") is None:
+        return None
+    from gapgnn.graph.schema import Schema
+
+    return Schema.from_dict(note["schema"])

@@ -9,16 +9,19 @@ arc has its reverse, and calls the graph undirected if so.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from gapgnn.errors import DataError, InputError
-from gapgnn.graph.graph import MASKS, Graph, SelfLoops
+from gapgnn.graph.graph import MASKS, Graph, NotFinite, SelfLoops
 from gapgnn.graph.nx import from_networkx, to_networkx
 from gapgnn.graph.pyg import from_pyg, to_pyg
+
+if TYPE_CHECKING:
+    from gapgnn.graph.schema import Schema
 
 __all__ = [
     "as_graph",
@@ -31,8 +34,13 @@ __all__ = [
 ]
 
 
-def as_graph(obj: object) -> Graph:
+def as_graph(obj: object, *, not_finite: NotFinite = "refuse") -> Graph:
     """Return a Graph as it is and a PyG ``Data`` converted; refuse anything else.
+
+    Args:
+        obj: a graph.
+        not_finite: what to do with a row of ``x`` that holds NaN or infinity (see
+            :meth:`Graph.from_arcs`); a Graph has none.
 
     >>> as_graph([1, 2])
     Traceback (most recent call last):
@@ -44,7 +52,7 @@ def as_graph(obj: object) -> Graph:
     # Whoever holds a Data has imported PyG; nobody else should wait for that import.
     pyg = sys.modules.get("torch_geometric.data")
     if pyg is not None and isinstance(obj, pyg.Data):
-        return from_pyg(obj)
+        return from_pyg(obj, not_finite=not_finite)
     raise InputError(f"`graph` must be a gapgnn Graph or a PyG Data. Got {type(obj).__name__}.")
 
 
@@ -63,6 +71,9 @@ def from_scipy(
     feature_names: tuple[str, ...] | None = None,
     name: str = "graph",
     self_loops: SelfLoops = "drop",
+    not_finite: NotFinite = "refuse",
+    schema: Schema | None = None,
+    inferred: Iterable[str] | None = None,
 ) -> Graph:
     """Build a graph from a SciPy sparse adjacency (row = source; every nonzero entry is an arc).
 
@@ -96,6 +107,9 @@ def from_scipy(
         feature_names=feature_names,
         name=name,
         self_loops=self_loops,
+        not_finite=not_finite,
+        schema=schema,
+        inferred=inferred,
     )
 
 
@@ -121,4 +135,6 @@ def to_scipy(graph: Graph) -> dict[str, Any]:
         "feature_names": graph.feature_names,
         "name": graph.name,
         "self_loops": "keep" if graph.num_self_loops else "drop",
+        "schema": graph.schema,
+        "inferred": graph.inferred,
     }

@@ -62,7 +62,8 @@ def load_dataset(
         graph = filter_classes(graph, _class_minimum(graph, info))
     if paths:
         _check_sizes(graph, info, paths[0])
-    graph = replace(graph, name=info.name)
+    # Published data sets are public as a whole, whatever was read from their files.
+    graph = replace(graph, name=info.name, inferred=())
     return graph if split_seed is None else random_split(graph, seed=split_seed)
 
 

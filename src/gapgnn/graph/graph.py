@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,8 +15,10 @@ from gapgnn.errors import DataError, check_choice
 from gapgnn.graph import csr
 from gapgnn.graph.canonical import (
     Features,
+    NotFinite,
     as_dangling,
     as_features,
+    as_inferred,
     as_labels,
     as_mask,
     as_names,
@@ -25,7 +27,10 @@ from gapgnn.graph.canonical import (
 )
 from gapgnn.graph.fingerprint import fingerprint
 
-__all__ = ["INT32_MAX", "MASKS", "Features", "Graph", "SelfLoops"]
+if TYPE_CHECKING:
+    from gapgnn.graph.schema import Schema
+
+__all__ = ["INT32_MAX", "MASKS", "Features", "Graph", "NotFinite", "SelfLoops"]
 
 INT32_MAX = csr.INT32_MAX
 SelfLoops = Literal["drop", "keep"]
@@ -60,6 +65,10 @@ class Graph:
         feature_names: the outside name of each feature column, where known; not part of the
             content.
         name: a human-readable name, not part of the content.
+        schema: what was declared about the node table, if it was; not part of the content.
+        inferred: which of classes, columns and direction were read from the data instead of being
+            declared, so that they may tell of single people (privacy page, section 2); not part
+            of the content.
     """
 
     indptr: NDArray[np.int64]
@@ -76,6 +85,8 @@ class Graph:
     label_names: tuple[str, ...] | None = None
     name: str = field(default="graph")
     feature_names: tuple[str, ...] | None = None
+    schema: Schema | None = None
+    inferred: tuple[str, ...] = ()
 
     @classmethod
     def from_arcs(
@@ -96,6 +107,9 @@ class Graph:
         feature_names: tuple[str, ...] | None = None,
         name: str = "graph",
         self_loops: SelfLoops = "drop",
+        not_finite: NotFinite = "refuse",
+        schema: Schema | None = None,
+        inferred: Iterable[str] | None = None,
     ) -> Graph:
         """Build a graph from two arrays of node positions, one entry per arc.
 
@@ -120,6 +134,11 @@ class Graph:
             feature_names: outside name of each feature column.
             name: for people.
             self_loops: ``"drop"`` or ``"keep"`` arcs from a node to itself.
+            not_finite: what to do with a row of features that holds NaN or infinity: refuse, or
+                make the row zero, so that one record cannot stop a run at node level.
+            schema: what was declared about the table the features come from.
+            inferred: what the caller read from the data itself. None works it out: the direction
+                if ``directed`` is None, the classes if labels come without ``label_names``.
 
         >>> import numpy as np
         >>> graph = Graph.from_arcs([0, 1, 1], [1, 2, 1], num_nodes=3, features=np.eye(3))
@@ -132,6 +151,10 @@ class Graph:
         indptr, indices = csr.build(
             sources, targets, num_nodes, symmetric=directed is False, keep_loops=keep_loops
         )
+        if inferred is None:
+            learned = {"direction": directed is None, "classes": label_names is None}
+            learned["classes"] &= labels is not None
+            inferred = [fact for fact in learned if learned[fact]]
         if directed is None:
             directed = not csr.is_symmetric(indptr, indices)
         dangling_indptr, dangling_targets = as_dangling(dangling, num_nodes)
@@ -139,6 +162,7 @@ class Graph:
             indptr=indptr,
             indices=indices,
             features=features,
+            not_finite=not_finite,
             labels=np.full(num_nodes, -1) if labels is None else labels,
             train_mask=np.zeros(num_nodes, bool) if train_mask is None else train_mask,
             val_mask=np.zeros(num_nodes, bool) if val_mask is None else val_mask,
@@ -150,12 +174,15 @@ class Graph:
             label_names=label_names,
             feature_names=feature_names,
             name=name,
+            schema=schema,
+            inferred=inferred,
         )
 
     @classmethod
     def _checked(cls, **parts: Any) -> Graph:
         """Bring every part into canonical form, then validate the whole (not the adjacency)."""
-        parts["features"] = as_features(parts["features"])
+        not_finite = parts.pop("not_finite", "refuse")
+        parts["features"] = as_features(parts["features"], not_finite=not_finite)
         parts["labels"] = as_labels(parts["labels"])
         for mask in MASKS:
             parts[mask] = as_mask(mask, parts[mask])
@@ -163,6 +190,7 @@ class Graph:
         for key in ("label_names", "feature_names"):
             if parts.get(key) is not None:
                 parts[key] = tuple(str(name) for name in parts[key])
+        parts["inferred"] = as_inferred(parts.get("inferred", ()))
         if parts.get("dangling_targets") is not None and not len(parts["dangling_targets"]):
             parts["dangling_indptr"] = parts["dangling_targets"] = None
         for key in ("indptr", "indices", "dangling_indptr", "dangling_targets"):

@@ -11,14 +11,19 @@ import scipy.sparse as sp
 
 from gapgnn.errors import DataError
 from gapgnn.graph import csr
-from gapgnn.graph.graph import MASKS, Graph, SelfLoops
+from gapgnn.graph.canonical import inferred_of_note, schema_of_note
+from gapgnn.graph.graph import MASKS, Graph, NotFinite, SelfLoops
 
 if TYPE_CHECKING:
     import networkx
 
 
 def from_networkx(
-    graph: networkx.Graph, *, directed: bool | None = None, self_loops: SelfLoops | None = None
+    graph: networkx.Graph,
+    *,
+    directed: bool | None = None,
+    self_loops: SelfLoops | None = None,
+    not_finite: NotFinite = "refuse",
 ) -> Graph:
     """Convert a NetworkX graph whose nodes carry ``x`` and maybe ``y``, masks and ``dangling``.
 
@@ -27,6 +32,7 @@ def from_networkx(
             of numbers, or a mapping from column to value beside ``graph.graph["num_features"]``.
         directed: None takes the graph's own word; False symmetrises a DiGraph.
         self_loops: ``"drop"`` (unless ``graph.graph["self_loops"]`` says otherwise) or ``"keep"``.
+        not_finite: ``"refuse"`` rows of ``x`` with NaN or infinity, or make them ``"zero"``.
 
     >>> import networkx
     >>> friends = networkx.Graph([("ann", "bob"), ("bob", "cem")])
@@ -45,6 +51,7 @@ def from_networkx(
     arcs = np.array(
         [(position[source], position[target]) for source, target in graph.edges()], dtype=np.int64
     ).reshape(-1, 2)
+    labelled = any("y" in node for node in nodes)
     masks = {key: np.array([bool(node.get(key, False)) for node in nodes]) for key in MASKS}
     return Graph.from_arcs(
         arcs[:, 0],
@@ -52,13 +59,16 @@ def from_networkx(
         directed=graph.is_directed() if directed is None else directed,
         num_nodes=len(keys),
         features=_node_features(keys, nodes, graph.graph.get("num_features")),
-        labels=np.array([node.get("y", -1) for node in nodes]),
+        labels=np.array([node.get("y", -1) for node in nodes]) if labelled else None,
         ids=keys,
         label_names=graph.graph.get("label_names"),
         feature_names=graph.graph.get("feature_names"),
         name=graph.graph.get("name") or "graph",
         dangling={i: node["dangling"] for i, node in enumerate(nodes) if "dangling" in node},
         self_loops=self_loops or graph.graph.get("self_loops", "drop"),
+        not_finite=not_finite,
+        schema=schema_of_note(graph.graph),
+        inferred=inferred_of_note(graph.graph, directed),
         **masks,
     )
 
@@ -74,7 +84,11 @@ def to_networkx(graph: Graph) -> networkx.Graph:
     import networkx
 
     result = networkx.DiGraph() if graph.is_directed else networkx.Graph()
-    result.graph.update(name=graph.name, num_features=graph.num_features)
+    result.graph.update(
+        name=graph.name, num_features=graph.num_features, inferred=list(graph.inferred)
+    )
+    if graph.schema is not None:
+        result.graph["schema"] = graph.schema.to_dict()
     if graph.label_names is not None:
         result.graph["label_names"] = graph.label_names
     if graph.feature_names is not None:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from gapgnn.errors import DataError
 from gapgnn.graph import csr
-from gapgnn.graph.graph import MASKS, Graph, SelfLoops
+from gapgnn.graph.canonical import inferred_of_note, schema_of_note
+from gapgnn.graph.graph import MASKS, Graph, NotFinite, SelfLoops
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 
 
 def from_pyg(
-    data: Data, *, directed: bool | None = None, self_loops: SelfLoops | None = None
+    data: Data,
+    *,
+    directed: bool | None = None,
+    self_loops: SelfLoops | None = None,
+    not_finite: NotFinite = "refuse",
 ) -> Graph:
     """Convert a PyG ``Data`` with ``x``, ``edge_index`` or ``adj_t``, and maybe ``y`` and masks.
 
@@ -28,6 +33,7 @@ def from_pyg(
         data: one homogeneous graph. ``adj_t`` (row = target) may be a torch sparse tensor.
         directed: None looks at ``data.directed`` and then at the arcs; False symmetrises.
         self_loops: ``"drop"`` (unless ``data.self_loops`` says otherwise) or ``"keep"``.
+        not_finite: ``"refuse"`` rows of ``x`` with NaN or infinity, or make them ``"zero"``.
 
     >>> import numpy as np
     >>> graph = Graph.from_arcs([0], [1], num_nodes=3, features=np.eye(3), labels=[0, 1, 1])
@@ -54,6 +60,9 @@ def from_pyg(
         name=note.get("name", "graph"),
         dangling=note.get("dangling"),
         self_loops=self_loops or note.get("self_loops", "drop"),
+        not_finite=not_finite,
+        schema=schema_of_note(note),
+        inferred=inferred_of_note(note, directed),
         **parts,
     )
 
@@ -83,6 +92,7 @@ def to_pyg(graph: Graph) -> Data:
         num_nodes=graph.num_nodes,
         directed=graph.is_directed,
         name=graph.name,
+        inferred=list(graph.inferred),
         ids=graph.ids.tolist() if graph.ids.dtype.kind == "U" else torch.tensor(graph.ids),
         **{mask: torch.tensor(getattr(graph, mask)) for mask in MASKS},
     )
@@ -90,6 +100,8 @@ def to_pyg(graph: Graph) -> Data:
         data.label_names = list(graph.label_names)
     if graph.feature_names is not None:
         data.feature_names = list(graph.feature_names)
+    if graph.schema is not None:
+        data.schema = graph.schema.to_dict()
     if graph.num_dangling:
         lists = graph.dangling_lists()
         data.dangling = {node: names.tolist() for node, names in lists.items()}
