@@ -1,15 +1,23 @@
 """Audit of DP-SGD with canary examples whose gradient always has the clipped norm.
 
-The model is one linear layer with the loss ``w . x``: an example's gradient is its own ``x``
-wherever the weights are, and canaries have orthogonal ``x`` ten times as long as the clip. So every
-step clips every canary to exactly the clip, in a direction of its own, and one training run holds
-as many independent trials as there are coordinates: the noise of different coordinates is
-independent, and so are the Poisson coins of different examples.
+The network has two layers, ``z = (x V) W + b``, and every canary an input and an output of its own:
+its gradient is one coordinate of V, one of W and one of b, wherever the other canaries are. It is
+ten times as long as the clip, half of its square in each layer, and most of the second half in the
+bias: a clip that is taken layer by layer, or forgets the bias, lets it through longer than the
+clip. All canaries' gradients are orthogonal, so one training run holds as many independent trials
+as there are canaries: the noise of different coordinates is independent, and so are the Poisson
+coins of different examples. The weights stay where they are.
 
 The attacker reads every released gradient and adds up, over the steps, the logarithm of the
-likelihood ratio of the subsampled Gaussian in the canary's coordinate, which is the best statistic
-there is. A second view trains on the canary alone, or on nothing: there most batches are empty, and
-a step that forgot its noise would release an exact zero.
+likelihood ratio of the subsampled Gaussian along the canary's direction, which is the best
+statistic there is as long as every step has noise of its own. Noise that steps share cancels in
+their differences, so two more statistics compare the steps whose noise is the most alike; which
+ones, an empty training tells beforehand. A second view trains on the canary alone, or on nobody:
+there most batches are empty, and a step that forgot its noise would release an exact zero.
+
+Three things need no trials: a canary's clipped gradient, computed by the shipped step without
+noise, is no longer than the clip; and in a training on nobody, where all that comes out is noise,
+no step is without it and no two steps have the same.
 """
 
 from __future__ import annotations
@@ -20,10 +28,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from gapgnn.attacks.bounds import LEAST_TRIALS, Scores, Trials, coins
-from gapgnn.attacks.report import AuditReport, View, conclude, confirmed
+from gapgnn.attacks.report import AuditReport, Check, View, conclude, confirmed
 from gapgnn.errors import check_choice, check_integer, check_number
 from gapgnn.nn.layers import ReplicaLinear
 from gapgnn.privacy.accounting import account
@@ -38,11 +46,36 @@ from gapgnn.privacy.poisson import DPSchedule, PoissonBatches
 from gapgnn.rng import NoiseKey, experiment_rng
 
 Progress = Callable[[int, int], None]
-CANARIES = 1_000
-# One trial in fifty trains on the canary alone: a whole training for one answer.
+CANARIES = 500
+# One trial in fifty, up to a limit, trains on the canary alone: a whole training for one answer.
 _ALONE_SHARE = 50
+_MOST_ALONE = 500
+# Coordinates by which the noise of two steps is compared, and how alike they may be: ten standard
+# deviations of independent noise.
+_NOISE_SAMPLE = 3_000
+_MOST_ALIKE = 10 / math.sqrt(_NOISE_SAMPLE)
 _LENGTH = 10.0
-_ALONE_AT_ONCE = 500
+# A canary's gradient in units of its bias's: what it is of V, of W and of b.
+_SECOND = 0.5
+_PARTS = np.array([math.sqrt(1 + _SECOND**2), _SECOND, 1.0])
+_DIRECTION = _PARTS / np.linalg.norm(_PARTS)
+
+
+class _Network(nn.Module):
+    """Two layers in which example i has the i-th input and the i-th output to itself."""
+
+    def __init__(self, replicas: int, count: int) -> None:
+        super().__init__()
+        self.first = ReplicaLinear(replicas, count, 1, bias=False)
+        self.second = ReplicaLinear(replicas, 1, count)
+        with torch.no_grad():
+            # An input of size _PARTS[0] arrives at the second layer as _SECOND.
+            self.first.weight.fill_(_SECOND / _PARTS[0])
+            self.second.weight.fill_(1.0)
+
+    def losses(self, vectors: Tensor, slopes: Tensor) -> Tensor:
+        """Return one loss per example: its own output times its slope."""
+        return (self.second(self.first(vectors)) * slopes).sum(-1)
 
 
 class _Recorder:
@@ -104,15 +137,17 @@ def audit_dpsgd(
         epsilon = account([event], delta, relation=relation).epsilon
     check_number("epsilon", epsilon, above=0)
     attack = _Attack(event, relation, clip, construction)
+    noise = attack.on_nobody()
+    alike = _steps_alike(noise)
 
     def attempt(number: int) -> AuditReport:
         rng = experiment_rng(seed, "audit dpsgd", number)
-        alone = max(LEAST_TRIALS, trials // _ALONE_SHARE)
+        alone = min(_MOST_ALONE, max(LEAST_TRIALS, trials // _ALONE_SHARE))
         many = trials - alone
         runs = np.array_split(coins(rng, many), max(1, math.ceil(many / CANARIES)))
         parts, done = [], 0
         for worlds in runs:
-            parts.append(attack.together(worlds))
+            parts.append(attack.together(worlds, alike))
             done += len(worlds)
             if progress is not None:
                 progress(done, trials)
@@ -138,7 +173,7 @@ def audit_dpsgd(
             },
         )
 
-    return confirmed(attempt)
+    return confirmed(attempt, attack.checks(noise))
 
 
 class _Attack:
@@ -152,53 +187,75 @@ class _Attack:
         self.clip = clip
         self.construction = construction
 
-    def together(self, worlds: NDArray[np.bool_]) -> Trials:
-        """One training run, one coordinate and one example per canary."""
-        count = len(worlds)
-        vectors = torch.eye(count) * (_LENGTH * self.clip)
+    def checks(self, noise: Scores) -> list[Check]:
+        """Compare what needs no statistics: the clip, and the noise of a training on nobody."""
+        without = int((noise == 0).all(axis=1).sum())
+        found = [self._clipped_norm(), Check("empty batches released without noise", without, 0)]
+        if len(noise) > 1:
+            likeness = float(_likeness(noise).max())
+            found.append(Check("correlation of the noise of two steps", likeness, _MOST_ALIKE))
+        return found
+
+    def _clipped_norm(self) -> Check:
+        """Compare the length of a canary's clipped gradient, without noise, with the clip."""
+        network = _Network(1, 1)
+        step = self._step(network, [NoiseKey.fresh()], 1.0, _Recorder())
+        with record_linears() as tape:
+            losses = network.losses(*self._examples(np.ones(1)))
+        longest = float(step.clipped_sum(tape, losses).norm()) / self.clip
+        return Check("clips that one example moves a step by", longest, 1.0)
+
+    def on_nobody(self) -> Scores:
+        """Return what a training on nobody releases, one row per step: noise and nothing else."""
+        count = _NOISE_SAMPLE // len(_PARTS)
+        members = torch.zeros(0, dtype=torch.int64)
+        released = self._train(np.ones(count), [NoiseKey.fresh()], members)
+        return released.reshape(self.event.steps, -1)
+
+    def together(self, worlds: NDArray[np.bool_], alike: NDArray[np.int64]) -> Trials:
+        """One training run, one direction and one example per canary."""
+        signs = np.ones(len(worlds))
+        members = np.arange(len(worlds))
         if self.relation == "replace":
-            members = torch.arange(count)
-            vectors *= torch.from_numpy(np.where(worlds, 1.0, -1.0)).float().unsqueeze(1)
+            signs[~worlds] = -1.0
         else:
-            members = torch.from_numpy(np.flatnonzero(worlds))
-        released = self._train(vectors, [NoiseKey.fresh()], len(members), members)
-        return Trials(self._likelihood(released[:, 0])[None], worlds, threshold=0.0)
+            members = members[worlds]
+        released = self._train(signs, [NoiseKey.fresh()], torch.from_numpy(members))
+        along = released[:, 0].transpose(0, 2, 1) @ _DIRECTION
+        some = along[alike]
+        # Steps with noise of their own make both useless. Where steps share it, the first tells
+        # whether the canary was in some of them only, the second how its gradient pointed.
+        spread = np.ptp(some, axis=0)
+        skew = some.max(axis=0) + some.min(axis=0) - 2 * np.median(some, axis=0)
+        return Trials(np.stack([self._likelihood(along), spread, skew]), worlds, threshold=0.0)
 
     def alone(self, worlds: NDArray[np.bool_]) -> Trials:
         """One training run per trial, on the canary and nobody else, or on nobody."""
         scores = np.empty((2, len(worlds)))
         for world in (False, True):
-            sign = 1.0 if world or self.relation == "add-remove" else -1.0
-            vectors = torch.full((1, 1), sign * _LENGTH * self.clip)
-            num_examples = 1 if world or self.relation == "replace" else 0
+            is_replace = self.relation == "replace"
+            signs = np.array([-1.0 if is_replace and not world else 1.0])
+            members = torch.zeros(int(world or is_replace), dtype=torch.int64)
             places = np.flatnonzero(worlds == world)
-            for start in range(0, len(places), _ALONE_AT_ONCE):
-                part = places[start : start + _ALONE_AT_ONCE]
-                keys = [NoiseKey.fresh() for _ in part]
-                released = self._train(vectors, keys, num_examples, None)[:, :, 0]
-                scores[0, part] = self._likelihood(released)
-                scores[1, part] = -(released == 0).sum(axis=0)
+            keys = [NoiseKey.fresh() for _ in places]
+            released = self._train(signs, keys, members)[..., 0]
+            scores[0, places] = self._likelihood(released @ _DIRECTION)
+            scores[1, places] = -(released == 0).all(axis=-1).sum(axis=0)
         return Trials(scores, worlds)
 
-    def _train(
-        self,
-        vectors: Tensor,
-        keys: Sequence[NoiseKey],
-        num_examples: int,
-        members: Tensor | None,
-    ) -> Scores:
-        """Return the released gradients in units of the clip, ``(steps, replicas, coordinates)``.
+    def _examples(self, signs: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
+        """Return inputs and slopes of all canaries, and of one example without a gradient."""
+        slope = _LENGTH * self.clip / float(np.linalg.norm(_PARTS))
+        vectors = torch.eye(len(signs)) * float(_PARTS[0])
+        slopes = torch.diag(torch.from_numpy(signs * slope).float())
+        nothing = torch.zeros(1, len(signs))
+        return torch.cat([vectors, nothing]), torch.cat([slopes, nothing])
 
-        The divisor is a public constant, so it is taken out again.
-        """
-        module = ReplicaLinear(len(keys), vectors.shape[1], 1, bias=False)
-        with torch.no_grad():
-            module.weight.zero_()
-        flat, recorder = FlatParameters(module), _Recorder()
-        rate = self.event.sampling_rate
-        expected = max(1.0, rate * len(vectors))
-        step = PrivateStep(
-            flat,
+    def _step(
+        self, network: _Network, keys: Sequence[NoiseKey], expected: float, recorder: _Recorder
+    ) -> PrivateStep:
+        return PrivateStep(
+            FlatParameters(network),
             recorder,
             clip=self.clip,
             noise_multiplier=self.event.noise_multiplier,
@@ -206,16 +263,34 @@ class _Attack:
             noise=[NoiseSource(key, construction=self.construction) for key in keys],
             phase="audit",
         )
-        schedule = DPSchedule(num_examples, rate, self.event.steps, expected)
+
+    def _train(
+        self, signs: NDArray[np.float64], keys: Sequence[NoiseKey], members: Tensor
+    ) -> Scores:
+        """Return the released gradients in clips, ``(steps, replicas, V W or b, canary)``.
+
+        The divisor is a public constant, so it is taken out again. Somebody without a gradient is
+        always there: whether a training set may be empty is not the question.
+        """
+        network, recorder = _Network(len(keys), len(signs)), _Recorder()
+        rate = self.event.sampling_rate
+        expected = max(1.0, rate * len(signs))
+        step = self._step(network, keys, expected, recorder)
+        members = torch.cat([members, torch.tensor([len(signs)])])
         batches = PoissonBatches(
-            schedule, keys, phase="audit", members=members, construction=self.construction
+            DPSchedule(len(members), rate, self.event.steps, expected),
+            keys,
+            phase="audit",
+            members=[members] * len(keys),
+            construction=self.construction,
         )
+        vectors, slopes = self._examples(signs)
         for batch in batches:
             with record_linears() as tape:
-                losses = module(vectors[batch.positions]).squeeze(-1)
+                losses = network.losses(vectors[batch.positions], slopes[batch.positions])
             step.step(tape, losses, batch.valid)
         released = torch.stack(recorder.gradients).double() * (expected / self.clip)
-        result: Scores = released.numpy()
+        result: Scores = released.unflatten(-1, (len(_PARTS), len(signs))).numpy()
         return result
 
     def _likelihood(self, released: Scores) -> Scores:
@@ -233,6 +308,22 @@ class _Attack:
         if self.relation == "replace":
             ratio = ratio - against_nobody(-1.0)
         return np.asarray(ratio.sum(axis=0))
+
+
+def _likeness(noise: Scores) -> Scores:
+    """Return how the noise of every two steps correlates; -1 for a step with itself."""
+    likeness = np.corrcoef(noise) if noise.std(axis=1).all() else np.ones((len(noise),) * 2)
+    np.fill_diagonal(likeness, -1.0)
+    return np.asarray(likeness)
+
+
+def _steps_alike(noise: Scores) -> NDArray[np.int64]:
+    """Return the steps whose noise is the most alike, two of them at least if there are two."""
+    if len(noise) == 1:
+        return np.zeros(1, dtype=np.int64)
+    likeness = _likeness(noise)
+    first, second = np.unravel_index(int(likeness.argmax()), likeness.shape)
+    return np.unique([first, second, *np.flatnonzero(likeness[first] > 0.5)])
 
 
 def _subsampled_price(

@@ -9,6 +9,46 @@ from typing import Any
 from gapgnn.attacks.bounds import Trials, curve_bound, threshold_bound
 from gapgnn.errors import check_number
 
+# A violation that is found in so many runs is one.
+RUNS = 3
+# Sums that are compared exactly were rounded to float32 on their way out.
+ROUNDING = 1e-4
+
+
+@dataclass(frozen=True)
+class Check:
+    """One exact comparison of what the shipped code does with what is accounted, without noise.
+
+    Statistics need many trials to see a difference of a tenth; a count or a distance that can be
+    computed outright needs none, and has no confidence to speak of.
+
+    Attributes:
+        name: what is compared, in words that a number can follow.
+        found: what the code does.
+        accounted: what is paid for; ``found`` must not exceed it.
+
+    >>> Check("hops released", 3, 2).holds, Check("hops released", 2, 2).holds
+    (False, True)
+    """
+
+    name: str
+    found: float
+    accounted: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether what is paid for covers what is done, up to the rounding of float32."""
+        return self.found <= self.accounted * (1 + ROUNDING)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON and for the card."""
+        return {
+            "name": self.name,
+            "found": self.found,
+            "accounted": self.accounted,
+            "holds": self.holds,
+        }
+
 
 @dataclass(frozen=True)
 class AuditReport:
@@ -22,6 +62,7 @@ class AuditReport:
         confidence: how often such a bound holds.
         trials: runs of the mechanism, or independent parts of runs.
         details: the setting, and every bound that the reported one is the largest of.
+        checks: exact comparisons, beside the statistics.
 
     >>> AuditReport("edges", 1.0, 0.93, 0.0, 0.95, 1000).holds
     True
@@ -34,10 +75,16 @@ class AuditReport:
     confidence: float
     trials: int
     details: dict[str, Any] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
 
     @property
     def holds(self) -> bool:
         """Whether the claim survived. False is a proof, at the stated confidence; True is not."""
+        return self.bound_holds and all(check.holds for check in self.checks)
+
+    @property
+    def bound_holds(self) -> bool:
+        """Whether the statistics leave the claim standing, whatever the exact checks found."""
         return self.epsilon_lower_bound <= self.epsilon_claimed
 
     @property
@@ -48,10 +95,14 @@ class AuditReport:
         found = f"{self.epsilon_lower_bound:.4g} ({percent} confidence, {self.trials:,} trials)"
         if self.holds:
             return f"The {self.mechanism} audit found no violation: at least {found} of {claim}."
-        return (
-            f"The guarantee of the {self.mechanism} mechanism is broken: an attacker reaches "
-            f"epsilon {found}, above {claim}."
-        )
+        reasons = [
+            f"{check.name}: {check.found:.6g}, accounted {check.accounted:.6g}"
+            for check in self.checks
+            if not check.holds
+        ]
+        if not self.bound_holds:
+            reasons.insert(0, f"an attacker reaches epsilon {found}, above {claim}")
+        return f"The guarantee of the {self.mechanism} mechanism is broken: {'; '.join(reasons)}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON and for the card."""
@@ -63,12 +114,9 @@ class AuditReport:
             "trials": self.trials,
             "holds": self.holds,
             "delta": self.delta,
+            "checks": [check.to_dict() for check in self.checks],
             **self.details,
         }
-
-
-# A violation that is found in so many runs is one.
-RUNS = 3
 
 
 @dataclass(frozen=True)
@@ -121,7 +169,7 @@ def conclude(
     )
 
 
-def confirmed(attempt: Callable[[int], AuditReport]) -> AuditReport:
+def confirmed(attempt: Callable[[int], AuditReport], checks: Sequence[Check] = ()) -> AuditReport:
     """Run an audit, again from scratch if it finds a violation, and a third time; report the last.
 
     Against a mechanism that spends all of its budget, one run in twenty may end above the claim by
@@ -132,14 +180,14 @@ def confirmed(attempt: Callable[[int], AuditReport]) -> AuditReport:
 
     Args:
         attempt: runs the audit with the coins of the given number.
+        checks: exact comparisons that stand beside the statistics; they need no repetition.
     """
     first = report = attempt(0)
     for number in range(1, RUNS):
         if report.holds:
             break
         report = attempt(number)
-    if report is first:
-        return first
-    return replace(
-        report, details={**report.details, "first_lower_bound": first.epsilon_lower_bound}
-    )
+    details = report.details
+    if report is not first:
+        details = {**details, "first_lower_bound": first.epsilon_lower_bound}
+    return replace(report, details=details, checks=tuple(checks))
