@@ -56,7 +56,7 @@ class BatchRows:
         self._dense: Tensor | None = None
 
     def squared_norms(self) -> Tensor:
-        """Return the squared norm of every row, ``(R, B)``."""
+        """Return the squared norm of every row, ``(R, B)``, in float64."""
         return self._rows.squared_norms().index_select(0, self._positions).view(self.shape[:2])
 
     def matmul(self, weight: Tensor) -> Tensor:

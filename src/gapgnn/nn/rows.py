@@ -63,7 +63,7 @@ class SparseRows:
         return cls(sp.csr_array(matrix, dtype=np.float32), device=device)
 
     def squared_norms(self) -> Tensor:
-        """Return the squared norm of every row, ``(N,)``."""
+        """Return the squared norm of every row, ``(N,)``, in float64."""
         return self._squares
 
     def moments(self) -> tuple[Tensor, Tensor]:
@@ -220,12 +220,16 @@ def take_rows(rows: Tensor | SparseRows, positions: Tensor) -> Tensor | BatchRow
     return rows[replica, positions]
 
 
-def _squared_norms(matrix: sp.csr_array) -> NDArray[np.float32]:
-    """Return the squared norm of every row, without a second matrix of the same size."""
-    squares = np.empty(matrix.shape[0], dtype=np.float32)
+def _squared_norms(matrix: sp.csr_array) -> NDArray[np.float64]:
+    """Return the squared norm of every row, without a second matrix of the same size.
+
+    In float64: squares of float32 numbers overflow and underflow, and a norm that is too small lets
+    an example of DP-SGD over its clip (privacy page, section 4).
+    """
+    squares = np.empty(matrix.shape[0], dtype=np.float64)
     for start in range(0, len(squares), NORM_ROWS):
-        rows = matrix[start : start + NORM_ROWS]
-        squares[start : start + NORM_ROWS] = rows.multiply(rows).sum(axis=1, dtype=np.float64)
+        rows = matrix[start : start + NORM_ROWS].astype(np.float64)
+        squares[start : start + NORM_ROWS] = rows.multiply(rows).sum(axis=1)
     return squares
 
 

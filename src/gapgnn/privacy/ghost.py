@@ -14,6 +14,10 @@ afterwards, so there is no second backward pass. A layer applied to ``T`` parts 
 matrices. Where examples share parts and have very different numbers of them, their gradients are
 added up instead (:mod:`gapgnn.privacy.parts`).
 
+Norms are computed in float64, in which neither the square of a finite float32 number nor the
+product of two such squares overflows or underflows: a row of 1e19 with a gradient of 1e-23 counts
+for 1e-4, where the squares of the gradient would be zero in float32.
+
 All this holds only if examples do not interact: :func:`check_clippable` and
 :func:`check_examples_apart` refuse what breaks it. Relation ``add-remove`` (one example),
 sensitivity of the clipped sum: the clip. Privacy page, sections 2 and 4.
@@ -84,7 +88,7 @@ class LinearRecord:
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
     def squared_norms(self, delta: Tensor) -> Tensor:
-        """Return ``(|x_i|^2 + 1[bias]) |d_i|^2``, or what several parts give."""
+        """Return ``(|x_i|^2 + 1[bias]) |d_i|^2``, or what several parts give, in float64."""
         inputs, with_bias = self.inputs, self.bias is not None
         if delta.ndim == 4:
             if not isinstance(inputs, Tensor):
@@ -94,10 +98,10 @@ class LinearRecord:
                 )
             return _squared_norm_of_parts(inputs.double(), delta.double(), with_bias)
         if isinstance(inputs, Tensor):
-            squares = (inputs * inputs).sum(-1)
+            squares = inputs.double().square_().sum(-1)
         else:
-            squares = inputs.squared_norms()
-        slopes = (delta * delta).sum(-1)
+            squares = inputs.squared_norms().double()
+        slopes = delta.double().square_().sum(-1)
         return torch.addcmul(slopes, squares, slopes) if with_bias else squares * slopes
 
     def clipped_sums(
@@ -108,7 +112,9 @@ class LinearRecord:
         by_part = factors.unsqueeze(-1)
         if delta.ndim == 4:
             by_part = by_part.unsqueeze(-1)
-        scaled = delta * by_part
+        # Without a bias a gradient may be huge and its norm small: in float32 this may overflow.
+        exact, kind = exact or self.bias is None, by_part.dtype
+        scaled = (delta.double() if exact else delta) * by_part
         if masked:
             dead = by_part == 0
             scaled = scaled.masked_fill(dead, 0)
@@ -125,9 +131,10 @@ class LinearRecord:
                 inputs = inputs.double()
             # This way round a product of few columns is several times faster on a CPU.
             turned = torch.bmm(scaled.transpose(1, 2), inputs)
-            sums = {id(self.weight): turned.transpose(1, 2)}
+            total = turned.transpose(1, 2)
         else:
-            sums = {id(self.weight): inputs.transposed_matmul(scaled)}
+            total = inputs.transposed_matmul(scaled)
+        sums = {id(self.weight): total.to(kind)}
         if self.bias is not None:
             sums[id(self.bias)] = scaled.sum(1, keepdim=True)
         return sums
@@ -258,10 +265,10 @@ def check_examples_apart(tape: Tape, losses: Tensor) -> None:
 
 def squared_norms(tape: Tape, deltas: Sequence[Tensor]) -> Tensor:
     """Return the squared gradient norm of every example, ``(R, B)``, in float64."""
-    total = tape.records[0].squared_norms(deltas[0])
+    total = tape.records[0].squared_norms(deltas[0]).double()
     for record, delta in zip(tape.records[1:], deltas[1:], strict=True):
         total = total + record.squared_norms(delta)
-    return total.double()
+    return total
 
 
 def _squared_norm_of_parts(inputs: Tensor, delta: Tensor, with_bias: bool) -> Tensor:
@@ -291,9 +298,10 @@ def clip_factors(
     >>> clip_factors(torch.tensor([[0.0, 16.0, torch.inf]]), 2.0).tolist()
     [[1.0, 0.5, 0.0]]
     """
-    factors = squared.clamp(min=clip * clip).rsqrt_().mul_(clip)
+    # The root comes first, since the square of a tiny clip is zero.
+    factors = clip / squared.sqrt().clamp_(min=clip)
     if not all_finite:
-        # The root of infinity gave zero already; NaN passes through all arithmetic and fails here.
+        # An infinite norm gave zero already; NaN passes through all arithmetic and fails here.
         factors = torch.where(factors > 0, factors, 0.0)
     return factors if valid is None else factors.mul_(valid)
 
@@ -317,7 +325,12 @@ def clipped_sums(
         exact: sum in float64, so that rounding cannot move the sum of a large batch noticeably.
     """
     sums: dict[int, Tensor] = {}
-    factors = factors.double() if exact else factors.to(deltas[0].dtype)
+    if exact:
+        factors = factors.double()
+    else:
+        factors = factors.to(deltas[0].dtype)
+        # Below the normal numbers a factor may round up to twice itself: such rows are left out.
+        factors = torch.threshold(factors, torch.finfo(factors.dtype).tiny, 0.0)
     for record, delta in zip(tape.records, deltas, strict=True):
         sums.update(record.clipped_sums(delta, factors, masked=masked, exact=exact))
     return sums

@@ -13,7 +13,8 @@ Rounding. The products are added in float32. Parts may nearly cancel, and what r
 them is relative to their size and not to that of the sum: any order of adding ``T`` terms errs by
 at most ``2**-24 (T + 2) sum_t |x_t| |d_t|`` to first order. That much and as much again is added to
 the norm, so that doubt clips more and never less: the norm is never below that of the very ``d_t``
-which enter the clipped sum.
+which enter the clipped sum. Bounds are in float64. A number below ``2**-63`` has no square in
+float32: the length of as many of them as there are weights is added, too.
 
 Relation ``add-remove``; every example moves the sum by at most the clip. How many examples one
 record is part of is not known here (:mod:`gapgnn.privacy.neighbourhoods`). Privacy page, sections
@@ -40,6 +41,7 @@ SHORTEST = 1e-12
 ROUNDING = 2.0**-23
 # Relative error of a sum of squares: torch adds float32 in cascades of 16 terms, four deep at most.
 SUM_ROUNDING = 2.0**-17
+SMALLEST = 2.0**-62  # twice the largest number whose square may be zero in float32
 # Numbers held at once while gradients are added up per example: a megabyte, to stay in cache.
 PRODUCTS_AT_ONCE = 1 << 18
 
@@ -151,7 +153,7 @@ class Members:
         pointers, values = self._matrix
         size = (self.count, len(rows))
         matrix = torch.sparse_csr_tensor(
-            pointers, self.nodes.view(-1), values, size=size, check_invariants=False
+            pointers, self.nodes.view(-1), values.to(rows.dtype), size=size, check_invariants=False
         )
         return matrix @ rows
 
@@ -222,6 +224,7 @@ class SharedParts:
         ]
         found = torch.stack([torch.stack(rows, dim=1) for rows in squares]).double()
         norms = (found * (1 + SUM_ROUNDING)).sqrt_() + self._guards(delta)
+        norms += SMALLEST * sum(value[0].numel() for value in self.parameters) ** 0.5
         return norms.square_().sum(-1)
 
     def clipped_sums(
@@ -235,10 +238,12 @@ class SharedParts:
             by_slot = by_row.repeat_interleave(SLOTS).unsqueeze(-1)
             dead = by_slot == 0 if masked else None
             for layer, mine in zip(self.layers, kept[replica], strict=True):
-                scaled = mine * by_slot
+                # Without a bias a gradient may be huge and its norm small: float32 would overflow.
+                scaled = (mine.double() if layer.bias is None else mine) * by_slot
                 if dead is not None:
                     scaled = scaled.masked_fill(dead, 0)
-                sums[id(layer.weight)].append(self._weighted_sum(replica, layer, scaled, dead))
+                total = self._weighted_sum(replica, layer, scaled, dead)
+                sums[id(layer.weight)].append(total.to(factors.dtype))
                 if layer.bias is not None:
                     sums[id(layer.bias)].append(scaled.new_ones(1, len(scaled)) @ scaled)
         return {key: torch.stack(rows) for key, rows in sums.items()}
@@ -329,20 +334,20 @@ class SharedParts:
         """
         replicas, _, width = delta.shape
         bounds: list[Tensor] = []
-        reach = delta.new_ones(self._codes.shape[:2])
+        reach = delta.new_ones(self._codes.shape[:2], dtype=torch.float64)
         if self._scaling is not None:
-            reach = self._scaling.squeeze(-1)
+            reach = self._scaling.squeeze(-1).double()
         for layer in reversed(self.layers):
             reach = reach * layer.slopes.flatten(1).abs().amax(1, keepdim=True)
             if isinstance(layer.inputs, Tensor):
-                lengths = torch.linalg.vector_norm(layer.inputs, dim=-1)
+                lengths = _lengths(layer.inputs)
             else:
                 lengths = layer.inputs.squared_norms().sqrt()
             # A bias is a weight whose input is 1, and 1 + |x| bounds the length of both.
             bounds.insert(0, reach * (lengths + (layer.bias is not None)))
-            reach = reach * layer.weight.detach().flatten(1).norm(dim=1, keepdim=True)
+            reach = reach * _lengths(layer.weight.detach().flatten(1)).unsqueeze(-1)
         sizes = torch.stack(bounds, dim=-1)
-        own, others = delta.view(replicas, -1, 2, width // 2).norm(dim=-1, keepdim=True).unbind(2)
+        own, others = _lengths(delta.view(replicas, -1, 2, width // 2)).unsqueeze(-1).unbind(2)
         totals = torch.stack(
             [
                 mine.index_select(0, each.own) * first + each.sum_neighbours(mine) * second
@@ -350,8 +355,13 @@ class SharedParts:
             ]
         )
         parts = torch.stack([each.starts.diff() * SLOTS for each in self._members])
-        guards: Tensor = totals.double() * (ROUNDING * (parts + 4)).unsqueeze(-1)
-        return guards
+        return totals * (ROUNDING * (parts + 4)).unsqueeze(-1)
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    """Return the norm of every row in float64, where no square is lost."""
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64)
+    return lengths
 
 
 def _taken(rows: Tensor, places: Tensor) -> Tensor:
