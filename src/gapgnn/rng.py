@@ -40,8 +40,27 @@ def experiment_seed(seed: int, *path: PathPart) -> int:
     >>> experiment_seed(0, "split", 0) == experiment_seed(0, "split", 1)
     False
     """
-    digest = hashlib.sha256(b"gapgnn experiment" + _encode((int(seed), *path))).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
+    return int.from_bytes(experiment_bytes(seed, 8, *path), "little") >> 1
+
+
+def experiment_bytes(seed: int, count: int, *path: PathPart) -> bytes:
+    """Return up to 64 bytes for one named purpose of a seeded experiment: public, never secret.
+
+    >>> experiment_bytes(0, 16, "role") == experiment_bytes(0, 16, "role")
+    True
+    """
+    material = b"gapgnn experiment" + _encode((int(seed), *path))
+    digest = hashlib.sha256(material).digest()
+    return (digest + hashlib.sha256(digest + material).digest())[:count]
+
+
+def system_entropy(count: int) -> bytes:
+    """Return bytes of the operating system's entropy: the one door to randomness without a seed.
+
+    >>> len(system_entropy(12))
+    12
+    """
+    return os.urandom(count)
 
 
 def experiment_rng(seed: int, *path: PathPart) -> np.random.Generator:
@@ -79,7 +98,7 @@ class NoiseKey:
     @classmethod
     def fresh(cls) -> NoiseKey:
         """Draw a key from the operating system's entropy."""
-        return cls(os.urandom(32))
+        return cls(system_entropy(32))
 
     @classmethod
     def insecure(cls, seed: int) -> NoiseKey:

@@ -180,9 +180,7 @@ def test_the_size_of_a_chunk_changes_nothing(chunk, monkeypatch):
 
 
 def test_equal_hashes_are_settled_by_the_target(monkeypatch):
-    monkeypatch.setattr(
-        degree_module, "_absorb_target", lambda state, targets: np.zeros_like(targets)
-    )
+    monkeypatch.setattr(degree_module, "absorb_last", lambda state, targets: np.zeros_like(targets))
     names = list(range(30))
     lists = kept(make({0: names[1:], 5: names[10:]}, names), 4)
     assert lists[0] == {1, 2, 3, 4}
@@ -191,7 +189,7 @@ def test_equal_hashes_are_settled_by_the_target(monkeypatch):
 
 def test_low_bits_of_the_hash_decide_where_high_bits_tie(monkeypatch):
     monkeypatch.setattr(
-        degree_module, "_absorb_target", lambda state, targets: np.uint64(100) - targets
+        degree_module, "absorb_last", lambda state, targets: np.uint64(100) - targets
     )
     names = list(range(30))
     arcs = {u: [v for v in names if v != u] for u in names}
@@ -201,9 +199,9 @@ def test_low_bits_of_the_hash_decide_where_high_bits_tie(monkeypatch):
 
 def test_the_hash_is_siphash_2_4():
     words = np.frombuffer(bytes(range(16)), dtype="<u8").astype(np.uint64)
-    state = degree_module._absorb_source(words[:1], bytes(range(16)))
+    state = degree_module.absorb_first(words[:1], bytes(range(16)))
     published = bytes.fromhex("db9bc2577fcc2a3f")
-    assert degree_module._absorb_target(state, words[1:])[0] == int.from_bytes(published, "little")
+    assert degree_module.absorb_last(state, words[1:])[0] == int.from_bytes(published, "little")
 
 
 @settings(max_examples=20)

@@ -119,14 +119,32 @@ def test_a_repeat_does_not_depend_on_the_others(level, graph):
 def test_repeats_draw_fresh_splits_unless_told_otherwise(graph):
     from gapgnn.training.splits import repeat_splits
 
-    fresh = repeat_splits(graph, repeats=3, split="fresh", seed=0)
-    fixed = repeat_splits(graph, repeats=3, split="fixed", seed=0)
+    fresh = repeat_splits(graph, level="edge", repeats=3, split="fresh", seed=0)
+    fixed = repeat_splits(graph, level="edge", repeats=3, split="fixed", seed=0)
     np.testing.assert_array_equal(fresh.train[0], graph.train_mask)
     assert (fresh.train[1] != fresh.train[2]).any()
     assert (fixed.train == graph.train_mask).all()
     assert (fresh.train.sum(axis=1) == graph.train_mask.sum()).all()
     assert not (fresh.train & fresh.test).any()
     assert not (fresh.train & fresh.val).any()
+
+
+def test_at_node_level_no_repeat_deals_others_new_roles_when_somebody_leaves(graph):
+    from gapgnn.graph.transforms import induced
+    from gapgnn.training.splits import repeat_splits
+
+    kept = np.arange(graph.num_nodes) != 7
+    options = {"level": "node", "repeats": 4, "split": "fresh", "seed": 0}
+    before, after = repeat_splits(graph, **options), repeat_splits(induced(graph, kept), **options)
+    for mask in ("train", "val", "test"):
+        assert (getattr(before, mask)[:, kept] == getattr(after, mask)).all()
+    assert (before.train[1] != before.train[2]).any()
+
+
+def test_dropout_is_refused_at_node_level_where_masks_would_move_others(graph):
+    for method, options in ((GAP, {}), (MLP, {}), (SAGE, {"layers": 1})):
+        with pytest.raises(PrivacyError, match="`dropout` must be 0 at level node"):
+            method(level="node", dropout=0.1, **options).fit(graph)
 
 
 def test_another_number_of_features_is_refused_before_anything_is_charged(graph):
@@ -159,8 +177,8 @@ def test_another_number_of_features_is_refused_before_anything_is_charged(graph)
         ({"optimizer": "rmsprop"}, InputError, "`optimizer`"),
         ({"noise": "none"}, InputError, "`noise`"),
         ({"noise_ratios": (1.0, 0.0, 1.0)}, InputError, "`noise_ratios`"),
-        ({"batch_size": 10_000}, InputError, "at most 300"),
-        ({"level": "node", "batch_size": 10_000}, InputError, "at most 300"),
+        ({"batch_size": 10_000}, InputError, "the number of training nodes"),
+        ({"level": "node", "batch_size": 10_000}, InputError, "the number of training nodes"),
         ({"level": "node", "batch_norm": True, "batch_size": 50}, PrivacyError, "batch_norm"),
         ({"level": "node", "max_degree": 0, "batch_size": 50}, InputError, "`max_degree`"),
         ({"repeats": 0}, InputError, "`repeats`"),

@@ -134,12 +134,21 @@ def test_long_trainings_are_drawn_block_by_block(monkeypatch: pytest.MonkeyPatch
 
 def test_positions_can_name_each_replicas_own_examples() -> None:
     schedule = plan_steps(4, 2, 10)
-    members = torch.tensor([[10, 11, 12, 13], [20, 21, 22, 23]])
+    members = [torch.tensor([10, 11, 12, 13]), torch.tensor([20, 21, 22, 23, 24])]
     keys = [NoiseKey.insecure(0), NoiseKey.insecure(1)]
     for batch in PoissonBatches(schedule, keys, phase="p", members=members):
         assert bool((batch.positions // 10 == torch.tensor([[1], [2]])).all())
-    with pytest.raises(InputError, match=r"`members` must list 4 examples\. Got 3\."):
-        PoissonBatches(schedule, keys, phase="p", members=members[:, :3])
+    with pytest.raises(InputError, match=r"`members` must have one list per key \(2\)\. Got 1\."):
+        PoissonBatches(schedule, keys, phase="p", members=members[:1])
+
+
+def test_neither_rate_nor_steps_tell_how_many_examples_there_are() -> None:
+    schedule = plan_steps(100, 10, 20)
+    keys = [NoiseKey.insecure(0), NoiseKey.insecure(1)]
+    for count in (90, 110):
+        batches = PoissonBatches(schedule, keys, phase="p", members=[torch.arange(count)] * 2)
+        assert len(batches) == schedule.steps
+        check_coins(joined(batches, 2, count), schedule.sampling_rate)
 
 
 def test_the_schedule_counts_steps_from_epochs() -> None:

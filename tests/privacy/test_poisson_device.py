@@ -16,7 +16,12 @@ FALSE_ALARM = 1e-9
 
 def block(keys=KEYS, number=0):
     return device_block(
-        keys, rate=RATE, num_examples=COUNT, steps=STEPS, block=number, device=torch.device("cpu")
+        keys,
+        rate=RATE,
+        num_examples=[COUNT] * len(keys),
+        steps=STEPS,
+        block=number,
+        device=torch.device("cpu"),
     )
 
 

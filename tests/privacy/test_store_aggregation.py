@@ -227,13 +227,13 @@ def test_equal_hashes_are_settled_as_in_memory(stores, monkeypatch, kept):
     """With a hash of a few bits many entries tie, and the smaller target word decides."""
     from gapgnn.graph import degree, store_degree
 
-    real = degree._absorb_target
+    real = degree.absorb_last
 
     def coarse(state, targets):
         return real(state, targets) & np.uint64(kept)
 
-    monkeypatch.setattr(degree, "_absorb_target", coarse)
-    monkeypatch.setattr(store_degree, "_absorb_target", coarse)
+    monkeypatch.setattr(degree, "absorb_last", coarse)
+    monkeypatch.setattr(store_degree, "absorb_last", coarse)
     options = {"level": "node", "relation": "add-remove", "max_degree": 3}
     graphs = {parts: stores["directed"][parts] for parts in (0, 7)}
     here, there = (hops(graph, **options) for graph in graphs.values())

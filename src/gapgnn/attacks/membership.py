@@ -25,7 +25,7 @@ from gapgnn.attacks.scores import Ranking, mean_ranking, rank
 from gapgnn.attacks.target import fitted
 from gapgnn.errors import DataError, check_choice, check_integer
 from gapgnn.graph.graph import Graph
-from gapgnn.graph.transforms import induced, random_split
+from gapgnn.graph.transforms import induced
 from gapgnn.rng import experiment_rng, experiment_seed
 from gapgnn.training.callbacks import Callback, Silent
 
@@ -169,8 +169,15 @@ def _per_class(
 
 def _halved(graph: Graph, rng: np.random.Generator) -> Graph:
     """Make a random half of the nodes members (training nodes), the same share of every class."""
-    seed, half = int(rng.integers(2**31)), (1 - _ASIDE) / 2
-    return random_split(graph, seed=seed, train=half, val=_ASIDE, stratified=True)
+    half = (1 - _ASIDE) / 2
+    order = rng.permutation(np.flatnonzero(graph.labels >= 0))
+    # Each node's place among those of its class, between 0 and 1.
+    place = np.full(graph.num_nodes, np.nan)
+    for label in range(graph.num_classes):
+        members = order[graph.labels[order] == label]
+        place[members] = (np.arange(len(members)) + 0.5) / max(1, len(members))
+    aside = (place >= half) & (place < half + _ASIDE)
+    return graph.with_masks(place < half, aside, place >= half + _ASIDE)
 
 
 def _halves(graph: Graph, count: int, rng: np.random.Generator) -> list[Graph]:

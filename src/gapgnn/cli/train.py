@@ -75,8 +75,13 @@ def execute(args: argparse.Namespace) -> int:
     journal = open_journal(args)
     graph = load_graph(args, seed=args.seed, quiet=args.json)
     rows: list[tuple[str, NodeClassifier]] = []
-    with ProgressBars(console(to_stderr=True)) as bars, at_scale(args, graph, bars) as placed:
-        estimator.fit(placed, callback=bars, journal=journal)
+    try:
+        with ProgressBars(console(to_stderr=True)) as bars, at_scale(args, graph, bars) as placed:
+            estimator.fit(placed, callback=bars, journal=journal)
+    except BaseException:
+        if journal is not None:
+            journal.close()
+        raise
     audits = _audited(estimator) if args.audit else []
     with ProgressBars(console(to_stderr=True)) as bars:
         if args.out is not None:
@@ -164,6 +169,8 @@ def _result(estimator: NodeClassifier, graph: Graph) -> dict[str, Any]:
         "device": estimator.device_,
         "peak_memory_mb": _peak_memory_mb(),
         "is_private_release": card.is_private_release,
+        # Computed from private labels without noise: not covered by the promise.
+        "curator_only": ["test_accuracy"] if card.level == "node" else [],
         "noise": estimator.noise,
         "split": estimator.split if len(runs) > 1 else "single",
     }
@@ -187,7 +194,12 @@ def _print_table(
     from gapgnn.privacy.card import guarantee_sentence
 
     out = console(to_stderr=False)
-    title = f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_arcs:,} arcs"
+    # What a level protects is not counted beside its promise.
+    title = graph.name
+    if estimator.level != "node":
+        title += f": {graph.num_nodes:,} nodes"
+    if estimator.level == "none":
+        title += f", {graph.num_arcs:,} arcs"
     table = Table(title=escape(title))
     for column in ("", "test accuracy", "epsilon", "delta"):
         table.add_column(column)

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from gapgnn.errors import DataError
+from gapgnn.errors import DataError, PrivacyError
 from gapgnn.graph.graph import Graph
+
+
+def check_declared(graph: Graph) -> None:
+    """Refuse, at node level, columns and categories that were learned from people's own table.
+
+    A category that one person has would stand in the saved model, and the width of its input would
+    tell whether that person is there (privacy page, section 2). Arrays have a declared width by
+    nature.
+    """
+    if "columns" in graph.inferred:
+        raise PrivacyError(
+            "the columns of the node table must be declared at level node: their categories and "
+            "ranges would otherwise be read from single people. Got no schema. Propose one with "
+            "`gapgnn schema --nodes FILE --label COLUMN --out schema.toml`, edit it, and give it "
+            "as `--schema schema.toml` (`schema=` in read_tables)."
+        )
 
 
 def check_trainable(graph: Graph) -> None:
     """Raise unless the split can train and score a classifier.
 
     At least two classes have nodes, every class has a training node, and some node is for testing.
+    What is said depends on the data: at node level it is for the curator, and nothing was released.
 
     >>> from gapgnn.graph.graph import Graph
     >>> graph = Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2), labels=[0, 0])

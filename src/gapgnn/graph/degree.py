@@ -9,10 +9,7 @@ replaced.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -21,12 +18,17 @@ from numpy.typing import NDArray
 
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph.graph import Graph
+from gapgnn.graph.people import (
+    KEY_BYTES,
+    NAME_KEY_BYTES,
+    Words,
+    absorb_first,
+    absorb_last,
+    encode_ids,
+)
 from gapgnn.rng import NoiseKey
 
-Words = NDArray[np.uint64]
-KEY_BYTES = 16
 CHUNK_ENTRIES = 1 << 16
-WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
 class OutLists(NamedTuple):
@@ -86,13 +88,13 @@ def bound_out_degrees(graph: Graph, max_degree: int, key: NoiseKey | bytes) -> O
 
     def cut(rows: NDArray[np.int64]) -> None:
         places, rank = _entries(graph.indptr, rows)
-        states = _absorb_source(ids[rows], siphash_key)
+        states = absorb_first(ids[rows], siphash_key)
         targets, ranks = ids[graph.indices[places]], rank
         if dangling is not None:
             more, more_rank = _entries(dangling[0], rows)
             targets = np.concatenate([targets, dangling[1][more]])
             ranks = np.concatenate([rank, more_rank])
-        hashes = _absorb_target([state[ranks] for state in states], targets)
+        hashes = absorb_last([state[ranks] for state in states], targets)
         kept = _smallest(ranks, hashes, targets, degrees[rows], limit)[: len(places)]
         keep[places] = kept
         counts[rows] = np.bincount(rank[kept], minlength=len(rows))
@@ -117,29 +119,8 @@ def split_key(key: NoiseKey | bytes) -> tuple[bytes, bytes]:
         if len(key) < KEY_BYTES:
             raise InputError(f"`key` must have at least {KEY_BYTES} bytes. Got {len(key)}.")
         key = NoiseKey(key)
-    material = key.bytes(KEY_BYTES + 32, "out-list order")
+    material = key.bytes(KEY_BYTES + NAME_KEY_BYTES, "out-list order")
     return material[:KEY_BYTES], material[KEY_BYTES:]
-
-
-def encode_ids(ids: NDArray[Any], key: bytes) -> Words:
-    """Reduce outside ids to 64 bits each.
-
-    Whole numbers stand for themselves, also when written as text: whether a column of ids is read
-    as numbers or as strings can depend on other people's records, and must not change anybody's
-    list. Other names go through keyed BLAKE2b, once per name.
-    """
-    if ids.dtype.kind in "iu":
-        return ids.astype(np.int64, copy=False).view(np.uint64)
-    names, inverse = np.unique(ids.astype(str), return_inverse=True)
-    codes = np.empty(len(names), dtype=np.uint64)
-    for place, name in enumerate(names.tolist()):
-        if WHOLE_NUMBER.fullmatch(name) and -(2**63) <= int(name) < 2**63:
-            codes[place] = int(name) & (2**64 - 1)
-        else:
-            raw = name.encode("utf-8", "surrogatepass")
-            digest = hashlib.blake2b(raw, digest_size=8, key=key).digest()
-            codes[place] = int.from_bytes(digest, "little")
-    return codes[inverse.reshape(-1)]
 
 
 def _entries(
@@ -176,62 +157,3 @@ def _smallest(
         kept[places] = False
         kept[places[order[:limit]]] = True
     return kept
-
-
-def _absorb_source(sources: Words, key: bytes) -> list[Words]:
-    """Start SipHash-2-4 and take in the first of two words; done once per list."""
-    low, high = (np.uint64(int.from_bytes(key[i : i + 8], "little")) for i in (0, 8))
-    constants = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
-    state = [
-        np.full(len(sources), np.uint64(constant) ^ half, dtype=np.uint64)
-        for constant, half in zip(constants, (low, high, low, high), strict=True)
-    ]
-    state[3] ^= sources
-    _rounds(state, 2)
-    state[0] ^= sources
-    return state
-
-
-def _absorb_target(state: list[Words], targets: Words) -> Words:
-    """Take in the second word and the length (16 bytes), and finish SipHash-2-4 in place."""
-    for word in (targets, np.uint64(16 << 56)):
-        state[3] ^= word
-        _rounds(state, 2)
-        state[0] ^= word
-    state[2] ^= np.uint64(0xFF)
-    _rounds(state, 4)
-    return state[0] ^ state[1] ^ state[2] ^ state[3]
-
-
-def _rounds(state: list[Words], count: int) -> None:
-    spare = np.empty_like(state[0])
-
-    def rotate(word: Words, by: int) -> None:
-        np.left_shift(word, np.uint64(by), out=spare)
-        np.right_shift(word, np.uint64(64 - by), out=word)
-        np.bitwise_or(word, spare, out=word)
-
-    sip_rounds(state, count, rotate)
-
-
-def sip_rounds(state: list[Any], count: int, rotate: Callable[[Any, int], None]) -> None:
-    """Take SipHash's four words through some rounds in place, whatever kind of array they are.
-
-    ``rotate`` turns the 64 bits of a word to the left, in place.
-    """
-    v0, v1, v2, v3 = state
-    for _ in range(count):
-        v0 += v1
-        rotate(v1, 13)
-        v1 ^= v0
-        rotate(v0, 32)
-        v2 += v3
-        rotate(v3, 16)
-        v3 ^= v2
-        v0 += v3
-        rotate(v3, 21)
-        v3 ^= v0
-        v2 += v1
-        rotate(v1, 17)
-        v1 ^= v2
-        rotate(v2, 32)

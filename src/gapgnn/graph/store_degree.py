@@ -15,14 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapgnn.errors import check_integer
-from gapgnn.graph.degree import (
-    Words,
-    _absorb_source,
-    _absorb_target,
-    _entries,
-    encode_ids,
-    split_key,
-)
+from gapgnn.graph.degree import _entries, split_key
+from gapgnn.graph.people import Words, absorb_first, absorb_last, encode_ids
 from gapgnn.graph.store import StoredGraph
 from gapgnn.graph.store_arcs import Block
 from gapgnn.rng import NoiseKey
@@ -67,7 +61,7 @@ class Limits:
             if len(doubtful) < len(owner):
                 owner, last = owner[doubtful], last[doubtful]
             target = targets[start + doubtful]
-            found = _absorb_target(_absorb_source(self.ids[owner], secret), target)
+            found = absorb_last(absorb_first(self.ids[owner], secret), target)
             stays = found < last
             tied = np.flatnonzero(found == last)
             stays[tied] = target[tied] <= self.last_target[owner[tied]]
@@ -139,8 +133,8 @@ def _last_kept(
         more, more_rank = _entries(dangling[0], rows)
         targets = np.concatenate([targets, dangling[1][more]])
         rank = np.concatenate([rank, more_rank])
-    states: list[Any] = _absorb_source(ids[rows], siphash_key)
-    hashes = _absorb_target([state[rank] for state in states], targets)
+    states: list[Any] = absorb_first(ids[rows], siphash_key)
+    hashes = absorb_last([state[rank] for state in states], targets)
     # One sort of plain words, the list's rank in the high bits, finds the last word that stays in
     # each list. Several entries have that word where the bits of the hash that gave way decide.
     bits = np.uint64(max(1, len(rows).bit_length()))

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from gapgnn.errors import DataError, InputError, check_integer, check_number
 from gapgnn.graph import csr
 from gapgnn.graph.graph import MASKS, Graph
+from gapgnn.graph.people import roles
 from gapgnn.rng import experiment_rng
 
 
@@ -54,58 +55,61 @@ def filter_classes(graph: Graph, min_count: int) -> Graph:
     names = graph.label_names
     kept = None if names is None else tuple(n for n, big in zip(names, large, strict=True) if big)
     filtered = induced(graph, labels >= 0)
-    return filtered._replace(labels=labels[labels >= 0], label_names=kept)
+    # Which classes are large enough was read from the data.
+    facts = (*graph.inferred, "classes")
+    return filtered._replace(labels=labels[labels >= 0], label_names=kept, inferred=facts)
 
 
-def random_split(
-    graph: Graph, *, seed: int, train: float = 0.75, val: float = 0.10, stratified: bool = False
-) -> Graph:
+def random_split(graph: Graph, *, seed: int, train: float = 0.75, val: float = 0.10) -> Graph:
     """Split the labelled nodes at random into training, validation and test nodes.
+
+    A node's role is a public hash of (seed, id): who else is in the graph does not change it, which
+    node-level privacy rests on (privacy page, section 2). The shares are met on average.
 
     Args:
         graph: any graph; its own split is replaced.
         seed: of the experiment; equal seeds give equal splits.
         train: fraction of the labelled nodes to train on.
         val: fraction to validate on; the rest is for testing.
-        stratified: give every class the same fractions, as far as whole nodes allow.
 
     >>> import numpy as np
     >>> graph = Graph.from_arcs([], [], num_nodes=20, features=np.eye(20), labels=[0, 1] * 10)
     >>> split = random_split(graph, seed=0)
-    >>> int(split.train_mask.sum()), int(split.val_mask.sum()), int(split.test_mask.sum())
-    (15, 2, 3)
+    >>> masks = (split.train_mask, split.val_mask, split.test_mask)
+    >>> sum(int(mask.sum()) for mask in masks)
+    20
     """
     train = check_number("train", train, above=0, at_most=1)
     val = check_number("val", val, at_least=0, at_most=1)
     if train + val > 1 + 1e-9:
         raise InputError(f"`train` and `val` must sum to at most 1. Got {train} and {val}.")
-    labelled = np.flatnonzero(graph.labels >= 0)
-    num_train = round(train * len(labelled))
-    num_val = min(round(val * len(labelled)), len(labelled) - num_train)
-    if not num_train:
+    labelled = graph.labels >= 0
+    masks = role_masks(graph, labelled, seed=seed, train=train, val=val)
+    if not masks[0].any():
         raise DataError(
-            f"`train` must select a node; {len(labelled)} nodes have a label. Got {train}."
+            f"`train` must select a node; {labelled.sum()} nodes have a label. Got {train}."
         )
-    order = experiment_rng(seed, "split").permutation(labelled)
-    if stratified:
-        order = _interleaved(order, graph.labels[order])
-    masks = np.zeros((3, graph.num_nodes), dtype=np.bool_)
-    for mask, part in zip(masks, np.split(order, [num_train, num_train + num_val]), strict=True):
-        mask[part] = True
     return graph.with_masks(*masks)
 
 
-def _interleaved(order: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Reorder nodes so that every prefix holds the same fraction of each class."""
-    by_class = np.argsort(labels, kind="stable")
-    counts = np.bincount(labels)
-    starts = np.cumsum(counts) - counts
-    quantile = np.empty(len(order))
-    quantile[by_class] = (np.arange(len(order)) - np.repeat(starts, counts) + 0.5) / np.repeat(
-        counts, counts
-    )
-    result: NDArray[np.int64] = order[np.argsort(quantile, kind="stable")]
-    return result
+def role_masks(
+    graph: Graph,
+    among: NDArray[np.bool_],
+    *,
+    seed: int,
+    train: float,
+    val: float,
+    purpose: str = "split",
+) -> NDArray[np.bool_]:
+    """Return masks ``(3, nodes)`` of who trains, validates and tests among some nodes.
+
+    >>> import numpy as np
+    >>> graph = Graph.from_arcs([], [], num_nodes=9, features=np.eye(9))
+    >>> role_masks(graph, np.ones(9, bool), seed=0, train=0.5, val=0.2).sum(axis=0).tolist()
+    [1, 1, 1, 1, 1, 1, 1, 1, 1]
+    """
+    found = roles(graph.ids, seed=seed, train=train, val=val, purpose=purpose)
+    return np.stack([(found == role) & among for role in range(3)])
 
 
 def induced(graph: Graph, keep: ArrayLike, *, dangle: bool = False) -> Graph:
@@ -141,6 +145,8 @@ def induced(graph: Graph, keep: ArrayLike, *, dangle: bool = False) -> Graph:
         label_names=graph.label_names,
         feature_names=graph.feature_names,
         name=graph.name,
+        schema=graph.schema,
+        inferred=graph.inferred,
         **changes,
     )
 

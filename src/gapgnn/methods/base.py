@@ -23,7 +23,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer
-from gapgnn.graph.checks import check_trainable
+from gapgnn.graph.checks import check_declared, check_trainable
 from gapgnn.graph.convert import as_graph
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.transforms import align_features
@@ -34,14 +34,17 @@ from gapgnn.methods.releases import Releases
 from gapgnn.nn.layers import reset_replicas
 from gapgnn.nn.replica_state import replica_state
 from gapgnn.privacy.card import PrivacyCard, make_card
+from gapgnn.privacy.card_texts import public_facts
 from gapgnn.privacy.events import Event
 from gapgnn.privacy.ledger import Charge, Ledger
 from gapgnn.privacy.noise import Construction
-from gapgnn.privacy.relations import LEVELS
+from gapgnn.privacy.relations import LEVELS, public_count
+from gapgnn.privacy.witness import active_witness
 from gapgnn.rng import NoiseKey, experiment_torch
 from gapgnn.training.callbacks import Callback, Silent
 from gapgnn.training.recipe import PrivateTraining, Recipe
 from gapgnn.training.splits import Splits, repeat_splits
+from gapgnn.training.trainer import Trainer
 
 Self = TypeVar("Self", bound="NodeClassifier")
 
@@ -94,6 +97,7 @@ class NodeClassifier(BaseEstimator, Persistent, ABC):  # type: ignore[misc]
     weight_decay: float
     optimizer: str
     clip: float
+    train_size: int | str
     noise: Construction
     insecure_noise_seed: int | None
     repeats: int
@@ -144,12 +148,17 @@ class NodeClassifier(BaseEstimator, Persistent, ABC):  # type: ignore[misc]
         """
         start = time.perf_counter()
         self.check()
-        graph = as_graph(graph)
+        is_node = self.level == "node"
+        graph = as_graph(graph, not_finite="zero" if is_node else "refuse")
+        if is_node:
+            check_declared(graph)
         check_trainable(graph)
         guarantee = self._resolve(graph)
         run = Run(
             graph=graph,
-            splits=repeat_splits(graph, repeats=self.repeats, split=self.split, seed=self.seed),
+            splits=repeat_splits(
+                graph, level=self.level, repeats=self.repeats, split=self.split, seed=self.seed
+            ),
             guarantee=guarantee,
             keys=self._noise_keys(),
             device=choose_device(self.device),
@@ -159,11 +168,14 @@ class NodeClassifier(BaseEstimator, Persistent, ABC):  # type: ignore[misc]
         )
         # What cannot be built or trained must fail here, before the charge.
         self._build(1, graph.num_features, graph.num_classes)
-        self._recipe(int(graph.train_mask.sum()))
+        self._recipe(self._num_train(graph))
         charge = run.journal.charged(
             self._about_run(graph, guarantee),
             lambda: self._charge(guarantee, [graph.fingerprint], graph.name, purpose="fit"),
         )
+        if (witness := active_witness()) is not None:
+            relation = guarantee.relation
+            witness.begin("fit", ids=graph.ids, level=guarantee.level, relation=relation)
         # Unfitted until the end: an interrupted fit must not keep an earlier fit's card.
         self.__dict__.pop("card_", None)
         self.releases_ = Releases()
@@ -172,6 +184,7 @@ class NodeClassifier(BaseEstimator, Persistent, ABC):  # type: ignore[misc]
         self.classes_ = np.arange(graph.num_classes)
         self.label_names_ = graph.label_names
         self.feature_names_ = graph.feature_names
+        self.schema_ = graph.schema
         self.device_ = str(run.device)
         self.noise_multiplier_ = guarantee.noise_multiplier
         scores = self._train(run, charge)
@@ -235,8 +248,16 @@ class NodeClassifier(BaseEstimator, Persistent, ABC):  # type: ignore[misc]
         check_integer("seed", self.seed, at_least=0)
         if self.insecure_noise_seed is not None:
             check_integer("insecure_noise_seed", self.insecure_noise_seed, at_least=0)
+        if self.train_size != "auto":
+            check_integer("train_size", self.train_size, at_least=1)
         choose_device(self.device)
         self._check_parameters()
+        if self.level == "node" and self.get_params().get("dropout", 0) not in ("auto", 0):
+            raise PrivacyError(
+                "`dropout` must be 0 at level node: masks that are drawn row after row change for "
+                "everybody behind a person who joins a batch, so one record would move more than "
+                f"its clip. Got {self.get_params()['dropout']}. Set dropout to 0."
+            )
         if self.level == "node" and self._uses_batch_norm():
             raise PrivacyError(
                 "`batch_norm` mixes the nodes of a batch, so one person's gradient cannot be "
@@ -260,6 +281,26 @@ class NodeClassifier(BaseEstimator, Persistent, ABC):  # type: ignore[misc]
 
     def _uses_batch_norm(self) -> bool:
         return self.level != "node" if self.batch_norm == "auto" else bool(self.batch_norm)
+
+    def _num_train(self, graph: Graph) -> int:
+        """Return how many training nodes there are, at node level as far as that is public."""
+        if self.level != "node":
+            return int(graph.train_mask.sum())
+        if self.train_size != "auto":
+            return int(self.train_size)
+        return public_count(int(graph.train_mask.sum()))
+
+    def _trainer(self, run: Run) -> Trainer:
+        """Return the one training loop, set up for this run."""
+        num_train = self._num_train(run.graph)
+        return Trainer(
+            labels=torch.tensor(run.graph.labels, device=run.device),
+            splits=run.splits,
+            num_train=num_train,
+            recipe=self._recipe(num_train),
+            seed=self.seed,
+            callback=run.callback,
+        )
 
     def _recipe(self, num_train: int) -> Recipe:
         """Return the training settings with ``auto`` filled in."""
@@ -371,7 +412,20 @@ class NodeClassifier(BaseEstimator, Persistent, ABC):  # type: ignore[misc]
             native_degree_bounded=max_degree is not None
             and int(graph.out_degrees.max()) <= max_degree,
             charge=charge,
+            public=self._public_facts(graph, guarantee),
             **self._card_facts(),
+        )
+
+    def _public_facts(self, graph: Graph, guarantee: Guarantee) -> tuple[tuple[str, str], ...]:
+        """Return every fact of the data that this release takes to be public."""
+        return public_facts(
+            guarantee.level,
+            num_train=self._num_train(graph),
+            train_size_is_declared=self.train_size != "auto",
+            delta_is_auto=guarantee.delta_is_auto,
+            inferred=graph.inferred,
+            has_schema=graph.schema is not None,
+            max_degree=self.get_params().get("max_degree"),
         )
 
 

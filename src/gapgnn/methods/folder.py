@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
@@ -33,6 +32,8 @@ from torch import Tensor
 
 from gapgnn import __version__
 from gapgnn.errors import DataError, GapgnnError, InputError, UnavailableError
+from gapgnn.graph.canonical import as_names
+from gapgnn.graph.people import WHOLE_NUMBER
 from gapgnn.methods.releases import ReleasedHops
 from gapgnn.privacy.card import PrivacyCard
 
@@ -176,11 +177,13 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def _hop_files(released: ReleasedHops) -> dict[str, bytes]:
     tensors = {f"hop{index}": hop for index, hop in enumerate(released.hops)}
-    about = {"release": released.release, "has_hop_zero": str(int(released.has_hop_zero))}
+    # One key: a file with several lists them in no fixed order, and the same release is to be the
+    # same bytes.
+    about = {"hops": json.dumps([released.release, released.has_hop_zero])}
     base = f"hops/{released.release}"
     return {
         f"{base}.safetensors": tensors_to_bytes(_contiguous(tensors), metadata=about),
-        f"{base}.ids.json": json.dumps(released.ids.tolist()).encode(),
+        f"{base}.ids.json": json.dumps(list(map(_plain_id, released.ids.tolist()))).encode(),
     }
 
 
@@ -191,14 +194,27 @@ def _read_hops(release: str, contents: Mapping[str, bytes]) -> ReleasedHops:
     raw = contents[name]
     size = int.from_bytes(raw[:8], "little")
     about = json.loads(raw[8 : 8 + size]).get("__metadata__", {})
-    if about.get("release") != release:
+    # Version 0.1 wrote two keys.
+    written = [about.get("release"), about.get("has_hop_zero") == "1"]
+    owner, has_hop_zero = json.loads(about["hops"]) if "hops" in about else written
+    if owner != release:
         raise DataError(f"{name!r} must hold this model's hops. Got those of another release.")
     tensors = tensors_from_bytes(raw)
-    ids = np.asarray(json.loads(contents[f"hops/{release}.ids.json"]))
+    ids = as_names("ids", json.loads(contents[f"hops/{release}.ids.json"]))
     ordered = tuple(tensors[f"hop{index}"] for index in range(len(tensors)))
     if any(len(hop) != len(ids) for hop in ordered):
         raise DataError(f"{name!r} must have a row for each of its {len(ids)} ids.")
-    return ReleasedHops(release, ids, ordered, about.get("has_hop_zero") == "1")
+    return ReleasedHops(release, ids, ordered, bool(has_hop_zero))
+
+
+def _plain_id(name: int | str) -> int | str:
+    """Return an id as it is written: whole numbers as such, also where others are names.
+
+    Whether a column is read as numbers depends on everybody's ids, and must not show in anybody's.
+    """
+    if isinstance(name, str) and WHOLE_NUMBER.fullmatch(name):
+        return int(name)
+    return name
 
 
 def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

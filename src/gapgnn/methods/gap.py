@@ -28,7 +28,6 @@ from gapgnn.privacy.relations import aggregation_ratio, resolve_relation
 from gapgnn.rng import NoiseKey
 from gapgnn.training.inputs import FeatureInputs, HopInputs, Inputs
 from gapgnn.training.recipe import Recipe
-from gapgnn.training.trainer import Trainer
 
 
 class GAP(EdgeReader):
@@ -48,7 +47,8 @@ class GAP(EdgeReader):
         level: what is protected: ``none``, ``edge`` (who is connected to whom) or ``node`` (a whole
             person).
         epsilon: privacy budget; smaller is more private. Ignored at level none.
-        delta: failure probability; auto is the largest power of ten below 1 / (protected entities).
+        delta: failure probability; auto is the largest power of ten that is at most 1 / (10 times
+            the protected entities).
         relation: which graphs are neighbours; auto is undirected for a symmetric graph, directed
             otherwise, and add-remove at node level.
         messages: what nodes send along the edges: labels (class codes of the training labels, and
@@ -70,7 +70,8 @@ class GAP(EdgeReader):
             features.
         batch_norm: batch normalisation; auto is on except at node level, where it is not allowed.
         dropout: dropout rate after every hidden layer; auto is 0 for the paper's method and at node
-            level, otherwise 0.2 for features and 0.4 for labels and both.
+            level, where no other rate is allowed, otherwise 0.2 for features and 0.4 for labels and
+            both.
         epochs: passes over the training nodes per phase; auto is 100, at node level 10, there 40
             for labels and both.
         batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size,
@@ -79,6 +80,9 @@ class GAP(EdgeReader):
         weight_decay: L2 penalty.
         optimizer: optimiser of both phases.
         clip: largest gradient norm of one node at node level.
+        train_size: number of training people that is made public at node level, where the rate and
+            the number of steps of DP-SGD follow from it; auto is their number rounded to two
+            digits.
         noise_ratios: noise multipliers of encoder, aggregation and classifiers relative to each
             other, at node level; left out: equal for the paper's method; the other variants
             give the aggregation more of the budget the larger it is.
@@ -128,6 +132,7 @@ class GAP(EdgeReader):
         weight_decay: float = 0.0,
         optimizer: Literal["adam", "sgd"] = "adam",
         clip: float = 1.0,
+        train_size: int | Literal["auto"] = "auto",
         noise_ratios: tuple[float, float, float] | None = None,
         noise: Literal["safe", "fast"] = "safe",
         insecure_noise_seed: int | None = None,
@@ -159,6 +164,7 @@ class GAP(EdgeReader):
         self.weight_decay = weight_decay
         self.optimizer = optimizer
         self.clip = clip
+        self.train_size = train_size
         self.noise_ratios = noise_ratios
         self.noise = noise
         self.insecure_noise_seed = insecure_noise_seed
@@ -216,7 +222,7 @@ class GAP(EdgeReader):
         hops = Gaussian(self._hop_ratio(relation), count=variant.hops, label="aggregation")
         if self.level == "edge":
             return (hops,)
-        num_train = int(graph.train_mask.sum())
+        num_train = self._num_train(graph)
         recipe = self._recipe(num_train)
         return (
             hops,
@@ -269,13 +275,7 @@ class GAP(EdgeReader):
         graph, device = run.graph, run.device
         modules = self._start_modules(run)
         features = FeatureInputs(graph, device)
-        trainer = Trainer(
-            labels=torch.tensor(graph.labels, device=device),
-            splits=run.splits,
-            recipe=self._recipe(int(graph.train_mask.sum())),
-            seed=self.seed,
-            callback=run.callback,
-        )
+        trainer = self._trainer(run)
 
         def fit(phase: str, inputs: Inputs) -> None:
             name = "encoder" if phase == "encoder" else "classifier"

@@ -16,7 +16,6 @@ from gapgnn.nn.layers import ReplicaMLP
 from gapgnn.privacy.events import Event
 from gapgnn.privacy.ledger import Charge
 from gapgnn.training.inputs import FeatureInputs
-from gapgnn.training.trainer import Trainer
 
 
 class MLP(NodeClassifier):
@@ -29,20 +28,24 @@ class MLP(NodeClassifier):
     Args:
         level: what is protected: ``none``, ``edge`` or ``node``.
         epsilon: privacy budget at node level.
-        delta: failure probability; auto is the largest power of ten below 1 / (protected entities).
+        delta: failure probability; auto is the largest power of ten that is at most 1 / (10 times
+            the protected entities).
         relation: which graphs are neighbours; auto is undirected for a symmetric graph, directed
             otherwise, and add-remove at node level.
         layers: number of layers, the output layer included.
         hidden: width of every hidden layer.
         activation: activation after every hidden layer.
         batch_norm: batch normalisation; auto is on except at node level, where it is not allowed.
-        dropout: dropout rate after every hidden layer.
+        dropout: dropout rate after every hidden layer; 0 at node level.
         epochs: passes over the training nodes; auto is 100, at node level 10.
         batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size.
         learning_rate: step size of the optimiser.
         weight_decay: L2 penalty.
         optimizer: optimiser.
         clip: largest gradient norm of one node at node level.
+        train_size: number of training people that is made public at node level, where the rate and
+            the number of steps of DP-SGD follow from it; auto is their number rounded to two
+            digits.
         noise: safe is exact on a fixed grid, for releases; fast is single precision, for
             experiments.
         insecure_noise_seed: makes the noise predictable, for tests and tables; the result is then
@@ -80,6 +83,7 @@ class MLP(NodeClassifier):
         weight_decay: float = 0.0,
         optimizer: Literal["adam", "sgd"] = "adam",
         clip: float = 1.0,
+        train_size: int | Literal["auto"] = "auto",
         noise: Literal["safe", "fast"] = "safe",
         insecure_noise_seed: int | None = None,
         repeats: int = 1,
@@ -103,6 +107,7 @@ class MLP(NodeClassifier):
         self.weight_decay = weight_decay
         self.optimizer = optimizer
         self.clip = clip
+        self.train_size = train_size
         self.noise = noise
         self.insecure_noise_seed = insecure_noise_seed
         self.repeats = repeats
@@ -118,7 +123,7 @@ class MLP(NodeClassifier):
     def _template(self, graph: Graph) -> Sequence[Event]:
         if self.level != "node":
             return ()
-        num_train = int(graph.train_mask.sum())
+        num_train = self._num_train(graph)
         return (self._recipe(num_train).event(num_train, ratio=1.0, label="training"),)
 
     def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
@@ -136,13 +141,7 @@ class MLP(NodeClassifier):
         graph, device = run.graph, run.device
         model = self._start_modules(run)["mlp"]
         inputs = FeatureInputs(graph, device)
-        trainer = Trainer(
-            labels=torch.tensor(graph.labels, device=device),
-            splits=run.splits,
-            recipe=self._recipe(int(graph.train_mask.sum())),
-            seed=self.seed,
-            callback=run.callback,
-        )
+        trainer = self._trainer(run)
         with run.timed("classifier"):
             trainer.fit(model, inputs, phase="classifier", private=self._private(run))
             with torch.no_grad():

@@ -13,6 +13,7 @@ from gapgnn.methods.base import NodeClassifier, choose_device
 from gapgnn.methods.guarantee import Guarantee
 from gapgnn.methods.releases import ReleasedHops
 from gapgnn.privacy.ledger import Charge, Ledger
+from gapgnn.privacy.witness import active_witness
 from gapgnn.rng import NoiseKey
 
 
@@ -66,6 +67,9 @@ class EdgeReader(NodeClassifier):
         charge = self._charge(
             guarantee, [graph.fingerprint, *sharing], graph.name, purpose="predict"
         )
+        if (witness := active_witness()) is not None:
+            relation = guarantee.relation
+            witness.begin("predict", ids=graph.ids, level=guarantee.level, relation=relation)
         key = self._noise_keys()[0].derive("predict", graph.fingerprint)
         released = self._read(graph, guarantee, [key], device, charge)
         if charge is not None:

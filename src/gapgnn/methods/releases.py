@@ -7,7 +7,6 @@ the curator's ledger knows which data set that charge was for (privacy page, sec
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch import Tensor
 from gapgnn.errors import PrivacyError
 from gapgnn.graph.graph import Graph
 from gapgnn.privacy.ledger import Charge, Ledger
+from gapgnn.rng import system_entropy
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Releases:
         self, graph: Graph, charge: Charge | None, hops: tuple[Tensor, ...], *, has_hop_zero: bool
     ) -> ReleasedHops:
         """Keep what was just released on ``graph``."""
-        release = secrets.token_hex(12) if charge is None else charge.id
+        release = system_entropy(12).hex() if charge is None else charge.id
         self.hops[release] = ReleasedHops(release, graph.ids, hops, has_hop_zero)
         self._release_of[graph.fingerprint] = release
         return self.hops[release]
@@ -74,7 +74,7 @@ class Releases:
                     by_ids
                     and owner is None
                     and release not in self._release_of.values()
-                    and np.array_equal(known.ids, graph.ids)
+                    and np.array_equal(*_alike(known.ids, graph.ids))
                 ):
                     self._release_of[graph.fingerprint] = release
         found = self._release_of.get(graph.fingerprint)
@@ -112,15 +112,21 @@ class Releases:
 
 def _in_order_of(graph: Graph, known: ReleasedHops) -> ReleasedHops:
     """Return the rows of the same nodes in the order in which ``graph`` lists them."""
-    if np.array_equal(known.ids, graph.ids):
+    before, now = _alike(known.ids, graph.ids)
+    if np.array_equal(before, now):
         return known
-    by_id = np.argsort(known.ids)
-    rows = torch.from_numpy(by_id[np.searchsorted(known.ids, graph.ids, sorter=by_id)])
+    by_id = np.argsort(before)
+    rows = torch.from_numpy(by_id[np.searchsorted(before, now, sorter=by_id)])
     return replace(known, ids=graph.ids, hops=tuple(hop[rows] for hop in known.hops))
 
 
 def _shared(some: NDArray[Any], others: NDArray[Any]) -> int:
-    """Count common ids; numbers and strings are compared by how they are written."""
+    """Count common ids."""
+    return len(np.intersect1d(*_alike(some, others), assume_unique=True))
+
+
+def _alike(some: NDArray[Any], others: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return ids in one form: numbers and strings are compared by how they are written."""
     if some.dtype.kind != others.dtype.kind:
-        some, others = some.astype(str), others.astype(str)
-    return len(np.intersect1d(some, others, assume_unique=True))
+        return some.astype(str), others.astype(str)
+    return some, others

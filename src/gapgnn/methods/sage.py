@@ -49,8 +49,8 @@ class SAGE(EdgeReader):
         level: what is protected: ``none``, ``edge`` (who is connected to whom) or ``node`` (a whole
             person).
         epsilon: privacy budget; smaller is more private. Ignored at level none.
-        delta: failure probability at node level; auto is the largest power of ten below
-            1 / (protected entities). At edge level none is needed.
+        delta: failure probability at node level; auto is the largest power of ten that is at most
+            1 / (10 times the protected entities). At edge level none is needed.
         relation: which graphs are neighbours; auto is undirected for a symmetric graph, directed
             otherwise, and add-remove at node level (replace has no accounting here).
         layers: message-passing layers, 1 to 5; auto is 2, at node level 1, where no other number
@@ -62,13 +62,17 @@ class SAGE(EdgeReader):
         hidden: width of every hidden layer.
         activation: activation after every hidden layer.
         batch_norm: batch normalisation; auto is on except at node level, where it is not allowed.
-        dropout: dropout rate after every hidden layer of the networks before and after.
+        dropout: dropout rate after every hidden layer of the networks before and after; 0 at node
+            level.
         epochs: passes over the training nodes; auto is 100, at node level 10.
         batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size.
         learning_rate: step size of the optimiser.
         weight_decay: L2 penalty.
         optimizer: optimiser.
         clip: largest gradient norm of one example at node level.
+        train_size: number of training people that is made public at node level, where the rate and
+            the number of steps of DP-SGD follow from it; auto is their number rounded to two
+            digits.
         noise_ratios: noise multipliers of training and aggregation relative to each other, at node
             level.
         memory_limit: GiB that the output of edgerand may take.
@@ -114,6 +118,7 @@ class SAGE(EdgeReader):
         weight_decay: float = 0.0,
         optimizer: Literal["adam", "sgd"] = "adam",
         clip: float = 1.0,
+        train_size: int | Literal["auto"] = "auto",
         noise_ratios: tuple[float, float] = (1.0, 1.0),
         memory_limit: float = 16.0,
         noise: Literal["safe", "fast"] = "safe",
@@ -143,6 +148,7 @@ class SAGE(EdgeReader):
         self.weight_decay = weight_decay
         self.optimizer = optimizer
         self.clip = clip
+        self.train_size = train_size
         self.noise_ratios = noise_ratios
         self.memory_limit = memory_limit
         self.noise = noise
@@ -184,7 +190,7 @@ class SAGE(EdgeReader):
         """At node level the DP-SGD steps and the noisy aggregation that predictions read."""
         if self.level != "node":
             return ()
-        num_train = int(graph.train_mask.sum())
+        num_train = self._num_train(graph)
         schedule = self._recipe(num_train).schedule(num_train)
         training = neighbourhood_event(
             self.noise_ratios[0],
@@ -234,13 +240,7 @@ class SAGE(EdgeReader):
         graph, device = run.graph, run.device
         model = self._start_modules(run)["sage"]
         features = FeatureInputs(graph, device)
-        trainer = Trainer(
-            labels=torch.tensor(graph.labels, device=device),
-            splits=run.splits,
-            recipe=self._recipe(int(graph.train_mask.sum())),
-            seed=self.seed,
-            callback=run.callback,
-        )
+        trainer = self._trainer(run)
         if self.level == "node":
             return self._train_examples(run, trainer, features, charge)
         with run.timed("aggregate"):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -35,6 +36,7 @@ from gapgnn.privacy.kernels import longest_row
 from gapgnn.privacy.noise import GRID, ROW_BLOCK, Construction, NoiseSource
 from gapgnn.privacy.relations import aggregation_sensitivity
 from gapgnn.privacy.sums import MOST_HALVES, add_up, halves_of, join_halves, quantise_rows
+from gapgnn.privacy.witness import Release, shown
 from gapgnn.rng import NoiseKey
 
 if TYPE_CHECKING:
@@ -221,6 +223,7 @@ class PrivateAggregation:
 
         Args:
             rows: ``(N, d)``, or ``(R, N, d)`` with one block per replica, rows of norm at most 1.
+                A row that is not finite is refused; at node level it counts as zeros.
             index: the number of this hop, which names its noise. An index is used once: two
                 releases with the same noise would reveal the difference of what is beneath.
             normalise: scale the noisy rows to norm 1, as the paper does. Not scaling them releases
@@ -242,9 +245,28 @@ class PrivateAggregation:
             release = self._on_store
         out = torch.empty(batch.shape, dtype=torch.float32, device=self.device)
         for replica, block in enumerate(batch):
-            block = quantise_rows(block) if exact else block.to(torch.float32)
-            release(replica, block.contiguous(), index, out[replica], normalise)
+            block = (quantise_rows(block) if exact else block.to(torch.float32)).contiguous()
+            release(replica, block, index, out[replica], normalise)
+            if self.level != "none":
+                describe = partial(self._describe, replica, block, index, len(batch))
+                out[replica] = shown(describe, out[replica])
         return out.reshape(rows.shape)
+
+    def _describe(self, replica: int, rows: Tensor, index: int, replicas: int) -> Release:
+        """Return what a witness sees of one hop: the sums without noise, NOT private."""
+        sums = torch.empty(rows.shape, dtype=torch.float64)
+        blind = BlockRelease(None, 0.0, index, normalise=False)
+        if isinstance(self.graph, StoredGraph):
+            self._stored[self._which_lists(replica)].release(blind, rows, sums)
+        else:
+            sums = blind.release(rows.cpu(), 0, *self.in_lists(replica)).double()
+        return Release(
+            f"hop {index}" + (f" of repeat {replica + 1}" if replicas > 1 else ""),
+            sums.numpy(),
+            self.std,
+            self.sensitivity,
+            rows_of_people=True,
+        )
 
     def _checked_batch(self, rows: Tensor) -> Tensor:
         """Return rows as ``(R, N, d)`` on the device, or refuse them."""
@@ -260,6 +282,10 @@ class PrivateAggregation:
         if not batch.numel():
             return batch
         longest = longest_row(batch)
+        if not math.isfinite(longest) and self.level == "node":
+            # One record must not be able to stop the run (privacy page, section 2).
+            batch = torch.where(torch.isfinite(batch).all(dim=-1, keepdim=True), batch, 0.0)
+            longest = longest_row(batch)
         if not math.isfinite(longest):
             raise PrivacyError("`rows` must be finite. Got NaN or infinity.")
         if self.level != "none" and longest > 1 + NORM_TOLERANCE:

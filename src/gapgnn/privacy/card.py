@@ -72,6 +72,7 @@ class PrivacyCard:
         ledger: the ledger's answer, or None where nothing was charged.
         dataset: what people call the data set.
         version: of the library.
+        public: (what, where from) of every fact of the data that is taken to be public.
         audits: results of audits of this configuration.
     """
 
@@ -96,6 +97,7 @@ class PrivacyCard:
     ledger: LedgerNote | None
     dataset: str
     version: str
+    public: tuple[tuple[str, str], ...] = ()
     audits: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
@@ -225,6 +227,7 @@ def make_card(
     is_symmetric: bool = False,
     undirected_epsilon: float | None = None,
     charge: Charge | None = None,
+    public: Iterable[tuple[str, str]] = (),
     warnings: Iterable[str] = (),
     audits: Iterable[Mapping[str, Any]] = (),
 ) -> PrivacyCard:
@@ -254,6 +257,7 @@ def make_card(
         undirected_epsilon: what the same noise costs for one friendship, where ``directed`` is used
             on a symmetric graph.
         charge: what :meth:`gapgnn.privacy.ledger.Ledger.charge` returned.
+        public: what :func:`gapgnn.privacy.card_texts.public_facts` returned.
         warnings: further ones.
         audits: results of audits.
 
@@ -287,7 +291,7 @@ def make_card(
         messages=texts.MESSAGES[check_choice("messages", messages, texts.MESSAGES)],
         covered=texts.covered(level, relation, notion=notion),
         not_covered=texts.not_covered(level, relation, notion=notion),
-        not_charged=texts.not_charged(level, steps, delta_is_auto=delta_is_auto, notion=notion),
+        not_charged=texts.not_charged(level, steps),
         warnings=(
             *texts.delta_warnings(delta, entities),
             *texts.relation_warnings(
@@ -312,5 +316,6 @@ def make_card(
         ),
         dataset=dataset,
         version=__version__,
+        public=tuple(public),
         audits=tuple(dict(audit) for audit in audits),
     )

@@ -11,7 +11,9 @@ from gapgnn.errors import DataError
 if TYPE_CHECKING:
     from gapgnn.privacy.card import PrivacyCard
 
-FORMAT = 1
+FORMAT = 2
+# Keys that older formats do not have, with what they mean there.
+_ADDED: dict[int, dict[str, Any]] = {1: {"public": []}}
 _LISTS_OF_TEXTS = ("covered", "not_covered", "warnings")
 _LISTS_OF_OBJECTS = ("events", "audits")
 _TEXTS = ("method", "accountant", "messages", "dataset", "version")
@@ -20,7 +22,7 @@ _TEXTS = ("method", "accountant", "messages", "dataset", "version")
 def read_values(text: str | bytes, known: set[str]) -> dict[str, Any]:
     """Parse a card's JSON: exactly the known keys, each of its own type, lists as tuples.
 
-    >>> read_values('{"format": 1, "epsilom": 1}', {"epsilon"})
+    >>> read_values('{"format": 2, "epsilom": 1}', {"epsilon"})
     Traceback (most recent call last):
     ...
     gapgnn.errors.DataError: A privacy card has unknown keys: epsilom.
@@ -31,8 +33,12 @@ def read_values(text: str | bytes, known: set[str]) -> dict[str, Any]:
         raise DataError(f"A privacy card must be JSON. Got {error}.") from None
     if not isinstance(data, dict):
         raise DataError(f"A privacy card must be a JSON object. Got {type(data).__name__}.")
+    if data.get("format") in _ADDED:
+        data = {**_ADDED[data["format"]], **data, "format": FORMAT}
     if data.get("format") != FORMAT:
-        raise DataError(f"A privacy card must have format {FORMAT}. Got {data.get('format')!r}.")
+        raise DataError(
+            f"A privacy card must have format 1 to {FORMAT}. Got {data.get('format')!r}."
+        )
     check_keys("A privacy card", data, known | {"format"})
     return {name: _checked(name, value) for name, value in data.items() if name != "format"}
 
@@ -49,7 +55,7 @@ def _checked(name: str, value: Any) -> Any:
         if not (isinstance(value, list) and all(isinstance(item, dict) for item in value)):
             raise DataError(f"`{name}` must be a list of objects. Got {value!r}.")
         return tuple(value)
-    if name == "not_charged":
+    if name in ("not_charged", "public"):
         if not (isinstance(value, list) and all(_is_texts(row) and len(row) == 2 for row in value)):
             raise DataError(f"`{name}` must be a list of pairs of texts. Got {value!r}.")
         return tuple(tuple(row) for row in value)
@@ -104,6 +110,7 @@ def markdown(card: PrivacyCard) -> str:
         _events(card.events),
         "## Not charged",
         _table(("what", "why"), card.not_charged),
+        *(["## Taken to be public", _table(("what", "from"), card.public)] if card.public else []),
         *_bullets("Audits", [_pairs(audit) for audit in card.audits]),
     ]
     return "\n\n".join(parts) + "\n"

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from decimal import ROUND_CEILING, Decimal
 
 from gapgnn.errors import check_choice
+from gapgnn.privacy.relations import auto_delta
 
 SAFE_NOISE = "operating system entropy, float-safe grid"
 FAST_NOISE = "fast float32 (experiment)"
@@ -36,8 +37,16 @@ ENTITIES = {
 MESSAGES = {
     "none": "Nothing: the method reads no edges.",
     "features": "Rows computed from the features of each node, scaled to norm at most 1.",
-    "labels": "The training labels, one-hot, so each row has norm at most 1.",
-    "both": ("Rows computed from features and training labels together, scaled to norm at most 1."),
+    "labels": (
+        "Class codes (corners of a simplex, norm 1) of the training labels; where there are "
+        "several hops, from the second on also everybody else's class posterior, as a mean of such "
+        "codes."
+    ),
+    "both": (
+        "Class codes of the training labels (simplex corners), from the second hop on also "
+        "everybody else's class posterior, and beside them rows computed from features; together "
+        "of norm at most 1."
+    ),
     "perturbed": "Rows computed from features, along edges that had been randomised before.",
 }
 
@@ -45,9 +54,9 @@ MESSAGES = {
 # not done at all, and so has no row (privacy page, section 2).
 STEPS: dict[str, tuple[str, str, str | None]] = {
     "preparation": (
-        "class filter, splits, label encoding",
+        "classes, label encoding, who trains, validates and tests",
         "no edges are read",
-        "part of the declared, public protocol",
+        "classes are declared, and a role is a public hash of (seed, id) or given with the record",
     ),
     "training": (
         "training on features and labels",
@@ -117,7 +126,7 @@ def price(epsilon: float | None, delta: float | None) -> str:
 def promise(level: str, relation: str, epsilon: float | None, delta: float | None) -> str:
     """Return the guarantee as one plain sentence.
 
-    Up to an epsilon of 2 it speaks of learning almost the same. Above that "almost" would be
+    Up to an epsilon of 1 it speaks of learning almost the same. Above that "almost" would be
     untrue, so it states the factor by which odds can move.
 
     >>> promise("edge", "undirected", 4.0, 1e-6)[-50:]
@@ -132,7 +141,7 @@ def promise(level: str, relation: str, epsilon: float | None, delta: float | Non
     if epsilon == 0:
         entity = ENTITIES[relation].format(place=data)
         return f"This model and its predictions are the same {entity}: epsilon 0."
-    if epsilon <= 2:
+    if epsilon <= 1:
         entity = ENTITIES[relation].format(place="it")
         return (
             f"Anyone who sees {seen} learns almost the same about {data} {entity}: "
@@ -213,13 +222,11 @@ def not_covered(level: str, relation: str, *, notion: str | None) -> tuple[str, 
     return tuple(lines)
 
 
-def not_charged(
-    level: str, steps: Iterable[str], *, delta_is_auto: bool, notion: str | None
-) -> tuple[tuple[str, str], ...]:
+def not_charged(level: str, steps: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Return what was not charged, and why, for the steps that a method has taken.
 
-    >>> not_charged("edge", ["preparation"], delta_is_auto=False, notion=None)
-    (('class filter, splits, label encoding', 'no edges are read'),)
+    >>> not_charged("edge", ["preparation"])
+    (('classes, label encoding, who trains, validates and tests', 'no edges are read'),)
     """
     if level == "none":
         return (("every step", "nothing is protected at this level"),)
@@ -229,28 +236,59 @@ def not_charged(
         why = at_edge if level == "edge" else at_node
         if name in taken and why is not None:
             rows.append((what, why))
-    if level == "node":
-        if {"training", "classifier"} & set(taken):
-            rows.append(
-                (
-                    "sampling rate and number of steps of DP-SGD",
-                    "follow from the number of training nodes, which is treated as public",
-                )
-            )
-        if notion == "strict":
-            rows.append(
-                (
-                    "that no out-list had to be cut",
-                    "one fact about the whole data set, treated as public",
-                )
-            )
+    return tuple(rows)
+
+
+def public_facts(
+    level: str,
+    *,
+    num_train: int,
+    train_size_is_declared: bool,
+    delta_is_auto: bool,
+    inferred: Iterable[str],
+    has_schema: bool,
+    max_degree: int | None,
+) -> tuple[tuple[str, str], ...]:
+    """Return every fact of the data that a release takes to be public, and where it came from.
+
+    Nothing else that was read from the data may show in what leaves (privacy page, sections 2
+    and 9).
+
+    >>> facts = public_facts("node", num_train=12000, train_size_is_declared=False,
+    ...                      delta_is_auto=True, inferred=(), has_schema=True, max_degree=100)
+    >>> facts[1]
+    ('number of training people', '12000: counted and rounded to two digits')
+    """
+    if level == "none":
+        return (("everything", "nothing is protected at this level"),)
+    read = set(inferred)
+    origin = {
+        name: "read from the data, not declared" if name in read else "declared"
+        for name in ("columns", "classes", "direction")
+    }
+    if has_schema:
+        origin["columns"] = origin["classes"] = "declared in the schema"
+    rows = [("options and seed of this run", "chosen by whoever ran it")]
+    if level == "edge":
+        rows += [
+            ("who is in the graph, with features, labels and roles", "public at this level"),
+            ("whether links have a direction", origin["direction"]),
+        ]
+        if delta_is_auto:
+            rows.append(("order of magnitude of the number of links", "delta follows from it"))
+        return tuple(rows)
+    counted = "declared" if train_size_is_declared else "counted and rounded to two digits"
+    rows += [
+        ("number of training people", f"{num_train}: {counted}"),
+        ("which ids have a row, and how ids are written", "the saved rows are named by them"),
+        ("columns of the input, their bounds and categories", origin["columns"]),
+        ("classes", origin["classes"]),
+        ("whether links have a direction", origin["direction"]),
+    ]
     if delta_is_auto:
-        rows.append(
-            (
-                "delta chosen from the number of protected entities",
-                "the order of magnitude of that number is treated as public",
-            )
-        )
+        rows.append(("order of magnitude of the number of people", "delta follows from it"))
+    if max_degree is not None:
+        rows.append((f"whether any list is longer than {max_degree}", "the notion follows from it"))
     return tuple(rows)
 
 
@@ -270,18 +308,34 @@ def noise_source(level: str, epsilon: float | None, noise: str, *, is_insecure: 
     return SAFE_NOISE if noise == "safe" else FAST_NOISE
 
 
-def delta_warnings(delta: float | None, entities: int | None) -> list[str]:
-    """Warn of a delta that would allow publishing somebody outright; the count is not written.
+FEW_ENTITIES = 100
 
-    >>> delta_warnings(1e-6, 1000), len(delta_warnings(0.01, 1000))
-    ([], 1)
+
+def delta_warnings(delta: float | None, entities: int | None) -> list[str]:
+    """Warn of a delta that would allow publishing somebody outright, and of too few to hide among.
+
+    Only the order of magnitude of the count decides, which is public: a warning must not tell
+    whether one of them is there.
+
+    >>> delta_warnings(1e-6, 1000), len(delta_warnings(0.01, 1000)), len(delta_warnings(1e-9, 9))
+    ([], 1, 1)
     """
-    if delta is None or entities is None or delta * entities < 1:
+    if not delta or entities is None:
         return []
-    return [
-        f"delta {delta:g} is not below 1 / (number of protected entities): a mechanism that "
-        "publishes one of them outright would meet it."
-    ]
+    lines = []
+    # The largest power of ten that is at most 1 / entities.
+    bound = 10 * auto_delta(entities)
+    if delta > bound * (1 + 1e-9):
+        lines.append(
+            f"delta {delta:g} is not below 1 / (number of protected entities): a mechanism that "
+            "publishes one of them outright would meet it."
+        )
+    if auto_delta(entities) > auto_delta(FEW_ENTITIES):
+        lines.append(
+            f"There are at most {FEW_ENTITIES} protected entities: too few to promise anything "
+            "useful. Noise that hides one of so few hides all of them."
+        )
+    return lines
 
 
 def relation_warnings(

@@ -15,15 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gapgnn.graph.degree import bound_out_degrees, encode_ids, sip_rounds, split_key
+from gapgnn.graph.degree import bound_out_degrees, split_key
 from gapgnn.graph.graph import Graph
+from gapgnn.graph.people import SIPHASH_CONSTANTS, encode_ids, sip_rounds
 from gapgnn.privacy.kernels import InLists
 from gapgnn.rng import NoiseKey
 
 Lists = tuple[Tensor, Tensor]
 # Entries that are hashed at a time: about 4 GiB of temporaries.
 CHUNK_ENTRIES = 1 << 26
-CONSTANTS = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 _COPIES: WeakKeyDictionary[Graph, dict[tuple[str, torch.device], Tensor]] = WeakKeyDictionary()
 _SHARED: WeakKeyDictionary[Graph, dict[torch.device, InLists]] = WeakKeyDictionary()
 
@@ -129,7 +129,7 @@ def _absorb_source(sources: Tensor, key: bytes) -> list[Tensor]:
     halves = [int.from_bytes(key[at : at + 8], "little") for at in (0, 8)]
     state = [
         torch.full_like(sources, _signed(constant ^ halves[place % 2]))
-        for place, constant in enumerate(CONSTANTS)
+        for place, constant in enumerate(SIPHASH_CONSTANTS)
     ]
     state[3] ^= sources
     _rounds(state, 2)

@@ -39,6 +39,7 @@ from gapgnn.privacy.ghost import (
     squared_norms,
 )
 from gapgnn.privacy.noise import NoiseSource, grid_slack
+from gapgnn.privacy.witness import Release, active_witness, shown
 
 # The norms are sums of float32 products: a relative error below 1e-6 for any layer width in use.
 # The clip factors aim this much lower, so a norm that was rounded down cannot lift a gradient over
@@ -94,9 +95,9 @@ class PrivateStep:
         self.flat = flat
         self.optimiser = optimiser
         self.clip = check_number("clip", clip, above=0)
-        self.std = check_number("noise_multiplier", noise_multiplier, above=0) * check_number(
-            "sensitivity", sensitivity, above=0
-        )
+        self._sensitivity = check_number("sensitivity", sensitivity, above=0)
+        multiplier = check_number("noise_multiplier", noise_multiplier, above=0)
+        self.std = multiplier * self._sensitivity
         self.expected_batch = check_number("expected_batch", expected_batch, above=0)
         self.phase = phase
         self.steps = 0
@@ -136,14 +137,29 @@ class PrivateStep:
             check_examples_apart(tape, losses)
             self._saw_examples_apart = True
         total = self._clipped_sum(tape, losses, valid)
-        released = self._noised(total)
+        # Fast noise is added in place, so a copy is kept for whoever watches.
+        seen = total.clone() if active_witness() is not None else total
+        released = shown(lambda: self._describe(seen), self._noised(total))
         self.steps += 1
         self.optimiser.step(released.mul_(self.clip / self.expected_batch))
 
+    def _describe(self, total: Tensor) -> Release:
+        """Return what a witness sees of one step: the clipped sums in clips, NOT private."""
+        return Release(
+            f"{self.phase} step {self.steps + 1}",
+            total.double().cpu().numpy(),
+            self.std,
+            self._sensitivity,
+            counts_records=True,
+        )
+
     @property
     def can_record(self) -> bool:
-        """Whether steps can be recorded as a CUDA graph: safe noise comes from the host."""
-        return self.flat.values.is_cuda and not self._is_safe
+        """Whether steps can be recorded as a CUDA graph: safe noise comes from the host.
+
+        Neither can steps that somebody watches one by one.
+        """
+        return self.flat.values.is_cuda and not self._is_safe and active_witness() is None
 
     def record(self, take: Callable[[], None]) -> Callable[[], None]:
         """Record the step that ``take`` takes, and return what takes it again.

@@ -40,6 +40,7 @@ from gapgnn.privacy.cells import Cells, Places
 from gapgnn.privacy.coins import Coins
 from gapgnn.privacy.events import Event, Laplace, RandomisedResponse
 from gapgnn.privacy.noise import Construction, NoiseSource
+from gapgnn.privacy.witness import Release, shown
 from gapgnn.rng import NoiseKey
 
 # Share of the budget that pays for the number of edges; LapGraph's is that of its authors.
@@ -200,7 +201,10 @@ def perturb_edges(
         Coins(key.derive("cells"), construction=construction),
         NoiseSource(key.derive("count"), construction=construction),
     )
-    places, noisy_edges = getattr(release, perturbation)(cells.of_graph(graph))
+    true = cells.of_graph(graph)
+    places, noisy_edges = getattr(release, perturbation)(true)
+    seen = Release("edges", true, 0.0, float(cells.bits_per_edge), measure="bits")
+    places, noisy_edges = shown(lambda: seen, (places, noisy_edges))
     sources, targets = _ends(cells, places)
     indptr, indices = csr.build(sources, targets, cells.num_nodes, symmetric=cells.is_paired)
     return PerturbedEdges(indptr, indices, cells.is_paired, noisy_edges)

@@ -27,7 +27,11 @@ BLOCK_DRAWS = 1 << 16
 
 @dataclass(frozen=True)
 class DPSchedule:
-    """How long and how densely DP-SGD samples: what the accountant and the divisor need."""
+    """How long and how densely DP-SGD samples: what the accountant and the divisor need.
+
+    ``num_examples`` is the number that is taken to be public; there may be some more or fewer
+    examples, and neither the rate nor the number of steps tells how many.
+    """
 
     num_examples: int
     sampling_rate: float
@@ -38,8 +42,8 @@ class DPSchedule:
 def plan_steps(num_examples: int, batch_size: int, epochs: int) -> DPSchedule:
     """Return the schedule of ``epochs`` passes with batches of ``batch_size`` on average.
 
-    The number of examples is treated as public. A batch larger than the training set has no
-    sampling rate and is refused.
+    The number of examples given here is treated as public. A batch larger than the training set has
+    no sampling rate and is refused.
 
     >>> plan_steps(11530, 256, 10).steps
     450
@@ -82,7 +86,8 @@ class PoissonBatches:
         schedule: sampling rate and number of steps.
         keys: one secret key per replica.
         phase: the name of this training within the run; two phases share no coin.
-        members: which examples the positions mean, ``(n,)`` or ``(R, n)``; default ``0..n-1``.
+        members: which examples each replica samples from, ``(n_r,)`` each; default ``0..n-1``
+            with the schedule's n. How many they are changes neither rate nor steps.
         construction: ``safe`` draws from SHAKE-256; ``fast`` from NumPy's Philox seeded with all
             256 bits of the derived key, or on an accelerator from its own generator.
         device: where the batches are needed.
@@ -98,7 +103,7 @@ class PoissonBatches:
         keys: Sequence[NoiseKey],
         *,
         phase: str,
-        members: Tensor | None = None,
+        members: Sequence[Tensor] | None = None,
         construction: str = "safe",
         device: str | torch.device = "cpu",
     ) -> None:
@@ -107,13 +112,15 @@ class PoissonBatches:
         self._rate = check_number("sampling_rate", schedule.sampling_rate, above=0, at_most=1)
         self._keys = [key.derive("sampling", phase) for key in keys]
         self._is_safe = check_choice("construction", construction, ("safe", "fast")) == "safe"
-        if members is not None:
-            members = members.expand(len(self._keys), members.shape[-1])
-            if members.shape[1] != schedule.num_examples:
-                raise InputError(
-                    f"`members` must list {schedule.num_examples} examples. Got {members.shape[1]}."
-                )
-        self._members = None if members is None else members.to(self.device)
+        if members is None:
+            members = [torch.arange(schedule.num_examples)] * len(self._keys)
+        if len(members) != len(self._keys):
+            raise InputError(
+                f"`members` must have one list per key ({len(self._keys)}). Got {len(members)}."
+            )
+        self._members = [mine.to(self.device) for mine in members]
+        if not all(len(mine) for mine in self._members):
+            raise InputError("`members` must have an example for every replica. Got none.")
 
     def __len__(self) -> int:
         return self.schedule.steps
@@ -126,7 +133,10 @@ class PoissonBatches:
         most = max(1, int(BLOCK_DRAWS / self.schedule.expected_batch))
         for block, first in enumerate(range(0, self.schedule.steps, most)):
             length = min(most, self.schedule.steps - first)
-            drawn = [self._heads(key, block, length) for key in self._keys]
+            drawn = [
+                self._heads(key, len(mine), block, length)
+                for key, mine in zip(self._keys, self._members, strict=True)
+            ]
             counts = np.stack([np.bincount(steps, minlength=length) for steps, _ in drawn], axis=1)
             positions = self._padded(drawn, counts)
             sizes = torch.from_numpy(counts).to(self.device).unsqueeze(-1)
@@ -143,7 +153,7 @@ class PoissonBatches:
             positions, sizes = poisson_device.device_block(
                 self._keys,
                 rate=self._rate,
-                num_examples=self.schedule.num_examples,
+                num_examples=[len(mine) for mine in self._members],
                 steps=min(most, self.schedule.steps - first),
                 block=block,
                 device=self.device,
@@ -156,10 +166,8 @@ class PoissonBatches:
 
     def _named(self, positions: Tensor) -> Tensor:
         """Return which examples the positions ``(steps, R, width)`` mean."""
-        if self._members is None:
-            return positions
-        rows = torch.arange(len(self._keys), device=self.device).unsqueeze(-1)
-        return self._members[rows, positions]
+        found = [mine[positions[:, place]] for place, mine in enumerate(self._members)]
+        return torch.stack(found, dim=1)
 
     def _padded(
         self, drawn: list[tuple[NDArray[np.int64], NDArray[np.int64]]], counts: NDArray[np.int64]
@@ -176,10 +184,10 @@ class PoissonBatches:
         return self._named(torch.from_numpy(table).to(self.device))
 
     def _heads(
-        self, key: NoiseKey, block: int, length: int
+        self, key: NoiseKey, num_examples: int, block: int, length: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Toss ``length * n`` coins in a row and return the (step, example) of every head."""
-        trials = length * self.schedule.num_examples
+        trials = length * num_examples
         expected = trials * self._rate
         count = int(expected + 6 * math.sqrt(expected) + 16)
         heads = np.zeros(0, dtype=np.int64)
@@ -188,7 +196,7 @@ class PoissonBatches:
             gaps = self._gaps(key, count, block, part)
             heads = np.concatenate([heads, last + np.cumsum(gaps)])
             last, part, count = int(heads[-1]), part + 1, 1024
-        starts = np.arange(length + 1) * self.schedule.num_examples
+        starts = np.arange(length + 1) * num_examples
         bounds = np.searchsorted(heads, starts)
         steps = np.repeat(np.arange(length), np.diff(bounds))
         return steps, heads[: bounds[-1]] - starts[steps]

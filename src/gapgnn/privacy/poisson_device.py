@@ -24,7 +24,7 @@ def device_block(
     keys: Sequence[NoiseKey],
     *,
     rate: float,
-    num_examples: int,
+    num_examples: Sequence[int],
     steps: int,
     block: int,
     device: torch.device,
@@ -34,7 +34,7 @@ def device_block(
     Args:
         keys: one secret per replica.
         rate: probability of each example to join a step.
-        num_examples: n.
+        num_examples: how many examples each replica samples from.
         steps: how many steps.
         block: the number of this block, which names its draws.
         device: where to draw.
@@ -42,16 +42,16 @@ def device_block(
     Returns:
         Positions ``(steps, R, width)``, 0 where a batch is shorter, and sizes ``(steps, R)``.
 
-    >>> positions, sizes = device_block([NoiseKey.insecure(0)], rate=0.1, num_examples=50, steps=3,
-    ...                                 block=0, device=torch.device("cpu"))
+    >>> positions, sizes = device_block([NoiseKey.insecure(0)], rate=0.1, num_examples=[50],
+    ...                                 steps=3, block=0, device=torch.device("cpu"))
     >>> positions.shape == (3, 1, int(sizes.max()))
     True
     """
     drawn = []
-    for key in keys:
+    for key, count in zip(keys, num_examples, strict=True):
         generator = torch.Generator(device=device).manual_seed(key.seed("device", block))
-        heads = _heads(generator, rate, steps * num_examples)
-        drawn.append((heads // num_examples, heads % num_examples))
+        heads = _heads(generator, rate, steps * count)
+        drawn.append((heads // count, heads % count))
     sizes = torch.stack([torch.bincount(rows, minlength=steps) for rows, _ in drawn], dim=1)
     width = max(1, int(sizes.max()))
     positions = torch.zeros(steps, len(keys), width, dtype=torch.int64, device=device)

@@ -169,16 +169,33 @@ def protected_entities(level: str, num_nodes: int, num_edges: int) -> int:
 
 
 def auto_delta(entities: int) -> float:
-    """Return the largest power of ten strictly below 1 / entities (privacy page, section 3).
+    """Return the largest power of ten that is at most 1 / (10 entities) (privacy page, section 3).
 
-    Only the order of magnitude of the count is revealed, which is treated as public.
+    A mechanism that publishes each entity outright with probability delta publishes
+    ``delta * entities`` of them on average: at most a tenth. Only the order of magnitude of the
+    count is revealed, which is treated as public.
 
     >>> auto_delta(26406), auto_delta(10), auto_delta(1)
-    (1e-05, 0.01, 0.1)
+    (1e-06, 0.01, 0.1)
     """
     count = max(check_integer("entities", entities, at_least=0), 1)
-    # The number of decimal digits is the smallest k with 10^k > count: exact, unlike a logarithm.
-    return float(f"1e-{len(str(count))}")
+    # The digits of 10 count - 1 are the smallest k with 10^k >= 10 count: exact, no logarithm.
+    return float(f"1e-{len(str(10 * count - 1))}")
+
+
+def public_count(count: int) -> int:
+    """Return a count as it may be known: rounded to two digits (privacy page, section 2).
+
+    At node level the number of training people decides the sampling rate and the steps of DP-SGD.
+    Rounded, it does not tell whether one person is among them, except at the edge between two
+    roundings; who wants to rule that out as well declares the number.
+
+    >>> public_count(11530), public_count(73)
+    (12000, 73)
+    """
+    number = check_integer("count", count, at_least=0)
+    step: int = 10 ** max(0, len(str(number)) - 2)
+    return (number + step // 2) // step * step
 
 
 def check_delta(delta: float, *, entities: int) -> str | None:

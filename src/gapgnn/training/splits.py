@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.graph.graph import Graph
+from gapgnn.graph.transforms import role_masks
 from gapgnn.nn.fused import best_class
 from gapgnn.rng import experiment_seed
 
@@ -29,32 +30,41 @@ class Splits:
         # Counted where the scores are: only the counts travel.
         right = best_class(scores) == torch.tensor(labels, device=device)
         hits = (right & torch.from_numpy(self.test).to(device)).sum(dim=1).tolist()
-        return [hit / int(mask.sum()) for hit, mask in zip(hits, self.test, strict=True)]
+        return [hit / max(1, int(mask.sum())) for hit, mask in zip(hits, self.test, strict=True)]
 
-    def train_positions(self, device: torch.device) -> Tensor:
-        """Return the positions of each repeat's training nodes, (repeats, training nodes)."""
-        return torch.from_numpy(np.stack([np.flatnonzero(mask) for mask in self.train])).to(device)
+    def train_positions(self, device: torch.device) -> list[Tensor]:
+        """Return the positions of each repeat's training nodes."""
+        return [torch.from_numpy(np.flatnonzero(mask)).to(device) for mask in self.train]
 
 
-def repeat_splits(graph: Graph, *, repeats: int, split: str, seed: int) -> Splits:
+def repeat_splits(graph: Graph, *, level: str, repeats: int, split: str, seed: int) -> Splits:
     """Return the graph's own split for the first repeat, and for the others that one or fresh ones.
 
-    ``fresh`` draws as many training and validation nodes as the graph's own split has, at random
-    from all nodes the own split uses, so a repeat varies the split as well as the initial weights.
+    ``fresh`` draws from all nodes the own split uses, so a repeat varies the split as well as the
+    initial weights. At node level a role is a hash of (seed, repeat, id), and the shares are those
+    of the own split in whole percent, which are public: nobody else's role changes when somebody
+    leaves (privacy page, section 2). Elsewhere every repeat has exactly as many training and
+    validation nodes as the own split.
     """
     own = np.stack([graph.train_mask, graph.val_mask, graph.test_mask])
     masks = np.zeros((3, repeats, graph.num_nodes), dtype=np.bool_)
     masks[:, 0] = own
-    positions = np.flatnonzero(own.any(axis=0))
+    used: NDArray[np.bool_] = graph.train_mask | graph.val_mask | graph.test_mask
+    positions = np.flatnonzero(used)
     ends = np.cumsum(own.sum(axis=1))[:2]
+    shares = [round(share, 2) for share in own.sum(axis=1) / max(1, len(positions))]
 
     def draw(repeat: int) -> None:
         if split == "fixed":
             masks[:, repeat] = own
-            return
-        rng = np.random.default_rng(experiment_seed(seed, "split", repeat))
-        for mask, part in zip(masks, np.split(rng.permutation(positions), ends), strict=True):
-            mask[repeat, part] = True
+        elif level == "node":
+            masks[:, repeat] = role_masks(
+                graph, used, seed=seed, train=shares[0], val=shares[1], purpose=f"repeat {repeat}"
+            )
+        else:
+            rng = np.random.default_rng(experiment_seed(seed, "split", repeat))
+            for mask, part in zip(masks, np.split(rng.permutation(positions), ends), strict=True):
+                mask[repeat, part] = True
 
     # NumPy shuffles and writes without the interpreter's lock.
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:

@@ -21,6 +21,7 @@ from gapgnn.privacy.flat import FlatParameters, Optimiser, make_optimiser
 from gapgnn.privacy.ghost import record_linears
 from gapgnn.privacy.noise import NoiseSource
 from gapgnn.privacy.poisson import PoissonBatches
+from gapgnn.privacy.witness import active_witness
 from gapgnn.rng import experiment_rng
 from gapgnn.training.callbacks import Callback, Silent
 from gapgnn.training.cuda_graph import RecordedEpochs, RecordedSteps
@@ -38,6 +39,8 @@ class Trainer:
     Attributes:
         labels: class of every node, -1 where unknown; on the device of the run.
         splits: each replica's training and validation nodes.
+        num_train: how many training nodes there are, as far as that is public: with privacy it
+            decides the sampling rate and the number of steps.
         recipe: epochs, batches, optimiser.
         seed: of the experiment; decides shuffling and nothing that privacy rests on.
         callback: told about every epoch, or every DP-SGD step.
@@ -45,6 +48,7 @@ class Trainer:
 
     labels: Tensor
     splits: Splits
+    num_train: int
     recipe: Recipe
     seed: int
     callback: Callback
@@ -124,7 +128,8 @@ class Trainer:
         val = torch.from_numpy(self.splits.val).to(self.labels.device)
         nodes = torch.arange(len(self.labels), device=self.labels.device).expand_as(val)
         best = BestEpoch(flat.values, self.labels.expand_as(val), nodes, val)
-        members = self.splits.train_positions(self.labels.device)
+        # Every repeat has as many training nodes: no two sizes outside node level.
+        members = torch.stack(self.splits.train_positions(self.labels.device))
         shuffles = [
             experiment_rng(self.seed, phase, "shuffle", replica) for replica in range(flat.replicas)
         ]
@@ -151,7 +156,7 @@ class Trainer:
     ) -> None:
         """DP-SGD: Poisson batches, clipped and noised sums, the last iterate."""
         members = self.splits.train_positions(self.labels.device)
-        schedule = self.recipe.schedule(members.shape[1])
+        schedule = self.recipe.schedule(self.num_train)
         step = PrivateStep(
             flat,
             self._optimiser(flat),
@@ -186,8 +191,11 @@ class Trainer:
                 expected_batch=schedule.expected_batch,
                 device=self.labels.device,
             )
+        witness = active_witness()
         self.callback.start(phase, schedule.steps)
         for batch in batches:
+            if witness is not None:
+                batch = witness.batch(phase, batch, members)
             work(batch.positions, batch.valid)
             self.callback.advance(phase)
 

@@ -1,0 +1,135 @@
+"""Randomness of one person: a function of a key and of that person's id, and of nobody else.
+
+Node-level privacy compares data with and without one person, so whatever is drawn for the others
+must stay theirs when somebody leaves (privacy page, sections 1 and 2). A permutation of positions,
+or a stream that is read row after row, does not: everybody behind the one who left is dealt
+something new. Here every draw is SipHash-2-4 of outside ids under a key, so it depends neither on
+the order of the rows, nor on how the work is split, nor on who else has a record.
+
+Two keys are in use: roles come from the experiment's public seed, out-lists are cut
+(:mod:`gapgnn.graph.degree`) by the run's secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gapgnn.rng import experiment_bytes
+
+Words = NDArray[np.uint64]
+WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
+KEY_BYTES = 16
+NAME_KEY_BYTES = 32
+SIPHASH_CONSTANTS = (
+    0x736F6D6570736575,
+    0x646F72616E646F6D,
+    0x6C7967656E657261,
+    0x7465646279746573,
+)
+
+
+def roles(
+    ids: NDArray[Any], *, seed: int, train: float, val: float, purpose: str = "split"
+) -> NDArray[np.int8]:
+    """Return everybody's role: 0 to train, 1 to validate, 2 to test.
+
+    A role is a public hash of (seed, id), so removing a person moves nobody else. The counts are
+    those of independent coins: about ``train`` and ``val`` of all, not exactly.
+
+    >>> ids = np.arange(1000)
+    >>> everybody = roles(ids, seed=0, train=0.75, val=0.1)
+    >>> others = roles(np.delete(ids, 7), seed=0, train=0.75, val=0.1)
+    >>> bool((np.delete(everybody, 7) == others).all())
+    True
+    """
+    material = experiment_bytes(seed, KEY_BYTES + NAME_KEY_BYTES, "role", purpose)
+    words = encode_ids(ids, material[KEY_BYTES:])
+    hashes = absorb_last(absorb_first(words, material[:KEY_BYTES]), words)
+    share = (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    found: NDArray[np.int8] = np.where(share < train, 0, np.where(share < train + val, 1, 2))
+    return found.astype(np.int8)
+
+
+def encode_ids(ids: NDArray[Any], key: bytes) -> Words:
+    """Reduce outside ids to 64 bits each.
+
+    Whole numbers stand for themselves, also when written as text: whether a column of ids is read
+    as numbers or as strings can depend on other people's records, and must not change anything for
+    anybody. Other names go through keyed BLAKE2b, once per name.
+    """
+    if ids.dtype.kind in "iu":
+        return ids.astype(np.int64, copy=False).view(np.uint64)
+    names, inverse = np.unique(ids.astype(str), return_inverse=True)
+    codes = np.empty(len(names), dtype=np.uint64)
+    for place, name in enumerate(names.tolist()):
+        if WHOLE_NUMBER.fullmatch(name) and -(2**63) <= int(name) < 2**63:
+            codes[place] = int(name) & (2**64 - 1)
+        else:
+            raw = name.encode("utf-8", "surrogatepass")
+            digest = hashlib.blake2b(raw, digest_size=8, key=key).digest()
+            codes[place] = int.from_bytes(digest, "little")
+    return codes[inverse.reshape(-1)]
+
+
+def absorb_first(words: Words, key: bytes) -> list[Words]:
+    """Start SipHash-2-4 and take in the first of two words."""
+    low, high = (np.uint64(int.from_bytes(key[i : i + 8], "little")) for i in (0, 8))
+    state = [
+        np.full(len(words), np.uint64(constant) ^ half, dtype=np.uint64)
+        for constant, half in zip(SIPHASH_CONSTANTS, (low, high, low, high), strict=True)
+    ]
+    state[3] ^= words
+    _rounds(state, 2)
+    state[0] ^= words
+    return state
+
+
+def absorb_last(state: list[Words], words: Words) -> Words:
+    """Take in the second word and the length (16 bytes), and finish SipHash-2-4 in place."""
+    for word in (words, np.uint64(16 << 56)):
+        state[3] ^= word
+        _rounds(state, 2)
+        state[0] ^= word
+    state[2] ^= np.uint64(0xFF)
+    _rounds(state, 4)
+    return state[0] ^ state[1] ^ state[2] ^ state[3]
+
+
+def _rounds(state: list[Words], count: int) -> None:
+    spare = np.empty_like(state[0])
+
+    def rotate(word: Words, by: int) -> None:
+        np.left_shift(word, np.uint64(by), out=spare)
+        np.right_shift(word, np.uint64(64 - by), out=word)
+        np.bitwise_or(word, spare, out=word)
+
+    sip_rounds(state, count, rotate)
+
+
+def sip_rounds(state: list[Any], count: int, rotate: Callable[[Any, int], None]) -> None:
+    """Take SipHash's four words through some rounds in place, whatever kind of array they are.
+
+    ``rotate`` turns the 64 bits of a word to the left, in place.
+    """
+    v0, v1, v2, v3 = state
+    for _ in range(count):
+        v0 += v1
+        rotate(v1, 13)
+        v1 ^= v0
+        rotate(v0, 32)
+        v2 += v3
+        rotate(v3, 16)
+        v3 ^= v2
+        v0 += v3
+        rotate(v3, 21)
+        v3 ^= v0
+        v2 += v1
+        rotate(v1, 17)
+        v1 ^= v2
+        rotate(v2, 32)
