@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.attacks.bounds import LEAST_TRIALS, Trials, coins, gaussian_price
+from gapgnn.attacks.hop_shift import bare_graph, check_hops
 from gapgnn.attacks.report import AuditReport, View, conclude, confirmed
 from gapgnn.errors import check_choice, check_integer
 from gapgnn.graph.graph import Graph
@@ -67,18 +68,20 @@ class _Setting:
         noise_multiplier: float | None,
         max_degree: int,
         construction: Construction,
+        charged: int | None = None,
     ) -> _Setting:
         """Calibrate to the budget, or price the noise that is given."""
         check_choice("level", level, ("edge", "node"))
         relation = resolve_relation(level, relation, is_directed=False)
         check_integer("hops", hops, at_least=1)
         check_integer("max_degree", max_degree, at_least=1)
+        paid = hops if charged is None else check_integer("charged", charged, at_least=1)
         if noise_multiplier is None:
-            template = [Gaussian(1.0, count=hops)]
+            template = [Gaussian(1.0, count=paid)]
             found = calibrate(template, epsilon=epsilon, delta=delta, relation=relation)
             noise_multiplier, epsilon = found.noise_multiplier, found.epsilon
         else:
-            events = [Gaussian(noise_multiplier, count=hops)]
+            events = [Gaussian(noise_multiplier, count=paid)]
             epsilon = account(events, delta, relation=relation).epsilon
         bound = max_degree if level == "node" else None
         return cls(level, relation, epsilon, delta, hops, noise_multiplier, bound, construction)
@@ -96,6 +99,7 @@ class _Setting:
         )
 
     def conclude(self, mechanism: str, trials: Trials, confidence: float) -> AuditReport:
+        """Report the bounds, and how far neighbours are apart without noise."""
         details: dict[str, Any] = {
             "level": self.level,
             "relation": self.relation,
@@ -112,6 +116,13 @@ class _Setting:
             delta=self.delta,
             confidence=confidence,
             details=details,
+            checks=check_hops(
+                level=self.level,
+                relation=self.relation,
+                hops=self.hops,
+                max_degree=self.max_degree,
+                construction=self.construction,
+            ),
         )
 
 
@@ -122,6 +133,7 @@ def audit_aggregation(
     epsilon: float = 1.0,
     delta: float = 1e-5,
     hops: int = 2,
+    charged: int | None = None,
     trials: int = 100_000,
     noise_multiplier: float | None = None,
     max_degree: int = 10,
@@ -137,7 +149,9 @@ def audit_aggregation(
     writes to D rows; ``replace``, a record whose new version writes the opposite vector to the same
     D rows. The attacker knows everything but the coin and adds up, over rows and hops, the released
     row's component along the row the canary sent: for Gaussian noise no statistic is better. A
-    second statistic, the difference of two hops, sees noise that was used twice.
+    second statistic, the difference of two hops, sees noise that was used twice. How far the
+    neighbours are apart is also computed without noise, with lists that are longer than D
+    (:func:`~gapgnn.attacks.hop_shift.check_hops`).
 
     At node level a person's own row is not covered, so it is not looked at; in its place the
     canary sends a known direction at every hop, which an adaptive adversary may choose.
@@ -147,7 +161,8 @@ def audit_aggregation(
         relation: of the level; auto is undirected or add-remove.
         epsilon: claimed budget, for which the noise is calibrated.
         delta: of the claim.
-        hops: number of noisy hops that share the budget.
+        hops: number of noisy hops that are released and read together.
+        charged: how many of them the claim pays for; left out: all.
         trials: independent canaries.
         noise_multiplier: audit this noise instead; the claim is then what it is accounted at.
         max_degree: D at node level.
@@ -169,6 +184,7 @@ def audit_aggregation(
         noise_multiplier=noise_multiplier,
         max_degree=max_degree,
         construction=construction,
+        charged=charged,
     )
     size = 2 if level == "edge" else max_degree + 1
     attack = _edge_trials if level == "edge" else _node_trials
@@ -256,7 +272,7 @@ def _edge_trials(setting: _Setting, worlds: NDArray[np.bool_]) -> Trials:
     """Pairs of nodes 2i and 2i + 1, joined where the coin says so."""
     first = 2 * np.arange(len(worlds))
     is_directed = setting.relation == "directed"
-    graph = _graph(first[worlds], first[worlds] + 1, 2 * len(worlds), directed=is_directed)
+    graph = bare_graph(first[worlds], first[worlds] + 1, 2 * len(worlds), directed=is_directed)
     rows = torch.zeros(graph.num_nodes, _WIDTH)
     rows[0::2, 0] = 1
     rows[1::2, 1] = 1
@@ -283,7 +299,9 @@ def _node_trials(setting: _Setting, worlds: NDArray[np.bool_]) -> Trials:
     size = degree + 1
     centre = size * np.arange(len(worlds))
     targets = centre[:, None] + np.arange(1, size)
-    graph = _graph(np.repeat(centre, degree), targets.ravel(), size * len(worlds), directed=True)
+    graph = bare_graph(
+        np.repeat(centre, degree), targets.ravel(), size * len(worlds), directed=True
+    )
     is_replace = setting.relation == "replace"
     keep = np.ones(graph.num_nodes, dtype=np.bool_)
     if not is_replace:
@@ -321,7 +339,7 @@ def _hub_trials(setting: _Setting, worlds: NDArray[np.bool_], sources: int) -> T
     from_v = np.repeat(centre, degree), targets.ravel()
     from_others = np.repeat(others.ravel(), degree + 1), np.repeat(listed, sources, axis=0).ravel()
     arcs = [np.concatenate(pair) for pair in zip(from_v, from_others, strict=True)]
-    graph = _graph(arcs[0], arcs[1], size * len(worlds), directed=True)
+    graph = bare_graph(arcs[0], arcs[1], size * len(worlds), directed=True)
     keep = np.ones(graph.num_nodes, dtype=np.bool_)
     keep[centre[~worlds]] = False
     graph = induced(graph, keep, dangle=True)
@@ -334,16 +352,6 @@ def _hub_trials(setting: _Setting, worlds: NDArray[np.bool_], sources: int) -> T
     # Fewer arcs from the sources speak for v, who would then hold some of their slots.
     scores = torch.stack([sums[:, 0] / degree, -sums[:, 1]])
     return Trials(scores.numpy(), worlds, threshold=0.5)
-
-
-def _graph(
-    sources: NDArray[np.int64], targets: NDArray[np.int64], num_nodes: int, *, directed: bool
-) -> Graph:
-    # The hops read the rows they are given; features only have to exist.
-    features = np.zeros((num_nodes, 1), dtype=np.float32)
-    return Graph.from_arcs(
-        sources, targets, num_nodes=num_nodes, features=features, directed=directed
-    )
 
 
 def _difference(seen: list[Tensor], sent: list[Tensor]) -> list[Tensor]:

@@ -138,7 +138,7 @@ def audit_dpsgd(
     check_number("epsilon", epsilon, above=0)
     attack = _Attack(event, relation, clip, construction)
     noise = attack.on_nobody()
-    alike = _steps_alike(noise)
+    alike, checks = _steps_alike(noise), attack.checks(noise)
 
     def attempt(number: int) -> AuditReport:
         rng = experiment_rng(seed, "audit dpsgd", number)
@@ -163,6 +163,7 @@ def audit_dpsgd(
             epsilon=epsilon,
             delta=delta,
             confidence=confidence,
+            checks=checks,
             details={
                 "relation": relation,
                 "steps": steps,
@@ -173,7 +174,7 @@ def audit_dpsgd(
             },
         )
 
-    return confirmed(attempt, attack.checks(noise))
+    return confirmed(attempt)
 
 
 class _Attack:

@@ -3,12 +3,16 @@
 The audit of the aggregation runs one mechanism at a time. Here the whole estimator is fitted on
 canaries, with its stages and networks in between, and the attacker reads the hops that the model
 keeps: all that was ever computed from the edges. They must cost no more than the events on the card
-that pay for them. A hop that nobody charged, or a stage that reads the edges beside the noise,
-shows here and nowhere else (privacy page, sections 2 and 8).
+that pay for them, nor these events more than the card says. A hop that nobody charged, or a stage
+that reads the edges beside the noise, shows here and nowhere else (privacy page, sections 2 and 8).
 
 Canaries are training nodes, which send the same class code in every hop. So what an edge or a
 record adds to the released sums is known in advance, however the networks were trained, and groups
-of canaries are independent trials.
+of canaries are independent trials. All hops are read together: their mean along what was sent is
+the best statistic there is.
+
+Two things need no trials: the model keeps no more hops than the card charges, and the events on the
+card cost no more than its epsilon.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from gapgnn.attacks.bounds import LEAST_TRIALS, Scores, Trials, coins, gaussian_price
-from gapgnn.attacks.report import AuditReport, View, conclude, confirmed
+from gapgnn.attacks.report import AuditReport, Check, View, conclude, confirmed
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.transforms import induced
@@ -57,7 +61,7 @@ def audit_messages(
     own. Neighbours (privacy page, section 1): at edge level two people who are connected or not
     (``directed``: one names the other); at node level a record that writes to D rows and is there
     or not (``add-remove``), or has one label or the other (``replace``). The claim is the price of
-    the hops alone.
+    the hops alone, or the card's epsilon if that is less.
 
     Args:
         estimator: GAP at level edge or node that sends labels; it is not changed.
@@ -96,6 +100,7 @@ def audit_messages(
             epsilon=canaries.epsilon,
             delta=canaries.delta,
             confidence=confidence,
+            checks=canaries.checks,
             details={
                 "level": estimator.level,
                 "relation": canaries.relation,
@@ -120,6 +125,7 @@ class _Canaries:
         )
         self.epsilon = self.delta = 0.0
         self.hops = 0
+        self.checks: list[Check] = []
 
     def scores(self, worlds: NDArray[np.bool_]) -> Scores:
         """Return per canary how far the sums moved, in units of what its presence moves them by."""
@@ -133,10 +139,11 @@ class _Canaries:
         card, kept = model.card_, model.releases_.training()
         described = [event_from_dict(dict(event)) for event in card.events]
         events = [event for event in described if isinstance(event, Gaussian)]
-        if card.delta is None or not events:
+        if card.epsilon is None or card.delta is None or not events:
             raise InputError("`estimator` must release noisy hops to be audited. Got none.")
         self.delta = card.delta
-        self.epsilon = account(events, self.delta, relation=self.relation).epsilon
+        price = account(events, self.delta, relation=self.relation).epsilon
+        self.epsilon = min(price, card.epsilon)
         bound = model.max_degree if card.level == "node" else None
         std = events[0].noise_multiplier * aggregation_sensitivity(
             card.level, self.relation, max_degree=bound
@@ -144,6 +151,11 @@ class _Canaries:
         # Hops are kept in units of their noise; the class code of two classes has one coordinate.
         released = torch.stack(list(kept.hops[int(kept.has_hop_zero) :])).double()[:, :, 0] * std
         self.hops = len(released)
+        total = account(described, self.delta, relation=self.relation).epsilon
+        self.checks = [
+            Check("hops released", self.hops, sum(event.count for event in events)),
+            Check("epsilon of the events on the card", total, card.epsilon),
+        ]
         sent = 1.0 if model.messages == "labels" else math.sqrt(0.5)
         seen = released[:, torch.from_numpy(rows)].mean(dim=0).numpy() * signs / sent
         along: Scores = seen.mean(axis=1)

@@ -142,8 +142,9 @@ def conclude(
     delta: float,
     confidence: float,
     details: dict[str, Any],
+    checks: Sequence[Check] = (),
 ) -> AuditReport:
-    """Compute all bounds and report the largest.
+    """Compute all bounds and report the largest, with the exact checks beside it.
 
     The allowed error is shared equally among the bounds, so that the largest of them still holds
     with the stated confidence (union bound).
@@ -166,28 +167,29 @@ def conclude(
         confidence,
         sum(len(view.trials.worlds) for view in views),
         {**details, "bounds": bounds},
+        tuple(checks),
     )
 
 
-def confirmed(attempt: Callable[[int], AuditReport], checks: Sequence[Check] = ()) -> AuditReport:
+def confirmed(attempt: Callable[[int], AuditReport]) -> AuditReport:
     """Run an audit, again from scratch if it finds a violation, and a third time; report the last.
 
     Against a mechanism that spends all of its budget, one run in twenty may end above the claim by
     chance, and people run dozens of audits. Three independent runs in a row do so at most once in
     8,000, while a real fault shows up in all of them. The reported bound keeps its confidence:
     where the claim is true, a further run can only take back a wrong bound, and where it is false,
-    the last run stands for itself.
+    the last run stands for itself. Exact checks are not left to chance and ask for no second run.
 
     Args:
         attempt: runs the audit with the coins of the given number.
-        checks: exact comparisons that stand beside the statistics; they need no repetition.
     """
     first = report = attempt(0)
     for number in range(1, RUNS):
-        if report.holds:
+        if report.bound_holds:
             break
         report = attempt(number)
-    details = report.details
-    if report is not first:
-        details = {**details, "first_lower_bound": first.epsilon_lower_bound}
-    return replace(report, details=details, checks=tuple(checks))
+    if report is first:
+        return first
+    return replace(
+        report, details={**report.details, "first_lower_bound": first.epsilon_lower_bound}
+    )

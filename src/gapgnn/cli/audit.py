@@ -101,7 +101,13 @@ def _add_edges(parser: argparse.ArgumentParser) -> None:
         "--perturbation", choices=["arr", "edgerand", "lapgraph"], default="arr", help="default arr"
     )
     parser.add_argument("--relation", choices=["undirected", "directed"], default="undirected")
-    _add_trials(parser, 100_000)
+    parser.add_argument(
+        "--density",
+        type=float,
+        default=0.005,
+        help="share of the pairs that are connected (default 0.005, as in real graphs)",
+    )
+    _add_trials(parser, 1_000_000)
 
 
 def _add_subgraphs(parser: argparse.ArgumentParser) -> None:
@@ -119,8 +125,9 @@ def _add_messages(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--level", choices=["edge", "node"], default="edge")
     parser.add_argument("--relation", default="auto", help="as for aggregation (default auto)")
     parser.add_argument("--messages", choices=["labels", "both"], default="labels")
+    parser.add_argument("--hops", type=int, default=2, help="noisy hops (default 2)")
     parser.add_argument("--max-degree", type=int, default=10, help="D at node level (default 10)")
-    _add_trials(parser, 20_000)
+    _add_trials(parser, 100_000)
 
 
 def _add_node_relation(parser: argparse.ArgumentParser, choices: list[str]) -> None:
