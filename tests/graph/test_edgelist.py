@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tablecases import FRIENDS, PEOPLE, save, write
 
 from gapgnn.errors import DataError
+from gapgnn.graph.edgelist import any_ids
 from gapgnn.graph.tables import read_tables
 
 
@@ -86,22 +89,77 @@ class TestDangling:
         assert graph.out_degrees.tolist() == ([2, 1, 1, 0] if directed else [2, 2, 1, 1])
         assert tables.dropped_duplicates == 1
 
-    def test_an_unknown_source_has_no_record_to_keep_it(self, tmp_path: Path) -> None:
-        paths = write(tmp_path, nodes=PEOPLE, edges="a,b\neve,ann\n")
-        with pytest.raises(DataError, match="'eve' as source in row 1; only the target"):
-            read_tables(**paths, label="team", directed=True, dangling="keep")
+    def test_what_is_in_nobodys_list_is_left_out(self, tmp_path: Path) -> None:
+        lines = "a,b\nann,bob\n"
+        for directed, nobodys in ((True, "eve,ann\neve,fay\n"), (False, "eve,fay\n")):
+            paths = write(tmp_path, nodes=PEOPLE, edges=lines)
+            without = read_tables(**paths, label="team", directed=directed, dangling="keep").graph
+            paths = write(tmp_path, nodes=PEOPLE, edges=lines + nobodys)
+            graph = read_tables(**paths, label="team", directed=directed, dangling="keep").graph
+            assert graph.fingerprint == without.fingerprint
+            with pytest.raises(DataError, match="use `--dangling keep`"):
+                read_tables(**paths, label="team", directed=directed)
 
     def test_without_direction_the_known_end_keeps_the_entry(self, tmp_path: Path) -> None:
         paths = write(tmp_path, nodes=PEOPLE, edges="a,b\neve,bob\nann,bob\n")
         graph = read_tables(**paths, label="team", dangling="keep").graph
         assert graph.dangling_targets.tolist() == ["eve"]
         assert graph.dangling_indptr.tolist() == [0, 0, 1, 1, 1]
-        paths = write(tmp_path, nodes=PEOPLE, edges="a,b\neve,fay\nann,bob\n")
-        with pytest.raises(DataError, match="one end must be known"):
-            read_tables(**paths, label="team", dangling="keep")
+
+    def test_when_everybody_with_a_list_has_left_nobody_has_one(self, tmp_path: Path) -> None:
+        paths = write(tmp_path, nodes=PEOPLE, edges="a,b\n")
+        graph = read_tables(**paths, label="team", dangling="keep").graph
+        assert (graph.num_nodes, graph.num_arcs, graph.num_dangling) == (4, 0, 0)
+        with pytest.raises(DataError, match="`edges` must have rows"):
+            read_tables(**paths, label="team")
 
     def test_whole_number_names_dangle_as_numbers(self, tmp_path: Path) -> None:
         paths = write(tmp_path, nodes="id,x,y\n1,0,a\n2,0,b\n", edges="p,q\n1,2\n1,99\n")
         graph = read_tables(**paths, label="y", dangling="keep").graph
         assert graph.dangling_targets.tolist() == [99]
         assert graph.dangling_targets.dtype == graph.ids.dtype
+
+    @pytest.mark.parametrize("cell", ["zoe", "7.5", "9" * 40, "\N{SNOWMAN}", "0x", "1e3"])
+    def test_a_name_that_is_no_number_dangles_in_a_table_of_numbers(
+        self, tmp_path: Path, cell: str
+    ) -> None:
+        nodes = "id,x,y\n1,0,a\n2,0,b\n"
+        lines = f"p,q\n1,2\n1,{cell}\n2, 1 \n{cell},2\n2,1.0\n"
+        paths = write(tmp_path, nodes=nodes, edges=lines)
+        graph = read_tables(**paths, label="y", directed=True, dangling="keep").graph
+        assert graph.indices.tolist() == [1, 0]
+        assert graph.dangling_indptr.tolist() == [0, 1, 1]
+        again = write(tmp_path, nodes=nodes, edges=lines + f"2,{cell}\n")
+        both = read_tables(**again, label="y", directed=True, dangling="keep").graph
+        assert len(set(both.dangling_targets.tolist())) == 1, "the same cell is the same nobody"
+        with pytest.raises(DataError, match="which are whole numbers"):
+            read_tables(**paths, label="y", directed=True)
+
+    @given(st.lists(st.text("0123456789.x+- ", min_size=1, max_size=5), min_size=1, max_size=5))
+    def test_what_a_cell_names_does_not_depend_on_the_other_cells(self, cells: list[str]) -> None:
+        together = any_ids(pa.array(cells), whole=True).to_pylist()
+        alone = [any_ids(pa.array([cell]), whole=True)[0].as_py() for cell in cells]
+        assert together == alone
+
+    def test_an_entry_without_a_name_is_no_entry(self, tmp_path: Path) -> None:
+        paths = write(tmp_path, nodes=PEOPLE, edges="a,b\nann,bob\nann,\n,ann\n")
+        graph = read_tables(**paths, label="team", directed=True, dangling="keep").graph
+        assert (graph.num_arcs, graph.num_dangling) == (1, 0)
+
+    def test_bytes_that_are_no_text_stop_nothing(self, tmp_path: Path) -> None:
+        paths = write(tmp_path, nodes=PEOPLE, edges="a,b\nann,bob\n")
+        paths["edges"].write_bytes(paths["edges"].read_bytes() + b"ann,\xff\xfe\n")
+        graph = read_tables(**paths, label="team", directed=True, dangling="keep").graph
+        assert (graph.num_arcs, graph.num_dangling) == (1, 1)
+
+    @pytest.mark.parametrize("ids", [[1, 2], ["1", "2"]])
+    def test_fractions_in_a_column_of_numbers_dangle(self, tmp_path: Path, ids: list) -> None:
+        nodes = pa.table({"id": ids, "x": [0, 1], "y": ["a", "b"]})
+        edges = pa.table({"p": [1.0, 1.0, 2.0, None], "q": [2.0, 2.5, float("inf"), 1.0]})
+        paths = {
+            "nodes": save(nodes, tmp_path / "nodes.parquet"),
+            "edges": save(edges, tmp_path / "edges.parquet"),
+        }
+        graph = read_tables(**paths, label="y", directed=True, dangling="keep").graph
+        assert graph.indices.tolist() == [1]
+        assert graph.dangling_indptr.tolist() == [0, 1, 2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +15,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from gapgnn.errors import DataError
-from gapgnn.graph.columns import is_text, plain
+from gapgnn.graph.columns import as_text, is_text, plain
 from gapgnn.graph.tablefiles import ColumnTypeError, Progress, TableFile
 
 # Pairs of column names that say which is which, wherever they stand; otherwise the first two.
@@ -35,6 +37,46 @@ def as_ids(column: Any, *, whole: bool | None = None) -> Any:
         # 7.0 is how a table with gaps writes 7.
         column = column.cast(pa.int64())
     return column.cast(pa.int64() if whole else pa.large_string())
+
+
+def any_ids(column: Any, *, whole: bool) -> Any:
+    """Return each cell of an Arrow column without gaps as an id, whatever it holds.
+
+    In a table of whole numbers, a cell that is none gets a number of its own that no table has:
+    it names nobody, and the same cell always the same nobody.
+
+    >>> any_ids(pa.array(["7", "7.0", "zoe"]), whole=True).to_pylist()[:2]
+    [7, 7]
+    """
+    column = plain(column)
+    if pt.is_large_binary(column.type):
+        column = as_text(column)
+    try:
+        return as_ids(column, whole=whole)
+    except pa.ArrowInvalid:
+        cells = [_spelled(cell) for cell in column.to_pylist()]
+        return pa.array(
+            [_number_of(cell) for cell in cells] if whole else cells,
+            pa.int64() if whole else pa.large_string(),
+        )
+
+
+def _spelled(cell: str | int | float) -> str:
+    """Return an id as text; 7.0 is how a table with gaps writes 7."""
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+
+
+def _number_of(text: str) -> int:
+    """Return the whole number a cell spells, or one far below any that tables count with."""
+    spelled = re.fullmatch(r"\s*(.+?)(\.0*)?\s*", text, re.DOTALL)
+    try:
+        # Arrow's reading, as of a column in which every cell is a number.
+        found: int = pa.scalar(spelled[1] if spelled else text).cast(pa.int64()).as_py()
+        return found
+    except pa.ArrowInvalid:
+        pass
+    digest = hashlib.sha256(text.encode()).digest()
+    return -(1 << 63) + (int.from_bytes(digest[:8], "big") >> 3)
 
 
 class NodeIndex:
@@ -92,15 +134,14 @@ class _Unknown:
     rows: int = 0
     first: str = ""
 
-    def add(self, batch: tuple[Any, Any], bad: tuple[Any, Any], refused: Any, row: int) -> None:
-        if not refused.any():
-            return
+    def add(self, batch: tuple[Any, Any], bad: tuple[Any, Any], row: int) -> None:
+        either = bad[0] | bad[1]
         if not self.rows:
-            at = int(np.argmax(refused))
+            at = int(np.argmax(either))
             side = 0 if bad[0][at] else 1
             name = batch[side][at].as_py()
             self.first = f"{name!r} as {('source', 'target')[side]} in row {row + at + 1}"
-        self.rows += int(refused.sum())
+        self.rows += int(either.sum())
 
 
 @dataclass
@@ -178,9 +219,10 @@ def read_edges(
     ):
         parts[0].append(source.astype(small))
         parts[1].append(target.astype(small))
-    sources = np.concatenate(parts[0])
+    nothing = np.zeros(0, dtype=small)
+    sources = np.concatenate([nothing, *parts[0]])
     parts[0].clear()
-    targets = np.concatenate(parts[1])
+    targets = np.concatenate([nothing, *parts[1]])
     return Arcs(sources, targets, *dangling.finish())
 
 
@@ -198,32 +240,43 @@ def edge_batches(
         table: the edge table.
         index: where each id stands.
         directed: whether a row u, v says nothing about v, u.
-        dangling: takes the entries that name an id without a record; None refuses them, at the
-            latest after the last block.
+        dangling: takes the entries of somebody's list that name no id with a record; lines that
+            are in nobody's list are then left out. None refuses both, at the latest after the
+            last block.
         progress: called after every block.
     """
     ends = end_columns(table)
     kind = pa.int64() if index.whole else pa.large_string()
+    if dangling is not None:
+        # As bytes, which any cell is: what somebody's list names cannot stop the run.
+        kind = pa.large_binary()
     unknown = _Unknown()
     rows = 0
     try:
         for batch in table.batches(
             ends, types=dict.fromkeys(ends, kind), missing=[""], progress=progress
         ):
-            pair = (
-                _ids_of(table, batch.column(ends[0]), ends[0], index.whole, rows),
-                _ids_of(table, batch.column(ends[1]), ends[1], index.whole, rows),
-            )
+            if dangling is None:
+                pair = (
+                    _ids_of(table, batch.column(ends[0]), ends[0], index.whole, rows),
+                    _ids_of(table, batch.column(ends[1]), ends[1], index.whole, rows),
+                )
+            else:
+                filled = batch.filter(pc.and_(*(pc.is_valid(batch.column(end)) for end in ends)))
+                pair = (
+                    any_ids(filled.column(ends[0]), whole=index.whole),
+                    any_ids(filled.column(ends[1]), whole=index.whole),
+                )
             source, target = index.positions(pair[0]), index.positions(pair[1])
             bad = (source < 0, target < 0)
             either = bad[0] | bad[1]
             if either.any():
-                # Without a direction both ends list each other, so the known end keeps the entry.
-                refused = bad[0] if directed else bad[0] & bad[1]
-                unknown.add(pair, bad, either if dangling is None else refused, rows)
-                if dangling is not None:
+                if dangling is None:
+                    unknown.add(pair, bad, rows)
+                else:
                     dangling.add(source, pair[1], ~bad[0] & bad[1])
                     if not directed:
+                        # Both ends list each other, so the known end keeps the entry.
                         dangling.add(target, pair[0], bad[0] & ~bad[1])
                 source, target = source[~either], target[~either]
             yield source, target
@@ -233,15 +286,13 @@ def edge_batches(
             f"`edges` must name ids of the node table, which are whole numbers. Got {error.value} "
             f"in column `{error.column}`, line {error.line} of {str(table.path)!r}."
         ) from None
-    if not rows:
+    if not rows and dangling is None:
         raise DataError(f"`edges` must have rows. Got none in {str(table.path)!r}.")
     if unknown.rows:
-        fix = "add them to the node table, or use `--dangling keep`"
-        if dangling is not None:
-            fix = "only the target of an edge may dangle" if directed else "one end must be known"
         raise DataError(
             f"`edges` must name ids of the node table. Got unknown ids in {unknown.rows:,} "
-            f"of {rows:,} rows of {str(table.path)!r}, the first {unknown.first}; {fix}."
+            f"of {rows:,} rows of {str(table.path)!r}, the first {unknown.first}; add them to the "
+            "node table, or use `--dangling keep`."
         )
 
 

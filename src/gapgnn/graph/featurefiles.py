@@ -13,19 +13,31 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gapgnn.errors import DataError
-from gapgnn.graph.canonical import Features
+from gapgnn.graph.canonical import Features, NotFinite, as_features
 from gapgnn.graph.tablefiles import check_file
 
 MOST_COLUMNS = np.iinfo(np.int32).max
 _SPARSE_FORMATS = ("csr", "csc", "coo")
 
 
-def read_features(path: Path | str, ids: NDArray[Any]) -> Features:
+def has_stated_width(path: Path | str) -> bool:
+    """Say whether a file states its number of columns, or the largest one anybody has decides.
+
+    >>> has_stated_width("x.npz"), has_stated_width("x.json")
+    (True, False)
+    """
+    return Path(path).suffix.lower() != ".json"
+
+
+def read_features(
+    path: Path | str, ids: NDArray[Any], *, not_finite: NotFinite = "refuse"
+) -> Features:
     """Read a feature matrix with one row per node, in the order of ``ids``.
 
     ``.npz`` holds a SciPy sparse matrix or one two-dimensional array, ``.npy`` one array, both with
     the rows of the node table in its order. ``.json`` maps each node id to the columns in which it
-    has a 1: ``{"ann": [0, 7], "bob": []}``. Nothing is ever unpickled.
+    has a 1: ``{"ann": [0, 7], "bob": []}``. Nothing is ever unpickled. A row that holds NaN or
+    infinity is refused, or made all 0 with ``not_finite="zero"``.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -59,7 +71,7 @@ def read_features(path: Path | str, ids: NDArray[Any]) -> Features:
             f"`features` must have one row per node ({len(ids)}). Got {matrix.shape[0]} in "
             f"{str(path)!r}."
         )
-    return _finite(matrix, path)
+    return as_features(matrix, not_finite="zero") if not_finite == "zero" else _finite(matrix, path)
 
 
 def _finite(matrix: Any, path: Path) -> Features:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import scipy.sparse as sp
 
 from gapgnn.errors import DataError
 from gapgnn.graph import csr
-from gapgnn.graph.canonical import inferred_of_note, schema_of_note
+from gapgnn.graph.canonical import as_inferred, inferred_of_note, schema_of_note
 from gapgnn.graph.graph import MASKS, Graph, NotFinite, SelfLoops
 
 if TYPE_CHECKING:
@@ -53,12 +54,14 @@ def from_networkx(
     ).reshape(-1, 2)
     labelled = any("y" in node for node in nodes)
     masks = {key: np.array([bool(node.get(key, False)) for node in nodes]) for key in MASKS}
-    return Graph.from_arcs(
+    width = graph.graph.get("num_features")
+    features = _node_features(keys, nodes, width)
+    result = Graph.from_arcs(
         arcs[:, 0],
         arcs[:, 1],
         directed=graph.is_directed() if directed is None else directed,
         num_nodes=len(keys),
-        features=_node_features(keys, nodes, graph.graph.get("num_features")),
+        features=features,
         labels=np.array([node.get("y", -1) for node in nodes]) if labelled else None,
         ids=keys,
         label_names=graph.graph.get("label_names"),
@@ -71,6 +74,10 @@ def from_networkx(
         inferred=inferred_of_note(graph.graph, directed),
         **masks,
     )
+    if width is None and sp.issparse(features):
+        # Nobody stated the width, so it is the largest column that somebody has.
+        return replace(result, inferred=as_inferred([*result.inferred, "columns"]))
+    return result
 
 
 def to_networkx(graph: Graph) -> networkx.Graph:
@@ -129,7 +136,9 @@ def _node_features(keys: list[Any], nodes: list[Any], width: int | None) -> Any:
     mappings = sum(isinstance(row, Mapping) for row in rows)
     if not mappings:
         try:
-            return np.array(rows, dtype=np.float32)
+            # What float32 cannot hold becomes infinite, and is dealt with as such.
+            with np.errstate(over="ignore"):
+                return np.array(rows, dtype=np.float32)
         except (TypeError, ValueError):
             raise DataError(
                 "`x` must be equally many numbers for every node. Got others."
@@ -138,7 +147,8 @@ def _node_features(keys: list[Any], nodes: list[Any], width: int | None) -> Any:
         raise DataError("`x` must be a mapping for all nodes or for none. Got both.")
     indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
     columns = np.array([column for row in rows for column in row], dtype=np.int64)
-    values = np.array([value for row in rows for value in row.values()], dtype=np.float32)
+    with np.errstate(over="ignore"):
+        values = np.array([value for row in rows for value in row.values()], dtype=np.float32)
     if width is None:
         width = int(columns.max()) + 1 if len(columns) else 0
     if len(columns) and not 0 <= columns.min() <= columns.max() < width:

@@ -63,11 +63,6 @@ class Number:
         """The scaled value, and whether there is none."""
         return (self.name, f"{self.name}={MISSING}")
 
-    @property
-    def summary(self) -> str:
-        """What happens to the column, for people."""
-        return f"{_shown(self.low)} to {_shown(self.high)}, scaled to -1 to 1"
-
     def to_dict(self) -> dict[str, Any]:
         """Return what :meth:`Schema.from_dict` takes."""
         return {"name": self.name, "kind": self.kind, "low": self.low, "high": self.high}
@@ -98,12 +93,6 @@ class Category:
         """One per declared value, and one for all others."""
         return tuple(f"{self.name}={value}" for value in (*self.values, OTHER))
 
-    @property
-    def summary(self) -> str:
-        """What happens to the column, for people."""
-        count = len(self.values)
-        return f"{count} declared value{'s' if count > 1 else ''}, one-hot, and {OTHER}"
-
     def to_dict(self) -> dict[str, Any]:
         """Return what :meth:`Schema.from_dict` takes."""
         return {"name": self.name, "kind": self.kind, "values": list(self.values)}
@@ -116,7 +105,6 @@ class Ignored:
     name: str
     kind: ClassVar[str] = "ignore"
     feature_names: ClassVar[tuple[str, ...]] = ()
-    summary: ClassVar[str] = "not read"
 
     def to_dict(self) -> dict[str, Any]:
         """Return what :meth:`Schema.from_dict` takes."""
@@ -280,7 +268,9 @@ class Schema:
 def _column(about: Any) -> Column:
     """Return one column from its dictionary."""
     about = _table("columns", about)
-    name = _text("columns.name", about.get("name"))
+    name = about.get("name")
+    if not isinstance(name, str):
+        raise DataError(f"`columns.name` must be text. Got {name!r}.")
     kind = about.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise DataError(f"`{_place(name)}.kind` must be one of {', '.join(_KINDS)}. Got {kind!r}.")

@@ -18,7 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapgnn.graph import csr
-from gapgnn.graph.canonical import Features, as_dangling, as_features, as_mask, frozen
+from gapgnn.graph.canonical import (
+    Features,
+    as_dangling,
+    as_features,
+    as_inferred,
+    as_mask,
+    frozen,
+    schema_of_note,
+)
 from gapgnn.graph.fingerprint import fingerprint
 from gapgnn.graph.graph import MASKS, Graph
 from gapgnn.graph.store_arcs import PartFile
@@ -127,6 +135,8 @@ class StoredGraph(Graph):
             dangling_indptr=starts,
             dangling_targets=targets,
             name=str(manifest["name"]),
+            schema=schema_of_note(manifest),
+            inferred=_inferred(manifest),
             _listed=frozen(nodes["out_degree"]),
             _manifest=manifest,
             **{mask: frozen(np.zeros(count, dtype=np.bool_)) for mask in MASKS},
@@ -251,6 +261,14 @@ class StoredGraph(Graph):
 
     def __repr__(self) -> str:
         return super().__repr__().replace("Graph(", "StoredGraph(", 1)
+
+
+def _inferred(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what was read from the data; older stores do not say, and learned what has names."""
+    if "inferred" in manifest:
+        return as_inferred(manifest["inferred"])
+    learned = {"classes": "label_names", "columns": "feature_names"}
+    return tuple(fact for fact, key in learned.items() if manifest[key] is not None)
 
 
 def open_store(

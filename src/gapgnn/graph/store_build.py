@@ -29,8 +29,10 @@ from gapgnn.errors import (
     check_integer,
 )
 from gapgnn.graph import csr
+from gapgnn.graph.canonical import NotFinite, as_inferred
 from gapgnn.graph.fingerprint import digest_of, order_of_ids
 from gapgnn.graph.graph import Graph
+from gapgnn.graph.schema import Schema
 from gapgnn.graph.store import StoredGraph
 from gapgnn.graph.store_arcs import PartWriter, part_bounds
 from gapgnn.graph.store_arrays import FeatureWriter
@@ -77,6 +79,8 @@ def build_store(
     directed: bool = False,
     dangling: Literal["refuse", "keep"] = "refuse",
     min_class_count: int = 0,
+    schema: Schema | None = None,
+    not_finite: NotFinite = "refuse",
     memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None,
 ) -> Built:
@@ -98,6 +102,8 @@ def build_store(
         directed: whether a row u, v says nothing about v, u.
         dangling: refuse or keep entries to ids without a record.
         min_class_count: leave out unlabelled nodes and smaller classes; 0 leaves out nothing.
+        schema: what is declared about the node table; with ``features``, only its label is used.
+        not_finite: refuse rows of the features file with NaN or infinity, or make them zero.
         memory: bytes to sort arcs in.
         progress: called with what is being read, how much is done and how much there is.
 
@@ -128,6 +134,7 @@ def build_store(
             drop=drop,
             has_feature_file=features is not None,
             min_class_count=min_class_count,
+            schema=schema,
             progress=progress,
         )
         keep, labels, label_names = _classes(found.labels, found.label_names, min_class_count)
@@ -138,7 +145,7 @@ def build_store(
                 for block in found.feature_blocks(keep, progress):
                     rows.append(block)
         else:
-            matrix = read_features(features, found.index.names)
+            matrix = read_features(features, found.index.names, not_finite=not_finite)
             with writer.features(matrix.shape[1], sparse=sp.issparse(matrix)) as rows:
                 rows.append_all(matrix[keep])
             del matrix
@@ -169,6 +176,8 @@ def build_store(
             dangling={int(position[k]): v for k, v in lists.items() if keep[k]},
             label_names=label_names,
             feature_names=found.feature_names or None,
+            schema=schema,
+            inferred=found.wanted.inferred(features),
         )
     duplicates = counts["rows"] - graph.num_edges + repeated
     return Built(graph._changed(folder=Path(folder)), counts["loops"], duplicates)
@@ -203,6 +212,8 @@ def store_graph(graph: Graph, folder: str | PathLike[str], *, parts: int) -> Non
             dangling=graph.dangling_lists(),
             label_names=graph.label_names,
             feature_names=graph.feature_names,
+            schema=graph.schema,
+            inferred=graph.inferred,
         )
 
 
@@ -264,6 +275,8 @@ class _StoreWriter:
         dangling: Mapping[int, NDArray[Any]],
         label_names: Sequence[str] | None,
         feature_names: Sequence[str] | None,
+        schema: Schema | None,
+        inferred: Sequence[str],
     ) -> StoredGraph:
         """Write nodes, dangling entries and, once the fingerprint is known, the manifest."""
         in_degrees = self._lengths["target"]
@@ -291,6 +304,8 @@ class _StoreWriter:
             "bounds": self._bounds,
             "label_names": None if label_names is None else list(label_names),
             "feature_names": None if feature_names is None else list(feature_names),
+            "schema": None if schema is None else schema.to_dict(),
+            "inferred": list(as_inferred(inferred)),
         }
         graph = StoredGraph(self._folder, manifest, nodes, dangling)
         manifest["fingerprint"] = _fingerprint(graph, self._folder / "by-id", self._memory)

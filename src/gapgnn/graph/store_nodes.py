@@ -22,10 +22,13 @@ from gapgnn.graph.columns import (
     FEW,
     SHARE_DIFFERENT,
     CategoryColumn,
+    DeclaredColumn,
     NumberColumn,
+    category_text,
     class_labels,
+    declared_columns,
     feature_column,
-    plain,
+    side_by_side,
 )
 from gapgnn.graph.edgelist import NodeIndex
 from gapgnn.graph.node_columns import (
@@ -35,6 +38,7 @@ from gapgnn.graph.node_columns import (
     index_ids,
     read_with_types,
 )
+from gapgnn.graph.schema import Schema
 from gapgnn.graph.tablefiles import Progress, TableFile
 
 
@@ -76,7 +80,7 @@ class _Categories:
     is_sparse = True
 
     def scan(self, column: Any, rows: int) -> None:
-        text = self._text(column)
+        text = category_text(self.name, self.file, column)
         self.found.update(text.unique().drop_null().to_pylist())
         self.present += len(text) - text.null_count
 
@@ -91,20 +95,13 @@ class _Categories:
         return [f"{self.name}={category}" for category in self._sorted.to_pylist()]
 
     def encode(self, column: Any) -> sp.csr_array:
-        places = pc.index_in(self._text(column), value_set=self._sorted, skip_nulls=True)
+        text = category_text(self.name, self.file, column)
+        places = pc.index_in(text, value_set=self._sorted, skip_nulls=True)
         present = places.is_valid().to_numpy(zero_copy_only=False)
         indptr = np.concatenate([[0], np.cumsum(present)])
         ones = np.ones(int(indptr[-1]), dtype=np.float32)
         indices = places.drop_null().to_numpy(zero_copy_only=False)
         return sp.csr_array((ones, indices, indptr), shape=(len(column), len(self._sorted)))
-
-    def _text(self, column: Any) -> Any:
-        try:
-            return plain(column).cast(pa.large_string())
-        except pa.ArrowException:
-            raise DataError(
-                f"Column `{self.name}` of {self.file} must hold categories. Got {column.type}."
-            ) from None
 
 
 @dataclass
@@ -118,14 +115,16 @@ class ScannedNodes:
         label_names: the classes' names.
         columns: the feature columns; empty if features come from a file.
         feature_names: their names, one-hot columns one by one.
+        wanted: which columns of the table are what.
     """
 
     table: TableFile
     index: NodeIndex
     labels: NDArray[np.int64] | None
     label_names: tuple[str, ...] | None
-    columns: Sequence[_Numbers | _Categories]
+    columns: Sequence[_Numbers | _Categories | DeclaredColumn]
     feature_names: tuple[str, ...]
+    wanted: NodeColumns
     _types: dict[str, Any]
 
     @property
@@ -140,11 +139,7 @@ class ScannedNodes:
         for batch in self.table.batches(reading, types=self._types, progress=progress):
             chosen = keep[done : done + batch.num_rows]
             done += batch.num_rows
-            blocks = [column.encode(batch.column(column.name)) for column in self.columns]
-            if self.is_sparse:
-                rows = sp.hstack([sp.csr_array(block) for block in blocks], format="csr")
-            else:
-                rows = np.column_stack(blocks)
+            rows = side_by_side([c.encode(batch.column(c.name)) for c in self.columns])
             yield rows if chosen.all() else rows[chosen]
         if done != len(keep):
             raise DataError(
@@ -160,13 +155,14 @@ def scan_nodes(
     drop: Sequence[str],
     has_feature_file: bool,
     min_class_count: int,
+    schema: Schema | None,
     progress: Progress | None,
 ) -> ScannedNodes:
-    """Read a node table once, keeping ids, labels and the categories that occur.
+    """Read a node table once, keeping ids, labels and, without a schema, what columns hold.
 
     Memory grows with the number of nodes (their ids and labels), not with their features.
     """
-    wanted = NodeColumns.choose(table, label, drop, skip_features=has_feature_file)
+    wanted = NodeColumns.choose(table, label, drop, skip_features=has_feature_file, schema=schema)
     return read_with_types(
         table, wanted, lambda types: _scan(table, wanted, types, min_class_count, progress)
     )
@@ -182,7 +178,8 @@ def _scan(
     file = repr(str(table.path))
     labels = None if wanted.label is None else CategoryColumn(wanted.label, file)
     columns: list[_Numbers | _Categories] = []
-    for name in wanted.features:
+    # Declared columns have nothing to be found out.
+    for name in wanted.features if wanted.schema is None else ():
         kind = feature_column(name, types.get(name, table.type_of(name)), file)
         if kind is not None:
             columns.append(
@@ -200,12 +197,15 @@ def _scan(
         rows += batch.num_rows
     if not rows:
         raise DataError(f"`nodes` must have rows. Got none in {file}.")
-    if wanted.features and not columns:
+    if wanted.features and not columns and wanted.schema is None:
         raise DataError(f"`nodes` must have features. Got only missing values in {file}.")
     index = index_ids(pa.chunked_array(ids).combine_chunks(), table, wanted.id)
     classes, class_names = None, None
     if labels is not None:
-        classes, class_names = class_labels(labels)
+        classes, class_names = class_labels(labels, wanted.classes)
         check_classes(classes, class_names, min_class_count, table, wanted)
+    found: Sequence[_Numbers | _Categories | DeclaredColumn] = columns
     names = tuple(name for column in columns for name in column.finish(rows))
-    return ScannedNodes(table, index, classes, class_names, columns, names, types)
+    if wanted.schema is not None and wanted.features:
+        found, names = declared_columns(wanted.schema, file), wanted.schema.feature_names
+    return ScannedNodes(table, index, classes, class_names, found, names, wanted, types)

@@ -71,7 +71,7 @@ class TableFile:
             return column
         raise DataError(
             f"`{option}` must be a column of {str(self.path)!r}. Got {column!r}."
-            f"{did_you_mean(column, self.columns)} The columns are {_listed(self.columns)}."
+            f"{did_you_mean(column, self.columns)} The columns are {listed(self.columns)}."
         )
 
     def batches(
@@ -268,6 +268,11 @@ def _not_utf8(table: TableFile) -> DataError:
     )
 
 
-def _listed(names: Sequence[str], most: int = 8) -> str:
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Return names for a message, the first few of many.
+
+    >>> listed(["age", "city", "note"], most=2)
+    "'age', 'city' and 1 more"
+    """
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(repr(name) for name in names[:most]) + more

@@ -14,12 +14,14 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from gapgnn.errors import DataError, check_choice, check_integer
+from gapgnn.graph.canonical import NotFinite
 from gapgnn.graph.columns import (
     CategoryColumn,
-    NumberColumn,
+    DeclaredFeatures,
+    LearnedFeatures,
     class_labels,
+    declared_columns,
     feature_column,
-    stack,
 )
 from gapgnn.graph.edgelist import NodeIndex, end_columns, read_edges
 from gapgnn.graph.featurefiles import read_features
@@ -31,6 +33,7 @@ from gapgnn.graph.node_columns import (
     index_ids,
     read_with_types,
 )
+from gapgnn.graph.schema import Schema
 from gapgnn.graph.tablefiles import Progress, TableFile, open_table
 
 
@@ -62,6 +65,8 @@ def read_tables(
     directed: bool = False,
     dangling: Literal["refuse", "keep"] = "refuse",
     min_class_count: int = 0,
+    schema: Schema | None = None,
+    not_finite: NotFinite = "refuse",
     progress: Progress | None = None,
 ) -> Tables:
     """Read a graph from an edge table and a node table (CSV, TSV, Parquet or Feather).
@@ -71,6 +76,12 @@ def read_tables(
     Numbers are taken as they are; where one is missing, the value is 0 and an extra column says so.
     Categories become one-hot columns, all 0 where missing. The edge table has one row per edge; its
     first two columns (or those called source and target, src and dst, id_1 and id_2) are node ids.
+
+    Without a schema, categories, column kinds and classes are learned from the table, and the graph
+    says so (``graph.inferred``). With one, each row's features and label are a function of that row
+    alone and their names and number of the schema: numbers are clamped to the declared bounds and
+    scaled to -1 to 1, undeclared categories are ``other``, undeclared classes are unlabelled, and
+    what cannot be read is missing (privacy page, section 2).
 
     Args:
         edges: the edge table.
@@ -83,9 +94,13 @@ def read_tables(
         dangling: what to do with an edge to an id that has no row in the node table. ``"keep"``
             leaves the name in the out-list of the node that has one, where it contributes nothing
             but holds its slot (privacy page, section 1). A directed edge from an unknown source, or
-            between two unknown ids, belongs to nobody's record and is always refused.
+            between two unknown ids, belongs to nobody's record and is then left out: whether it
+            is there depends on who withdrew.
         min_class_count: leave out unlabelled nodes and classes with fewer nodes than this;
             0 leaves out nothing.
+        schema: what is declared about the node table. With ``features``, only its label is used.
+        not_finite: what to do with a row of the features file that holds NaN or infinity: refuse,
+            or make the row zero, so that one record cannot stop a run at node level.
         progress: called with "nodes" or "edges", how much is read and how much there is.
 
     >>> import tempfile
@@ -106,18 +121,20 @@ def read_tables(
     node_table = open_table(nodes, what="nodes")
     edge_table = open_table(edges, what="edges")
     end_columns(edge_table)
-    wanted = NodeColumns.choose(node_table, label, drop, skip_features=features is not None)
+    wanted = NodeColumns.choose(
+        node_table, label, drop, skip_features=features is not None, schema=schema
+    )
     index, labels, columns = read_with_types(
         node_table, wanted, lambda types: _read_nodes(node_table, wanted, types, progress)
     )
     classes, class_names = None, None
     if labels is not None:
-        classes, class_names = class_labels(labels)
+        classes, class_names = class_labels(labels, wanted.classes)
         check_classes(classes, class_names, min_class_count, node_table, wanted)
     if features is None:
-        matrix, feature_names = stack(columns)
+        matrix, feature_names = columns.finish()
     else:
-        matrix, feature_names = read_features(features, index.names), ()
+        matrix, feature_names = read_features(features, index.names, not_finite=not_finite), ()
     arcs = read_edges(
         edge_table,
         index,
@@ -137,6 +154,8 @@ def read_tables(
         label_names=class_names,
         feature_names=feature_names or None,
         name=node_table.path.stem,
+        schema=schema,
+        inferred=wanted.inferred(features),
     )
     loops = int((arcs.sources == arcs.targets).sum())
     repeated = len(arcs.sources) - loops - graph.num_edges + arcs.repeated_dangling
@@ -149,14 +168,18 @@ def read_tables(
 
 def _read_nodes(
     table: TableFile, wanted: NodeColumns, types: dict[str, Any], progress: Progress | None
-) -> tuple[NodeIndex, CategoryColumn | None, list[NumberColumn | CategoryColumn]]:
+) -> tuple[NodeIndex, CategoryColumn | None, LearnedFeatures | DeclaredFeatures]:
     file = repr(str(table.path))
     label = None if wanted.label is None else CategoryColumn(wanted.label, file)
-    found = {
-        name: feature_column(name, types.get(name, table.type_of(name)), file)
-        for name in wanted.features
-    }
-    columns = {name: column for name, column in found.items() if column is not None}
+    columns: LearnedFeatures | DeclaredFeatures
+    if wanted.schema is not None:
+        columns = DeclaredFeatures(declared_columns(wanted.schema, file))
+    else:
+        found = [
+            feature_column(name, types.get(name, table.type_of(name)), file)
+            for name in wanted.features
+        ]
+        columns = LearnedFeatures([column for column in found if column is not None])
     ids = []
     rows = 0
     reading = [*wanted.named, *wanted.features]
@@ -164,15 +187,11 @@ def _read_nodes(
         ids.append(checked_ids(table, batch.column(wanted.id), wanted.id, rows))
         if label is not None:
             label.add(batch.column(wanted.label))
-        for name, column in columns.items():
-            column.add(batch.column(name))
+        if wanted.features:
+            columns.add(batch)
         rows += batch.num_rows
     if not rows:
         raise DataError(f"`nodes` must have rows. Got none in {file}.")
-    if wanted.features and not columns:
+    if wanted.features and not columns.columns:
         raise DataError(f"`nodes` must have features. Got only missing values in {file}.")
-    return (
-        index_ids(pa.chunked_array(ids).combine_chunks(), table, wanted.id),
-        label,
-        list(columns.values()),
-    )
+    return index_ids(pa.chunked_array(ids).combine_chunks(), table, wanted.id), label, columns
