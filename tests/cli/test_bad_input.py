@@ -186,9 +186,7 @@ BAD = {
     ),
     "word among numbers": Bad("'ann' in column `target`", files={"edges.csv": EDGES + "3,ann\n"}),
     "dangling source": Bad(
-        "only the target of an edge may dangle",
-        (*TABLES, "--dangling", "keep", "--directed"),
-        {"edges.csv": EDGES + "98,3\n"},
+        "unknown ids in 1 of", (*TABLES, "--directed"), {"edges.csv": EDGES + "98,3\n"}
     ),
     "only gaps": Bad(
         "Got only missing values",

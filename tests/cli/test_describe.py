@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gapgnn.cli.data import add_data_options, load_graph
+from gapgnn.cli.data import add_data_options, add_level_option, load_graph
 from gapgnn.cli.main import Parser, main
 from gapgnn.errors import DataError
 
@@ -21,8 +21,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "your-data.md"
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Write the page's example files into an empty working folder and return the page."""
     text = PAGE.read_text(encoding="utf-8")
-    files = re.findall(r"`(\S+)`:\n\n```(?:csv|json)\n(.*?)```", text, re.DOTALL)
-    assert len(files) == 4
+    files = re.findall(r"`(\S+)`:\n\n```(?:csv|json|toml)\n(.*?)```", text, re.DOTALL)
+    assert len(files) == 5
     for name, content in files:
         (tmp_path / name).write_text(content, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -50,9 +50,13 @@ def test_the_page_shows_the_basic_command_first(page: str) -> None:
 def test_every_command_of_the_page_loads_its_graph(page: str) -> None:
     for command in commands(page):
         assert command[0] == "gapgnn"
+        if command[1] == "schema":
+            assert main(command[1:]) == 0
+            continue
         options = command[next(at for at, word in enumerate(command) if word.startswith("--")) :]
         parser = Parser()
         add_data_options(parser)
+        add_level_option(parser.add_argument_group())
         graph = load_graph(parser.parse_args(options), seed=0)
         assert graph.train_mask.any()
 
@@ -131,6 +135,21 @@ def test_tables_without_a_label_can_be_loaded_for_prediction(page: str) -> None:
     graph = load_graph(parser.parse_args(options), seed=0, needs_label=False)
     assert graph.labels.max() == -1
     assert not graph.train_mask.any()
+
+
+def test_a_schema_shows_what_becomes_of_each_column(
+    page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ["--edges", "friends.csv", "--nodes", "people.csv", "--schema", "schema.toml"]
+    summary = describe([*own, "--level", "node"], capsys)
+    assert summary["inferred"] == []
+    assert summary["declared"]["age"] == "0 to 100, scaled to -1 to 1"
+    assert summary["declared"]["bio"] == "ignored"
+    assert summary["features"] == 2 + 4 + 3
+    assert summary["classes"] == {"red": 5, "blue": 4}
+    assert describe(BASIC, capsys)["inferred"] == ["classes", "columns"]
+    assert main(["describe", *own]) == 0
+    assert "Bern, Oslo, Rome or other" in capsys.readouterr().out
 
 
 @pytest.mark.dataset

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gapgnn.errors import InputError
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from gapgnn.graph.graph import Graph
+    from gapgnn.graph.schema import Schema
 
 DEFAULT_DATASET = "social"
 
@@ -25,7 +27,10 @@ that `gapgnn partition` made of either, for graphs that do not fit in memory.
 For example: --edges friends.csv --nodes people.csv --label year --drop name"""
 
 # Options that only mean something for tables, by their name in the parsed arguments.
-_TABLE_OPTIONS = ("nodes", "label", "features", "drop", "directed", "dangling", "min_class_count")
+_TABLE_OPTIONS = (
+    *("nodes", "label", "schema", "features", "drop"),
+    *("directed", "dangling", "min_class_count"),
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,13 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
         "--label", metavar="COLUMN", help="the node column with the class to predict"
     )
     group.add_argument(
+        "--schema",
+        metavar="FILE",
+        type=Path,
+        help="what is declared public about the node table (`gapgnn schema` proposes one); "
+        "required at node level",
+    )
+    group.add_argument(
         "--features",
         metavar="FILE",
         type=Path,
@@ -96,7 +108,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
         "--dangling",
         choices=["refuse", "keep"],
         help="edges that name somebody without a row in the node table: refuse (the default), or "
-        "keep them as entries that contribute nothing, for node-level privacy",
+        "keep them as entries that contribute nothing (the default at node level)",
     )
     group.add_argument(
         "--min-class-count",
@@ -107,8 +119,24 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_level_option(group: argparse._ArgumentGroup) -> None:
+    """Add `--level` to a command that reads tables and does not train."""
+    group.add_argument(
+        "--level",
+        choices=["none", "edge", "node"],
+        help="read tables as `train` with this level does; node needs a schema, keeps dangling "
+        "entries, and makes rows of features that are not finite zero",
+    )
+
+
 def load_graph(
-    args: argparse.Namespace, *, seed: int, quiet: bool = False, needs_label: bool = True
+    args: argparse.Namespace,
+    *,
+    seed: int,
+    quiet: bool = False,
+    needs_label: bool = True,
+    schema: Schema | None = None,
+    level: str | None = None,
 ) -> Graph:
     """Load the graph that the parsed options choose, split 75/10/15 into train, val and test.
 
@@ -118,6 +146,8 @@ def load_graph(
         quiet: show no progress bar. There is none either if stderr is not a terminal.
         needs_label: whether the graph is for training. If not, tables may come without a label
             column, and then without a split.
+        schema: what a saved model knows about tables, used unless `--schema` is given.
+        level: the privacy level the graph is for; that of ``args`` if left out.
 
     >>> parser = argparse.ArgumentParser()
     >>> add_data_options(parser)
@@ -126,14 +156,22 @@ def load_graph(
     ...
     gapgnn.errors.InputError: `--edges` must come with `--nodes`. Got no node table.
     """
-    return load(args, seed=seed, quiet=quiet, needs_label=needs_label).graph
+    return load(
+        args, seed=seed, quiet=quiet, needs_label=needs_label, schema=schema, level=level
+    ).graph
 
 
 def load(
-    args: argparse.Namespace, *, seed: int, quiet: bool = False, needs_label: bool = True
+    args: argparse.Namespace,
+    *,
+    seed: int,
+    quiet: bool = False,
+    needs_label: bool = True,
+    schema: Schema | None = None,
+    level: str | None = None,
 ) -> LoadedGraph:
     """Do what :func:`load_graph` does, and also return what reading left out."""
-    check_options(args, needs_label=needs_label)
+    check_options(args, needs_label=needs_label, schema=schema, level=level)
     if args.store is not None:
         return _load_store(args, seed=seed, quiet=quiet, needs_label=needs_label)
     if args.edges is None:
@@ -142,11 +180,20 @@ def load(
         name = args.dataset if args.dataset is not None else DEFAULT_DATASET
         with progress_bars(quiet) as progress:
             return LoadedGraph(load_dataset(name, split_seed=seed, progress=progress))
-    return _load_tables(args, seed=seed, quiet=quiet)
+    options = table_options(args, labelled=needs_label, schema=schema, level=level)
+    if needs_label and options["label"] is None:
+        raise _no_label()
+    return _load_tables(options, seed=seed, quiet=quiet)
 
 
-def check_options(args: argparse.Namespace, *, needs_label: bool) -> None:
-    """Raise if options contradict each other or one is missing."""
+def check_options(
+    args: argparse.Namespace,
+    *,
+    needs_label: bool,
+    schema: Schema | None = None,
+    level: str | None = None,
+) -> None:
+    """Raise if options contradict each other or one is missing, before anything is read."""
     for option in ("dataset", "edges") if args.store is not None else ():
         if getattr(args, option) is not None:
             raise InputError(
@@ -159,16 +206,94 @@ def check_options(args: argparse.Namespace, *, needs_label: bool) -> None:
             )
         if args.nodes is None:
             raise InputError("`--edges` must come with `--nodes`. Got no node table.")
-        if args.label is None and needs_label:
-            raise InputError(
-                "`--label` must name the node column with the class to predict. Got none."
-            )
+        has_schema = args.schema is not None or schema is not None
+        if args.label is None and needs_label and not has_schema:
+            raise _no_label()
+        if _is_node_level(args, level):
+            _check_node_level(args, has_schema)
         return
     for option in _TABLE_OPTIONS:
         value = getattr(args, option)
         if value is not None:
             shown = "undirected" if value is False else option.replace("_", "-")
             raise InputError(f"`--{shown}` must come with `--edges`. Got no edge table.")
+
+
+def table_options(
+    args: argparse.Namespace,
+    *,
+    labelled: bool,
+    schema: Schema | None = None,
+    level: str | None = None,
+) -> dict[str, Any]:
+    """Return the keyword arguments that read the chosen tables, in memory or into a store.
+
+    Args:
+        args: parsed options of :func:`add_data_options`, checked.
+        labelled: whether to read the label that a schema declares if `--label` names none.
+        schema: what a saved model knows about tables.
+        level: the privacy level the graph is for; that of ``args`` if left out.
+    """
+    from gapgnn.graph.schema import Schema
+
+    if args.schema is not None:
+        given = Schema.read(args.schema)
+        if schema not in (None, given):
+            raise InputError(
+                "`--schema` must be the one the model was trained with. Got another in "
+                f"{str(args.schema)!r}; leave it out, the model carries its own."
+            )
+        schema = given
+    label = args.label
+    if label is None and labelled and schema is not None and schema.label is not None:
+        label = schema.label.column
+    is_node_level = _is_node_level(args, level)
+    return {
+        "edges": args.edges,
+        "nodes": args.nodes,
+        "label": label,
+        "features": args.features,
+        "drop": args.drop or (),
+        "directed": bool(args.directed),
+        # At node level one record must not stop the run, whoever it names and whatever it holds.
+        "dangling": args.dangling or ("keep" if is_node_level else "refuse"),
+        "not_finite": "zero" if is_node_level else "refuse",
+        "min_class_count": args.min_class_count or 0,
+        "schema": schema,
+    }
+
+
+def _is_node_level(args: argparse.Namespace, level: str | None) -> bool:
+    return (level or getattr(args, "level", None)) == "node"
+
+
+def _no_label() -> InputError:
+    return InputError("`--label` must name the node column with the class to predict. Got none.")
+
+
+def _check_node_level(args: argparse.Namespace, has_schema: bool) -> None:
+    """Refuse to learn from single people what must be declared (privacy page, section 2)."""
+    from gapgnn.graph.featurefiles import has_stated_width
+
+    if not has_schema:
+        words = ["gapgnn", "schema", "--nodes", str(args.nodes)]
+        words += [] if args.label is None else ["--label", args.label]
+        words += [word for name in args.drop or () for word in ("--drop", name)]
+        command = shlex.join([*words, "--out", "schema.toml"])
+        raise InputError(
+            "`--schema` must say at node level which columns, categories and classes are public. "
+            f"Got none; `{command}` proposes one to edit."
+        )
+    if args.min_class_count is not None:
+        raise InputError(
+            f"`--min-class-count` must be left out at node level. Got {args.min_class_count}; "
+            "declare the classes in the schema instead."
+        )
+    if args.features is not None and not has_stated_width(args.features):
+        raise InputError(
+            "`--features` must be a matrix (.npz or .npy) at node level, because in JSON the "
+            f"largest column that anybody has decides the width. Got {str(args.features)!r}."
+        )
 
 
 def _load_store(
@@ -186,25 +311,15 @@ def _load_store(
     return LoadedGraph(graph)
 
 
-def _load_tables(args: argparse.Namespace, *, seed: int, quiet: bool) -> LoadedGraph:
+def _load_tables(options: dict[str, Any], *, seed: int, quiet: bool) -> LoadedGraph:
     from gapgnn.graph.checks import check_trainable
     from gapgnn.graph.tables import read_tables
     from gapgnn.graph.transforms import random_split
 
     with progress_bars(quiet) as progress:
-        tables = read_tables(
-            edges=args.edges,
-            nodes=args.nodes,
-            label=args.label,
-            features=args.features,
-            drop=args.drop or (),
-            directed=bool(args.directed),
-            dangling=args.dangling or "refuse",
-            min_class_count=args.min_class_count or 0,
-            progress=progress,
-        )
+        tables = read_tables(**options, progress=progress)
     graph = tables.graph
-    if args.label is not None:
+    if options["label"] is not None:
         graph = random_split(graph, seed=seed)
         check_trainable(graph)
     return LoadedGraph(graph, tables.dropped_self_loops, tables.dropped_duplicates)

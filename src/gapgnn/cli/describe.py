@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gapgnn.cli.data import LoadedGraph, add_data_options, load
+from gapgnn.cli.data import LoadedGraph, add_data_options, add_level_option, load
 from gapgnn.cli.output import console, emit_json
+from gapgnn.cli.schema import column_summary
 
 EXAMPLES = """\
 examples:
@@ -24,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_data_options(parser)
     output = parser.add_argument_group("run and output")
+    add_level_option(output)
     output.add_argument("--seed", type=int, default=0, help="of the split (default: 0)")
     output.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -46,12 +48,17 @@ def _summary(loaded: LoadedGraph) -> dict[str, Any]:
     counts = np.bincount(graph.labels[graph.labels >= 0], minlength=graph.num_classes)
     names = graph.label_names or tuple(str(label) for label in range(graph.num_classes))
     degrees = graph.out_degrees
+    declared = None
+    if graph.schema is not None and graph.feature_names == graph.schema.feature_names:
+        declared = {column.name: column_summary(column) for column in graph.schema.columns}
     return {
         "dataset": graph.name,
         "nodes": graph.num_nodes,
         "arcs": graph.num_arcs,
         "dangling": graph.num_dangling,
         "features": graph.num_features,
+        "declared": declared,
+        "inferred": list(graph.inferred),
         "classes": dict(zip(names, counts.tolist(), strict=True)),
         "unlabelled": int((graph.labels < 0).sum()),
         "directed": graph.is_directed,
@@ -80,6 +87,10 @@ def _print(summary: dict[str, Any]) -> None:
     if summary["dangling"]:
         table.add_row("dangling entries", f"{summary['dangling']:,}")
     table.add_row("features", f"{summary['features']:,}")
+    for column, becomes in (summary["declared"] or {}).items():
+        table.add_row(escape(f"  {column}"), escape(becomes))
+    if summary["inferred"]:
+        table.add_row("read from the data", ", ".join(summary["inferred"]))
     classes = ", ".join(f"{name}: {count:,}" for name, count in summary["classes"].items())
     table.add_row("classes", escape(f"{len(summary['classes'])} ({classes})"))
     if summary["unlabelled"]:

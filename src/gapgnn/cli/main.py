@@ -26,6 +26,7 @@ COMMANDS = {
     "experiment": ("gapgnn.cli.experiment", "the paper's tables and figures, resumable"),
     "report": ("gapgnn.cli.report", "turn a folder of results into one page, figures and tables"),
     "partition": ("gapgnn.cli.partition", "put a graph on disk, for one that outgrows the memory"),
+    "schema": ("gapgnn.cli.schema", "propose what to declare public about your node table"),
     "describe": ("gapgnn.cli.describe", "what a data set or your own tables contain"),
 }
 

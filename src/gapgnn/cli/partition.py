@@ -6,7 +6,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from gapgnn.cli.data import DEFAULT_DATASET, add_data_options, check_options, progress_bars
+from gapgnn.cli.data import (
+    DEFAULT_DATASET,
+    add_data_options,
+    add_level_option,
+    check_options,
+    progress_bars,
+    table_options,
+)
 from gapgnn.cli.output import console, emit_json
 from gapgnn.errors import InputError, check_integer
 
@@ -27,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_data_options(parser)
     output = parser.add_argument_group("run and output")
+    add_level_option(output)
     output.add_argument(
         "--parts",
         type=int,
@@ -80,15 +88,8 @@ def _from_tables(args: argparse.Namespace) -> dict[str, Any]:
     with progress_bars(args.json) as progress:
         built = build_store(
             args.out,
-            edges=args.edges,
-            nodes=args.nodes,
-            label=args.label,
+            **table_options(args, labelled=True),
             parts=args.parts,
-            features=args.features,
-            drop=args.drop or (),
-            directed=bool(args.directed),
-            dangling=args.dangling or "refuse",
-            min_class_count=args.min_class_count or 0,
             memory=args.memory * MEGABYTE,
             progress=progress,
         )

@@ -60,7 +60,14 @@ def execute(args: argparse.Namespace) -> int:
     model = load_model(args.model, device=args.device, ledger=args.ledger)
     graph = None
     if any(getattr(args, option) is not None for option in DATA_OPTIONS):
-        graph = load_graph(args, seed=0, quiet=args.json, needs_label=False)
+        graph = load_graph(
+            args,
+            seed=0,
+            quiet=args.json,
+            needs_label=False,
+            schema=getattr(model, "schema_", None),
+            level=model.level,
+        )
         _check_model_folder(args.model, model, graph)
         _mention_columns(model, graph)
     before = set(model.releases_.hops)
@@ -82,7 +89,7 @@ def execute(args: argparse.Namespace) -> int:
 
 DATA_OPTIONS = (
     *("dataset", "store", "edges", "nodes"),
-    *("label", "features", "drop", "directed", "dangling"),
+    *("label", "schema", "features", "drop", "directed", "dangling"),
 )
 WRITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".feather": ""}
 

@@ -1,0 +1,107 @@
+"""`gapgnn schema`: propose what to declare public about a node table."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gapgnn.cli.output import console, emit_json
+from gapgnn.errors import InputError
+
+if TYPE_CHECKING:
+    from gapgnn.graph.schema import Column, Schema
+
+EXAMPLES = """\
+examples:
+  gapgnn schema --nodes people.csv --label team --out schema.toml
+  gapgnn schema --nodes people.parquet --label year --drop name --out schema.toml --json
+  gapgnn train gap --edges friends.csv --nodes people.csv --schema schema.toml --level node
+
+At node level nothing may be learned from single people: not which categories there are, not how
+large a number can be, not which classes exist. The schema says it instead. What is proposed was
+read from the table without noise, so check and edit it before anything else sees it.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gapgnn schema`."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("--nodes", type=Path, required=True, metavar="FILE", help="your node table")
+    parser.add_argument("--label", metavar="COLUMN", help="the column with the class to predict")
+    parser.add_argument(
+        "--drop",
+        metavar="COLUMN",
+        action="append",
+        help="a column that is not a feature; may be given several times",
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the schema, TOML; must be new"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Read the table, write the proposal, say what to check."""
+    from gapgnn.graph.proposal import propose_schema
+
+    _check_target(args.out)
+    schema = propose_schema(args.nodes, args.label, args.drop or ())
+    _write(args.out, schema.to_toml(args.nodes.name))
+    if args.json:
+        emit_json({"out": str(args.out), "notes": schema.notes, "schema": schema.to_dict()})
+    else:
+        _print(args.out, schema)
+    return 0
+
+
+def column_summary(column: Column) -> str:
+    """Say in a few words what becomes of a declared column.
+
+    >>> from gapgnn.graph.schema import Category, Number
+    >>> column_summary(Number("age", 0, 100)), column_summary(Category("city", ("Bern", "Rome")))
+    ('0 to 100, scaled to -1 to 1', 'Bern, Rome or other, one-hot')
+    """
+    from gapgnn.graph.schema import OTHER, Category, Number
+
+    if isinstance(column, Number):
+        return f"{column.low:g} to {column.high:g}, scaled to -1 to 1"
+    if isinstance(column, Category):
+        return f"{', '.join(column.values)} or {OTHER}, one-hot"
+    return "ignored"
+
+
+def _check_target(path: Path) -> None:
+    if path.exists():
+        raise InputError(f"`--out` must be a new file. Got {str(path)!r}, which is there.")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"`--out` must lie in a folder that exists. Got {str(path)!r}.")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        # Exclusive, so that a file that appeared meanwhile is not overwritten either.
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(
+            f"`--out` must be a new, writable file. Got {str(path)!r}: {error.strerror}."
+        ) from None
+
+
+def _print(path: Path, schema: Schema) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    out = console(to_stderr=False)
+    table = Table(title=escape(f"proposed in {path}"))
+    table.add_column("column", overflow="fold")
+    table.add_column("becomes", overflow="fold")
+    for column in schema.columns:
+        table.add_row(escape(column.name), escape(column_summary(column)))
+    if schema.label is not None:
+        classes = ", ".join(schema.label.classes)
+        table.add_row(escape(schema.label.column), escape(f"the label: {classes}"))
+    out.print(table)
+    for note in schema.notes:
+        out.print(f"- {note}", markup=False, soft_wrap=True)
