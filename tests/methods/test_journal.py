@@ -194,7 +194,7 @@ def test_a_copy_of_a_folder_cannot_use_the_charge_a_second_time(graph, steps, tm
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     journal = Journal(folder, ledger=ledger, resume=True)
     model(ledger, insecure_noise_seed=None).fit(graph, journal=journal)
-    with pytest.raises(PrivacyError, match="used up"):
+    with pytest.raises(PrivacyError, match="a copy of it went on"):
         model(ledger, insecure_noise_seed=None).fit(
             graph, journal=Journal(copy, ledger=ledger, resume=True)
         )
@@ -270,36 +270,46 @@ def test_methods_that_do_not_keep_their_releases_refuse_a_journal(graph, tmp_pat
 def test_the_index_says_what_is_finished(graph, steps, tmp_path):
     _, folder = interrupted(graph, steps, tmp_path)
     content = json.loads((folder / "journal.json").read_text())
-    assert sorted(content["finished"]) == ["hop-1", "network-encoder"]
-    assert content["about"]["params"]["epsilon"] == 1.0
+    before, last = content["states"]
+    assert sorted(before["finished"]) == ["network-encoder"]
+    assert sorted(last["finished"]) == ["hop-1", "network-encoder"]
+    assert last["about"]["params"]["epsilon"] == 1.0
 
 
-@pytest.mark.parametrize("moment", ["before the index", "before the name"])
+@pytest.mark.parametrize("moment", ["before the index", "before the claim", "before the name"])
 def test_killed_while_a_hop_is_written_one_draw_of_it_survives(
     graph, steps, tmp_path, monkeypatch, moment
 ):
     ledger, folder = tmp_path / "ledger.sqlite", tmp_path / "run"
     options = {"level": "edge", "messages": "features", "insecure_noise_seed": None}
     journal = Journal(folder, ledger=ledger)
-    real = journal._write_index
+    write, claim, states = journal._write_index, Ledger.claim, []
 
-    def kill() -> None:
-        if "hop-1" in journal._content["finished"]:
-            if moment == "before the name":
-                real()
+    def kill_before_writing(written) -> None:
+        states[:] = written
+        if moment == "before the index" and "hop-1" in states[-1]["finished"]:
             raise KillError
-        real()
+        write(written)
 
-    monkeypatch.setattr(journal, "_write_index", kill)
+    def kill_around_the_claim(*args) -> None:
+        is_here = "hop-1" in states[-1]["finished"]
+        if not is_here or moment == "before the name":
+            claim(*args)
+        if is_here:
+            raise KillError
+
+    monkeypatch.setattr(journal, "_write_index", kill_before_writing)
+    monkeypatch.setattr(Ledger, "claim", kill_around_the_claim)
     with pytest.raises(KillError):
         model(ledger, **options).fit(graph, journal=journal)
     journal.close()
+    monkeypatch.setattr(Ledger, "claim", claim)
     written = (folder / "hop-1.part").read_bytes()
     steps.done = []
     journal = Journal(folder, ledger=ledger, resume=True)
     model(ledger, **options).fit(graph, journal=journal)
     is_kept = (folder / "hop-1.safetensors").read_bytes() == written
     assert is_kept == (moment == "before the name")
-    assert ("hop 1" in steps.done) == (moment == "before the index")
+    assert ("hop 1" in steps.done) == (moment != "before the name")
     assert not list(folder.glob("*.part"))
     assert len(Ledger(ledger).entries()) == 1

@@ -317,7 +317,7 @@ def test_a_ledger_of_a_newer_version_is_not_touched(ledger: Ledger) -> None:
     with sqlite3.connect(ledger.path) as db:
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     db.close()
-    with pytest.raises(PrivacyError, match=r"newer gapgnn\. Got version 2"):
+    with pytest.raises(PrivacyError, match=rf"newer gapgnn\. Got version {SCHEMA_VERSION + 1}"):
         charge(ledger)
 
 

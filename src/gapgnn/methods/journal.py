@@ -8,6 +8,15 @@ from it is shown. After a kill:
 - what is not here never left the dead process, so nobody has seen a draw of it. It is drawn with a
   fresh key, for the first time that counts, and the charge of the first start pays for it.
 
+A charge knows who draws on it: the ledger keeps the token of the run's state, a hash of it and of
+random bytes in it. Every start, resume and finished step swaps it for the token of the next state
+(:meth:`gapgnn.privacy.ledger.Ledger.claim`), which was written here before, beside the last one.
+
+- A kill at any moment leaves the state that the ledger knows in the folder.
+- Of several copies of a folder the first to go on wins; the ledger knows none of the others' states
+  any more. If the run itself is still alive, whoever swaps second throws its draw away.
+- A journal that was changed by hand has no state that the ledger knows.
+
 The noise key is not written: whoever found it could take the noise off the hops. At node level the
 cut of the out-lists after a resume comes from the fresh key, too; any key keeps the bound on a
 record's influence (privacy page, sections 1, 2 and 6).
@@ -35,10 +44,13 @@ from gapgnn import __version__
 from gapgnn.errors import DataError, InputError, PrivacyError, UnavailableError
 from gapgnn.graph.store_format import file_digest
 from gapgnn.privacy.ledger import Charge, Ledger
+from gapgnn.rng import system_entropy
 
-FORMAT = 1
+FORMAT = 2
 INDEX = "journal.json"
 LOCK = "lock"
+# What a charge paid for, by its name here and on :class:`~gapgnn.privacy.ledger.Charge`.
+PAID = ("level", "relation", "epsilon", "delta", "count", "events")
 
 
 class Hops(Protocol):
@@ -96,7 +108,8 @@ class Journal(NoJournal):
         self.folder = Path(folder)
         self._ledger = ledger
         self._resume = resume
-        self._content: dict[str, Any] = {}
+        self._state: dict[str, Any] = {}
+        self._claim: str | None = None
         self._is_over = False
         self._lock: int | None = None
 
@@ -118,33 +131,34 @@ class Journal(NoJournal):
 
         Args:
             about: what must be the same after a resume. Its ``fingerprint`` is compared with the
-                ledger's and not written; ``events`` with those that were charged.
+                ledger's and not written. What is going to be released (:data:`PAID`) is compared
+                with the ledger's charge and not only with what is written here.
             charge: charges the ledger.
+
+        Raises:
+            PrivacyError: if the charge pays for something else, or somebody else draws on it.
         """
         self.check()
         public = {key: value for key, value in about.items() if key != "fingerprint"}
-        public["gapgnn"] = __version__
+        public = json.loads(json.dumps({**public, "gapgnn": __version__}))
         if not self._resume:
             paid = charge()
             self._make_folder()
-            self._content = {
-                "format": FORMAT,
-                "about": json.loads(json.dumps(public)),
-                "charge": None if paid is None else paid.id,
-                "finished": {},
-            }
-            self._write_index()
+            self._commit({"about": public, "charge": paid and paid.id, "finished": {}})
             return paid
         self._acquire()
-        self._content = self._read_index()
-        self._check_same(json.loads(json.dumps(public)))
+        states = self._read_index()
+        self._check_same(states[-1]["about"], public)
+        paid = self._find_charge(states[-1]["charge"], str(about["fingerprint"]), public)
+        self._state = states[-1] if paid is None else self._known_state(states, paid)
+        # A damaged copy must not keep a sound one out, so this comes before the claim.
+        self._check_finished()
+        self._commit(self._state)
         for path in self.folder.glob("*.part"):
-            if path.stem not in self._content["finished"]:
-                path.unlink()
-        return self._find_charge(str(about["fingerprint"]))
+            path.unlink()
+        return paid
 
-    def _check_same(self, public: dict[str, Any]) -> None:
-        before = self._content["about"]
+    def _check_same(self, before: dict[str, Any], public: dict[str, Any]) -> None:
         # Options first: what follows from them says less to whoever changed one.
         for key in sorted({*before, *public}, key=lambda key: (key != "params", key)):
             was, asked = before.get(key), public.get(key)
@@ -158,21 +172,57 @@ class Journal(NoJournal):
                 "options of the first start."
             )
 
-    def _find_charge(self, fingerprint: str) -> Charge | None:
-        """Return the first start's charge, or refuse: no charge, no second use of one."""
-        wanted = self._content["charge"]
+    def _find_charge(
+        self, wanted: str | None, fingerprint: str, public: dict[str, Any]
+    ) -> Charge | None:
+        """Return the first start's charge; refuse where it does not pay for what comes now."""
         if wanted is None:
+            if public["events"]:
+                raise PrivacyError("the unfinished run names no charge. Delete it and start anew.")
             return None
         found = [entry for entry in Ledger(self._ledger).entries() if entry.id == wanted]
         if not found:
-            raise PrivacyError(
-                "the unfinished run was charged in another ledger. Use the ledger of its start."
-            )
+            raise PrivacyError("the unfinished run was charged in another ledger. Use that one.")
         if found[0].fingerprint != fingerprint:
             raise PrivacyError("the unfinished run was on another graph. Resume with its graph.")
-        # A copy of the folder that went on elsewhere has used the charge up.
+        for key in PAID:
+            was, asked = getattr(found[0], key), public[key]
+            if (list(was) if key == "events" else was) != asked:
+                raise PrivacyError(
+                    f"`{key}` must be as charged for the unfinished run, {was!r}. Got {asked!r}. "
+                    "Nothing was released."
+                )
         self._is_over = found[0].completed_at is not None
         return found[0]
+
+    def _known_state(self, states: list[dict[str, Any]], paid: Charge) -> dict[str, Any]:
+        """Return the state in which the ledger has the run."""
+        self._claim = Ledger(self._ledger).claimed(paid.id)
+        for state in states:
+            # Without a claim the run was killed right after its first state: nothing was drawn.
+            is_new = self._claim is None and not state["finished"] and not self._is_over
+            if is_new or self._claim == _checksum(state):
+                return state
+        raise self._lost()
+
+    def _lost(self) -> PrivacyError:
+        return PrivacyError(
+            f"the charge of the unfinished run in {str(self.folder)!r} is not for this folder any "
+            "more: a copy of it went on, or its files were changed. Delete it."
+        )
+
+    def _commit(self, state: dict[str, Any]) -> None:
+        """Go over to a state: write it beside the last one, then have the ledger swap them."""
+        following = {**state, "nonce": system_entropy(16).hex()}
+        self._write_index([self._state, following] if self._state else [following])
+        if following["charge"] is not None:
+            token = _checksum(following)
+            try:
+                Ledger(self._ledger).claim(following["charge"], self._claim, token)
+            except PrivacyError:
+                raise self._lost() from None
+            self._claim = token
+        self._state = following
 
     def trained(self, phase: str, module: nn.Module, train: Callable[[], None]) -> None:
         """Give a network its finished weights, or train it and keep them."""
@@ -187,7 +237,7 @@ class Journal(NoJournal):
         try:
             module.load_state_dict({key: value.to(device) for key, value in state.items()})
         except RuntimeError:
-            raise self._damaged(name) from None
+            raise _damaged(self._path(name)) from None
         module.eval()
 
     def hops(self, mechanism: Hops) -> Hops:
@@ -204,7 +254,7 @@ class Journal(NoJournal):
             self._keep(name, {"hop": released})
             return released
         if state.keys() != {"hop"} or state["hop"].shape != rows.shape:
-            raise self._damaged(name)
+            raise _damaged(self._path(name))
         return state["hop"].to(rows.device)
 
     def _check_open(self, name: str) -> None:
@@ -220,58 +270,66 @@ class Journal(NoJournal):
     def _keep(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Write one finished step durably.
 
-        A step counts from the moment the index lists it, which is when its file is complete. Killed
-        before that, the file is deleted at the resume; killed after it, the file is used.
+        A step counts from the moment the ledger knows the state that lists it; its file is complete
+        by then. Killed before that, the file is deleted at the resume; killed after it, it is used.
         """
         path = self._path(name)
         scratch = path.with_suffix(".part")
         with _explained(self.folder):
             plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
             save_file(plain, scratch)
+            scratch.chmod(0o600)
             with scratch.open("rb") as file:
                 os.fsync(file.fileno())
-            self._content["finished"][name] = file_digest(scratch)
-            self._write_index()
+            finished = {**self._state["finished"], name: file_digest(scratch)}
+            try:
+                self._commit({**self._state, "finished": finished})
+            except PrivacyError:
+                # Somebody else draws on the charge, so this draw must not stay.
+                scratch.unlink()
+                raise
             os.replace(scratch, path)
 
     def _load(self, name: str) -> dict[str, Tensor] | None:
-        digest = self._content["finished"].get(name)
-        if digest is None:
+        if name not in self._state["finished"]:
             return None
-        path = self._path(name)
-        scratch = path.with_suffix(".part")
         try:
-            if scratch.exists():
-                os.replace(scratch, path)
-            if file_digest(path) != digest:
-                raise self._damaged(name)
-            return load_file(path)
+            return load_file(self._path(name))
         except (OSError, SafetensorError):
-            raise self._damaged(name) from None
+            raise _damaged(self._path(name)) from None
 
-    def _damaged(self, name: str) -> DataError:
-        return DataError(
-            f"the unfinished run is damaged: {str(self._path(name))!r} is not what was written."
-        )
+    def _check_finished(self) -> None:
+        for name, digest in self._state["finished"].items():
+            path = self._path(name)
+            try:
+                if path.with_suffix(".part").exists():
+                    os.replace(path.with_suffix(".part"), path)
+                if file_digest(path) != digest:
+                    raise _damaged(path)
+            except OSError:
+                raise _damaged(path) from None
 
-    def _read_index(self) -> dict[str, Any]:
+    def _read_index(self) -> list[dict[str, Any]]:
         path = self.folder / INDEX
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             checksum = content.pop("checksum")
             if content["format"] != FORMAT or checksum != _checksum(content):
                 raise ValueError
+            states = list(content["states"])
+            if len({_checksum({**s, "finished": {}, "nonce": ""}) for s in states}) != 1:
+                raise ValueError
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise DataError(
-                f"the unfinished run is damaged: {str(path)!r} is not what was written."
-            ) from None
-        return dict(content)
+            raise _damaged(path) from None
+        return states
 
-    def _write_index(self) -> None:
+    def _write_index(self, states: list[dict[str, Any]]) -> None:
+        content = {"format": FORMAT, "states": states}
         scratch = self.folder / f".{INDEX}.part"
         with _explained(self.folder):
+            scratch.touch(mode=0o600)
             with scratch.open("w", encoding="utf-8") as file:
-                json.dump({**self._content, "checksum": _checksum(self._content)}, file)
+                json.dump({**content, "checksum": _checksum(content)}, file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(scratch, self.folder / INDEX)
@@ -322,6 +380,10 @@ class _KeptHops:
             return self._mechanism.hop(rows, index, normalise=normalise)
 
         return self._journal.hop(index, rows, draw)
+
+
+def _damaged(path: Path) -> DataError:
+    return DataError(f"the unfinished run is damaged: {str(path)!r} is not what was written.")
 
 
 def _checksum(content: Mapping[str, Any]) -> str:

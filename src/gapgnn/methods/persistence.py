@@ -28,6 +28,7 @@ class Persistent:
     # Whether every release goes through a journal, so that a killed run can be resumed.
     _keeps_releases: ClassVar[bool] = False
     level: str
+    repeats: int
     num_features_: int
     num_classes_: int
     classes_: Any
@@ -52,12 +53,16 @@ class Persistent:
         return NoJournal() if journal is None else journal
 
     def _about_run(self, graph: Graph, guarantee: Guarantee) -> dict[str, Any]:
-        """Return what must not change when a run is resumed."""
+        """Return what must not change when a run is resumed: options, and what is released."""
         return {
             "method": self.method,
             "params": self._saved_params(),
             "num_nodes": graph.num_nodes,
+            "level": guarantee.level,
             "relation": guarantee.relation,
+            "epsilon": guarantee.epsilon,
+            "delta": guarantee.delta,
+            "count": self.repeats,
             "events": [event.to_dict() for event in guarantee.events],
             "fingerprint": graph.fingerprint,
         }

@@ -9,16 +9,17 @@ decided in :mod:`gapgnn.privacy.ledger_rules`, why the file survives a kill is t
 from __future__ import annotations
 
 import json
-import secrets
+import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from gapgnn.errors import InputError, check_integer, check_number
+from gapgnn.errors import InputError, PrivacyError, check_integer, check_number
 from gapgnn.privacy.ledger_file import create, damaged, default_path, is_there, transaction
 from gapgnn.privacy.ledger_rules import RELATIONS, Amount, Books, Budget, check_key
+from gapgnn.rng import system_entropy
 
 __all__ = ["RELATIONS", "Budget", "Charge", "Ledger"]
 
@@ -140,7 +141,7 @@ class Ledger:
             described = json.dumps([dict(event) for event in events], allow_nan=False)
         except (TypeError, ValueError) as error:
             raise InputError(f"`events` must be plain dictionaries. Got {error}.") from None
-        charge_id, moment = secrets.token_hex(12), _now()
+        charge_id, moment = system_entropy(12).hex(), _now()
         price = (repr(float(epsilon)), repr(float(delta)), int(count))
         create(self.path)
         with transaction(self.path, writing=True) as db:
@@ -172,17 +173,63 @@ class Ledger:
             budget=budget,
         )
 
-    def complete(self, charge_id: str) -> None:
-        """Note that the release of a charge was made. For information: it was spent before."""
+    def claim(self, charge_id: str, previous: str | None, token: str) -> None:
+        """Take over the use of a charge, if ``previous`` is its last claim: compare and swap.
+
+        A charge pays for each release once, however many copies of an unfinished run there are.
+        Whoever draws on it claims it with a fresh token and must know the one before, so of two
+        that know the same one only the first goes on. Durable when this returns. The table came
+        with version 2 of the file (:mod:`gapgnn.privacy.ledger_file`).
+
+        Args:
+            charge_id: the charge.
+            previous: the last claim; None if there must be none yet.
+            token: the new claim, which was never used before.
+
+        >>> import tempfile
+        >>> ledger = Ledger(Path(tempfile.mkdtemp()) / "ledger.sqlite")
+        >>> paid = ledger.charge("5f" * 32, level="edge", relation="undirected", epsilon=1,
+        ...                      delta=0, events=[], purpose="fit")
+        >>> ledger.claim(paid.id, None, "one")
+        >>> ledger.claim(paid.id, "one", "two")
+        >>> ledger.claim(paid.id, "one", "three")
+        Traceback (most recent call last):
+        ...
+        gapgnn.errors.PrivacyError: `previous` must be the last claim of the charge. Got another ...
+        """
+        self._check_charge(charge_id)
+        with transaction(self.path, writing=True) as db:
+            if _last_claim(db, charge_id) != previous:
+                raise PrivacyError(
+                    "`previous` must be the last claim of the charge. Got another one: somebody "
+                    "else draws on it."
+                )
+            db.execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", (charge_id, token, _now()))
+
+    def claimed(self, charge_id: str) -> str | None:
+        """Return the last claim of a charge, None if nobody ever claimed it."""
+        self._check_charge(charge_id)
+        with transaction(self.path, writing=False) as db:
+            return _last_claim(db, charge_id)
+
+    def _check_charge(self, charge_id: str) -> None:
         found = 0
         if is_there(self.path):
-            with transaction(self.path, writing=True) as db:
-                found = db.execute(
-                    "UPDATE charges SET completed_at = coalesce(completed_at, ?) WHERE id = ?",
-                    (_now(), charge_id),
-                ).rowcount
+            with transaction(self.path, writing=False) as db:
+                (found,) = db.execute(
+                    "SELECT count(*) FROM charges WHERE id = ?", (charge_id,)
+                ).fetchone()
         if not found:
             raise InputError(f"`charge_id` must name a charge of {self.path}. Got {charge_id!r}.")
+
+    def complete(self, charge_id: str) -> None:
+        """Note that the release of a charge was made. For information: it was spent before."""
+        self._check_charge(charge_id)
+        with transaction(self.path, writing=True) as db:
+            db.execute(
+                "UPDATE charges SET completed_at = coalesce(completed_at, ?) WHERE id = ?",
+                (_now(), charge_id),
+            )
 
     def entries(self, fingerprint: str | None = None) -> list[Charge]:
         """Return the charges, oldest first; one that is shared appears once per data set."""
@@ -229,6 +276,14 @@ class Ledger:
             ).fetchall()
             budgets = [books.budget(fingerprint, level) for fingerprint, level in keys]
         return sorted(budgets, key=lambda row: (row.name, row.fingerprint, row.level))
+
+
+def _last_claim(db: sqlite3.Connection, charge_id: str) -> str | None:
+    tables = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'claims'"
+    if not db.execute(tables).fetchone()[0]:
+        return None  # a file of version 1 that nobody has written to since
+    row = db.execute("SELECT token FROM claims WHERE charge = ?", (charge_id,)).fetchone()
+    return None if row is None else str(row[0])
 
 
 def _now() -> str:

@@ -13,6 +13,11 @@ Why the file survives what it must (privacy page, section 6):
 - *Two creators.* A new ledger is built under another name and linked into place, which fails if one
   is already there. A ledger is therefore never seen empty, and an empty file is a damaged one.
 
+Versions. Version 2 added the table ``claims``: who draws on a charge. A file of version 1 is
+upgraded inside the first transaction that writes, together with what that one writes; readers take
+it as it is. A program that knows version 1 alone refuses the file from then on: it would let a
+second run draw on a charge.
+
 The file is only ever opened through SQLite: closing any other descriptor of it would drop the locks
 that another thread of this process holds.
 """
@@ -29,8 +34,17 @@ from pathlib import Path
 from gapgnn.errors import PrivacyError, UnavailableError
 
 APPLICATION_ID = 0x47415047
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_SECONDS = 60.0
+
+# What a file of version 1 lacks: which run draws on a charge, by its last token.
+CLAIMS = """
+CREATE TABLE claims (
+    charge TEXT PRIMARY KEY,
+    token TEXT NOT NULL,
+    claimed_at TEXT NOT NULL
+)
+"""
 
 # Amounts are decimal text, so that sums are exact. Grants are only ever added: the last one counts.
 SCHEMA = f"""
@@ -67,6 +81,7 @@ CREATE TABLE charges (
     completed_at TEXT,
     UNIQUE (id, fingerprint)
 );
+{CLAIMS};
 CREATE INDEX charges_of_budget ON charges (fingerprint, level);
 CREATE INDEX grants_of_budget ON grants (fingerprint, level);
 COMMIT;
@@ -153,7 +168,10 @@ def transaction(path: Path, *, writing: bool) -> Iterator[sqlite3.Connection]:
             # On macOS a plain sync stops at the drive's cache; elsewhere this changes nothing.
             connection.execute("PRAGMA fullfsync = ON")
             connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
-            _check_is_ours(connection, path)
+            version = _check_is_ours(connection, path)
+            if writing and version < SCHEMA_VERSION:
+                connection.execute(CLAIMS)
+                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             yield connection
             connection.execute("COMMIT")
     except sqlite3.OperationalError as error:
@@ -169,10 +187,11 @@ def transaction(path: Path, *, writing: bool) -> Iterator[sqlite3.Connection]:
         raise damaged(path, error) from None
 
 
-def _check_is_ours(connection: sqlite3.Connection, path: Path) -> None:
+def _check_is_ours(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the file's version, or refuse the file."""
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise damaged(path, "it is not a gapgnn ledger")
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > SCHEMA_VERSION:
         raise PrivacyError(
             f"Ledger {path} was written by a newer gapgnn. Got version {version}, this one knows "
@@ -180,6 +199,7 @@ def _check_is_ours(connection: sqlite3.Connection, path: Path) -> None:
         )
     if version < 1:
         raise damaged(path, f"its version is {version}")
+    return version
 
 
 def damaged(path: Path, reason: object) -> PrivacyError:

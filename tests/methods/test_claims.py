@@ -1,0 +1,312 @@
+"""A charge pays for one run: neither an altered journal nor a copy of one draws on it again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gapgnn.errors import PrivacyError
+from gapgnn.graph.synthetic import generate
+from gapgnn.graph.transforms import random_split
+from gapgnn.methods import journal as journal_module
+from gapgnn.methods.gap import GAP
+from gapgnn.methods.journal import INDEX, Journal
+from gapgnn.privacy.aggregation import PrivateAggregation
+from gapgnn.privacy.ledger import Ledger
+
+OPTIONS = {"level": "edge", "messages": "features", "hops": 2, "epochs": 1}
+
+
+class KillError(BaseException):
+    """Ends a run where it stands, as SIGKILL would."""
+
+
+@pytest.fixture
+def graph():
+    return random_split(
+        generate(num_nodes=300, mean_degree=6, num_features=4, num_classes=3), seed=0
+    )
+
+
+@pytest.fixture
+def ledger(tmp_path) -> Ledger:
+    return Ledger(tmp_path / "ledger.sqlite")
+
+
+@pytest.fixture
+def drawn(monkeypatch) -> list[int]:
+    """Collect the hops that are really drawn; the run dies before the one named in `kill`."""
+    hops: list[int] = []
+    real = PrivateAggregation.hop
+
+    def hop(self, rows, index, **options):
+        if index == drawn_before_kill[0]:
+            raise KillError
+        hops.append(index)
+        return real(self, rows, index, **options)
+
+    drawn_before_kill[0] = None
+    monkeypatch.setattr(PrivateAggregation, "hop", hop)
+    return hops
+
+
+drawn_before_kill: list[int | None] = [None]
+
+
+def fit(graph, ledger, folder, *, resume=False, kill=None, **options) -> GAP:
+    drawn_before_kill[0] = kill
+    journal = Journal(folder, ledger=ledger.path, resume=resume)
+    try:
+        return GAP(**{**OPTIONS, "ledger": ledger.path, **options}).fit(graph, journal=journal)
+    finally:
+        journal.close()
+        drawn_before_kill[0] = None
+
+
+def interrupted(graph, ledger, folder, *, kill: int = 2, **options) -> Path:
+    with pytest.raises(KillError):
+        fit(graph, ledger, folder, kill=kill, **options)
+    return folder
+
+
+def alter(folder: Path, change) -> None:
+    """Change every state in the index and make the checksum right again, as an attacker would."""
+    content = json.loads((folder / INDEX).read_text())
+    del content["checksum"]
+    for state in content["states"]:
+        change(state)
+    content["checksum"] = journal_module._checksum(content)
+    (folder / INDEX).write_text(json.dumps(content))
+
+
+def about_of(model: GAP, graph) -> dict:
+    """Return what a journal of this model would say about itself."""
+    about = model._about_run(graph, model._resolve(graph))
+    return json.loads(json.dumps({k: v for k, v in about.items() if k != "fingerprint"}))
+
+
+# What is about to be released is compared with the ledger
+
+
+@pytest.mark.parametrize("change", [{"epsilon": 50.0}, {"repeats": 3}, {"delta": 1e-3}])
+def test_a_journal_altered_to_another_price_is_refused(graph, ledger, tmp_path, drawn, change):
+    folder = interrupted(graph, ledger, tmp_path / "run", kill=1, epsilon=1.0)
+    greedy = about_of(GAP(**{**OPTIONS, "epsilon": 1.0, **change}), graph)
+    alter(folder, lambda state: state["about"].update(greedy))
+    with pytest.raises(PrivacyError, match=r"must be as charged"):
+        fit(graph, ledger, folder, resume=True, **{"epsilon": 1.0, **change})
+    assert drawn == []
+
+
+def test_altered_events_of_the_same_price_are_refused(graph, ledger, tmp_path, drawn, monkeypatch):
+    folder = interrupted(graph, ledger, tmp_path / "run", kill=1)
+    real = GAP._about_run
+
+    def other(self, graph, guarantee):
+        about = real(self, graph, guarantee)
+        about["events"][0]["noise_multiplier"] /= 50
+        return about
+
+    monkeypatch.setattr(GAP, "_about_run", other)
+    alter(folder, lambda s: s["about"].update(about_of(GAP(**OPTIONS), graph)))
+    with pytest.raises(PrivacyError, match="`events` must be as charged"):
+        fit(graph, ledger, folder, resume=True)
+    assert drawn == []
+
+
+def test_a_journal_altered_to_say_that_nothing_was_charged_is_refused(
+    graph, ledger, tmp_path, drawn
+):
+    folder = interrupted(graph, ledger, tmp_path / "run", kill=1)
+    alter(folder, lambda state: state.update(charge=None))
+    with pytest.raises(PrivacyError, match="names no charge"):
+        fit(graph, ledger, folder, resume=True)
+    assert drawn == []
+
+
+def test_a_finished_hop_struck_from_the_journal_is_not_drawn_again(graph, ledger, tmp_path, drawn):
+    folder = interrupted(graph, ledger, tmp_path / "run", kill=2)
+    assert drawn == [1]
+    alter(folder, lambda state: state["finished"].pop("hop-1", None))
+    with pytest.raises(PrivacyError, match="went on, or its files were changed"):
+        fit(graph, ledger, folder, resume=True)
+    assert drawn == [1]
+
+
+def test_a_journal_altered_to_name_the_charge_of_a_finished_run_is_refused(
+    graph, ledger, tmp_path, drawn
+):
+    GAP(**OPTIONS, ledger=ledger.path).fit(graph)
+    (spent,) = ledger.entries()
+    folder = interrupted(graph, ledger, tmp_path / "run", kill=1)
+    alter(folder, lambda state: state.update(charge=spent.id, finished={}))
+    with pytest.raises(PrivacyError, match="went on, or its files were changed"):
+        fit(graph, ledger, folder, resume=True)
+    assert drawn == [1, 2]
+
+
+# Copies of a folder
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+@pytest.mark.parametrize("kill", [1, 2])
+def test_of_two_copies_the_first_to_resume_wins_and_the_other_is_refused_for_good(
+    graph, ledger, tmp_path, drawn, winner, kill
+):
+    folder = interrupted(graph, ledger, tmp_path / "run", kill=kill)
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    first, second = (folder, copy) if winner == 0 else (copy, folder)
+    # Even a winner that dies again at once keeps the other out, and may go on itself.
+    with pytest.raises(KillError):
+        fit(graph, ledger, first, resume=True, kill=kill)
+    for _ in range(2):
+        with pytest.raises(PrivacyError, match="went on, or its files were changed"):
+            fit(graph, ledger, second, resume=True)
+    fit(graph, ledger, first, resume=True)
+    with pytest.raises(PrivacyError, match="went on, or its files were changed"):
+        fit(graph, ledger, second, resume=True)
+    assert drawn == [1, 2]
+    (charge,) = ledger.entries()
+    assert charge.completed_at
+
+
+def test_a_run_whose_copy_goes_on_meanwhile_releases_nothing_more(
+    graph, ledger, tmp_path, drawn, monkeypatch
+):
+    """The copy is made and resumed while the run is alive, between two hops."""
+    folder, copy = tmp_path / "run", tmp_path / "copy"
+    real, resumed = Journal.hop, []
+
+    def hop(self, index, rows, draw):
+        if self.folder == folder and index == 2:
+            shutil.copytree(folder, copy)
+            with torch.enable_grad():
+                resumed.append(fit(graph, ledger, copy, resume=True))
+        return real(self, index, rows, draw)
+
+    monkeypatch.setattr(Journal, "hop", hop)
+    with pytest.raises(PrivacyError, match="went on, or its files were changed"):
+        fit(graph, ledger, folder)
+    assert len(resumed) == 1
+    # The draw of the run that lost was never written down for anybody.
+    assert not [path for path in folder.iterdir() if path.name.startswith("hop-2")]
+
+
+RESUME = """
+import sys
+from pathlib import Path
+from gapgnn.errors import PrivacyError
+from gapgnn.graph.synthetic import generate
+from gapgnn.graph.transforms import random_split
+from gapgnn.methods.gap import GAP
+from gapgnn.methods.journal import Journal
+
+folder, ledger = sys.argv[1:]
+graph = random_split(
+    generate(num_nodes=300, mean_degree=6, num_features=4, num_classes=3), seed=0
+)
+model = GAP(level="edge", messages="features", hops=2, epochs=1, ledger=ledger)
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    model.fit(graph, journal=Journal(folder, ledger=ledger, resume=True))
+    print("finished")
+except PrivacyError as error:
+    print("refused" if "went on" in str(error) else error)
+"""
+
+
+def test_of_copies_resumed_at_once_by_two_processes_one_wins(graph, ledger, tmp_path, drawn):
+    folder = interrupted(graph, ledger, tmp_path / "run", kill=1)
+    folders = [folder, Path(shutil.copytree(folder, tmp_path / "copy"))]
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", RESUME, str(each), str(ledger.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for each in folders
+    ]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    said = sorted(child.communicate()[0].strip() for child in children)
+    assert said == ["finished", "refused"]
+    assert len(ledger.entries()) == 1
+
+
+# Kills around a claim
+
+
+def test_killed_before_or_after_any_claim_the_one_folder_still_goes_on(
+    graph, ledger, tmp_path, monkeypatch
+):
+    """Every claim of a run and of its resume, killed right before and right after it counts."""
+    real = Ledger.claim
+    for moment in ("before", "after"):
+        for place in range(20):
+            folder, calls = tmp_path / f"{moment} {place}", iter(range(100))
+
+            def claim(self, *args, calls=calls, place=place, moment=moment, **options):
+                is_here = next(calls) == place
+                if is_here and moment == "before":
+                    raise KillError
+                real(self, *args, **options)
+                if is_here:
+                    raise KillError
+
+            monkeypatch.setattr(Ledger, "claim", claim)
+            try:
+                fit(graph, ledger, folder)
+                break
+            except KillError:
+                pass
+            # The resume dies at its own first claim, too.
+            calls = iter([place])
+            monkeypatch.setattr(
+                Ledger,
+                "claim",
+                lambda *args, claim=claim, calls=calls, place=place, **options: claim(
+                    *args, calls=calls, place=place, **options
+                ),
+            )
+            with pytest.raises(KillError):
+                fit(graph, ledger, folder, resume=True)
+            monkeypatch.setattr(Ledger, "claim", real)
+            model = fit(graph, ledger, folder, resume=True)
+            assert len(model.releases_.training().hops) == 3
+        # The start, the encoder, two hops and the classifier.
+        assert place == 5
+    charges = ledger.entries()
+    assert len(charges) == 12
+    assert all(charge.completed_at for charge in charges)
+
+
+# Who can read it
+
+
+def test_the_unfinished_folder_and_its_files_are_for_their_owner_alone(
+    graph, ledger, tmp_path, drawn
+):
+    before = os.umask(0)
+    try:
+        folder = interrupted(graph, ledger, tmp_path / "run", kill=2)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    assert {"journal.json", "lock", "hop-1.safetensors"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
