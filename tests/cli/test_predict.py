@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.csv as pcsv
@@ -12,9 +13,11 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from methodgraphs import write_tables
+from schemacases import SCHEMA, declared
 
 from gapgnn import GAP, MLP, Ledger, load_model, read_tables
 from gapgnn.cli.main import run
+from gapgnn.graph.schema import Ignored, Number
 from gapgnn.graph.transforms import random_split
 
 YEARS = {"2004", "2005", "2006"}
@@ -54,8 +57,8 @@ def model(tmp_path, tables, ledger) -> Path:
     return saved(tmp_path / "model", tables)
 
 
-def saved(folder: Path, tables: list[str], method=GAP, **options) -> Path:
-    read = read_tables(edges=tables[1], nodes=tables[3], label="year")
+def saved(folder: Path, tables: list[str], method=GAP, schema=None, **options) -> Path:
+    read = read_tables(edges=tables[1], nodes=tables[3], label="year", schema=schema)
     settings = {"level": "edge", "epsilon": 4.0, "epochs": 3, "hidden": 8, **options}
     method(**settings).fit(random_split(read.graph, seed=0)).save(folder)
     return folder
@@ -173,17 +176,40 @@ def test_tables_that_share_no_column_are_refused(gapgnn, model, tmp_path, ledger
 
 
 def test_at_node_level_the_data_must_be_given(gapgnn, tables, tmp_path, ledger):
-    folder = saved(tmp_path / "node", tables, level="node", batch_size=30)
+    folder = saved(tmp_path / "node", tables, schema=SCHEMA, level="node", batch_size=30)
     out = tmp_path / "labels.csv"
     code, text, err = gapgnn("predict", "--model", folder, "--out", out)
     assert (code, text) == (2, "")
     assert len(err.splitlines()) == 1
     assert "model keeps no features" in err
     assert not out.exists()
-    code, text, _ = gapgnn("predict", "--model", folder, "--out", out, *tables)
+    code, text, _ = gapgnn("predict", "--model", folder, "--out", out, *declared(tables))
     assert code == 0
     assert "no budget was spent" in text
     assert len(ledger.entries()) == 1
+
+
+def test_tables_are_read_by_the_schema_the_model_knows(
+    gapgnn, tables, tmp_path, ledger, monkeypatch
+):
+    folder = saved(tmp_path / "declared", tables, method=MLP, schema=SCHEMA)
+    other = replace(SCHEMA, columns=(Ignored("city"), Number("age", 0, 90)))
+    (tmp_path / "other.toml").write_text(other.to_toml())
+    out = tmp_path / "labels.csv"
+
+    def load(*args, **options):
+        model = load_model(*args, **options)
+        model.schema_ = SCHEMA
+        return model
+
+    monkeypatch.setattr("gapgnn.methods.registry.load_model", load)
+    code, _, err = gapgnn("predict", "--model", folder, "--out", out, *tables)
+    assert (code, err) == (0, "")
+    words = [*tables, "--schema", tmp_path / "other.toml"]
+    code, text, err = gapgnn("predict", "--model", folder, "--out", out, *words)
+    assert (code, text) == (2, "")
+    assert "`--schema` must be the one the model was trained with" in err
+    assert len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -195,6 +221,7 @@ def test_at_node_level_the_data_must_be_given(gapgnn, tables, tmp_path, ledger):
         (["--out", "labels.csv", "--device", "tpu"], "`device`"),
         (["--out", "labels.csv", "--label", "year"], "`--label` must come with `--edges`"),
         (["--out", "labels.csv", "--drop", "year"], "`--drop` must come with `--edges`"),
+        (["--out", "labels.csv", "--schema", "s.toml"], "`--schema` must come with `--edges`"),
     ],
 )
 def test_bad_options_are_one_line_and_nothing_is_written(

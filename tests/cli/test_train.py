@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from methodgraphs import small_graph, write_tables
+from schemacases import declared
 
 from gapgnn import Ledger, load_model
 from gapgnn.cli.main import run
@@ -81,7 +82,8 @@ class TestResult:
     @pytest.mark.parametrize("method", ["gap", "mlp"])
     @pytest.mark.parametrize("level", [["--level", "none"], ["--level", "edge"], NODE])
     def test_json_is_one_object_with_the_contracts_keys(self, method, level, gapgnn, tables):
-        code, out, err = gapgnn("train", method, *tables, *QUICK, *level, "--json")
+        own = declared(tables) if level is NODE else tables
+        code, out, err = gapgnn("train", method, *own, *QUICK, *level, "--json")
         assert (code, err) == (0, "")
         assert len(out.splitlines()) == 1
         result = json.loads(out)
@@ -226,7 +228,8 @@ class TestRefusals:
     def test_bad_values_are_one_line_and_nothing_is_charged(
         self, words, complaint, gapgnn, tables, ledger
     ):
-        code, out, err = gapgnn("train", "gap", *tables, *words)
+        own = declared(tables) if "node" in words else tables
+        code, out, err = gapgnn("train", "gap", *own, *words)
         assert (code, out) == (2, "")
         assert complaint in err
         assert len(err.splitlines()) == 1
@@ -335,7 +338,7 @@ class TestProgress:
 
     @pytest.mark.parametrize("method", ["gap", "mlp"])
     def test_node_level_shows_neither(self, method, gapgnn, tables, shown):
-        gapgnn("train", method, *tables, *QUICK, *NODE, "--json")
+        gapgnn("train", method, *declared(tables), *QUICK, *NODE, "--json")
         advanced = [entry[1:] for entry in shown if len(entry) == 3]
         assert len(advanced) >= 6
         assert set(advanced) == {(None, None)}
