@@ -135,7 +135,7 @@ class TestDangling:
         with pytest.raises(DataError, match="which are whole numbers"):
             read_tables(**paths, label="y", directed=True)
 
-    @given(st.lists(st.text("0123456789.x+- ", min_size=1, max_size=5), min_size=1, max_size=5))
+    @given(st.lists(st.text("0123456789.xaF+- ", min_size=1, max_size=5), min_size=1, max_size=5))
     def test_what_a_cell_names_does_not_depend_on_the_other_cells(self, cells: list[str]) -> None:
         together = any_ids(pa.array(cells), whole=True).to_pylist()
         alone = [any_ids(pa.array([cell]), whole=True)[0].as_py() for cell in cells]
