@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gapgnn.errors import CalibrationError, InputError, check_choice, check_number
 from gapgnn.privacy import calibration_cache
@@ -19,13 +19,14 @@ from gapgnn.privacy.composition import merge
 from gapgnn.privacy.events import Composition, Event, RandomisedResponse
 from gapgnn.privacy.relations import RELATIONS
 
-# Where the search aims and stops, as shares of the target epsilon; the promise is 0.995 to 1.
-_AIM, _STOP = 0.9995, 0.998
+# Where the search aims and stops, as shares of the target epsilon, and what is promised.
+_AIM, _STOP, _PROMISED = 0.9995, 0.998, 0.995
 # Search range of the free multiplier. Below it even a finite accounted epsilon is no privacy.
 LEAST_NOISE, _MOST_NOISE = 1e-3, 1e9
 _MOST_EVALUATIONS = 80
-# How much looser RDP may be for a cached answer to be believed without another PLD evaluation.
-_RDP_LOOSENESS = 1.25
+# Answers of this process by question: each was accounted in full after it was found or read.
+_REMEMBERED: dict[str, Calibrated] = {}
+_MOST_REMEMBERED = 256
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,8 @@ def calibrate(
     """Return the least noise with which the template costs at most (epsilon, delta).
 
     The accounted epsilon is at most the target and within 0.5 % of it. One exception lies on the
-    safe
-    side: if the sampling rate alone keeps the budget however little noise there is, the multiplier
-    returned is 0.001 and epsilon may be far below the target.
+    safe side: if the sampling rate alone keeps the budget however little noise there is, the
+    multiplier returned is 0.001 and epsilon may be far below the target.
 
     Args:
         template: events whose noise multipliers are ratios to the free number.
@@ -69,7 +69,8 @@ def calibrate(
         delta: in (0, 1). Tested from 1e-12 to 0.1.
         relation: the run's neighbouring relation, ``auto`` already resolved.
         fixed: events that are charged too but whose noise is already decided.
-        cache: whether slow answers are kept on disk (:mod:`gapgnn.privacy.calibration_cache`).
+        cache: whether slow answers are remembered, by this process and on disk
+            (:mod:`gapgnn.privacy.calibration_cache`). What a file says is accounted before use.
 
     Raises:
         CalibrationError: if no noise keeps the budget, for instance because ``fixed`` spends it
@@ -84,13 +85,20 @@ def calibrate(
     request.check()
     if merge((*template, *fixed), relation=relation).is_gaussian:
         return request.confirm(_solve_gaussian(request))
-    key = request.key() if cache else ""
-    if cache and (answer := _recall(request, key)):
-        return answer
-    answer = request.confirm(_solve(request))
-    if cache:
-        entry = (answer.noise_multiplier, answer.epsilon, answer.accountant)
-        calibration_cache.write(key, calibration_cache.Entry(*entry))
+    if not cache:
+        return request.confirm(_solve(request))
+    key = request.key()
+    known = _REMEMBERED.get(key)
+    if known is not None:
+        # Events may have other labels than those of the first question.
+        return replace(known, events=request.fill(known.noise_multiplier))
+    answer = _recall(request, key)
+    if answer is None:
+        answer = request.confirm(_solve(request))
+        calibration_cache.write(key, answer.noise_multiplier)
+    if len(_REMEMBERED) >= _MOST_REMEMBERED:
+        _REMEMBERED.clear()
+    _REMEMBERED[key] = answer
     return answer
 
 
@@ -213,30 +221,20 @@ def _rdp(request: _Request, multiplier: float) -> float:
 
 
 def _recall(request: _Request, key: str) -> Calibrated | None:
-    """Return the cached answer if it can be believed.
+    """Return the answer on disk if a full accounting of its events keeps what is promised.
 
-    A file on disk is not proof. The answer must claim no more than the budget, its Gaussian part
-    must keep the budget by the exact curve, and RDP, which needs no PLD, must not be more than a
-    quarter above it; where RDP is looser than that, the events are accounted in full. So an altered
-    file can never cost more than a quarter of epsilon, and a halved multiplier is always noticed.
+    A file is not proof: it only spares the search, of which one accounting is about a fifth. An
+    answer that is over the budget, or that wastes more of it than the search would, is dropped.
     """
-    from gapgnn.privacy.gaussian import gaussian_epsilon
-
-    entry = calibration_cache.read(key)
-    if entry is None or not entry.epsilon <= request.epsilon:
+    multiplier = calibration_cache.read(key)
+    if multiplier is None or not LEAST_NOISE <= multiplier <= _MOST_NOISE:
         return None
-    events = request.fill(entry.noise_multiplier)
-    shift = merge(events, relation=request.relation).shift
-    if gaussian_epsilon(shift, request.delta) > request.epsilon:
+    try:
+        answer = request.confirm(multiplier)
+    except CalibrationError:
         return None
-    if _rdp(request, entry.noise_multiplier) > _RDP_LOOSENESS * request.epsilon:
-        try:
-            return request.confirm(entry.noise_multiplier)
-        except CalibrationError:
-            return None
-    return Calibrated(
-        entry.noise_multiplier, entry.epsilon, request.delta, entry.accountant, events
-    )
+    is_used_up = answer.epsilon >= _PROMISED * request.epsilon
+    return answer if is_used_up or multiplier == LEAST_NOISE else None
 
 
 def search_multiplier(
@@ -256,6 +254,8 @@ def search_multiplier(
     True
     """
     costly, cheap = 0.0, math.inf
+    # Rounding makes the price of a tiny multiplier jump, so the most used of those seen may win.
+    best = (-math.inf, -math.inf)
     previous: tuple[float, float] | None = None
     multiplier, slope = start, -1.2
     for _ in range(_MOST_EVALUATIONS):
@@ -266,20 +266,21 @@ def search_multiplier(
             costly = max(costly, multiplier)
         else:
             cheap = min(cheap, multiplier)
+            best = max(best, (price, -multiplier))
         if cheap <= LEAST_NOISE:
             return cheap
         if costly >= _MOST_NOISE:
             return None
         if cheap < math.inf and cheap / max(costly, 1e-300) < 1 + 1e-9:
             # The curve jumps across the tolerance; the cheap side keeps the budget.
-            return cheap
+            return -best[1]
         point = (math.log(multiplier), math.log(price)) if 0 < price < math.inf else None
         if point and previous and point[0] != previous[0]:
             slope = (point[1] - previous[1]) / (point[0] - previous[0])
         guess = _guess(point, slope, math.log(aim * target))
         previous = point or previous
         multiplier = _inside(guess, multiplier, costly, cheap)
-    return cheap if cheap < math.inf else None
+    return -best[1] if cheap < math.inf else None
 
 
 def _guess(point: tuple[float, float] | None, slope: float, log_aim: float) -> float | None:

@@ -3,8 +3,8 @@
 One small JSON file for each question in ``$XDG_CACHE_HOME/gapgnn/calibration`` (``~/.cache``
 without the variable), named by the SHA-256 of the question and of the versions that answered it.
 Files are written for their owner alone and moved into place whole. A file that is damaged, or that
-somebody else owns or may write, is ignored. The reader checks what the answer claims before it is
-used (:func:`gapgnn.privacy.calibration.calibrate`): a cache may save time, not privacy.
+somebody else owns or may write, is ignored. The answer is accounted in full before it is used
+(:func:`gapgnn.privacy.calibration.calibrate`): a cache may save time, not privacy.
 """
 
 from __future__ import annotations
@@ -16,21 +16,11 @@ import math
 import os
 import stat
 import tempfile
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
 _MOST_BYTES = 4096
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A cached answer: the free multiplier, its accounted epsilon, and who accounted it."""
-
-    noise_multiplier: float
-    epsilon: float
-    accountant: str
 
 
 def key(**question: Any) -> str:
@@ -51,24 +41,29 @@ def key(**question: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def read(name: str) -> Entry | None:
-    """Return a stored answer, or None if there is none that can be trusted to be ours and whole."""
+def read(name: str) -> float | None:
+    """Return a stored multiplier, or None if there is none that is surely ours and whole."""
     try:
         with open(_folder() / f"{name}.json", encoding="utf-8") as file:
             if not _is_ours(os.fstat(file.fileno())):
                 return None
             content = json.loads(file.read(_MOST_BYTES))
-        entry = Entry(**content["answer"])
-        if content["key"] != name or content["digest"] != _digest(name, entry):
+        multiplier = content["noise_multiplier"]
+        if content["key"] != name or content["digest"] != _digest(name, multiplier):
             return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return entry if _is_sane(entry) else None
+    is_number = isinstance(multiplier, float) and math.isfinite(multiplier) and multiplier > 0
+    return multiplier if is_number else None
 
 
-def write(name: str, entry: Entry) -> None:
+def write(name: str, noise_multiplier: float) -> None:
     """Store an answer; a folder that cannot be written only costs time at the next call."""
-    content = {"key": name, "answer": asdict(entry), "digest": _digest(name, entry)}
+    content = {
+        "key": name,
+        "noise_multiplier": noise_multiplier,
+        "digest": _digest(name, noise_multiplier),
+    }
     with contextlib.suppress(OSError):
         folder = _folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -98,19 +93,8 @@ def _is_ours(status: os.stat_result) -> bool:
     return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _is_sane(entry: Entry) -> bool:
-    numbers = (entry.noise_multiplier, entry.epsilon)
-    return (
-        all(isinstance(x, float) and math.isfinite(x) for x in numbers)
-        and entry.noise_multiplier > 0
-        and entry.epsilon >= 0
-        and entry.accountant in ("pld", "rdp")
-    )
-
-
-def _digest(name: str, entry: Entry) -> str:
-    text = json.dumps([name, asdict(entry)], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+def _digest(name: str, noise_multiplier: float) -> str:
+    return hashlib.sha256(json.dumps([name, noise_multiplier]).encode()).hexdigest()
 
 
 def _without_labels(value: Any) -> Any:
