@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -96,9 +97,10 @@ def test_the_sampler_holds():
 
 @pytest.mark.parametrize("perturbation", ["arr", "edgerand", "lapgraph"])
 def test_randomised_edges_hold(perturbation):
-    report = audit_edges(perturbation=perturbation, epsilon=2.0, trials=5_000)
+    report = audit_edges(perturbation=perturbation, epsilon=2.0, trials=100_000)
     assert_sharp(report, 0.4)
     assert report.delta == 0
+    assert report.details["density"] == 0.005
 
 
 def test_given_noise_is_held_to_what_it_is_accounted_at():
@@ -112,6 +114,16 @@ def test_a_report_is_json():
     values = json.loads(json.dumps(report.to_dict()))
     wanted = {"mechanism", "epsilon_claimed", "epsilon_lower_bound", "confidence", "trials"}
     assert wanted | {"holds"} <= set(values)
+    assert {check["name"] for check in values["checks"] if check["holds"]} == {
+        "how far one edge moves a hop (in memory)",
+        "how far one edge moves a hop (on disk)",
+    }
+
+
+def test_hops_that_nobody_paid_for_can_be_read_with_the_others():
+    options = {"epsilon": 1.0, "trials": 40_000}
+    assert audit_aggregation(hops=2, charged=2, **options).holds
+    assert not audit_aggregation(hops=2, charged=1, **options).holds
 
 
 @pytest.mark.parametrize(
@@ -155,6 +167,9 @@ def test_a_model_is_audited_for_what_it_used(graph, ledger, model, mechanisms):
     found = audit_model(model, trials=500)
     assert [audit["mechanism"] for audit in found] == mechanisms
     assert all(audit["holds"] for audit in found)
+    if found and model.card_.delta:
+        names = [check["name"] for check in found[0]["checks"]]
+        assert names[-1] == "epsilon of the events on the card"
     card = model.card_
     for audit in found:
         card = card.with_audit(audit)
@@ -170,6 +185,17 @@ def test_a_sage_at_node_level_is_audited_in_its_training_too(graph, ledger):
     training = found["subgraphs"]
     assert training["noise_multiplier"] == pytest.approx(model.noise_multiplier_)
     assert training["sampling_rate"] == pytest.approx(60 / graph.train_mask.sum(), abs=0.01)
+
+
+@pytest.mark.parametrize("messages", ["labels", "features"])
+def test_a_model_that_was_charged_for_fewer_hops_is_found(graph, ledger, monkeypatch, messages):
+    original = GAP._template
+    monkeypatch.setattr(GAP, "_template", lambda *args: (replace(original(*args)[0], count=1),))
+    options = {"messages": messages, "hops": 3, "epochs": 2, "batch_norm": False}
+    model = GAP(ledger=ledger, epsilon=1.0, **options).fit(graph)
+    found = {audit["mechanism"]: audit["holds"] for audit in audit_model(model)}
+    assert not found["aggregation"]
+    assert not found.get("messages", False)
 
 
 def test_parts_of_a_node_level_model_are_held_to_their_own_price(graph, ledger):
@@ -220,4 +246,4 @@ def test_sampler_at_full_size(epsilon):
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("relation", ["undirected", "directed"])
 def test_arr_at_full_size(relation, epsilon):
-    assert_sharp(audit_edges(relation=relation, epsilon=epsilon), 0.7)
+    assert_sharp(audit_edges(relation=relation, epsilon=epsilon), 0.6 if epsilon >= 1 else 0.3)

@@ -15,7 +15,7 @@ from gapgnn.attacks.bounds import (
     gaussian_price,
     threshold_bound,
 )
-from gapgnn.attacks.report import AuditReport, View, conclude, confirmed
+from gapgnn.attacks.report import AuditReport, Check, View, conclude, confirmed
 from gapgnn.errors import InputError
 from gapgnn.privacy.gaussian import gaussian_epsilon
 
@@ -104,6 +104,22 @@ def test_a_real_violation_stays_one():
     report = confirmed(lambda number: AuditReport("x", 1.0, 2.0, 0.0, 0.95, 100))
     assert not report.holds
     assert "broken" in report.sentence
+
+
+def test_what_is_counted_needs_no_second_run():
+    asked = []
+
+    def attempt(number: int) -> AuditReport:
+        asked.append(number)
+        checks = (Check("hops released", 3, 2), Check("clips", 1.0, 1.0))
+        return AuditReport("x", 1.0, 0.5, 0.0, 0.95, 100, checks=checks)
+
+    report = confirmed(attempt)
+    assert asked == [0]
+    assert report.bound_holds
+    assert not report.holds
+    assert "broken: hops released: 3, accounted 2." in report.sentence
+    assert [check["holds"] for check in report.to_dict()["checks"]] == [False, True]
 
 
 def test_too_few_trials_are_refused():

@@ -6,11 +6,13 @@ Every fault is one that public implementations had or that this one could come t
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from gapgnn import GAP
+from gapgnn.attacks import edges_audit, subgraph_audit
 from gapgnn.attacks.audit import (
     audit_aggregation,
     audit_dpsgd,
@@ -20,10 +22,11 @@ from gapgnn.attacks.audit import (
     audit_sampler,
     audit_subgraphs,
 )
-from gapgnn.methods import sage
+from gapgnn.methods import guarantee, sage
 from gapgnn.methods.releases import Releases
-from gapgnn.privacy import aggregation, dpsgd, edges
-from gapgnn.privacy.events import Gaussian
+from gapgnn.privacy import aggregation, dpsgd, edges, ghost, neighbourhoods
+from gapgnn.privacy.aggregation import PrivateAggregation
+from gapgnn.privacy.events import Gaussian, MixtureOfGaussians
 from gapgnn.privacy.noise import NoiseSource
 
 TRIALS = 20_000
@@ -34,6 +37,19 @@ def assert_broken(report) -> None:
     assert not report.holds
     assert report.epsilon_lower_bound > report.epsilon_claimed
     assert "broken" in report.sentence
+
+
+def assert_counted(report, *names) -> None:
+    """The exact checks of these names, and no others, found more than is accounted."""
+    assert not report.holds
+    assert {check.name for check in report.checks if not check.holds} == set(names)
+    assert all(name in report.sentence for name in names)
+
+
+def assert_sound(report, share: float) -> None:
+    """Without the fault: the same audit holds, and its bound is worth having."""
+    assert report.holds, report.sentence
+    assert report.epsilon_lower_bound >= share * report.epsilon_claimed
 
 
 @pytest.mark.parametrize(
@@ -83,12 +99,35 @@ def test_a_sampler_that_refills(monkeypatch):
     assert_broken(audit_sampler(epsilon=1.0, trials=2_000))
 
 
+MOVES = "how far one record moves a hop ({})"
+
+
 def test_lists_that_are_not_cut(monkeypatch):
-    """v's list is as long as allowed, so only the sources' lists are longer; they tell nothing."""
+    """On the hub statistics see nothing: v's list is as long as allowed. Longer ones count."""
     monkeypatch.setattr(
         aggregation, "bound_out_degrees", lambda graph, *_: (graph.indptr, graph.indices)
     )
-    assert audit_sampler(epsilon=1.0, trials=1_000).holds
+    report = audit_sampler(epsilon=1.0, trials=1_000)
+    assert report.bound_holds
+    assert_counted(report, MOVES.format("in memory"))
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace"])
+@pytest.mark.parametrize(("path", "place"), [("_on_cpu", "in memory"), ("_on_store", "on disk")])
+def test_lists_that_are_cut_for_the_first_hop_only(monkeypatch, path, place, relation):
+    options = {"level": "node", "relation": relation, "epsilon": 4.0, "trials": 4_000}
+    assert_sound(audit_aggregation(**options), 0.5)
+    original = getattr(PrivateAggregation, path)
+
+    def uncut(self, replica, rows, index, *rest):
+        if index > 1:
+            self.max_degree = None
+            self._lists.clear()
+            self._stored.clear()
+        original(self, replica, rows, index, *rest)
+
+    monkeypatch.setattr(PrivateAggregation, path, uncut)
+    assert_counted(audit_aggregation(**options), MOVES.format(place))
 
 
 def test_a_clip_that_is_not_applied(monkeypatch):
@@ -122,6 +161,86 @@ def test_noise_forgotten_on_empty_batches(monkeypatch):
     assert_broken(audit_dpsgd(**{**DPSGD, "trials": 20_000}))
 
 
+SHARED = {"epsilon": 2.0, "steps": 20, "sampling_rate": 0.1, "trials": 4_000}
+
+
+@pytest.mark.parametrize("construction", ["safe", "fast"])
+@pytest.mark.parametrize("relation", ["add-remove", "replace"])
+def test_the_same_noise_in_every_step(monkeypatch, construction, relation):
+    options = {**SHARED, "construction": construction, "relation": relation}
+    assert_sound(audit_dpsgd(**options), 0.4)
+    original = dpsgd.PrivateStep._noised
+
+    def forgetful(self, total):
+        steps, self.steps = self.steps, 0
+        noised = original(self, total)
+        self.steps = steps
+        return noised
+
+    monkeypatch.setattr(dpsgd.PrivateStep, "_noised", forgetful)
+    report = audit_dpsgd(**options)
+    assert_broken(report)
+    assert_counted(report, "correlation of the noise of two steps")
+
+
+def test_fast_noise_that_comes_back_after_a_few_steps(monkeypatch):
+    original = dpsgd.PrivateStep._next_noise
+
+    def periodic(self):
+        steps, self.steps = self.steps, self.steps % self._ahead
+        noise = original(self)
+        self.steps = steps
+        return noise
+
+    monkeypatch.setattr(dpsgd.PrivateStep, "_next_noise", periodic)
+    report = audit_dpsgd(**SHARED, construction="fast")
+    assert_broken(report)
+    assert_counted(report, "correlation of the noise of two steps")
+
+
+CLIPS = "clips that one example moves a step by"
+CLIPPED = {**DPSGD, "trials": 20_000}
+
+
+def _per_layer(tape, deltas, factors, *, masked=True, exact=False):
+    """Each layer clipped for itself, in units of the clip."""
+    sums = {}
+    for record, delta in zip(tape.records, deltas, strict=True):
+        own = dpsgd.clip_factors(record.squared_norms(delta).double(), 1.0) * (factors > 0)
+        own = own if exact else own.to(delta.dtype)
+        sums.update(record.clipped_sums(delta, own, masked=masked, exact=exact))
+    return sums
+
+
+def _free_biases(tape, deltas, factors, **options):
+    sums = ghost.clipped_sums(tape, deltas, factors, **options)
+    free = ghost.clipped_sums(tape, deltas, (factors > 0).to(factors.dtype), **options)
+    biases = [id(record.bias) for record in tape.records if record.bias is not None]
+    return {**sums, **{name: free[name] for name in biases}}
+
+
+@pytest.mark.parametrize("fault", [_per_layer, _free_biases])
+@pytest.mark.parametrize("construction", ["safe", "fast"])
+def test_a_clip_of_parts_of_the_gradient(monkeypatch, fault, construction):
+    """Per layer an example moves sqrt(layers) clips; without the biases it moves any number."""
+    options = {**CLIPPED, "construction": construction}
+    assert_sound(audit_dpsgd(**options), 0.6)
+    monkeypatch.setattr(dpsgd, "clipped_sums", fault)
+    report = audit_dpsgd(**options)
+    assert_broken(report)
+    assert_counted(report, CLIPS)
+
+
+def test_biases_left_out_of_the_norm(monkeypatch):
+    original = ghost.LinearRecord.squared_norms
+    monkeypatch.setattr(
+        ghost.LinearRecord,
+        "squared_norms",
+        lambda self, delta: original(replace(self, bias=None), delta),
+    )
+    assert_counted(audit_dpsgd(**DPSGD), CLIPS)
+
+
 SUBGRAPHS = {"epsilon": 4.0, "steps": 2, "sampling_rate": 0.5, "trials": 1_000}
 
 
@@ -142,6 +261,47 @@ def test_examples_clipped_by_the_norm_of_one_of_their_parts(monkeypatch):
     assert_broken(audit_subgraphs(**SUBGRAPHS))
 
 
+MOST = "clips that one record moves a step by at most"
+MEAN = "clips that one record moves a step by on average"
+
+
+def _one_person_fewer(multiplier, *, max_degree, **options):
+    event = neighbourhoods.neighbourhood_event(multiplier, max_degree=max_degree - 1, **options)
+    wholes = [neighbourhoods.neighbourhood_sensitivity(max_degree - less) for less in (0, 1)]
+    return event.scaled(wholes[0] / wholes[1])
+
+
+def _without_its_own_example(multiplier, *, max_degree, **options):
+    event = neighbourhoods.neighbourhood_event(multiplier, max_degree=max_degree, **options)
+    shares = {}
+    for shift, share in zip(event.sensitivities, event.probabilities, strict=True):
+        shares[shift // 2 * 2] = shares.get(shift // 2 * 2, 0.0) + share
+    return MixtureOfGaussians(
+        event.noise_multiplier, tuple(shares), tuple(shares.values()), event.steps
+    )
+
+
+@pytest.mark.parametrize("fault", [_one_person_fewer, _without_its_own_example])
+def test_a_mixture_of_one_example_too_few(monkeypatch, fault):
+    """Too little for statistics to see; what a record moves is counted."""
+    assert_sound(audit_subgraphs(**SUBGRAPHS), 0.2)
+    monkeypatch.setattr(sage, "neighbourhood_event", fault)
+    assert_counted(audit_subgraphs(**SUBGRAPHS), MOST, MEAN)
+
+
+def test_noise_for_2_d_clips_where_2_d_and_1_are_accounted(monkeypatch):
+    monkeypatch.setattr(sage, "neighbourhood_sensitivity", lambda max_degree: 2.0 * max_degree)
+    assert_counted(audit_subgraphs(**SUBGRAPHS), "one clip over a step's noise")
+
+
+def test_a_sensitivity_of_2_d_in_noise_and_account(monkeypatch):
+    for module in (neighbourhoods, sage, subgraph_audit):
+        monkeypatch.setattr(
+            module, "neighbourhood_sensitivity", lambda max_degree: 2.0 * max_degree
+        )
+    assert_counted(audit_subgraphs(**SUBGRAPHS), MOST)
+
+
 @pytest.mark.parametrize("options", [{}, {"level": "node", "max_degree": 5}])
 def test_halved_noise_under_label_messages(monkeypatch, options):
     original = NoiseSource.gaussian_rows
@@ -154,6 +314,41 @@ def test_halved_noise_under_label_messages(monkeypatch, options):
 def test_a_hop_of_label_messages_that_nobody_paid_for(monkeypatch):
     monkeypatch.setattr(GAP, "_template", lambda self, graph: (Gaussian(1.0, count=1),))
     assert_broken(audit_messages(GAP(epsilon=2.0, hops=3), trials=4_000))
+
+
+def _one_hop_fewer(events):
+    return tuple(
+        replace(event, count=event.count - 1) if isinstance(event, Gaussian) else event
+        for event in events
+    )
+
+
+TWO_HOPS = {"epsilon": 1.0, "delta": 1e-5, "hops": 2, "max_degree": 5}
+
+
+@pytest.mark.parametrize("level", ["edge", "node"])
+def test_one_hop_fewer_charged_than_released(monkeypatch, level):
+    model = GAP(level=level, **TWO_HOPS)
+    assert_sound(audit_messages(model, trials=40_000), 0.5)
+    original = GAP._template
+    monkeypatch.setattr(GAP, "_template", lambda *args: _one_hop_fewer(original(*args)))
+    report = audit_messages(model, trials=40_000)
+    assert_broken(report)
+    assert_counted(report, "hops released")
+
+
+def test_noise_for_one_hop_fewer_than_on_the_card(monkeypatch):
+    original = guarantee.calibrate
+
+    def for_fewer(template, **options):
+        found = original(_one_hop_fewer(template), **options)
+        events = [event.scaled(found.noise_multiplier) for event in template]
+        return replace(found, events=tuple(events))
+
+    monkeypatch.setattr(guarantee, "calibrate", for_fewer)
+    report = audit_messages(GAP(**TWO_HOPS), trials=40_000)
+    assert_broken(report)
+    assert_counted(report, "epsilon of the events on the card")
 
 
 QUICK_GAP = {"epsilon": 4.0, "epochs": 20, "messages": "features", "hops": 1, "encoder_layers": 0}
@@ -186,4 +381,44 @@ def test_bits_kept_too_often(monkeypatch, perturbation):
     monkeypatch.setattr(
         edges, "_split", lambda *args: (original(*args)[0], math.sqrt(5) * original(*args)[1])
     )
-    assert_broken(audit_edges(perturbation=perturbation, epsilon=1.0, trials=4_000))
+    assert_broken(audit_edges(perturbation=perturbation, epsilon=1.0, trials=50_000))
+
+
+ODDS = "log odds of a released bit"
+
+
+def _thinned_in_part(monkeypatch, *, is_kept_thinned):
+    original = edges.response_probabilities
+
+    def in_part(epsilon, density=None):
+        pairs = original(epsilon), original(epsilon, density)
+        return pairs[is_kept_thinned][0], pairs[not is_kept_thinned][1]
+
+    for module in (edges, edges_audit):
+        monkeypatch.setattr(module, "response_probabilities", in_part)
+
+
+def test_false_edges_thinned_and_true_ones_not(monkeypatch):
+    assert_sound(audit_edges(epsilon=1.0, trials=100_000), 0.2)
+    _thinned_in_part(monkeypatch, is_kept_thinned=False)
+    report = audit_edges(epsilon=1.0, trials=100_000)
+    assert_broken(report)
+    assert_counted(report, ODDS)
+
+
+def test_true_edges_thinned_and_false_ones_not(monkeypatch):
+    """The coins refuse such probabilities; the audit says why it is no mere mistake."""
+    _thinned_in_part(monkeypatch, is_kept_thinned=True)
+    assert_counted(audit_edges(epsilon=1.0, trials=4_000), ODDS)
+
+
+def test_a_density_without_its_noise(monkeypatch):
+    """The noisy number of edges is released, but the exact one decides how much is thinned."""
+
+    def exact(self, true):
+        density = min(1.0, len(true) / max(1, self.cells.count))
+        probabilities = edges.response_probabilities(self._per_bit, density)
+        return self._respond(true, *probabilities), self._noisy_count(true)
+
+    monkeypatch.setattr(edges._Release, "arr", exact)
+    assert_broken(audit_edges(epsilon=1.0, trials=20_000))

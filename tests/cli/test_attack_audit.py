@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from schemacases import declared
 
 from gapgnn.cli.main import main
 from gapgnn.errors import InputError
+from gapgnn.privacy import aggregation
 from gapgnn.privacy.noise import NoiseSource
 
 WANTED = {"mechanism", "epsilon_claimed", "epsilon_lower_bound", "confidence", "trials", "holds"}
@@ -46,11 +48,15 @@ def test_an_audit_prints_one_json_object(capsys, words):
     assert set(answer) >= WANTED
     assert answer["mechanism"] == words[0]
     assert answer["holds"] is True
+    assert answer["checks"]
+    assert all(check["holds"] for check in answer["checks"])
 
 
 def test_an_audit_speaks_to_people(capsys):
     assert main(["audit", "aggregation", "--epsilon", "4", "--trials", "400"]) == 0
-    assert "found no violation" in " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "found no violation" in printed
+    assert "how far one edge moves a hop (in memory): 1.41421, accounted 1.41421" in printed
 
 
 def test_a_broken_guarantee_is_exit_1_and_a_plain_sentence(capsys, monkeypatch):
@@ -63,6 +69,18 @@ def test_a_broken_guarantee_is_exit_1_and_a_plain_sentence(capsys, monkeypatch):
     assert json.loads(printed.out)["holds"] is False
     assert printed.err.count("\n") == 1
     assert "broken" in printed.err
+
+
+def test_what_is_counted_is_exit_1_too(capsys, monkeypatch):
+    monkeypatch.setattr(
+        aggregation, "bound_out_degrees", lambda graph, *_: (graph.indptr, graph.indices)
+    )
+    words = ["--level", "node", "--epsilon", "4", "--trials", "400", "--json"]
+    assert main(["audit", "aggregation", *words]) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["holds"] is False
+    assert printed.err.count("\n") == 1
+    assert "how far one record moves a hop (in memory): 6.40312, accounted 3.16228" in printed.err
 
 
 @pytest.mark.parametrize(
@@ -138,7 +156,8 @@ def test_the_accuracy_of_attacked_models_is_told(capsys, tables):
     ],
 )
 def test_every_method_and_level_can_be_attacked(capsys, tables, method, level):
-    words = ["--pairs", "40", *tables, "--level", level, "--epochs", "1", "--epsilon", "8"]
+    own = declared(tables) if level == "node" else tables
+    words = ["--pairs", "40", *own, "--level", level, "--epochs", "1", "--epsilon", "8"]
     if level == "node":
         words += ["--batch-size", "40"]
     assert main(["attack", "link-stealing", method, *words]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sklearn.base import clone
@@ -9,7 +10,7 @@ from sklearn.base import clone
 from gapgnn.attacks.aggregation_audit import audit_aggregation, audit_sampler
 from gapgnn.attacks.dpsgd_audit import audit_dpsgd
 from gapgnn.attacks.edges_audit import audit_edges
-from gapgnn.attacks.messages_audit import audit_messages
+from gapgnn.attacks.messages_audit import audit_messages, check_card
 from gapgnn.attacks.prediction_audit import audit_prediction
 from gapgnn.attacks.report import AuditReport
 from gapgnn.attacks.subgraph_audit import audit_subgraphs
@@ -51,8 +52,9 @@ def audit_model(
     """Audit every mechanism that a fitted model used, at the very noise it used.
 
     Each part is held to what that part alone is accounted at, which is less than the total on the
-    card. The training data is not touched: audits run on canaries. The results fit
-    :meth:`gapgnn.privacy.card.PrivacyCard.with_audit`.
+    card; all hops that the model keeps are read together and held to those that were charged. That
+    the events cost no more than the card says is compared too. The training data is not touched:
+    audits run on canaries. The results fit :meth:`gapgnn.privacy.card.PrivacyCard.with_audit`.
 
     Args:
         estimator: a fitted model.
@@ -80,7 +82,11 @@ def audit_model(
                 "construction": estimator.noise,
                 **shared,
             }
-            reports.append(audit_aggregation(level=card.level, hops=event.count, **options))
+            kept = estimator.releases_.training()
+            hops = len(kept.hops) - int(kept.has_hop_zero)
+            reports.append(
+                audit_aggregation(level=card.level, hops=hops, charged=event.count, **options)
+            )
             if card.relation == "add-remove":
                 reports.append(audit_sampler(**{**options, "trials": max(200, trials // 5)}))
         elif isinstance(event, PoissonGaussian):
@@ -127,6 +133,8 @@ def audit_model(
     if card.level == "edge" and card.events:
         few = {**shared, "trials": max(200, trials // 10)}
         reports.append(audit_prediction(estimator, **few))
+    if reports and card.delta:
+        reports[0] = replace(reports[0], checks=(*reports[0].checks, check_card(card)))
     return [report.to_dict() for report in reports]
 
 

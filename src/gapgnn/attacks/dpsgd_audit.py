@@ -75,7 +75,8 @@ class _Network(nn.Module):
 
     def losses(self, vectors: Tensor, slopes: Tensor) -> Tensor:
         """Return one loss per example: its own output times its slope."""
-        return (self.second(self.first(vectors)) * slopes).sum(-1)
+        outputs: Tensor = self.second(self.first(vectors))
+        return (outputs * slopes).sum(-1)
 
 
 class _Recorder:
@@ -225,9 +226,10 @@ class _Attack:
         along = released[:, 0].transpose(0, 2, 1) @ _DIRECTION
         some = along[alike]
         # Steps with noise of their own make both useless. Where steps share it, the first tells
-        # whether the canary was in some of them only, the second how its gradient pointed.
+        # whether the canary was in some of them only, the second whether in few or in most, which
+        # is how its gradient points.
         spread = np.ptp(some, axis=0)
-        skew = some.max(axis=0) + some.min(axis=0) - 2 * np.median(some, axis=0)
+        skew = some.max(axis=0) + some.min(axis=0) - 2 * some.mean(axis=0)
         return Trials(np.stack([self._likelihood(along), spread, skew]), worlds, threshold=0.0)
 
     def alone(self, worlds: NDArray[np.bool_]) -> Trials:
@@ -291,7 +293,7 @@ class _Attack:
                 losses = network.losses(vectors[batch.positions], slopes[batch.positions])
             step.step(tape, losses, batch.valid)
         released = torch.stack(recorder.gradients).double() * (expected / self.clip)
-        result: Scores = released.unflatten(-1, (len(_PARTS), len(signs))).numpy()
+        result: Scores = released.reshape(*released.shape[:2], len(_PARTS), len(signs)).numpy()
         return result
 
     def _likelihood(self, released: Scores) -> Scores:
@@ -313,9 +315,12 @@ class _Attack:
 
 def _likeness(noise: Scores) -> Scores:
     """Return how the noise of every two steps correlates; -1 for a step with itself."""
-    likeness = np.corrcoef(noise) if noise.std(axis=1).all() else np.ones((len(noise),) * 2)
+    # Two steps without any noise are as alike as can be.
+    likeness = np.ones((len(noise), len(noise)))
+    if noise.std(axis=1).all():
+        likeness[:] = np.corrcoef(noise)
     np.fill_diagonal(likeness, -1.0)
-    return np.asarray(likeness)
+    return likeness
 
 
 def _steps_alike(noise: Scores) -> NDArray[np.int64]:

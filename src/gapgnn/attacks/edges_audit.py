@@ -38,7 +38,7 @@ Progress = Callable[[int, int], None]
 # as long as thousands of the others.
 _MOST_CANARIES = 1_000_000
 _SINGLE_SHARE = 10
-_MOST_SINGLE = 4_000
+_MOST_SINGLE = 2_000
 # In place of the infinite odds of an answer that only one of the two bits can give.
 _SURE = 1e3
 # Densities, as shares, at which the probabilities of the response are compared.

@@ -34,12 +34,13 @@ from gapgnn.errors import InputError, check_integer
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.transforms import induced
 from gapgnn.privacy.accounting import account
-from gapgnn.privacy.events import Gaussian, event_from_dict
+from gapgnn.privacy.events import Event, Gaussian, event_from_dict
 from gapgnn.privacy.relations import aggregation_sensitivity, resolve_relation
 from gapgnn.rng import experiment_rng
 
 if TYPE_CHECKING:
     from gapgnn.methods.gap import GAP
+    from gapgnn.privacy.card import PrivacyCard
 
 Progress = Callable[[int, int], None]
 _NODES_PER_FIT = 100_000
@@ -113,6 +114,25 @@ def audit_messages(
     return confirmed(attempt)
 
 
+def check_card(card: PrivacyCard) -> Check:
+    """Compare what all events on a card cost together with the epsilon that it states.
+
+    >>> from gapgnn import GAP
+    >>> from gapgnn.graph.synthetic import social_graph
+    >>> model = GAP(epsilon=4.0, epochs=2).fit(social_graph(num_nodes=300, mean_degree=10))
+    >>> check_card(model.card_).holds
+    True
+    """
+    if card.epsilon is None or card.delta is None:
+        raise InputError("`card` must make a promise to be compared. Got none.")
+    price = account(_events(card), card.delta, relation=card.relation).epsilon
+    return Check("epsilon of the events on the card", price, card.epsilon)
+
+
+def _events(card: PrivacyCard) -> list[Event]:
+    return [event_from_dict(dict(event)) for event in card.events]
+
+
 class _Canaries:
     """Fits one copy of an estimator on canaries and reads its released hops."""
 
@@ -137,8 +157,7 @@ class _Canaries:
             model.set_params(ledger=Path(folder) / "ledger.sqlite", **changes)
             model.fit(graph)
         card, kept = model.card_, model.releases_.training()
-        described = [event_from_dict(dict(event)) for event in card.events]
-        events = [event for event in described if isinstance(event, Gaussian)]
+        events = [event for event in _events(card) if isinstance(event, Gaussian)]
         if card.epsilon is None or card.delta is None or not events:
             raise InputError("`estimator` must release noisy hops to be audited. Got none.")
         self.delta = card.delta
@@ -151,11 +170,8 @@ class _Canaries:
         # Hops are kept in units of their noise; the class code of two classes has one coordinate.
         released = torch.stack(list(kept.hops[int(kept.has_hop_zero) :])).double()[:, :, 0] * std
         self.hops = len(released)
-        total = account(described, self.delta, relation=self.relation).epsilon
-        self.checks = [
-            Check("hops released", self.hops, sum(event.count for event in events)),
-            Check("epsilon of the events on the card", total, card.epsilon),
-        ]
+        charged = sum(event.count for event in events)
+        self.checks = [Check("hops released", self.hops, charged), check_card(card)]
         sent = 1.0 if model.messages == "labels" else math.sqrt(0.5)
         seen = released[:, torch.from_numpy(rows)].mean(dim=0).numpy() * signs / sent
         along: Scores = seen.mean(axis=1)

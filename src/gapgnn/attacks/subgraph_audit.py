@@ -11,6 +11,12 @@ the sum of an example's features wherever the weights are. Each group of v and D
 direction of its own, so one training holds as many independent trials as there are groups. The
 attacker watches the weights move at every step and adds up the logarithm of the likelihood ratio of
 the two mixtures of Gaussians.
+
+An example more or less is too little for statistics to see, so it is counted as well. With the same
+predictable noise and everybody in the batch, a training with the record and one without it differ
+by exactly what the record moves. Its list is longer than D there. The event must account for that
+distance, for as much of it on average as the sampling rate leaves, and for no more noise than a
+step has.
 """
 
 from __future__ import annotations
@@ -28,10 +34,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gapgnn.attacks.bounds import LEAST_TRIALS, Scores, Trials, coins
-from gapgnn.attacks.report import AuditReport, View, conclude, confirmed
+from gapgnn.attacks.report import AuditReport, Check, View, conclude, confirmed
 from gapgnn.errors import check_choice, check_integer, check_number
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.transforms import induced
+from gapgnn.methods.base import Run
 from gapgnn.methods.guarantee import Guarantee
 from gapgnn.methods.sage import SAGE
 from gapgnn.nn.layers import ReplicaLinear
@@ -39,7 +46,7 @@ from gapgnn.nn.sage import Sage
 from gapgnn.privacy.accounting import account
 from gapgnn.privacy.calibration import calibrate, search_multiplier
 from gapgnn.privacy.events import Gaussian, MixtureOfGaussians
-from gapgnn.privacy.neighbourhoods import neighbourhood_event
+from gapgnn.privacy.neighbourhoods import neighbourhood_sensitivity
 from gapgnn.privacy.noise import Construction
 from gapgnn.privacy.pld import pld_delta
 from gapgnn.rng import experiment_rng
@@ -71,12 +78,20 @@ class _Canary(SAGE):
     """The shipped estimator with the network of the audit, at a noise that is given."""
 
     promised: Guarantee
+    # Standard deviation of a step's noise, in clips.
+    std: float
 
     def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
         return {"sage": _Sum(replicas, num_features)}
 
     def _resolve(self, graph: Graph) -> Guarantee:
         return self.promised
+
+    def _private(self, run: Run, ratio: float = 1.0, *, sensitivity: float = 1.0) -> Any:
+        private = super()._private(run, ratio, sensitivity=sensitivity)
+        assert private is not None
+        self.std = private.noise_multiplier * private.sensitivity
+        return private
 
 
 class _Steps:
@@ -154,7 +169,7 @@ def audit_subgraphs(
     check_number("sampling_rate", sampling_rate, above=0, at_most=1)
     check_number("clip", clip, above=0)
     groups = min(GROUPS, trials // LEAST_TRIALS * LEAST_TRIALS)
-    attack = _Attack(groups, max_degree, clip, construction)
+    attack = _Attack(groups, max_degree, max_degree, clip, construction)
     event = attack.planned(check_integer("steps", steps, at_least=1), sampling_rate)
     if noise_multiplier is None:
         found = calibrate([event], epsilon=epsilon, delta=delta, relation=relation)
@@ -164,12 +179,14 @@ def audit_subgraphs(
         event = event.scaled(noise_multiplier)
         epsilon = account([event], delta, relation=relation).epsilon
     check_number("epsilon", epsilon, above=0)
+    attack.promise(event, noise_multiplier, delta)
+    checks = attack.checks(event)
 
     def attempt(number: int) -> AuditReport:
         worlds = coins(experiment_rng(seed, "audit subgraphs", number), trials)
         parts = []
         for start in range(0, trials, groups):
-            parts.append(attack.train(worlds[start : start + groups], event, delta))
+            parts.append(attack.train(worlds[start : start + groups], event))
             if progress is not None:
                 progress(min(trials, start + groups), trials)
         scores = np.concatenate(parts)[None]
@@ -180,6 +197,7 @@ def audit_subgraphs(
             epsilon=epsilon,
             delta=delta,
             confidence=confidence,
+            checks=checks,
             details={
                 "relation": relation,
                 "steps": event.steps,
@@ -197,77 +215,99 @@ def audit_subgraphs(
 class _Attack:
     """Trains on canary groups and scores what every step released."""
 
-    def __init__(self, groups: int, degree: int, clip: float, construction: Construction) -> None:
+    def __init__(
+        self, groups: int, degree: int, entries: int, clip: float, construction: Construction
+    ) -> None:
         self.groups = groups
         self.degree = degree
+        self.entries = entries
         self.clip = clip
         self.construction = construction
-        self.num_train = groups * (degree + 1) + _SPARE
+        self.num_train = groups * (entries + 1) + _SPARE
         self.batch = self.epochs = 1
         self.rate = 1.0
-        self._promised: Guarantee | None = None
+        self.promised: Guarantee | None = None
 
     def planned(self, steps: int, rate: float) -> MixtureOfGaussians:
         """Choose batch and epochs, and return what the training releases, at multiplier 1."""
         self.batch = max(1, round(rate * self.num_train))
         self.rate = self.batch / self.num_train
         self.epochs = max(1, round(steps * self.rate))
-        steps = max(1, self.epochs * self.num_train // self.batch)
-        return neighbourhood_event(
-            1.0, sampling_rate=self.rate, steps=steps, max_degree=self.degree
+        event = self._model()._template(self._graph(np.ones(self.groups, dtype=np.bool_)))[0]
+        assert isinstance(event, MixtureOfGaussians)
+        return event
+
+    def promise(self, event: MixtureOfGaussians, multiplier: float, delta: float) -> None:
+        """Keep the estimator's promise at this noise: priced once, all graphs have one size."""
+        self.promised = Guarantee.of_events(
+            self._graph(np.ones(self.groups, dtype=np.bool_)),
+            # The aggregation for predictions is released too; nobody looks at it here.
+            (event, Gaussian(multiplier)),
+            level="node",
+            relation="add-remove",
+            delta=delta,
+            noise_multiplier=multiplier,
         )
 
-    def train(self, worlds: NDArray[np.bool_], event: MixtureOfGaussians, delta: float) -> Scores:
+    def checks(self, event: MixtureOfGaussians) -> list[Check]:
+        """Compare what one record moves, with everybody in the batch, with what is accounted."""
+        one = _Attack(1, self.degree, 2 * self.degree, self.clip, self.construction)
+        one.batch, one.promised = one.num_train, self.promised
+        model = one._model(insecure_noise_seed=0)
+        moves = [one._moves(np.array([world]), model)[0, 0] for world in (True, False)]
+        clips = abs(float(moves[0] - moves[1]))
+        pairs = zip(event.sensitivities, event.probabilities, strict=True)
+        mean = math.fsum(shift * share for shift, share in pairs)
+        most = min(max(event.sensitivities), neighbourhood_sensitivity(self.degree))
+        return [
+            Check("clips that one record moves a step by at most", clips, most),
+            Check("clips that one record moves a step by on average", clips * self.rate, mean),
+            Check("one clip over a step's noise", 1 / model.std, 1 / event.noise_multiplier),
+        ]
+
+    def train(self, worlds: NDArray[np.bool_], event: MixtureOfGaussians) -> Scores:
         """Train once on one group per coin; return each group's log likelihood ratio."""
-        graph = self._graph(worlds)
-        with tempfile.TemporaryDirectory() as folder:
-            model = _Canary(
-                level="node",
-                max_degree=self.degree,
-                delta=delta,
-                epochs=self.epochs,
-                batch_size=self.batch,
-                optimizer="sgd",
-                learning_rate=_RATE_OF_LEARNING,
-                clip=self.clip,
-                noise_ratios=(1.0, 1.0),
-                noise=self.construction,
-                device="cpu",
-                ledger=Path(folder) / "ledger.sqlite",
-            )
-            model.promised = self._promise(graph, event, delta)
-            steps = _Steps(model)
-            model.fit(graph, callback=steps)
-        unit = _RATE_OF_LEARNING * self.clip / self.batch
-        released = torch.stack(steps.moves).double().numpy()[:, : len(worlds)] / unit
+        released = self._moves(worlds, self._model())
         return self._likelihood(released, event.noise_multiplier)
 
-    def _promise(self, graph: Graph, event: MixtureOfGaussians, delta: float) -> Guarantee:
-        """Return the estimator's promise at this noise; priced once, all graphs have one size."""
-        if self._promised is None:
-            multiplier = event.noise_multiplier / (2 * self.degree + 1)
-            self._promised = Guarantee.of_events(
-                graph,
-                # The aggregation for predictions is released too; nobody looks at it here.
-                (event, Gaussian(multiplier)),
-                level="node",
-                relation="add-remove",
-                delta=delta,
-                noise_multiplier=multiplier,
-            )
-        return self._promised
+    def _model(self, **changes: Any) -> _Canary:
+        return _Canary(
+            level="node",
+            max_degree=self.degree,
+            epochs=self.epochs,
+            batch_size=self.batch,
+            train_size=self.num_train,
+            optimizer="sgd",
+            learning_rate=_RATE_OF_LEARNING,
+            clip=self.clip,
+            noise_ratios=(1.0, 1.0),
+            noise=self.construction,
+            device="cpu",
+            **changes,
+        )
+
+    def _moves(self, worlds: NDArray[np.bool_], model: _Canary) -> Scores:
+        """Return how far every step moved each group's weight, ``(steps, groups)``, in clips."""
+        assert self.promised is not None
+        model.promised = self.promised
+        steps = _Steps(model)
+        with tempfile.TemporaryDirectory() as folder:
+            model.set_params(ledger=Path(folder) / "ledger.sqlite")
+            model.fit(self._graph(worlds), callback=steps)
+        unit = _RATE_OF_LEARNING * self.clip / self.batch
+        released: Scores = torch.stack(steps.moves).double().numpy()[:, : len(worlds)] / unit
+        return released
 
     def _graph(self, worlds: NDArray[np.bool_]) -> Graph:
-        """Groups of a canary and D people, one direction each, and spare nodes in v's stead."""
-        degree, groups = self.degree, len(worlds)
-        size = degree + 1
+        """Groups of a canary and whom it names, one direction each; spare nodes in v's stead."""
+        groups, size = len(worlds), self.entries + 1
         centre = size * np.arange(groups)
         people = centre[:, None] + np.arange(1, size)
         absent = int((~worlds).sum())
         # One node more than are trained on is for tests.
         fill = self.num_train - size * groups + absent
         num_nodes = size * groups + fill + 1
-        sizes = np.tile([2.0, *[-1.0] * degree], groups) * _LENGTH * self.clip
+        sizes = np.tile([2.0, *[-1.0] * self.entries], groups) * _LENGTH * self.clip
         directions = np.repeat(np.arange(groups), size)
         features = sp.csr_array(
             (sizes.astype(np.float32), (np.arange(size * groups), directions)),
@@ -276,7 +316,7 @@ class _Attack:
         labels = np.zeros(num_nodes, dtype=np.int64)
         labels[-2] = 1
         graph = Graph.from_arcs(
-            np.repeat(centre, degree),
+            np.repeat(centre, self.entries),
             people.ravel(),
             num_nodes=num_nodes,
             features=features,

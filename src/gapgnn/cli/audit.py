@@ -214,5 +214,7 @@ def _print(report: AuditReport) -> None:
         table.add_row(f"at least, by {name}", f"{bound:.4g}")
     out = console(to_stderr=False)
     out.print(table)
+    for check in report.checks:
+        out.print(f"{check.name}: {check.found:.6g}, accounted {check.accounted:.6g}")
     if report.holds:
         out.print(report.sentence)
