@@ -46,6 +46,7 @@ def make_step(
     multiplier: float = 1.0,
     expected: float = 1.0,
     first_key: int = 0,
+    phase: str = "test",
 ) -> PrivateStep:
     flat = FlatParameters(module)
     return kind(
@@ -55,7 +56,7 @@ def make_step(
         noise_multiplier=multiplier,
         expected_batch=expected,
         noise=make_sources(flat.replicas, construction, first_key),
-        phase="test",
+        phase=phase,
     )
 
 
@@ -235,6 +236,27 @@ def test_the_noise_has_its_scale_on_empty_batches_and_is_never_reused(
 def test_the_noise_check_catches_planted_bugs(bug: type[PrivateStep]) -> None:
     with pytest.raises(AssertionError):
         check_noise(bug, "fast")
+
+
+@pytest.mark.parametrize("construction", ["safe", "fast"])
+def test_two_phases_of_equal_size_under_one_key_share_no_noise(construction: Construction) -> None:
+    """Encoder and classifier may have as many parameters: shared noise could be subtracted."""
+    moves = {}
+    for phase in ("encoder", "classifier", "encoder again"):
+        mlp = make_mlp(1, [200, 16, 5])
+        private = make_step(mlp, construction=construction, phase=phase.split()[0])
+        nobody = torch.zeros(1, 1, dtype=torch.bool)
+        steps = []
+        for _ in range(10):
+            before = private.flat.values.double()
+            batch = torch.ones(1, 1, 200), torch.zeros(1, 1, dtype=torch.long)
+            private.step(*forward(mlp, *batch), nobody)
+            steps.append((before - private.flat.values.double())[0])
+        moves[phase] = torch.stack(steps)
+    # The same phase draws the same noise, so what differs below is the phase alone.
+    torch.testing.assert_close(moves["encoder"], moves["encoder again"])
+    likeness = moves["encoder"] @ moves["classifier"].T / moves["encoder"].shape[1]
+    assert float(likeness.abs().max()) < 8 / moves["encoder"].shape[1] ** 0.5
 
 
 def test_the_sum_is_divided_by_the_expected_and_not_by_the_actual_batch() -> None:

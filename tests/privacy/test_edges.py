@@ -254,6 +254,27 @@ def test_the_lapgraph_test_notices_half_the_noise(monkeypatch):
     assert min(lapgraph_against_dense(120, 300, 5.0, 400)) < 1e-6
 
 
+@pytest.mark.parametrize("perturbation", ["arr", "lapgraph"])
+@pytest.mark.parametrize(
+    ("relation", "directed", "sensitivity"),
+    [("undirected", False, 1), ("directed", True, 1), ("undirected", True, 2)],
+)
+def test_the_number_of_edges_has_the_noise_of_all_bits_of_an_edge(
+    perturbation, relation, directed, sensitivity
+):
+    """Whoever hides a friendship of a directed graph hides two arcs, and the count moves by two."""
+    graph = random_graph(directed=directed)
+    share = edges.COUNT_SHARE[perturbation]
+    true = graph.num_arcs if directed else graph.num_edges
+    found = [
+        release(graph, perturbation, seed, relation=relation, construction="fast").noisy_edges
+        for seed in range(400)
+    ]
+    # The mean size of Laplace noise is its scale, to one twentieth in 400 draws.
+    scale = np.abs(np.array(found) - true).mean()
+    assert abs(scale / (sensitivity / (share * 2.0)) - 1) < 7 / math.sqrt(len(found))
+
+
 def test_edgerand_refuses_what_would_not_fit_and_says_how_much_it_is():
     graph = Graph.from_arcs([0], [1], num_nodes=200_000, features=np.zeros((200_000, 1)))
     with pytest.raises(InputError, match=r"about 2\.\de\+09 edges and need 1\d\d GiB"):

@@ -123,6 +123,24 @@ def test_keys_and_phases_share_no_coin_and_iterating_again_repeats_them() -> Non
         assert (base != other).any(axis=(1, 2)).all()
 
 
+@pytest.mark.parametrize("construction", ["safe", "fast"])
+def test_two_phases_of_equal_size_under_one_key_share_no_batch(construction: str) -> None:
+    """Who was in the encoder's batches says nothing about the classifier's."""
+    schedule = DPSchedule(EXAMPLES, RATE, 200, EXAMPLES * RATE)
+    tables = [
+        joined(
+            PoissonBatches(
+                schedule, [NoiseKey.insecure(0)], phase=phase, construction=construction
+            ),
+            1,
+            EXAMPLES,
+        )
+        for phase in ("encoder", "classifier")
+    ]
+    both = (tables[0] - RATE) * (tables[1] - RATE)
+    assert abs(both.mean()) < 7 * RATE * (1 - RATE) / both.size**0.5
+
+
 def test_long_trainings_are_drawn_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gapgnn.privacy.poisson.BLOCK_DRAWS", 100)
     schedule = DPSchedule(EXAMPLES, RATE, STEPS, EXAMPLES * RATE)

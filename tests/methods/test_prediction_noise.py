@@ -1,0 +1,147 @@
+"""What a prediction on a new graph reads and draws, and what the card says of a friendship."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+from gapcases import quick
+from methodgraphs import small_graph
+
+from gapgnn import SAGE, Graph
+from gapgnn.methods import sage_arcs
+from gapgnn.methods.guarantee import Guarantee
+from gapgnn.privacy.events import Gaussian
+from gapgnn.privacy.noise import NoiseSource
+
+
+def elsewhere(num_nodes: int = 200, seed: int = 1, first_id: int = 10_000) -> Graph:
+    """A graph of people whom the training graph does not know."""
+    graph = small_graph(num_nodes=num_nodes, seed=seed)
+    return graph._replace(ids=graph.ids + first_id)
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return small_graph(num_nodes=200)
+
+
+# Test labels of the new graph
+
+
+@pytest.fixture
+def same_noise(monkeypatch):
+    """Let noise depend on the seed alone: the labels are part of a graph's fingerprint."""
+    real = Graph.fingerprint.func
+
+    def of_everything_but_labels(self: Graph) -> str:
+        return real(self._replace(labels=np.zeros_like(self.labels)))
+
+    monkeypatch.setattr(Graph, "fingerprint", property(of_everything_but_labels))
+
+
+@pytest.mark.parametrize("level", ["none", "edge", "node"])
+@pytest.mark.parametrize("messages", ["labels", "both", "features"])
+@pytest.mark.parametrize("where", ["test_mask", "val_mask"])
+def test_labels_outside_the_new_graphs_training_set_change_no_prediction(
+    graph, ledger, same_noise, level, messages, where
+):
+    model = quick(level, messages=messages, insecure_noise_seed=3, ledger=ledger.path).fit(graph)
+    new = elsewhere()
+    hidden = getattr(new, where)
+    assert hidden.any()
+    changed = new._replace(labels=np.where(hidden, (new.labels + 1) % 3, new.labels))
+    told = new._replace(labels=np.where(new.train_mask, (new.labels + 1) % 3, new.labels))
+    answers, released = [], []
+    for each in (new, changed, told):
+        mine = copy.deepcopy(model)
+        answers.append(mine.predict_proba(each))
+        released.append(list(mine.releases_.hops.values())[-1].hops)
+    np.testing.assert_array_equal(answers[0], answers[1])
+    for ours, theirs in zip(released[0], released[1], strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+    # The training labels do travel, so the comparison above can fail.
+    assert np.array_equal(answers[0], answers[2]) == (messages == "features")
+
+
+# Noise of a prediction
+
+
+@pytest.fixture
+def noise(monkeypatch) -> list[np.ndarray]:
+    """Collect the noise on every hop, for the first rows and columns, in units of its scale."""
+    drawn: list[np.ndarray] = []
+    real = NoiseSource.gaussian_rows
+
+    def spy(self, first, rows, columns, std, *path, **options):
+        found = real(self, first, rows, columns, std, *path, **options)
+        drawn.append(found[:100, :8].double().cpu().numpy() / std)
+        return found
+
+    monkeypatch.setattr(NoiseSource, "gaussian_rows", spy)
+    return drawn
+
+
+def assert_unlike(drawn: list[np.ndarray]) -> None:
+    """Fail if two of some draws are alike, or opposite."""
+    rows = np.stack([each.reshape(-1) for each in drawn])
+    likeness = rows @ rows.T / rows.shape[1]
+    np.testing.assert_allclose(np.diag(likeness), 1, atol=7 * (2 / rows.shape[1]) ** 0.5)
+    np.fill_diagonal(likeness, 0)
+    assert np.abs(likeness).max() < 7 / rows.shape[1] ** 0.5
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+@pytest.mark.parametrize("level", ["edge", "node"])
+def test_predictions_on_two_graphs_share_no_noise(graph, ledger, noise, level, seed):
+    model = quick(level, insecure_noise_seed=seed, ledger=ledger.path).fit(graph)
+    for new in (elsewhere(seed=1), elsewhere(seed=2, first_id=20_000)):
+        model.predict(new)
+    # Two hops of the training graph and of each new one.
+    assert len(noise) == 6
+    assert_unlike(noise)
+
+
+@pytest.mark.parametrize("level", ["edge", "node"])
+def test_predictions_on_one_graph_by_two_fitted_models_share_no_noise(graph, ledger, noise, level):
+    new = elsewhere()
+    for _ in range(2):
+        quick(level, ledger=ledger.path).fit(graph).predict(new)
+    assert len(noise) == 8
+    assert_unlike(noise)
+
+
+def test_randomised_edges_of_two_predictions_are_drawn_apart(graph, ledger, monkeypatch):
+    new, released, real = elsewhere(), [], sage_arcs.perturb_edges
+
+    def spy(*args, **options):
+        released.append(real(*args, **options).indices)
+        return real(*args, **options)
+
+    monkeypatch.setattr(sage_arcs, "perturb_edges", spy)
+    for _ in range(2):
+        model = SAGE(level="edge", epochs=1, hidden=8, epsilon=4.0, ledger=ledger.path).fit(graph)
+        model.predict(new)
+    # Each model reads the training graph and the new one.
+    _, first, _, second = released
+    assert not np.array_equal(first, second)
+
+
+# The card
+
+
+@pytest.mark.parametrize(("epsilon", "friendship"), [(4.0, 5.89), (1.0, 1.45)])
+def test_the_card_prices_a_friendship_with_the_square_root_of_two(epsilon, friendship):
+    """Two hops, delta 1e-7: the known values of the privacy page, section 1."""
+    graph = Graph.from_arcs([0], [1], num_nodes=3, features=np.eye(3), directed=True)
+    promise = Guarantee.resolve(
+        graph,
+        [Gaussian(1.0, count=2)],
+        level="edge",
+        relation="directed",
+        epsilon=epsilon,
+        delta=1e-7,
+    )
+    assert promise.epsilon == pytest.approx(epsilon, rel=1e-6)
+    assert promise.undirected_epsilon() == pytest.approx(friendship, abs=0.005)
