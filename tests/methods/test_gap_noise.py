@@ -11,7 +11,6 @@ from gapcases import LEVELS, PRIVATE, RAW, forbid, hops, quick, weights
 from methodgraphs import small_graph
 
 from gapgnn import Graph
-from gapgnn.privacy.relations import public_count
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.methods import gap as gap_module
 from gapgnn.methods import guarantee as guarantee_module
@@ -19,6 +18,7 @@ from gapgnn.nn.gap import MultiHopClassifier
 from gapgnn.nn.layers import reset_replicas
 from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
 from gapgnn.privacy.calibration import Calibrated
+from gapgnn.privacy.relations import public_count
 from gapgnn.training import trainer as trainer_module
 from gapgnn.training.trainer import Trainer
 

@@ -299,7 +299,6 @@ def _check_node_level(args: argparse.Namespace, has_schema: bool) -> None:
 def _load_store(
     args: argparse.Namespace, *, seed: int, quiet: bool, needs_label: bool
 ) -> LoadedGraph:
-    from gapgnn.graph.checks import check_trainable
     from gapgnn.graph.store import open_store
     from gapgnn.graph.transforms import random_split
 
@@ -307,12 +306,10 @@ def _load_store(
         graph: Graph = open_store(args.store, progress=progress)
     if needs_label or (graph.labels >= 0).any():
         graph = random_split(graph, seed=seed)
-        check_trainable(graph)
     return LoadedGraph(graph)
 
 
 def _load_tables(options: dict[str, Any], *, seed: int, quiet: bool) -> LoadedGraph:
-    from gapgnn.graph.checks import check_trainable
     from gapgnn.graph.tables import read_tables
     from gapgnn.graph.transforms import random_split
 
@@ -321,7 +318,6 @@ def _load_tables(options: dict[str, Any], *, seed: int, quiet: bool) -> LoadedGr
     graph = tables.graph
     if options["label"] is not None:
         graph = random_split(graph, seed=seed)
-        check_trainable(graph)
     return LoadedGraph(graph, tables.dropped_self_loops, tables.dropped_duplicates)
 
 

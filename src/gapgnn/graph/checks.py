@@ -24,11 +24,12 @@ def check_declared(graph: Graph) -> None:
         )
 
 
-def check_trainable(graph: Graph) -> None:
+def check_trainable(graph: Graph, *, level: str = "none") -> None:
     """Raise unless the split can train and score a classifier.
 
     At least two classes have nodes, every class has a training node, and some node is for testing.
-    What is said depends on the data: at node level it is for the curator, and nothing was released.
+    At node level there need only be two classes: whether a class has anybody in it can depend on
+    one person, who must not be able to stop the run (privacy page, sections 2 and 9).
 
     >>> from gapgnn.graph.graph import Graph
     >>> graph = Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2), labels=[0, 0])
@@ -37,6 +38,10 @@ def check_trainable(graph: Graph) -> None:
     ...
     gapgnn.errors.DataError: `labels` must have at least two classes. Got 1.
     """
+    if level == "node":
+        if graph.num_classes < 2:
+            raise DataError(f"`labels` must have at least two classes. Got {graph.num_classes}.")
+        return
     labelled = graph.labels[graph.labels >= 0]
     counts = np.bincount(labelled, minlength=graph.num_classes)
     present = np.count_nonzero(counts)

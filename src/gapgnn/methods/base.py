@@ -152,7 +152,7 @@ class NodeClassifier(BaseEstimator, Persistent, ABC):  # type: ignore[misc]
         graph = as_graph(graph, not_finite="zero" if is_node else "refuse")
         if is_node:
             check_declared(graph)
-        check_trainable(graph)
+        check_trainable(graph, level=self.level)
         guarantee = self._resolve(graph)
         run = Run(
             graph=graph,

@@ -329,7 +329,7 @@ class SharedParts:
     def _guards(self, delta: Tensor) -> Tensor:
         """Return what rounding may have hidden, ``(R, B, layers)``: see the module's notes.
 
-        ``|d_t|`` is at most ``|g_i|`` times the node's scaling, the largest slopes and the norms of
+        ``|d_t|`` is at most ``|g_i|`` times the node's scaling, its largest slopes and the norms of
         the weights above; what unit rows take away makes no gradient longer.
         """
         replicas, _, width = delta.shape
@@ -338,7 +338,9 @@ class SharedParts:
         if self._scaling is not None:
             reach = self._scaling.squeeze(-1).double()
         for layer in reversed(self.layers):
-            reach = reach * layer.slopes.flatten(1).abs().amax(1, keepdim=True)
+            # The node's own slopes: those of all nodes of the batch would let one of them, whose
+            # slopes are not finite, take everybody else's example out of the sum.
+            reach = reach * layer.slopes.abs().amax(-1)
             if isinstance(layer.inputs, Tensor):
                 lengths = _lengths(layer.inputs)
             else:

@@ -1,0 +1,327 @@
+"""Neighbouring inputs as files: the tables of a command with one entity changed.
+
+Privacy page, sections 1 and 9. At edge level two inputs differ in one link. At node level they
+differ in one record: the row of features and label, and the links that are that person's own. Other
+people's entries stay theirs: a line that names somebody who left stays in the table of a graph
+without direction, because it is also the other end's entry.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from gapgnn.errors import InputError, check_choice
+from gapgnn.rng import experiment_rng
+
+HUGE = "3.4e38"
+NODES, EDGES, FEATURES, SCHEMA = "people.csv", "links.csv", "features", "schema.toml"
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The input of a command, as rows of text.
+
+    Attributes:
+        node_columns: of the node table; the first one is the id.
+        nodes: its rows.
+        edge_columns: of the edge table; the first two are the ends.
+        edges: its rows.
+        label: the column with the class.
+        directed: whether a link belongs to its source alone.
+        features: a matrix with one row per node, where features are not columns.
+        schema: the text of the schema, where there is one.
+    """
+
+    node_columns: tuple[str, ...]
+    nodes: tuple[tuple[str, ...], ...]
+    edge_columns: tuple[str, ...]
+    edges: tuple[tuple[str, ...], ...]
+    label: str | None
+    directed: bool
+    features: Any = None
+    schema: str | None = None
+
+    @property
+    def ids(self) -> list[str]:
+        """Everybody's id, in the order of the rows."""
+        return [row[0] for row in self.nodes]
+
+    def write(self, folder: Path) -> list[str]:
+        """Write the tables into a folder and return the command-line words that choose them."""
+        _write_csv(folder / NODES, self.node_columns, self.nodes)
+        _write_csv(folder / EDGES, self.edge_columns, self.edges)
+        words = ["--edges", EDGES, "--nodes", NODES]
+        if self.label is not None:
+            words += ["--label", self.label]
+        words.append("--directed" if self.directed else "--undirected")
+        if self.features is not None:
+            words += ["--features", _write_features(folder, self.features)]
+        if self.schema is not None:
+            (folder / SCHEMA).write_text(self.schema, encoding="utf-8")
+            words += ["--schema", SCHEMA]
+        return words
+
+    def degrees(self) -> Counter[str]:
+        """Return how many lines name each person as the owner of a link."""
+        ends = (row[:1] if self.directed else row[:2] for row in self.edges)
+        return Counter(name for names in ends for name in names)
+
+    def without(self, person: str, *, mentions: bool = False) -> Tables:
+        """Return the input after one person withdrew; with ``mentions`` from all lists too."""
+        place = self.ids.index(person)
+        nodes = self.nodes[:place] + self.nodes[place + 1 :]
+        features = None
+        if self.features is not None:
+            features = self.features[np.arange(len(self.nodes)) != place]
+        edges = self.edges
+        if mentions:
+            edges = tuple(row for row in edges if person not in row[:2])
+        elif self.directed:
+            edges = tuple(row for row in edges if row[0] != person)
+        return replace(self, nodes=nodes, edges=edges, features=features)
+
+    def with_record(
+        self,
+        person: str,
+        cells: dict[str, str],
+        targets: Iterable[str],
+        *,
+        place: int,
+        feature_row: NDArray[np.float32] | None = None,
+    ) -> Tables:
+        """Return the input after one more person joined, at some place among the rows."""
+        row = (person, *(cells.get(name, "") for name in self.node_columns[1:]))
+        rest = ("",) * (len(self.edge_columns) - 2)
+        features = self.features
+        if features is not None and feature_row is not None:
+            dense = features.toarray() if sp.issparse(features) else features
+            features = np.insert(dense, place, feature_row, axis=0)
+        return replace(
+            self,
+            nodes=(*self.nodes[:place], row, *self.nodes[place:]),
+            edges=(*self.edges, *((person, other, *rest) for other in targets)),
+            features=features,
+        )
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Two neighbouring inputs.
+
+    Attributes:
+        kind: which pair this is.
+        first: the input of the recorded run; at node level it has the record in question.
+        second: the input of the replayed run.
+        who: what differs, in words.
+        person: the id of the record at node level.
+        entities: how many arcs they differ in where one arc is promised; otherwise 1.
+    """
+
+    kind: str
+    first: Tables
+    second: Tables
+    who: str
+    person: str | None = None
+    entities: int = field(default=1)
+
+
+EDGE_KINDS = ("first", "last", "middle", "hub", "leaf", "random", "added")
+NODE_KINDS = (
+    *("first", "last", "middle", "hub", "isolated", "rare class", "random", "not training"),
+    *("huge", "not a number", "unseen", "dangling", "lists everybody"),
+)
+STRICT_KIND = "vanished"
+
+
+def edge_neighbours(tables: Tables, kind: str, *, relation: str, seed: int = 0) -> Neighbours:
+    """Return two inputs that differ in one link.
+
+    Under ``undirected`` every line between the two ends goes. Under ``directed`` on a graph without
+    direction a line is two arcs, which is what the pair then differs in.
+    """
+    check_choice("kind", kind, EDGE_KINDS)
+    rng = experiment_rng(seed, "edge neighbours", kind)
+    lines = [row for row in tables.edges if row[0] != row[1]]
+    if not lines:
+        raise InputError("`edges` must have a link to take away. Got none.")
+    if kind == "added":
+        ends = _unlinked(tables, rng)
+        rest = ("",) * (len(tables.edge_columns) - 2)
+        # Somewhere in the middle: what comes behind must not move either.
+        place = int(rng.integers(len(tables.edges) + 1))
+        edges = (*tables.edges[:place], (*ends, *rest), *tables.edges[place:])
+    else:
+        degrees = Counter(name for row in lines for name in set(row[:2]))
+        by_degree = [degrees[row[0]] + degrees[row[1]] for row in lines]
+        least = [min(degrees[row[0]], degrees[row[1]]) for row in lines]
+        place = {
+            "first": 0,
+            "last": len(lines) - 1,
+            "middle": len(lines) // 2,
+            "hub": int(np.argmax(by_degree)),
+            "leaf": int(np.argmin(least)),
+            "random": int(rng.integers(len(lines))),
+        }[kind]
+        ends = (lines[place][0], lines[place][1])
+        both = not tables.directed or relation == "undirected"
+        gone = {ends, ends[::-1]} if both else {ends}
+        edges = tuple(row for row in tables.edges if (row[0], row[1]) not in gone)
+    entities = 2 if relation == "directed" and not tables.directed else 1
+    who = f"the link {ends[0]} - {ends[1]}"
+    return Neighbours(kind, tables, replace(tables, edges=edges), who, entities=entities)
+
+
+def node_neighbours(
+    tables: Tables,
+    kind: str,
+    *,
+    relation: str,
+    max_degree: int | None = None,
+    trains: Callable[[str], bool] = lambda name: True,
+    seed: int = 0,
+) -> Neighbours:
+    """Return two inputs that differ in one record: there or not, or exchanged for another.
+
+    Kinds that describe a record (``huge`` features, ``unseen`` categories and label, a ``dangling``
+    list, a list of ``everybody``) put such a record in; the others take one of the table's people.
+
+    Args:
+        tables: the input.
+        kind: which record.
+        relation: ``add-remove`` or ``replace``.
+        max_degree: D, which lists of records that are put in exceed.
+        trains: whether the id is in the training set: such people are in the most releases.
+        seed: of the choice.
+    """
+    check_choice("kind", kind, (*NODE_KINDS, STRICT_KIND))
+    rng = experiment_rng(seed, "node neighbours", kind)
+    if kind in ("huge", "not a number", "unseen", "dangling", "lists everybody"):
+        person, first = _with_odd_record(tables, kind, max_degree, trains, rng)
+    else:
+        person, first = _person_of(tables, kind, trains, rng), tables
+    if relation == "add-remove":
+        second = first.without(person, mentions=kind == STRICT_KIND)
+        return Neighbours(kind, first, second, f"the record of {person}", person=person)
+    return Neighbours(
+        kind, first, _exchanged(first, person, rng), f"the record of {person}", person=person
+    )
+
+
+def _person_of(
+    tables: Tables, kind: str, trains: Callable[[str], bool], rng: np.random.Generator
+) -> str:
+    """Return whose record a kind is about: somebody in the training set, unless it says not."""
+    wanted = kind != "not training"
+    rows = [row for row in tables.nodes if trains(row[0]) is wanted] or list(tables.nodes)
+    degrees = tables.degrees()
+    lengths = [degrees[row[0]] for row in rows]
+    if kind == "rare class" and tables.label is not None:
+        column = tables.node_columns.index(tables.label)
+        counts = Counter(row[column] for row in tables.nodes if row[column])
+        return min(rows, key=lambda row: (counts.get(row[column], len(tables.nodes)), row[0]))[0]
+    place = {
+        "first": 0,
+        "last": len(rows) - 1,
+        "middle": len(rows) // 2,
+        "hub": int(np.argmax(lengths)),
+        STRICT_KIND: int(np.argmax(lengths)),
+        "isolated": int(np.argmin(lengths)),
+    }.get(kind, int(rng.integers(len(rows))))
+    return rows[place][0]
+
+
+def _with_odd_record(
+    tables: Tables,
+    kind: str,
+    max_degree: int | None,
+    trains: Callable[[str], bool],
+    rng: np.random.Generator,
+) -> tuple[str, Tables]:
+    """Put in a record that no table should be able to break over."""
+    ids = tables.ids
+    known = set(ids) | {name for row in tables.edges for name in row[:2]}
+    whole = [int(name) for name in known if name.lstrip("-").isdigit()]
+    are_whole = len(whole) == len(known)
+    new = (str(max(whole) + k) if are_whole else f"somebody-new-{k}" for k in range(1, 1000))
+    person = next(name for name in new if trains(name))
+    alike = tables.nodes[int(rng.integers(len(ids)))]
+    cells = dict(zip(tables.node_columns[1:], alike[1:], strict=True))
+    odd = {"huge": HUGE, "not a number": "nan", "unseen": "HIV clinic, resident 17"}.get(kind)
+    if odd is not None:
+        label = tables.label if kind != "unseen" else None
+        cells = {name: value if name == label else odd for name, value in cells.items()}
+    length = max(3, 2 * (max_degree or 10))
+    targets = rng.choice(ids, size=min(length, len(ids)), replace=False).tolist()
+    if kind == "dangling":
+        nobody = range(int(person) + 1, int(person) + 1 + length) if are_whole else range(length)
+        targets = [str(k) if are_whole else f"nobody-{k}" for k in nobody] + targets
+    if kind == "lists everybody":
+        targets = list(ids)
+    feature_row = None
+    if tables.features is not None:
+        value = {"huge": 3.4e38, "not a number": np.nan}.get(kind, 1.0)
+        feature_row = np.full(tables.features.shape[1], value, dtype=np.float32)
+    place = int(rng.integers(len(ids) + 1))
+    added = tables.with_record(person, cells, targets, place=place, feature_row=feature_row)
+    return person, added
+
+
+def _exchanged(tables: Tables, person: str, rng: np.random.Generator) -> Tables:
+    """Give a person somebody else's features and label and, where lists are apart, another list."""
+    ids = tables.ids
+    place = ids.index(person)
+    other = (place + 1 + int(rng.integers(len(ids) - 1))) % len(ids)
+    row = (person, *tables.nodes[other][1:])
+    features = tables.features
+    if features is not None:
+        features = features.tolil() if sp.issparse(features) else features.copy()
+        features[place] = features[other]
+        features = features.tocsr() if sp.issparse(features) else features
+    edges = tables.edges
+    if tables.directed:
+        kept = tuple(line for line in edges if line[0] != person)
+        rest = ("",) * (len(tables.edge_columns) - 2)
+        size = min(len(ids), max(1, len(edges) - len(kept)))
+        targets = rng.choice(ids, size=size, replace=False).tolist()
+        edges = (*kept, *((person, name, *rest) for name in targets if name != person))
+    nodes = (*tables.nodes[:place], row, *tables.nodes[place + 1 :])
+    return replace(tables, nodes=nodes, edges=edges, features=features)
+
+
+def _unlinked(tables: Tables, rng: np.random.Generator) -> tuple[str, str]:
+    """Return two people who have no link yet."""
+    linked = {frozenset(row[:2]) for row in tables.edges}
+    ids = tables.ids
+    for _ in range(10_000):
+        first, second = rng.choice(len(ids), size=2, replace=False).tolist()
+        if frozenset((ids[first], ids[second])) not in linked:
+            return ids[first], ids[second]
+    raise InputError("`edges` must leave out a pair to add. Got a complete graph.")
+
+
+def _write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    path.write_text(text.getvalue(), encoding="utf-8")
+
+
+def _write_features(folder: Path, features: Any) -> str:
+    name = f"{FEATURES}.npz" if sp.issparse(features) else f"{FEATURES}.npy"
+    with (folder / name).open("wb") as file:
+        if sp.issparse(features):
+            sp.save_npz(file, sp.csr_matrix(features))
+        else:
+            np.save(file, np.asarray(features, dtype=np.float32))
+    return name

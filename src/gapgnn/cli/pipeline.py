@@ -1,0 +1,322 @@
+"""`gapgnn audit pipeline`: a whole command on neighbouring files, and what tells them apart."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gapgnn.cli.output import complain, console, emit_json
+from gapgnn.errors import InputError
+
+if TYPE_CHECKING:
+    from gapgnn.attacks.neighbours import Tables
+    from gapgnn.attacks.pipeline import Case, Outcome
+
+TEXT = "a whole command, from table to folder, on neighbouring files"
+EXAMPLES = """\
+examples:
+  gapgnn audit pipeline train gap --level node --epsilon 4
+  gapgnn audit pipeline train gap --level edge --edges friends.csv --nodes people.csv --label year
+  gapgnn audit pipeline --neighbours hub huge -- train mlp --level node --nodes people.csv \\
+      --edges friends.csv --label year --schema schema.toml
+  gapgnn audit pipeline --parts 4 --interrupt-after 2 train gap --edges friends.csv ...
+  gapgnn audit pipeline predict --model model --edges new.csv --nodes people.csv --label year
+
+Everything before `train` or `predict` is the audit's, everything behind it the command's. The
+command runs twice for every kind of neighbours: once recorded, once on the neighbour, where every
+release answers what it answered before. Releases may then differ by what is accounted for, and
+nothing else may. Nothing is charged to your ledger and nothing is kept: what the runs write is
+compared and deleted. Exit code 1: the two could be told apart.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gapgnn audit pipeline`."""
+    parser.epilog = EXAMPLES
+    parser.add_argument(
+        "--neighbours",
+        nargs="+",
+        metavar="KIND",
+        help="kinds of neighbours, such as first, hub, huge (default: all that there are)",
+    )
+    parser.add_argument(
+        "--parts", type=int, metavar="N", help="put the tables into a store of N parts first"
+    )
+    parser.add_argument(
+        "--interrupt-after",
+        type=int,
+        metavar="K",
+        help="kill each run after K releases and resume it (with --parts)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the choice of neighbours")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, help="the command: train METHOD ... or predict ..."
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Audit the command and report; anything found is exit code 1."""
+    from gapgnn.attacks.pipeline import audit_pipeline
+    from gapgnn.cli.main import main
+
+    words = [word for word in args.command if word != "--"]
+    case = case_of(words, parts=args.parts, interrupt_after=args.interrupt_after)
+    with _progress() as advance:
+        outcomes = audit_pipeline(
+            case, main, kinds=args.neighbours, seed=args.seed, progress=advance
+        )
+    holds = all(outcome.holds for outcome in outcomes)
+    if args.json:
+        emit_json(
+            {
+                "mechanism": "pipeline",
+                "command": ["gapgnn", *words],
+                "level": case.level,
+                "relation": case.relation,
+                "holds": holds,
+                "neighbours": [outcome.to_dict() for outcome in outcomes],
+            }
+        )
+    else:
+        _print(outcomes)
+    if not holds:
+        found = sum(len(outcome.findings) for outcome in outcomes)
+        complain(f"The promise is broken: {found} findings tell neighbouring inputs apart.")
+    return 0 if holds else 1
+
+
+def case_of(
+    words: Sequence[str], *, parts: int | None = None, interrupt_after: int | None = None
+) -> Case:
+    """Return what to audit from the words of a command.
+
+    >>> case_of(["train", "gap", "--level", "none"])
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.InputError: `level` must be edge or node to be audited. Got 'none'.
+    """
+    from gapgnn.attacks.pipeline import Case
+
+    if not words or words[0] not in ("train", "predict"):
+        raise InputError(
+            f"`command` must start with train or predict. Got {' '.join(words[:2]) or 'nothing'!r}."
+        )
+    parsed, kept = _parsed(words)
+    if getattr(parsed, "store", None) is not None:
+        raise InputError(
+            "`--store` cannot be audited: neighbours are made of tables. Give the tables, and "
+            "`--parts N` before the command to have them put into a store."
+        )
+    if interrupt_after is not None and parts is None:
+        raise InputError("`--interrupt-after` must come with `--parts`. Got no store to resume.")
+    model = ledger = None
+    level, relation, degree = (
+        getattr(parsed, k, None) for k in ("level", "relation", "max_degree")
+    )
+    if words[0] == "predict":
+        from gapgnn.methods.registry import load_model
+        from gapgnn.privacy.ledger import Ledger
+
+        model, ledger = parsed.model, Ledger(parsed.ledger).path
+        fitted = load_model(model)
+        level, relation = fitted.level, fitted.card_.relation
+        degree = fitted.get_params().get("max_degree")
+        parsed.level, parsed.schema_of_model = level, fitted.schema_
+    if level not in ("edge", "node"):
+        raise InputError(f"`level` must be edge or node to be audited. Got {level!r}.")
+    tables, is_directed = _tables(parsed)
+    from gapgnn.privacy.relations import resolve_relation
+
+    return Case(
+        words=tuple(kept),
+        tables=tables,
+        level=level,
+        relation=resolve_relation(level, relation or "auto", is_directed=is_directed),
+        max_degree=degree,
+        seed=getattr(parsed, "seed", 0),
+        parts=parts,
+        interrupt_after=interrupt_after,
+        model=None if model is None else Path(model).resolve(),
+        ledger=ledger,
+    )
+
+
+# Options that say where data comes from and results go: the audit sets its own.
+_PLACES = {
+    **dict.fromkeys(("--dataset", "--edges", "--nodes", "--label", "--features", "--schema"), 1),
+    **dict.fromkeys(("--out", "--model", "--ledger", "--store"), 1),
+    **dict.fromkeys(("--directed", "--undirected", "--json", "--resume"), 0),
+}
+
+
+def _parsed(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the parsed command and its words without those that choose data and output."""
+    import importlib
+
+    from gapgnn.cli.main import COMMANDS, Parser, _words
+    from gapgnn.cli.options import expand_config
+
+    module = importlib.import_module(COMMANDS[words[0]][0])
+    parser = Parser(prog=f"gapgnn {words[0]}")
+    module.configure(parser)
+    full = list(_words(module, words[1:]))
+    if words[0] == "predict" and not any(word.split("=")[0] == "--out" for word in full):
+        full += ["--out", "predictions.csv"]
+    parsed = parser.parse_args(full)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            # What `--config` says is spelled out: it may choose data, too.
+            full = [full[0], *expand_config(full[1:], action.choices[full[0]])]
+    kept, skip = [words[0]], 0
+    for word in full:
+        if skip:
+            skip -= 1
+            continue
+        name = word.split("=")[0]
+        if name in _PLACES:
+            skip = 0 if "=" in word else _PLACES[name]
+        else:
+            kept.append(word)
+    return parsed, kept
+
+
+def _tables(parsed: argparse.Namespace) -> tuple[Tables, bool]:
+    """Read the input of a command as rows of text; a known data set is written as tables first."""
+    from gapgnn.attacks.neighbours import Tables
+    from gapgnn.cli.data import check_options
+    from gapgnn.graph.edgelist import end_columns
+    from gapgnn.graph.tablefiles import open_table
+
+    check_options(parsed, needs_label=False)
+    if parsed.edges is None:
+        return _tables_of_dataset(parsed)
+    node_table = open_table(parsed.nodes, what="nodes")
+    edge_table = open_table(parsed.edges, what="edges")
+    ends = end_columns(edge_table)
+    first = "id" if "id" in node_table.columns else node_table.columns[0]
+    node_columns, nodes = _rows(parsed.nodes, [first])
+    edge_columns, edges = _rows(parsed.edges, list(ends))
+    features = None
+    if parsed.features is not None:
+        import numpy as np
+
+        from gapgnn.graph.featurefiles import read_features
+
+        features = read_features(parsed.features, np.array([row[0] for row in nodes]))
+    schema = None
+    if parsed.schema is not None:
+        schema = Path(parsed.schema).read_text(encoding="utf-8")
+    elif getattr(parsed, "schema_of_model", None) is not None:
+        schema = parsed.schema_of_model.to_toml()
+    directed = bool(parsed.directed)
+    tables = Tables(
+        node_columns, nodes, edge_columns, edges, parsed.label, directed, features, schema
+    )
+    return tables, directed
+
+
+def _rows(path: Path, first: list[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Return a table's columns and rows as text, with some columns first."""
+    suffix = path.suffix.lower()
+    if suffix in (".csv", ".tsv"):
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            columns, *rows = csv.reader(file, delimiter="\t" if suffix == ".tsv" else ",")
+    else:
+        from gapgnn.graph.tablefiles import open_table
+
+        table = open_table(path, what="nodes")
+        columns = list(table.columns)
+        rows = [
+            ["" if value is None else str(value) for value in row.values()]
+            for batch in table.batches(columns)
+            for row in batch.to_pylist()
+        ]
+    order = [columns.index(name) for name in first]
+    order += [place for place in range(len(columns)) if place not in order]
+    names = tuple(columns[place] for place in order)
+    return names, tuple(tuple(row[place] for place in order) for row in rows if row)
+
+
+def _tables_of_dataset(parsed: argparse.Namespace) -> tuple[Tables, bool]:
+    """Return a known data set as tables: ids and classes, links, and its features as a matrix."""
+    import numpy as np
+
+    from gapgnn.attacks.neighbours import Tables
+    from gapgnn.cli.data import DEFAULT_DATASET
+    from gapgnn.graph import csr
+    from gapgnn.graph.datasets import load_dataset
+
+    graph = load_dataset(parsed.dataset or DEFAULT_DATASET, split_seed=None)
+    names = graph.label_names or tuple(str(label) for label in range(graph.num_classes))
+    ids = [str(name) for name in graph.ids.tolist()]
+    nodes = tuple(
+        (name, "" if label < 0 else names[label])
+        for name, label in zip(ids, graph.labels.tolist(), strict=True)
+    )
+    sources, targets = csr.sources(graph.indptr, np.int64), graph.indices
+    wanted = np.ones(len(targets), bool) if graph.is_directed else sources < targets
+    edges = tuple(
+        (ids[u], ids[v])
+        for u, v in zip(sources[wanted].tolist(), targets[wanted].tolist(), strict=True)
+    )
+    classes = ", ".join(_quoted(name) for name in names)
+    schema = f'[label]\ncolumn = "class"\nclasses = [{classes}]\n'
+    tables = Tables(
+        ("id", "class"),
+        nodes,
+        ("source", "target"),
+        edges,
+        "class",
+        graph.is_directed,
+        graph.features,
+        schema,
+    )
+    return tables, graph.is_directed
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _progress() -> Any:
+    from contextlib import contextmanager
+
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    @contextmanager
+    def shown() -> Any:
+        err = console(to_stderr=True)
+        columns = (TextColumn("neighbours"), BarColumn(), MofNCompleteColumn())
+        bars = Progress(*columns, console=err, disable=not err.is_terminal, transient=True)
+        with bars:
+            task = bars.add_task("neighbours", total=None)
+            yield lambda done, total: bars.update(task, completed=done, total=total)
+
+    return shown()
+
+
+def _print(outcomes: Sequence[Outcome]) -> None:
+    from rich.table import Table
+
+    table = Table(title="audit of the pipeline")
+    for column in ("neighbours", "differ in", "releases", "moved most, of what is accounted", ""):
+        table.add_column(column)
+    out = console(to_stderr=False)
+    for outcome in outcomes:
+        worst = outcome.worst
+        most = "-" if worst is None else f"{worst.observed / worst.accounted:.4f} ({worst.name})"
+        verdict = "holds" if outcome.holds else f"{len(outcome.findings)} findings"
+        if outcome.skipped:
+            verdict = f"skipped: {outcome.skipped}"
+        table.add_row(outcome.kind, outcome.who, str(len(outcome.releases)), most, verdict)
+    out.print(table)
+    for outcome in outcomes:
+        for text in outcome.public:
+            out.print(f"{outcome.kind}: public fact differs: {text}", markup=False, soft_wrap=True)
+        for text in outcome.findings:
+            out.print(f"{outcome.kind}: FOUND {text}", markup=False, soft_wrap=True)

@@ -1,0 +1,82 @@
+"""Small tables for the audit from table to folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gapgnn.attacks.neighbours import Tables
+from gapgnn.attacks.pipeline import Case, Outcome, audit_pipeline
+from gapgnn.cli.main import main
+
+CITIES, TEAMS = ("Rome", "Bern", "Oslo"), ("red", "green", "blue")
+SCHEMA = """\
+[label]
+column = "team"
+classes = ["blue", "green", "red", "violet"]
+
+[columns.age]
+kind = "number"
+low = -3
+high = 5
+
+[columns.city]
+kind = "category"
+values = ["Bern", "Rome"]
+"""
+LABEL_ONLY = SCHEMA.split("\n[columns.age]")[0]
+
+
+def tables(
+    *, size: int = 150, directed: bool = False, schema: str | None = SCHEMA, matrix: bool = False
+) -> Tables:
+    """Return people of three teams who mostly know their own; one class has a single member."""
+    rng = np.random.default_rng(5)
+    team = rng.integers(0, 3, size)
+    ids = [str(3 * k + 100) for k in range(size)]
+    rows = [
+        (ids[k], f"{rng.normal() + team[k]:.3f}", CITIES[rng.integers(3)], TEAMS[team[k]])
+        for k in range(size)
+    ]
+    # The only member of a class; at edge level every class needs a training node.
+    if schema is not None:
+        rows[size // 3] = (*rows[size // 3][:3], "violet")
+    links = []
+    for k in range(size):
+        for other in rng.integers(0, size, 4).tolist():
+            if team[other] == team[k] or rng.random() < 0.2:
+                links.append((ids[k], ids[other]))
+    columns: tuple[str, ...] = ("id", "age", "city", "team")
+    features = None
+    if matrix:
+        features = rng.normal(size=(size, 5)).astype(np.float32)
+        rows = [(row[0], row[3]) for row in rows]  # type: ignore[misc]
+        columns, schema = ("id", "team"), LABEL_ONLY
+    return Tables(
+        columns, tuple(rows), ("a", "b"), tuple(links), "team", directed, features, schema
+    )
+
+
+def audit(
+    words: str,
+    level: str,
+    relation: str,
+    given: Tables | None = None,
+    kinds: Sequence[str] | None = None,
+    **options: object,
+) -> list[Outcome]:
+    """Audit a command on small tables."""
+    words = f"{words} --level {level} --relation {relation} --device cpu"
+    if level == "node" and "mlp" not in words:
+        options.setdefault("max_degree", 3)
+        words += " --max-degree 3"
+    case = Case(
+        tuple(words.split()), tables() if given is None else given, level, relation, **options
+    )  # type: ignore[arg-type]
+    return audit_pipeline(case, main, kinds=kinds)
+
+
+def findings(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return everything that was found."""
+    return [f"{outcome.kind}: {text}" for outcome in outcomes for text in outcome.findings]
