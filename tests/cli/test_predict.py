@@ -189,20 +189,12 @@ def test_at_node_level_the_data_must_be_given(gapgnn, tables, tmp_path, ledger):
     assert len(ledger.entries()) == 1
 
 
-def test_tables_are_read_by_the_schema_the_model_knows(
-    gapgnn, tables, tmp_path, ledger, monkeypatch
-):
+def test_tables_are_read_by_the_schema_the_model_knows(gapgnn, tables, tmp_path, ledger):
     folder = saved(tmp_path / "declared", tables, method=MLP, schema=SCHEMA)
     other = replace(SCHEMA, columns=(Ignored("city"), Number("age", 0, 90)))
     (tmp_path / "other.toml").write_text(other.to_toml())
     out = tmp_path / "labels.csv"
-
-    def load(*args, **options):
-        model = load_model(*args, **options)
-        model.schema_ = SCHEMA
-        return model
-
-    monkeypatch.setattr("gapgnn.methods.registry.load_model", load)
+    assert load_model(folder).schema_ == SCHEMA
     code, _, err = gapgnn("predict", "--model", folder, "--out", out, *tables)
     assert (code, err) == (0, "")
     words = [*tables, "--schema", tmp_path / "other.toml"]

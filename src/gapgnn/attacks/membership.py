@@ -171,13 +171,17 @@ def _halved(graph: Graph, rng: np.random.Generator) -> Graph:
     """Make a random half of the nodes members (training nodes), the same share of every class."""
     half = (1 - _ASIDE) / 2
     order = rng.permutation(np.flatnonzero(graph.labels >= 0))
-    # Each node's place among those of its class, between 0 and 1.
-    place = np.full(graph.num_nodes, np.nan)
+    # By each node's place among those of its class: every prefix has the same share of each.
+    place = np.empty(graph.num_nodes)
     for label in range(graph.num_classes):
         members = order[graph.labels[order] == label]
         place[members] = (np.arange(len(members)) + 0.5) / max(1, len(members))
-    aside = (place >= half) & (place < half + _ASIDE)
-    return graph.with_masks(place < half, aside, place >= half + _ASIDE)
+    order = order[np.argsort(place[order], kind="stable")]
+    masks = np.zeros((3, graph.num_nodes), dtype=np.bool_)
+    ends = [round(half * len(order)), round(half * len(order)) + round(_ASIDE * len(order))]
+    for mask, part in zip(masks, np.split(order, ends), strict=True):
+        mask[part] = True
+    return graph.with_masks(*masks)
 
 
 def _halves(graph: Graph, count: int, rng: np.random.Generator) -> list[Graph]:

@@ -32,7 +32,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Load the graph and print its summary."""
-    summary = _summary(load(args, seed=args.seed, quiet=args.json))
+    from gapgnn.graph.checks import check_trainable
+
+    loaded = load(args, seed=args.seed, quiet=args.json)
+    check_trainable(loaded.graph, level=args.level or "none")
+    summary = _summary(loaded)
     if args.json:
         emit_json(summary)
     else:

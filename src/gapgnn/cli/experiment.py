@@ -45,7 +45,9 @@ examples:
   gapgnn experiment accuracy --edges friends.csv --nodes people.csv --label year --out results
   gapgnn experiment all --relation directed --select validation --jobs 4 --out results
 """
-_OWN_DATA = ("store", "edges", "nodes", "label", "features", "dangling", "min_class_count")
+_OWN_DATA = (
+    *("store", "edges", "nodes", "label", "schema", "features", "dangling", "min_class_count"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -81,6 +83,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="for the rows of the level it belongs to; directed is the paper's (default: auto)",
     )
+    for level in ("edge", "node"):
+        grid.add_argument(
+            f"--{level}-delta",
+            type=float,
+            metavar="D",
+            help=f"of the rows at {level} level, to compare with published tables (default: auto)",
+        )
     grid.add_argument("--repeats", type=int, default=10, metavar="N", help="(default: 10)")
     grid.add_argument("--seed", type=int, default=0, help="of splits and weights (default: 0)")
     grid.add_argument(
@@ -170,6 +179,7 @@ def _configurations(args: argparse.Namespace) -> list[Any]:
             methods=args.methods,
             epsilons=args.epsilons,
             relation=args.relation,
+            deltas={"edge": args.edge_delta, "node": args.node_delta},
             attack_on=args.on,
         )
     ]

@@ -32,6 +32,7 @@ class Configuration:
         level: ``none``, ``edge`` or ``node``.
         epsilon: None at level none, 0.0 for a model that reads no edge.
         relation: ``auto`` or one of the level's.
+        delta: stated, as published tables do; None is ``auto``.
         parameters: constructor parameters beside these.
         attack: options of the membership attack; None where accuracy is measured.
     """
@@ -42,6 +43,7 @@ class Configuration:
     level: str
     epsilon: float | None
     relation: str = "auto"
+    delta: float | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     attack: Mapping[str, Any] | None = None
 
@@ -54,7 +56,8 @@ class Configuration:
         """Return the keyword arguments that make the estimator."""
         budget = {"epsilon": self.epsilon} if self.epsilon else {}
         relation = {} if self.relation == "auto" else {"relation": self.relation}
-        return {"level": self.level, **budget, **relation, **self.parameters}
+        delta = {} if self.delta is None else {"delta": self.delta}
+        return {"level": self.level, **budget, **delta, **relation, **self.parameters}
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,7 @@ def plan(
     methods: Sequence[str] | None = None,
     epsilons: Sequence[float] | None = None,
     relation: str = "auto",
+    deltas: Mapping[str, float | None] | None = None,
     attack_on: Sequence[str] = ("target",),
 ) -> list[Configuration]:
     """Return the configurations of one experiment, as in the paper unless something is named.
@@ -140,6 +144,7 @@ def plan(
         epsilons: instead of the paper's, for every private row.
         relation: for the rows of the level it belongs to; ``directed`` is the paper's at edge
             level.
+        deltas: delta by level, where it is stated; ``auto`` otherwise.
         attack_on: for membership: measured on the ``target`` model, on the ``shadow`` model as
             published, or on each.
 
@@ -165,6 +170,7 @@ def plan(
             level=level,
             epsilon=0.0 if name == "MLP" and level == "edge" else None,
             relation=relation if relation in _relations(level) else "auto",
+            delta=(deltas or {}).get(level),
             parameters=dict(row.parameters),
         )
         has_budget = level != "none" and base.epsilon is None

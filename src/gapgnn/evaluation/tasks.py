@@ -233,7 +233,8 @@ def _membership(task: Task, graph: Graph, attack: Attack, callback: Callback) ->
     delta = None
     if level != "none":
         edges = graph.num_arcs if relation == "directed" else graph.num_edges
-        delta = auto_delta(protected_entities(level, graph.num_nodes, edges))
+        entities = protected_entities(level, graph.num_nodes, edges)
+        delta = configuration.delta or auto_delta(entities)
     return {
         "relation": relation,
         "delta": delta,

@@ -12,6 +12,7 @@ from torch import nn
 
 from gapgnn.errors import DataError, InputError
 from gapgnn.graph.graph import Graph
+from gapgnn.graph.schema import Schema
 from gapgnn.methods.folder import add_hops, load_folder, save_folder
 from gapgnn.methods.guarantee import Guarantee
 from gapgnn.methods.journal import Journal, NoJournal
@@ -34,6 +35,7 @@ class Persistent:
     classes_: Any
     label_names_: tuple[str, ...] | None
     feature_names_: tuple[str, ...] | None
+    schema_: Schema | None
     noise_multiplier_: float | None
     modules_: dict[str, nn.Module]
     releases_: Releases
@@ -88,6 +90,7 @@ class Persistent:
                 "num_classes": self.num_classes_,
                 "label_names": self.label_names_,
                 "feature_names": self.feature_names_,
+                "schema": None if self.schema_ is None else self.schema_.to_dict(),
                 "noise_multiplier": self.noise_multiplier_,
                 "releases": list(self.releases_.hops),
             },
@@ -138,6 +141,9 @@ class Persistent:
             model.label_names_ = None if names is None else tuple(names)
             names = config["feature_names"]
             model.feature_names_ = None if names is None else tuple(names)
+            # Version 0.1 knew no schemas.
+            declared = config.get("schema")
+            model.schema_ = None if declared is None else Schema.from_dict(declared)
             model.noise_multiplier_ = config["noise_multiplier"]
             model.modules_ = model._build(1, model.num_features_, model.num_classes_)
             for name, module in model.modules_.items():
