@@ -254,7 +254,7 @@ class TestPlantedLeaks:
                 "node",
                 "add-remove",
                 tables(directed=True),
-                kinds=["lists everybody"],
+                kinds=["lists-everybody"],
             )
         )
         assert any("hop 1: moved by" in text for text in found)

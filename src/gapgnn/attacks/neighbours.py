@@ -137,8 +137,8 @@ class Neighbours:
 
 EDGE_KINDS = ("first", "last", "middle", "hub", "leaf", "random", "added")
 NODE_KINDS = (
-    *("first", "last", "middle", "hub", "isolated", "rare class", "random", "not training"),
-    *("huge", "not a number", "unseen", "dangling", "lists everybody"),
+    *("first", "last", "middle", "hub", "isolated", "rare-class", "random", "not-training"),
+    *("huge", "not-a-number", "unseen", "dangling", "lists-everybody"),
 )
 STRICT_KIND = "vanished"
 
@@ -193,7 +193,7 @@ def node_neighbours(
     """Return two inputs that differ in one record: there or not, or exchanged for another.
 
     Kinds that describe a record (``huge`` features, ``unseen`` categories and label, a ``dangling``
-    list, a list of ``everybody``) put such a record in; the others take one of the table's people.
+    list, ``lists-everybody``) put such a record in; the others take one of the table's people.
 
     Args:
         tables: the input.
@@ -205,7 +205,7 @@ def node_neighbours(
     """
     check_choice("kind", kind, (*NODE_KINDS, STRICT_KIND))
     rng = experiment_rng(seed, "node neighbours", kind)
-    if kind in ("huge", "not a number", "unseen", "dangling", "lists everybody"):
+    if kind in ("huge", "not-a-number", "unseen", "dangling", "lists-everybody"):
         person, first = _with_odd_record(tables, kind, max_degree, trains, rng)
     else:
         person, first = _person_of(tables, kind, trains, rng), tables
@@ -221,11 +221,11 @@ def _person_of(
     tables: Tables, kind: str, trains: Callable[[str], bool], rng: np.random.Generator
 ) -> str:
     """Return whose record a kind is about: somebody in the training set, unless it says not."""
-    wanted = kind != "not training"
+    wanted = kind != "not-training"
     rows = [row for row in tables.nodes if trains(row[0]) is wanted] or list(tables.nodes)
     degrees = tables.degrees()
     lengths = [degrees[row[0]] for row in rows]
-    if kind == "rare class" and tables.label is not None:
+    if kind == "rare-class" and tables.label is not None:
         column = tables.node_columns.index(tables.label)
         counts = Counter(row[column] for row in tables.nodes if row[column])
         return min(rows, key=lambda row: (counts.get(row[column], len(tables.nodes)), row[0]))[0]
@@ -256,7 +256,7 @@ def _with_odd_record(
     person = next(name for name in new if trains(name))
     alike = tables.nodes[int(rng.integers(len(ids)))]
     cells = dict(zip(tables.node_columns[1:], alike[1:], strict=True))
-    odd = {"huge": HUGE, "not a number": "nan", "unseen": "HIV clinic, resident 17"}.get(kind)
+    odd = {"huge": HUGE, "not-a-number": "nan", "unseen": "HIV clinic, resident 17"}.get(kind)
     if odd is not None:
         label = tables.label if kind != "unseen" else None
         cells = {name: value if name == label else odd for name, value in cells.items()}
@@ -265,11 +265,11 @@ def _with_odd_record(
     if kind == "dangling":
         nobody = range(int(person) + 1, int(person) + 1 + length) if are_whole else range(length)
         targets = [str(k) if are_whole else f"nobody-{k}" for k in nobody] + targets
-    if kind == "lists everybody":
+    if kind == "lists-everybody":
         targets = list(ids)
     feature_row = None
     if tables.features is not None:
-        value = {"huge": 3.4e38, "not a number": np.nan}.get(kind, 1.0)
+        value = {"huge": 3.4e38, "not-a-number": np.nan}.get(kind, 1.0)
         feature_row = np.full(tables.features.shape[1], value, dtype=np.float32)
     place = int(rng.integers(len(ids) + 1))
     added = tables.with_record(person, cells, targets, place=place, feature_row=feature_row)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from gapgnn.cli import pipeline
 from gapgnn.cli.output import complain, console, emit_json
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ examples:
   gapgnn audit edges --perturbation arr --epsilon 2 --json
   gapgnn audit subgraphs --epsilon 4
   gapgnn audit messages --level node --epsilon 4
+  gapgnn audit pipeline train gap --level node --epsilon 4
 
 Runs the shipped mechanism on canaries, never on your data. Exit code 0: no violation was found,
 which is evidence and not a proof. Exit code 1: the guarantee is broken, with the stated confidence.
@@ -38,6 +40,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add one subcommand per mechanism."""
     parser.epilog = EXAMPLES
     mechanisms = parser.add_subparsers(dest="mechanism", metavar="MECHANISM", required=True)
+    pipeline.configure(
+        mechanisms.add_parser("pipeline", help=pipeline.TEXT, description=pipeline.TEXT)
+    )
     for name, text in MECHANISMS.items():
         child = mechanisms.add_parser(name, help=text, description=text, epilog=EXAMPLES)
         child.add_argument("--epsilon", type=float, default=1.0, help="claimed (default 1)")
@@ -152,6 +157,8 @@ _ADD = {
 
 def execute(args: argparse.Namespace) -> int:
     """Run the audit and report; a broken guarantee is exit code 1."""
+    if args.mechanism == "pipeline":
+        return pipeline.execute(args)
     from gapgnn.attacks import audit
 
     audits = {

@@ -20,8 +20,8 @@ EXAMPLES = """\
 examples:
   gapgnn audit pipeline train gap --level node --epsilon 4
   gapgnn audit pipeline train gap --level edge --edges friends.csv --nodes people.csv --label year
-  gapgnn audit pipeline --neighbours hub huge -- train mlp --level node --nodes people.csv \\
-      --edges friends.csv --label year --schema schema.toml
+  gapgnn audit pipeline --neighbours hub,huge train mlp --level node --nodes people.csv \\
+      --edges friends.csv --schema schema.toml
   gapgnn audit pipeline --parts 4 --interrupt-after 2 train gap --edges friends.csv ...
   gapgnn audit pipeline predict --model model --edges new.csv --nodes people.csv --label year
 
@@ -38,9 +38,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument(
         "--neighbours",
-        nargs="+",
-        metavar="KIND",
-        help="kinds of neighbours, such as first, hub, huge (default: all that there are)",
+        metavar="KIND,...",
+        help="kinds of neighbours, such as first,hub,huge (default: all that there are)",
     )
     parser.add_argument(
         "--parts", type=int, metavar="N", help="put the tables into a store of N parts first"
@@ -65,10 +64,9 @@ def execute(args: argparse.Namespace) -> int:
 
     words = [word for word in args.command if word != "--"]
     case = case_of(words, parts=args.parts, interrupt_after=args.interrupt_after)
+    kinds = None if args.neighbours is None else args.neighbours.split(",")
     with _progress() as advance:
-        outcomes = audit_pipeline(
-            case, main, kinds=args.neighbours, seed=args.seed, progress=advance
-        )
+        outcomes = audit_pipeline(case, main, kinds=kinds, seed=args.seed, progress=advance)
     holds = all(outcome.holds for outcome in outcomes)
     if args.json:
         emit_json(
