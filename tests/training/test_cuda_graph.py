@@ -112,6 +112,7 @@ def test_recorded_epochs_train_what_single_ones_train(batch_norm):
         trainer = Trainer(
             labels=labels.cuda(),
             splits=splits,
+            num_train=1800,
             recipe=Recipe(40, None, 0.01, 0.0, "adam", 1.0),
             seed=0,
             callback=Silent(),
