@@ -18,6 +18,11 @@ from gapgnn.methods.mlp import MLP
 from gapgnn.privacy.aggregation import PrivateAggregation
 
 FAST = "--epochs 2 --batch-size 30"
+# Everybody is taken out in turn by the slow tests; these find most of what there is to find.
+FEW = ["first", "rare-class", "huge", "not-a-number", "lists-everybody"]
+some_or_all = pytest.mark.parametrize(
+    "kinds", [FEW, pytest.param(None, marks=pytest.mark.slow)], ids=["few", "all"]
+)
 # Of each method what a user can combine; the paper's, the default and ProGAP.
 GAPS = ("labels", "features", "both", "features --progressive true")
 
@@ -89,23 +94,26 @@ class TestNodeLevel:
         given = tables(directed=directed)
         holds(f"train gap {FAST} --messages {messages}", "node", relation, given)
 
+    @some_or_all
     @pytest.mark.parametrize("matrix", [False, True])
-    def test_features_from_columns_or_a_matrix(self, matrix):
+    def test_features_from_columns_or_a_matrix(self, matrix, kinds):
         words = f"train gap {FAST} --messages features"
-        holds(words, "node", "add-remove", tables(matrix=matrix, directed=True))
+        holds(words, "node", "add-remove", tables(matrix=matrix, directed=True), kinds)
 
+    @some_or_all
     @pytest.mark.parametrize("relation", ["add-remove", "replace"])
     @pytest.mark.parametrize("matrix", [False, True])
-    def test_mlp(self, relation, matrix):
-        outcomes = holds(f"train mlp {FAST}", "node", relation, tables(matrix=matrix))
+    def test_mlp(self, relation, matrix, kinds):
+        outcomes = holds(f"train mlp {FAST}", "node", relation, tables(matrix=matrix), kinds)
         # A record of norm above the clip is in every batch: a step moves by a whole clip.
         assert max(one.observed for outcome in outcomes for one in outcome.releases) > 0.9
 
+    @some_or_all
     @pytest.mark.parametrize("matrix", [False, True])
     @pytest.mark.parametrize("directed", [False, True])
-    def test_sage(self, matrix, directed):
+    def test_sage(self, matrix, directed, kinds):
         given = tables(matrix=matrix, directed=directed)
-        holds(f"train sage {FAST}", "node", "add-remove", given)
+        holds(f"train sage {FAST}", "node", "add-remove", given, kinds)
 
     def test_repeats(self):
         holds(f"train gap {FAST} --repeats 3", "node", "add-remove", kinds=["first", "hub", "huge"])

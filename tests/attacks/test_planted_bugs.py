@@ -375,7 +375,14 @@ def test_density_noise_scaled_for_the_wrong_number_of_cells(monkeypatch):
     assert_broken(audit_edges(epsilon=1.0, trials=10_000))
 
 
-@pytest.mark.parametrize("perturbation", ["arr", "edgerand", "lapgraph"])
+@pytest.mark.parametrize(
+    "perturbation",
+    [
+        "arr",
+        pytest.param("edgerand", marks=pytest.mark.slow),
+        pytest.param("lapgraph", marks=pytest.mark.slow),
+    ],
+)
 def test_bits_kept_too_often(monkeypatch, perturbation):
     original = edges._split
     monkeypatch.setattr(
