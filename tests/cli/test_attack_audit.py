@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from schemacases import declared
@@ -171,3 +172,41 @@ def test_help_shows_examples(capsys, words):
     with pytest.raises(SystemExit):
         main([*words, "--help"])
     assert "examples:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("level", ["edge", "node"])
+def test_the_pipeline_audit_takes_a_command_of_training_and_of_prediction(
+    level, tmp_path, monkeypatch, capsys
+):
+    from pipelinecases import tables
+
+    from gapgnn.cli.main import main
+
+    monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
+    words = {}
+    for name, size in (("train", 120), ("predict", 100)):
+        (tmp_path / name).mkdir()
+        given = tables(size=size)
+        if name == "predict":
+            renamed = {row[0]: f"1{row[0]}" for row in given.nodes}
+            nodes = tuple((renamed[row[0]], *row[1:]) for row in given.nodes)
+            edges = tuple((renamed[a], renamed[b]) for a, b in given.edges)
+            given = replace(given, nodes=nodes, edges=edges)
+        places = given.write(tmp_path / name)
+        words[name] = [
+            str(tmp_path / name / word) if word.endswith((".csv", ".toml")) else word
+            for word in places
+        ]
+    quick = ["--level", level, "--epochs", "2", "--batch-size", "30"]
+    audit = ["audit", "pipeline", "--neighbours", "random", "--json"]
+    assert main([*audit, "train", "gap", *words["train"], *quick]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["holds"]
+    assert [one["neighbours"] for one in report["neighbours"]] == ["random"]
+    model = str(tmp_path / "model")
+    assert main(["train", "gap", *words["train"], *quick, "--out", model]) == 0
+    capsys.readouterr()
+    assert main([*audit, "predict", "--model", model, *words["predict"]]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["holds"], report["level"]) == (True, level)
+    assert report["neighbours"][0]["releases"]

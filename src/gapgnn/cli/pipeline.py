@@ -189,7 +189,8 @@ def _tables(parsed: argparse.Namespace) -> tuple[Tables, bool]:
     from gapgnn.graph.edgelist import end_columns
     from gapgnn.graph.tablefiles import open_table
 
-    check_options(parsed, needs_label=False)
+    known = getattr(parsed, "schema_of_model", None)
+    check_options(parsed, needs_label=False, schema=known)
     if parsed.edges is None:
         return _tables_of_dataset(parsed)
     node_table = open_table(parsed.nodes, what="nodes")
@@ -208,8 +209,8 @@ def _tables(parsed: argparse.Namespace) -> tuple[Tables, bool]:
     schema = None
     if parsed.schema is not None:
         schema = Path(parsed.schema).read_text(encoding="utf-8")
-    elif getattr(parsed, "schema_of_model", None) is not None:
-        schema = parsed.schema_of_model.to_toml()
+    elif known is not None:
+        schema = known.to_toml()
     directed = bool(parsed.directed)
     tables = Tables(
         node_columns, nodes, edge_columns, edges, parsed.label, directed, features, schema
