@@ -1,0 +1,255 @@
+"""The pages tell the truth: their code runs, their commands exist, their links lead somewhere."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+# What stands for something else: FOLDER, METHOD, K, and dots for what was left out.
+PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*|\.\.\.")
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+    line: int
+    file: str | None  # the name in "`people.csv`:" right before the block
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks_of(page: str) -> list[Block]:
+    text = text_of(page)
+    blocks = []
+    for match in FENCE.finditer(text):
+        before = text[: match.start()]
+        named = re.search(r"`(\S+)`:\s*$", before)
+        name = named[1] if named else None
+        blocks.append(Block(match[2], match[3], before.count("\n") + 2, name))
+    return blocks
+
+
+def with_blocks(*languages: str) -> list[str]:
+    return [page for page in PAGES if any(b.language in languages for b in blocks_of(page))]
+
+
+def gapgnn_commands(text: str) -> Iterator[list[str]]:
+    """Return the words after each `gapgnn` of a shell text, without redirections and comments."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if not re.search(r"(^|/|\s)gapgnn\s?", line):
+            continue
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        command: list[str] = []
+        for word in [*lexer, "&&"]:
+            if word.strip("&|;<>()"):
+                command.append(word)
+                continue
+            if command and command[0].rpartition("/")[2] == "gapgnn":
+                yield command[1:]
+            command = []
+
+
+def problem_with(words: list[str], monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """Return what the command line would complain about; nothing is executed."""
+    from gapgnn.cli import main as cli
+    from gapgnn.errors import GapgnnError
+
+    if not words or words[0].startswith("-"):
+        return None if words[:1] in ([], ["--help"], ["--version"]) else f"no option {words[0]}"
+    if words[0] not in cli.COMMANDS:
+        return f"no command {words[0]!r}"
+    module = importlib.import_module(cli.COMMANDS[words[0]][0])
+    if any(PLACEHOLDER.fullmatch(word) for word in words):
+        return unknown_option(words)
+    seen = []
+    monkeypatch.setattr(module, "execute", lambda args: seen.append(args) or 0)
+    try:
+        cli.main(words)
+    except GapgnnError as error:
+        return str(error)
+    if words[:2] == ["audit", "pipeline"]:
+        inner = list(seen[0].command)
+        # The audit names the output of a prediction itself.
+        out = ["--out", "labels.csv"] if inner[:1] == ["predict"] and "--out" not in inner else []
+        return problem_with(inner + out, monkeypatch)
+    return None
+
+
+def unknown_option(words: list[str]) -> str | None:
+    """Return the first option that the command of an incomplete line, or a subcommand, lacks."""
+    from gapgnn.cli import main as cli
+
+    known: list[str] = []
+    for word in words if words[:2] == ["audit", "pipeline"] else words[:1]:
+        if word in cli.COMMANDS:
+            parser = cli.Parser()
+            importlib.import_module(cli.COMMANDS[word][0]).configure(parser)
+            known += parser._option_names()
+    options = [word.partition("=")[0] for word in words if word.startswith("--")]
+    return next((f"no option {option}" for option in options if option not in known), None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder with a ledger of its own."""
+    monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_files(page: str, folder: Path) -> None:
+    """Write what a page's code reads: the files it shows, and tables for the page on scale."""
+    for block in blocks_of(page):
+        if block.file is not None:
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+    if page == "docs/scale.md":
+        import numpy as np
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        rng = np.random.default_rng(0)
+        people = np.arange(600)
+        ends = rng.integers(0, len(people), size=(2, 3000))
+        nodes = {"id": people, "age": rng.normal(size=len(people)), "year": people % 3}
+        parquet.write_table(pa.table(nodes), folder / "people.parquet")
+        table = pa.table({"source": ends[0], "target": ends[1]})
+        parquet.write_table(table, folder / "friends.parquet")
+
+
+def run_python(page: str, folder: Path) -> None:
+    write_files(page, folder)
+    namespace: dict[str, object] = {"__name__": "page"}
+    for block in blocks_of(page):
+        if block.language == "python":
+            # Empty lines in front: a traceback then names the line of the page.
+            source = "\n" * (block.line - 1) + block.text
+            exec(compile(source, str(ROOT / page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", with_blocks("python"))
+def test_the_python_of_a_page_runs(
+    page: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gapgnn
+
+    # Two epochs instead of hundreds: here the code has to run, not the model to be good.
+    monkeypatch.setitem(vars(gapgnn), "GAP", functools.partial(gapgnn.GAP, epochs=2))
+    run_python(page, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", with_blocks("python"))
+def test_the_python_of_a_page_runs_exactly_as_written(page: str, folder: Path) -> None:
+    run_python(page, folder)
+
+
+@pytest.mark.parametrize("page", with_blocks("toml", "json"))
+def test_the_data_of_a_page_parses(page: str) -> None:
+    readers = {"toml": tomllib.loads, "json": json.loads}
+    for block in blocks_of(page):
+        if block.language in readers:
+            readers[block.language](block.text)
+
+
+@pytest.mark.parametrize("page", with_blocks("", "bash"))
+def test_the_commands_of_a_page_exist_with_their_options(
+    page: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(page, folder)
+    problems = [
+        f"{page}:{block.line}: gapgnn {shlex.join(words)}: {problem}"
+        for block in blocks_of(page)
+        if block.language in ("", "bash")
+        for words in gapgnn_commands(block.text)
+        if (problem := problem_with(words, monkeypatch))
+    ]
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_within_sentences_exist_with_their_options(page: str) -> None:
+    from gapgnn.cli.main import COMMANDS
+
+    spans = re.findall(r"`gapgnn (\w[^`]*)`", FENCE.sub("", text_of(page)))
+    for words in (span.split() for span in spans):
+        assert words[0] in COMMANDS, words
+        assert unknown_option(words) is None, words
+
+
+@pytest.mark.parametrize("page", [*PAGES, "SECURITY.md", "CONTRIBUTING.md"])
+def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", text_of(page))):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        file = (ROOT / page).parent / name if name else ROOT / page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = [re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings]
+            assert anchor in slugs, target
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("gapgnn trian", "trian"),
+        ("gapgnn train gap --epsilonn 1", "--epsilonn"),
+        ("gapgnn train gap --epsilon much", "much"),
+        ("gapgnn train METHOD --epsilonn 1", "--epsilonn"),
+        ("pip install x && .venv/bin/gapgnn trian", "trian"),
+        ("gapgnn audit pipeline train gap --levle node >> found.jsonl", "--levle"),
+        ("gapgnn audit pipeline train gap --levle node ...", "--levle"),
+    ],
+)
+def test_a_wrong_command_is_found(line: str, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (words,) = gapgnn_commands(line)
+    assert problem in (problem_with(words, monkeypatch) or "")
+
+
+@pytest.fixture
+def reference() -> Iterator[dict[str, object]]:
+    """What pdoc has to say about each public name after the script has loaded them."""
+    pdoc = pytest.importorskip("pdoc", reason="comes with the dev extra")
+    import gapgnn
+
+    spec = importlib.util.spec_from_file_location("build_api", ROOT / "docs" / "build_api.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert gapgnn in script.public_packages()
+    lazy = [name for name in gapgnn.__all__ if name not in vars(gapgnn)]
+    script.load_names(gapgnn)
+    yield pdoc.doc.Module(gapgnn).members
+    for name in lazy:
+        vars(gapgnn).pop(name)
+
+
+def test_every_public_name_is_described_in_the_reference(reference) -> None:
+    import gapgnn
+
+    for name in gapgnn.__all__:
+        if name != "__version__":
+            assert getattr(gapgnn, name).__doc__, name
+            assert reference[name].kind in ("class", "function"), name
+            assert reference[name].docstring, name
