@@ -72,9 +72,9 @@ def gapgnn_commands(text: str) -> Iterator[list[str]]:
 
 def problem_with(words: list[str], monkeypatch: pytest.MonkeyPatch) -> str | None:
     """Return what the command line would complain about; nothing is executed."""
-    from gapgnn.cli import main as cli
-    from gapgnn.errors import GapgnnError
+    import gapgnn
 
+    cli = importlib.import_module("gapgnn.cli.main")
     if not words or words[0].startswith("-"):
         return None if words[:1] in ([], ["--help"], ["--version"]) else f"no option {words[0]}"
     if words[0] not in cli.COMMANDS:
@@ -86,7 +86,7 @@ def problem_with(words: list[str], monkeypatch: pytest.MonkeyPatch) -> str | Non
     monkeypatch.setattr(module, "execute", lambda args: seen.append(args) or 0)
     try:
         cli.main(words)
-    except GapgnnError as error:
+    except gapgnn.GapgnnError as error:
         return str(error)
     if words[:2] == ["audit", "pipeline"]:
         inner = list(seen[0].command)
@@ -98,8 +98,7 @@ def problem_with(words: list[str], monkeypatch: pytest.MonkeyPatch) -> str | Non
 
 def unknown_option(words: list[str]) -> str | None:
     """Return the first option that the command of an incomplete line, or a subcommand, lacks."""
-    from gapgnn.cli import main as cli
-
+    cli = importlib.import_module("gapgnn.cli.main")
     known: list[str] = []
     for word in words if words[:2] == ["audit", "pipeline"] else words[:1]:
         if word in cli.COMMANDS:
