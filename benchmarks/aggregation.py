@@ -18,7 +18,7 @@ import torch
 
 from gapgnn.graph.degree import bound_out_degrees
 from gapgnn.graph.graph import Graph
-from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
+from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
 from gapgnn.rng import NoiseKey
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.graph import Graph
-from gapgnn.graph.synthetic import generate
 
 GIB = 1 << 30
 

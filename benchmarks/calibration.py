@@ -7,8 +7,8 @@ import os
 import tempfile
 import time
 
-from gapgnn.privacy.calibration import calibrate
-from gapgnn.privacy.events import Gaussian, PoissonGaussian
+from gapgnn.privacy.accounting.calibration import calibrate
+from gapgnn.privacy.accounting.events import Gaussian, PoissonGaussian
 from gapgnn.privacy.relations import aggregation_ratio
 
 BUDGETS = [(8.0, 1e-5), (1.0, 1e-5), (0.01, 1e-12), (1000.0, 0.1)]

@@ -26,11 +26,11 @@ import torch
 
 from gapgnn.nn.layers import ReplicaMLP, cross_entropy
 from gapgnn.nn.rows import SparseRows
-from gapgnn.privacy.dpsgd import PrivateStep
-from gapgnn.privacy.flat import FlatAdam, FlatParameters
-from gapgnn.privacy.ghost import record_linears
-from gapgnn.privacy.noise import NoiseSource
-from gapgnn.privacy.poisson import DPSchedule, PoissonBatches
+from gapgnn.privacy.dpsgd.flat import FlatAdam, FlatParameters
+from gapgnn.privacy.dpsgd.ghost import record_linears
+from gapgnn.privacy.dpsgd.poisson import DPSchedule, PoissonBatches
+from gapgnn.privacy.dpsgd.step import PrivateStep
+from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.rng import NoiseKey, experiment_torch
 
 EXAMPLES, BATCH, FEATURES, HIDDEN, CLASSES, ONES = 11_530, 256, 349, 16, 6, 5

@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 from gapgnn.graph.graph import Graph
-from gapgnn.privacy.edges import PERTURBATIONS, perturb_edges
+from gapgnn.privacy.mechanisms.edges import PERTURBATIONS, perturb_edges
 from gapgnn.rng import NoiseKey
 
 

@@ -6,9 +6,10 @@
     python benchmarks/h200.py all
 
 The graph has 1.79 million nodes, 81 million arcs, 100 features and 10 classes. It is drawn on the
-device from the degree-corrected block model of `gapgnn.graph.synthetic` (log-normal weights, 65 %
-of the edges inside a community), which would take a minute on a CPU. Every figure is the median of
-the runs after the first, which compiles kernels, copies the graph to the device and calibrates.
+device from the degree-corrected block model of `gapgnn.graph.datasets.synthetic` (log-normal
+weights, 65 % of the edges inside a community), which would take a minute on a CPU. Every figure is
+the median of the runs after the first, which compiles kernels, copies the graph to the device and
+calibrates.
 """
 
 import argparse
@@ -22,8 +23,8 @@ import torch
 
 from gapgnn import GAP
 from gapgnn.graph.graph import Graph
-from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
-from gapgnn.privacy.device_lists import in_lists_on
+from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
+from gapgnn.privacy.mechanisms.device_lists import in_lists_on
 from gapgnn.rng import NoiseKey
 
 NODES, ARCS, FEATURES, CLASSES = 1_790_731, 80_966_832, 100, 10

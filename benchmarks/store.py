@@ -51,7 +51,7 @@ def generate_tables(args: argparse.Namespace) -> dict[str, Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from gapgnn.graph.blockmodel import BlockModel
+    from gapgnn.graph.datasets.blockmodel import BlockModel
 
     model = BlockModel(
         num_nodes=args.nodes,
@@ -88,7 +88,7 @@ def generate_tables(args: argparse.Namespace) -> dict[str, Any]:
 
 def partition(args: argparse.Namespace) -> dict[str, Any]:
     """Build the store."""
-    from gapgnn.graph.store_build import build_store
+    from gapgnn.graph.store.build import build_store
 
     tables = [args.folder / "edges.parquet", args.folder / "nodes.parquet"]
     forget(tables)
@@ -134,8 +134,8 @@ def aggregate(args: argparse.Namespace) -> dict[str, Any]:
     """Release K noisy hops of 16 columns over the store."""
     import torch
 
-    from gapgnn.graph.store import open_store
-    from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
+    from gapgnn.graph.store.graph import open_store
+    from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
     from gapgnn.rng import NoiseKey
 
     paths = sorted((args.folder / "store").iterdir())

@@ -179,7 +179,7 @@ def _present(files: Sequence[Path]) -> list[bool]:
 def ray_executor(
     address: str, jobs: int | None = None
 ) -> Callable[[Callable[[T], R], Sequence[T]], Generator[tuple[T, R], None, None]]:
-    """Return an executor for :func:`gapgnn.evaluation.runner.run_grid` that uses a Ray cluster.
+    """Return an executor for :func:`gapgnn.evaluation.grid.run_grid` that uses a Ray cluster.
 
     Args:
         address: ``auto``, ``local`` or an address, as of :class:`RayCluster`.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gapgnn.attacks.neighbours import Tables
-from gapgnn.attacks.pipeline import Case, Outcome, audit_pipeline
+from gapgnn.attacks.audits.neighbours import Tables
+from gapgnn.attacks.audits.pipeline import Case, Outcome, audit_pipeline
 from gapgnn.cli.main import main
 
 CITIES, TEAMS = ("Rome", "Bern", "Oslo"), ("red", "green", "blue")

@@ -23,7 +23,7 @@ from gapgnn.attacks.pairs import all_pairs, held_out_pairs, sample_pairs
 from gapgnn.attacks.scores import rank
 from gapgnn.attacks.target import ask, fitted
 from gapgnn.errors import DataError, InputError
-from gapgnn.graph.synthetic import social_graph
+from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import random_split
 
 

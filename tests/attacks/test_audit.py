@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gapgnn import GAP, MLP, SAGE
-from gapgnn.attacks.audit import (
+from gapgnn.attacks.audits.model import (
     audit_aggregation,
     audit_dpsgd,
     audit_edges,
@@ -18,8 +18,8 @@ from gapgnn.attacks.audit import (
     audit_subgraphs,
 )
 from gapgnn.errors import InputError
-from gapgnn.graph.synthetic import social_graph
-from gapgnn.privacy.card import PrivacyCard
+from gapgnn.graph.datasets.synthetic import social_graph
+from gapgnn.privacy.card.card import PrivacyCard
 
 RELATIONS = [
     ("edge", "directed"),

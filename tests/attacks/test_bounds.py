@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gapgnn.attacks.bounds import (
+from gapgnn.attacks.audits.bounds import (
     Trials,
     binomial_lower,
     binomial_upper,
@@ -15,9 +15,9 @@ from gapgnn.attacks.bounds import (
     gaussian_price,
     threshold_bound,
 )
-from gapgnn.attacks.report import AuditReport, Check, View, conclude, confirmed
+from gapgnn.attacks.audits.report import AuditReport, Check, View, conclude, confirmed
 from gapgnn.errors import InputError
-from gapgnn.privacy.gaussian import gaussian_epsilon
+from gapgnn.privacy.accounting.gaussian import gaussian_epsilon
 
 
 def gaussian_trials(shift: float, count: int, rng: np.random.Generator) -> Trials:

@@ -9,13 +9,18 @@ import pytest
 import torch
 from pipelinecases import LABEL_ONLY, audit, findings, tables
 
-from gapgnn.attacks import neighbours, pipeline
-from gapgnn.attacks.neighbours import EDGE_KINDS, NODE_KINDS, edge_neighbours, node_neighbours
+from gapgnn.attacks.audits import neighbours, pipeline
+from gapgnn.attacks.audits.neighbours import (
+    EDGE_KINDS,
+    NODE_KINDS,
+    edge_neighbours,
+    node_neighbours,
+)
 from gapgnn.graph import transforms
 from gapgnn.methods import base as base_module
-from gapgnn.methods.defaults import Defaults
+from gapgnn.methods.gap.defaults import Defaults
 from gapgnn.methods.mlp import MLP
-from gapgnn.privacy.aggregation import PrivateAggregation
+from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
 
 FAST = "--epochs 2 --batch-size 30"
 # Everybody is taken out in turn by the slow tests; these find most of what there is to find.

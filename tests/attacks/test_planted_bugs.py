@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from gapgnn import GAP
-from gapgnn.attacks import edges_audit, subgraph_audit
-from gapgnn.attacks.audit import (
+from gapgnn.attacks.audits import edges as edges_audit
+from gapgnn.attacks.audits import subgraphs as subgraph_audit
+from gapgnn.attacks.audits.model import (
     audit_aggregation,
     audit_dpsgd,
     audit_edges,
@@ -22,12 +23,16 @@ from gapgnn.attacks.audit import (
     audit_sampler,
     audit_subgraphs,
 )
-from gapgnn.methods import guarantee, sage
+from gapgnn.methods import sage
 from gapgnn.methods.releases import Releases
-from gapgnn.privacy import aggregation, dpsgd, edges, ghost, neighbourhoods
-from gapgnn.privacy.aggregation import PrivateAggregation
-from gapgnn.privacy.events import Gaussian, MixtureOfGaussians
-from gapgnn.privacy.noise import NoiseSource
+from gapgnn.privacy import guarantee
+from gapgnn.privacy.accounting.events import Gaussian, MixtureOfGaussians
+from gapgnn.privacy.dpsgd import ghost
+from gapgnn.privacy.dpsgd import step as dpsgd
+from gapgnn.privacy.dpsgd import subgraphs as neighbourhoods
+from gapgnn.privacy.mechanisms import aggregation, edges
+from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
+from gapgnn.privacy.mechanisms.noise import NoiseSource
 
 TRIALS = 20_000
 DPSGD = {"epsilon": 2.0, "steps": 5, "sampling_rate": 0.3, "trials": 4_000}

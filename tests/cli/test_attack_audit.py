@@ -10,8 +10,8 @@ from schemacases import declared
 
 from gapgnn.cli.main import main
 from gapgnn.errors import InputError
-from gapgnn.privacy import aggregation
-from gapgnn.privacy.noise import NoiseSource
+from gapgnn.privacy.mechanisms import aggregation
+from gapgnn.privacy.mechanisms.noise import NoiseSource
 
 WANTED = {"mechanism", "epsilon_claimed", "epsilon_lower_bound", "confidence", "trials", "holds"}
 

@@ -7,8 +7,7 @@ import pytest
 
 from gapgnn.cli.main import main
 from gapgnn.errors import InputError, UnavailableError
-from gapgnn.graph import download
-from gapgnn.graph.datasets import dataset_names
+from gapgnn.graph.datasets import dataset_names, download
 
 
 @pytest.fixture(autouse=True)

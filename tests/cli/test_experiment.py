@@ -15,11 +15,11 @@ from rich.console import Console
 from gapgnn import Ledger
 from gapgnn.cli.experiment_progress import GridProgress, Pace
 from gapgnn.cli.main import COMMANDS, run
-from gapgnn.evaluation import runner
-from gapgnn.evaluation.plans import plan
-from gapgnn.evaluation.records import FILE, Record, load
-from gapgnn.evaluation.runner import Failure
-from gapgnn.evaluation.tasks import Source, Task
+from gapgnn.evaluation.grid import runner
+from gapgnn.evaluation.grid.plans import plan
+from gapgnn.evaluation.grid.records import FILE, Record, load
+from gapgnn.evaluation.grid.runner import Failure
+from gapgnn.evaluation.grid.tasks import Source, Task
 
 FEW = ("--methods", "MLP", "GAP-EDP", "--repeats", "2")
 
@@ -242,7 +242,7 @@ def test_without_a_cluster_module_ray_is_one_line(gapgnn, monkeypatch, tmp_path)
 def test_ray_is_asked_for_an_executor_by_address_and_jobs(gapgnn, monkeypatch, tables):
     import types
 
-    from gapgnn.evaluation.executors import local_executor
+    from gapgnn.evaluation.grid.executors import local_executor
 
     asked = []
 

@@ -11,9 +11,9 @@ import pytest
 
 from gapgnn.cli.main import main
 from gapgnn.errors import InputError, PrivacyError
-from gapgnn.graph import datasets
+from gapgnn.graph.datasets import load as datasets
 from gapgnn.graph.graph import Graph
-from gapgnn.privacy.ledger import Ledger
+from gapgnn.privacy.ledger.ledger import Ledger
 
 FINGERPRINT = "5f" * 32
 

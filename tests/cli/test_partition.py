@@ -10,7 +10,7 @@ import pytest
 from methodgraphs import write_tables
 
 from gapgnn.cli.main import COMMANDS, run
-from gapgnn.privacy.ledger import Ledger
+from gapgnn.privacy.ledger.ledger import Ledger
 
 
 @pytest.fixture

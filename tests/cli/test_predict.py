@@ -17,7 +17,7 @@ from schemacases import SCHEMA, declared
 
 from gapgnn import GAP, MLP, Ledger, load_model, read_tables
 from gapgnn.cli.main import run
-from gapgnn.graph.schema import Ignored, Number
+from gapgnn.graph.tables.schema import Ignored, Number
 from gapgnn.graph.transforms import random_split
 
 YEARS = {"2004", "2005", "2006"}

@@ -12,8 +12,8 @@ import pytest
 from methodgraphs import write_tables
 
 from gapgnn.cli.main import COMMANDS, run
-from gapgnn.graph.schema import Category, Label, Number, Schema
-from gapgnn.graph.store import open_store
+from gapgnn.graph.store.graph import open_store
+from gapgnn.graph.tables.schema import Category, Label, Number, Schema
 
 OWN = ["--edges", "friends.csv", "--nodes", "people.csv"]
 PROPOSE = "gapgnn schema --nodes people.csv --label year --out schema.toml"

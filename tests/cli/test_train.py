@@ -14,7 +14,7 @@ from schemacases import declared
 
 from gapgnn import Ledger, load_model
 from gapgnn.cli.main import run
-from gapgnn.graph import datasets
+from gapgnn.graph.datasets import load as datasets
 from gapgnn.training.callbacks import ProgressBars
 from gapgnn.training.trainer import Trainer
 

@@ -12,7 +12,7 @@ from methodgraphs import write_tables
 from gapgnn.cli.main import main
 from gapgnn.cluster import ray_executor
 from gapgnn.errors import InputError, UnavailableError, check_integer
-from gapgnn.evaluation.records import load
+from gapgnn.evaluation.grid.records import load
 
 pytest.importorskip("ray")
 pytestmark = [

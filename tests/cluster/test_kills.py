@@ -16,11 +16,11 @@ import torch
 from safetensors.torch import load_file
 
 from gapgnn.cluster import RayCluster
-from gapgnn.graph.store import open_store
-from gapgnn.graph.store_build import store_graph
-from gapgnn.graph.synthetic import generate
-from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
-from gapgnn.privacy.ledger import Ledger
+from gapgnn.graph.datasets.synthetic import generate
+from gapgnn.graph.store.build import store_graph
+from gapgnn.graph.store.graph import open_store
+from gapgnn.privacy.ledger.ledger import Ledger
+from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
 from gapgnn.rng import NoiseKey
 
 pytest.importorskip("ray")

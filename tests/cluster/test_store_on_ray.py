@@ -12,14 +12,14 @@ import torch
 
 from gapgnn.cluster import RayCluster
 from gapgnn.errors import DataError, UnavailableError
-from gapgnn.graph.datasets import load_dataset, local_status
-from gapgnn.graph.store import open_store
-from gapgnn.graph.store_build import store_graph
-from gapgnn.graph.store_degree import cut_secret
-from gapgnn.graph.synthetic import generate
+from gapgnn.graph.datasets.load import load_dataset, local_status
+from gapgnn.graph.datasets.synthetic import generate
+from gapgnn.graph.store.build import store_graph
+from gapgnn.graph.store.degree import cut_secret
+from gapgnn.graph.store.graph import open_store
 from gapgnn.graph.transforms import random_split
-from gapgnn.methods.gap import GAP
-from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
+from gapgnn.methods.gap.estimator import GAP
+from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
 from gapgnn.rng import NoiseKey
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gapgnn.evaluation.records import FILE, Record
+from gapgnn.evaluation.grid.records import FILE, Record
 
 CREATED = "2026-11-15T08:00:00+00:00"
 TOPS = {"GAP": 0.82, "SAGE": 0.84, "MLP": 0.51}

@@ -20,9 +20,9 @@ import pytest
 from matplotlib.image import imread
 
 from gapgnn.errors import InputError
-from gapgnn.evaluation.browser import SWITCHES, find_browser, screenshot
-from gapgnn.evaluation.records import Record
-from gapgnn.evaluation.report import render
+from gapgnn.evaluation.grid.records import Record
+from gapgnn.evaluation.report.browser import SWITCHES, find_browser, screenshot
+from gapgnn.evaluation.report.page import render
 
 pytestmark = [
     pytest.mark.browser,

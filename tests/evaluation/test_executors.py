@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gapgnn.errors import InputError, UnavailableError
-from gapgnn.evaluation.executors import local_executor
+from gapgnn.evaluation.grid.executors import local_executor
 
 
 def threads_of(task: int) -> tuple[int, str, str]:
@@ -91,7 +91,7 @@ import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {folder!r})
 from test_executors import sleep_after_one
-from gapgnn.evaluation.executors import local_executor
+from gapgnn.evaluation.grid.executors import local_executor
 if __name__ == "__main__":
     for task, worker in local_executor(2)(sleep_after_one, [1, 2, 3]):
         print(worker, flush=True)

@@ -10,11 +10,11 @@ from typing import Any
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from gapgnn.evaluation import figures
-from gapgnn.evaluation.charts import charts, ticks
-from gapgnn.evaluation.figures import draw, save_figures
-from gapgnn.evaluation.plots import STYLES, Plot, plots
-from gapgnn.evaluation.records import Record
+from gapgnn.evaluation.grid.records import Record
+from gapgnn.evaluation.report import figures
+from gapgnn.evaluation.report.charts import charts, ticks
+from gapgnn.evaluation.report.figures import draw, save_figures
+from gapgnn.evaluation.report.plots import STYLES, Plot, plots
 
 FIVE = ["tradeoff-edge", "tradeoff-node", "encoder", "hops", "degree"]
 

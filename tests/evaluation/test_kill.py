@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 from methodgraphs import write_tables
 
-from gapgnn.evaluation.records import FILE, load
-from gapgnn.evaluation.store import Store
+from gapgnn.evaluation.grid.records import FILE, load
+from gapgnn.evaluation.grid.store import Store
 
 # Results are made up, so that most of the time is spent recording them, where a kill can hurt.
 GRID = """
 import json, os, sys, time
-from gapgnn.evaluation import runner
-from gapgnn.evaluation.plans import plan
-from gapgnn.evaluation.records import Record
-from gapgnn.evaluation.store import Store
-from gapgnn.evaluation.tasks import Source, Task
+from gapgnn.evaluation.grid import runner
+from gapgnn.evaluation.grid.plans import plan
+from gapgnn.evaluation.grid.records import Record
+from gapgnn.evaluation.grid.store import Store
+from gapgnn.evaluation.grid.tasks import Source, Task
 
 folder, started = sys.argv[1:]
 source = Source("tiny", ("tiny",), len)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gapgnn.errors import InputError
-from gapgnn.evaluation.plans import candidates, plan
-from gapgnn.evaluation.published import published
-from gapgnn.evaluation.records import EXPERIMENTS, METHODS
+from gapgnn.evaluation.grid.plans import candidates, plan
+from gapgnn.evaluation.grid.records import EXPERIMENTS, METHODS
+from gapgnn.evaluation.report.published import published
 
 PAPERS = {"GAP-inf", "SAGE-inf", "GAP-EDP", "SAGE-EDP", "MLP", "GAP-NDP", "SAGE-NDP", "MLP-DP"}
 

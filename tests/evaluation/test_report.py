@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from gapgnn.cli.main import run
 from gapgnn.cli.report import SECTIONS
 from gapgnn.errors import DataError
-from gapgnn.evaluation import report as report_module
-from gapgnn.evaluation.findings import load_findings
-from gapgnn.evaluation.records import FILE, Record
-from gapgnn.evaluation.report import render, write_report
-from gapgnn.evaluation.report_content import event_words
-from gapgnn.evaluation.report_promises import right_guesses
+from gapgnn.evaluation.grid.records import FILE, Record
+from gapgnn.evaluation.report import page as report_module
+from gapgnn.evaluation.report.content import event_words
+from gapgnn.evaluation.report.findings import load_findings
+from gapgnn.evaluation.report.page import render, write_report
+from gapgnn.evaluation.report.promises import right_guesses
 
 TEMPLATES = Path(report_module.__file__).parent / "templates"
 AUDIT = {
@@ -331,7 +331,7 @@ def test_randomised_response_cannot_beat_the_bound_on_guesses() -> None:
 
 
 def test_events_of_every_kind_are_put_in_words() -> None:
-    from gapgnn.privacy import events
+    from gapgnn.privacy.accounting import events
 
     kinds = [
         events.Gaussian(2.0, count=2),
@@ -387,7 +387,7 @@ def test_without_a_browser_a_screenshot_is_one_line_and_the_page_is_still_writte
     no_figures: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("gapgnn.evaluation.browser.find_browser", lambda: None)
+    monkeypatch.setattr("gapgnn.evaluation.report.browser.find_browser", lambda: None)
     words = ["report", str(results), "--screenshot", str(results / "shot.png")]
     assert gapgnn(*words, monkeypatch=monkeypatch) == 2
     said = capsys.readouterr().err
@@ -432,7 +432,7 @@ def test_a_kill_while_writing_leaves_the_old_page(
     def stop(*words: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gapgnn.evaluation.writing.os.fsync", stop)
+    monkeypatch.setattr("gapgnn.evaluation.report.writing.os.fsync", stop)
     with pytest.raises(KeyboardInterrupt):
         write_report(results)
     assert (results / "report.html").read_text() == old

@@ -16,13 +16,13 @@ from methodgraphs import small_graph
 from gapgnn import Ledger
 from gapgnn.cli.main import main
 from gapgnn.errors import DataError, InputError
-from gapgnn.evaluation import runner
-from gapgnn.evaluation.estimates import estimate
-from gapgnn.evaluation.plans import Configuration, plan
-from gapgnn.evaluation.records import CANDIDATE, Record, load
-from gapgnn.evaluation.runner import Failure, Row, missing_tasks, run_grid
-from gapgnn.evaluation.store import Store
-from gapgnn.evaluation.tasks import Source, Task, open_graph, perform
+from gapgnn.evaluation.grid import runner
+from gapgnn.evaluation.grid.estimates import estimate
+from gapgnn.evaluation.grid.plans import Configuration, plan
+from gapgnn.evaluation.grid.records import CANDIDATE, Record, load
+from gapgnn.evaluation.grid.runner import Failure, Row, missing_tasks, run_grid
+from gapgnn.evaluation.grid.store import Store
+from gapgnn.evaluation.grid.tasks import Source, Task, open_graph, perform
 from gapgnn.graph.graph import Graph
 
 
@@ -260,7 +260,7 @@ class TestPerform:
     def test_the_command_of_a_record_makes_its_figures(
         self, method: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from gapgnn.graph import datasets
+        from gapgnn.graph.datasets import load as datasets
 
         monkeypatch.setattr(
             datasets, "load_dataset", lambda name, *, split_seed, progress: opened(split_seed)

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapgnn.errors import DataError, GapgnnError, UnavailableError
-from gapgnn.evaluation import store as store_module
-from gapgnn.evaluation.records import CANDIDATE, FILE, Record, load, newest
-from gapgnn.evaluation.store import Store
+from gapgnn.evaluation.grid import store as store_module
+from gapgnn.evaluation.grid.records import CANDIDATE, FILE, Record, load, newest
+from gapgnn.evaluation.grid.store import Store
 
 
 def result(key: str = "a", **changes: Any) -> Record:

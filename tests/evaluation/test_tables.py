@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gapgnn.evaluation.records import Record
-from gapgnn.evaluation.table_formats import to_csv, to_latex, to_markdown
-from gapgnn.evaluation.tables import Cell, Row, Table, tables
+from gapgnn.evaluation.grid.records import Record
+from gapgnn.evaluation.report.table_formats import to_csv, to_latex, to_markdown
+from gapgnn.evaluation.report.tables import Cell, Row, Table, tables
 
 CLEAR = tuple(0.80 + 0.001 * k for k in range(10))
 

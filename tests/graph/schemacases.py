@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gapgnn.graph.schema import Category, Label, Number, Schema
+from gapgnn.graph.tables.schema import Category, Label, Number, Schema
 
 SCHEMA = Schema(
     columns=(Category("city", ("Bern", "Oslo", "Rome")), Number("age", 10, 40)),

@@ -19,7 +19,7 @@ from gapgnn.graph.convert import (
     to_scipy,
 )
 from gapgnn.graph.graph import Graph
-from gapgnn.graph.tables import read_tables
+from gapgnn.graph.tables.read import read_tables
 from gapgnn.graph.transforms import align_features, filter_classes, induced, random_split
 
 NAMES = tuple("abcdefgh")

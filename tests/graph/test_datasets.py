@@ -12,16 +12,16 @@ import scipy.io
 import scipy.sparse as sp
 
 from gapgnn.errors import DataError, InputError, UnavailableError
-from gapgnn.graph import download
 from gapgnn.graph.datasets import (
     dataset_info,
     dataset_names,
+    download,
     fetch_dataset,
     load_dataset,
     local_status,
 )
-from gapgnn.graph.registry import DATASETS
-from gapgnn.graph.tables import read_tables
+from gapgnn.graph.datasets.registry import DATASETS
+from gapgnn.graph.tables.read import read_tables
 
 MAIN = [
     "social",

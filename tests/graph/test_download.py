@@ -13,8 +13,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from gapgnn.errors import DataError, InputError, UnavailableError
-from gapgnn.graph import download
-from gapgnn.graph.download import DataFile, cache_folder, data_folder, fetch, https_opener, obtain
+from gapgnn.graph.datasets import download
+from gapgnn.graph.datasets.download import (
+    DataFile,
+    cache_folder,
+    data_folder,
+    fetch,
+    https_opener,
+    obtain,
+)
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB: several blocks
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

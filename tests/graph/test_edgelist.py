@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tablecases import FRIENDS, PEOPLE, save, write
 
 from gapgnn.errors import DataError
-from gapgnn.graph.edgelist import any_ids
-from gapgnn.graph.tables import read_tables
+from gapgnn.graph.tables.edges import any_ids
+from gapgnn.graph.tables.read import read_tables
 
 
 class TestEdges:

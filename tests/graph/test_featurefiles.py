@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from tablecases import dense, write
 
 from gapgnn.errors import DataError
-from gapgnn.graph.tables import read_tables
+from gapgnn.graph.tables.read import read_tables
 
 
 class TestFeatureFiles:

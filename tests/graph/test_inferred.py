@@ -22,11 +22,11 @@ from gapgnn.graph.convert import (
     to_scipy,
 )
 from gapgnn.graph.graph import Graph
-from gapgnn.graph.schema import Category, Ignored, Label, Number, Schema
-from gapgnn.graph.store import open_store
-from gapgnn.graph.store_build import build_store, store_graph
-from gapgnn.graph.store_format import read_manifest, write_manifest
-from gapgnn.graph.tables import read_tables
+from gapgnn.graph.store.build import build_store, store_graph
+from gapgnn.graph.store.format import read_manifest, write_manifest
+from gapgnn.graph.store.graph import open_store
+from gapgnn.graph.tables.read import read_tables
+from gapgnn.graph.tables.schema import Category, Ignored, Label, Number, Schema
 from gapgnn.graph.transforms import align_features, filter_classes, induced
 
 SCHEMA = Schema(

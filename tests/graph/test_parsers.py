@@ -13,7 +13,7 @@ import scipy.io
 import scipy.sparse as sp
 
 from gapgnn.errors import DataError
-from gapgnn.graph import parsers
+from gapgnn.graph.datasets import parsers
 
 
 def put(folder, path, content):

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tablecases import save, write
 
 from gapgnn.errors import DataError
-from gapgnn.graph.proposal import SHARED_BY, outward, propose_schema
-from gapgnn.graph.schema import Category, Ignored, Label, Number
-from gapgnn.graph.tables import read_tables
+from gapgnn.graph.tables.proposal import SHARED_BY, outward, propose_schema
+from gapgnn.graph.tables.read import read_tables
+from gapgnn.graph.tables.schema import Category, Ignored, Label, Number
 
 
 class TestProposal:

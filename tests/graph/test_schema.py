@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from tablecases import FORMATS, dense, feature, save, write
 
 from gapgnn.errors import DataError, UnavailableError
-from gapgnn.graph.columns import (
+from gapgnn.graph.tables.columns import (
     CategoryColumn,
     DeclaredColumn,
     class_labels,
     declared_columns,
     parse_numbers,
 )
-from gapgnn.graph.schema import Category, Ignored, Label, Number, Schema
-from gapgnn.graph.tables import read_tables
+from gapgnn.graph.tables.read import read_tables
+from gapgnn.graph.tables.schema import Category, Ignored, Label, Number, Schema
 
 SCHEMA = Schema(
     columns=(Number("age", 0, 100), Category("city", ("Bern", "Rome")), Ignored("note")),

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapgnn.errors import DataError, GapgnnError, InputError, UnavailableError
+from gapgnn.graph.datasets.synthetic import generate, social_graph
 from gapgnn.graph.graph import Graph
-from gapgnn.graph.store import open_store
-from gapgnn.graph.store_arcs import block_ranges, part_bounds
-from gapgnn.graph.store_build import store_graph
-from gapgnn.graph.synthetic import generate, social_graph
+from gapgnn.graph.store.arcs import block_ranges, part_bounds
+from gapgnn.graph.store.build import store_graph
+from gapgnn.graph.store.graph import open_store
 from gapgnn.graph.transforms import align_features, random_split
 
 
@@ -224,7 +224,7 @@ def test_a_store_of_a_newer_version_is_refused(example, tmp_path):
 
 
 def test_a_failed_build_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("gapgnn.graph.store_build.describe_file", lambda path: 1 / 0)
+    monkeypatch.setattr("gapgnn.graph.store.build.describe_file", lambda path: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         store_graph(social_graph(num_nodes=300), tmp_path / "store", parts=2)
     assert not os.listdir(tmp_path)

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from tablecases import FORMATS, FRIENDS, PEOPLE, dense, save, write
 
 from gapgnn.errors import DataError, InputError
-from gapgnn.graph import store_sort
-from gapgnn.graph.store import open_store
-from gapgnn.graph.store_build import build_store
-from gapgnn.graph.store_sort import ArcSorter
-from gapgnn.graph.tables import read_tables
+from gapgnn.graph.store import sort as store_sort
+from gapgnn.graph.store.build import build_store
+from gapgnn.graph.store.graph import open_store
+from gapgnn.graph.store.sort import ArcSorter
+from gapgnn.graph.tables.read import read_tables
 
 
 def assert_same(folder: Path, parts: int = 2, **options) -> None:
@@ -179,7 +179,7 @@ def test_memory_does_not_grow_with_the_arcs(tmp_path):
         import resource, sys
         from pathlib import Path
         import numpy as np, pyarrow as pa, pyarrow.parquet as pq
-        from gapgnn.graph.store_build import build_store
+        from gapgnn.graph.store.build import build_store
         folder, edges = Path(sys.argv[1]), int(sys.argv[2])
         rng = np.random.default_rng(0)
         nodes = pa.table({"id": np.arange(50_000), "x": rng.normal(size=50_000),

@@ -9,10 +9,12 @@ import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
 
 from gapgnn.errors import InputError, UnavailableError
-from gapgnn.graph import blockmodel, csr, partitions
-from gapgnn.graph.blockmodel import FIELDS, BlockModel
+from gapgnn.graph import csr
+from gapgnn.graph.datasets import blockmodel
+from gapgnn.graph.datasets.blockmodel import FIELDS, BlockModel
+from gapgnn.graph.datasets.synthetic import generate, social_graph, write_partitions
 from gapgnn.graph.graph import Graph
-from gapgnn.graph.synthetic import generate, social_graph, write_partitions
+from gapgnn.graph.store import partitions
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from tablecases import FORMATS, FRIENDS, PEOPLE, dense, feature, save, write
 
 from gapgnn.errors import DataError
 from gapgnn.graph.graph import Graph
-from gapgnn.graph.tablefiles import ColumnTypeError, open_table
-from gapgnn.graph.tables import read_tables
+from gapgnn.graph.tables.files import ColumnTypeError, open_table
+from gapgnn.graph.tables.read import read_tables
 
 
 class TestNodes:
@@ -157,7 +157,7 @@ class TestStreaming:
     @pytest.fixture(autouse=True)
     def tiny_blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Make every block a few rows, so that small tables cross many of them."""
-        from gapgnn.graph import tablefiles
+        from gapgnn.graph.tables import files as tablefiles
 
         batches = tablefiles.TableFile.batches
 
@@ -293,7 +293,7 @@ def test_facebook_page_page_loads_from_its_plain_files() -> None:
     folder = Path(os.environ.get("GAPGNN_DATA", "")) / "facebook-page-page"
     if "GAPGNN_DATA" not in os.environ or not folder.is_dir():
         pytest.skip("needs facebook-page-page under GAPGNN_DATA")
-    from gapgnn.graph.datasets import load_dataset
+    from gapgnn.graph.datasets.load import load_dataset
 
     read = read_tables(
         edges=folder / "facebook_edges.csv",

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gapgnn.errors import DataError
-from gapgnn.graph import unpickle
-from gapgnn.graph.unpickle import load_arrays
+from gapgnn.graph.datasets import unpickle
+from gapgnn.graph.datasets.unpickle import load_arrays
 
 
 class Call:
@@ -174,7 +174,7 @@ def test_the_attacks_of_these_tests_are_real(tmp_path, monkeypatch):
         ("__builtin__", "eval"),
         ("builtins", "list.append"),
         ("posix", "system"),
-        ("gapgnn.graph.unpickle", "load_arrays"),
+        ("gapgnn.graph.datasets.unpickle", "load_arrays"),
     ],
 )
 def test_names_near_the_admitted_ones_are_refused(written, module, attribute):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gapgnn import Ledger
-from gapgnn.privacy.noise import NoiseSource
+from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.training import trainer as trainer_module
 
 

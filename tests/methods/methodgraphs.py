@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.graph import Graph
-from gapgnn.graph.synthetic import social_graph
 from gapgnn.graph.transforms import random_split
 
 

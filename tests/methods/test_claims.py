@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from gapgnn.errors import PrivacyError
-from gapgnn.graph.synthetic import generate
+from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.transforms import random_split
 from gapgnn.methods import journal as journal_module
-from gapgnn.methods.gap import GAP
+from gapgnn.methods.gap.estimator import GAP
 from gapgnn.methods.journal import INDEX, Journal
-from gapgnn.privacy.aggregation import PrivateAggregation
-from gapgnn.privacy.ledger import Ledger
+from gapgnn.privacy.ledger.ledger import Ledger
+from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
 
 OPTIONS = {"level": "edge", "messages": "features", "hops": 2, "epochs": 1}
 
@@ -204,9 +204,9 @@ RESUME = """
 import sys
 from pathlib import Path
 from gapgnn.errors import PrivacyError
-from gapgnn.graph.synthetic import generate
+from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.transforms import random_split
-from gapgnn.methods.gap import GAP
+from gapgnn.methods.gap.estimator import GAP
 from gapgnn.methods.journal import Journal
 
 folder, ledger = sys.argv[1:]

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gapgnn import GAP, MLP, SAGE
+from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.graph import Graph
-from gapgnn.graph.synthetic import social_graph
 from gapgnn.graph.transforms import random_split
 
 METHODS = {

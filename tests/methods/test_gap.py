@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from gapgnn import Graph
 from gapgnn.errors import BudgetExceededError, InputError, PrivacyError
 from gapgnn.graph.transforms import induced, inductive_split
-from gapgnn.methods import gap as gap_module
+from gapgnn.methods.gap import estimator as gap_module
 from gapgnn.training.trainer import Trainer
 
 

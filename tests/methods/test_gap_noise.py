@@ -12,12 +12,12 @@ from methodgraphs import small_graph
 
 from gapgnn import Graph
 from gapgnn.errors import InputError, PrivacyError
-from gapgnn.methods import gap as gap_module
-from gapgnn.methods import guarantee as guarantee_module
+from gapgnn.methods.gap import estimator as gap_module
 from gapgnn.nn.gap import MultiHopClassifier
 from gapgnn.nn.layers import reset_replicas
-from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
-from gapgnn.privacy.calibration import Calibrated
+from gapgnn.privacy import guarantee as guarantee_module
+from gapgnn.privacy.accounting.calibration import Calibrated
+from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
 from gapgnn.privacy.relations import public_count
 from gapgnn.training import trainer as trainer_module
 from gapgnn.training.trainer import Trainer

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from gapgnn.errors import DataError, InputError, PrivacyError
-from gapgnn.graph.synthetic import generate
+from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.transforms import random_split
-from gapgnn.methods.gap import GAP
+from gapgnn.methods.gap.estimator import GAP
 from gapgnn.methods.journal import Journal
 from gapgnn.methods.mlp import MLP
-from gapgnn.privacy.aggregation import PrivateAggregation
-from gapgnn.privacy.ledger import Ledger
+from gapgnn.privacy.ledger.ledger import Ledger
+from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
 from gapgnn.training.trainer import Trainer
 
 LEVELS = {

@@ -15,8 +15,8 @@ from methodgraphs import small_graph
 from gapgnn import GAP, MLP, Ledger
 from gapgnn.errors import InputError
 from gapgnn.graph.transforms import inductive_split, random_split
-from gapgnn.methods import gap as gap_module
-from gapgnn.methods.messages import class_codes, joint_messages, label_messages
+from gapgnn.methods.gap import estimator as gap_module
+from gapgnn.methods.gap.messages import class_codes, joint_messages, label_messages
 
 VARIANTS = [
     {"messages": "labels"},

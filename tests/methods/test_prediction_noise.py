@@ -11,9 +11,9 @@ from methodgraphs import small_graph
 
 from gapgnn import SAGE, Graph
 from gapgnn.methods import sage_arcs
-from gapgnn.methods.guarantee import Guarantee
-from gapgnn.privacy.events import Gaussian
-from gapgnn.privacy.noise import NoiseSource
+from gapgnn.privacy.accounting.events import Gaussian
+from gapgnn.privacy.guarantee import Guarantee
+from gapgnn.privacy.mechanisms.noise import NoiseSource
 
 
 def elsewhere(num_nodes: int = 200, seed: int = 1, first_id: int = 10_000) -> Graph:

@@ -12,8 +12,8 @@ from methodgraphs import small_graph
 from gapgnn import SAGE, Ledger, load_model
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.methods import sage_arcs
-from gapgnn.privacy.aggregation import PrivateAggregation
-from gapgnn.privacy.edges import PERTURBATIONS
+from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
+from gapgnn.privacy.mechanisms.edges import PERTURBATIONS
 
 LEVELS = ["none", "edge", "node"]
 PRIVATE = ["edge", "node"]

@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gapgnn.nn import fused
+from gapgnn.nn.fast import gpu as fused
 from gapgnn.nn.layers import ReplicaMLP, cross_entropy
-from gapgnn.privacy.kernels import can_use_triton
+from gapgnn.privacy.mechanisms.device_hop import can_use_triton
 
 on_gpu = [
     pytest.mark.gpu,

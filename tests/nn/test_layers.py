@@ -20,7 +20,7 @@ from gapgnn.nn.layers import (
 )
 from gapgnn.nn.replica_state import replica_state
 from gapgnn.nn.rows import SparseRows, take_rows
-from gapgnn.privacy.flat import FlatAdam, FlatParameters
+from gapgnn.privacy.dpsgd.flat import FlatAdam, FlatParameters
 
 R, N, IN, OUT = 3, 11, 7, 4
 

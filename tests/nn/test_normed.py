@@ -6,10 +6,10 @@ import scipy.sparse as sp
 import torch
 from torch import nn
 
-from gapgnn.nn.exponential import elu, selu
+from gapgnn.nn.fast.exponential import elu, selu
+from gapgnn.nn.fast.narrow import LONG, narrow_product
+from gapgnn.nn.fast.normed import Chosen, Moments, Places, Sample, normed_layer
 from gapgnn.nn.layers import ReplicaMLP
-from gapgnn.nn.narrow import LONG, narrow_product
-from gapgnn.nn.normed import Chosen, Moments, Places, Sample, normed_layer
 from gapgnn.nn.rows import SparseRows
 
 REPLICAS, NODES, WIDTH, OUT = 3, 60, 7, 4

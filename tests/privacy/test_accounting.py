@@ -10,18 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapgnn.errors import InputError
-from gapgnn.privacy import pld
-from gapgnn.privacy.accounting import ACCOUNTANTS, account, accountant_named
-from gapgnn.privacy.composition import merge, worst_pair
-from gapgnn.privacy.events import (
+from gapgnn.privacy.accounting import ACCOUNTANTS, account, accountant_named, pld
+from gapgnn.privacy.accounting.composition import merge, worst_pair
+from gapgnn.privacy.accounting.events import (
     Gaussian,
     Laplace,
     MixtureOfGaussians,
     PoissonGaussian,
     RandomisedResponse,
 )
-from gapgnn.privacy.gaussian import gaussian_epsilon, gaussian_shift, log_delta
-from gapgnn.privacy.rdp import ORDERS, renyi_curve
+from gapgnn.privacy.accounting.gaussian import gaussian_epsilon, gaussian_shift, log_delta
+from gapgnn.privacy.accounting.rdp import ORDERS, renyi_curve
 
 FACEBOOK = PoissonGaussian(1.0, sampling_rate=0.0129, steps=1546)
 EXACT = ACCOUNTANTS["exact"]

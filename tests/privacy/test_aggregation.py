@@ -11,11 +11,11 @@ from scipy import stats
 
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph.graph import Graph
-from gapgnn.privacy import aggregation as aggregation_module
-from gapgnn.privacy import noise as noise_module
-from gapgnn.privacy.aggregation import PrivateAggregation, quantise_rows, row_normalise
-from gapgnn.privacy.events import Gaussian
-from gapgnn.privacy.noise import GRID, NoiseSource
+from gapgnn.privacy.accounting.events import Gaussian
+from gapgnn.privacy.mechanisms import aggregation as aggregation_module
+from gapgnn.privacy.mechanisms import noise as noise_module
+from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, quantise_rows, row_normalise
+from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource
 from gapgnn.rng import NoiseKey
 
 KEY = NoiseKey.insecure(0)

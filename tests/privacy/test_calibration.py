@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gapgnn.errors import CalibrationError, InputError
-from gapgnn.privacy import calibration, calibration_cache, pld
-from gapgnn.privacy.accounting import account
-from gapgnn.privacy.calibration import LEAST_NOISE, calibrate, search_multiplier
-from gapgnn.privacy.events import (
+from gapgnn.privacy.accounting import account, calibration, pld
+from gapgnn.privacy.accounting import cache as calibration_cache
+from gapgnn.privacy.accounting.calibration import LEAST_NOISE, calibrate, search_multiplier
+from gapgnn.privacy.accounting.events import (
     Gaussian,
     Laplace,
     MixtureOfGaussians,

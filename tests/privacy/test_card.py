@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapgnn.errors import DataError, InputError
-from gapgnn.privacy.card import PrivacyCard, guarantee_sentence, make_card
-from gapgnn.privacy.card_texts import STEPS, odds, rounded_up
-from gapgnn.privacy.ledger import Ledger
+from gapgnn.privacy.card.card import PrivacyCard, guarantee_sentence, make_card
+from gapgnn.privacy.card.texts import STEPS, odds, rounded_up
+from gapgnn.privacy.ledger.ledger import Ledger
 
 EVENT = {"event": "Gaussian", "noise_multiplier": 6.617, "count": 2, "label": ""}
 FINGERPRINT = "5f" * 32

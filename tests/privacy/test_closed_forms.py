@@ -3,14 +3,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapgnn.errors import InputError
-from gapgnn.privacy.accounting import ACCOUNTANTS, account
-from gapgnn.privacy.closed_forms import (
+from gapgnn.privacy.accounting.accountants import ACCOUNTANTS, account
+from gapgnn.privacy.accounting.events import Gaussian, PoissonGaussian
+from gapgnn.privacy.accounting.published import (
     paper_edge_epsilon,
     paper_edge_sigma,
     paper_node_epsilon,
     plain_rdp_epsilon,
 )
-from gapgnn.privacy.events import Gaussian, PoissonGaussian
 
 sigmas = st.floats(-2, 3).map(lambda x: 10**x)
 deltas = st.floats(-12, -1).map(lambda x: 10**x)

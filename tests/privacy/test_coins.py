@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from gapgnn.errors import InputError
-from gapgnn.privacy import coins as coins_module
-from gapgnn.privacy.coins import Coins
+from gapgnn.privacy.mechanisms import coins as coins_module
+from gapgnn.privacy.mechanisms.coins import Coins
 from gapgnn.rng import NoiseKey
 
 CONSTRUCTIONS = ["safe", "fast"]

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.nn.layers import ReplicaMLP, cross_entropy
 from gapgnn.nn.rows import SparseRows
-from gapgnn.privacy.dpsgd import PrivateStep
-from gapgnn.privacy.flat import FlatAdam, FlatParameters, FlatSGD, make_optimiser
-from gapgnn.privacy.ghost import Tape, output_gradients, record_linears, squared_norms
-from gapgnn.privacy.noise import GRID, Construction, NoiseSource
-from gapgnn.privacy.poisson import PoissonBatches, plan_steps
+from gapgnn.privacy.dpsgd.flat import FlatAdam, FlatParameters, FlatSGD, make_optimiser
+from gapgnn.privacy.dpsgd.ghost import Tape, output_gradients, record_linears, squared_norms
+from gapgnn.privacy.dpsgd.poisson import PoissonBatches, plan_steps
+from gapgnn.privacy.dpsgd.step import PrivateStep
+from gapgnn.privacy.mechanisms.noise import GRID, Construction, NoiseSource
 from gapgnn.rng import NoiseKey
 
 SIZES = [20, 16, 16, 5]

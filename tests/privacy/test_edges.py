@@ -11,10 +11,10 @@ from scipy import stats
 from gapgnn.errors import InputError
 from gapgnn.graph import csr
 from gapgnn.graph.graph import Graph
-from gapgnn.privacy import edges
-from gapgnn.privacy.cells import Cells
-from gapgnn.privacy.edges import PERTURBATIONS, perturb_edges, perturbation_events
-from gapgnn.privacy.noise import NoiseSource
+from gapgnn.privacy.mechanisms import edges
+from gapgnn.privacy.mechanisms.cells import Cells
+from gapgnn.privacy.mechanisms.edges import PERTURBATIONS, perturb_edges, perturbation_events
+from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.rng import NoiseKey
 
 RUNS = 1000

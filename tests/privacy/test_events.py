@@ -4,7 +4,7 @@ import math
 import pytest
 
 from gapgnn.errors import InputError
-from gapgnn.privacy.events import (
+from gapgnn.privacy.accounting.events import (
     Gaussian,
     Laplace,
     MixtureOfGaussians,

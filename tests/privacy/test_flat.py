@@ -8,7 +8,7 @@ from torch import nn
 
 from gapgnn.errors import InputError
 from gapgnn.nn.layers import ReplicaMLP, cross_entropy
-from gapgnn.privacy.flat import FlatAdam, FlatParameters, FlatSGD
+from gapgnn.privacy.dpsgd.flat import FlatAdam, FlatParameters, FlatSGD
 
 
 def make_mlp(replicas: int) -> ReplicaMLP:

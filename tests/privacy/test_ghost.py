@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from gapgnn.errors import PrivacyError
 from gapgnn.nn.layers import ReplicaBatchNorm, ReplicaLinear, ReplicaMLP, cross_entropy
 from gapgnn.nn.rows import SparseRows
-from gapgnn.privacy import dpsgd
-from gapgnn.privacy.dpsgd import PrivateStep
-from gapgnn.privacy.flat import FlatParameters, FlatSGD
-from gapgnn.privacy.ghost import (
+from gapgnn.privacy.dpsgd import step as dpsgd
+from gapgnn.privacy.dpsgd.flat import FlatParameters, FlatSGD
+from gapgnn.privacy.dpsgd.ghost import (
     Tape,
     check_clippable,
     clip_factors,
@@ -27,7 +26,8 @@ from gapgnn.privacy.ghost import (
     record_linears,
     squared_norms,
 )
-from gapgnn.privacy.noise import GRID, Construction, NoiseSource
+from gapgnn.privacy.dpsgd.step import PrivateStep
+from gapgnn.privacy.mechanisms.noise import GRID, Construction, NoiseSource
 from gapgnn.rng import NoiseKey
 
 SIZES = [20, 16, 16, 5]

@@ -10,11 +10,17 @@ from scipy import special, stats
 from gapgnn.errors import PrivacyError
 from gapgnn.graph.degree import bound_out_degrees
 from gapgnn.graph.graph import Graph
-from gapgnn.privacy import device_lists, sums
-from gapgnn.privacy.device_lists import in_lists_on
-from gapgnn.privacy.kernels import SEGMENT, InLists, PhiloxNoise, longest_row, philox
-from gapgnn.privacy.noise import NoiseSource
-from gapgnn.privacy.sums import MOST_HALVES, add_up, halves_of, join_halves, quantise_rows
+from gapgnn.privacy.mechanisms import device_lists, sums
+from gapgnn.privacy.mechanisms.device_hop import SEGMENT, InLists, PhiloxNoise, longest_row, philox
+from gapgnn.privacy.mechanisms.device_lists import in_lists_on
+from gapgnn.privacy.mechanisms.noise import NoiseSource
+from gapgnn.privacy.mechanisms.sums import (
+    MOST_HALVES,
+    add_up,
+    halves_of,
+    join_halves,
+    quantise_rows,
+)
 from gapgnn.rng import NoiseKey
 
 FALSE_ALARM = 1e-9

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapgnn.errors import BudgetExceededError, InputError, PrivacyError, UnavailableError
-from gapgnn.privacy.ledger import Budget, Charge, Ledger
-from gapgnn.privacy.ledger_file import SCHEMA_VERSION, default_path
-from gapgnn.privacy.ledger_rules import Amount
+from gapgnn.privacy.ledger.file import SCHEMA_VERSION, default_path
+from gapgnn.privacy.ledger.ledger import Budget, Charge, Ledger
+from gapgnn.privacy.ledger.rules import Amount
 
 DATA = "5f" * 32
 OTHER = "a0" * 32
@@ -341,7 +341,7 @@ def test_permissions_are_one_line(tmp_path: Path) -> None:
 def test_a_ledger_that_stays_locked_is_reported_as_busy(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gapgnn.privacy.ledger_file.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("gapgnn.privacy.ledger.file.BUSY_SECONDS", 0.05)
     charge(ledger)
     holder = sqlite3.connect(ledger.path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gapgnn.errors import InputError, PrivacyError
-from gapgnn.privacy import ledger_file
-from gapgnn.privacy.ledger import Charge, Ledger
+from gapgnn.privacy.ledger import file as ledger_file
+from gapgnn.privacy.ledger.ledger import Charge, Ledger
 
 DATA = "5f" * 32
 EXTRA = 3
@@ -75,7 +75,7 @@ def test_a_claim_on_no_charge_is_refused_and_makes_no_file(ledger: Ledger) -> No
 CLAIMANT = """
 import sys
 from gapgnn.errors import PrivacyError
-from gapgnn.privacy.ledger import Ledger
+from gapgnn.privacy.ledger.ledger import Ledger
 
 path, charge, name = sys.argv[1:]
 sys.stdin.readline()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gapgnn.privacy.ledger import Ledger
+from gapgnn.privacy.ledger.ledger import Ledger
 
 DATA = "5f" * 32
 
@@ -25,7 +25,7 @@ def ledger(tmp_path: Path) -> Ledger:
 SPENDER = """
 import sys
 from gapgnn.errors import BudgetExceededError
-from gapgnn.privacy.ledger import Ledger
+from gapgnn.privacy.ledger.ledger import Ledger
 
 path, data, tries = sys.argv[1], sys.argv[2], int(sys.argv[3])
 for _ in range(tries):
@@ -62,7 +62,7 @@ def test_processes_that_create_the_ledger_at_once_share_one(ledger: Ledger) -> N
 # plants the bug: the release leaves first and is named in the charge's purpose afterwards.
 RELEASER = """
 import itertools, os, secrets, sys
-from gapgnn.privacy.ledger import Ledger
+from gapgnn.privacy.ledger.ledger import Ledger
 
 path, data, folder, order = sys.argv[1:]
 ledger = Ledger(path)

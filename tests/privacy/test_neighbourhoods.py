@@ -14,17 +14,16 @@ from gapgnn.graph.degree import bound_out_degrees
 from gapgnn.graph.graph import Graph
 from gapgnn.nn.layers import cross_entropy, reset_replicas
 from gapgnn.nn.sage import Sage
-from gapgnn.privacy import ghost
-from gapgnn.privacy.accounting import account
-from gapgnn.privacy.composition import Pair
-from gapgnn.privacy.dpsgd import PrivateStep
-from gapgnn.privacy.events import Gaussian
-from gapgnn.privacy.flat import FlatParameters, FlatSGD
-from gapgnn.privacy.ghost import record_linears
-from gapgnn.privacy.neighbourhoods import neighbourhood_event, original_epsilon
-from gapgnn.privacy.noise import NoiseSource
-from gapgnn.privacy.parts import SharedParts
-from gapgnn.privacy.pld import _discretise
+from gapgnn.privacy.accounting.accountants import account
+from gapgnn.privacy.accounting.composition import Pair
+from gapgnn.privacy.accounting.events import Gaussian
+from gapgnn.privacy.accounting.pld import _discretise
+from gapgnn.privacy.dpsgd import PrivateStep, ghost
+from gapgnn.privacy.dpsgd.flat import FlatParameters, FlatSGD
+from gapgnn.privacy.dpsgd.ghost import record_linears
+from gapgnn.privacy.dpsgd.shared_nodes import SharedParts
+from gapgnn.privacy.dpsgd.subgraphs import neighbourhood_event, original_epsilon
+from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.rng import NoiseKey
 from gapgnn.training.inputs import ExampleInputs, FeatureInputs
 

@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from gapgnn.errors import InputError, PrivacyError
-from gapgnn.privacy import noise as noise_module
-from gapgnn.privacy.noise import GRID, MAX_SCALE, MIN_SCALE, ROW_BLOCK, NoiseSource, grid_slack
+from gapgnn.privacy.mechanisms import noise as noise_module
+from gapgnn.privacy.mechanisms.noise import (
+    GRID,
+    MAX_SCALE,
+    MIN_SCALE,
+    ROW_BLOCK,
+    NoiseSource,
+    grid_slack,
+)
 from gapgnn.rng import NoiseKey
 
 FALSE_ALARM = 1e-9

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gapgnn.nn.rows import SparseRows
-from gapgnn.privacy.dpsgd import ROUNDING_MARGIN
-from gapgnn.privacy.ghost import Record, Tape, clip_factors, clipped_sums, squared_norms
-from gapgnn.privacy.parts import Members, SharedLayer, SharedParts
+from gapgnn.privacy.dpsgd.ghost import Record, Tape, clip_factors, clipped_sums, squared_norms
+from gapgnn.privacy.dpsgd.shared_nodes import Members, SharedLayer, SharedParts
+from gapgnn.privacy.dpsgd.step import ROUNDING_MARGIN
 
 WIDTH, OUT, PARTS = 5, 3, 2
 LARGEST = float(np.finfo(np.float32).max)

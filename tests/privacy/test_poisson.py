@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from gapgnn.errors import InputError
-from gapgnn.privacy.poisson import DPSchedule, PoissonBatches, plan_steps
+from gapgnn.privacy.dpsgd.poisson import DPSchedule, PoissonBatches, plan_steps
 from gapgnn.rng import NoiseKey
 
 EXAMPLES, RATE, STEPS, REPLICAS = 300, 0.08, 2000, 2
@@ -142,7 +142,7 @@ def test_two_phases_of_equal_size_under_one_key_share_no_batch(construction: str
 
 
 def test_long_trainings_are_drawn_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapgnn.privacy.poisson.BLOCK_DRAWS", 100)
+    monkeypatch.setattr("gapgnn.privacy.dpsgd.poisson.BLOCK_DRAWS", 100)
     schedule = DPSchedule(EXAMPLES, RATE, STEPS, EXAMPLES * RATE)
     keys = [NoiseKey.insecure(seed) for seed in range(REPLICAS)]
     batches = PoissonBatches(schedule, keys, phase="test")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from gapgnn.privacy.poisson_device import device_block
+from gapgnn.privacy.dpsgd.poisson_device import device_block
 from gapgnn.rng import NoiseKey
 
 KEYS = [NoiseKey.insecure(seed) for seed in range(2)]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gapgnn.graph.degree import OutLists
 from gapgnn.graph.graph import Graph
-from gapgnn.privacy import aggregation as aggregation_module
-from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
-from gapgnn.privacy.noise import NoiseSource
+from gapgnn.privacy.mechanisms import aggregation as aggregation_module
+from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
+from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.privacy.relations import aggregation_sensitivity
 from gapgnn.rng import NoiseKey
 

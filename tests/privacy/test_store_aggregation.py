@@ -13,19 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapgnn.errors import PrivacyError
+from gapgnn.graph.datasets.synthetic import generate, social_graph
 from gapgnn.graph.degree import bound_out_degrees
 from gapgnn.graph.graph import Graph
-from gapgnn.graph.store import InProcess, open_store
-from gapgnn.graph.store_build import store_graph
-from gapgnn.graph.store_degree import cut_secret, find_limits
-from gapgnn.graph.synthetic import generate, social_graph
+from gapgnn.graph.store.build import store_graph
+from gapgnn.graph.store.degree import cut_secret, find_limits
+from gapgnn.graph.store.graph import InProcess, open_store
 from gapgnn.graph.transforms import random_split
-from gapgnn.methods.gap import GAP
+from gapgnn.methods.gap.estimator import GAP
 from gapgnn.methods.mlp import MLP
-from gapgnn.privacy.aggregation import BlockRelease, PrivateAggregation, row_normalise
-from gapgnn.privacy.blocks import release_part
-from gapgnn.privacy.ledger import Ledger
-from gapgnn.privacy.noise import NoiseSource
+from gapgnn.privacy.ledger.ledger import Ledger
+from gapgnn.privacy.mechanisms.aggregation import BlockRelease, PrivateAggregation, row_normalise
+from gapgnn.privacy.mechanisms.noise import NoiseSource
+from gapgnn.privacy.mechanisms.stored_hop import release_part
 from gapgnn.rng import NoiseKey
 from gapgnn.training.inputs import FeatureInputs
 
@@ -225,7 +225,8 @@ def test_the_cut_is_the_one_in_memory(graph, limit, parts):
 @pytest.mark.parametrize("kept", [1, 2**62 + 1, 2**63 + 2**62])
 def test_equal_hashes_are_settled_as_in_memory(stores, monkeypatch, kept):
     """With a hash of a few bits many entries tie, and the smaller target word decides."""
-    from gapgnn.graph import degree, store_degree
+    from gapgnn.graph import degree
+    from gapgnn.graph.store import degree as store_degree
 
     real = degree.absorb_last
 

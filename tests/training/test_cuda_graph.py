@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from gapgnn.nn.layers import ReplicaMLP, cross_entropy
-from gapgnn.privacy.dpsgd import PrivateStep
-from gapgnn.privacy.flat import FlatAdam, FlatParameters
-from gapgnn.privacy.ghost import record_linears
-from gapgnn.privacy.noise import NoiseSource
-from gapgnn.privacy.poisson import PoissonBatches, plan_steps
+from gapgnn.privacy.dpsgd.flat import FlatAdam, FlatParameters
+from gapgnn.privacy.dpsgd.ghost import record_linears
+from gapgnn.privacy.dpsgd.poisson import PoissonBatches, plan_steps
+from gapgnn.privacy.dpsgd.step import PrivateStep
+from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.rng import NoiseKey
 from gapgnn.training.callbacks import Silent
 from gapgnn.training.cuda_graph import RecordedSteps

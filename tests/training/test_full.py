@@ -8,8 +8,8 @@ import torch
 from gapgnn.graph.graph import Graph
 from gapgnn.nn.gap import MultiHopClassifier
 from gapgnn.nn.layers import cross_entropy, reset_replicas
-from gapgnn.privacy.flat import FlatParameters
-from gapgnn.training.full import FullBatch, clean_scores
+from gapgnn.privacy.dpsgd.flat import FlatParameters
+from gapgnn.training.full_batch import FullBatch, clean_scores
 from gapgnn.training.inputs import FeatureInputs, HopInputs
 
 REPLICAS, NODES, CLASSES, WIDTH = 3, 400, 4, 5

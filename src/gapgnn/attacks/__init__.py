@@ -1,1 +1,19 @@
-"""Attacks on trained models, and audits that try to break the shipped mechanisms."""
+"""Attacks on models: membership, links."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapgnn.facade import front
+
+if TYPE_CHECKING:
+    from gapgnn.attacks.lira import lira_attack as lira_attack
+    from gapgnn.attacks.membership import membership_attack as membership_attack
+
+_HOMES = {
+    "lira_attack": "lira",
+    "membership_attack": "membership",
+}
+
+__all__ = [*_HOMES]
+__getattr__, __dir__ = front(__name__, _HOMES)

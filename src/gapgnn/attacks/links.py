@@ -35,12 +35,12 @@ from gapgnn.attacks.pairs import (
 from gapgnn.attacks.scores import Ranking, rank
 from gapgnn.attacks.target import ask, fitted
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
-from gapgnn.graph.graph import Graph
+from gapgnn.graph import Graph
 from gapgnn.rng import experiment_rng
-from gapgnn.training.callbacks import Callback, Silent
+from gapgnn.training import Callback, Silent
 
 if TYPE_CHECKING:
-    from gapgnn.methods.base import NodeClassifier
+    from gapgnn.methods import NodeClassifier
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ def _nudged(graph: Graph, node: int, step: float) -> Graph:
 
 def _public_rows(graph: Graph, seed: int) -> Rows:
     """Return what is known without edges: labels, and a model of features alone."""
-    from gapgnn.methods.mlp import MLP
+    from gapgnn.methods import MLP
 
     with fitted(MLP(level="none"), graph, seed=seed) as model:
         posteriors = model.predict_proba(graph).astype(np.float64)

@@ -20,12 +20,11 @@ from sklearn.base import clone
 from gapgnn.attacks.membership import EPOCHS, MembershipResult
 from gapgnn.attacks.scores import rank
 from gapgnn.errors import check_choice, check_integer
-from gapgnn.graph.graph import Graph
-from gapgnn.graph.transforms import random_split
-from gapgnn.training.callbacks import Callback
+from gapgnn.graph import Graph, random_split
+from gapgnn.training import Callback
 
 if TYPE_CHECKING:
-    from gapgnn.methods.base import NodeClassifier
+    from gapgnn.methods import NodeClassifier
 
 Confidences = NDArray[np.float64]
 # With fewer models on a side, one variance is shared by all nodes (as Carlini et al. advise).

@@ -24,13 +24,12 @@ from gapgnn.attacks.network import AttackNetwork
 from gapgnn.attacks.scores import Ranking, mean_ranking, rank
 from gapgnn.attacks.target import fitted
 from gapgnn.errors import DataError, check_choice, check_integer
-from gapgnn.graph.graph import Graph
-from gapgnn.graph.transforms import induced
+from gapgnn.graph import Graph, induced
 from gapgnn.rng import experiment_rng, experiment_seed
-from gapgnn.training.callbacks import Callback, Silent
+from gapgnn.training import Callback, Silent
 
 if TYPE_CHECKING:
-    from gapgnn.methods.base import NodeClassifier
+    from gapgnn.methods import NodeClassifier
 
 Mask = NDArray[np.bool_]
 EPOCHS = ("last", "best")

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gapgnn.nn.layers import ReplicaMLP
-from gapgnn.nn.threads import one_thread
-from gapgnn.privacy.flat import FlatAdam, FlatParameters
+from gapgnn.nn import ReplicaMLP
+from gapgnn.nn.fast import one_thread
+from gapgnn.privacy.dpsgd import FlatAdam, FlatParameters
 from gapgnn.rng import experiment_torch
 
 Rows = NDArray[np.float64]

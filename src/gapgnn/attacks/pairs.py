@@ -11,8 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gapgnn.errors import DataError, check_choice
-from gapgnn.graph import csr
-from gapgnn.graph.graph import Graph
+from gapgnn.graph import Graph, csr
 
 Rows = NDArray[np.float64]
 Nodes = NDArray[np.int64]

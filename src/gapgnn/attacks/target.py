@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from gapgnn.graph.graph import Graph
-from gapgnn.methods.releases import Releases
+from gapgnn.graph import Graph
+from gapgnn.methods import Releases
 
 if TYPE_CHECKING:
-    from gapgnn.methods.base import NodeClassifier
+    from gapgnn.methods import NodeClassifier
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def fitted(estimator: NodeClassifier, graph: Graph, **changes: Any) -> Iterator[
     """Fit a copy of an estimator on a graph, with a throw-away ledger.
 
     >>> from gapgnn import MLP
-    >>> from gapgnn.graph.synthetic import social_graph
+    >>> from gapgnn.graph.datasets.synthetic import social_graph
     >>> with fitted(MLP(epochs=1), social_graph(num_nodes=300, mean_degree=10)) as model:
     ...     model.method
     'mlp'

@@ -1,1 +1,1 @@
-"""The command line: options in, one call into the library, a table or one JSON object out."""
+"""The command line: one module per command."""

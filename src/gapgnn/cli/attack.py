@@ -10,12 +10,12 @@ from gapgnn.cli.data import add_data_options, load_graph
 from gapgnn.cli.main import Parser
 from gapgnn.cli.options import add_estimator_options, estimator_options
 from gapgnn.cli.output import console, emit_json
-from gapgnn.methods.registry import METHODS, method_class
+from gapgnn.methods import METHODS, method_class
 
 if TYPE_CHECKING:
-    from gapgnn.graph.graph import Graph
-    from gapgnn.methods.base import NodeClassifier
-    from gapgnn.training.callbacks import Callback
+    from gapgnn.graph import Graph
+    from gapgnn.methods import NodeClassifier
+    from gapgnn.training import Callback
 
 DEFAULT_TARGET = "gap"
 ATTACKS = {
@@ -186,7 +186,7 @@ _ADD: dict[str, Callable[[Group], None]] = {
 
 def execute(args: argparse.Namespace) -> int:
     """Train the target, attack it, report."""
-    from gapgnn.training.callbacks import ProgressBars
+    from gapgnn.training import ProgressBars
 
     kind = method_class(args.method)
     estimator = kind(**estimator_options(args, kind))
@@ -208,14 +208,14 @@ def _attack(
 ) -> dict[str, Any]:
     shared: dict[str, Any] = {"seed": args.seed, "callback": callback}
     if args.attack == "membership":
-        from gapgnn.attacks.membership import membership_attack
+        from gapgnn.attacks import membership_attack
 
         names = ("runs", "on", "setting", "epoch", "shadows", "shadow_per_class")
         shared["target_per_class"] = args.target_per_class
         options = {name: getattr(args, name) for name in names}
         return membership_attack(estimator, graph, **options, **shared).to_dict()
     if args.attack == "lira":
-        from gapgnn.attacks.lira import lira_attack
+        from gapgnn.attacks import lira_attack
 
         shared |= {"models": args.models, "epoch": args.epoch}
         return lira_attack(estimator, graph, **shared).to_dict()
@@ -233,7 +233,7 @@ def _attack(
 
 def _with_intervals(result: dict[str, Any]) -> dict[str, Any]:
     """Add the 95 % interval of every mean over runs."""
-    from gapgnn.evaluation.metrics import bootstrap_interval
+    from gapgnn.evaluation import bootstrap_interval
 
     intervals = {
         key: list(bootstrap_interval([run[key] for run in result["runs"]]))

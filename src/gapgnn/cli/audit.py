@@ -9,7 +9,7 @@ from gapgnn.cli import pipeline
 from gapgnn.cli.output import complain, console, emit_json
 
 if TYPE_CHECKING:
-    from gapgnn.attacks.report import AuditReport
+    from gapgnn.attacks.audits import AuditReport
 
 MECHANISMS = {
     "aggregation": "the noisy hops, with canary edges or records",
@@ -159,7 +159,7 @@ def execute(args: argparse.Namespace) -> int:
     """Run the audit and report; a broken guarantee is exit code 1."""
     if args.mechanism == "pipeline":
         return pipeline.execute(args)
-    from gapgnn.attacks import audit
+    from gapgnn.attacks.audits import model as audit
 
     audits = {
         "aggregation": audit.audit_aggregation,
@@ -185,7 +185,7 @@ def _audit_messages(
     *, trials: int, confidence: float, seed: int, construction: str, progress: Any, **options: Any
 ) -> AuditReport:
     """Audit a GAP that is fitted with the given options."""
-    from gapgnn.attacks.audit import audit_messages
+    from gapgnn.attacks.audits import audit_messages
     from gapgnn.methods.gap import GAP
 
     estimator = GAP(noise=construction, **options)  # type: ignore[arg-type]

@@ -15,8 +15,8 @@ from gapgnn.errors import InputError
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from gapgnn.graph.graph import Graph
-    from gapgnn.graph.schema import Schema
+    from gapgnn.graph import Graph
+    from gapgnn.graph.tables import Schema
 
 DEFAULT_DATASET = "social"
 
@@ -234,7 +234,7 @@ def table_options(
         schema: what a saved model knows about tables.
         level: the privacy level the graph is for; that of ``args`` if left out.
     """
-    from gapgnn.graph.schema import Schema
+    from gapgnn.graph.tables import Schema
 
     if args.schema is not None:
         given = Schema.read(args.schema)
@@ -273,7 +273,7 @@ def _no_label() -> InputError:
 
 def _check_node_level(args: argparse.Namespace, has_schema: bool) -> None:
     """Refuse to learn from single people what must be declared (privacy page, section 2)."""
-    from gapgnn.graph.featurefiles import has_stated_width
+    from gapgnn.graph.tables import has_stated_width
 
     if not has_schema:
         words = ["gapgnn", "schema", "--nodes", str(args.nodes)]
@@ -299,8 +299,8 @@ def _check_node_level(args: argparse.Namespace, has_schema: bool) -> None:
 def _load_store(
     args: argparse.Namespace, *, seed: int, quiet: bool, needs_label: bool
 ) -> LoadedGraph:
+    from gapgnn.graph import random_split
     from gapgnn.graph.store import open_store
-    from gapgnn.graph.transforms import random_split
 
     with progress_bars(quiet) as progress:
         graph: Graph = open_store(args.store, progress=progress)
@@ -310,8 +310,8 @@ def _load_store(
 
 
 def _load_tables(options: dict[str, Any], *, seed: int, quiet: bool) -> LoadedGraph:
+    from gapgnn.graph import random_split
     from gapgnn.graph.tables import read_tables
-    from gapgnn.graph.transforms import random_split
 
     with progress_bars(quiet) as progress:
         tables = read_tables(**options, progress=progress)

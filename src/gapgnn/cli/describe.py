@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Load the graph and print its summary."""
-    from gapgnn.graph.checks import check_trainable
+    from gapgnn.graph import check_trainable
 
     loaded = load(args, seed=args.seed, quiet=args.json)
     check_trainable(loaded.graph, level=args.level or "none")

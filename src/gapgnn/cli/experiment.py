@@ -18,15 +18,11 @@ from gapgnn.errors import (
     check_choice,
     check_integer,
 )
-from gapgnn.evaluation.records import EXPERIMENTS
+from gapgnn.evaluation.grid import EXPERIMENTS
 
 if TYPE_CHECKING:
-    from gapgnn.evaluation.executors import Executor
-    from gapgnn.evaluation.records import Record
-    from gapgnn.evaluation.runner import Row, Summary
-    from gapgnn.evaluation.store import Store
-    from gapgnn.evaluation.tasks import Source
-    from gapgnn.graph.graph import Graph
+    from gapgnn.evaluation.grid import Executor, Record, Row, Source, Store, Summary
+    from gapgnn.graph import Graph
 
 ALL = "all"
 TEXT = """\
@@ -138,7 +134,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Plan the grid, check everything, run what is missing, report."""
     from gapgnn.cli.experiment_output import print_plan, print_results, summary_json
-    from gapgnn.evaluation.store import Store
+    from gapgnn.evaluation.grid import Store
 
     configurations = _configurations(args)
     sources = _sources(args)
@@ -163,7 +159,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _configurations(args: argparse.Namespace) -> list[Any]:
     """Check the names, and return every configuration that is asked for."""
-    from gapgnn.evaluation.plans import plan
+    from gapgnn.evaluation.grid import plan
 
     check_integer("repeats", args.repeats, at_least=1)
     check_integer("seed", args.seed, at_least=0)
@@ -187,7 +183,7 @@ def _configurations(args: argparse.Namespace) -> list[Any]:
 
 def _sources(args: argparse.Namespace) -> list[Source]:
     """Return the data sets, none of them loaded yet; an unknown name is an error."""
-    from gapgnn.evaluation.tasks import Source
+    from gapgnn.evaluation.grid import Source
     from gapgnn.graph.datasets import dataset_info
 
     for option in ("dataset", "edges", "store") if args.datasets is not None else ():
@@ -230,9 +226,8 @@ def _own_words(args: argparse.Namespace) -> tuple[str, ...]:
 
 def _rows(args: argparse.Namespace, source: Source, configurations: Sequence[Any]) -> list[Row]:
     """Return one data set's rows; a row that cannot work stops everything before it starts."""
-    from gapgnn.evaluation.code_version import code_version
-    from gapgnn.evaluation.runner import Row
-    from gapgnn.evaluation.tasks import Task, open_graph
+    from gapgnn.evaluation.grid import Row, Task, open_graph
+    from gapgnn.evaluation.grid.code_version import code_version
 
     graph = open_graph(source, args.seed)
     # On a cluster the folder may be another machine's.
@@ -266,7 +261,7 @@ def _rows(args: argparse.Namespace, source: Source, configurations: Sequence[Any
 
 def _executor(args: argparse.Namespace) -> Executor | None:
     """Return who does the tasks; None is this process."""
-    from gapgnn.evaluation.executors import local_executor
+    from gapgnn.evaluation.grid import local_executor
 
     if args.ray is None:
         return local_executor(args.jobs) if args.jobs not in (None, 1) else None
@@ -288,11 +283,11 @@ def _run(
     executor: Executor | None,
 ) -> Summary:
     from gapgnn.cli.experiment_progress import GridProgress
-    from gapgnn.evaluation.runner import run_grid
+    from gapgnn.evaluation.grid import run_grid
 
     attack = None
     if any(row.task.configuration.attack is not None for row in rows):
-        from gapgnn.attacks.membership import membership_attack
+        from gapgnn.attacks import membership_attack
 
         attack = membership_attack
     torn = store.half_written()

@@ -9,15 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli.experiment_progress import duration
 from gapgnn.cli.output import console, emit_json
-from gapgnn.evaluation.estimates import estimate
-from gapgnn.evaluation.metrics import bootstrap_interval
-from gapgnn.evaluation.runner import missing_tasks
+from gapgnn.evaluation import bootstrap_interval
+from gapgnn.evaluation.grid import estimate, missing_tasks
 
 if TYPE_CHECKING:
-    from gapgnn.evaluation.records import Record
-    from gapgnn.evaluation.runner import Row, Summary
-    from gapgnn.evaluation.store import Store
-    from gapgnn.evaluation.tasks import Task
+    from gapgnn.evaluation.grid import Record, Row, Store, Summary, Task
 
 
 def print_plan(args: argparse.Namespace, rows: Sequence[Row], records: Sequence[Record]) -> None:

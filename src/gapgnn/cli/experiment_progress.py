@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from gapgnn.evaluation.estimates import estimate
-from gapgnn.evaluation.records import Record
-from gapgnn.evaluation.runner import Failure
-from gapgnn.evaluation.tasks import Task
+from gapgnn.evaluation.grid import Failure, Record, Task, estimate
 
 if TYPE_CHECKING:
     from rich.console import Console

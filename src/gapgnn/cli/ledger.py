@@ -10,9 +10,9 @@ from typing import Any
 
 from gapgnn.cli.output import console, emit_json
 from gapgnn.errors import InputError, check_number
+from gapgnn.privacy import RELATIONS as ALL_RELATIONS
+from gapgnn.privacy import resolve_relation
 from gapgnn.privacy.ledger import RELATIONS, Budget, Charge, Ledger
-from gapgnn.privacy.relations import RELATIONS as ALL_RELATIONS
-from gapgnn.privacy.relations import resolve_relation
 
 EPILOG = """\
 A budget belongs to a data set, not to a run. Charges add up; one that does not fit is refused

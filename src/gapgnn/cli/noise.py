@@ -10,21 +10,24 @@ from typing import TYPE_CHECKING
 
 from gapgnn.cli.output import console, emit_json
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
-from gapgnn.privacy.accounting import ACCOUNTANTS, account
-from gapgnn.privacy.calibration import calibrate, search_multiplier
-from gapgnn.privacy.closed_forms import paper_edge_epsilon, plain_rdp_epsilon
-from gapgnn.privacy.events import Composition, Gaussian, PoissonGaussian
-from gapgnn.privacy.neighbourhoods import (
-    neighbourhood_event,
-    neighbourhood_sensitivity,
-    original_epsilon,
-)
-from gapgnn.privacy.relations import (
+from gapgnn.privacy import (
     aggregation_ratio,
     aggregation_sensitivity,
     describe_relation,
     resolve_relation,
 )
+from gapgnn.privacy.accounting import (
+    ACCOUNTANTS,
+    Composition,
+    Gaussian,
+    PoissonGaussian,
+    account,
+    calibrate,
+    paper_edge_epsilon,
+    plain_rdp_epsilon,
+    search_multiplier,
+)
+from gapgnn.privacy.dpsgd import neighbourhood_event, neighbourhood_sensitivity, original_epsilon
 
 if TYPE_CHECKING:
     from rich.table import Table

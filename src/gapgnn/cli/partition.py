@@ -83,7 +83,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _from_tables(args: argparse.Namespace) -> dict[str, Any]:
     """Build from tables of any size."""
-    from gapgnn.graph.store_build import build_store
+    from gapgnn.graph.store import build_store
 
     with progress_bars(args.json) as progress:
         built = build_store(
@@ -105,7 +105,7 @@ def _from_tables(args: argparse.Namespace) -> dict[str, Any]:
 def _from_dataset(args: argparse.Namespace) -> dict[str, Any]:
     """Put a known data set on disk; it is read into memory for that."""
     from gapgnn.graph.datasets import load_dataset
-    from gapgnn.graph.store_build import store_graph
+    from gapgnn.graph.store import store_graph
 
     name = DEFAULT_DATASET if args.dataset is None else args.dataset
     with progress_bars(args.json) as progress:

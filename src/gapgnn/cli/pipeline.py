@@ -12,8 +12,7 @@ from gapgnn.cli.output import complain, console, emit_json
 from gapgnn.errors import InputError
 
 if TYPE_CHECKING:
-    from gapgnn.attacks.neighbours import Tables
-    from gapgnn.attacks.pipeline import Case, Outcome
+    from gapgnn.attacks.audits import Case, Outcome, Tables
 
 TEXT = "a whole command, from table to folder, on neighbouring files"
 EXAMPLES = """\
@@ -59,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Audit the command and report; anything found is exit code 1."""
-    from gapgnn.attacks.pipeline import audit_pipeline
+    from gapgnn.attacks.audits import audit_pipeline
     from gapgnn.cli.main import main
 
     words = [word for word in args.command if word != "--"]
@@ -97,7 +96,7 @@ def case_of(
     ...
     gapgnn.errors.InputError: `level` must be edge or node to be audited. Got 'none'.
     """
-    from gapgnn.attacks.pipeline import Case
+    from gapgnn.attacks.audits import Case
 
     if not words or words[0] not in ("train", "predict"):
         raise InputError(
@@ -116,7 +115,7 @@ def case_of(
         getattr(parsed, k, None) for k in ("level", "relation", "max_degree")
     )
     if words[0] == "predict":
-        from gapgnn.methods.registry import load_model
+        from gapgnn.methods import load_model
         from gapgnn.privacy.ledger import Ledger
 
         model, ledger = parsed.model, Ledger(parsed.ledger).path
@@ -127,7 +126,7 @@ def case_of(
     if level not in ("edge", "node"):
         raise InputError(f"`level` must be edge or node to be audited. Got {level!r}.")
     tables, is_directed = _tables(parsed)
-    from gapgnn.privacy.relations import resolve_relation
+    from gapgnn.privacy import resolve_relation
 
     return Case(
         words=tuple(kept),
@@ -184,10 +183,9 @@ def _parsed(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def _tables(parsed: argparse.Namespace) -> tuple[Tables, bool]:
     """Read the input of a command as rows of text; a known data set is written as tables first."""
-    from gapgnn.attacks.neighbours import Tables
+    from gapgnn.attacks.audits import Tables
     from gapgnn.cli.data import check_options
-    from gapgnn.graph.edgelist import end_columns
-    from gapgnn.graph.tablefiles import open_table
+    from gapgnn.graph.tables import end_columns, open_table
 
     known = getattr(parsed, "schema_of_model", None)
     check_options(parsed, needs_label=False, schema=known)
@@ -203,7 +201,7 @@ def _tables(parsed: argparse.Namespace) -> tuple[Tables, bool]:
     if parsed.features is not None:
         import numpy as np
 
-        from gapgnn.graph.featurefiles import read_features
+        from gapgnn.graph.tables import read_features
 
         features = read_features(parsed.features, np.array([row[0] for row in nodes]))
     schema = None
@@ -225,7 +223,7 @@ def _rows(path: Path, first: list[str]) -> tuple[tuple[str, ...], tuple[tuple[st
         with path.open(encoding="utf-8-sig", newline="") as file:
             columns, *rows = csv.reader(file, delimiter="\t" if suffix == ".tsv" else ",")
     else:
-        from gapgnn.graph.tablefiles import open_table
+        from gapgnn.graph.tables import open_table
 
         table = open_table(path, what="nodes")
         columns = list(table.columns)
@@ -244,7 +242,7 @@ def _tables_of_dataset(parsed: argparse.Namespace) -> tuple[Tables, bool]:
     """Return a known data set as tables: ids and classes, links, and its features as a matrix."""
     import numpy as np
 
-    from gapgnn.attacks.neighbours import Tables
+    from gapgnn.attacks.audits import Tables
     from gapgnn.cli.data import DEFAULT_DATASET
     from gapgnn.graph import csr
     from gapgnn.graph.datasets import load_dataset

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gapgnn.graph.graph import Graph
-    from gapgnn.methods.base import NodeClassifier
+    from gapgnn.graph import Graph
+    from gapgnn.methods import NodeClassifier
 
 EXAMPLES = """\
 examples:
@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Load the model and the graph, predict, write the table."""
-    from gapgnn.methods.registry import load_model
+    from gapgnn.methods import load_model
 
     _check_target(args.out)
     check_ray(args)

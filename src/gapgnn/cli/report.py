@@ -13,8 +13,8 @@ from gapgnn.cli.output import console, emit_json
 from gapgnn.errors import InputError
 
 if TYPE_CHECKING:
-    from gapgnn.evaluation.findings import Audit
-    from gapgnn.evaluation.records import Record
+    from gapgnn.evaluation.grid import Record
+    from gapgnn.evaluation.report import Audit
 
 AUDIT_TRIALS = 20_000
 SECTIONS = ("short", "protected", "tradeoff", "accuracy", "tested", "ablations", "releases")
@@ -59,8 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Write the report, and say where it is."""
-    from gapgnn.evaluation.browser import screenshot
-    from gapgnn.evaluation.report import load_results, write_report
+    from gapgnn.evaluation.report import load_results, screenshot, write_report
 
     if args.screenshot is not None and args.screenshot.suffix != ".png":
         raise InputError(f"`screenshot` must end in .png. Got {str(args.screenshot)!r}.")
@@ -93,8 +92,8 @@ def _audit(folder: Path, records: list[Record]) -> None:
     The shipped mechanism runs at the very noise of the results, on canaries and never on the data
     (privacy page, section 8). Each part is held to what it alone is accounted at.
     """
-    from gapgnn.attacks.audit import audit_aggregation
-    from gapgnn.evaluation.findings import FILE, load_findings
+    from gapgnn.attacks.audits import audit_aggregation
+    from gapgnn.evaluation.report import FILE, load_findings
 
     wanted = _missing(records, load_findings(folder)[0])
     err = console(to_stderr=True)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from gapgnn.errors import InputError
 
 if TYPE_CHECKING:
-    from gapgnn.graph.graph import Graph
-    from gapgnn.methods.journal import Journal
-    from gapgnn.training.callbacks import Callback
+    from gapgnn.graph import Graph
+    from gapgnn.methods import Journal
+    from gapgnn.training import Callback
 
 
 def add_ray_option(parser: argparse._ActionsContainer) -> None:
@@ -51,7 +51,7 @@ def open_journal(args: argparse.Namespace) -> Journal | None:
         raise InputError("`--resume` must come with `gap`, `--store` and `--out`. Got fewer.")
     if args.store is None or args.out is None or args.method != "gap":
         return None
-    from gapgnn.methods.journal import Journal
+    from gapgnn.methods import Journal
 
     folder = args.out.with_name(f"{args.out.name}.unfinished")
     journal = Journal(folder, ledger=args.ledger, resume=args.resume)

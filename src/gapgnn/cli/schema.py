@@ -10,7 +10,7 @@ from gapgnn.cli.output import console, emit_json
 from gapgnn.errors import InputError
 
 if TYPE_CHECKING:
-    from gapgnn.graph.schema import Column, Schema
+    from gapgnn.graph.tables import Column, Schema
 
 EXAMPLES = """\
 examples:
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Read the table, write the proposal, say what to check."""
-    from gapgnn.graph.proposal import propose_schema
+    from gapgnn.graph.tables import propose_schema
 
     _check_target(args.out)
     schema = propose_schema(args.nodes, args.label, args.drop or ())
@@ -58,11 +58,11 @@ def execute(args: argparse.Namespace) -> int:
 def column_summary(column: Column) -> str:
     """Say in a few words what becomes of a declared column.
 
-    >>> from gapgnn.graph.schema import Category, Number
+    >>> from gapgnn.graph.tables.schema import Category, Number
     >>> column_summary(Number("age", 0, 100)), column_summary(Category("city", ("Bern", "Rome")))
     ('0 to 100, scaled to -1 to 1', 'Bern, Rome or other, one-hot')
     """
-    from gapgnn.graph.schema import OTHER, Category, Number
+    from gapgnn.graph.tables import OTHER, Category, Number
 
     if isinstance(column, Number):
         return f"{column.low:g} to {column.high:g}, scaled to -1 to 1"

@@ -12,12 +12,12 @@ from gapgnn.cli.options import add_estimator_options, estimator_options
 from gapgnn.cli.output import console, emit_json
 from gapgnn.cli.scale import add_ray_option, add_resume_option, at_scale, check_ray, open_journal
 from gapgnn.errors import BudgetExceededError
-from gapgnn.methods.registry import METHODS, method_class
+from gapgnn.methods import METHODS, method_class
 
 if TYPE_CHECKING:
-    from gapgnn.graph.graph import Graph
-    from gapgnn.methods.base import NodeClassifier
-    from gapgnn.training.callbacks import Callback
+    from gapgnn.graph import Graph
+    from gapgnn.methods import NodeClassifier
+    from gapgnn.training import Callback
 
 DEFAULT_METHOD = "gap"
 
@@ -63,8 +63,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Load, fit, save, report."""
-    from gapgnn.methods.folder import check_new_folder
-    from gapgnn.training.callbacks import ProgressBars
+    from gapgnn.methods import check_new_folder
+    from gapgnn.training import ProgressBars
 
     kind = method_class(args.method)
     estimator = kind(**estimator_options(args, kind))
@@ -99,7 +99,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _audited(estimator: NodeClassifier) -> list[dict[str, Any]]:
     """Audit what the model used and put the findings on its card (privacy page, section 8)."""
-    from gapgnn.attacks.audit import audit_model
+    from gapgnn.attacks.audits import audit_model
 
     audits = audit_model(estimator)
     for audit in audits:
@@ -126,7 +126,7 @@ def _references(
 
     At node level the features-only model is charged like any other.
     """
-    from gapgnn.methods.mlp import MLP
+    from gapgnn.methods import MLP
 
     shared = {
         key: value
@@ -147,7 +147,7 @@ def _references(
 
 
 def _result(estimator: NodeClassifier, graph: Graph) -> dict[str, Any]:
-    from gapgnn.evaluation.metrics import bootstrap_interval
+    from gapgnn.evaluation import bootstrap_interval
 
     runs = estimator.repeat_scores_
     card = estimator.card_
@@ -190,7 +190,7 @@ def _print_table(
     from rich.markup import escape
     from rich.table import Table
 
-    from gapgnn.evaluation.metrics import bootstrap_interval
+    from gapgnn.evaluation import bootstrap_interval
     from gapgnn.privacy.card import guarantee_sentence
 
     out = console(to_stderr=False)

@@ -1,1 +1,19 @@
-"""How results are measured."""
+"""Experiments, and what people read of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapgnn.facade import front
+
+if TYPE_CHECKING:
+    from gapgnn.evaluation.metrics import bootstrap_interval as bootstrap_interval
+    from gapgnn.evaluation.metrics import paired_test as paired_test
+
+_HOMES = {
+    "bootstrap_interval": "metrics",
+    "paired_test": "metrics",
+}
+
+__all__ = [*_HOMES]
+__getattr__, __dir__ = front(__name__, _HOMES)

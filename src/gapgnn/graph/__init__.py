@@ -1,1 +1,77 @@
-"""What the private data is: the graph, where it comes from, how it is cut and split."""
+"""What the private data is: a graph with features, labels and a split; what can be done to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapgnn.facade import front
+
+if TYPE_CHECKING:
+    from gapgnn.graph.canonical import Features as Features
+    from gapgnn.graph.canonical import NotFinite as NotFinite
+    from gapgnn.graph.canonical import as_dangling as as_dangling
+    from gapgnn.graph.canonical import as_features as as_features
+    from gapgnn.graph.canonical import as_inferred as as_inferred
+    from gapgnn.graph.canonical import as_mask as as_mask
+    from gapgnn.graph.canonical import as_names as as_names
+    from gapgnn.graph.canonical import frozen as frozen
+    from gapgnn.graph.canonical import schema_of_note as schema_of_note
+    from gapgnn.graph.checks import check_declared as check_declared
+    from gapgnn.graph.checks import check_trainable as check_trainable
+    from gapgnn.graph.convert import as_graph as as_graph
+    from gapgnn.graph.degree import bound_out_degrees as bound_out_degrees
+    from gapgnn.graph.degree import split_key as split_key
+    from gapgnn.graph.fingerprint import digest_of as digest_of
+    from gapgnn.graph.fingerprint import order_of_ids as order_of_ids
+    from gapgnn.graph.graph import MASKS as MASKS
+    from gapgnn.graph.graph import Graph as Graph
+    from gapgnn.graph.people import SIPHASH_CONSTANTS as SIPHASH_CONSTANTS
+    from gapgnn.graph.people import WHOLE_NUMBER as WHOLE_NUMBER
+    from gapgnn.graph.people import Words as Words
+    from gapgnn.graph.people import absorb_first as absorb_first
+    from gapgnn.graph.people import absorb_last as absorb_last
+    from gapgnn.graph.people import encode_ids as encode_ids
+    from gapgnn.graph.people import roles as roles
+    from gapgnn.graph.people import sip_rounds as sip_rounds
+    from gapgnn.graph.transforms import align_features as align_features
+    from gapgnn.graph.transforms import filter_classes as filter_classes
+    from gapgnn.graph.transforms import induced as induced
+    from gapgnn.graph.transforms import random_split as random_split
+    from gapgnn.graph.transforms import role_masks as role_masks
+
+_HOMES = {
+    "Features": "canonical",
+    "Graph": "graph",
+    "MASKS": "graph",
+    "NotFinite": "canonical",
+    "SIPHASH_CONSTANTS": "people",
+    "WHOLE_NUMBER": "people",
+    "Words": "people",
+    "absorb_first": "people",
+    "absorb_last": "people",
+    "align_features": "transforms",
+    "as_dangling": "canonical",
+    "as_features": "canonical",
+    "as_graph": "convert",
+    "as_inferred": "canonical",
+    "as_mask": "canonical",
+    "as_names": "canonical",
+    "bound_out_degrees": "degree",
+    "check_declared": "checks",
+    "check_trainable": "checks",
+    "digest_of": "fingerprint",
+    "encode_ids": "people",
+    "filter_classes": "transforms",
+    "frozen": "canonical",
+    "induced": "transforms",
+    "order_of_ids": "fingerprint",
+    "random_split": "transforms",
+    "role_masks": "transforms",
+    "roles": "people",
+    "schema_of_note": "canonical",
+    "sip_rounds": "people",
+    "split_key": "degree",
+}
+
+__all__ = [*_HOMES]
+__getattr__, __dir__ = front(__name__, _HOMES)

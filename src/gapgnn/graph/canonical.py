@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from gapgnn.errors import DataError, check_choice
 
 if TYPE_CHECKING:
-    from gapgnn.graph.schema import Schema
+    from gapgnn.graph.tables import Schema
 
 Features: TypeAlias = NDArray[np.float32] | sp.csr_array
 NotFinite: TypeAlias = Literal["refuse", "zero"]
@@ -201,6 +201,6 @@ def schema_of_note(note: Mapping[str, Any]) -> Schema | None:
     """Return the schema that an outward conversion noted as plain values, if it did."""
     if note.get("schema") is None:
         return None
-    from gapgnn.graph.schema import Schema
+    from gapgnn.graph.tables import Schema
 
     return Schema.from_dict(note["schema"])

@@ -21,7 +21,7 @@ from gapgnn.graph.nx import from_networkx, to_networkx
 from gapgnn.graph.pyg import from_pyg, to_pyg
 
 if TYPE_CHECKING:
-    from gapgnn.graph.schema import Schema
+    from gapgnn.graph.tables import Schema
 
 __all__ = [
     "as_graph",

@@ -28,7 +28,7 @@ from gapgnn.graph.canonical import (
 from gapgnn.graph.fingerprint import fingerprint
 
 if TYPE_CHECKING:
-    from gapgnn.graph.schema import Schema
+    from gapgnn.graph.tables import Schema
 
 __all__ = ["INT32_MAX", "MASKS", "Features", "Graph", "NotFinite", "SelfLoops"]
 

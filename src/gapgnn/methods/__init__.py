@@ -1,1 +1,43 @@
-"""The estimators: fit, predict, score, save, load."""
+"""What a user fits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapgnn.facade import front
+
+if TYPE_CHECKING:
+    from gapgnn.methods.base import NodeClassifier as NodeClassifier
+    from gapgnn.methods.base import Run as Run
+    from gapgnn.methods.base import choose_device as choose_device
+    from gapgnn.methods.folder import check_new_folder as check_new_folder
+    from gapgnn.methods.journal import Hops as Hops
+    from gapgnn.methods.journal import Journal as Journal
+    from gapgnn.methods.mlp import MLP as MLP
+    from gapgnn.methods.reader import EdgeReader as EdgeReader
+    from gapgnn.methods.registry import METHODS as METHODS
+    from gapgnn.methods.registry import load_model as load_model
+    from gapgnn.methods.registry import method_class as method_class
+    from gapgnn.methods.releases import ReleasedHops as ReleasedHops
+    from gapgnn.methods.releases import Releases as Releases
+    from gapgnn.methods.sage import SAGE as SAGE
+
+_HOMES = {
+    "EdgeReader": "reader",
+    "Hops": "journal",
+    "Journal": "journal",
+    "METHODS": "registry",
+    "MLP": "mlp",
+    "NodeClassifier": "base",
+    "ReleasedHops": "releases",
+    "Releases": "releases",
+    "Run": "base",
+    "SAGE": "sage",
+    "check_new_folder": "folder",
+    "choose_device": "base",
+    "load_model": "registry",
+    "method_class": "registry",
+}
+
+__all__ = [*_HOMES]
+__getattr__, __dir__ = front(__name__, _HOMES)

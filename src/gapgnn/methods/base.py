@@ -23,28 +23,27 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer
-from gapgnn.graph.checks import check_declared, check_trainable
-from gapgnn.graph.convert import as_graph
-from gapgnn.graph.graph import Graph
-from gapgnn.graph.transforms import align_features
-from gapgnn.methods.guarantee import Guarantee
+from gapgnn.graph import Graph, align_features, as_graph, check_declared, check_trainable
 from gapgnn.methods.journal import Journal, NoJournal
 from gapgnn.methods.persistence import Persistent
 from gapgnn.methods.releases import Releases
-from gapgnn.nn.layers import reset_replicas
+from gapgnn.nn import reset_replicas
 from gapgnn.nn.replica_state import replica_state
-from gapgnn.privacy.card import PrivacyCard, make_card
-from gapgnn.privacy.card_texts import public_facts
-from gapgnn.privacy.events import Event
+from gapgnn.privacy import LEVELS, Guarantee, active_witness, public_count
+from gapgnn.privacy.accounting import Event
+from gapgnn.privacy.card import PrivacyCard, make_card, public_facts
 from gapgnn.privacy.ledger import Charge, Ledger
-from gapgnn.privacy.noise import Construction
-from gapgnn.privacy.relations import LEVELS, public_count
-from gapgnn.privacy.witness import active_witness
+from gapgnn.privacy.mechanisms import Construction
 from gapgnn.rng import NoiseKey, experiment_torch
-from gapgnn.training.callbacks import Callback, Silent
-from gapgnn.training.recipe import PrivateTraining, Recipe
-from gapgnn.training.splits import Splits, repeat_splits
-from gapgnn.training.trainer import Trainer
+from gapgnn.training import (
+    Callback,
+    PrivateTraining,
+    Recipe,
+    Silent,
+    Splits,
+    Trainer,
+    repeat_splits,
+)
 
 Self = TypeVar("Self", bound="NodeClassifier")
 

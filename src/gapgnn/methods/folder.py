@@ -32,8 +32,7 @@ from torch import Tensor
 
 from gapgnn import __version__
 from gapgnn.errors import DataError, GapgnnError, InputError, UnavailableError
-from gapgnn.graph.canonical import as_names
-from gapgnn.graph.people import WHOLE_NUMBER
+from gapgnn.graph import WHOLE_NUMBER, as_names
 from gapgnn.methods.releases import ReleasedHops
 from gapgnn.privacy.card import PrivacyCard
 

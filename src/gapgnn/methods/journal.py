@@ -10,7 +10,8 @@ from it is shown. After a kill:
 
 A charge knows who draws on it: the ledger keeps the token of the run's state, a hash of it and of
 random bytes in it. Every start, resume and finished step swaps it for the token of the next state
-(:meth:`gapgnn.privacy.ledger.Ledger.claim`), which was written here before, beside the last one.
+(:meth:`gapgnn.privacy.ledger.ledger.Ledger.claim`), which was written here before, beside the last
+one.
 
 - A kill at any moment leaves the state that the ledger knows in the folder.
 - Of several copies of a folder the first to go on wins; the ledger knows none of the others' states
@@ -42,14 +43,14 @@ from torch import Tensor, nn
 
 from gapgnn import __version__
 from gapgnn.errors import DataError, InputError, PrivacyError, UnavailableError
-from gapgnn.graph.store_format import file_digest
+from gapgnn.graph.store import file_digest
 from gapgnn.privacy.ledger import Charge, Ledger
 from gapgnn.rng import system_entropy
 
 FORMAT = 2
 INDEX = "journal.json"
 LOCK = "lock"
-# What a charge paid for, by its name here and on :class:`~gapgnn.privacy.ledger.Charge`.
+# What a charge paid for, by its name here and on :class:`~gapgnn.privacy.ledger.ledger.Charge`.
 PAID = ("level", "relation", "epsilon", "delta", "count", "events")
 
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_integer
-from gapgnn.graph.graph import Graph
+from gapgnn.graph import Graph
 from gapgnn.methods.base import NodeClassifier, Run, choose_device
-from gapgnn.nn.layers import ReplicaMLP
-from gapgnn.privacy.events import Event
+from gapgnn.nn import ReplicaMLP
+from gapgnn.privacy.accounting import Event
 from gapgnn.privacy.ledger import Charge
-from gapgnn.training.inputs import FeatureInputs
+from gapgnn.training import FeatureInputs
 
 
 class MLP(NodeClassifier):
@@ -56,7 +56,7 @@ class MLP(NodeClassifier):
         device: where to compute.
         ledger: file of the privacy ledger; left out: the user's own.
 
-    >>> from gapgnn.graph.synthetic import social_graph
+    >>> from gapgnn.graph.datasets.synthetic import social_graph
     >>> from gapgnn.graph.transforms import random_split
     >>> graph = random_split(social_graph(num_nodes=300, mean_degree=10), seed=0)
     >>> MLP(level="edge", epochs=5).fit(graph).card_.epsilon

@@ -11,12 +11,12 @@ import numpy as np
 from torch import nn
 
 from gapgnn.errors import DataError, InputError
-from gapgnn.graph.graph import Graph
-from gapgnn.graph.schema import Schema
+from gapgnn.graph import Graph
+from gapgnn.graph.tables import Schema
 from gapgnn.methods.folder import add_hops, load_folder, save_folder
-from gapgnn.methods.guarantee import Guarantee
 from gapgnn.methods.journal import Journal, NoJournal
 from gapgnn.methods.releases import Releases
+from gapgnn.privacy import Guarantee
 from gapgnn.privacy.card import PrivacyCard
 
 Self = TypeVar("Self", bound="Persistent")

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gapgnn.graph.graph import Graph
+from gapgnn.graph import Graph
 from gapgnn.methods.base import NodeClassifier, choose_device
-from gapgnn.methods.guarantee import Guarantee
 from gapgnn.methods.releases import ReleasedHops
+from gapgnn.privacy import Guarantee, active_witness
 from gapgnn.privacy.ledger import Charge, Ledger
-from gapgnn.privacy.witness import active_witness
 from gapgnn.rng import NoiseKey
 
 

@@ -17,7 +17,7 @@ METHODS = {
     "mlp": "MLP: features only; epsilon 0 at edge level, DP-SGD at node level",
 }
 _CLASSES = {
-    "gap": ("gapgnn.methods.gap", "GAP"),
+    "gap": ("gapgnn.methods.gap.estimator", "GAP"),
     "sage": ("gapgnn.methods.sage", "SAGE"),
     "mlp": ("gapgnn.methods.mlp", "MLP"),
 }

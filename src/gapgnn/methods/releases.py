@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.errors import PrivacyError
-from gapgnn.graph.graph import Graph
+from gapgnn.graph import Graph
 from gapgnn.privacy.ledger import Charge, Ledger
 from gapgnn.rng import system_entropy
 

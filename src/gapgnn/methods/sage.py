@@ -10,27 +10,26 @@ import torch
 from torch import Tensor, nn
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
-from gapgnn.graph.graph import Graph
+from gapgnn.graph import Graph
 from gapgnn.methods.base import Run
-from gapgnn.methods.guarantee import Guarantee, check_finite_budget
 from gapgnn.methods.reader import EdgeReader
 from gapgnn.methods.releases import ReleasedHops
 from gapgnn.methods.sage_arcs import own_arcs, released_arcs
-from gapgnn.nn.sage import Arcs, Sage
-from gapgnn.privacy.aggregation import PrivateAggregation, row_normalise
-from gapgnn.privacy.cells import Cells
-from gapgnn.privacy.edges import (
+from gapgnn.nn import Arcs, Sage
+from gapgnn.privacy import Guarantee, check_finite_budget, resolve_relation
+from gapgnn.privacy.accounting import Event, Gaussian
+from gapgnn.privacy.dpsgd import NOT_PROVEN, neighbourhood_event, neighbourhood_sensitivity
+from gapgnn.privacy.ledger import Charge
+from gapgnn.privacy.mechanisms import (
     PERTURBATIONS,
+    Cells,
+    PrivateAggregation,
     check_output_fits,
     perturbation_events,
+    row_normalise,
 )
-from gapgnn.privacy.events import Event, Gaussian
-from gapgnn.privacy.ledger import Charge
-from gapgnn.privacy.neighbourhoods import NOT_PROVEN, neighbourhood_event, neighbourhood_sensitivity
-from gapgnn.privacy.relations import resolve_relation
 from gapgnn.rng import NoiseKey
-from gapgnn.training.inputs import ExampleInputs, FeatureInputs, GraphInputs
-from gapgnn.training.trainer import Trainer
+from gapgnn.training import ExampleInputs, FeatureInputs, GraphInputs, Trainer
 
 MOST_LAYERS = 5
 
@@ -86,7 +85,7 @@ class SAGE(EdgeReader):
         device: where to compute.
         ledger: file of the privacy ledger; left out: the user's own.
 
-    >>> from gapgnn.graph.synthetic import social_graph
+    >>> from gapgnn.graph.datasets.synthetic import social_graph
     >>> from gapgnn.graph.transforms import random_split
     >>> graph = random_split(social_graph(num_nodes=300, mean_degree=10), seed=0)
     >>> model = SAGE(level="edge", epsilon=4.0, epochs=5).fit(graph)

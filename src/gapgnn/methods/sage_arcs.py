@@ -9,11 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gapgnn.graph import csr
-from gapgnn.graph.graph import Graph
-from gapgnn.nn.sage import Arcs, InLists
-from gapgnn.privacy.edges import perturb_edges
-from gapgnn.privacy.noise import Construction
+from gapgnn.graph import Graph, csr
+from gapgnn.nn import Arcs, InLists
+from gapgnn.privacy.mechanisms import Construction, perturb_edges
 from gapgnn.rng import NoiseKey
 
 
@@ -39,7 +37,7 @@ def released_arcs(
     """Randomise the edges once for each replica and return what was released.
 
     Relation ``undirected`` or ``directed``, cost ``epsilon`` at delta 0 for each replica (privacy
-    page, section 5); see :func:`gapgnn.privacy.edges.perturb_edges`.
+    page, section 5); see :func:`gapgnn.privacy.mechanisms.edges.perturb_edges`.
     """
     released = [
         perturb_edges(

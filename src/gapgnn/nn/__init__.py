@@ -1,1 +1,49 @@
-"""The networks: layers with a replica axis, and the models built from them."""
+"""Networks with a leading replica axis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapgnn.facade import front
+
+if TYPE_CHECKING:
+    from gapgnn.nn.dropout import ReplicaDropout as ReplicaDropout
+    from gapgnn.nn.gap import COMBINATIONS as COMBINATIONS
+    from gapgnn.nn.gap import Encoded as Encoded
+    from gapgnn.nn.gap import Encoder as Encoder
+    from gapgnn.nn.gap import MultiHopClassifier as MultiHopClassifier
+    from gapgnn.nn.layers import ReplicaBatchNorm as ReplicaBatchNorm
+    from gapgnn.nn.layers import ReplicaLinear as ReplicaLinear
+    from gapgnn.nn.layers import ReplicaMLP as ReplicaMLP
+    from gapgnn.nn.layers import cross_entropy as cross_entropy
+    from gapgnn.nn.layers import cross_entropy_slopes as cross_entropy_slopes
+    from gapgnn.nn.layers import reset_replicas as reset_replicas
+    from gapgnn.nn.rows import SparseRows as SparseRows
+    from gapgnn.nn.sage import Arcs as Arcs
+    from gapgnn.nn.sage import Examples as Examples
+    from gapgnn.nn.sage import InLists as InLists
+    from gapgnn.nn.sage import Sage as Sage
+    from gapgnn.nn.sage import WholeGraph as WholeGraph
+
+_HOMES = {
+    "Arcs": "sage",
+    "COMBINATIONS": "gap",
+    "Encoded": "gap",
+    "Encoder": "gap",
+    "Examples": "sage",
+    "InLists": "sage",
+    "MultiHopClassifier": "gap",
+    "ReplicaBatchNorm": "layers",
+    "ReplicaDropout": "dropout",
+    "ReplicaLinear": "layers",
+    "ReplicaMLP": "layers",
+    "Sage": "sage",
+    "SparseRows": "rows",
+    "WholeGraph": "sage",
+    "cross_entropy": "layers",
+    "cross_entropy_slopes": "layers",
+    "reset_replicas": "layers",
+}
+
+__all__ = [*_HOMES]
+__getattr__, __dir__ = front(__name__, _HOMES)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gapgnn.nn.threads import one_thread
+from gapgnn.nn.fast import one_thread
 
 
 def batch_norm_on_one_thread(

@@ -3,7 +3,7 @@
 Activations have shape ``(R, N, C)``. A replica's parameters, batch statistics and dropout masks are
 its own, initialised from its own generator, so its result does not depend on how many others train
 beside it (up to the rounding of batched products). The same modules train by plain autograd and,
-through the tape of :mod:`gapgnn.privacy.ghost`, by DP-SGD.
+through the tape of :mod:`gapgnn.privacy.dpsgd.ghost`, by DP-SGD.
 """
 
 from __future__ import annotations
@@ -17,17 +17,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_choice, check_integer
-from gapgnn.nn import fused
 from gapgnn.nn.batch_norm import batch_norm_on_one_thread
 from gapgnn.nn.batch_rows import BatchRows
-from gapgnn.nn.bias import shifted
 from gapgnn.nn.dropout import ReplicaDropout
-from gapgnn.nn.exponential import elu, selu
-from gapgnn.nn.narrow import LONG, NARROW, narrow_product
-from gapgnn.nn.normed import Chosen, Moments, Sample, can_norm, normed_layer
+from gapgnn.nn.fast import (
+    LONG,
+    NARROW,
+    Chosen,
+    Moments,
+    Sample,
+    can_norm,
+    elu,
+    narrow_product,
+    normed_layer,
+    one_thread,
+    selu,
+    shifted,
+)
+from gapgnn.nn.fast import gpu as fused
 from gapgnn.nn.rows import SparseRows
-from gapgnn.nn.threads import one_thread
-from gapgnn.privacy.ghost import active_tape
+from gapgnn.privacy.dpsgd import active_tape
 
 Inputs = Tensor | SparseRows | BatchRows
 # Numbers in a vector register, at most.

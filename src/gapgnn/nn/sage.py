@@ -16,8 +16,14 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from gapgnn.errors import InputError
 from gapgnn.nn.layers import ACTIVATIONS, Inputs, ReplicaBatchNorm, ReplicaLinear, ReplicaMLP
-from gapgnn.privacy.ghost import active_tape, record_linears
-from gapgnn.privacy.parts import SHORTEST, Members, SharedLayer, SharedParts
+from gapgnn.privacy.dpsgd import (
+    SHORTEST,
+    Members,
+    SharedLayer,
+    SharedParts,
+    active_tape,
+    record_linears,
+)
 
 InLists = tuple[NDArray[Any], NDArray[Any]]
 

@@ -1,1 +1,47 @@
 """Every door to private data, and its price."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapgnn.facade import front
+
+if TYPE_CHECKING:
+    from gapgnn.privacy.guarantee import Guarantee as Guarantee
+    from gapgnn.privacy.guarantee import check_finite_budget as check_finite_budget
+    from gapgnn.privacy.relations import LEVELS as LEVELS
+    from gapgnn.privacy.relations import RELATIONS as RELATIONS
+    from gapgnn.privacy.relations import RELATIONS_OF_LEVEL as RELATIONS_OF_LEVEL
+    from gapgnn.privacy.relations import aggregation_ratio as aggregation_ratio
+    from gapgnn.privacy.relations import aggregation_sensitivity as aggregation_sensitivity
+    from gapgnn.privacy.relations import auto_delta as auto_delta
+    from gapgnn.privacy.relations import describe_relation as describe_relation
+    from gapgnn.privacy.relations import protected_entities as protected_entities
+    from gapgnn.privacy.relations import public_count as public_count
+    from gapgnn.privacy.relations import resolve_relation as resolve_relation
+    from gapgnn.privacy.witness import Release as Release
+    from gapgnn.privacy.witness import active_witness as active_witness
+    from gapgnn.privacy.witness import shown as shown
+    from gapgnn.privacy.witness import watched_by as watched_by
+
+_HOMES = {
+    "Guarantee": "guarantee",
+    "LEVELS": "relations",
+    "RELATIONS": "relations",
+    "RELATIONS_OF_LEVEL": "relations",
+    "Release": "witness",
+    "active_witness": "witness",
+    "aggregation_ratio": "relations",
+    "aggregation_sensitivity": "relations",
+    "auto_delta": "relations",
+    "check_finite_budget": "guarantee",
+    "describe_relation": "relations",
+    "protected_entities": "relations",
+    "public_count": "relations",
+    "resolve_relation": "relations",
+    "shown": "witness",
+    "watched_by": "witness",
+}
+
+__all__ = [*_HOMES]
+__getattr__, __dir__ = front(__name__, _HOMES)

@@ -123,9 +123,9 @@ def aggregation_sensitivity(level: str, relation: str, *, max_degree: int | None
 def aggregation_ratio(relation: str) -> float:
     """Return one record's contribution to a hop as a share of the sensitivity: 1, or 1/2.
 
-    A :class:`~gapgnn.privacy.events.Gaussian` event counts its noise in sensitivities, a DP-SGD
-    step in contributions (:func:`gradient_sensitivity`). A budget that is to be shared so that both
-    add noise of the same multiple of one record's contribution uses
+    A :class:`~gapgnn.privacy.accounting.events.Gaussian` event counts its noise in sensitivities, a
+    DP-SGD step in contributions (:func:`gradient_sensitivity`). A budget that is to be shared so
+    that both add noise of the same multiple of one record's contribution uses
     ``Gaussian(aggregation_ratio(relation))`` beside ``PoissonGaussian(1.0, ...)`` as its
     calibration template. Under ``replace`` the old and the new record can oppose each other: the
     sensitivity is two contributions.

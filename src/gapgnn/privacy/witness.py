@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gapgnn.privacy.poisson import PoissonBatch
+    from gapgnn.privacy.dpsgd import PoissonBatch
 
 
 @dataclass(frozen=True)

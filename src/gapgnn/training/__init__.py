@@ -1,1 +1,47 @@
-"""One training loop, private or not, and who watches it."""
+"""The one training loop and what it needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapgnn.facade import front
+
+if TYPE_CHECKING:
+    from gapgnn.training.callbacks import Callback as Callback
+    from gapgnn.training.callbacks import ProgressBars as ProgressBars
+    from gapgnn.training.callbacks import Silent as Silent
+    from gapgnn.training.inputs import ExampleInputs as ExampleInputs
+    from gapgnn.training.inputs import FeatureInputs as FeatureInputs
+    from gapgnn.training.inputs import GraphInputs as GraphInputs
+    from gapgnn.training.inputs import HopInputs as HopInputs
+    from gapgnn.training.inputs import Inputs as Inputs
+    from gapgnn.training.loggers import JsonlLogger as JsonlLogger
+    from gapgnn.training.loggers import Several as Several
+    from gapgnn.training.loggers import TensorBoardLogger as TensorBoardLogger
+    from gapgnn.training.recipe import PrivateTraining as PrivateTraining
+    from gapgnn.training.recipe import Recipe as Recipe
+    from gapgnn.training.splits import Splits as Splits
+    from gapgnn.training.splits import repeat_splits as repeat_splits
+    from gapgnn.training.trainer import Trainer as Trainer
+
+_HOMES = {
+    "Callback": "callbacks",
+    "ExampleInputs": "inputs",
+    "FeatureInputs": "inputs",
+    "GraphInputs": "inputs",
+    "HopInputs": "inputs",
+    "Inputs": "inputs",
+    "JsonlLogger": "loggers",
+    "PrivateTraining": "recipe",
+    "ProgressBars": "callbacks",
+    "Recipe": "recipe",
+    "Several": "loggers",
+    "Silent": "callbacks",
+    "Splits": "splits",
+    "TensorBoardLogger": "loggers",
+    "Trainer": "trainer",
+    "repeat_splits": "splits",
+}
+
+__all__ = [*_HOMES]
+__getattr__, __dir__ = front(__name__, _HOMES)

@@ -13,12 +13,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gapgnn.graph.graph import Graph
-from gapgnn.nn.normed import Chosen, Places, Sample, can_norm, exact_moments
-from gapgnn.nn.rows import SparseRows
-from gapgnn.nn.sage import Arcs, Examples, InLists, WholeGraph
-from gapgnn.privacy.device_lists import copy_on
-from gapgnn.privacy.parts import Members
+from gapgnn.graph import Graph
+from gapgnn.nn import Arcs, Examples, InLists, SparseRows, WholeGraph
+from gapgnn.nn.fast import Chosen, Places, Sample, can_norm, exact_moments
+from gapgnn.privacy.dpsgd import Members
+from gapgnn.privacy.mechanisms import copy_on
 
 
 class Inputs(Protocol):

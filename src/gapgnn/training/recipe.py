@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
-from gapgnn.privacy.events import PoissonGaussian
-from gapgnn.privacy.noise import Construction
-from gapgnn.privacy.poisson import DPSchedule, plan_steps
+from gapgnn.privacy.accounting import PoissonGaussian
+from gapgnn.privacy.dpsgd import DPSchedule, plan_steps
+from gapgnn.privacy.mechanisms import Construction
 from gapgnn.rng import NoiseKey
 
 # The paper's batch sizes at node level by the size of its three graphs' training sets.

@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gapgnn.graph.graph import Graph
-from gapgnn.graph.transforms import role_masks
-from gapgnn.nn.fused import best_class
+from gapgnn.graph import Graph, role_masks
+from gapgnn.nn.fast import best_class
 from gapgnn.rng import experiment_seed
 
 

@@ -15,19 +15,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gapgnn.nn.layers import ReplicaBatchNorm, cross_entropy
-from gapgnn.privacy.dpsgd import PrivateStep
-from gapgnn.privacy.flat import FlatParameters, Optimiser, make_optimiser
-from gapgnn.privacy.ghost import record_linears
-from gapgnn.privacy.noise import NoiseSource
-from gapgnn.privacy.poisson import PoissonBatches
-from gapgnn.privacy.witness import active_witness
+from gapgnn.nn import ReplicaBatchNorm, cross_entropy
+from gapgnn.privacy import active_witness
+from gapgnn.privacy.dpsgd import (
+    FlatParameters,
+    Optimiser,
+    PoissonBatches,
+    PrivateStep,
+    make_optimiser,
+    record_linears,
+)
+from gapgnn.privacy.mechanisms import NoiseSource
 from gapgnn.rng import experiment_rng
+from gapgnn.training.allocator import pages_kept
 from gapgnn.training.callbacks import Callback, Silent
 from gapgnn.training.cuda_graph import RecordedEpochs, RecordedSteps
-from gapgnn.training.full import BestEpoch, FullBatch, clean_scores, dropouts
+from gapgnn.training.full_batch import BestEpoch, FullBatch, clean_scores, dropouts
 from gapgnn.training.inputs import Inputs
-from gapgnn.training.pages import pages_kept
 from gapgnn.training.recipe import PrivateTraining, Recipe
 from gapgnn.training.splits import Splits
 
@@ -94,7 +98,7 @@ class Trainer:
         """One step per epoch over all nodes; the loss counts each replica's training nodes.
 
         Batch statistics are those of the whole graph, whichever nodes are scored
-        (:mod:`gapgnn.training.full`).
+        (:mod:`gapgnn.training.full_batch`).
         """
         optimiser, device = self._optimiser(flat), self.labels.device
         train, val = (

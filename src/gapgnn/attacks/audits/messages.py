@@ -1,0 +1,239 @@
+"""Audit of what GAP really releases when nodes send their labels, stage after stage.
+
+The audit of the aggregation runs one mechanism at a time. Here the whole estimator is fitted on
+canaries, with its stages and networks in between, and the attacker reads the hops that the model
+keeps: all that was ever computed from the edges. They must cost no more than the events on the card
+that pay for them, nor these events more than the card says. A hop that nobody charged, or a stage
+that reads the edges beside the noise, shows here and nowhere else (privacy page, sections 2 and 8).
+
+Canaries are training nodes, which send the same class code in every hop. So what an edge or a
+record adds to the released sums is known in advance, however the networks were trained, and groups
+of canaries are independent trials. All hops are read together: their mean along what was sent is
+the best statistic there is.
+
+Two things need no trials: the model keeps no more hops than the card charges, and the events on the
+card cost no more than its epsilon.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, Trials, coins, gaussian_price
+from gapgnn.attacks.audits.report import AuditReport, Check, View, conclude, confirmed
+from gapgnn.errors import InputError, check_integer
+from gapgnn.graph import Graph, induced
+from gapgnn.privacy import aggregation_sensitivity, resolve_relation
+from gapgnn.privacy.accounting import Event, Gaussian, account, event_from_dict
+from gapgnn.rng import experiment_rng
+
+if TYPE_CHECKING:
+    from gapgnn.methods.gap import GAP
+    from gapgnn.privacy.card import PrivacyCard
+
+Progress = Callable[[int, int], None]
+_NODES_PER_FIT = 100_000
+# Nodes without edges that are validated and tested on.
+_ASIDE = 8
+
+
+def audit_messages(
+    estimator: GAP,
+    *,
+    trials: int = 20_000,
+    confidence: float = 0.95,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> AuditReport:
+    """Attack the hops that a GAP with label messages releases and bound their epsilon from below.
+
+    A copy of the estimator is fitted for one epoch per network, on canaries with a ledger of its
+    own. Neighbours (privacy page, section 1): at edge level two people who are connected or not
+    (``directed``: one names the other); at node level a record that writes to D rows and is there
+    or not (``add-remove``), or has one label or the other (``replace``). The claim is the price of
+    the hops alone, or the card's epsilon if that is less.
+
+    Args:
+        estimator: GAP at level edge or node that sends labels; it is not changed.
+        trials: independent canaries.
+        confidence: of the lower bound.
+        seed: of the coins; the noise is always secret.
+        progress: called with finished and all trials.
+
+    >>> from gapgnn import GAP
+    >>> audit_messages(GAP(epsilon=4.0), trials=400).holds
+    True
+    """
+    if estimator.level == "none" or estimator.messages == "features":
+        raise InputError(
+            "`messages` must be labels or both, at level edge or node, to be audited. Got "
+            f"{estimator.messages!r} at level {estimator.level!r}."
+        )
+    check_integer("trials", trials, at_least=LEAST_TRIALS)
+    size = 2 if estimator.level == "edge" else estimator.max_degree + 1
+    fits = min(math.ceil(trials * size / _NODES_PER_FIT), trials // LEAST_TRIALS)
+
+    def attempt(number: int) -> AuditReport:
+        worlds = coins(experiment_rng(seed, "audit messages", number), trials)
+        parts, done = [], 0
+        for some in np.array_split(worlds, fits):
+            canaries = _Canaries(estimator)
+            parts.append(canaries.scores(some))
+            done += len(some)
+            if progress is not None:
+                progress(done, trials)
+        scores = np.concatenate(parts)[None]
+        view = View("canaries", Trials(scores, worlds, 0.5), gaussian_price(canaries.delta))
+        return conclude(
+            "messages",
+            [view],
+            epsilon=canaries.epsilon,
+            delta=canaries.delta,
+            confidence=confidence,
+            checks=canaries.checks,
+            details={
+                "level": estimator.level,
+                "relation": canaries.relation,
+                "messages": estimator.messages,
+                "hops": canaries.hops,
+                "noise": estimator.noise,
+            },
+        )
+
+    return confirmed(attempt)
+
+
+def check_card(card: PrivacyCard) -> Check:
+    """Compare what all events on a card cost together with the epsilon that it states.
+
+    >>> from gapgnn import GAP
+    >>> from gapgnn.graph.datasets.synthetic import social_graph
+    >>> model = GAP(epsilon=4.0, epochs=2).fit(social_graph(num_nodes=300, mean_degree=10))
+    >>> check_card(model.card_).holds
+    True
+    """
+    if card.epsilon is None or card.delta is None:
+        raise InputError("`card` must make a promise to be compared. Got none.")
+    price = account(_events(card), card.delta, relation=card.relation).epsilon
+    return Check("epsilon of the events on the card", price, card.epsilon)
+
+
+def _events(card: PrivacyCard) -> list[Event]:
+    return [event_from_dict(dict(event)) for event in card.events]
+
+
+class _Canaries:
+    """Fits one copy of an estimator on canaries and reads its released hops."""
+
+    def __init__(self, estimator: GAP) -> None:
+        self.estimator = estimator
+        is_directed = estimator.level == "node" or estimator.relation == "directed"
+        self.is_directed = is_directed
+        self.relation = resolve_relation(
+            estimator.level, estimator.relation, is_directed=is_directed
+        )
+        self.epsilon = self.delta = 0.0
+        self.hops = 0
+        self.checks: list[Check] = []
+
+    def scores(self, worlds: NDArray[np.bool_]) -> Scores:
+        """Return per canary how far the sums moved, in units of what its presence moves them by."""
+        build = self._pairs if self.estimator.level == "edge" else self._records
+        graph, rows, signs = build(worlds)
+        with tempfile.TemporaryDirectory() as folder:
+            model: GAP = clone(self.estimator)
+            changes = {"epochs": 1, "repeats": 1, "insecure_noise_seed": None, "device": "cpu"}
+            model.set_params(ledger=Path(folder) / "ledger.sqlite", **changes)
+            model.fit(graph)
+        card, kept = model.card_, model.releases_.training()
+        events = [event for event in _events(card) if isinstance(event, Gaussian)]
+        if card.epsilon is None or card.delta is None or not events:
+            raise InputError("`estimator` must release noisy hops to be audited. Got none.")
+        self.delta = card.delta
+        price = account(events, self.delta, relation=self.relation).epsilon
+        self.epsilon = min(price, card.epsilon)
+        bound = model.max_degree if card.level == "node" else None
+        std = events[0].noise_multiplier * aggregation_sensitivity(
+            card.level, self.relation, max_degree=bound
+        )
+        # Hops are kept in units of their noise; the class code of two classes has one coordinate.
+        released = torch.stack(list(kept.hops[int(kept.has_hop_zero) :])).double()[:, :, 0] * std
+        self.hops = len(released)
+        charged = sum(event.count for event in events)
+        self.checks = [Check("hops released", self.hops, charged), check_card(card)]
+        sent = 1.0 if model.messages == "labels" else math.sqrt(0.5)
+        seen = released[:, torch.from_numpy(rows)].mean(dim=0).numpy() * signs / sent
+        along: Scores = seen.mean(axis=1)
+        return along / 2 + 0.5 if self.relation == "replace" else along
+
+    def _pairs(
+        self, worlds: NDArray[np.bool_]
+    ) -> tuple[Graph, NDArray[np.int64], NDArray[np.float64]]:
+        """Pairs of nodes 2i and 2i + 1 of opposite classes, joined where the coin says so."""
+        first = 2 * np.arange(len(worlds))
+        labels = np.arange(2 * len(worlds)) % 2
+        graph = _graph(first[worlds], first[worlds] + 1, labels, directed=self.is_directed)
+        if self.is_directed:
+            return graph, first[:, None] + 1, np.full((len(worlds), 1), _code(0))
+        # Each of the two receives the other's code.
+        rows = first[:, None] + np.array([1, 0])
+        return graph, rows, np.tile([_code(0), _code(1)], (len(worlds), 1))
+
+    def _records(
+        self, worlds: NDArray[np.bool_]
+    ) -> tuple[Graph, NDArray[np.int64], NDArray[np.float64]]:
+        """Records that write to D rows each: there or not, or of one of two opposite classes."""
+        degree = self.estimator.max_degree
+        size = degree + 1
+        centre = size * np.arange(len(worlds))
+        targets = centre[:, None] + np.arange(1, size)
+        labels = np.arange(size * len(worlds)) % 2
+        labels[centre] = 1
+        keep = np.ones(len(labels) + _ASIDE, dtype=np.bool_)
+        if self.relation == "replace":
+            labels[centre] = worlds
+        else:
+            keep[centre[~worlds]] = False
+        graph = _graph(np.repeat(centre, degree), targets.ravel(), labels, directed=True)
+        place = np.cumsum(keep) - 1
+        signs = np.full((len(worlds), degree), _code(1))
+        return induced(graph, keep, dangle=True), place[targets], signs
+
+
+def _code(label: int) -> float:
+    """Return what a node of one of two classes sends."""
+    from gapgnn.methods.gap import class_codes
+
+    return float(class_codes(2)[label, 0])
+
+
+def _graph(
+    sources: NDArray[np.int64],
+    targets: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    *,
+    directed: bool,
+) -> Graph:
+    """Return canaries that are all trained on, and a few nodes aside."""
+    count = len(labels)
+    graph = Graph.from_arcs(
+        sources,
+        targets,
+        num_nodes=count + _ASIDE,
+        features=np.ones((count + _ASIDE, 1), dtype=np.float32),
+        labels=np.concatenate([labels, np.arange(_ASIDE) % 2]),
+        directed=directed,
+        name="canaries",
+    )
+    place = np.arange(count + _ASIDE)
+    aside = place >= count
+    return graph.with_masks(~aside, aside & (place % 2 == 0), aside & (place % 2 == 1))

@@ -1,0 +1,496 @@
+"""The audit from table to folder: the real command on neighbouring files, compared byte for byte.
+
+Privacy page, section 9. For each pair of neighbours the command runs twice, once recorded and once
+replayed (:mod:`gapgnn.attacks.audits.replay`), in folders of their own, with a throw-away ledger
+and the same bytes in place of the operating system's entropy. Then every release moved by at most
+what is accounted, and everything that leaves is the same: exit status, messages, names and contents
+of files. Excepted are, at node level, the rows of the person in question and what is marked as the
+curator's, and what the card lists as public.
+
+What is not compared: how long a run takes and how much memory it needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from safetensors.numpy import load as tensors_from_bytes
+
+from gapgnn.attacks.audits.neighbours import (
+    EDGE_KINDS,
+    NODE_KINDS,
+    STRICT_KIND,
+    Neighbours,
+    Tables,
+    edge_neighbours,
+    node_neighbours,
+)
+from gapgnn.attacks.audits.replay import Compared, Interrupted, Recording, Replaying
+from gapgnn.errors import GapgnnError, InputError, check_choice
+from gapgnn.graph import roles
+from gapgnn.privacy import auto_delta, public_count, watched_by
+from gapgnn.privacy.card import PrivacyCard
+
+Run = Callable[[Sequence[str]], int]
+OUT, STORE, MODEL, PREDICTIONS = "model", "store", "saved", "predictions.csv"
+# Facts of the card that follow from whether any list is longer than D, which it lists as public.
+_FROM_NOTION = ("node_notion", "covered", "not_covered")
+_UNCOMPARED = ("seconds", "peak_memory_mb")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command whose promise is to be audited.
+
+    Attributes:
+        words: the command without the options that choose data and output.
+        tables: its input.
+        level: ``edge`` or ``node``.
+        relation: resolved.
+        max_degree: D at node level, where the method has one.
+        seed: of the command, which decides who trains.
+        parts: put the tables into a store of so many parts first.
+        interrupt_after: kill the run after so many releases and resume it.
+        model: for ``predict``: the saved model.
+        ledger: for ``predict``: the ledger of the training, of which a copy is used.
+    """
+
+    words: tuple[str, ...]
+    tables: Tables
+    level: str
+    relation: str
+    max_degree: int | None = None
+    seed: int = 0
+    parts: int | None = None
+    interrupt_after: int | None = None
+    model: Path | None = None
+    ledger: Path | None = None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Every kind of neighbours there is at this level."""
+        return EDGE_KINDS if self.level == "edge" else (*NODE_KINDS, STRICT_KIND)
+
+    def neighbours(self, kind: str, seed: int) -> Neighbours:
+        """Return two inputs of one kind."""
+        if self.level == "edge":
+            return edge_neighbours(self.tables, kind, relation=self.relation, seed=seed)
+
+        def trains(name: str) -> bool:
+            return bool(roles(np.array([name]), seed=self.seed, train=0.75, val=0.1)[0] == 0)
+
+        return node_neighbours(
+            self.tables,
+            kind,
+            relation=self.relation,
+            max_degree=self.max_degree,
+            trains=trains,
+            seed=seed,
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the audit of one pair of neighbours found.
+
+    Attributes:
+        kind: which pair.
+        who: what they differ in.
+        releases: every release in both runs.
+        findings: whatever a reader of the output could tell the two inputs apart by.
+        public: facts that differ and that the card lists as public.
+        skipped: why the pair does not apply, if so.
+    """
+
+    kind: str
+    who: str
+    releases: tuple[Compared, ...] = ()
+    findings: tuple[str, ...] = ()
+    public: tuple[str, ...] = ()
+    skipped: str | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    @property
+    def worst(self) -> Compared | None:
+        """The release that came closest to its accounted sensitivity, or exceeded it most."""
+        return max(self.releases, key=lambda one: one.observed / one.accounted, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outcome as plain values."""
+        return {
+            "neighbours": self.kind,
+            "differ_in": self.who,
+            "holds": self.holds,
+            "findings": list(self.findings),
+            "public_facts_that_differ": list(self.public),
+            "skipped": self.skipped,
+            "releases": [one.to_dict() for one in self.releases],
+        }
+
+
+@dataclass
+class _Ran:
+    """What one run left behind."""
+
+    folder: Path
+    exits: list[int] = field(default_factory=list)
+    stdout: str = ""
+    stderr: str = ""
+
+    def files(self) -> dict[str, bytes]:
+        """Return everything that leaves the curator, by name."""
+        found = {}
+        for root in (OUT, f"{OUT}.unfinished", MODEL, PREDICTIONS):
+            top = self.folder / root
+            paths = [top] if top.is_file() else sorted(top.rglob("*"))
+            for path in paths:
+                if path.is_file():
+                    found[str(path.relative_to(self.folder))] = path.read_bytes()
+        return found
+
+    @property
+    def card(self) -> PrivacyCard | None:
+        path = self.folder / OUT / "card.json"
+        return PrivacyCard.from_json(path.read_bytes()) if path.is_file() else None
+
+
+def audit_pipeline(
+    case: Case,
+    run: Run,
+    *,
+    kinds: Sequence[str] | None = None,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Outcome]:
+    """Run a command on neighbouring files and report everything by which they could be told apart.
+
+    Args:
+        case: the command and its input.
+        run: runs the words of a command and returns its exit code, as
+            :func:`gapgnn.cli.main.main` does.
+        kinds: which neighbours; all of them if left out.
+        seed: of the choice of neighbours; never of noise.
+        progress: called with the number of finished pairs and their total.
+    """
+    check_choice("level", case.level, ("edge", "node"))
+    chosen = list(case.kinds if kinds is None else kinds)
+    for kind in chosen:
+        check_choice("neighbours", kind, case.kinds)
+    outcomes = []
+    for done, kind in enumerate(chosen):
+        pair = case.neighbours(kind, seed)
+        outcomes.append(_audit_pair(case, run, pair))
+        if progress is not None:
+            progress(done + 1, len(chosen))
+    return outcomes
+
+
+def _audit_pair(case: Case, run: Run, pair: Neighbours) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="gapgnn-audit-") as scratch:
+        top = Path(scratch)
+        recording = Recording(pair.person, interrupt_after=case.interrupt_after)
+        first = _execute(case, run, top / "first", pair.first, recording)
+        card = first.card
+        if pair.kind == STRICT_KIND and (card is None or card.node_notion != "strict"):
+            why = "promised by the strict notion only, which this card does not claim"
+            return Outcome(pair.kind, pair.who, skipped=why)
+
+        def replayed(folder: str, *declared: str) -> tuple[Replaying, _Ran]:
+            watcher = Replaying(
+                recording.transcript,
+                pair.person,
+                entities=pair.entities,
+                interrupt_after=case.interrupt_after,
+            )
+            ran = _execute(case, run, top / folder, pair.second, watcher, declared)
+            watcher.finish()
+            return watcher, ran
+
+        watcher, second = replayed("second")
+        if first.exits == second.exits and first.exits[-1] not in (0, 1):
+            raise InputError(
+                f"The audited command must work on its own input. Got exit code {first.exits[-1]}: "
+                f"{first.stderr.strip() or 'no message'}"
+            )
+        public, declared = _differing_counts(card, second.card)
+        if declared:
+            # The same facts, now declared, so that everything else can be compared.
+            watcher, second = replayed("third", *declared)
+        findings = [*watcher.findings]
+        also, more = _compare_runs(case.level, first, second, pair.person, declared)
+        return Outcome(
+            pair.kind,
+            pair.who,
+            tuple(watcher.compared),
+            (*findings, *more),
+            (*public, *also),
+        )
+
+
+def _differing_counts(
+    first: PrivacyCard | None, second: PrivacyCard | None
+) -> tuple[list[str], list[str]]:
+    """Return the counts that two cards took to be public and that differ, and how to declare them.
+
+    A count that is not rounded as the card says is no public fact.
+    """
+    if first is None or second is None:
+        return [], []
+    notes, words = [], []
+    was, now = _train_size(first), _train_size(second)
+    if was != now and public_count(was) == was and public_count(now) == now:
+        notes.append(f"number of training people, rounded: {was} and {now}")
+        words += ["--train-size", str(was)]
+    before, after = first.delta or 0.0, second.delta or 0.0
+    if before != after and first.delta_is_auto and _is_auto(before) and _is_auto(after):
+        notes.append(f"order of magnitude behind delta: {before:g} and {after:g}")
+        words += ["--delta", repr(before)]
+    return notes, words
+
+
+def _train_size(card: PrivacyCard) -> int:
+    """Return the number of training people on a card, 0 where it has none."""
+    return int(dict(card.public).get("number of training people", "0").split(":")[0])
+
+
+def _is_auto(delta: float) -> bool:
+    """Whether a delta can be what ``auto`` chose."""
+    return delta > 0 and delta == auto_delta(round(0.1 / delta))
+
+
+def _execute(
+    case: Case,
+    run: Run,
+    folder: Path,
+    tables: Tables,
+    watcher: Recording | Replaying,
+    declared: Sequence[str] = (),
+) -> _Ran:
+    """Run the command in a folder of its own and return what it left behind."""
+    folder.mkdir()
+    ran = _Ran(folder)
+    data = tables.write(folder)
+    ledger = folder / "ledger.sqlite"
+    if case.ledger is not None and case.ledger.exists():
+        shutil.copyfile(case.ledger, ledger)
+    words = [*case.words, *declared, "--json"]
+    if case.model is not None:
+        shutil.copytree(case.model, folder / MODEL)
+        words += ["--model", MODEL, "--out", PREDICTIONS]
+    else:
+        words += ["--out", OUT]
+    with _as_process(folder, ledger) as (stdout, stderr):
+        if case.parts is not None:
+            store = ["partition", *data, "--level", case.level, "--parts", str(case.parts)]
+            store += ["--out", STORE, "--json"]
+            with contextlib.redirect_stdout(io.StringIO()):
+                ran.exits.append(_exit_code(run, store, stderr))
+            data = ["--store", STORE]
+        with watched_by(watcher):
+            try:
+                ran.exits.append(_exit_code(run, [*words, *data], stderr))
+            except Interrupted:
+                ran.exits.append(_exit_code(run, [*words, *data, "--resume"], stderr))
+    ran.stdout, ran.stderr = stdout.getvalue(), stderr.getvalue()
+    return ran
+
+
+def _exit_code(run: Run, words: Sequence[str], stderr: io.StringIO) -> int:
+    try:
+        return run(words)
+    except GapgnnError as error:
+        print(" ".join(str(error).split()), file=stderr)
+        return 2
+
+
+@contextlib.contextmanager
+def _as_process(folder: Path, ledger: Path) -> Iterator[tuple[io.StringIO, io.StringIO]]:
+    """Run a block as if it were a process of its own, with the same entropy each time."""
+    stdout, stderr, before = io.StringIO(), io.StringIO(), Path.cwd()
+    drawn = 0
+
+    def entropy(count: int) -> bytes:
+        nonlocal drawn
+        drawn += 1
+        return hashlib.shake_256(f"replay {drawn}".encode()).digest(count)
+
+    os.chdir(folder)
+    try:
+        with (
+            mock.patch.object(os, "urandom", entropy),
+            mock.patch.dict(os.environ, {"GAPGNN_LEDGER": str(ledger)}),
+            contextlib.redirect_stdout(stdout),
+            contextlib.redirect_stderr(stderr),
+        ):
+            yield stdout, stderr
+    finally:
+        os.chdir(before)
+
+
+def _compare_runs(
+    level: str, first: _Ran, second: _Ran, person: str | None, declared: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the public facts that differ, and everything else that does."""
+    findings: list[str] = []
+    if first.exits != second.exits:
+        messages = (ran.stderr.strip() for ran in (first, second))
+        said = next((text for text in messages if text), "no message")
+        findings.append(f"exit status: {first.exits[-1]} and {second.exits[-1]}; {said}")
+    if first.stderr != second.stderr:
+        findings.append(f"messages: {_first_difference(first.stderr, second.stderr)}")
+    findings += [f"output: {text}" for text in _json_differences(*map(_output, (first, second)))]
+    files = first.files(), second.files()
+    for name in sorted(files[0].keys() ^ files[1].keys()):
+        findings.append(f"{name}: written for one of the two inputs only")
+    public: list[str] = []
+    whose = person if level == "node" else None
+    for name in sorted(files[0].keys() & files[1].keys()):
+        contents = files[0][name], files[1][name]
+        if contents[0] == contents[1]:
+            continue
+        if name.endswith("card.json"):
+            also, more = _card_differences(*contents, declared)
+            public += also
+            findings += [f"{name}: {text}" for text in more]
+        elif name.endswith("card.md") and all(map(_is_rendered, files, (name, name))):
+            continue
+        else:
+            found = _file_differences(name, contents, files, whose, declared)
+            findings += [f"{name}: {text}" for text in found]
+    return public, findings
+
+
+def _output(ran: _Ran) -> Any:
+    """Return the JSON on standard output without what is measured and what is the curator's."""
+    try:
+        printed = json.loads(ran.stdout)
+    except ValueError:
+        return ran.stdout
+    hidden = {*_UNCOMPARED, *printed.get("curator_only", ())}
+    # How many labels were written is how many ids have a row.
+    return {key: value for key, value in printed.items() if key not in hidden | {"nodes"}}
+
+
+def _card_differences(
+    first: bytes, second: bytes, declared: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return what two cards differ in: public facts, and anything else."""
+    cards = json.loads(first), json.loads(second)
+    public = []
+    if cards[0]["node_notion"] != cards[1]["node_notion"]:
+        public.append("whether any list is longer than the bound")
+        for card in cards:
+            for name in _FROM_NOTION:
+                card.pop(name)
+    if declared:
+        # Declared for one run and counted for the other: the numbers themselves must agree.
+        for card in cards:
+            card["public"] = [[what, why.split(":")[0]] for what, why in card["public"]]
+            card["public"] = [row for row in card["public"] if "order of magnitude" not in row[0]]
+            card.pop("delta_is_auto")
+    return public, _json_differences(*cards)
+
+
+def _is_rendered(files: dict[str, bytes], name: str) -> bool:
+    """Whether a card for people says what the one for programs says, and nothing else."""
+    card = PrivacyCard.from_json(files[name.replace(".md", ".json")])
+    return files[name].decode() == card.to_markdown()
+
+
+def _file_differences(
+    name: str,
+    contents: tuple[bytes, bytes],
+    files: tuple[dict[str, bytes], dict[str, bytes]],
+    person: str | None,
+    declared: Sequence[str],
+) -> list[str]:
+    """Say where two files differ, apart from one person's rows."""
+    if name.endswith("config.json"):
+        configs = json.loads(contents[0]), json.loads(contents[1])
+        for config in configs:
+            # Checksums of files that are compared themselves.
+            config.pop("checksum", None)
+            config["files"] = sorted(config.get("files", {}))
+            if declared:
+                for option in ("train_size", "delta"):
+                    config["params"].pop(option, None)
+        return _json_differences(*configs)
+    if person is None:
+        return [_first_difference(*contents)]
+    if name.endswith(".ids.json"):
+        ids = [[one for one in json.loads(raw) if str(one) != person] for raw in contents]
+        return _json_differences(ids[0], ids[1])
+    if "/hops/" in name and name.endswith(".safetensors"):
+        beside = name.replace(".safetensors", ".ids.json")
+        rows = [
+            _rows_of_others(raw, json.loads(where[beside]), person)
+            for raw, where in zip(contents, files, strict=True)
+        ]
+        return [
+            f"{hop}: the rows of others differ"
+            for hop in sorted(rows[0].keys() | rows[1].keys())
+            if hop not in rows[0]
+            or hop not in rows[1]
+            or rows[0][hop].tobytes() != rows[1][hop].tobytes()
+        ]
+    if name.endswith(".csv"):
+        lines = [
+            [line for line in raw.splitlines() if _id_of_line(line) != person] for raw in contents
+        ]
+        return [] if lines[0] == lines[1] else ["the rows of others differ"]
+    return [_first_difference(*contents)]
+
+
+def _rows_of_others(raw: bytes, ids: list[Any], person: str) -> dict[str, np.ndarray[Any, Any]]:
+    keep = np.array([str(one) != person for one in ids])
+    return {hop: rows[keep] for hop, rows in tensors_from_bytes(raw).items()}
+
+
+def _id_of_line(line: bytes) -> str:
+    return line.split(b",", 1)[0].decode().strip('"')
+
+
+def _json_differences(first: Any, second: Any, path: str = "") -> list[str]:
+    """Return where two plain values differ."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        found = []
+        for key in sorted(first.keys() | second.keys()):
+            if key not in first or key not in second:
+                found.append(f"{path}{key} is there on one of the two inputs only")
+            else:
+                found += _json_differences(first[key], second[key], f"{path}{key}.")
+        return found
+    if first == second:
+        return []
+    return [f"{path.rstrip('.') or 'text'} is {_short(first)} and {_short(second)}"]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def _first_difference(first: Any, second: Any) -> str:
+    """Say where two texts or byte strings first differ."""
+    place = next(
+        (at for at, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]),
+        min(len(first), len(second)),
+    )
+    shown = [_short(text[max(0, place - 20) : place + 40]) for text in (first, second)]
+    return f"{len(first)} and {len(second)} long, from {place} on {shown[0]} and {shown[1]}"

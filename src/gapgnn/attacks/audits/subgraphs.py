@@ -1,0 +1,369 @@
+"""Audit of the noisy steps of SAGE at node level, where one record is part of many examples.
+
+An example is a node with its in-neighbours, clipped as one. The canary is a record v whose out-list
+names D people. All features of v and of these people lie in one direction: theirs say -1, v's say
++2, both much longer than the clip. With v in the graph the gradients of the D examples point one
+way with the clipped norm, without v they point the other way, and v's own example comes on top: the
+2 D + 1 clips of the privacy page's section 5.
+
+The shipped estimator trains; only its network is exchanged for one linear map, whose gradient is
+the sum of an example's features wherever the weights are. Each group of v and D people has a
+direction of its own, so one training holds as many independent trials as there are groups. The
+attacker watches the weights move at every step and adds up the logarithm of the likelihood ratio of
+the two mixtures of Gaussians.
+
+An example more or less is too little for statistics to see, so it is counted as well. With the same
+predictable noise and everybody in the batch, a training with the record and one without it differ
+by exactly what the record moves. Its list is longer than D there. The event must account for that
+distance, for as much of it on average as the sampling rate leaves, and for no more noise than a
+step has.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, Trials, coins
+from gapgnn.attacks.audits.report import AuditReport, Check, View, conclude, confirmed
+from gapgnn.errors import check_choice, check_integer, check_number
+from gapgnn.graph import Graph, induced
+from gapgnn.methods import SAGE, Run
+from gapgnn.nn import ReplicaLinear, Sage
+from gapgnn.privacy import Guarantee
+from gapgnn.privacy.accounting import (
+    Gaussian,
+    MixtureOfGaussians,
+    account,
+    calibrate,
+    pld_delta,
+    search_multiplier,
+)
+from gapgnn.privacy.dpsgd import neighbourhood_sensitivity
+from gapgnn.privacy.mechanisms import Construction
+from gapgnn.rng import experiment_rng
+
+Progress = Callable[[int, int], None]
+GROUPS = 500
+_LENGTH = 10.0
+# Nodes without features: they fill up the training set, whose size is public, and one is for tests.
+_SPARE = 4
+# So small that the loss stays where its slope is constant; the weights' precision is far finer.
+_RATE_OF_LEARNING = 1e-3
+
+
+class _Sum(Sage):
+    """Adds up the features of an example's parts: its gradient is that very sum."""
+
+    def __init__(self, replicas: int, num_features: int) -> None:
+        nn.Module.__init__(self)
+        self.unit_messages = False
+        self.pre = ReplicaLinear(replicas, num_features, 1, bias=False)  # type: ignore[assignment]
+
+    def classify(self, codes: Tensor, summed: Tensor) -> Tensor:
+        """Return scores of the two classes that differ by twice the sum."""
+        total = codes + summed
+        return torch.cat([total, -total], dim=-1)
+
+
+class _Canary(SAGE):
+    """The shipped estimator with the network of the audit, at a noise that is given."""
+
+    promised: Guarantee
+    # Standard deviation of a step's noise, in clips.
+    std: float
+
+    def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
+        return {"sage": _Sum(replicas, num_features)}
+
+    def _resolve(self, graph: Graph) -> Guarantee:
+        return self.promised
+
+    def _private(self, run: Run, ratio: float = 1.0, *, sensitivity: float = 1.0) -> Any:
+        private = super()._private(run, ratio, sensitivity=sensitivity)
+        assert private is not None
+        self.std = private.noise_multiplier * private.sensitivity
+        return private
+
+
+class _Steps:
+    """Watches the weights: what each step released is how far it moved them."""
+
+    def __init__(self, model: _Canary) -> None:
+        self.model = model
+        self.moves: list[Tensor] = []
+
+    def start(self, phase: str, total: int) -> None:
+        """Begin where the slope of every loss is the same."""
+        with torch.no_grad():
+            self._weights().zero_()
+        self._before = self._weights().clone()
+
+    def advance(
+        self, phase: str, *, loss: float | None = None, accuracy: float | None = None
+    ) -> None:
+        """Keep the last move."""
+        now = self._weights().clone()
+        self.moves.append(now - self._before)
+        self._before = now
+
+    def _weights(self) -> Tensor:
+        layer = self.model.modules_["sage"].pre
+        assert isinstance(layer, ReplicaLinear)
+        return layer.weight.detach()[0, :, 0]
+
+
+def audit_subgraphs(
+    *,
+    relation: str = "add-remove",
+    epsilon: float = 1.0,
+    delta: float = 1e-5,
+    steps: int = 20,
+    sampling_rate: float = 0.2,
+    max_degree: int = 4,
+    trials: int = 10_000,
+    noise_multiplier: float | None = None,
+    clip: float = 1.0,
+    confidence: float = 0.95,
+    construction: Construction = "safe",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> AuditReport:
+    """Attack the training of SAGE at node level with canary records; bound its epsilon from below.
+
+    Relation ``add-remove``: the record is in the graph or not, entries that name it dangle. One
+    step moves by at most ``clip (2 D + 1)``, by chance of the batch mostly by less (privacy page,
+    sections 5 and 8). What is audited is the training; the noisy aggregation that predictions read
+    has an audit of its own.
+
+    Args:
+        relation: ``add-remove``.
+        epsilon: claimed budget of all steps, for which the noise is calibrated.
+        delta: of the claim.
+        steps: DP-SGD steps of one training, rounded to whole epochs.
+        sampling_rate: probability of an example to join a batch.
+        max_degree: bound D on every out-list; the canary's has as many entries.
+        trials: independent canaries.
+        noise_multiplier: audit this noise, in units of ``clip (2 D + 1)``, instead; the claim is
+            then what it is accounted at.
+        clip: largest gradient norm of one example.
+        confidence: of the lower bound.
+        construction: ``safe`` or ``fast`` noise.
+        seed: of the coins; noise and batches are always secret.
+        progress: called with finished and all trials.
+
+    >>> audit_subgraphs(epsilon=4.0, steps=4, sampling_rate=0.5, trials=200).holds
+    True
+    """
+    check_choice("relation", relation, ("add-remove",))
+    check_integer("trials", trials, at_least=LEAST_TRIALS)
+    check_integer("max_degree", max_degree, at_least=1)
+    check_number("sampling_rate", sampling_rate, above=0, at_most=1)
+    check_number("clip", clip, above=0)
+    groups = min(GROUPS, trials // LEAST_TRIALS * LEAST_TRIALS)
+    attack = _Attack(groups, max_degree, max_degree, clip, construction)
+    event = attack.planned(check_integer("steps", steps, at_least=1), sampling_rate)
+    if noise_multiplier is None:
+        found = calibrate([event], epsilon=epsilon, delta=delta, relation=relation)
+        noise_multiplier, epsilon = found.noise_multiplier, found.epsilon
+        event = event.scaled(noise_multiplier)
+    else:
+        event = event.scaled(noise_multiplier)
+        epsilon = account([event], delta, relation=relation).epsilon
+    check_number("epsilon", epsilon, above=0)
+    attack.promise(event, noise_multiplier, delta)
+    checks = attack.checks(event)
+
+    def attempt(number: int) -> AuditReport:
+        worlds = coins(experiment_rng(seed, "audit subgraphs", number), trials)
+        parts = []
+        for start in range(0, trials, groups):
+            parts.append(attack.train(worlds[start : start + groups], event))
+            if progress is not None:
+                progress(min(trials, start + groups), trials)
+        scores = np.concatenate(parts)[None]
+        view = View("canaries", Trials(scores, worlds, threshold=0.0), _price(event, delta))
+        return conclude(
+            "subgraphs",
+            [view],
+            epsilon=epsilon,
+            delta=delta,
+            confidence=confidence,
+            checks=checks,
+            details={
+                "relation": relation,
+                "steps": event.steps,
+                "sampling_rate": attack.rate,
+                "max_degree": max_degree,
+                "noise_multiplier": noise_multiplier,
+                "clip": clip,
+                "noise": construction,
+            },
+        )
+
+    return confirmed(attempt)
+
+
+class _Attack:
+    """Trains on canary groups and scores what every step released."""
+
+    def __init__(
+        self, groups: int, degree: int, entries: int, clip: float, construction: Construction
+    ) -> None:
+        self.groups = groups
+        self.degree = degree
+        self.entries = entries
+        self.clip = clip
+        self.construction = construction
+        self.num_train = groups * (entries + 1) + _SPARE
+        self.batch = self.epochs = 1
+        self.rate = 1.0
+        self.promised: Guarantee | None = None
+
+    def planned(self, steps: int, rate: float) -> MixtureOfGaussians:
+        """Choose batch and epochs, and return what the training releases, at multiplier 1."""
+        self.batch = max(1, round(rate * self.num_train))
+        self.rate = self.batch / self.num_train
+        self.epochs = max(1, round(steps * self.rate))
+        event = self._model()._template(self._graph(np.ones(self.groups, dtype=np.bool_)))[0]
+        assert isinstance(event, MixtureOfGaussians)
+        return event
+
+    def promise(self, event: MixtureOfGaussians, multiplier: float, delta: float) -> None:
+        """Keep the estimator's promise at this noise: priced once, all graphs have one size."""
+        self.promised = Guarantee.of_events(
+            self._graph(np.ones(self.groups, dtype=np.bool_)),
+            # The aggregation for predictions is released too; nobody looks at it here.
+            (event, Gaussian(multiplier)),
+            level="node",
+            relation="add-remove",
+            delta=delta,
+            noise_multiplier=multiplier,
+        )
+
+    def checks(self, event: MixtureOfGaussians) -> list[Check]:
+        """Compare what one record moves, with everybody in the batch, with what is accounted."""
+        one = _Attack(1, self.degree, 2 * self.degree, self.clip, self.construction)
+        one.batch, one.promised = one.num_train, self.promised
+        model = one._model(insecure_noise_seed=0)
+        moves = [one._moves(np.array([world]), model)[0, 0] for world in (True, False)]
+        clips = abs(float(moves[0] - moves[1]))
+        pairs = zip(event.sensitivities, event.probabilities, strict=True)
+        mean = math.fsum(shift * share for shift, share in pairs)
+        most = min(max(event.sensitivities), neighbourhood_sensitivity(self.degree))
+        return [
+            Check("clips that one record moves a step by at most", clips, most),
+            Check("clips that one record moves a step by on average", clips * self.rate, mean),
+            Check("one clip over a step's noise", 1 / model.std, 1 / event.noise_multiplier),
+        ]
+
+    def train(self, worlds: NDArray[np.bool_], event: MixtureOfGaussians) -> Scores:
+        """Train once on one group per coin; return each group's log likelihood ratio."""
+        released = self._moves(worlds, self._model())
+        return self._likelihood(released, event.noise_multiplier)
+
+    def _model(self, **changes: Any) -> _Canary:
+        return _Canary(
+            level="node",
+            max_degree=self.degree,
+            epochs=self.epochs,
+            batch_size=self.batch,
+            train_size=self.num_train,
+            optimizer="sgd",
+            learning_rate=_RATE_OF_LEARNING,
+            clip=self.clip,
+            noise_ratios=(1.0, 1.0),
+            noise=self.construction,
+            device="cpu",
+            **changes,
+        )
+
+    def _moves(self, worlds: NDArray[np.bool_], model: _Canary) -> Scores:
+        """Return how far every step moved each group's weight, ``(steps, groups)``, in clips."""
+        assert self.promised is not None
+        model.promised = self.promised
+        steps = _Steps(model)
+        with tempfile.TemporaryDirectory() as folder:
+            model.set_params(ledger=Path(folder) / "ledger.sqlite")
+            model.fit(self._graph(worlds), callback=steps)
+        unit = _RATE_OF_LEARNING * self.clip / self.batch
+        released: Scores = torch.stack(steps.moves).double().numpy()[:, : len(worlds)] / unit
+        return released
+
+    def _graph(self, worlds: NDArray[np.bool_]) -> Graph:
+        """Groups of a canary and whom it names, one direction each; spare nodes in v's stead."""
+        groups, size = len(worlds), self.entries + 1
+        centre = size * np.arange(groups)
+        people = centre[:, None] + np.arange(1, size)
+        absent = int((~worlds).sum())
+        # One node more than are trained on is for tests.
+        fill = self.num_train - size * groups + absent
+        num_nodes = size * groups + fill + 1
+        sizes = np.tile([2.0, *[-1.0] * self.entries], groups) * _LENGTH * self.clip
+        directions = np.repeat(np.arange(groups), size)
+        features = sp.csr_array(
+            (sizes.astype(np.float32), (np.arange(size * groups), directions)),
+            shape=(num_nodes, self.groups),
+        )
+        labels = np.zeros(num_nodes, dtype=np.int64)
+        labels[-2] = 1
+        graph = Graph.from_arcs(
+            np.repeat(centre, self.entries),
+            people.ravel(),
+            num_nodes=num_nodes,
+            features=features,
+            labels=labels,
+            directed=True,
+            name="canaries",
+        )
+        train = np.arange(num_nodes) < num_nodes - 1
+        graph = graph.with_masks(train, np.zeros(num_nodes, dtype=np.bool_), ~train)
+        keep = np.ones(num_nodes, dtype=np.bool_)
+        keep[centre[~worlds]] = False
+        return induced(graph, keep, dangle=True)
+
+    def _likelihood(self, released: Scores, std: float) -> Scores:
+        """Add up the log likelihood ratio of the two worlds over the steps (first axis).
+
+        Of k people in the batch and v itself or not: N(k + v, std) with the record, N(-k, std)
+        without.
+        """
+        from scipy.stats import binom
+
+        counts = np.arange(self.degree + 1)
+        touched = binom.logpmf(counts, self.degree, self.rate)
+
+        def density(shifts: NDArray[Any], weights: NDArray[Any]) -> Scores:
+            exponents = -0.5 * ((released[..., None] - shifts) / std) ** 2 + weights
+            return np.asarray(np.logaddexp.reduce(exponents, axis=-1))
+
+        with np.errstate(divide="ignore"):
+            own = np.log([1 - self.rate, self.rate])
+        shifts = (counts[:, None] + np.arange(2)).ravel()
+        present = density(shifts, (touched[:, None] + own).ravel())
+        return np.asarray((present - density(-counts, touched)).sum(axis=0))
+
+
+def _price(event: MixtureOfGaussians, delta: float) -> Callable[[float], float]:
+    """Return what a total variation distance costs on the claimed curve of these steps."""
+
+    def price(distance: float) -> float:
+        def distance_at(scale: float) -> float:
+            return pld_delta([event.scaled(scale)], 0.0, relation="add-remove")
+
+        scale = search_multiplier(distance_at, distance, start=1.0)
+        if scale is None:
+            return 0.0
+        found = account([event.scaled(scale)], delta, relation="add-remove").epsilon
+        return found if math.isfinite(found) else 0.0
+
+    return price

@@ -1,0 +1,246 @@
+"""What each experiment runs: the rows of the paper's tables and figures, and ours beside them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gapgnn.errors import InputError, check_choice, check_number, did_you_mean
+from gapgnn.evaluation.grid.records import EXPERIMENTS, METHODS
+
+EDGE_EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+NODE_EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0)
+HOPS = (1, 2, 3, 4, 5)
+DEGREES = (10, 20, 50, 100, 200, 300, 400)
+SELECTED_DEGREES = (100, 200, 300, 400)
+LAYERS = (1, 2, 3, 4, 5)
+# Wide enough to remember its training nodes, so that there is something to attack.
+ATTACKED_WIDTH = 64
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One row of an experiment: everything but the data set, the repeats and the seed.
+
+    Attributes:
+        experiment: what it belongs to.
+        method: the row's label.
+        estimator: which method is fitted: ``gap``, ``sage`` or ``mlp``.
+        level: ``none``, ``edge`` or ``node``.
+        epsilon: None at level none, 0.0 for a model that reads no edge.
+        relation: ``auto`` or one of the level's.
+        delta: stated, as published tables do; None is ``auto``.
+        parameters: constructor parameters beside these.
+        attack: options of the membership attack; None where accuracy is measured.
+    """
+
+    experiment: str
+    method: str
+    estimator: str
+    level: str
+    epsilon: float | None
+    relation: str = "auto"
+    delta: float | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    attack: Mapping[str, Any] | None = None
+
+    @property
+    def metric(self) -> str:
+        """What is measured."""
+        return "test_accuracy" if self.attack is None else "auc"
+
+    def constructor(self) -> dict[str, Any]:
+        """Return the keyword arguments that make the estimator."""
+        budget = {"epsilon": self.epsilon} if self.epsilon else {}
+        relation = {} if self.relation == "auto" else {"relation": self.relation}
+        delta = {} if self.delta is None else {"delta": self.delta}
+        return {"level": self.level, **budget, **delta, **relation, **self.parameters}
+
+
+@dataclass(frozen=True)
+class _Row:
+    estimator: str
+    level: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+_FEATURES, _LABELS = {"messages": "features"}, {"messages": "labels"}
+_ROWS = {
+    "GAP-inf": _Row("gap", "none", _FEATURES),
+    "GAP-inf labels": _Row("gap", "none", _LABELS),
+    "SAGE-inf": _Row("sage", "none"),
+    "GAP-EDP": _Row("gap", "edge", _FEATURES),
+    "GAP-EDP labels": _Row("gap", "edge", _LABELS),
+    "SAGE-EDP": _Row("sage", "edge"),
+    "MLP": _Row("mlp", "edge"),
+    "GAP-NDP": _Row("gap", "node", _FEATURES),
+    "GAP-NDP labels": _Row("gap", "node", _LABELS),
+    "SAGE-NDP": _Row("sage", "node"),
+    "MLP-DP": _Row("mlp", "node"),
+}
+
+
+@dataclass(frozen=True)
+class _Design:
+    """What an experiment varies.
+
+    Attributes:
+        methods: run unless others are asked for.
+        edge: epsilons of rows at edge level.
+        node: epsilons of rows at node level.
+        sweep: constructor parameter and its values.
+        others: further methods that can be asked for.
+    """
+
+    methods: tuple[str, ...]
+    edge: tuple[float, ...] = ()
+    node: tuple[float, ...] = ()
+    sweep: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+
+
+_DESIGNS = {
+    "accuracy": _Design(METHODS, (4.0,), (8.0,)),
+    "tradeoff": _Design(METHODS, EDGE_EPSILONS, NODE_EPSILONS),
+    "encoder": _Design(
+        ("GAP-EDP", "GAP-NDP"), EDGE_EPSILONS, NODE_EPSILONS, {"encoder_layers": (2, 0)}
+    ),
+    "hops": _Design(
+        ("GAP-EDP", "GAP-NDP"),
+        (1.0, 4.0),
+        (8.0, 16.0),
+        {"hops": HOPS},
+        ("GAP-EDP labels", "GAP-NDP labels"),
+    ),
+    "degree": _Design(
+        ("GAP-NDP",), (), (4.0, 16.0), {"max_degree": DEGREES}, ("GAP-NDP labels", "SAGE-NDP")
+    ),
+    "membership": _Design(
+        ("GAP-inf", "SAGE-inf", "MLP", "GAP-NDP", "SAGE-NDP", "MLP-DP"),
+        (),
+        NODE_EPSILONS,
+        others=("GAP-inf labels", "GAP-NDP labels"),
+    ),
+}
+
+
+def plan(
+    experiment: str,
+    *,
+    methods: Sequence[str] | None = None,
+    epsilons: Sequence[float] | None = None,
+    relation: str = "auto",
+    deltas: Mapping[str, float | None] | None = None,
+    attack_on: Sequence[str] = ("target",),
+) -> list[Configuration]:
+    """Return the configurations of one experiment, as in the paper unless something is named.
+
+    Args:
+        experiment: one of ``gapgnn.evaluation.grid.records.EXPERIMENTS``.
+        methods: row labels; a hyphen may stand for the space of ``GAP-EDP labels``.
+        epsilons: instead of the paper's, for every private row.
+        relation: for the rows of the level it belongs to; ``directed`` is the paper's at edge
+            level.
+        deltas: delta by level, where it is stated; ``auto`` otherwise.
+        attack_on: for membership: measured on the ``target`` model, on the ``shadow`` model as
+            published, or on each.
+
+    >>> [row.method for row in plan("accuracy", methods=["GAP-EDP", "mlp"])]
+    ['GAP-EDP', 'MLP']
+    >>> [row.parameters["hops"] for row in plan("hops", methods=["GAP-NDP"], epsilons=[8])]
+    [1, 2, 3, 4, 5]
+    """
+    check_choice("experiment", experiment, EXPERIMENTS)
+    design = _DESIGNS[experiment]
+    names = design.methods
+    if methods is not None:
+        names = tuple(dict.fromkeys(_known(name, design, experiment) for name in methods))
+    budgets = None if epsilons is None else [check_number("epsilons", e, above=0) for e in epsilons]
+    rows = []
+    for name in names:
+        row = _ROWS[name]
+        level = "none" if name == "MLP" and experiment == "membership" else row.level
+        base = Configuration(
+            experiment=experiment,
+            method=name,
+            estimator=row.estimator,
+            level=level,
+            epsilon=0.0 if name == "MLP" and level == "edge" else None,
+            relation=relation if relation in _relations(level) else "auto",
+            delta=(deltas or {}).get(level),
+            parameters=dict(row.parameters),
+        )
+        has_budget = level != "none" and base.epsilon is None
+        prices: Sequence[float | None] = [base.epsilon]
+        if has_budget:
+            prices = budgets or (design.edge if level == "edge" else design.node)
+        for price, values in itertools.product(prices, itertools.product(*design.sweep.values())):
+            swept = dict(zip(design.sweep, values, strict=True))
+            rows.append(replace(base, epsilon=price, parameters={**base.parameters, **swept}))
+    return rows if experiment != "membership" else _attacked(rows, attack_on)
+
+
+def candidates(configuration: Configuration) -> list[Configuration]:
+    """Return what is compared on validation accuracy for one row, as the paper does.
+
+    Hops 1 to 5 for GAP, 1 to 5 layers for SAGE (at node level one is all there is), and at node
+    level a degree bound of 100 to 400. What the row itself fixes, such as the number of hops in
+    that ablation, stays. An MLP has nothing to choose.
+
+    >>> [one.parameters["hops"] for one in candidates(plan("accuracy", methods=["GAP-EDP"])[0])]
+    [1, 2, 3, 4, 5]
+    """
+    choices: dict[str, tuple[int, ...]] = {}
+    if configuration.estimator == "gap":
+        choices["hops"] = HOPS
+    if configuration.estimator == "sage" and configuration.level != "node":
+        choices["layers"] = LAYERS
+    if configuration.estimator != "mlp" and configuration.level == "node":
+        choices["max_degree"] = SELECTED_DEGREES
+    free = {
+        name: values for name, values in choices.items() if name not in configuration.parameters
+    }
+    return [
+        replace(
+            configuration,
+            parameters={**configuration.parameters, **dict(zip(free, values, strict=True))},
+        )
+        for values in itertools.product(*free.values())
+    ]
+
+
+def _attacked(rows: Sequence[Configuration], attack_on: Sequence[str]) -> list[Configuration]:
+    return [
+        replace(
+            row,
+            parameters={**row.parameters, "hidden": ATTACKED_WIDTH},
+            attack={"on": check_choice("on", on, ("target", "shadow"))},
+        )
+        for on in attack_on
+        for row in rows
+    ]
+
+
+def _relations(level: str) -> tuple[str, ...]:
+    from gapgnn.privacy import RELATIONS_OF_LEVEL
+
+    return tuple(RELATIONS_OF_LEVEL[level])
+
+
+def _known(name: str, design: _Design, experiment: str) -> str:
+    """Return the label somebody means, or name the nearest one this experiment has."""
+    allowed = (*design.methods, *design.others)
+    spellings = {_plain(label): label for label in allowed}
+    if _plain(name) in spellings:
+        return spellings[_plain(name)]
+    near = did_you_mean(name, allowed) or did_you_mean(str(name).upper(), allowed)
+    raise InputError(
+        f"`methods` of {experiment} must be among {', '.join(allowed)}. Got {name!r}.{near}"
+    )
+
+
+def _plain(name: object) -> str:
+    return re.sub(r"[^a-z0-9]", "", str(name).lower())

@@ -1,0 +1,312 @@
+"""One task: a configuration on a data set. What it is called, and doing it.
+
+A task trains the repeats of its configuration together, with a throw-away ledger: the models are
+measured for the curator and dropped, nothing is released, so nothing is charged to the data set's
+budget. The figures themselves are computed from private data without noise and are not covered by
+any epsilon (privacy page, sections 2 and 6).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import platform
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gapgnn.errors import DataError, InputError
+from gapgnn.evaluation.grid.plans import Configuration
+from gapgnn.evaluation.grid.records import Record
+
+if TYPE_CHECKING:
+    from gapgnn.graph import Graph
+    from gapgnn.methods import NodeClassifier
+    from gapgnn.training import Callback
+
+Attack = Callable[..., Any]
+# What an attack reports of how it was made.
+_SETTING = ("setting", "epoch", "shadows", "shadow_per_class", "target_per_class")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a graph comes from; it can be sent to another process.
+
+    Attributes:
+        name: what people call it.
+        words: the command-line words that choose it.
+        open: returns the graph, split by a seed.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    open: Callable[[int], Graph]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One configuration on one data set.
+
+    Attributes:
+        configuration: what to run.
+        source: on what.
+        fingerprint: of that data, as it was when the task was planned.
+        arcs: of that data, for estimates of time.
+        version: of the code, as it was when the task was planned.
+        repeats: trained together.
+        seed: of splits and initialisation.
+        noise: ``fast`` or ``safe``.
+        insecure_noise_seed: makes the noise predictable, so that a table can be made again exactly.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        log_folder: where the training log goes, if anywhere.
+        tensorboard: whether TensorBoard logs go there too.
+    """
+
+    configuration: Configuration
+    source: Source
+    fingerprint: str
+    arcs: int
+    version: str
+    repeats: int = 10
+    seed: int = 0
+    noise: str = "fast"
+    insecure_noise_seed: int | None = None
+    device: str = "auto"
+    log_folder: str | None = None
+    tensorboard: bool = False
+
+    @functools.cached_property
+    def key(self) -> str:
+        """SHA-256 of everything that decides the figures; the device and the experiment do not."""
+        parameters = self.estimator().get_params()
+        for name in ("device", "ledger"):
+            del parameters[name]
+        return content_key(
+            method=self.configuration.estimator,
+            parameters=parameters,
+            fingerprint=self.fingerprint,
+            version=self.version,
+            metric=self.configuration.metric,
+            attack=self.configuration.attack,
+        )
+
+    @property
+    def command(self) -> str:
+        """The command that makes these figures alone."""
+        configuration = self.configuration
+        words = ["gapgnn", "train", configuration.estimator]
+        if configuration.attack is not None:
+            words[1:] = ["attack", "membership", configuration.estimator]
+            words += ["--runs", str(self.repeats)]
+            words += _option_words(configuration.attack)
+        options = {**configuration.constructor(), "noise": self.noise, "seed": self.seed}
+        if configuration.attack is None:
+            options["repeats"] = self.repeats
+        if self.insecure_noise_seed is not None:
+            options["insecure_noise_seed"] = self.insecure_noise_seed
+        return shlex.join([*words, *self.source.words, *_option_words(options), "--json"])
+
+    def estimator(self, **more: Any) -> NodeClassifier:
+        """Return the estimator, unfitted."""
+        from gapgnn.methods import method_class
+
+        return method_class(self.configuration.estimator)(
+            **self.configuration.constructor(),
+            noise=self.noise,
+            insecure_noise_seed=self.insecure_noise_seed,
+            repeats=self.repeats,
+            seed=self.seed,
+            device=self.device,
+            **more,
+        )
+
+    def with_configuration(self, configuration: Configuration) -> Task:
+        """Return the same task for another configuration."""
+        return replace(self, configuration=configuration)
+
+
+def content_key(**content: Any) -> str:
+    """Return the SHA-256 of plain values, whatever the order of their names.
+
+    >>> content_key(a=1, b=2) == content_key(b=2, a=1) != content_key(a=1, b=3)
+    True
+    """
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def perform(task: Task, *, attack: Attack | None = None) -> Record:
+    """Train and measure one configuration, and return its record.
+
+    Args:
+        task: what to do.
+        attack: :func:`gapgnn.attacks.membership.membership_attack`, for tasks that are attacks.
+    """
+    graph = _graph(task)
+    start = time.perf_counter()
+    with _callback(task) as callback:
+        if task.configuration.attack is None:
+            found = _accuracy(task, graph, callback)
+        elif attack is None:
+            raise InputError("`attack` must be given for the experiment membership. Got none.")
+        else:
+            found = _membership(task, graph, attack, callback)
+    configuration = task.configuration
+    return Record(
+        key=task.key,
+        experiment=configuration.experiment,
+        dataset=task.source.name,
+        fingerprint=task.fingerprint,
+        method=configuration.method,
+        level=configuration.level,
+        epsilon=configuration.epsilon,
+        parameters=dict(configuration.parameters),
+        metric=configuration.metric,
+        seconds=round(time.perf_counter() - start, 3),
+        command=task.command,
+        version=task.version,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        machine=_machine(found.pop("device")),
+        seed=task.seed,
+        **found,
+    )
+
+
+def _accuracy(task: Task, graph: Graph, callback: Callback) -> dict[str, Any]:
+    """Fit all repeats; the test accuracies, the validation accuracies and the card's facts."""
+    from gapgnn.privacy.card import guarantee_sentence
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = task.estimator(ledger=Path(folder) / "ledger.sqlite")
+        model._keeps_repeats = True
+        model.fit(graph, callback=callback)
+    scores, splits = model._repeats
+    right = scores.argmax(dim=-1).numpy() == graph.labels
+    has_validation = bool(splits.val.any(axis=1).all())
+    card = model.card_
+    return {
+        "relation": card.relation,
+        "delta": card.delta,
+        "runs": tuple(model.repeat_scores_),
+        "noise_multiplier": card.noise_multiplier,
+        "events": tuple(dict(event) for event in card.events),
+        "guarantee": guarantee_sentence(card),
+        "device": model.device_,
+        "extra": {
+            "accounted_epsilon": card.epsilon,
+            "noise": task.noise,
+            "validation_runs": [
+                float(hits[mask].mean()) for hits, mask in zip(right, splits.val, strict=True)
+            ]
+            if has_validation
+            else [],
+        },
+    }
+
+
+def _membership(task: Task, graph: Graph, attack: Attack, callback: Callback) -> dict[str, Any]:
+    """Attack models of this configuration; the promise is the one they are trained under."""
+    from gapgnn.methods import choose_device
+    from gapgnn.privacy import auto_delta, protected_entities, resolve_relation
+    from gapgnn.privacy.card import promise
+
+    configuration = task.configuration
+    setting = dict(configuration.attack or {})
+    result = attack(
+        task.estimator(),
+        graph,
+        runs=task.repeats,
+        seed=task.seed,
+        callback=callback,
+        **setting,
+    ).to_dict()
+    level = configuration.level
+    relation = resolve_relation(level, configuration.relation, is_directed=graph.is_directed)
+    delta = None
+    if level != "none":
+        edges = graph.num_arcs if relation == "directed" else graph.num_edges
+        entities = protected_entities(level, graph.num_nodes, edges)
+        delta = configuration.delta or auto_delta(entities)
+    return {
+        "relation": relation,
+        "delta": delta,
+        "runs": tuple(float(run["auc"]) for run in result["runs"]),
+        "noise_multiplier": None,
+        "events": (),
+        "guarantee": promise(level, relation, configuration.epsilon, delta),
+        "device": str(choose_device(task.device)),
+        "extra": {
+            "noise": task.noise,
+            "attack": {**{name: result[name] for name in _SETTING if name in result}, **setting},
+            "attack_runs": [
+                {name: float(value) for name, value in run.items()} for run in result["runs"]
+            ],
+        },
+    }
+
+
+# The graph of the last task: the tasks of a grid mostly share it, and reading it can take longer
+# than training.
+_last: dict[tuple[str, int], Graph] = {}
+
+
+def open_graph(source: Source, seed: int, *, fingerprint: str | None = None) -> Graph:
+    """Return a source's graph; in each process the last one is kept open."""
+    key = (json.dumps(source.words), seed)
+    if key not in _last:
+        graph = source.open(seed)
+        _last.clear()
+        _last[key] = graph
+    graph = _last[key]
+    if fingerprint is not None and graph.fingerprint != fingerprint:
+        raise DataError(
+            f"`{source.name}` must not change while experiments run. Got other data than at the "
+            "start; start again."
+        )
+    return graph
+
+
+def _graph(task: Task) -> Graph:
+    return open_graph(task.source, task.seed, fingerprint=task.fingerprint)
+
+
+@contextmanager
+def _callback(task: Task) -> Iterator[Callback]:
+    from gapgnn.training import JsonlLogger, Several, Silent, TensorBoardLogger
+
+    if task.log_folder is None:
+        yield Silent()
+        return
+    folder, name = Path(task.log_folder), task.key[:16]
+    with ExitStack() as stack:
+        loggers: list[Callback] = [stack.enter_context(JsonlLogger(folder / f"{name}.jsonl"))]
+        if task.tensorboard:
+            loggers.append(stack.enter_context(TensorBoardLogger(folder / "tensorboard" / name)))
+        yield Several(*loggers)
+
+
+def _machine(device: str) -> str:
+    """Return device and machine in words."""
+    import torch
+
+    place = f"{os.cpu_count()} cores {platform.machine()}"
+    if device.startswith("cuda"):
+        place = torch.cuda.get_device_name(torch.device(device))
+    return f"{place}, torch {torch.__version__}"
+
+
+def _option_words(options: Mapping[str, Any]) -> list[str]:
+    """Return options as words of the command line."""
+    words = []
+    for name, value in options.items():
+        values = value if isinstance(value, list | tuple) else [value]
+        words += ["--" + name.replace("_", "-"), *(str(item) for item in values)]
+    return words

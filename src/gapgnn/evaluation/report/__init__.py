@@ -1,0 +1,27 @@
+"""Tables, figures and the page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapgnn.facade import front
+
+if TYPE_CHECKING:
+    from gapgnn.evaluation.report.browser import screenshot as screenshot
+    from gapgnn.evaluation.report.findings import FILE as FILE
+    from gapgnn.evaluation.report.findings import Audit as Audit
+    from gapgnn.evaluation.report.findings import load_findings as load_findings
+    from gapgnn.evaluation.report.page import load_results as load_results
+    from gapgnn.evaluation.report.page import write_report as write_report
+
+_HOMES = {
+    "Audit": "findings",
+    "FILE": "findings",
+    "load_findings": "findings",
+    "load_results": "page",
+    "screenshot": "browser",
+    "write_report": "page",
+}
+
+__all__ = [*_HOMES]
+__getattr__, __dir__ = front(__name__, _HOMES)

@@ -1,0 +1,212 @@
+"""One HTML page from a folder of results, with its figures and tables as files beside it.
+
+The page holds its style, its script and its drawings; a content security policy with their hashes
+keeps anything else from loading, whatever a name in the results contains.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from gapgnn import __version__
+from gapgnn.errors import InputError
+from gapgnn.evaluation.grid import EXPERIMENTS, Record, load
+from gapgnn.evaluation.report import charts
+from gapgnn.evaluation.report import content as report_content
+from gapgnn.evaluation.report import promises as report_promises
+from gapgnn.evaluation.report.figures import save_figures
+from gapgnn.evaluation.report.findings import Attack, Audit, load_findings
+from gapgnn.evaluation.report.plots import STYLES, Plot, plots, unique
+from gapgnn.evaluation.report.table_formats import FORMATS
+from gapgnn.evaluation.report.tables import Row, Table, price, tables
+from gapgnn.evaluation.report.writing import write_file
+
+PAGE = "report.html"
+_TRADEOFFS = ("tradeoff-edge", "tradeoff-node")
+_ATTACKS = ("membership",)
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files of one report."""
+
+    page: Path
+    figures: tuple[Path, ...]
+    tables: tuple[Path, ...]
+
+
+def write_report(folder: str | Path) -> Written:
+    """Read the results in a folder and write its report, figures and tables there.
+
+    Every file appears complete or not at all, the page last. What the page says is computed from
+    private data without noise: it is for the curator (privacy page, section 2).
+
+    >>> write_report("nowhere")
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.UnavailableError: `nowhere` must hold results.jsonl. Got no such file.
+    """
+    records = load_results(folder)
+    audits, attacks = load_findings(folder)
+    place = Path(folder)
+    drawn, made = plots(records), tables(records)
+    page = render(records, audits=audits, attacks=attacks, folder=str(folder))
+    written_tables = []
+    for table in made:
+        for suffix, write in FORMATS.items():
+            path = place / "tables" / f"{table.name}.{suffix}"
+            write_file(path, write(table))
+            written_tables.append(path)
+    figures = save_figures(drawn, place / "figures")
+    write_file(place / PAGE, page)
+    return Written(place / PAGE, tuple(figures), tuple(written_tables))
+
+
+def load_results(folder: str | Path) -> list[Record]:
+    """Return the results that a report speaks of; an empty store is an error."""
+    records = [record for record in load(folder) if record.experiment in EXPERIMENTS]
+    if not records:
+        raise InputError(
+            f"`{folder}` must hold at least one result. Got none; `gapgnn experiment` makes them."
+        )
+    return records
+
+
+def render(
+    records: Sequence[Record],
+    *,
+    audits: Sequence[Audit] = (),
+    attacks: Sequence[Attack] = (),
+    folder: str = "FOLDER",
+) -> str:
+    """Return the page as text; everything that comes from the results is escaped.
+
+    Args:
+        records: of :func:`gapgnn.evaluation.grid.records.load`, at least one.
+        audits: shown beside the rows whose budget they tested.
+        attacks: shown below them.
+        folder: as named in the commands.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    home = files("gapgnn.evaluation.report") / "templates"
+    style, script = (
+        (home / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
+    )
+    environment = Environment(
+        loader=PackageLoader("gapgnn.evaluation.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    environment.globals.update(
+        marker=charts.marker,
+        dashes=lambda index: _dashes(STYLES[index].dashes),
+        level_dashes=lambda index: _dashes(STYLES[index].level_dashes),
+        legend=_legend,
+        blocks=_blocks,
+        price=price,
+        small=report_promises.small,
+    )
+    return environment.get_template("report.html.j2").render(
+        style=Markup(style),
+        script=Markup(script),
+        policy=content_policy(style, script),
+        folder=folder,
+        **_content(records, audits, attacks),
+    )
+
+
+def content_policy(style: str, script: str) -> str:
+    """Return a policy that allows this style and this script, and nothing from anywhere else.
+
+    >>> content_policy("", "").split(";")[0]
+    "default-src 'none'"
+    """
+    hashes = [
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in (style, script)
+    ]
+    return (
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _content(
+    records: Sequence[Record], audits: Sequence[Audit], attacks: Sequence[Attack]
+) -> dict[str, Any]:
+    """Return everything the template speaks of."""
+    made = tables(records)
+    drawn = [(plot, charts.charts(plot), _tables_of(plot, made)) for plot in plots(records)]
+    datasets = unique(record.dataset for record in records)
+    summary = [(name, report_content.tiles(records, name)) for name in datasets]
+    checked = report_content.checked(records, audits)
+    return {
+        "datasets": datasets,
+        "facts": _facts(records),
+        "summary": [(name, tiles) for name, tiles in summary if tiles],
+        "cautions": report_promises.cautions(records),
+        "protections": report_promises.protections(records),
+        "tradeoffs": [one for one in drawn if one[0].name in _TRADEOFFS],
+        "attack_figures": [one for one in drawn if one[0].name in _ATTACKS],
+        "ablations": [one for one in drawn if one[0].name not in (*_TRADEOFFS, *_ATTACKS)],
+        "accuracy": next((table for table in made if table.name == "accuracy"), None),
+        "tested": [(name, list(rows)) for name, rows in groupby(checked, lambda row: row.dataset)],
+        "attacked_width": _attacked_width(records),
+        "audits": audits,
+        "attacks": report_content.other_attacks(attacks),
+        "releases": report_content.released(records),
+        "commands": report_content.commands(records, audits),
+        "frame": {
+            "width": charts.WIDTH,
+            "height": charts.HEIGHT,
+            "left": charts.LEFT,
+            "right": charts.RIGHT,
+            "bottom": charts.BOTTOM,
+        },
+    }
+
+
+def _facts(records: Sequence[Record]) -> dict[str, str]:
+    days = sorted({record.created[:10] for record in records})
+    machines = unique(record.machine for record in records)
+    return {
+        "rows": f"{len(records):,}",
+        "when": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}",
+        "version": __version__,
+        "machines": f"Measured on: {'; '.join(machines)}.",
+        "code": ", ".join(sorted({record.version for record in records})),
+    }
+
+
+def _tables_of(plot: Plot, made: Sequence[Table]) -> list[Table]:
+    return [table for table in made if table.name.startswith(plot.name)]
+
+
+def _attacked_width(records: Sequence[Record]) -> str:
+    widths = unique(r.parameters.get("hidden") for r in records if r.metric == "auc")
+    return ", ".join(str(width) for width in widths if width is not None)
+
+
+def _dashes(lengths: Sequence[float]) -> str:
+    return " ".join(f"{2 * length:g}" for length in lengths)
+
+
+def _legend(panels: Sequence[charts.Chart]) -> list[tuple[str, int, bool]]:
+    """Return label, style and whether it is a level line, for everything in a row of panels."""
+    lines = [(curve.label, curve.style, False) for chart in panels for curve in chart.curves]
+    levels = [(level.label, level.style, True) for chart in panels for level in chart.levels]
+    return unique([*sorted(lines, key=lambda line: line[1]), *levels])
+
+
+def _blocks(table: Table) -> list[tuple[str, list[Row]]]:
+    return [(name, list(rows)) for name, rows in groupby(table.rows, lambda row: row.block)]

@@ -1,0 +1,353 @@
+"""What each figure shows, whoever draws it: the paper's five, and the attack beside them.
+
+A plot is a row of panels, a panel has lines over one axis and level lines for comparison. The files
+for papers (:mod:`gapgnn.evaluation.report.figures`) and the report's own drawings
+(:mod:`gapgnn.evaluation.report.charts`) are made from the same description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gapgnn.evaluation import bootstrap_interval
+from gapgnn.evaluation.grid import METHODS, Record
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a line looks; marker and dashes tell lines apart where colour is not seen.
+
+    Attributes:
+        colour: on a light ground.
+        marker: in matplotlib's words.
+        dashes: lengths on and off; empty is a full line.
+        level_dashes: the same for the thinner line of a reference.
+    """
+
+    colour: str
+    marker: str
+    dashes: tuple[float, ...]
+    level_dashes: tuple[float, ...]
+
+
+STYLES = (
+    Style("#0b5cad", "o", (), (1, 2)),
+    Style("#b93a0b", "D", (), (4, 1.5)),
+    Style("#1b7a4b", "s", (6, 2), (5, 1.5, 1, 1.5)),
+    Style("#7b3fa0", "^", (2, 1.5), (8, 3)),
+    Style("#5b5b5b", "v", (8, 2, 2, 2), (1, 1)),
+)
+
+
+@dataclass(frozen=True)
+class Value:
+    """One mean over repeats with its 95 % interval, at one place of the axis."""
+
+    x: float
+    mean: float
+    low: float
+    high: float
+    repeats: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a panel."""
+
+    label: str
+    style: int
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A level line: the same whatever the axis says."""
+
+    label: str
+    style: int
+    value: Value
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes."""
+
+    title: str
+    lines: tuple[Line, ...]
+    references: tuple[Reference, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One figure.
+
+    Attributes:
+        name: of its files.
+        title: in a few words.
+        caption: what is seen, and how to read it.
+        x_label: of every panel.
+        y_label: of every panel.
+        is_log: whether the axis is logarithmic.
+        x_name: what the axis is called where a single value is named.
+        panels: side by side.
+    """
+
+    name: str
+    title: str
+    caption: str
+    x_label: str
+    y_label: str
+    is_log: bool
+    x_name: str
+    panels: tuple[Panel, ...]
+
+
+def shown(record: Record) -> str:
+    """Return a record's row label for people.
+
+    >>> class Row: method, select, extra = "GAP-inf", "validation", {}
+    >>> shown(Row)
+    'GAP-∞, selected'
+    """
+    selected = ", selected" if record.select == "validation" else ""
+    attack = record.extra.get("attack") or {}
+    shadow = ", shadow model" if attack.get("on") == "shadow" else ""
+    return record.method.replace("-inf", "-∞") + selected + shadow
+
+
+def order(record: Record) -> int:
+    """Return the place of a record's method in the tables; unknown ones come last."""
+    return METHODS.index(record.method) if record.method in METHODS else len(METHODS)
+
+
+def style_of(method: str) -> int:
+    """Return the style of a method's family: GAP, label messages, SAGE, MLP.
+
+    >>> [style_of(m) for m in ("GAP-EDP", "GAP-NDP labels", "SAGE-inf", "MLP-DP")]
+    [0, 1, 2, 3]
+    """
+    if "labels" in method:
+        return 1
+    return {"GAP": 0, "SAGE": 2, "MLP": 3}.get(method.split("-")[0], 4)
+
+
+def value_of(record: Record, x: float) -> Value:
+    """Return mean and 95 % bootstrap interval of a record."""
+    low, high = bootstrap_interval(record.runs)
+    return Value(x, record.mean, low, high, len(record.runs))
+
+
+def unique(items: Iterable[Any]) -> list[Any]:
+    """Return the items without repetition, in order of first appearance.
+
+    >>> unique([3, 1, 3])
+    [3, 1]
+    """
+    return list(dict.fromkeys(items))
+
+
+def best_known(records: Iterable[Record], key: Callable[[Record], Hashable]) -> list[Record]:
+    """Return one record per key: the one with the most repeats, then the newest.
+
+    A store may hold several seeds; a figure shows one of them, never a mixture.
+    """
+    chosen: dict[Hashable, Record] = {}
+    for record in records:
+        held = chosen.get(key(record))
+        if held is None or (len(record.runs), record.created) > (len(held.runs), held.created):
+            chosen[key(record)] = record
+    return list(chosen.values())
+
+
+def plots(records: Sequence[Record]) -> list[Plot]:
+    """Return every figure that the records have something for.
+
+    >>> plots([])
+    []
+    """
+    drawn = [
+        _tradeoff(records, "edge"),
+        _tradeoff(records, "node"),
+        _encoder(records),
+        _hops(records),
+        _degree(records),
+        _membership(records),
+    ]
+    return [plot for plot in drawn if plot is not None]
+
+
+_ACCURACY = "test accuracy (%)"
+_EPSILON = "privacy budget ε (smaller is more private)"
+_INTERVAL = "Bars are 95 % bootstrap intervals over repeats."
+
+
+def _tradeoff(records: Sequence[Record], level: str) -> Plot | None:
+    rows = [r for r in records if r.experiment == "tradeoff" and r.metric == "test_accuracy"]
+    private = [r for r in rows if r.level == level and r.epsilon]
+    panels = []
+    for group, title in _groups(private):
+        dataset = group[0].dataset
+        here = [r for r in records if r.dataset == dataset and r.metric == "test_accuracy"]
+        references = [
+            r
+            for r in here
+            if r.experiment in ("tradeoff", "accuracy")
+            and (r.level == "none" or (level == "edge" and r.epsilon == 0))
+        ]
+        panels.append(Panel(title, _by_method(group), _references(references)))
+    return _plot(
+        f"tradeoff-{level}",
+        f"{level.capitalize()} level: accuracy at each budget",
+        f"{_INTERVAL} Lines without markers do not depend on the budget: ∞ is without privacy"
+        + (", and the MLP reads no edge at all." if level == "edge" else "."),
+        panels,
+    )
+
+
+def _encoder(records: Sequence[Record]) -> Plot | None:
+    rows = [r for r in records if r.experiment == "encoder" and r.epsilon]
+    panels = []
+    for group, title in _groups(rows, by_level=True):
+        lines = []
+        for has, label in ((True, "with encoder"), (False, "without encoder")):
+            some = [r for r in group if (r.parameters.get("encoder_layers") != 0) == has]
+            if some:
+                lines.append(Line(label, 0 if has else 2, _values(some, lambda r: r.epsilon)))
+        panels.append(Panel(title, tuple(lines)))
+    return _plot(
+        "encoder",
+        "Effect of the encoder",
+        "GAP with its encoder, and with the raw features sent along the edges. " + _INTERVAL,
+        panels,
+    )
+
+
+def _hops(records: Sequence[Record]) -> Plot | None:
+    rows = [r for r in records if r.experiment == "hops" and "hops" in r.parameters]
+    panels = [
+        Panel(title, _by_epsilon(group, _budgets(rows), lambda r: r.parameters["hops"]))
+        for group, title in _groups(rows, by_level=True)
+    ]
+    return _plot(
+        "hops",
+        "Effect of the number of hops",
+        "More hops see more of the graph and share the same budget, so each is noisier. "
+        + _INTERVAL,
+        panels,
+        x_label="hops K",
+        x_name="K",
+        is_log=False,
+    )
+
+
+def _degree(records: Sequence[Record]) -> Plot | None:
+    rows = [r for r in records if r.experiment == "degree" and "max_degree" in r.parameters]
+    panels = [
+        Panel(title, _by_epsilon(group, _budgets(rows), lambda r: r.parameters["max_degree"]))
+        for group, title in _groups(rows)
+    ]
+    return _plot(
+        "degree",
+        "Effect of the degree bound",
+        "A larger bound D drops fewer neighbours and needs noise that grows with its square root. "
+        + _INTERVAL,
+        panels,
+        x_label="degree bound D",
+        x_name="D",
+    )
+
+
+def _membership(records: Sequence[Record]) -> Plot | None:
+    rows = [r for r in records if r.experiment == "membership" and r.metric == "auc"]
+    private = [r for r in rows if r.epsilon]
+    panels = []
+    for group, title in _groups(private):
+        unprotected = [r for r in rows if r.dataset == group[0].dataset and r.epsilon is None]
+        guessing = Reference("guessing", 4, Value(0, 0.5, 0.5, 0.5, 1))
+        references = (*_references(unprotected), guessing)
+        panels.append(Panel(title, _by_method(group), references))
+    return _plot(
+        "membership",
+        "Membership attack",
+        "AUC of an attacker who guesses who was in the training set; 50 is guessing. " + _INTERVAL,
+        panels,
+        y_label="attack AUC (%)",
+    )
+
+
+def _plot(
+    name: str,
+    title: str,
+    caption: str,
+    panels: Sequence[Panel],
+    *,
+    x_label: str = _EPSILON,
+    y_label: str = _ACCURACY,
+    x_name: str = "ε",
+    is_log: bool = True,
+) -> Plot | None:
+    filled = tuple(panel for panel in panels if panel.lines)
+    if not filled:
+        return None
+    return Plot(name, title, caption, x_label, y_label, is_log, x_name, filled)
+
+
+def _groups(records: Sequence[Record], *, by_level: bool = False) -> list[tuple[list[Record], str]]:
+    """Return the records of each panel with its title: data set, level, relation if several."""
+    groups: dict[tuple[str, str, str], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.level, record.dataset, record.relation), []).append(record)
+    several = len(groups) > len({(level, dataset) for level, dataset, _ in groups})
+    datasets = unique(record.dataset for record in records)
+    titled = []
+    for level, dataset, relation in sorted(groups, key=lambda key: (datasets.index(key[1]), key)):
+        group = groups[level, dataset, relation]
+        words = [dataset, *([f"{level} level"] if by_level else []), *([relation] * several)]
+        titled.append((group, ", ".join(words)))
+    return titled
+
+
+def _by_method(records: Sequence[Record]) -> tuple[Line, ...]:
+    lines = []
+    for label in unique(map(shown, sorted(records, key=order))):
+        group = [record for record in records if shown(record) == label]
+        lines.append(Line(label, style_of(group[0].method), _values(group, lambda r: r.epsilon)))
+    return tuple(lines)
+
+
+def _by_epsilon(
+    records: Sequence[Record], styles: Sequence[float | None], x: Callable[[Record], float]
+) -> tuple[Line, ...]:
+    """Return one line per method and budget; ``styles`` gives a budget the same look everywhere."""
+    pairs = unique((shown(r), r.epsilon) for r in sorted(records, key=_price))
+    several = len({label for label, _ in pairs}) > 1
+    lines = []
+    for label, epsilon in pairs:
+        group = [r for r in records if (shown(r), r.epsilon) == (label, epsilon)]
+        name = "no privacy" if epsilon is None else f"ε = {epsilon:g}"
+        style = styles.index(epsilon) % len(STYLES)
+        lines.append(Line(f"{label}, {name}" if several else name, style, _values(group, x)))
+    return tuple(lines)
+
+
+def _budgets(records: Sequence[Record]) -> list[float | None]:
+    return unique(record.epsilon for record in sorted(records, key=_price))
+
+
+def _price(record: Record) -> tuple[float, int]:
+    return float("inf") if record.epsilon is None else record.epsilon, order(record)
+
+
+def _values(records: Sequence[Record], x: Callable[[Record], Any]) -> tuple[Value, ...]:
+    chosen = best_known(records, key=x)
+    return tuple(value_of(record, float(x(record))) for record in sorted(chosen, key=x))
+
+
+def _references(records: Sequence[Record]) -> tuple[Reference, ...]:
+    chosen = best_known(records, key=shown)
+    return tuple(
+        Reference(shown(record), style_of(record.method), value_of(record, 0.0))
+        for record in sorted(chosen, key=order)
+    )

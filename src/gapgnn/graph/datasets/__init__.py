@@ -1,0 +1,33 @@
+"""The public data sets: where from, checksums, parsers; and graphs that are generated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapgnn.facade import front
+
+if TYPE_CHECKING:
+    from gapgnn.graph.datasets.blockmodel import BLOCK_NODES as BLOCK_NODES
+    from gapgnn.graph.datasets.blockmodel import FIELDS as FIELDS
+    from gapgnn.graph.datasets.blockmodel import BlockModel as BlockModel
+    from gapgnn.graph.datasets.blockmodel import FeatureKind as FeatureKind
+    from gapgnn.graph.datasets.load import dataset_info as dataset_info
+    from gapgnn.graph.datasets.load import dataset_names as dataset_names
+    from gapgnn.graph.datasets.load import fetch_dataset as fetch_dataset
+    from gapgnn.graph.datasets.load import load_dataset as load_dataset
+    from gapgnn.graph.datasets.load import local_status as local_status
+
+_HOMES = {
+    "BLOCK_NODES": "blockmodel",
+    "BlockModel": "blockmodel",
+    "FIELDS": "blockmodel",
+    "FeatureKind": "blockmodel",
+    "dataset_info": "load",
+    "dataset_names": "load",
+    "fetch_dataset": "load",
+    "load_dataset": "load",
+    "local_status": "load",
+}
+
+__all__ = [*_HOMES]
+__getattr__, __dir__ = front(__name__, _HOMES)

@@ -1,0 +1,266 @@
+"""The list of known data sets: addresses, checksums, parsers and sizes. Facts, no behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from gapgnn.graph import Graph
+from gapgnn.graph.datasets import parsers
+from gapgnn.graph.datasets.download import DataFile
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """One data set of the registry.
+
+    Attributes:
+        name: what :func:`load_dataset` calls it.
+        description: one line for people.
+        parser: makes a graph of the files.
+        files: what is looked for under ``GAPGNN_DATA`` and in the cache; empty if it is built in.
+        archive: one file with the same content, if that is what can be downloaded.
+        nodes: number of nodes after preparation, None if unknown. ``arcs``, ``features`` and
+            ``classes`` likewise.
+        measured: whether these sizes are exact for the very file, or only published.
+        min_class_count: smallest class that is kept; None keeps all, unlabelled nodes too.
+        fallback_classes: how many classes to keep where fewer than two reach that minimum.
+    """
+
+    name: str
+    description: str
+    parser: Callable[[Sequence[Path]], Graph]
+    files: tuple[DataFile, ...] = ()
+    archive: DataFile | None = None
+    nodes: int | None = None
+    arcs: int | None = None
+    features: int | None = None
+    classes: int | None = None
+    measured: bool = False
+    min_class_count: int | None = None
+    fallback_classes: int | None = None
+
+
+def _social(paths: Sequence[Path]) -> Graph:
+    from gapgnn.graph.datasets.synthetic import social_graph
+
+    return social_graph(seed=0)
+
+
+_SCHOOLS = """
+American75, Amherst41, Auburn71, BC17, BU10, Baylor93, Berkeley13, Bingham82, Bowdoin47,
+Brandeis99, Brown11, Bucknell39, Cal65, Caltech36, Carnegie49, Colgate88, Columbia2, Cornell5,
+Dartmouth6, Duke14, Emory27, FSU53, GWU54, Georgetown15, Hamilton46, Harvard1, Haverford76,
+Howard90, Indiana69, JMU79, Johns Hopkins55, Lehigh96, MIT8, MSU24, MU78, Maine59, Maryland58,
+Mich67, Michigan23, Middlebury45, Mississippi66, NYU9, Northeastern19, Northwestern25,
+Notre Dame57, Oberlin44, Oklahoma97, Penn94, Pepperdine86, Princeton12, Reed98, Rice31,
+Rochester38, Rutgers89, Santa74, Simmons81, Smith60, Stanford3, Swarthmore42, Syracuse56,
+Temple83, Tennessee95, Texas80, Texas84, Trinity100, Tufts18, Tulane29, UC33, UC61, UC64, UCF52,
+UCLA26, UCSB37, UCSC68, UCSD34, UChicago30, UConn91, UF21, UGA50, UIllinois20, UMass92, UNC28,
+UPenn7, USC35, USF51, USFCA72, UVA16, Vanderbilt48, Vassar85, Vermont70, Villanova62,
+Virginia63, Wake73, WashU32, Wellesley22, Wesleyan43, William77, Williams40, Wisconsin87, Yale4
+"""
+
+# SHA-256, bytes, then nodes, arcs, features and classes after preparation, measured on these files.
+_MEASURED_SCHOOLS = {
+    "Caltech36": (
+        "597d8307f9aaaaf50343e12a22893c203c52b92e1dd5b3fb35e13f19871d6ffa",
+        58_993,
+        (626, 29_152, 79, 6),
+    ),
+    "Reed98": (
+        "d12ec74dc8c6e237385975b976c3709555a83629a1260be693fb688e3446070e",
+        70_347,
+        (800, 30_004, 117, 6),
+    ),
+    "Cornell5": (
+        "d9ff76ae34e855cb77b0779a3a320f7f73f848901cb13352e2734c17804c4aec",
+        3_543_757,
+        (15_374, 1_303_452, 349, 6),
+    ),
+    "Rutgers89": (
+        "40a138fda9324a24e2c14c409909d29f766383a50f370b525cd103da374b4760",
+        3_811_528,
+        (20_064, 1_219_462, 376, 5),
+    ),
+    "Wisconsin87": (
+        "9e1bc77dd1486cf1b41a1aa38c80a41510c944085d8b8b84ac50f724f9c84e86",
+        4_007_185,
+        (17_703, 1_090_990, 613, 5),
+    ),
+}
+_PUBLISHED_SCHOOLS = {"UIllinois20": (26_406, 2_117_924, 501, 6)}
+
+# The planetoid parser's order. The files x and y of the archive repeat rows of allx and ally.
+_PLANETOID_PARTS = ("allx", "ally", "tx", "ty", "graph", "test.index")
+_PUBMED = {
+    "allx": ("508e538e2abdccdd54c4d3e9f49d638b4af7107d85845f66ddea5a5152658b7e", 7_578_385),
+    "ally": ("0c37bbe3b5014ec365e9d393cf4791925e5ed94fb194305d74f064a8d7b50f0e", 224_739),
+    "tx": ("4eb5f5d0f30f26497eb0ac6ac9719d09c67e284f1ed0385c93f3ef27a671da3d", 405_505),
+    "ty": ("ee2e0d4819d9fbcc403689c3bf2e49face401b605932f093bc58ab6461130fdd", 12_135),
+    "graph": ("5b89f0036ca22909471f1e6558eb42fa06e0c730a577bde5b058b40638f81dc9", 471_808),
+    "test.index": ("b101d421688bbaecbd82e8a18f1e282378d6830f3a37666f28ebc47f844341b5", 6_000),
+}
+
+
+def _school(school: str) -> DatasetInfo:
+    sha256, size, sizes = _MEASURED_SCHOOLS.get(school, (None, None, None))
+    unknown = (None, None, None, None)
+    nodes, arcs, features, classes = sizes or _PUBLISHED_SCHOOLS.get(school) or unknown
+    host = "https://github.com/sisaman/pyg-datasets/raw/main/datasets/facebook100"
+    return DatasetInfo(
+        name=f"facebook100/{school}",
+        description="friendships at one US school in 2005, class year (Facebook100)",
+        parser=parsers.facebook100,
+        files=(DataFile(f"facebook100/{school}.mat", f"{host}/{quote(school)}.mat", sha256, size),),
+        nodes=nodes,
+        arcs=arcs,
+        features=features,
+        classes=classes,
+        measured=sizes is not None,
+        min_class_count=1_000,
+        fallback_classes=6,
+    )
+
+
+def _planetoid(name: str, description: str, sizes: tuple[int, int, int, int]) -> DatasetInfo:
+    host = "https://github.com/kimiyoung/planetoid/raw/master/data"
+    known = _PUBMED if name == "pubmed" else {}
+    return DatasetInfo(
+        name=name,
+        description=description,
+        parser=parsers.planetoid,
+        files=tuple(
+            DataFile(
+                f"planetoid/ind.{name}.{part}",
+                f"{host}/ind.{name}.{part}",
+                *known.get(part, (None, None)),
+            )
+            for part in _PLANETOID_PARTS
+        ),
+        nodes=sizes[0],
+        arcs=sizes[1],
+        features=sizes[2],
+        classes=sizes[3],
+        measured=bool(known),
+    )
+
+
+_SNAP = "https://snap.stanford.edu/data"
+_PAGES = "facebook-page-page"
+_MAIN = (
+    DatasetInfo(
+        name="social",
+        description="a generated social network (built in)",
+        parser=_social,
+        nodes=10_000,
+        arcs=601_514,
+        features=349,
+        classes=6,
+    ),
+    _school("UIllinois20"),
+    DatasetInfo(
+        name="reddit",
+        description="posts linked by common commenters, community (GraphSAGE)",
+        parser=parsers.reddit,
+        files=(DataFile("reddit/reddit.zip", "https://data.dgl.ai/dataset/reddit.zip"),),
+        nodes=116_713,
+        arcs=46_233_380,
+        features=602,
+        classes=8,
+        min_class_count=10_000,
+    ),
+    DatasetInfo(
+        name="amazon",
+        description="products bought together, category (Cluster-GCN)",
+        parser=parsers.amazon,
+        files=(
+            DataFile(
+                "amazon/products.zip",
+                "https://snap.stanford.edu/ogb/data/nodeproppred/products.zip",
+            ),
+        ),
+        nodes=1_790_731,
+        arcs=80_966_832,
+        features=100,
+        classes=10,
+        min_class_count=100_000,
+    ),
+    _planetoid("pubmed", "citations, type of diabetes", (19_717, 88_648, 500, 3)),
+    _planetoid("cora", "citations, field of machine learning", (2_708, 10_556, 1_433, 7)),
+    _planetoid("citeseer", "citations, field of computer science", (3_327, 9_104, 3_703, 6)),
+    DatasetInfo(
+        name=_PAGES,
+        description="verified pages that like each other, kind of page (MUSAE)",
+        parser=parsers.facebook_page_page,
+        files=(
+            DataFile(
+                f"{_PAGES}/facebook_edges.csv",
+                f"{_SNAP}/facebook_large.zip",
+                "7c50d8f02a75cc0829577814a1fc14535164daa38d79c3612340c9e9cdbd4022",
+                1_882_610,
+            ),
+            DataFile(
+                f"{_PAGES}/facebook_target.csv",
+                f"{_SNAP}/facebook_large.zip",
+                "7bd96eafea3c2ca40f44bfa9e73642194696c21e38c7b29ed409c32ad14075cd",
+                1_177_912,
+            ),
+            DataFile(
+                f"{_PAGES}/facebook.json",
+                f"{_SNAP}/facebook_large.zip",
+                "ea870537646a93642a0008d38aa9bfeff02018070ba97b1f3f469d9622626436",
+                2_088_766,
+            ),
+        ),
+        archive=DataFile(f"{_PAGES}/facebook_large.zip", f"{_SNAP}/facebook_large.zip"),
+        nodes=22_470,
+        arcs=341_646,
+        features=4_714,
+        classes=4,
+        measured=True,
+    ),
+    DatasetInfo(
+        name="github",
+        description="developers who follow each other, machine learning or web (MUSAE)",
+        parser=parsers.github,
+        files=(
+            DataFile(
+                "github/git_web_ml.zip",
+                f"{_SNAP}/git_web_ml.zip",
+                "56c0c1c2c460dc4c7bf89357b1fec020f45e2ecebab81d131d073b10e28ec031",
+                2_396_031,
+            ),
+        ),
+        nodes=37_700,
+        arcs=578_006,
+        features=4_005,
+        classes=2,
+        measured=True,
+    ),
+    DatasetInfo(
+        name="tolokers",
+        description="crowd workers who shared tasks, banned or not",
+        parser=parsers.tolokers,
+        files=(
+            DataFile(
+                "tolokers/tolokers.npz",
+                "https://github.com/yandex-research/heterophilous-graphs/raw/main/data/tolokers.npz",
+                "dacf3ac94cec53d03cd2adb5255c08b33dee1656c33ca8164a464bd9450a1667",
+                1_329_769,
+            ),
+        ),
+        nodes=11_758,
+        arcs=1_038_000,
+        features=10,
+        classes=2,
+        measured=True,
+    ),
+)
+
+DATASETS: dict[str, DatasetInfo] = {
+    **{"facebook" if "/" in info.name else info.name: info for info in _MAIN},
+    **{info.name: info for info in (_school(part.strip()) for part in _SCHOOLS.split(","))},
+}

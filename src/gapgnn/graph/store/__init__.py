@@ -1,0 +1,41 @@
+"""The same graph on disk in parts, for graphs that outgrow the memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapgnn.facade import front
+
+if TYPE_CHECKING:
+    from gapgnn.graph.store.arcs import PartFile as PartFile
+    from gapgnn.graph.store.build import build_store as build_store
+    from gapgnn.graph.store.build import store_graph as store_graph
+    from gapgnn.graph.store.degree import Limits as Limits
+    from gapgnn.graph.store.degree import cut_secret as cut_secret
+    from gapgnn.graph.store.degree import find_limits as find_limits
+    from gapgnn.graph.store.format import check_once as check_once
+    from gapgnn.graph.store.format import file_digest as file_digest
+    from gapgnn.graph.store.graph import InProcess as InProcess
+    from gapgnn.graph.store.graph import StoredGraph as StoredGraph
+    from gapgnn.graph.store.graph import Task as Task
+    from gapgnn.graph.store.graph import open_store as open_store
+    from gapgnn.graph.store.partitions import write_partitions as write_partitions
+
+_HOMES = {
+    "InProcess": "graph",
+    "Limits": "degree",
+    "PartFile": "arcs",
+    "StoredGraph": "graph",
+    "Task": "graph",
+    "build_store": "build",
+    "check_once": "format",
+    "cut_secret": "degree",
+    "file_digest": "format",
+    "find_limits": "degree",
+    "open_store": "graph",
+    "store_graph": "build",
+    "write_partitions": "partitions",
+}
+
+__all__ = [*_HOMES]
+__getattr__, __dir__ = front(__name__, _HOMES)

@@ -1,0 +1,208 @@
+"""The arcs of a store: one Parquet file per part, read and written a block of rows at a time.
+
+A *row* is the list of one node: who writes to it (``arcs-*.parquet``) or, in a directed graph, whom
+it names (``out-*.parquet``). Rows come in blocks of :data:`BLOCK_ROWS`, counted from node 0
+whatever the parts are, because noise is drawn by such blocks. One block's arcs are in memory at a
+time, or one row group of about a million arcs where that is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gapgnn.graph.store.format import explained, wrong_file
+from gapgnn.graph.store.sort import Keys
+
+BLOCK_ROWS = 4096
+GROUP_ARCS = 1 << 20
+
+
+def part_bounds(num_nodes: int, parts: int) -> list[int]:
+    """Cut the nodes into ``parts`` ranges, at block ends where there are enough blocks.
+
+    >>> part_bounds(10_000, 2), part_bounds(10_000, 5)
+    ([0, 4096, 10000], [0, 2000, 4000, 6000, 8000, 10000])
+    """
+    blocks = -(-num_nodes // BLOCK_ROWS)
+    unit = BLOCK_ROWS if parts <= blocks else 1
+    units = -(-num_nodes // unit)
+    return [min(part * units // parts * unit, num_nodes) for part in range(parts + 1)]
+
+
+def block_ranges(first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Cut a range of rows at the ends of blocks.
+
+    >>> list(block_ranges(4000, 9000))
+    [(4000, 4096), (4096, 8192), (8192, 9000)]
+    """
+    cuts = range((first // BLOCK_ROWS + 1) * BLOCK_ROWS, last, BLOCK_ROWS)
+    yield from pairwise([first, *cuts, last])
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some consecutive rows: ``entries[pointers[i]:pointers[i + 1]]`` is row ``first + i``."""
+
+    first: int
+    pointers: NDArray[np.int64]
+    entries: NDArray[Any]
+
+    @property
+    def last(self) -> int:
+        """One past the last row."""
+        return self.first + len(self.pointers) - 1
+
+
+@dataclass(frozen=True)
+class PartFile:
+    """The rows of one part.
+
+    Attributes:
+        path: the Parquet file.
+        column: whose positions are the entries, ``source`` or ``target``.
+        first: the part's first row.
+        lengths: how many entries each row has.
+    """
+
+    path: Path
+    column: str
+    first: int
+    lengths: NDArray[np.integer[Any]]
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the rows block by block."""
+        import pyarrow.parquet as pq
+
+        with (
+            explained(self.path),
+            pq.ParquetFile(self.path, pre_buffer=False, page_checksum_verification=True) as file,
+        ):
+            if file.metadata.num_rows != int(self.lengths.sum(dtype=np.int64)):
+                raise wrong_file(self.path)
+            groups = (self._group(file, group) for group in range(file.num_row_groups))
+            held = np.zeros(0, dtype=np.int32)
+            for first, last in block_ranges(self.first, self.first + len(self.lengths)):
+                lengths = self.lengths[first - self.first : last - self.first]
+                pointers = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+                wanted = int(pointers[-1])
+                pieces = [held]
+                while sum(map(len, pieces)) < wanted:
+                    pieces.append(next(groups))
+                held = np.concatenate(pieces) if len(pieces) > 2 or len(held) else pieces[-1]
+                yield Block(first, pointers, held[:wanted])
+                held = held[wanted:]
+
+    def _group(self, file: Any, group: int) -> NDArray[Any]:
+        table = file.read_row_group(group, columns=[self.column], use_threads=False)
+        entries: NDArray[Any] = table.column(0).to_numpy()
+        return entries
+
+
+class PartWriter:
+    """Writes sorted arcs into the files of all parts and counts the length of every row.
+
+    Args:
+        paths: one file per part.
+        bounds: the parts' ranges of rows.
+        row: the column that names the row, ``target`` or ``source``; entries are the other one.
+    """
+
+    def __init__(self, paths: list[Path], bounds: list[int], *, row: str) -> None:
+        self._paths = paths
+        self._bounds = bounds
+        self._row = row
+        self.lengths = np.zeros(bounds[-1], dtype=np.int64)
+        self.loops = 0
+
+    def write(self, pieces: Iterator[Keys]) -> None:
+        """Write all arcs, given as increasing numbers ``row * num_nodes + entry``."""
+        num_nodes = self._bounds[-1]
+        stream = _Carry(pieces)
+        for part, path in enumerate(self._paths):
+            first, last = self._bounds[part], self._bounds[part + 1]
+            with _ArcWriter(path, self._row, num_nodes) as writer:
+                waiting: list[Keys] = []
+                for _, end in block_ranges(first, last):
+                    for keys in stream.below(end * num_nodes):
+                        waiting.append(keys)
+                        if sum(map(len, waiting)) >= GROUP_ARCS:
+                            self._write_group(writer, np.concatenate(waiting))
+                            waiting.clear()
+                if waiting:
+                    self._write_group(writer, np.concatenate(waiting))
+
+    def _write_group(self, writer: _ArcWriter, keys: Keys) -> None:
+        num_nodes = np.uint64(self._bounds[-1])
+        rows, entries = keys // num_nodes, keys % num_nodes
+        self.loops += int((rows == entries).sum())
+        first = int(rows[0])
+        counts = np.bincount((rows - rows[0]).astype(np.int64))
+        self.lengths[first : first + len(counts)] += counts
+        writer.write(rows, entries)
+
+
+class _Carry:
+    """Takes pieces of a sorted stream up to a limit and holds on to the rest."""
+
+    def __init__(self, pieces: Iterator[Keys]) -> None:
+        self._pieces = pieces
+        self._held = np.zeros(0, dtype=np.uint64)
+
+    def below(self, limit: int) -> Iterator[Keys]:
+        """Yield what is below the limit, at most a row group at a time."""
+        while True:
+            if not len(self._held):
+                self._held = next(self._pieces, self._held)
+            piece = self._held[:GROUP_ARCS]
+            if len(piece) and int(piece[-1]) >= limit:
+                piece = piece[: int(np.searchsorted(piece, np.uint64(limit)))]
+            if not len(piece):
+                return
+            self._held = self._held[len(piece) :]
+            yield piece
+
+
+class _ArcWriter:
+    """One Parquet file of arcs; an empty part is still a file with the right columns."""
+
+    def __init__(self, path: Path, row: str, num_nodes: int) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self._kind = pa.int32() if num_nodes <= np.iinfo(np.int32).max else pa.int64()
+        self._is_by_target = row == "target"
+        schema = pa.schema([("source", self._kind), ("target", self._kind)])
+        # Entries are stored as they are, which reads at the speed of a copy. The row numbers rise
+        # slowly, so differences of them take next to no room.
+        entry = "source" if self._is_by_target else "target"
+        self._writer = pq.ParquetWriter(
+            path,
+            schema,
+            use_dictionary=False,
+            compression="none",
+            column_encoding={row: "DELTA_BINARY_PACKED", entry: "PLAIN"},
+            write_page_checksum=True,
+            write_statistics=False,
+        )
+
+    def __enter__(self) -> _ArcWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._writer.close()
+
+    def write(self, rows: Keys, entries: Keys) -> None:
+        """Write one row group."""
+        import pyarrow as pa
+
+        dtype = self._kind.to_pandas_dtype()
+        by_row = [entries, rows] if self._is_by_target else [rows, entries]
+        arrays = [pa.array(part.astype(dtype)) for part in by_row]
+        self._writer.write_table(pa.table(arrays, names=["source", "target"]), row_group_size=None)

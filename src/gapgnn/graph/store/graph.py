@@ -1,0 +1,334 @@
+"""A graph that lies on disk in parts, and is a :class:`~gapgnn.graph.graph.Graph` all the same.
+
+Ids, labels, masks and degrees are in memory, some tens of bytes per node. Features are mapped, so a
+row comes in when it is read. Arcs stay on disk: aggregation reads one part after the other
+(:mod:`gapgnn.privacy.mechanisms.stored_hop`). Whoever asks for ``indptr`` or ``indices`` gets them
+like those of any graph, loaded at that moment; methods that need arcs at random (SAGE, the attacks)
+do.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gapgnn.graph import (
+    MASKS,
+    Features,
+    Graph,
+    as_dangling,
+    as_features,
+    as_inferred,
+    as_mask,
+    csr,
+    frozen,
+    schema_of_note,
+)
+from gapgnn.graph.fingerprint import fingerprint
+from gapgnn.graph.store.arcs import PartFile
+from gapgnn.graph.store.arrays import map_features
+from gapgnn.graph.store.format import (
+    DANGLING,
+    NODES,
+    Progress,
+    arcs_file,
+    check_files,
+    explained,
+    out_file,
+    read_manifest,
+    wrong_file,
+)
+
+Task = tuple[Any, ...]
+
+
+class Executor(Protocol):
+    """What works on the parts of a store: this process, or a cluster."""
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        tasks: Sequence[Task],
+        shared: Task,
+        files: Sequence[Path],
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield ``(place, function(*task, *shared))`` for every task, in any order.
+
+        Args:
+            function: an importable function without state.
+            tasks: small arguments, one tuple per call. Secrets are among these.
+            shared: large arguments that all calls have in common.
+            files: the file that each task reads.
+        """
+
+
+class InProcess:
+    """Works on one part after the other, here.
+
+    Args:
+        progress: called with how many parts of a hop are done and their number.
+    """
+
+    def __init__(self, progress: Callable[[int, int], None] | None = None) -> None:
+        self._progress = progress
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        tasks: Sequence[Task],
+        shared: Task,
+        files: Sequence[Path],
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the results in order."""
+        for place, task in enumerate(tasks):
+            yield place, function(*task, *shared)
+            if self._progress is not None:
+                self._progress(place + 1, len(tasks))
+
+
+class StoredGraph(Graph):
+    """A graph in a partitioned store; open one with :func:`open_store`.
+
+    It has what a Graph has. Transforms that change arcs or features return a graph in memory; a new
+    split (:meth:`with_masks`) stays on disk.
+
+    Attributes:
+        folder: the store.
+        bounds: part ``p`` holds the nodes ``bounds[p]`` to ``bounds[p + 1] - 1``.
+        in_degrees: how many arcs lead to each node.
+        executor: what works on the parts.
+    """
+
+    folder: Path
+    bounds: tuple[int, ...]
+    in_degrees: NDArray[np.int64]
+    executor: Executor
+    _listed: NDArray[np.int64]
+    _manifest: Mapping[str, Any]
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Mapping[str, Any],
+        nodes: Mapping[str, NDArray[Any]],
+        dangling: Mapping[int, NDArray[Any]] | None,
+    ) -> None:
+        names = {
+            key: None if manifest[key] is None else tuple(manifest[key])
+            for key in ("label_names", "feature_names")
+        }
+        count = int(manifest["num_nodes"])
+        starts, targets = as_dangling(dangling, count)
+        # A frozen dataclass takes its attributes this way only.
+        self.__dict__.update(
+            folder=folder,
+            bounds=tuple(manifest["bounds"]),
+            executor=InProcess(),
+            labels=frozen(nodes["label"]),
+            ids=frozen(nodes["id"]),
+            in_degrees=frozen(nodes["in_degree"]),
+            is_directed=bool(manifest["is_directed"]),
+            dangling_indptr=starts,
+            dangling_targets=targets,
+            name=str(manifest["name"]),
+            schema=schema_of_note(manifest),
+            inferred=_inferred(manifest),
+            _listed=frozen(nodes["out_degree"]),
+            _manifest=manifest,
+            **{mask: frozen(np.zeros(count, dtype=np.bool_)) for mask in MASKS},
+            **names,
+        )
+        self._validate()
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return self.bounds[-1]
+
+    @property
+    def num_arcs(self) -> int:
+        """Number of stored arcs."""
+        return int(self._manifest["num_arcs"])
+
+    @property
+    def num_self_loops(self) -> int:
+        """Number of arcs from a node to itself."""
+        return int(self._manifest["num_self_loops"])
+
+    @property
+    def num_parts(self) -> int:
+        """Number of parts."""
+        return len(self.bounds) - 1
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the canonical content, computed when the store was made.
+
+        It is the fingerprint of the same graph in memory, so a budget counts for both.
+        """
+        known = self._manifest.get("fingerprint")
+        return fingerprint(self) if known is None else str(known)
+
+    @cached_property
+    def out_degrees(self) -> NDArray[np.int64]:
+        """Length of every out-list, dangling entries included."""
+        degrees: NDArray[np.int64] = self._listed
+        if self.dangling_indptr is not None:
+            degrees = degrees + np.diff(self.dangling_indptr)
+        return frozen(degrees)
+
+    @cached_property
+    def features(self) -> Features:
+        """The features, mapped."""
+        about = self._manifest
+        sparse = about["features"] == "sparse"
+        return map_features(self.folder, self.num_nodes, about["num_features"], sparse=sparse)
+
+    @cached_property
+    def indptr(self) -> NDArray[np.int64]:
+        """Row pointers of the out-lists, as of any graph."""
+        return frozen(np.concatenate([[0], np.cumsum(self._listed)]))
+
+    @cached_property
+    def indices(self) -> NDArray[Any]:
+        """All out-lists, read from disk into memory now."""
+        pieces = [block.entries for part in self.out_parts() for block in part.blocks()]
+        indices = np.concatenate(pieces)
+        csr.check(self.indptr, indices)
+        return frozen(indices)
+
+    def in_part(self, part: int) -> PartFile:
+        """Return the rows of one part: who writes to each node."""
+        first, last = self.bounds[part], self.bounds[part + 1]
+        return PartFile(self.folder / arcs_file(part), "source", first, self.in_degrees[first:last])
+
+    def out_parts(self) -> Iterator[PartFile]:
+        """Yield the parts of the out-lists, which without a direction are the in-lists."""
+        for part in range(self.num_parts):
+            if not self.is_directed:
+                yield self.in_part(part)
+                continue
+            first, last = self.bounds[part], self.bounds[part + 1]
+            yield PartFile(self.folder / out_file(part), "target", first, self._listed[first:last])
+
+    def digest(self, part: int) -> str:
+        """Return the SHA-256 that the file of a part's arcs must have."""
+        return str(self._manifest["files"][arcs_file(part)]["sha256"])
+
+    def with_masks(
+        self, train: NDArray[np.bool_], val: NDArray[np.bool_], test: NDArray[np.bool_]
+    ) -> StoredGraph:
+        """Return the same store with another split."""
+        masks = {
+            key: as_mask(key, mask) for key, mask in zip(MASKS, (train, val, test), strict=True)
+        }
+        graph = self._changed(**masks)
+        graph._validate_masks()
+        return graph
+
+    def with_executor(self, executor: Executor) -> StoredGraph:
+        """Return the same store, its parts worked on by another executor."""
+        return self._changed(executor=executor)
+
+    def _replace(self, **changes: Any) -> Graph:
+        """Copy with some parts exchanged; other features leave the arcs where they are."""
+        if not changes.keys() <= {"features", "feature_names"}:
+            return super()._replace(**changes)
+        # Other content has another fingerprint, which is then computed like any graph's.
+        about = {key: value for key, value in self._manifest.items() if key != "fingerprint"}
+        if "features" in changes:
+            changes["features"] = as_features(changes["features"])
+        graph = self._changed(**changes, _manifest=about)
+        graph.__dict__.pop("fingerprint", None)
+        Graph._validate(graph)
+        return graph
+
+    def _changed(self, **changes: Any) -> StoredGraph:
+        graph = copy.copy(self)
+        graph.__dict__.update(changes)
+        return graph
+
+    def _validate(self) -> None:
+        path = self.folder / NODES
+        lengths = {len(self.labels), len(self.ids), len(self.in_degrees), len(self._listed)}
+        totals = {int(self.in_degrees.sum()), int(self._listed.sum())}
+        if lengths != {self.num_nodes} or totals != {self.num_arcs}:
+            raise wrong_file(path)
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace("Graph(", "StoredGraph(", 1)
+
+
+def _inferred(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what was read from the data; older stores do not say, and learned what has names."""
+    if "inferred" in manifest:
+        return as_inferred(manifest["inferred"])
+    learned = {"classes": "label_names", "columns": "feature_names"}
+    return tuple(fact for fact, key in learned.items() if manifest[key] is not None)
+
+
+def open_store(
+    folder: str | Path, *, verify: bool = True, progress: Progress | None = None
+) -> StoredGraph:
+    """Open a store made by :func:`gapgnn.graph.store.build.build_store` or ``store_graph``.
+
+    A file that is missing, cut, changed or of another store is refused by its name, before anything
+    is charged or released.
+
+    Args:
+        folder: the store.
+        verify: read every byte and compare it with the manifest's checksums; False compares sizes
+            only, which is for a store that was verified on this machine before.
+        progress: called with "store", the bytes verified and their total.
+
+    >>> import tempfile
+    >>> from gapgnn.graph.store.build import store_graph
+    >>> from gapgnn.graph.datasets.synthetic import social_graph
+    >>> graph = social_graph(num_nodes=300, mean_degree=8)
+    >>> with tempfile.TemporaryDirectory() as scratch:
+    ...     store_graph(graph, Path(scratch, "store"), parts=3)
+    ...     stored = open_store(Path(scratch, "store"))
+    ...     stored.fingerprint == graph.fingerprint, stored.num_parts
+    (True, 3)
+    """
+    # Absolute, because the workers of a cluster stand elsewhere.
+    path = Path(folder).absolute()
+    manifest = read_manifest(path)
+    check_files(path, manifest["files"], contents=verify, progress=progress)
+    return StoredGraph(path, manifest, read_nodes(path), read_dangling(path, manifest))
+
+
+def read_nodes(folder: Path) -> dict[str, NDArray[Any]]:
+    """Read ids, labels and degrees."""
+    import pyarrow.parquet as pq
+
+    with explained(folder / NODES):
+        table = pq.read_table(folder / NODES, use_threads=False, memory_map=False)
+    columns = {name: table.column(name).to_numpy() for name in table.column_names}
+    if columns.keys() != {"id", "label", "in_degree", "out_degree"}:
+        raise wrong_file(folder / NODES)
+    if columns["id"].dtype.kind == "O":
+        columns["id"] = columns["id"].astype(np.str_)
+    return columns
+
+
+def read_dangling(folder: Path, manifest: Mapping[str, Any]) -> dict[int, NDArray[Any]] | None:
+    """Read the entries that name nobody, by the position of who lists them."""
+    if DANGLING not in manifest["files"]:
+        return None
+    import pyarrow.parquet as pq
+
+    with explained(folder / DANGLING):
+        table = pq.read_table(folder / DANGLING, use_threads=False)
+    owners = table.column("owner").to_numpy()
+    names = table.column("name").to_numpy()
+    if names.dtype.kind == "O":
+        names = names.astype(np.str_)
+    nodes, starts = np.unique(owners, return_index=True)
+    return dict(zip(nodes.tolist(), np.split(names, starts[1:]), strict=True))

@@ -1,0 +1,77 @@
+"""A graph from people's own tables: columns, ids, edges, and what is declared about them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapgnn.facade import front
+
+if TYPE_CHECKING:
+    from gapgnn.graph.tables.columns import FEW as FEW
+    from gapgnn.graph.tables.columns import SHARE_DIFFERENT as SHARE_DIFFERENT
+    from gapgnn.graph.tables.columns import CategoryColumn as CategoryColumn
+    from gapgnn.graph.tables.columns import DeclaredColumn as DeclaredColumn
+    from gapgnn.graph.tables.columns import NumberColumn as NumberColumn
+    from gapgnn.graph.tables.columns import category_text as category_text
+    from gapgnn.graph.tables.columns import class_labels as class_labels
+    from gapgnn.graph.tables.columns import declared_columns as declared_columns
+    from gapgnn.graph.tables.columns import feature_column as feature_column
+    from gapgnn.graph.tables.columns import side_by_side as side_by_side
+    from gapgnn.graph.tables.edges import Dangling as Dangling
+    from gapgnn.graph.tables.edges import NodeIndex as NodeIndex
+    from gapgnn.graph.tables.edges import edge_batches as edge_batches
+    from gapgnn.graph.tables.edges import end_columns as end_columns
+    from gapgnn.graph.tables.features import has_stated_width as has_stated_width
+    from gapgnn.graph.tables.features import read_features as read_features
+    from gapgnn.graph.tables.files import Progress as Progress
+    from gapgnn.graph.tables.files import TableFile as TableFile
+    from gapgnn.graph.tables.files import open_table as open_table
+    from gapgnn.graph.tables.nodes import NodeColumns as NodeColumns
+    from gapgnn.graph.tables.nodes import check_classes as check_classes
+    from gapgnn.graph.tables.nodes import checked_ids as checked_ids
+    from gapgnn.graph.tables.nodes import index_ids as index_ids
+    from gapgnn.graph.tables.nodes import read_with_types as read_with_types
+    from gapgnn.graph.tables.proposal import propose_schema as propose_schema
+    from gapgnn.graph.tables.read import read_tables as read_tables
+    from gapgnn.graph.tables.schema import OTHER as OTHER
+    from gapgnn.graph.tables.schema import Category as Category
+    from gapgnn.graph.tables.schema import Column as Column
+    from gapgnn.graph.tables.schema import Number as Number
+    from gapgnn.graph.tables.schema import Schema as Schema
+
+_HOMES = {
+    "Category": "schema",
+    "CategoryColumn": "columns",
+    "Column": "schema",
+    "Dangling": "edges",
+    "DeclaredColumn": "columns",
+    "FEW": "columns",
+    "NodeColumns": "nodes",
+    "NodeIndex": "edges",
+    "Number": "schema",
+    "NumberColumn": "columns",
+    "OTHER": "schema",
+    "Progress": "files",
+    "SHARE_DIFFERENT": "columns",
+    "Schema": "schema",
+    "TableFile": "files",
+    "category_text": "columns",
+    "check_classes": "nodes",
+    "checked_ids": "nodes",
+    "class_labels": "columns",
+    "declared_columns": "columns",
+    "edge_batches": "edges",
+    "end_columns": "edges",
+    "feature_column": "columns",
+    "has_stated_width": "features",
+    "index_ids": "nodes",
+    "open_table": "files",
+    "propose_schema": "proposal",
+    "read_features": "features",
+    "read_tables": "read",
+    "read_with_types": "nodes",
+    "side_by_side": "columns",
+}
+
+__all__ = [*_HOMES]
+__getattr__, __dir__ = front(__name__, _HOMES)

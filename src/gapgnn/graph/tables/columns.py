@@ -1,0 +1,360 @@
+"""Node columns as features and labels: learned from the table, or as a schema declares them.
+
+Learned: numbers stay, categories are one-hot, missing is missing. Declared: each row is a function
+of that row alone, and no cell can stop the run (privacy page, section 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from gapgnn.errors import DataError
+from gapgnn.graph.tables.schema import Category, Number, Schema, match_keys, number
+
+# A text column is free text, not a category, if this share of more than FEW rows is different.
+FEW = 50
+SHARE_DIFFERENT = 0.8
+# What a text cell must look like to be a number; Arrow reads all of these.
+NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+
+
+def plain(column: Any) -> Any:
+    """Return an Arrow column without dictionary encoding."""
+    return column.dictionary_decode() if pt.is_dictionary(column.type) else column
+
+
+def is_text(kind: Any) -> bool:
+    """Whether an Arrow type holds strings."""
+    # By name, because older versions of Arrow know no string_view.
+    return str(kind) in ("string", "large_string", "string_view")
+
+
+def is_number(kind: Any) -> bool:
+    """Whether an Arrow type becomes a number (booleans as 0 and 1)."""
+    return bool(
+        pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind)
+    )
+
+
+def as_text(column: Any) -> Any:
+    """Return an Arrow column as strings; bytes that are not UTF-8 are replaced within their cell.
+
+    >>> as_text(pa.array([b"Bern", b"\\xff", None])).to_pylist()
+    ['Bern', '\ufffd', None]
+    """
+    column = plain(column)
+    try:
+        return column.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        if not (pt.is_binary(column.type) or pt.is_large_binary(column.type)):
+            raise
+        cells = (
+            None if cell is None else cell.decode(errors="replace") for cell in column.to_pylist()
+        )
+        return pa.array(cells, pa.large_string())
+
+
+def category_text(name: str, file: str, column: Any) -> Any:
+    """Return a column of categories as strings, or say that it cannot be one."""
+    try:
+        return as_text(column)
+    except pa.ArrowException:
+        raise DataError(
+            f"Column `{name}` of {file} must hold categories. Got {column.type}."
+        ) from None
+
+
+def parse_numbers(name: str, file: str, column: Any) -> NDArray[np.float64]:
+    """Return each cell as a number, NaN where it is empty, not finite or cannot be read as one.
+
+    >>> parse_numbers("age", "people.csv", pa.array([" 31 ", "1e3", "true", "old", "inf", None]))
+    array([  31., 1000.,    1.,   nan,   nan,   nan])
+    """
+    column = plain(column)
+    if is_number(column.type) or pt.is_null(column.type):
+        cells = column.cast(pa.float64(), safe=False)
+    elif is_text(column.type) or pt.is_binary(column.type) or pt.is_large_binary(column.type):
+        text = pc.utf8_trim_whitespace(as_text(column))
+        written = pc.if_else(pc.match_substring_regex(text, NUMBER), text, None)
+        words = pc.index_in(pc.utf8_lower(text), value_set=pa.array(["false", "true"], text.type))
+        cells = pc.coalesce(written.cast(pa.float64()), words.cast(pa.float64()))
+    else:
+        raise DataError(
+            f"Column `{name}` of {file} must hold numbers, as the schema declares. Got "
+            f"{column.type}."
+        )
+    numbers = np.array(cells.fill_null(np.nan).to_numpy(zero_copy_only=False))
+    numbers[~np.isfinite(numbers)] = np.nan
+    return numbers
+
+
+@dataclass
+class NumberColumn:
+    """A numeric column: its values, and where they are missing (0 there, with an indicator)."""
+
+    name: str
+    file: str
+    _values: list[NDArray[np.float32]] = field(default_factory=list)
+    _missing: list[NDArray[np.bool_]] = field(default_factory=list)
+    _rows: int = 0
+
+    def add(self, column: Any) -> None:
+        """Take the next rows; a value that is written but not finite is refused."""
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        numbers = (
+            column.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)
+        )
+        with np.errstate(over="ignore"):
+            values = numbers.astype(np.float32)
+        finite = np.isfinite(values)
+        if not finite.all():
+            first = int(np.argmin(finite))
+            raise DataError(
+                f"Column `{self.name}` of {self.file} must be finite in float32. Got "
+                f"{numbers[first]:g} in row {self._rows + first + 1}; "
+                "leave the cell empty if the value is missing."
+            )
+        self._values.append(values)
+        self._missing.append(missing)
+        self._rows += len(values)
+
+    def finish(self) -> tuple[NDArray[np.float32], list[str]]:
+        """Return the feature columns and their names."""
+        values = np.concatenate(self._values)
+        missing = np.concatenate(self._missing)
+        if not missing.any():
+            return values[:, None], [self.name]
+        block = np.column_stack([values, missing.astype(np.float32)])
+        return block, [self.name, f"{self.name}=missing"]
+
+
+@dataclass
+class CategoryColumn:
+    """A column of categories, as codes into a growing dictionary; a missing one has code -1."""
+
+    name: str
+    file: str
+    _chunks: list[Any] = field(default_factory=list)
+
+    def add(self, column: Any) -> None:
+        """Take the next rows."""
+        self._chunks.append(category_text(self.name, self.file, column).dictionary_encode())
+
+    def codes(self) -> tuple[NDArray[np.int64], list[str]]:
+        """Return each row's code and the categories, in the order they were met."""
+        joined = pa.chunked_array(self._chunks).unify_dictionaries().combine_chunks()
+        codes = joined.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+        return codes, joined.dictionary.to_pylist()
+
+    def looks_like_free_text(self, codes: NDArray[np.int64], categories: Sequence[str]) -> bool:
+        """Whether nearly every row has a value of its own."""
+        present = int((codes >= 0).sum())
+        return present > FEW and len(categories) > SHARE_DIFFERENT * present
+
+    def finish(self) -> tuple[sp.csr_array, list[str]]:
+        """Return one column per category, in sorted order, and their names."""
+        codes, categories = self.codes()
+        if self.looks_like_free_text(codes, categories):
+            raise DataError(
+                f"Column `{self.name}` of {self.file} must hold categories or numbers. Got free "
+                f"text ({len(categories):,} different values in {len(codes):,} rows); leave it out "
+                f"with `--drop {self.name}`."
+            )
+        order = sorted(range(len(categories)), key=categories.__getitem__)
+        rank = np.empty(len(order), dtype=np.int32)
+        rank[order] = np.arange(len(order), dtype=np.int32)
+        present = codes >= 0
+        indptr = np.concatenate([[0], np.cumsum(present)])
+        ones = np.ones(int(indptr[-1]), dtype=np.float32)
+        shape = (len(codes), len(categories))
+        block = sp.csr_array((ones, rank[codes[present]], indptr), shape=shape)
+        return block, [f"{self.name}={categories[index]}" for index in order]
+
+
+def feature_column(name: str, kind: Any, file: str) -> NumberColumn | CategoryColumn | None:
+    """Choose how a column of one Arrow type becomes features; None if it holds nothing at all."""
+    if pt.is_null(kind):
+        return None
+    if is_number(kind):
+        return NumberColumn(name, file)
+    if is_text(kind) or pt.is_dictionary(kind):
+        return CategoryColumn(name, file)
+    raise DataError(
+        f"Column `{name}` of {file} must hold numbers or categories. Got {kind}; turn it into "
+        f"one of them, or leave it out with `--drop {name}`."
+    )
+
+
+@dataclass(frozen=True)
+class DeclaredColumn:
+    """A feature column as a schema declares it; it learns nothing from the table.
+
+    >>> city = DeclaredColumn(Category("city", ("Bern", "Rome")), "people.csv")
+    >>> city.encode(pa.array(["Rome", "Oslo", None])).toarray().tolist()
+    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
+    >>> age = DeclaredColumn(Number("age", 0, 100), "people.csv")
+    >>> age.encode(pa.array(["75", "1e9", ""])).tolist()
+    [[0.5, 0.0], [1.0, 0.0], [0.0, 1.0]]
+    """
+
+    about: Number | Category
+    file: str
+
+    @property
+    def name(self) -> str:
+        """What the table calls the column."""
+        return self.about.name
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the features are one-hot."""
+        return isinstance(self.about, Category)
+
+    def encode(self, column: Any) -> Any:
+        """Return the features of some rows, each from its own cell."""
+        if isinstance(self.about, Number):
+            return self._numbers(self.about, column)
+        return self._categories(self.about, column)
+
+    def _numbers(self, about: Number, column: Any) -> NDArray[np.float32]:
+        values = parse_numbers(self.name, self.file, column)
+        missing = np.isnan(values)
+        share = (np.clip(values, about.low, about.high) - about.low) / (about.high - about.low)
+        scaled = np.where(missing, 0.0, np.clip(2 * share - 1, -1, 1))
+        return np.column_stack([scaled, missing]).astype(np.float32)
+
+    def _categories(self, about: Category, column: Any) -> sp.csr_array:
+        encoded = category_text(self.name, self.file, column).dictionary_encode()
+        places = declared_places(encoded.dictionary.to_pylist(), about.values)
+        codes = encoded.indices.drop_null().to_numpy(zero_copy_only=False)
+        other = len(about.values)
+        indices = np.where(places < 0, other, places)[codes]
+        present = encoded.is_valid().to_numpy(zero_copy_only=False)
+        indptr = np.concatenate([[0], np.cumsum(present)])
+        ones = np.ones(len(indices), dtype=np.float32)
+        return sp.csr_array((ones, indices, indptr), shape=(len(encoded), other + 1))
+
+
+def declared_columns(schema: Schema, file: str) -> list[DeclaredColumn]:
+    """Return the feature columns of a schema in their order."""
+    return [
+        DeclaredColumn(about, file)
+        for about in schema.columns
+        if isinstance(about, Number | Category)
+    ]
+
+
+def declared_places(found: Sequence[str], declared: Sequence[str]) -> NDArray[np.int64]:
+    """Return where each value stands among the declared ones, -1 where it does not.
+
+    >>> declared_places(["2004.0", "red"], ["2003", "2004"])
+    array([ 1, -1])
+    """
+    keys = match_keys(declared)
+    place = {key: index for index, key in enumerate(keys)}
+    asked: Sequence[Any] = found if isinstance(keys[0], str) else [number(text) for text in found]
+    return np.array([place.get(value, -1) for value in asked], dtype=np.int64)
+
+
+class DeclaredFeatures:
+    """Gathers the features of declared columns, a block of rows after the other."""
+
+    def __init__(self, columns: Sequence[DeclaredColumn]) -> None:
+        self.columns = columns
+        self._blocks: list[Any] = []
+
+    def add(self, batch: Any) -> None:
+        """Take the next rows."""
+        self._blocks.append(
+            side_by_side([column.encode(batch.column(column.name)) for column in self.columns])
+        )
+
+    def finish(self) -> tuple[Any, tuple[str, ...]]:
+        """Return all features and their names."""
+        names = tuple(name for column in self.columns for name in column.about.feature_names)
+        if sp.issparse(self._blocks[0]):
+            return sp.vstack(self._blocks, format="csr"), names
+        return np.concatenate(self._blocks), names
+
+
+class LearnedFeatures:
+    """Gathers the features of columns that are learned from the table."""
+
+    def __init__(self, columns: Sequence[NumberColumn | CategoryColumn]) -> None:
+        self.columns = columns
+
+    def add(self, batch: Any) -> None:
+        """Take the next rows."""
+        for column in self.columns:
+            column.add(batch.column(column.name))
+
+    def finish(self) -> tuple[Any, tuple[str, ...]]:
+        """Return all features and their names."""
+        return stack(self.columns)
+
+
+def stack(columns: Sequence[NumberColumn | CategoryColumn]) -> tuple[Any, tuple[str, ...]]:
+    """Put finished columns side by side: sparse if any is one-hot, dense if all are numbers.
+
+    >>> height = NumberColumn("height", "people.csv")
+    >>> height.add(pa.array([1.5, None]))
+    >>> stack([height])
+    (array([[1.5, 0. ],
+           [0. , 1. ]], dtype=float32), ('height', 'height=missing'))
+    """
+    blocks, names = zip(*(column.finish() for column in columns), strict=True)
+    return side_by_side(blocks), tuple(name for group in names for name in group)
+
+
+def side_by_side(blocks: Sequence[Any]) -> Any:
+    """Join the features of some rows: sparse if any block is, otherwise dense."""
+    if any(sp.issparse(block) for block in blocks):
+        return sp.hstack([sp.csr_array(block) for block in blocks], format="csr")
+    return np.column_stack(blocks)
+
+
+def class_labels(
+    column: CategoryColumn, declared: Sequence[str] | None = None
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return each row's class (-1 where missing) and the classes' names in sorted order.
+
+    Names that are all numbers are compared as numbers: 2 comes before 10, and 2004.0 is 2004.
+    Declared classes keep their order, and any other value is as good as missing.
+
+    >>> year = CategoryColumn("year", "people.csv")
+    >>> year.add(pa.array(["10", "2.0", None, "2"]))
+    >>> class_labels(year)
+    (array([ 1,  0, -1,  0]), ('2', '10'))
+    >>> class_labels(year, ("10", "7"))
+    (array([ 0, -1, -1, -1]), ('10', '7'))
+    """
+    codes, values = column.codes()
+    if declared is not None:
+        return np.append(declared_places(values, declared), -1)[codes], tuple(declared)
+    if column.looks_like_free_text(codes, values):
+        raise DataError(
+            f"`label` must be a column of classes. Got {len(values):,} different values in "
+            f"{len(codes):,} rows of column `{column.name}`."
+        )
+    numbers = [number(value) for value in values]
+    keys: list[Any] = list(values)
+    if all(value is not None for value in numbers):
+        keys = [None if value != value else value for value in numbers]
+    classes = sorted({key for key in keys if key is not None})
+    place = {key: index for index, key in enumerate(classes)}
+    # The last entry serves code -1, a missing label.
+    table = np.array([place.get(key, -1) for key in keys] + [-1], dtype=np.int64)
+    names = tuple(
+        str(int(key)) if isinstance(key, float) and key.is_integer() else str(key)
+        for key in classes
+    )
+    return table[codes], names

@@ -1,0 +1,321 @@
+"""Edge tables: outside ids become node positions, a block of rows at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from numpy.typing import NDArray
+
+from gapgnn.errors import DataError
+from gapgnn.graph.tables.columns import as_text, is_text, plain
+from gapgnn.graph.tables.files import ColumnTypeError, Progress, TableFile
+
+# A cell that is a whole number and surely fits 64 bits.
+PLAIN_NUMBER = r"^-?[0-9]{1,18}$"
+# Pairs of column names that say which is which, wherever they stand; otherwise the first two.
+END_NAMES = (("source", "target"), ("src", "dst"), ("id_1", "id_2"))
+
+
+def as_ids(column: Any, *, whole: bool | None = None) -> Any:
+    """Return an Arrow column of ids as int64, or as strings; by its own type if ``whole`` is None.
+
+    Raises :class:`pyarrow.ArrowInvalid` if it cannot be that.
+    """
+    column = plain(column)
+    kind = column.type
+    if not (is_text(kind) or pt.is_integer(kind) or pt.is_floating(kind) or pt.is_null(kind)):
+        raise DataError(f"Node ids must be whole numbers or strings. Got {kind}.")
+    if whole is None:
+        whole = not is_text(kind)
+    if not whole and pt.is_floating(kind):
+        # 7.0 is how a table with gaps writes 7.
+        column = column.cast(pa.int64())
+    return column.cast(pa.int64() if whole else pa.large_string())
+
+
+def any_ids(column: Any, *, whole: bool) -> Any:
+    """Return each cell of an Arrow column without gaps as an id, whatever it holds.
+
+    In a table of whole numbers, a cell that is none gets a number of its own that no table has:
+    it names nobody, and the same cell always the same nobody.
+
+    >>> any_ids(pa.array(["7", "7.0", "zoe"]), whole=True).to_pylist()[:2]
+    [7, 7]
+    """
+    column = plain(column)
+    if pt.is_large_binary(column.type):
+        column = as_text(column)
+    try:
+        return as_ids(column, whole=whole)
+    except pa.ArrowInvalid:
+        text = pa.array([_spelled(cell) for cell in column.to_pylist()], pa.large_string())
+    if not whole:
+        return text
+    # The plain ones all at once, because reading a single cell takes thousands of times as long.
+    plainly = pc.match_substring_regex(text, PLAIN_NUMBER)
+    numbers = pc.if_else(plainly, text, None).cast(pa.int64()).fill_null(0)
+    ids = np.array(numbers.to_numpy(zero_copy_only=False))
+    for at in np.flatnonzero(~plainly.to_numpy(zero_copy_only=False)):
+        ids[at] = _number_of(text[int(at)].as_py())
+    return pa.array(ids)
+
+
+def _spelled(cell: str | int | float) -> str:
+    """Return an id as text; 7.0 is how a table with gaps writes 7."""
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+
+
+def _number_of(text: str) -> int:
+    """Return the whole number a cell spells, or one far below any that tables count with."""
+    if spelled := re.fullmatch(r"\s*([+-]?(?:0[xX])?[0-9a-fA-F]+)(\.0*)?\s*", text):
+        try:
+            # Arrow's reading, as of a column in which every cell is a number.
+            found: int = pa.scalar(spelled[1]).cast(pa.int64()).as_py()
+            return found
+        except pa.ArrowInvalid:
+            pass
+    digest = hashlib.sha256(text.encode()).digest()
+    return -(1 << 63) + (int.from_bytes(digest[:8], "big") >> 3)
+
+
+class NodeIndex:
+    """Where each node id stands in the node table.
+
+    >>> index = NodeIndex(pa.array([30, 10, 20]))
+    >>> index.positions(pa.array([10, 30, 99])).tolist()
+    [1, 0, -1]
+    """
+
+    def __init__(self, ids: Any) -> None:
+        self._ids = ids
+        self.whole = bool(pt.is_integer(ids.type))
+        numbers = ids.to_numpy(zero_copy_only=False)
+        self.names: NDArray[Any] = numbers if self.whole else numbers.astype(str)
+        if self.whole:
+            self._low, self._high = int(numbers.min()), int(numbers.max())
+            self._lookup: NDArray[np.int32] | None = None
+            # A table of all numbers in between is far faster than bisection, if they lie close.
+            if self._high - self._low < 8 * len(numbers) + 1024:
+                self._lookup = np.full(self._high - self._low + 1, -1, dtype=np.int32)
+                self._lookup[numbers - self._low] = np.arange(len(numbers), dtype=np.int32)
+            else:
+                self._order = np.argsort(numbers, kind="stable")
+                self._sorted = numbers[self._order]
+
+    def positions(self, column: Any) -> NDArray[np.int64]:
+        """Return the position of each id of an Arrow column, -1 where there is none."""
+        if not self.whole:
+            found = pc.index_in(column, value_set=self._ids).fill_null(-1)
+            result: NDArray[np.int64] = found.to_numpy(zero_copy_only=False).astype(np.int64)
+            return result
+        values = column.to_numpy(zero_copy_only=False)
+        if self._lookup is not None:
+            near = np.clip(values, self._low, self._high)
+            return np.where(near == values, self._lookup[near - self._low], -1)
+        place = np.minimum(np.searchsorted(self._sorted, values), len(self._sorted) - 1)
+        return np.where(self._sorted[place] == values, self._order[place], -1)
+
+
+@dataclass
+class Arcs:
+    """The arcs of an edge table, by position, and what dangles."""
+
+    sources: NDArray[Any]
+    targets: NDArray[Any]
+    dangling: dict[int, NDArray[Any]]
+    repeated_dangling: int
+
+
+@dataclass
+class _Unknown:
+    """Rows that name ids without a record: how many, and the first."""
+
+    rows: int = 0
+    first: str = ""
+
+    def add(self, batch: tuple[Any, Any], bad: tuple[Any, Any], row: int) -> None:
+        either = bad[0] | bad[1]
+        if not self.rows:
+            at = int(np.argmax(either))
+            side = 0 if bad[0][at] else 1
+            name = batch[side][at].as_py()
+            self.first = f"{name!r} as {('source', 'target')[side]} in row {row + at + 1}"
+        self.rows += int(either.sum())
+
+
+@dataclass
+class Dangling:
+    """Entries of out-lists that name nobody: who lists them, and the names."""
+
+    owners: list[NDArray[np.int64]] = field(default_factory=list)
+    names: list[Any] = field(default_factory=list)
+
+    def add(self, owners: NDArray[np.int64], names: Any, where: NDArray[np.bool_]) -> None:
+        """Take the entries of a block that were found to name nobody."""
+        if where.any():
+            self.owners.append(owners[where])
+            self.names.append(names.filter(pa.array(where)))
+
+    def finish(self) -> tuple[dict[int, NDArray[Any]], int]:
+        """Return the names per owner, and how many entries were repeated."""
+        if not self.owners:
+            return {}, 0
+        owner = np.concatenate(self.owners)
+        listed = pa.chunked_array(self.names).combine_chunks().to_numpy(zero_copy_only=False)
+        names, code = np.unique(
+            listed if listed.dtype.kind == "i" else listed.astype(str), return_inverse=True
+        )
+        pairs = np.unique(owner * len(names) + code)
+        owners, starts = np.unique(pairs // len(names), return_index=True)
+        lists = np.split(names[pairs % len(names)], starts[1:])
+        return dict(zip(owners.tolist(), lists, strict=True)), len(owner) - len(pairs)
+
+
+def end_columns(table: TableFile) -> tuple[str, str]:
+    """Return the names of the columns with an edge's two ends."""
+    for pair in END_NAMES:
+        if all(name in table.columns for name in pair):
+            return pair
+    file = repr(str(table.path))
+    if len(table.columns) < 2:
+        hint = f", separated by {'tabs' if table.path.suffix.lower() == '.tsv' else 'commas'}"
+        raise DataError(
+            f"`edges` must have two columns of node ids{hint if table.is_text else ''}. "
+            f"Got {len(table.columns)} in {file}: {', '.join(map(repr, table.columns))}."
+        )
+    first, second = table.columns[:2]
+    if table.is_text and all(name.strip().lstrip("-").isdigit() for name in (first, second)):
+        raise DataError(
+            f"`edges` must start with a line of column names. Got {first!r} and {second!r} "
+            f"in {file}."
+        )
+    if not first or not second:
+        raise DataError(
+            f"`edges` must have two named columns of node ids in front. Got one without a name in "
+            f"{file}; a column of row numbers must go."
+        )
+    return first, second
+
+
+def read_edges(
+    table: TableFile,
+    index: NodeIndex,
+    *,
+    directed: bool,
+    keep_dangling: bool,
+    progress: Progress | None = None,
+) -> Arcs:
+    """Read all edges as pairs of node positions; ids without a record are refused or set aside."""
+    small = np.int32 if len(index.names) <= np.iinfo(np.int32).max else np.int64
+    parts: tuple[list[Any], list[Any]] = ([], [])
+    dangling = Dangling()
+    for source, target in edge_batches(
+        table,
+        index,
+        directed=directed,
+        dangling=dangling if keep_dangling else None,
+        progress=progress,
+    ):
+        parts[0].append(source.astype(small))
+        parts[1].append(target.astype(small))
+    nothing = np.zeros(0, dtype=small)
+    sources = np.concatenate([nothing, *parts[0]])
+    parts[0].clear()
+    targets = np.concatenate([nothing, *parts[1]])
+    return Arcs(sources, targets, *dangling.finish())
+
+
+def edge_batches(
+    table: TableFile,
+    index: NodeIndex,
+    *,
+    directed: bool,
+    dangling: Dangling | None,
+    progress: Progress | None = None,
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield the edges as pairs of node positions, a bounded block at a time.
+
+    Args:
+        table: the edge table.
+        index: where each id stands.
+        directed: whether a row u, v says nothing about v, u.
+        dangling: takes the entries of somebody's list that name no id with a record; lines that
+            are in nobody's list are then left out. None refuses both, at the latest after the
+            last block.
+        progress: called after every block.
+    """
+    ends = end_columns(table)
+    kind = pa.int64() if index.whole else pa.large_string()
+    if dangling is not None:
+        # As bytes, which any cell is: what somebody's list names cannot stop the run.
+        kind = pa.large_binary()
+    unknown = _Unknown()
+    rows = 0
+    try:
+        for batch in table.batches(
+            ends, types=dict.fromkeys(ends, kind), missing=[""], progress=progress
+        ):
+            if dangling is None:
+                pair = (
+                    _ids_of(table, batch.column(ends[0]), ends[0], index.whole, rows),
+                    _ids_of(table, batch.column(ends[1]), ends[1], index.whole, rows),
+                )
+            else:
+                filled = batch.filter(pc.and_(*(pc.is_valid(batch.column(end)) for end in ends)))
+                pair = (
+                    any_ids(filled.column(ends[0]), whole=index.whole),
+                    any_ids(filled.column(ends[1]), whole=index.whole),
+                )
+            source, target = index.positions(pair[0]), index.positions(pair[1])
+            bad = (source < 0, target < 0)
+            either = bad[0] | bad[1]
+            if either.any():
+                if dangling is None:
+                    unknown.add(pair, bad, rows)
+                else:
+                    dangling.add(source, pair[1], ~bad[0] & bad[1])
+                    if not directed:
+                        # Both ends list each other, so the known end keeps the entry.
+                        dangling.add(target, pair[0], bad[0] & ~bad[1])
+                source, target = source[~either], target[~either]
+            yield source, target
+            rows += batch.num_rows
+    except ColumnTypeError as error:
+        raise DataError(
+            f"`edges` must name ids of the node table, which are whole numbers. Got {error.value} "
+            f"in column `{error.column}`, line {error.line} of {str(table.path)!r}."
+        ) from None
+    if not rows and dangling is None:
+        raise DataError(f"`edges` must have rows. Got none in {str(table.path)!r}.")
+    if unknown.rows:
+        raise DataError(
+            f"`edges` must name ids of the node table. Got unknown ids in {unknown.rows:,} "
+            f"of {rows:,} rows of {str(table.path)!r}, the first {unknown.first}; add them to the "
+            "node table, or use `--dangling keep`."
+        )
+
+
+def _ids_of(table: TableFile, column: Any, name: str, whole: bool, rows: int) -> Any:
+    """Return one column of a batch as ids, or say which row is not one."""
+    file = repr(str(table.path))
+    if column.null_count:
+        first = rows + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))) + 1
+        raise DataError(
+            f"Column `{name}` of {file} must name a node in each row. Got none in row {first}."
+        )
+    try:
+        return as_ids(column, whole=whole)
+    except pa.ArrowInvalid as error:
+        wanted = "whole numbers" if whole else "strings"
+        raise DataError(
+            f"`edges` must name ids of the node table, which are {wanted}. Got another in column "
+            f"`{name}` of {file}: {error}"
+        ) from None

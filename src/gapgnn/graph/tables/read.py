@@ -1,0 +1,196 @@
+"""A graph from two tables of your own: one of edges, one of nodes.
+
+Reading happens a block at a time, so beside the graph itself only one block is in memory. Nothing
+is printed: a caller who wants to show progress passes a callback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from gapgnn.errors import DataError, check_choice, check_integer
+from gapgnn.graph import Graph, NotFinite
+from gapgnn.graph.tables.columns import (
+    CategoryColumn,
+    DeclaredFeatures,
+    LearnedFeatures,
+    class_labels,
+    declared_columns,
+    feature_column,
+)
+from gapgnn.graph.tables.edges import NodeIndex, end_columns, read_edges
+from gapgnn.graph.tables.features import read_features
+from gapgnn.graph.tables.files import Progress, TableFile, open_table
+from gapgnn.graph.tables.nodes import (
+    NodeColumns,
+    check_classes,
+    checked_ids,
+    index_ids,
+    read_with_types,
+)
+from gapgnn.graph.tables.schema import Schema
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What two tables held.
+
+    Attributes:
+        graph: the graph, without a split.
+        feature_names: the name of each feature column; empty if the features came from a file.
+        dropped_self_loops: rows of the edge table that join a node to itself.
+        dropped_duplicates: rows of the edge table that repeat an earlier one. In an undirected
+            graph, the same pair the other way round is a repetition too.
+    """
+
+    graph: Graph
+    feature_names: tuple[str, ...]
+    dropped_self_loops: int
+    dropped_duplicates: int
+
+
+def read_tables(
+    *,
+    edges: Path | str,
+    nodes: Path | str,
+    label: str | None,
+    features: Path | str | None = None,
+    drop: Sequence[str] = (),
+    directed: bool = False,
+    dangling: Literal["refuse", "keep"] = "refuse",
+    min_class_count: int = 0,
+    schema: Schema | None = None,
+    not_finite: NotFinite = "refuse",
+    progress: Progress | None = None,
+) -> Tables:
+    """Read a graph from an edge table and a node table (CSV, TSV, Parquet or Feather).
+
+    The node table has one row per node: the column ``id`` (or the first one) names the node by a
+    whole number or a string, the label column its class, and every other column is a feature.
+    Numbers are taken as they are; where one is missing, the value is 0 and an extra column says so.
+    Categories become one-hot columns, all 0 where missing. The edge table has one row per edge; its
+    first two columns (or those called source and target, src and dst, id_1 and id_2) are node ids.
+
+    Without a schema, categories, column kinds and classes are learned from the table, and the graph
+    says so (``graph.inferred``). With one, each row's features and label are a function of that row
+    alone and their names and number of the schema: numbers are clamped to the declared bounds and
+    scaled to -1 to 1, undeclared categories are ``other``, undeclared classes are unlabelled, and
+    what cannot be read is missing (privacy page, section 2).
+
+    Args:
+        edges: the edge table.
+        nodes: the node table.
+        label: the column with the class; None for a graph without labels.
+        features: a file of features to use instead of the columns (see
+            :func:`gapgnn.graph.tables.features.read_features`).
+        drop: columns of the node table that are not features.
+        directed: whether a row u, v says nothing about v, u. Otherwise both arcs are stored.
+        dangling: what to do with an edge to an id that has no row in the node table. ``"keep"``
+            leaves the name in the out-list of the node that has one, where it contributes nothing
+            but holds its slot (privacy page, section 1). A directed edge from an unknown source, or
+            between two unknown ids, belongs to nobody's record and is then left out: whether it
+            is there depends on who withdrew.
+        min_class_count: leave out unlabelled nodes and classes with fewer nodes than this;
+            0 leaves out nothing.
+        schema: what is declared about the node table. With ``features``, only its label is used.
+        not_finite: what to do with a row of the features file that holds NaN or infinity: refuse,
+            or make the row zero, so that one record cannot stop a run at node level.
+        progress: called with "nodes" or "edges", how much is read and how much there is.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     people, friends = Path(folder, "people.csv"), Path(folder, "friends.csv")
+    ...     _ = people.write_text("id,age,city,team\\nann,31,Rome,red\\nbob,,Bern,blue\\n")
+    ...     _ = friends.write_text("a,b\\nann,bob\\nbob,ann\\nann,ann\\n")
+    ...     tables = read_tables(edges=friends, nodes=people, label="team")
+    >>> tables.graph
+    Graph('people', undirected, nodes=2, arcs=2, features=4, classes=2)
+    >>> tables.feature_names
+    ('age', 'age=missing', 'city=Bern', 'city=Rome')
+    >>> tables.dropped_self_loops, tables.dropped_duplicates
+    (1, 1)
+    """
+    check_choice("dangling", dangling, ["refuse", "keep"])
+    check_integer("min_class_count", min_class_count, at_least=0)
+    node_table = open_table(nodes, what="nodes")
+    edge_table = open_table(edges, what="edges")
+    end_columns(edge_table)
+    wanted = NodeColumns.choose(
+        node_table, label, drop, skip_features=features is not None, schema=schema
+    )
+    index, labels, columns = read_with_types(
+        node_table, wanted, lambda types: _read_nodes(node_table, wanted, types, progress)
+    )
+    classes, class_names = None, None
+    if labels is not None:
+        classes, class_names = class_labels(labels, wanted.classes)
+        check_classes(classes, class_names, min_class_count, node_table, wanted)
+    if features is None:
+        matrix, feature_names = columns.finish()
+    else:
+        matrix, feature_names = read_features(features, index.names, not_finite=not_finite), ()
+    arcs = read_edges(
+        edge_table,
+        index,
+        directed=directed,
+        keep_dangling=dangling == "keep",
+        progress=progress,
+    )
+    graph = Graph.from_arcs(
+        arcs.sources,
+        arcs.targets,
+        num_nodes=len(index.names),
+        features=matrix,
+        labels=classes,
+        ids=index.names,
+        directed=directed,
+        dangling=arcs.dangling,
+        label_names=class_names,
+        feature_names=feature_names or None,
+        name=node_table.path.stem,
+        schema=schema,
+        inferred=wanted.inferred(features),
+    )
+    loops = int((arcs.sources == arcs.targets).sum())
+    repeated = len(arcs.sources) - loops - graph.num_edges + arcs.repeated_dangling
+    if min_class_count > 0 and classes is not None:
+        from gapgnn.graph import filter_classes
+
+        graph = filter_classes(graph, min_class_count)
+    return Tables(graph, feature_names, loops, repeated)
+
+
+def _read_nodes(
+    table: TableFile, wanted: NodeColumns, types: dict[str, Any], progress: Progress | None
+) -> tuple[NodeIndex, CategoryColumn | None, LearnedFeatures | DeclaredFeatures]:
+    file = repr(str(table.path))
+    label = None if wanted.label is None else CategoryColumn(wanted.label, file)
+    columns: LearnedFeatures | DeclaredFeatures
+    if wanted.schema is not None:
+        columns = DeclaredFeatures(declared_columns(wanted.schema, file))
+    else:
+        found = [
+            feature_column(name, types.get(name, table.type_of(name)), file)
+            for name in wanted.features
+        ]
+        columns = LearnedFeatures([column for column in found if column is not None])
+    ids = []
+    rows = 0
+    reading = [*wanted.named, *wanted.features]
+    for batch in table.batches(reading, types=types, progress=progress):
+        ids.append(checked_ids(table, batch.column(wanted.id), wanted.id, rows))
+        if label is not None:
+            label.add(batch.column(wanted.label))
+        if wanted.features:
+            columns.add(batch)
+        rows += batch.num_rows
+    if not rows:
+        raise DataError(f"`nodes` must have rows. Got none in {file}.")
+    if wanted.features and not columns.columns:
+        raise DataError(f"`nodes` must have features. Got only missing values in {file}.")
+    return index_ids(pa.chunked_array(ids).combine_chunks(), table, wanted.id), label, columns

@@ -1,0 +1,400 @@
+"""Schema: what a curator declares public about a node table.
+
+Categories, ranges and classes that are learned from a table are facts about single people: a value
+that one person has would stand in the saved model, and the width of its input would tell whether
+that person is there. Under a schema each row is a function of that row alone (privacy page, section
+2). How a declared column becomes features is :mod:`gapgnn.graph.tables.columns`; this file only
+says what was declared, reads and writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+from gapgnn.errors import DataError, UnavailableError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+# What the columns beside a declared value are called.
+MISSING = "missing"
+OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A column of numbers between two declared bounds.
+
+    >>> Number("age", 0, 100).feature_names
+    ('age', 'age=missing')
+    """
+
+    name: str
+    low: float
+    high: float
+    kind: ClassVar[str] = "number"
+
+    def __post_init__(self) -> None:
+        for key in ("low", "high"):
+            object.__setattr__(self, key, _bound(f"{_place(self.name)}.{key}", getattr(self, key)))
+        if not self.low < self.high:
+            raise DataError(
+                f"`{_place(self.name)}.low` must be below `high`. Got {_shown(self.low)} and "
+                f"{_shown(self.high)}."
+            )
+        if math.isinf(self.high - self.low):
+            raise DataError(
+                f"`{_place(self.name)}` must have a finite range. Got {_shown(self.low)} to "
+                f"{_shown(self.high)}."
+            )
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The scaled value, and whether there is none."""
+        return (self.name, f"{self.name}={MISSING}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what :meth:`Schema.from_dict` takes."""
+        return {"name": self.name, "kind": self.kind, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column with one of some declared values; any other value is ``other``.
+
+    >>> Category("city", ("Bern", "Rome")).feature_names
+    ('city=Bern', 'city=Rome', 'city=other')
+    """
+
+    name: str
+    values: tuple[str, ...]
+    kind: ClassVar[str] = "category"
+
+    def __post_init__(self) -> None:
+        key = f"{_place(self.name)}.values"
+        object.__setattr__(self, "values", _values(key, self.values, at_least=1))
+        if OTHER in self.values:
+            raise DataError(
+                f"`{key}` must not name {OTHER!r}, which undeclared values become. Got it."
+            )
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """One per declared value, and one for all others."""
+        return tuple(f"{self.name}={value}" for value in (*self.values, OTHER))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what :meth:`Schema.from_dict` takes."""
+        return {"name": self.name, "kind": self.kind, "values": list(self.values)}
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """A column that may stand in the table and is never read."""
+
+    name: str
+    kind: ClassVar[str] = "ignore"
+    feature_names: ClassVar[tuple[str, ...]] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what :meth:`Schema.from_dict` takes."""
+        return {"name": self.name, "kind": self.kind}
+
+
+Column: TypeAlias = Number | Category | Ignored
+_KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Number, Category, Ignored)}
+
+
+@dataclass(frozen=True)
+class Label:
+    """The column with the class to predict, and all classes there are, in their order."""
+
+    column: str
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "column", _text("label.column", self.column))
+        object.__setattr__(self, "classes", _values("label.classes", self.classes, at_least=2))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what :meth:`Schema.from_dict` takes."""
+        return {"column": self.column, "classes": list(self.classes)}
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What is declared public about a node table: its feature columns, and its classes.
+
+    Attributes:
+        columns: the columns in the order of their features.
+        label: the column with the class, or None.
+        notes: what the curator is told in the file; not part of what is declared.
+
+    >>> schema = Schema(
+    ...     columns=(Number("age", 0, 100), Category("city", ("Bern", "Rome")), Ignored("note")),
+    ...     label=Label("team", ("red", "blue")),
+    ... )
+    >>> schema.feature_names
+    ('age', 'age=missing', 'city=Bern', 'city=Rome', 'city=other')
+    >>> Schema.from_dict(schema.to_dict()) == schema
+    True
+    """
+
+    columns: tuple[Column, ...] = ()
+    label: Label | None = None
+    notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(self.columns))
+        names = [column.name for column in self.columns]
+        if self.label is not None:
+            names.append(self.label.column)
+        for what, found in (("column", names), ("feature", list(self.feature_names))):
+            if len(set(found)) < len(found):
+                twice = next(name for name in found if found.count(name) > 1)
+                raise DataError(f"`columns` must give each {what} one name. Got {twice!r} twice.")
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The name of each feature; depends on the schema only."""
+        return tuple(name for column in self.columns for name in column.feature_names)
+
+    @property
+    def width(self) -> int:
+        """Number of features; depends on the schema only."""
+        return len(self.feature_names)
+
+    @classmethod
+    def read(cls, path: Path | str) -> Schema:
+        """Read a schema from a TOML file.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder, "schema.toml")
+        ...     _ = file.write_text('[columns.age]\\nkind = "number"\\nlow = 0\\nhigh = 100\\n')
+        ...     Schema.read(file).columns
+        (Number(name='age', low=0.0, high=100.0),)
+        """
+        file = repr(str(path))
+        try:
+            given = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except UnicodeDecodeError:
+            raise DataError(f"`schema` must be UTF-8 text. Got other bytes in {file}.") from None
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise DataError(f"`schema` must be TOML. Got {file}: {error}") from None
+        except OSError as error:
+            raise UnavailableError(
+                f"`schema` must be a file. Got {file}: {error.strerror}."
+            ) from None
+        try:
+            columns = []
+            for name, about in _table("columns", given.get("columns", {})).items():
+                if "name" in _table(_place(name), about):
+                    raise _unknown_key(_place(name), "name")
+                columns.append({"name": name, **about})
+            return cls.from_dict({**given, "columns": columns})
+        except DataError as error:
+            raise DataError(f"{str(error).removesuffix('.')} in {file}.") from None
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Schema:
+        """Return the schema that :meth:`to_dict` wrote; anything unexpected is refused."""
+        for key in _table("schema", given):
+            if key not in ("columns", "label"):
+                raise DataError(f"`schema` must have the keys columns and label. Got {key!r}.")
+        columns = given.get("columns", [])
+        if not isinstance(columns, Sequence) or isinstance(columns, str):
+            raise DataError(f"`columns` must be a list. Got {type(columns).__name__}.")
+        label = given.get("label")
+        return cls(
+            columns=tuple(_column(about) for about in columns),
+            label=None if label is None else Label(**_keys("label", label, ("column", "classes"))),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; the order of columns survives sorted keys."""
+        return {
+            "columns": [column.to_dict() for column in self.columns],
+            "label": None if self.label is None else self.label.to_dict(),
+        }
+
+    def to_toml(self, about: str = "the node table") -> str:
+        """Return the text of a schema file, its notes as comments.
+
+        Args:
+            about: what the table is called in the first comment.
+
+        >>> print(Schema((Number("age", 0, 100),), Label("team", ("red", "blue"))).to_toml("x.csv"))
+        # What is declared public about x.csv. Edit it: nothing here may depend on one person.
+        <BLANKLINE>
+        [label]
+        column = "team"
+        classes = ["red", "blue"]
+        <BLANKLINE>
+        [columns.age]
+        kind = "number"
+        low = 0
+        high = 100
+        <BLANKLINE>
+        """
+        return "\n".join(self._lines(about)) + "\n"
+
+    def _lines(self, about: str) -> Iterator[str]:
+        first = "Edit it: nothing here may depend on one person."
+        for note in (f"What is declared public about {about}. {first}", *self.notes):
+            yield from _comment(note)
+        tables: list[tuple[str, dict[str, Any]]] = []
+        if self.label is not None:
+            tables.append(("label", self.label.to_dict()))
+        tables += [(f"columns.{_key(column.name)}", column.to_dict()) for column in self.columns]
+        for heading, values in tables:
+            yield ""
+            yield f"[{heading}]"
+            for key, value in values.items():
+                if key != "name":
+                    yield f"{key} = {_toml(value)}"
+
+
+def _column(about: Any) -> Column:
+    """Return one column from its dictionary."""
+    about = _table("columns", about)
+    name = about.get("name")
+    if not isinstance(name, str):
+        raise DataError(f"`columns.name` must be text. Got {name!r}.")
+    kind = about.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise DataError(f"`{_place(name)}.kind` must be one of {', '.join(_KINDS)}. Got {kind!r}.")
+    chosen = _KINDS[kind]
+    keys = tuple(part.name for part in fields(chosen))
+    values = _keys(_place(name), {k: v for k, v in about.items() if k != "kind"}, keys)
+    return chosen(**values)
+
+
+def _place(name: str) -> str:
+    return f"columns.{name}"
+
+
+def _table(place: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise DataError(f"`{place}` must be a table of keys. Got {value!r}.")
+    return value
+
+
+def _keys(place: str, given: Any, wanted: tuple[str, ...]) -> dict[str, Any]:
+    """Return ``given`` if it has exactly the keys ``wanted``."""
+    for key in _table(place, given):
+        if key not in wanted:
+            raise _unknown_key(place, key)
+    for key in wanted:
+        if key not in given:
+            raise DataError(f"`{place}.{key}` must be given. Got no such key.")
+    return dict(given)
+
+
+def _unknown_key(place: str, key: str) -> DataError:
+    return DataError(f"`{place}` must only have keys that are known. Got {key!r}.")
+
+
+def _bound(place: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DataError(f"`{place}` must be a number. Got {value!r}.")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise DataError(f"`{place}` must be finite. Got {number}.")
+    return number
+
+
+def _text(place: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise DataError(f"`{place}` must be text. Got {value!r}.")
+    return value
+
+
+def _values(place: str, given: Any, *, at_least: int) -> tuple[str, ...]:
+    """Return declared values as text: numbers and booleans may be written as such."""
+    if not isinstance(given, list | tuple):
+        raise DataError(f"`{place}` must be a list of values. Got {given!r}.")
+    values = tuple(_value(place, value) for value in given)
+    if len(values) < at_least:
+        some = "two values" if at_least == 2 else "one value"
+        raise DataError(f"`{place}` must have at least {some}. Got {len(values)}.")
+    keys = match_keys(values)
+    if len(set(keys)) < len(keys):
+        twice = next(v for v, key in zip(values, keys, strict=True) if keys.count(key) > 1)
+        raise DataError(f"`{place}` must name each value once. Got {twice!r} twice.")
+    return values
+
+
+def _value(place: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return _shown(value)
+    return _text(place, value)
+
+
+def match_keys(values: Sequence[str]) -> list[Any]:
+    """Return what declared values are compared by: as numbers if all are, otherwise as text.
+
+    >>> match_keys(["2", "10.0"]), match_keys(["2", "red"])
+    ([2, 10.0], ['2', 'red'])
+    """
+    numbers = [number(value) for value in values]
+    return list(values) if any(n is None or n != n for n in numbers) else list(numbers)
+
+
+def number(text: str) -> int | float | None:
+    """Return a number as Python reads it, exactly if it is whole; None if it is not one.
+
+    >>> number("2004.0") == number("2004"), number("1_000")
+    (True, None)
+    """
+    if "_" in text:
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None
+
+
+def _shown(value: float) -> str:
+    """Write a number as short as it can be read back."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return repr(value)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return _quoted(value) if isinstance(value, str) else _shown(value)
+
+
+def _quoted(text: str) -> str:
+    # JSON escapes what TOML wants escaped, except for the delete character.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
+
+
+def _comment(text: str, width: int = 98) -> Iterator[str]:
+    """Wrap a note into comment lines; whatever it quotes cannot end the comment."""
+    plain = "".join(c if c.isprintable() else " " for c in text)
+    yield from textwrap.wrap(plain, width, initial_indent="# ", subsequent_indent="# ")

@@ -1,0 +1,19 @@
+"""GAP: aggregation perturbation, its variants and their defaults."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapgnn.facade import front
+
+if TYPE_CHECKING:
+    from gapgnn.methods.gap.estimator import GAP as GAP
+    from gapgnn.methods.gap.messages import class_codes as class_codes
+
+_HOMES = {
+    "GAP": "estimator",
+    "class_codes": "messages",
+}
+
+__all__ = [*_HOMES]
+__getattr__, __dir__ = front(__name__, _HOMES)

@@ -1,0 +1,395 @@
+"""GAP: graph neural networks with aggregation perturbation, at three levels of privacy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gapgnn.errors import InputError, check_choice, check_integer, check_number
+from gapgnn.graph import Graph
+from gapgnn.methods import EdgeReader, ReleasedHops, Run
+from gapgnn.methods.gap.defaults import Defaults, chosen
+from gapgnn.methods.gap.propagation import First, Propagation
+from gapgnn.methods.gap.variant import Variant
+from gapgnn.nn import COMBINATIONS, Encoded, Encoder, MultiHopClassifier
+from gapgnn.privacy import Guarantee, aggregation_ratio, resolve_relation
+from gapgnn.privacy.accounting import Event, Gaussian
+from gapgnn.privacy.ledger import Charge
+from gapgnn.privacy.mechanisms import PrivateAggregation
+from gapgnn.rng import NoiseKey
+from gapgnn.training import FeatureInputs, HopInputs, Inputs, Recipe
+
+
+class GAP(EdgeReader):
+    """Node classifier that reads the edges only through K noisy aggregations.
+
+    In the paper's method (``messages="features"``) an encoder is trained on features and labels;
+    its unit-normalised codes are summed over the neighbours, perturbed and normalised K times; a
+    classifier is trained on hops 0 to K. By default nodes send class labels instead, in stages:
+    at the same epsilon this is far more accurate wherever neighbours are alike. At edge level only
+    the aggregations are charged. At node level every network is trained by DP-SGD, every out-list
+    is cut to ``max_degree`` entries, and all of it is charged together
+    (privacy page, sections 1 to 3). Predictions on the training graph are free: the cached hops
+    answer. Predicting on another graph releases its hops once and charges that graph, and every
+    earlier graph it shares nodes with.
+
+    Args:
+        level: what is protected: ``none``, ``edge`` (who is connected to whom) or ``node`` (a whole
+            person).
+        epsilon: privacy budget; smaller is more private. Ignored at level none.
+        delta: failure probability; auto is the largest power of ten that is at most 1 / (10 times
+            the protected entities).
+        relation: which graphs are neighbours; auto is undirected for a symmetric graph, directed
+            otherwise, and add-remove at node level.
+        messages: what nodes send along the edges: labels (class codes of the training labels, and
+            class posteriors of the other nodes), features (the encoder's codes, as in the paper) or
+            both.
+        progressive: train a classifier after every hop and send what it says in the next one; auto
+            is on for labels and both, off for features (on is ProGAP).
+        hops: number K of noisy aggregations; auto is 2 for features, 5 for progressive features (4
+            at node level), 4 for labels and both, and 1 for them at node level or without stages.
+        max_degree: entries D that each out-list is cut to at node level.
+        encoder_layers: layers of the encoder; 0 sends the raw features, normalised.
+        base_layers: layers of the network applied to each hop; auto is 1, 2 for progressive
+            features.
+        head_layers: layers of the network applied to the combined hops.
+        hidden: width of every hidden layer and of the codes; auto is 16, 32 for labels and both
+            except at node level.
+        combine: how the hops are combined.
+        activation: activation after every hidden layer; auto is selu, tanh for progressive
+            features.
+        batch_norm: batch normalisation; auto is on except at node level, where it is not allowed.
+        dropout: dropout rate after every hidden layer; auto is 0 for the paper's method and at node
+            level, where no other rate is allowed, otherwise 0.2 for features and 0.4 for labels and
+            both.
+        epochs: passes over the training nodes per phase; auto is 100, at node level 10, there 40
+            for labels and both.
+        batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size,
+            there twice that for progressive features and eight times for labels and both.
+        learning_rate: step size of the optimiser.
+        weight_decay: L2 penalty.
+        optimizer: optimiser of both phases.
+        clip: largest gradient norm of one node at node level.
+        train_size: number of training people that is made public at node level, where the rate and
+            the number of steps of DP-SGD follow from it; auto is their number rounded to two
+            digits.
+        noise_ratios: noise multipliers of encoder, aggregation and classifiers relative to each
+            other, at node level; left out: equal for the paper's method; the other variants
+            give the aggregation more of the budget the larger it is.
+        noise: safe is exact on a fixed grid, for releases; fast is single precision, for
+            experiments.
+        insecure_noise_seed: makes the noise predictable, for tests and tables; the result is then
+            not private and its card says so.
+        repeats: independent models trained together; each is charged. The first is the model.
+        split: whether repeats after the first draw fresh splits or keep the graph's own.
+        seed: of splits, initial weights and shuffling; never of noise.
+        device: where to compute.
+        ledger: file of the privacy ledger; left out: the user's own.
+
+    >>> from gapgnn.graph.datasets.synthetic import social_graph
+    >>> from gapgnn.graph.transforms import random_split
+    >>> graph = random_split(social_graph(num_nodes=300, mean_degree=10), seed=0)
+    >>> model = GAP(level="edge", epsilon=4.0, epochs=5).fit(graph)
+    >>> model.predict(graph).shape
+    (300,)
+    """
+
+    method = "gap"
+    _keeps_releases = True
+
+    def __init__(
+        self,
+        *,
+        level: Literal["none", "edge", "node"] = "edge",
+        epsilon: float = 1.0,
+        delta: float | Literal["auto"] = "auto",
+        relation: Literal["auto", "undirected", "directed", "add-remove", "replace"] = "auto",
+        messages: Literal["labels", "features", "both"] = "labels",
+        progressive: bool | Literal["auto"] = "auto",
+        hops: int | Literal["auto"] = "auto",
+        max_degree: int = 100,
+        encoder_layers: int = 2,
+        base_layers: int | Literal["auto"] = "auto",
+        head_layers: int = 1,
+        hidden: int | Literal["auto"] = "auto",
+        combine: Literal["concat", "sum", "max", "mean", "attention"] = "concat",
+        activation: Literal["auto", "selu", "relu", "elu", "gelu", "tanh"] = "auto",
+        batch_norm: bool | Literal["auto"] = "auto",
+        dropout: float | Literal["auto"] = "auto",
+        epochs: int | Literal["auto"] = "auto",
+        batch_size: int | Literal["auto"] = "auto",
+        learning_rate: float = 0.01,
+        weight_decay: float = 0.0,
+        optimizer: Literal["adam", "sgd"] = "adam",
+        clip: float = 1.0,
+        train_size: int | Literal["auto"] = "auto",
+        noise_ratios: tuple[float, float, float] | None = None,
+        noise: Literal["safe", "fast"] = "safe",
+        insecure_noise_seed: int | None = None,
+        repeats: int = 1,
+        split: Literal["fresh", "fixed"] = "fresh",
+        seed: int = 0,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        ledger: str | Path | None = None,
+    ) -> None:
+        self.level = level
+        self.epsilon = epsilon
+        self.delta = delta
+        self.relation = relation
+        self.messages = messages
+        self.progressive = progressive
+        self.hops = hops
+        self.max_degree = max_degree
+        self.encoder_layers = encoder_layers
+        self.base_layers = base_layers
+        self.head_layers = head_layers
+        self.hidden = hidden
+        self.combine = combine
+        self.activation = activation
+        self.batch_norm = batch_norm
+        self.dropout = dropout
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.optimizer = optimizer
+        self.clip = clip
+        self.train_size = train_size
+        self.noise_ratios = noise_ratios
+        self.noise = noise
+        self.insecure_noise_seed = insecure_noise_seed
+        self.repeats = repeats
+        self.split = split
+        self.seed = seed
+        self.device = device
+        self.ledger = ledger
+
+    def _check_parameters(self) -> None:
+        defaults = Defaults.of(self._variant())
+        check_integer("base_layers", chosen(self.base_layers, defaults.base_layers), at_least=1)
+        check_integer("head_layers", self.head_layers, at_least=1)
+        check_integer("hidden", chosen(self.hidden, defaults.hidden), at_least=1)
+        check_integer("max_degree", self.max_degree, at_least=1)
+        check_choice("combine", self.combine, COMBINATIONS)
+        if self.noise_ratios is not None and len(self.noise_ratios) != 3:
+            raise InputError(f"`noise_ratios` must be three numbers. Got {self.noise_ratios!r}.")
+        for ratio in self.noise_ratios or ():
+            check_number("noise_ratios", ratio, above=0)
+
+    def _variant(self) -> Variant:
+        return Variant.resolve(
+            level=self.level,
+            messages=self.messages,
+            progressive=self.progressive,
+            hops=self.hops,
+            encoder_layers=self.encoder_layers,
+        )
+
+    def _ratios(self) -> tuple[float, float, float]:
+        """Return the relative noise multipliers of encoder, aggregation and classifiers."""
+        if self.noise_ratios is not None:
+            return self.noise_ratios
+        return (1.0, Defaults.of(self._variant()).aggregation_ratio(self.epsilon), 1.0)
+
+    def _recipe(self, num_train: int) -> Recipe:
+        return Defaults.of(self._variant()).recipe(
+            super()._recipe(num_train), num_train, epochs=self.epochs, batch_size=self.batch_size
+        )
+
+    def _hop_ratio(self, relation: str) -> float:
+        return self._ratios()[1] * aggregation_ratio(relation) if self.level == "node" else 1.0
+
+    def _training_ratio(self, phase: str) -> float:
+        """Return the noise multiplier of a phase of DP-SGD relative to the free one."""
+        return self._ratios()[0 if phase == "encoder" else 2]
+
+    def _template(self, graph: Graph) -> Sequence[Event]:
+        """At edge level K hops; at node level also the DP-SGD steps of every network."""
+        if self.level == "none":
+            return ()
+        variant = self._variant()
+        relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
+        hops = Gaussian(self._hop_ratio(relation), count=variant.hops, label="aggregation")
+        if self.level == "edge":
+            return (hops,)
+        num_train = self._num_train(graph)
+        recipe = self._recipe(num_train)
+        return (
+            hops,
+            *(
+                recipe.event(num_train, ratio=self._training_ratio(phase), label=phase)
+                for phase in variant.phases
+            ),
+        )
+
+    def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
+        variant = self._variant()
+        defaults, reads_codes = Defaults.of(variant), variant.reads_codes
+        hidden = chosen(self.hidden, defaults.hidden)
+        base_layers = chosen(self.base_layers, defaults.base_layers)
+        shared: dict[str, Any] = {
+            "hidden": hidden,
+            "activation": chosen(self.activation, defaults.activation),
+            "batch_norm": self._uses_batch_norm(),
+            "dropout": chosen(self.dropout, defaults.dropout),
+        }
+        first = hidden if reads_codes and variant.has_encoder else num_features
+        sent = {"labels": num_classes - 1, "features": hidden}
+        sent["both"] = sent["labels"] + sent["features"]
+        width = sent[self.messages] + 1
+        if variant.is_papers:
+            width = first
+        modules: dict[str, nn.Module] = {}
+        for phase in variant.phases:
+            if phase == "encoder":
+                layers = self.encoder_layers
+                modules[phase] = Encoder(
+                    replicas, num_features, num_classes, layers=layers, **shared
+                )
+                continue
+            hops = variant.hops if phase == "classifier" else int(phase.removeprefix("stage"))
+            modules[phase] = MultiHopClassifier(
+                replicas,
+                [first, *[width] * hops],
+                num_classes,
+                first_layers=base_layers if reads_codes else max(self.encoder_layers, base_layers),
+                base_layers=base_layers,
+                head_layers=self.head_layers,
+                combine=self.combine,
+                has_embedding=variant.is_progressive and self.messages != "labels",
+                **shared,
+            )
+        return modules
+
+    def _train(self, run: Run, charge: Charge | None) -> Tensor:
+        graph, device = run.graph, run.device
+        modules = self._start_modules(run)
+        features = FeatureInputs(graph, device)
+        trainer = self._trainer(run)
+
+        def fit(phase: str, inputs: Inputs) -> None:
+            name = "encoder" if phase == "encoder" else "classifier"
+            with run.timed(name):
+                network, private = modules[phase], self._private(run, self._training_ratio(phase))
+                train = partial(trainer.fit, network, inputs, phase=phase, private=private)
+                run.journal.trained(phase, network, train)
+
+        if "encoder" in modules:
+            fit("encoder", features)
+        propagation = self._propagation()
+        run.callback.start("aggregation", propagation.variant.hops)
+        start, trained = time.perf_counter(), run.seconds.get("classifier", 0.0)
+        first, released = propagation.run(
+            run.journal.hops(self._aggregation(graph, run.guarantee, run.keys, device)),
+            features,
+            trainer.labels,
+            torch.from_numpy(run.splits.train).to(device),
+            fit=fit,
+            on_hop=lambda: run.callback.advance("aggregation"),
+        )
+        trained = run.seconds["classifier"] - trained
+        run.seconds["aggregate"] = time.perf_counter() - start - trained
+        with torch.no_grad():
+            scores: Tensor = modules["classifier"](propagation.inputs(first, released).all())
+        self._remember(graph, charge, first, released)
+        return scores
+
+    def _propagation(self) -> Propagation:
+        return Propagation(self._variant(), self.num_classes_, self.modules_)
+
+    def _aggregation(
+        self,
+        graph: Graph,
+        guarantee: Guarantee,
+        keys: Sequence[NoiseKey],
+        device: torch.device,
+    ) -> PrivateAggregation:
+        multiplier = 0.0 if guarantee.level == "none" else guarantee.free_multiplier
+        return PrivateAggregation(
+            graph,
+            level=guarantee.level,
+            relation=guarantee.relation,
+            noise_multiplier=multiplier * self._hop_ratio(guarantee.relation),
+            max_degree=self.max_degree if guarantee.level == "node" else None,
+            keys=[key.derive("aggregation") for key in keys],
+            construction=self.noise,
+            device=device,
+        )
+
+    def _remember(
+        self, graph: Graph, charge: Charge | None, first: First, released: Sequence[Tensor]
+    ) -> ReleasedHops:
+        """Keep one graph's hops of the first repeat; at node level hop 0 stays out."""
+        has_hop_zero = self.level != "node"
+        hops = list(released)
+        if has_hop_zero:
+            with torch.no_grad():
+                classifier = self.modules_["classifier"]
+                assert isinstance(classifier, MultiHopClassifier)
+                hops.insert(0, classifier.encode_first(HopInputs(first, []).all()[0]).codes)
+        kept = tuple(hop[0].detach().clone() for hop in hops)
+        return self.releases_.add(graph, charge, kept, has_hop_zero=has_hop_zero)
+
+    def _scores_from(
+        self, released: ReleasedHops, graph: Graph | None, device: torch.device
+    ) -> Tensor:
+        hops = [hop.to(device).unsqueeze(0) for hop in released.hops]
+        propagation = self._propagation()
+        first: Any
+        if released.has_hop_zero:
+            first, hops = Encoded(hops[0]), hops[1:]
+        elif graph is None:
+            raise InputError("The model keeps no features: give the graph to predict.")
+        else:
+            first = propagation.hop_zero(FeatureInputs(graph, device), 1)
+        scores: Tensor = self.modules_["classifier"](propagation.inputs(first, hops).all())
+        return scores[0]
+
+    def _prediction_guarantee(self, graph: Graph) -> Guarantee:
+        variant = self._variant()
+        if self.messages == "labels" and not variant.has_encoder and not graph.train_mask.any():
+            raise InputError(
+                "`graph` must have training labels, which are what this model sends along edges. "
+                "Got none. Train with messages=features to predict on graphs without labels."
+            )
+        events: tuple[Event, ...] = ()
+        if self.noise_multiplier_ is not None:
+            relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
+            multiplier = self.noise_multiplier_ * self._hop_ratio(relation)
+            events = (Gaussian(multiplier, count=variant.hops, label="aggregation for prediction"),)
+        return Guarantee.of_events(
+            graph,
+            events,
+            level=self.level,
+            relation=self.relation,
+            delta=self.delta,
+            noise_multiplier=self.noise_multiplier_,
+        )
+
+    def _read(
+        self,
+        graph: Graph,
+        guarantee: Guarantee,
+        keys: Sequence[NoiseKey],
+        device: torch.device,
+        charge: Charge | None,
+    ) -> ReleasedHops:
+        first, released = self._propagation().run(
+            self._aggregation(graph, guarantee, keys, device),
+            FeatureInputs(graph, device),
+            torch.tensor(graph.labels, device=device),
+            torch.tensor(graph.train_mask, device=device).unsqueeze(0),
+        )
+        return self._remember(graph, charge, first, released)
+
+    def _card_facts(self) -> dict[str, Any]:
+        steps = ["preparation", "training", "hop0", "classifier", "selection", "prediction"]
+        if self._uses_batch_norm():
+            steps.append("statistics")
+        return {"method": "GAP", "messages": self.messages, "steps": steps}

@@ -1,0 +1,51 @@
+"""What was released, and what it costs: events, accountants, calibration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapgnn.facade import front
+
+if TYPE_CHECKING:
+    from gapgnn.privacy.accounting.accountants import ACCOUNTANTS as ACCOUNTANTS
+    from gapgnn.privacy.accounting.accountants import account as account
+    from gapgnn.privacy.accounting.accountants import accountant_named as accountant_named
+    from gapgnn.privacy.accounting.calibration import calibrate as calibrate
+    from gapgnn.privacy.accounting.calibration import search_multiplier as search_multiplier
+    from gapgnn.privacy.accounting.events import Composition as Composition
+    from gapgnn.privacy.accounting.events import Event as Event
+    from gapgnn.privacy.accounting.events import Gaussian as Gaussian
+    from gapgnn.privacy.accounting.events import Laplace as Laplace
+    from gapgnn.privacy.accounting.events import MixtureOfGaussians as MixtureOfGaussians
+    from gapgnn.privacy.accounting.events import PoissonGaussian as PoissonGaussian
+    from gapgnn.privacy.accounting.events import RandomisedResponse as RandomisedResponse
+    from gapgnn.privacy.accounting.events import event_from_dict as event_from_dict
+    from gapgnn.privacy.accounting.gaussian import gaussian_epsilon as gaussian_epsilon
+    from gapgnn.privacy.accounting.pld import pld_delta as pld_delta
+    from gapgnn.privacy.accounting.published import paper_edge_epsilon as paper_edge_epsilon
+    from gapgnn.privacy.accounting.published import plain_rdp_epsilon as plain_rdp_epsilon
+    from gapgnn.privacy.accounting.rdp import ORDERS as ORDERS
+
+_HOMES = {
+    "ACCOUNTANTS": "accountants",
+    "Composition": "events",
+    "Event": "events",
+    "Gaussian": "events",
+    "Laplace": "events",
+    "MixtureOfGaussians": "events",
+    "ORDERS": "rdp",
+    "PoissonGaussian": "events",
+    "RandomisedResponse": "events",
+    "account": "accountants",
+    "accountant_named": "accountants",
+    "calibrate": "calibration",
+    "event_from_dict": "events",
+    "gaussian_epsilon": "gaussian",
+    "paper_edge_epsilon": "published",
+    "plain_rdp_epsilon": "published",
+    "pld_delta": "pld",
+    "search_multiplier": "calibration",
+}
+
+__all__ = [*_HOMES]
+__getattr__, __dir__ = front(__name__, _HOMES)

@@ -1,0 +1,305 @@
+"""A budget in, the least noise that keeps it out: never over (privacy page, section 3).
+
+A *template* is a composition whose noise multipliers are ratios to one free number m: with
+``[PoissonGaussian(1.0, ...), Gaussian(0.5, count=2)]`` the aggregation gets half the multiplier of
+the training steps. :func:`calibrate` finds the smallest m whose accounted epsilon is at most the
+target.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from gapgnn.errors import CalibrationError, InputError, check_choice, check_number
+from gapgnn.privacy import RELATIONS
+from gapgnn.privacy.accounting import cache as calibration_cache
+from gapgnn.privacy.accounting.accountants import account
+from gapgnn.privacy.accounting.composition import merge
+from gapgnn.privacy.accounting.events import Composition, Event, RandomisedResponse
+
+# Where the search aims and stops, as shares of the target epsilon, and what is promised.
+_AIM, _STOP, _PROMISED = 0.9995, 0.998, 0.995
+# Search range of the free multiplier. Below it even a finite accounted epsilon is no privacy.
+LEAST_NOISE, _MOST_NOISE = 1e-3, 1e9
+_MOST_EVALUATIONS = 80
+# Answers of this process by question: each was accounted in full after it was found or read.
+_REMEMBERED: dict[str, Calibrated] = {}
+_MOST_REMEMBERED = 256
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """The answer of a calibration.
+
+    Attributes:
+        noise_multiplier: the free number m.
+        epsilon: as accounted, at most the target.
+        delta: as asked.
+        accountant: which accountant priced it.
+        events: the template with its multipliers filled in, then the fixed events.
+    """
+
+    noise_multiplier: float
+    epsilon: float
+    delta: float
+    accountant: str
+    events: Composition
+
+
+def calibrate(
+    template: Sequence[Event],
+    *,
+    epsilon: float,
+    delta: float,
+    relation: str,
+    fixed: Sequence[Event] = (),
+    cache: bool = True,
+) -> Calibrated:
+    """Return the least noise with which the template costs at most (epsilon, delta).
+
+    The accounted epsilon is at most the target and within 0.5 % of it. One exception lies on the
+    safe side: if the sampling rate alone keeps the budget however little noise there is, the
+    multiplier returned is 0.001 and epsilon may be far below the target.
+
+    Args:
+        template: events whose noise multipliers are ratios to the free number.
+        epsilon: target, positive and finite. Tested from 0.01 to 1000.
+        delta: in (0, 1). Tested from 1e-12 to 0.1.
+        relation: the run's neighbouring relation, ``auto`` already resolved.
+        fixed: events that are charged too but whose noise is already decided.
+        cache: whether slow answers are remembered, by this process and on disk
+            (:mod:`gapgnn.privacy.accounting.cache`). What a file says is accounted before use.
+
+    Raises:
+        CalibrationError: if no noise keeps the budget, for instance because ``fixed`` spends it
+            all.
+
+    >>> from gapgnn.privacy.accounting.events import Gaussian
+    >>> answer = calibrate([Gaussian(1.0, count=2)], epsilon=1.0, delta=1e-7, relation="undirected")
+    >>> round(answer.noise_multiplier, 3), answer.epsilon <= 1.0
+    (6.617, True)
+    """
+    request = _Request(tuple(template), tuple(fixed), epsilon, delta, relation)
+    request.check()
+    if merge((*template, *fixed), relation=relation).is_gaussian:
+        return request.confirm(_solve_gaussian(request))
+    if not cache:
+        return request.confirm(_solve(request))
+    key = request.key()
+    known = _REMEMBERED.get(key)
+    if known is not None:
+        # Events may have other labels than those of the first question.
+        return replace(known, events=request.fill(known.noise_multiplier))
+    answer = _recall(request, key)
+    if answer is None:
+        answer = request.confirm(_solve(request))
+        calibration_cache.write(key, answer.noise_multiplier)
+    if len(_REMEMBERED) >= _MOST_REMEMBERED:
+        _REMEMBERED.clear()
+    _REMEMBERED[key] = answer
+    return answer
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What was asked, and the two things every part of the search does with it."""
+
+    template: Composition
+    fixed: Composition
+    epsilon: float
+    delta: float
+    relation: str
+
+    def check(self) -> None:
+        """Say why if the question has no answer."""
+        check_choice("relation", self.relation, RELATIONS)
+        check_number("epsilon", self.epsilon, above=0)
+        check_number("delta", self.delta, above=0, below=1)
+        if not self.template:
+            raise InputError(
+                "`template` must have at least one event: without one no noise is needed. Got none."
+            )
+        if any(isinstance(event, RandomisedResponse) for event in self.template):
+            raise InputError(
+                "`template` must have events with a noise multiplier. Got a RandomisedResponse "
+                "event: pass it as `fixed`."
+            )
+
+    def fill(self, multiplier: float) -> Composition:
+        """Return the composition at one value of the free number."""
+        noisy = (e for e in self.template if not isinstance(e, RandomisedResponse))
+        return (*(event.scaled(multiplier) for event in noisy), *self.fixed)
+
+    def price(self, multiplier: float) -> float:
+        """Return the accounted epsilon at one value of the free number."""
+        return account(self.fill(multiplier), self.delta, relation=self.relation).epsilon
+
+    def confirm(self, multiplier: float) -> Calibrated:
+        """Account the finished events once more, whatever the search believed, and stop if over."""
+        if not (math.isfinite(multiplier) and multiplier > 0):
+            raise CalibrationError(
+                f"calibration ended at noise {multiplier!r}: nothing is released."
+            )
+        events = self.fill(multiplier)
+        spend = account(events, self.delta, relation=self.relation)
+        if not spend.epsilon <= self.epsilon:
+            raise CalibrationError(
+                f"the calibrated noise {multiplier!r} costs epsilon {spend.epsilon!r}, over the "
+                f"budget {self.epsilon!r}: nothing is released with it."
+            )
+        return Calibrated(multiplier, spend.epsilon, self.delta, spend.accountant, events)
+
+    def key(self) -> str:
+        """Return the name of the cached answer; labels do not change it."""
+        return calibration_cache.key(
+            template=[event.to_dict() for event in self.template],
+            fixed=[event.to_dict() for event in self.fixed],
+            epsilon=float(self.epsilon),
+            delta=float(self.delta),
+            relation=self.relation,
+        )
+
+    def unreachable(self) -> CalibrationError:
+        """Return the error that says why no noise is enough."""
+        if self.fixed:
+            spent = account(self.fixed, self.delta, relation=self.relation).epsilon
+            return CalibrationError(
+                f"the fixed events alone cost epsilon {spent:.6g} at delta {self.delta:g}: too "
+                f"little is left of {self.epsilon:g}. Raise `epsilon` or drop a fixed event."
+            )
+        return CalibrationError(
+            f"no noise up to {_MOST_NOISE:g} keeps epsilon {self.epsilon:g} at delta "
+            f"{self.delta:g}: the composition is too long for them. Raise `delta` or use fewer "
+            "steps."
+        )
+
+
+def _solve_gaussian(request: _Request) -> float:
+    """Invert the exact curve: squared shifts add up; the template gets what is left."""
+    from gapgnn.privacy.accounting.gaussian import gaussian_shift
+
+    largest = gaussian_shift(request.epsilon, request.delta)
+    spent = merge(request.fixed, relation=request.relation).shift
+    if spent >= largest * (1 - 1e-9):
+        raise request.unreachable()
+    free = math.sqrt((largest - spent) * (largest + spent))
+    # One part in 10^10 more than the root, so that rounding cannot end above the budget.
+    return merge(request.template, relation=request.relation).shift / free * (1 + 1e-10)
+
+
+def _solve(request: _Request) -> float:
+    """Search with RDP, then on a coarse, then on a fine PLD grid, each from the last answer."""
+    from gapgnn.privacy.accounting.pld import COARSE, pld_epsilon
+
+    def coarse(multiplier: float) -> float:
+        events = request.fill(multiplier)
+        return pld_epsilon(events, request.delta, relation=request.relation, resolution=COARSE)
+
+    if request.fixed:
+        spent = account(request.fixed, request.delta, relation=request.relation).epsilon
+        if spent >= request.epsilon:
+            raise request.unreachable()
+    # RDP and the coarse grid only find the neighbourhood, so they may stop early.
+    start = search_multiplier(
+        lambda m: _rdp(request, m), request.epsilon, start=1.0, stop=0.9, aim=0.97
+    )
+    start = start or 1.0
+    closer = search_multiplier(coarse, request.epsilon, start=start, stop=0.994, aim=0.998)
+    found = search_multiplier(request.price, request.epsilon, start=closer or start)
+    if found is None:
+        raise request.unreachable()
+    return found
+
+
+def _rdp(request: _Request, multiplier: float) -> float:
+    from gapgnn.privacy.accounting.rdp import ORDERS, rdp_epsilon
+
+    events = request.fill(multiplier)
+    return rdp_epsilon(events, request.delta, relation=request.relation, orders=ORDERS[::4])
+
+
+def _recall(request: _Request, key: str) -> Calibrated | None:
+    """Return the answer on disk if a full accounting of its events keeps what is promised.
+
+    A file is not proof: it only spares the search, of which one accounting is about a fifth. An
+    answer that is over the budget, or that wastes more of it than the search would, is dropped.
+    """
+    multiplier = calibration_cache.read(key)
+    if multiplier is None or not LEAST_NOISE <= multiplier <= _MOST_NOISE:
+        return None
+    try:
+        answer = request.confirm(multiplier)
+    except CalibrationError:
+        return None
+    is_used_up = answer.epsilon >= _PROMISED * request.epsilon
+    return answer if is_used_up or multiplier == LEAST_NOISE else None
+
+
+def search_multiplier(
+    cost: Callable[[float], float],
+    target: float,
+    *,
+    start: float = 1.0,
+    stop: float = _STOP,
+    aim: float = _AIM,
+) -> float | None:
+    """Return an m with ``stop * target <= cost(m) <= target``; None if no m is cheap enough.
+
+    Secant steps on log cost against log m, which is nearly straight, inside a bracket that halves
+    when a step leaves it. ``cost`` falls with m, except for jumps far below the tolerance.
+
+    >>> 1.0 <= search_multiplier(lambda m: 8 / m**2, 8.0) < 1.002
+    True
+    """
+    costly, cheap = 0.0, math.inf
+    # Rounding makes the price of a tiny multiplier jump, so the most used of those seen may win.
+    best = (-math.inf, -math.inf)
+    previous: tuple[float, float] | None = None
+    multiplier, slope = start, -1.2
+    for _ in range(_MOST_EVALUATIONS):
+        price = cost(multiplier)
+        if stop * target <= price <= target:
+            return multiplier
+        if price > target:
+            costly = max(costly, multiplier)
+        else:
+            cheap = min(cheap, multiplier)
+            best = max(best, (price, -multiplier))
+        if cheap <= LEAST_NOISE:
+            return cheap
+        if costly >= _MOST_NOISE:
+            return None
+        if cheap < math.inf and cheap / max(costly, 1e-300) < 1 + 1e-9:
+            # The curve jumps across the tolerance; the cheap side keeps the budget.
+            return -best[1]
+        point = (math.log(multiplier), math.log(price)) if 0 < price < math.inf else None
+        if point and previous and point[0] != previous[0]:
+            slope = (point[1] - previous[1]) / (point[0] - previous[0])
+        guess = _guess(point, slope, math.log(aim * target))
+        previous = point or previous
+        multiplier = _inside(guess, multiplier, costly, cheap)
+    return -best[1] if cheap < math.inf else None
+
+
+def _guess(point: tuple[float, float] | None, slope: float, log_aim: float) -> float | None:
+    """Follow the line through the last point to where it meets the aim."""
+    if point is None or not slope < -1e-3:
+        return None
+    return math.exp(max(-20.0, min(20.0, point[0] + (log_aim - point[1]) / slope)))
+
+
+def _inside(guess: float | None, last: float, costly: float, cheap: float) -> float:
+    """Return the guess if it is inside the bracket, else its middle or a step beyond it."""
+    if costly > 0 and cheap < math.inf:
+        margin = (cheap / costly) ** 0.02
+        if guess is not None and costly * margin <= guess <= cheap / margin:
+            return guess
+        return math.sqrt(costly * cheap)
+    # One-sided so far: follow the guess, but by no more than a factor of eight.
+    if cheap == math.inf:
+        step = guess if guess is not None and guess > costly else 2 * costly
+        return min(_MOST_NOISE, max(costly * 1.0001, min(step, 8 * last)))
+    step = guess if guess is not None and guess < cheap else cheap / 2
+    return max(LEAST_NOISE, min(cheap / 1.0001, max(step, last / 8)))

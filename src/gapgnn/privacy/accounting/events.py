@@ -1,0 +1,256 @@
+"""What was released: immutable descriptions of mechanisms, without any analysis.
+
+Mechanisms emit events, the ledger stores them, :mod:`gapgnn.privacy.accounting.accountants` prices
+them (privacy page, section 3). A *noise multiplier* is the standard deviation of the noise over the
+distance between two neighbours that the event's docstring names, so an event says nothing about
+degrees or clipping norms. The same classes serve as calibration templates: there the multiplier is
+a ratio to the one free number (:mod:`gapgnn.privacy.accounting.calibration`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+from gapgnn.errors import InputError, check_choice, check_integer, check_number
+
+EventType = TypeVar("EventType", bound="_Described")
+NoisyType = TypeVar("NoisyType", bound="_Noisy")
+
+
+@dataclass(frozen=True)
+class _Described:
+    """Shared reading and writing of events."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON: the event's kind and its fields."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+        return {"event": type(self).__name__, **plain}
+
+    @classmethod
+    def from_dict(cls: type[EventType], data: dict[str, Any]) -> EventType:
+        """Rebuild an event of this kind from :meth:`to_dict`, validating every value again."""
+        event = event_from_dict(data)
+        if not isinstance(event, cls):
+            raise InputError(f"`event` must be a {cls.__name__}. Got {data.get('event')!r}.")
+        return event
+
+
+@dataclass(frozen=True)
+class _Noisy(_Described):
+    """An event whose noise can be scaled."""
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        _store(self, noise_multiplier=_multiplier(self.noise_multiplier))
+
+    def scaled(self: NoisyType, factor: float) -> NoisyType:
+        """Return the same event with its noise multiplied by ``factor``."""
+        return replace(self, noise_multiplier=self.noise_multiplier * factor)
+
+
+@dataclass(frozen=True)
+class Gaussian(_Noisy):
+    """``count`` releases with Gaussian noise: one for each hop of aggregation.
+
+    Each is ``f(G) + N(0, s^2 I)`` with multiplier ``m = s / sensitivity``, the L2 sensitivity being
+    that of the run's own relation (2 sqrt(D) under ``replace``: it is not doubled again). Its worst
+    case is N(0, 1) against N(1/m, 1); ``count`` of them are exactly N(0, 1) against
+    N(sqrt(count)/m, 1).
+
+    >>> Gaussian(2.0, count=2).to_dict()
+    {'event': 'Gaussian', 'noise_multiplier': 2.0, 'count': 2, 'label': ''}
+    """
+
+    count: int = 1
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _store(self, count=_count("count", self.count), label=_label(self.label))
+
+
+@dataclass(frozen=True)
+class PoissonGaussian(_Noisy):
+    """``steps`` sums over Poisson batches with Gaussian noise: DP-SGD.
+
+    Every record joins a batch independently with probability q = ``sampling_rate`` and contributes
+    a vector of norm at most C; the noise has standard deviation ``m C``. Worst case of one step, in
+    units of C: under ``add-remove`` (1-q) N(0, m^2) + q N(1, m^2) against N(0, m^2), in both
+    directions; under ``replace`` (1-q) N(0, m^2) + q N(-1, m^2) against (1-q) N(0, m^2) + q N(1,
+    m^2). The multiplier is counted in C under both.
+
+    >>> PoissonGaussian(1.0, sampling_rate=1.5, steps=10)
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.InputError: `sampling_rate` must be above 0 and at most 1. Got 1.5.
+    """
+
+    sampling_rate: float
+    steps: int
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rate = check_number("sampling_rate", self.sampling_rate, above=0, at_most=1)
+        _store(self, sampling_rate=rate, steps=_count("steps", self.steps))
+        _label(self.label)
+
+
+@dataclass(frozen=True)
+class MixtureOfGaussians(_Noisy):
+    """``steps`` noisy sums that a record shifts by a random amount: SAGE-NDP.
+
+    Privacy page, section 5. With Poisson batches the number of touched examples is binomial, so
+    the shift is ``sensitivities[i]`` with probability ``probabilities[i]``. Worst case of one step,
+    for noise of standard deviation m = ``noise_multiplier`` in the same unit as the sensitivities
+    (the clipping norm): ``sum_i p_i N(s_i, m^2)`` against ``N(0, m^2)``, in both directions.
+
+    >>> event = MixtureOfGaussians(4.0, (0, 1, 3), (0.9, 0.09, 0.01), steps=5)
+    >>> event.scaled(2.0).noise_multiplier
+    8.0
+    """
+
+    sensitivities: tuple[float, ...]
+    probabilities: tuple[float, ...]
+    steps: int
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shifts = tuple(check_number("sensitivities", s, at_least=0) for s in self.sensitivities)
+        weights = tuple(
+            check_number("probabilities", p, at_least=0, at_most=1) for p in self.probabilities
+        )
+        if not shifts or len(shifts) != len(weights):
+            raise InputError(
+                "`probabilities` must have one entry for each of `sensitivities`, at least one. "
+                f"Got {len(weights)} and {len(shifts)}."
+            )
+        if not math.isclose(math.fsum(weights), 1.0, rel_tol=0, abs_tol=1e-9):
+            raise InputError(f"`probabilities` must sum to 1. Got {math.fsum(weights)!r}.")
+        _store(self, sensitivities=shifts, probabilities=weights, steps=_count("steps", self.steps))
+        _label(self.label)
+
+
+@dataclass(frozen=True)
+class Laplace(_Noisy):
+    """``count`` releases with Laplace noise: the noisy density of LapGraph and ARR.
+
+    The scale of the noise is ``noise_multiplier`` times the L1 sensitivity under the run's
+    relation, so each release is (1 / noise_multiplier)-DP. Worst case: Laplace(0, m) against
+    Laplace(1, m).
+
+    >>> Laplace(2.0).pure_epsilon
+    0.5
+    """
+
+    count: int = 1
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _store(self, count=_count("count", self.count), label=_label(self.label))
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The epsilon of one release at delta 0."""
+        return 1.0 / self.noise_multiplier
+
+
+@dataclass(frozen=True)
+class RandomisedResponse(_Described):
+    """``count`` bits of one protected entity, each flipped at random and released.
+
+    A 1 is reported as 0 with probability ``drop``, a 0 as 1 with probability ``add``. Neighbours
+    differ in the bit, so the pair is Bernoulli(1 - drop) against Bernoulli(add), in both
+    directions. Flip probabilities rather than their complements are stored because they stay exact
+    when tiny.
+
+    >>> round(RandomisedResponse.symmetric(2.0).pure_epsilon, 9)
+    2.0
+    """
+
+    drop: float
+    add: float
+    count: int = 1
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        drop = check_number("drop", self.drop, above=0, below=1)
+        add = check_number("add", self.add, above=0, below=1)
+        _store(self, drop=drop, add=add, count=_count("count", self.count))
+        _label(self.label)
+
+    @classmethod
+    def symmetric(cls, epsilon: float, *, count: int = 1, label: str = "") -> RandomisedResponse:
+        """Return the response that flips either bit with probability 1 / (1 + e^epsilon)."""
+        check_number("epsilon", epsilon, above=0, at_most=700)
+        flip = math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
+        return cls(drop=flip, add=flip, count=count, label=label)
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The epsilon of one bit at delta 0."""
+        ones = math.log1p(-self.drop) - math.log(self.add)
+        zeros = math.log1p(-self.add) - math.log(self.drop)
+        return max(abs(ones), abs(zeros))
+
+
+Event = Gaussian | PoissonGaussian | MixtureOfGaussians | Laplace | RandomisedResponse
+Composition = tuple[Event, ...]
+
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (Gaussian, PoissonGaussian, MixtureOfGaussians, Laplace, RandomisedResponse)
+}
+
+
+def event_from_dict(data: dict[str, Any]) -> Event:
+    """Rebuild an event from :meth:`to_dict`, validating every value again.
+
+    >>> event_from_dict(Gaussian(2.0, count=3).to_dict())
+    Gaussian(noise_multiplier=2.0, count=3, label='')
+    """
+    if not isinstance(data, dict):
+        raise InputError(f"an event must be an object. Got {data!r}.")
+    kind = _KINDS[check_choice("event", data.get("event"), _KINDS)]
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "event"}
+    known = {field.name for field in fields(kind)}
+    if unknown := sorted(set(values) - known):
+        raise InputError(f"a {kind.__name__} event has no field {unknown[0]!r}.")
+    try:
+        event: Event = kind(**values)
+    except TypeError as error:
+        raise InputError(f"a {kind.__name__} event is incomplete: {error}.") from None
+    return event
+
+
+def _store(event: Any, **values: Any) -> None:
+    """Set fields of a frozen dataclass while it is being built."""
+    for name, value in values.items():
+        object.__setattr__(event, name, value)
+
+
+def _multiplier(value: object) -> float:
+    number = check_number("noise_multiplier", value, at_least=0)
+    if number == 0:
+        raise InputError("`noise_multiplier` must be positive: zero noise hides nothing. Got 0.0.")
+    return number
+
+
+def _count(name: str, value: object) -> int:
+    if value == 0 and not isinstance(value, bool):
+        raise InputError(
+            f"`{name}` must be at least 1: leave out an event that never happens. Got 0."
+        )
+    return check_integer(name, value, at_least=1)
+
+
+def _label(value: object) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"`label` must be text. Got {value!r}.")
+    return value

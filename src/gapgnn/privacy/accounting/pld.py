@@ -1,0 +1,294 @@
+"""Privacy loss distributions: tight accounting for anything with subsampling (dp-accounting).
+
+Each event becomes a discrete distribution of its privacy loss on a grid, rounded so that it
+dominates the true one (connect-the-dots), and composition is convolution by FFT. Every
+approximation is
+pessimistic: mass cut from the tails counts as infinite loss, and the rounding errors of the FFT are
+charged to delta. The reported epsilon is an upper bound, in practice within 0.1 % of the truth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gapgnn.privacy.accounting.composition import Array, Merged, Pair, Subsampled, merge, worst_pair
+from gapgnn.privacy.accounting.events import Event, Laplace, PoissonGaussian, RandomisedResponse
+
+# Grid interval over one step's loss deviation. The rounding adds variance like a random walk, so
+# the error of epsilon falls with the square: at 0.02 it is below one part in a thousand.
+FINE = 0.02
+COARSE = 0.08
+# A loss that takes few values has its largest one rounded up, so the grid follows that value too.
+_SHARE_OF_ATOM = 5e-4
+_MOST_POINTS = 100_000
+# Noise so small that its losses need a wider grid than this hides nothing: epsilon is infinite.
+_WIDEST_INTERVAL = 256.0
+_LARGEST_EPSILON = 1e9
+# Share of delta given to each tail that is cut.
+_CUT = 1e-5
+# Rounding of an FFT raised to the n-th power, per step; measured at up to 3e-17, see the tests.
+_FFT_ERROR = 1e-16
+
+
+def pld_epsilon(
+    events: Sequence[Event], delta: float, *, relation: str, resolution: float = FINE
+) -> float:
+    """Return an upper bound on epsilon; infinite where the FFT cannot resolve ``delta``.
+
+    >>> from gapgnn.privacy.accounting.events import Gaussian, PoissonGaussian
+    >>> steps = PoissonGaussian(1.0, sampling_rate=0.0129, steps=1546)
+    >>> round(pld_epsilon([steps, Gaussian(1.0, count=2)], 1e-5, relation="add-remove"), 2)
+    7.45
+    """
+    merged = merge(events, relation=relation)
+    if _chance_of_any_effect(merged) <= delta:
+        return 0.0
+    left = delta - _fft_slack(merged)
+    interval = grid_interval(merged, relation=relation, resolution=resolution)
+    if left <= 0 or interval > _WIDEST_INTERVAL:
+        return math.inf
+    loss = _compose(merged, interval, relation=relation, cut=left * _CUT)
+    return _smallest_epsilon(loss, left)
+
+
+def pld_delta(events: Sequence[Event], epsilon: float, *, relation: str) -> float:
+    """Return an upper bound on delta at ``epsilon``."""
+    merged = merge(events, relation=relation)
+    chance = _chance_of_any_effect(merged)
+    interval = grid_interval(merged, relation=relation, resolution=FINE)
+    if chance == 0 or interval > _WIDEST_INTERVAL:
+        return chance
+    loss = _compose(merged, interval, relation=relation, cut=1e-16)
+    return min(chance, max(0.0, float(loss.get_delta_for_epsilon(epsilon))) + _fft_slack(merged))
+
+
+def _smallest_epsilon(loss: Any, delta: float) -> float:
+    """Invert the curve of a loss distribution (the library's own inverse overflows above 700)."""
+    from scipy.optimize import brentq
+
+    def excess(epsilon: float) -> float:
+        return float(loss.get_delta_for_epsilon(epsilon)) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    upper = 1.0
+    while excess(upper) > 0:
+        upper *= 2
+        if upper > _LARGEST_EPSILON:
+            return math.inf
+    root = float(brentq(excess, 0.0, upper, xtol=1e-12, rtol=1e-10))
+    while excess(root) > 0:
+        root += 1e-9 * root + 1e-12
+    return root
+
+
+def _chance_of_any_effect(merged: Merged) -> float:
+    """Bound the probability that the protected record has any effect on the outputs.
+
+    It bounds delta at every epsilon, whatever the noise: where the record has no effect, the
+    outputs of two neighbours are the same.
+    """
+    if merged.shift > 0 or merged.pure:
+        return 1.0
+    log_none = 0.0
+    for step in merged.subsampled:
+        if isinstance(step, PoissonGaussian):
+            effect = step.sampling_rate
+        else:
+            pairs = zip(step.sensitivities, step.probabilities, strict=True)
+            effect = min(1.0, math.fsum(p for s, p in pairs if s > 0))
+        log_none += step.steps * (math.log1p(-effect) if effect < 1 else -math.inf)
+    return -math.expm1(log_none)
+
+
+def _fft_slack(merged: Merged) -> float:
+    count = sum(step.steps for step in merged.subsampled) + sum(
+        event.count for event in merged.pure
+    )
+    return _FFT_ERROR * (count + 10)
+
+
+def _compose(merged: Merged, interval: float, *, relation: str, cut: float) -> Any:
+    """Return the loss distribution of a composition that is not empty."""
+    from dp_accounting.pld import privacy_loss_distribution as library
+
+    parts = []
+    for step in merged.subsampled:
+        single = _step(step, relation, interval, math.log(cut / step.steps))
+        parts.append(single.self_compose(step.steps, tail_mass_truncation=cut))
+    for event in merged.pure:
+        if isinstance(event, Laplace):
+            single = library.from_laplace_mechanism(
+                event.noise_multiplier, value_discretization_interval=interval
+            )
+        else:
+            single = _response(event, interval)
+        parts.append(single.self_compose(event.count, tail_mass_truncation=cut))
+    if merged.shift > 0:
+        # Neighbours are already one sensitivity apart under every relation (see `Gaussian`), so the
+        # library's own doubling for replacement must not be asked for.
+        parts.append(
+            library.from_gaussian_mechanism(
+                1.0 / merged.shift,
+                value_discretization_interval=interval,
+                log_mass_truncation_bound=math.log(cut),
+            )
+        )
+    total = parts[0]
+    for part in parts[1:]:
+        total = total.compose(part, tail_mass_truncation=cut)
+    return total
+
+
+def _step(step: Subsampled, relation: str, interval: float, log_cut: float) -> Any:
+    """Return the loss distribution of one step on a Poisson batch."""
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import privacy_loss_distribution as library
+
+    if isinstance(step, PoissonGaussian):
+        # The library's replacement relation puts the two contributions at -1 and +1: 2 C apart,
+        # with noise counted in C, as the event's docstring says.
+        adjacency = (
+            NeighboringRelation.REPLACE_ONE
+            if relation == "replace"
+            else NeighboringRelation.ADD_OR_REMOVE_ONE
+        )
+        return library.from_gaussian_mechanism(
+            step.noise_multiplier,
+            value_discretization_interval=interval,
+            log_mass_truncation_bound=log_cut,
+            sampling_prob=step.sampling_rate,
+            neighboring_relation=adjacency,
+        )
+    pair = worst_pair(step, relation=relation)
+    return library.PrivacyLossDistribution(
+        _discretise(pair, interval, log_cut), _discretise(pair.reversed, interval, log_cut)
+    )
+
+
+def _discretise(pair: Pair, interval: float, log_cut: float) -> Any:
+    """Discretise a monotone pair pessimistically; the library's way is slow for mixtures.
+
+    The line is cut into cells. Inside a cell the loss lies between its values at the two ends, so
+    moving the cell's mass to those two values, in the one proportion that keeps both its upper and
+    its lower mass, dominates the truth; moving each value to its two neighbours on the grid does so
+    again.
+    """
+    from dp_accounting.pld import pld_pmf
+    from scipy.special import log_ndtr
+
+    means = np.concatenate([pair.upper_means, pair.lower_means])
+    reach = math.sqrt(-2 * log_cut) + 1.0
+    edges = np.linspace(means.min() - reach, means.max() + reach, _MOST_POINTS // 2)
+    above, below = pair.log_densities(edges)
+    losses = above - below
+    upper = _cell_masses(edges, pair.upper_means, pair.upper_weights)
+    lower = _cell_masses(edges, pair.lower_means, pair.lower_weights)
+    low, high = np.minimum(losses[:-1], losses[1:]), np.maximum(losses[:-1], losses[1:])
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        inside = -np.expm1(np.log(lower) - np.log(upper) + low) / -np.expm1(low - high)
+    to_high = np.clip(np.nan_to_num(inside, nan=1.0, posinf=1.0, neginf=0.0), 0.0, 1.0)
+    values = np.concatenate([low, high])
+    masses = np.concatenate([upper * (1 - to_high), upper * to_high])
+    tails = math.fsum(
+        w * (math.exp(log_ndtr(edges[0] - m)) + math.exp(log_ndtr(m - edges[-1])))
+        for m, w in zip(pair.upper_means, pair.upper_weights, strict=True)
+    )
+    first, probabilities = _to_grid(values, masses, interval)
+    return pld_pmf.DensePLDPmf(interval, first, probabilities, tails, True)
+
+
+def _cell_masses(edges: Array, means: Array, weights: Array) -> Array:
+    """Return the mass of a Gaussian mixture in each cell, accurate in both tails."""
+    from scipy.special import ndtr
+
+    z = edges[None, :] - means[:, None]
+    left, right = z[:, :-1], z[:, 1:]
+    masses = np.where(left > 0, ndtr(-left) - ndtr(-right), ndtr(right) - ndtr(left))
+    total: Array = weights @ masses
+    return total
+
+
+def _to_grid(values: Array, masses: Array, interval: float) -> tuple[int, Array]:
+    """Split each mass between its two grid neighbours so that E[exp(-loss)] stays the same."""
+    floor = np.floor(values / interval)
+    above = values - floor * interval
+    to_next = np.clip(np.expm1(-above) / math.expm1(-interval), 0.0, 1.0)
+    first = int(floor.min())
+    index = (floor - first).astype(np.int64)
+    size = int(index.max()) + 2
+    probabilities: Array = np.bincount(index, masses * (1 - to_next), size).astype(np.float64)
+    probabilities += np.bincount(index + 1, masses * to_next, size)
+    return first, probabilities
+
+
+def _response(event: RandomisedResponse, interval: float) -> Any:
+    """Return the loss distribution of one released bit, for both values it may have."""
+    from dp_accounting.pld import privacy_loss_distribution as library
+
+    kept_one, kept_zero = math.log1p(-event.drop), math.log1p(-event.add)
+    dropped, added = math.log(event.drop), math.log(event.add)
+    sides = []
+    for losses, masses in (
+        ((kept_one - added, dropped - kept_zero), (1 - event.drop, event.drop)),
+        ((kept_zero - dropped, added - kept_one), (1 - event.add, event.add)),
+    ):
+        first, probabilities = _to_grid(np.array(losses), np.array(masses), interval)
+        sides.append(
+            {first + int(i): float(probabilities[i]) for i in np.flatnonzero(probabilities)}
+        )
+    return library.PrivacyLossDistribution.create_from_rounded_probability(
+        sides[0],
+        0.0,
+        interval,
+        rounded_probability_mass_function_add=sides[1],
+        infinity_mass_add=0.0,
+        symmetric=False,
+    )
+
+
+def grid_interval(merged: Merged, *, relation: str, resolution: float) -> float:
+    """Choose the grid: fine against the spread of the losses, and with a bounded number of points.
+
+    A power of two, so that small changes of the noise leave it alone and calibration sees a smooth
+    curve.
+    """
+    variance, factors, widest = merged.shift * merged.shift, int(merged.shift > 0), 0.0
+    limit = math.inf
+    for step in merged.subsampled:
+        one, width = _loss_spread(worst_pair(step, relation=relation))
+        variance += step.steps * one
+        factors += step.steps
+        widest = max(widest, width)
+    for event in merged.pure:
+        epsilon = event.pure_epsilon
+        variance += event.count * min(epsilon, 1.0) ** 2
+        factors += event.count
+        limit = min(limit, epsilon * _SHARE_OF_ATOM)
+    widest = max(widest, merged.shift * (merged.shift + 20.0))
+    if not math.isfinite(variance):
+        return math.inf
+    wanted = min(limit, resolution * math.sqrt(variance / max(factors, 1)))
+    affordable = widest / (_MOST_POINTS * FINE / resolution)
+    exponents = math.floor(_log2(wanted)), math.ceil(_log2(affordable))
+    return float(2.0 ** max(exponents))
+
+
+def _log2(x: float) -> float:
+    return math.log2(max(x, 1e-12))
+
+
+def _loss_spread(pair: Pair) -> tuple[float, float]:
+    """Return variance and range of one step's privacy loss."""
+    means = np.concatenate([pair.upper_means, pair.lower_means])
+    x = np.linspace(means.min() - 10.0, means.max() + 10.0, 4001)
+    above, below = pair.log_densities(x)
+    weights = np.exp(above)
+    weights /= weights.sum()
+    losses = above - below
+    mean = float(weights @ losses)
+    return float(weights @ (losses - mean) ** 2), float(losses.max() - losses.min())

@@ -1,0 +1,25 @@
+"""The privacy card: what a release promises."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapgnn.facade import front
+
+if TYPE_CHECKING:
+    from gapgnn.privacy.card.card import PrivacyCard as PrivacyCard
+    from gapgnn.privacy.card.card import guarantee_sentence as guarantee_sentence
+    from gapgnn.privacy.card.card import make_card as make_card
+    from gapgnn.privacy.card.texts import promise as promise
+    from gapgnn.privacy.card.texts import public_facts as public_facts
+
+_HOMES = {
+    "PrivacyCard": "card",
+    "guarantee_sentence": "card",
+    "make_card": "card",
+    "promise": "texts",
+    "public_facts": "texts",
+}
+
+__all__ = [*_HOMES]
+__getattr__, __dir__ = front(__name__, _HOMES)

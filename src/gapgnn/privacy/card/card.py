@@ -1,0 +1,321 @@
+"""The privacy card: what a release promises, for programs (JSON) and for people (Markdown).
+
+Every fitted model carries one and saves it beside its weights (privacy page, section 7). A card may
+be handed out with the model, so it holds nothing that was read from private data without a price.
+In particular it does not hold the data set's fingerprint: that is an exact function of the data,
+and whoever knows all of it but one edge could try both values. The curator finds the data set in
+the ledger, by the id of the charge.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from gapgnn import __version__
+from gapgnn.errors import DataError, InputError, check_choice, check_integer, check_number
+from gapgnn.privacy import LEVELS, RELATIONS_OF_LEVEL
+from gapgnn.privacy.card import texts as texts
+from gapgnn.privacy.card.format import FORMAT, check_keys, markdown, read_values
+
+if TYPE_CHECKING:
+    from gapgnn.privacy.ledger import Charge
+
+NOTIONS = ("own record", "strict")
+
+
+@dataclass(frozen=True)
+class LedgerNote:
+    """What the ledger said right after the charge; without a grant the amounts are None."""
+
+    charge_id: str
+    granted_epsilon: float | None = None
+    granted_delta: float | None = None
+    left_epsilon: float | None = None
+    left_delta: float | None = None
+
+    def __str__(self) -> str:
+        if self.granted_epsilon is None:
+            return f"charge {self.charge_id}; no grant: recorded, not limited"
+        return (
+            f"charge {self.charge_id}; granted epsilon {self.granted_epsilon:g}, delta "
+            f"{self.granted_delta:g}; left epsilon {self.left_epsilon:g}, delta {self.left_delta:g}"
+        )
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class PrivacyCard:
+    """What one release promises. Build it with :func:`make_card`.
+
+    Attributes:
+        method: what was trained.
+        level: ``none``, ``edge`` or ``node``.
+        relation: the neighbouring relation of the guarantee; ``none`` at level none.
+        epsilon: None at level none, where nothing is promised.
+        delta: likewise.
+        delta_is_auto: whether delta was chosen from the number of protected entities.
+        accountant: what turned the events into epsilon.
+        rdp_epsilon: the same events under Renyi accounting, for comparison.
+        noise_multiplier: the calibrated multiplier, where the method has a single one.
+        events: everything that was released on private data, with its parameters.
+        noise_source: one of ``gapgnn.privacy.card.texts.NOISE_SOURCES``.
+        max_degree: the bound that out-lists were cut to, if any.
+        node_notion: at node level with a degree bound, ``own record``, or ``strict`` where no list
+            had to be cut (privacy page, section 1).
+        messages: what travelled along the edges.
+        covered: who is covered.
+        not_covered: who and what is not.
+        not_charged: (what, why) of every step without a price.
+        warnings: what a reader must not miss.
+        ledger: the ledger's answer, or None where nothing was charged.
+        dataset: what people call the data set.
+        version: of the library.
+        public: (what, where from) of every fact of the data that is taken to be public.
+        audits: results of audits of this configuration.
+    """
+
+    method: str
+    level: str
+    relation: str
+    epsilon: float | None
+    delta: float | None
+    delta_is_auto: bool
+    accountant: str
+    rdp_epsilon: float | None
+    noise_multiplier: float | None
+    events: tuple[Mapping[str, Any], ...]
+    noise_source: str
+    max_degree: int | None
+    node_notion: str | None
+    messages: str
+    covered: tuple[str, ...]
+    not_covered: tuple[str, ...]
+    not_charged: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...]
+    ledger: LedgerNote | None
+    dataset: str
+    version: str
+    public: tuple[tuple[str, str], ...] = ()
+    audits: tuple[Mapping[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        check_choice("level", self.level, LEVELS)
+        check_choice("relation", self.relation, RELATIONS_OF_LEVEL[self.level] or ("none",))
+        check_choice("noise_source", self.noise_source, texts.NOISE_SOURCES)
+        if self.node_notion is not None:
+            check_choice("node_notion", self.node_notion, NOTIONS)
+        if self.max_degree is not None:
+            check_integer("max_degree", self.max_degree, at_least=1)
+        for name in ("rdp_epsilon", "noise_multiplier"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), above=0)
+        self._check_price()
+
+    def _check_price(self) -> None:
+        """Refuse a card that contradicts itself: it would be believed."""
+        if self.level == "none":
+            if self.epsilon is not None or self.delta is not None:
+                raise InputError(f"`epsilon` must be None at level none. Got {self.epsilon!r}.")
+            expected = texts.UNPROTECTED
+            fits = self.noise_source == expected
+        else:
+            epsilon = check_number("epsilon", self.epsilon, at_least=0)
+            check_number("delta", self.delta, at_least=0, below=1)
+            if (epsilon > 0) != bool(self.events):
+                raise InputError(
+                    "`events` must list what epsilon pays for, and be empty if it is 0. "
+                    f"Got {len(self.events)} for epsilon {epsilon:g}."
+                )
+            expected = "a source of noise" if epsilon else texts.NO_NOISE
+            fits = (
+                (self.noise_source in texts.REAL_NOISE)
+                if epsilon
+                else (self.noise_source == texts.NO_NOISE)
+            )
+        if not fits:
+            raise InputError(f"`noise_source` must be {expected}. Got {self.noise_source!r}.")
+
+    @property
+    def is_private_release(self) -> bool:
+        """Whether the guarantee holds: secret, float-safe noise, or nothing private was read."""
+        return self.noise_source in (texts.SAFE_NOISE, texts.NO_NOISE)
+
+    def with_audit(self, audit: Mapping[str, Any]) -> PrivacyCard:
+        """Return a copy that also reports an audit."""
+        return replace(self, audits=(*self.audits, dict(audit)))
+
+    def to_json(self) -> str:
+        """Write the card as one JSON object; infinity does not exist, level none has nulls."""
+        values = {"format": FORMAT, "is_private_release": self.is_private_release, **asdict(self)}
+        return json.dumps(values, indent=2, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> PrivacyCard:
+        """Read a card back; anything missing, unknown or contradictory is an error."""
+        values = read_values(text, {"is_private_release", *(field.name for field in fields(cls))})
+        stated = values.pop("is_private_release")
+        note = values.pop("ledger")
+        if note is not None:
+            check_keys("`ledger`", note, {field.name for field in fields(LedgerNote)})
+            note = LedgerNote(**note)
+        try:
+            card = cls(**values, ledger=note)
+        except InputError as error:
+            raise DataError(f"A privacy card cannot be read: {error}") from None
+        if stated is not card.is_private_release:
+            raise DataError(
+                f"`is_private_release` must be {json.dumps(card.is_private_release)} for the noise "
+                f"source {card.noise_source!r}. Got {json.dumps(stated)}."
+            )
+        return card
+
+    def to_markdown(self) -> str:
+        """Write the card for people."""
+        return markdown(self)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.method} on {self.dataset}: level {self.level}, relation {self.relation}",
+            guarantee_sentence(self),
+            f"noise: {self.noise_source}; accountant: {self.accountant}",
+            f"ledger: {self.ledger or 'nothing was charged'}",
+            *(f"warning: {warning}" for warning in self.warnings),
+        ]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def guarantee_sentence(card: PrivacyCard) -> str:
+    """Return the card's promise as one plain sentence."""
+    promise = texts.promise(card.level, card.relation, card.epsilon, card.delta)
+    if card.level == "none" or card.is_private_release:
+        return promise
+    reason = (
+        "the noise was seeded and can be subtracted"
+        if card.noise_source == texts.SEEDED_NOISE
+        else "fast float32 noise can leak through its gaps"
+    )
+    return (
+        f"Not a private release, because {reason}; with safe noise it would be: "
+        f"{promise[0].lower()}{promise[1:]}"
+    )
+
+
+def make_card(
+    *,
+    method: str,
+    dataset: str,
+    level: str,
+    relation: str,
+    epsilon: float | None,
+    delta: float | None,
+    accountant: str,
+    events: Sequence[Mapping[str, Any]] = (),
+    delta_is_auto: bool = False,
+    entities: int | None = None,
+    rdp_epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    noise: str = "safe",
+    is_insecure: bool = False,
+    max_degree: int | None = None,
+    native_degree_bounded: bool = False,
+    messages: str = "features",
+    steps: Iterable[str] = tuple(texts.STEPS),
+    is_symmetric: bool = False,
+    undirected_epsilon: float | None = None,
+    charge: Charge | None = None,
+    public: Iterable[tuple[str, str]] = (),
+    warnings: Iterable[str] = (),
+    audits: Iterable[Mapping[str, Any]] = (),
+) -> PrivacyCard:
+    """Assemble the card of one release from its facts, so that no method words a promise itself.
+
+    Args:
+        method: what was trained.
+        dataset: what people call the data set.
+        level: ``none``, ``edge`` or ``node``.
+        relation: resolved, never ``auto``; ``none`` at level none.
+        epsilon: accounted for ``events``; 0 if nothing private is read; ignored at level none.
+        delta: likewise.
+        accountant: what turned the events into epsilon.
+        events: what was released, as plain dictionaries.
+        delta_is_auto: whether delta was chosen from ``entities``.
+        entities: number of protected entities. It is compared with delta and never written down.
+        rdp_epsilon: the same events under Renyi accounting.
+        noise_multiplier: the calibrated multiplier, where there is a single one.
+        noise: ``safe`` or ``fast``.
+        is_insecure: whether the noise was seeded.
+        max_degree: the bound that out-lists were cut to.
+        native_degree_bounded: whether every out-list was within ``max_degree`` before the cut.
+            Where that must stay secret, leave it out: the card then states the weaker notion.
+        messages: ``none``, ``features``, ``labels``, ``both`` or ``perturbed``.
+        steps: what the method did, of ``gapgnn.privacy.card.texts.STEPS``.
+        is_symmetric: whether the graph stores every edge as two arcs.
+        undirected_epsilon: what the same noise costs for one friendship, where ``directed`` is used
+            on a symmetric graph.
+        charge: what :meth:`gapgnn.privacy.ledger.ledger.Ledger.charge` returned.
+        public: what :func:`gapgnn.privacy.card.texts.public_facts` returned.
+        warnings: further ones.
+        audits: results of audits.
+
+    >>> card = make_card(method="GAP", dataset="social", level="edge", relation="undirected",
+    ...                  epsilon=1.0, delta=1e-6, accountant="exact Gaussian",
+    ...                  events=[{"event": "Gaussian", "noise_multiplier": 6.6, "count": 2}])
+    >>> card.is_private_release, card.warnings
+    (True, ('This release is not recorded in a ledger.',))
+    """
+    if level == "none":
+        epsilon = delta = rdp_epsilon = noise_multiplier = None
+        delta_is_auto = False
+    notion = None
+    if level == "node" and max_degree is not None:
+        notion = "strict" if native_degree_bounded else "own record"
+    budget = charge.budget if charge else None
+    return PrivacyCard(
+        method=method,
+        level=level,
+        relation=relation,
+        epsilon=epsilon,
+        delta=delta,
+        delta_is_auto=delta_is_auto,
+        accountant=accountant,
+        rdp_epsilon=rdp_epsilon,
+        noise_multiplier=noise_multiplier,
+        events=tuple(dict(event) for event in events),
+        noise_source=texts.noise_source(level, epsilon, noise, is_insecure=is_insecure),
+        max_degree=max_degree,
+        node_notion=notion,
+        messages=texts.MESSAGES[check_choice("messages", messages, texts.MESSAGES)],
+        covered=texts.covered(level, relation, notion=notion),
+        not_covered=texts.not_covered(level, relation, notion=notion),
+        not_charged=texts.not_charged(level, steps),
+        warnings=(
+            *texts.delta_warnings(delta, entities),
+            *texts.relation_warnings(
+                relation, is_symmetric=is_symmetric, undirected_epsilon=undirected_epsilon
+            ),
+            *texts.ledger_warnings(
+                epsilon,
+                is_recorded=charge is not None,
+                is_limited=budget is not None and budget.granted_epsilon is not None,
+                repeats=charge.count if charge else 1,
+            ),
+            *warnings,
+        ),
+        ledger=None
+        if charge is None
+        else LedgerNote(
+            charge_id=charge.id,
+            granted_epsilon=budget.granted_epsilon if budget else None,
+            granted_delta=budget.granted_delta if budget else None,
+            left_epsilon=budget.left_epsilon if budget else None,
+            left_delta=budget.left_delta if budget else None,
+        ),
+        dataset=dataset,
+        version=__version__,
+        public=tuple(public),
+        audits=tuple(dict(audit) for audit in audits),
+    )

@@ -1,0 +1,154 @@
+"""The two forms of a privacy card: strict JSON for programs, Markdown for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gapgnn.errors import DataError
+
+if TYPE_CHECKING:
+    from gapgnn.privacy.card.card import PrivacyCard
+
+FORMAT = 2
+# Keys that older formats do not have, with what they mean there.
+_ADDED: dict[int, dict[str, Any]] = {1: {"public": []}}
+_LISTS_OF_TEXTS = ("covered", "not_covered", "warnings")
+_LISTS_OF_OBJECTS = ("events", "audits")
+_TEXTS = ("method", "accountant", "messages", "dataset", "version")
+
+
+def read_values(text: str | bytes, known: set[str]) -> dict[str, Any]:
+    """Parse a card's JSON: exactly the known keys, each of its own type, lists as tuples.
+
+    >>> read_values('{"format": 2, "epsilom": 1}', {"epsilon"})
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.DataError: A privacy card has unknown keys: epsilom.
+    """
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"A privacy card must be JSON. Got {error}.") from None
+    if not isinstance(data, dict):
+        raise DataError(f"A privacy card must be a JSON object. Got {type(data).__name__}.")
+    if data.get("format") in _ADDED:
+        data = {**_ADDED[data["format"]], **data, "format": FORMAT}
+    if data.get("format") != FORMAT:
+        raise DataError(
+            f"A privacy card must have format 1 to {FORMAT}. Got {data.get('format')!r}."
+        )
+    check_keys("A privacy card", data, known | {"format"})
+    return {name: _checked(name, value) for name, value in data.items() if name != "format"}
+
+
+def check_keys(what: str, data: Mapping[str, Any], known: set[str]) -> None:
+    """Refuse unknown and missing keys."""
+    for problem, names in (("unknown", set(data) - known), ("missing", known - set(data))):
+        if names:
+            raise DataError(f"{what} has {problem} keys: {', '.join(sorted(names))}.")
+
+
+def _checked(name: str, value: Any) -> Any:
+    if name in _LISTS_OF_OBJECTS:
+        if not (isinstance(value, list) and all(isinstance(item, dict) for item in value)):
+            raise DataError(f"`{name}` must be a list of objects. Got {value!r}.")
+        return tuple(value)
+    if name in ("not_charged", "public"):
+        if not (isinstance(value, list) and all(_is_texts(row) and len(row) == 2 for row in value)):
+            raise DataError(f"`{name}` must be a list of pairs of texts. Got {value!r}.")
+        return tuple(tuple(row) for row in value)
+    if name in _LISTS_OF_TEXTS:
+        if not _is_texts(value):
+            raise DataError(f"`{name}` must be a list of texts. Got {value!r}.")
+        return tuple(value)
+    if name == "ledger" and not isinstance(value, dict | None):
+        raise DataError(f"`{name}` must be an object or null. Got {value!r}.")
+    if name == "delta_is_auto" and not isinstance(value, bool):
+        raise DataError(f"`{name}` must be true or false. Got {value!r}.")
+    if name in _TEXTS and not isinstance(value, str):
+        raise DataError(f"`{name}` must be a text. Got {value!r}.")
+    return value
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def markdown(card: PrivacyCard) -> str:
+    """Write a card for people: the promise first, then everything it rests on."""
+    from gapgnn.privacy.card.card import guarantee_sentence
+
+    facts = [
+        ("method", card.method),
+        ("data set", card.dataset),
+        ("level", card.level),
+        ("relation", card.relation),
+        ("epsilon", "none" if card.epsilon is None else f"{card.epsilon:.6g}"),
+        ("delta", "none" if card.delta is None else _delta(card)),
+        ("accountant", card.accountant),
+        ("epsilon by Renyi accounting", _or_dash(card.rdp_epsilon)),
+        ("noise multiplier", _or_dash(card.noise_multiplier)),
+        ("noise", card.noise_source),
+        ("private release", "yes" if card.is_private_release else "**no**"),
+        ("out-lists cut to", _or_dash(card.max_degree)),
+        ("node-level notion", card.node_notion or "-"),
+        ("travelled along the edges", card.messages),
+        ("ledger", str(card.ledger or "nothing was charged")),
+        ("gapgnn", card.version),
+    ]
+    parts = [
+        "# Privacy card",
+        guarantee_sentence(card),
+        *_bullets("Warnings", card.warnings),
+        "## Facts",
+        _table(("what", "value"), facts),
+        *_bullets("Covered", card.covered),
+        *_bullets("Not covered", card.not_covered),
+        "## Released on private data",
+        _events(card.events),
+        "## Not charged",
+        _table(("what", "why"), card.not_charged),
+        *(["## Taken to be public", _table(("what", "from"), card.public)] if card.public else []),
+        *_bullets("Audits", [_pairs(audit) for audit in card.audits]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _delta(card: PrivacyCard) -> str:
+    return f"{card.delta:.6g}" + (" (auto)" if card.delta_is_auto else "")
+
+
+def _or_dash(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"
+
+
+def _events(events: Iterable[Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            str(event.get("event", "event")),
+            _pairs({k: v for k, v in event.items() if k != "event" and v != ""}),
+        )
+        for event in events
+    ]
+    return _table(("event", "parameters"), rows) if rows else "Nothing."
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in values.items())
+
+
+def _bullets(title: str, lines: Iterable[str]) -> list[str]:
+    text = "\n".join(f"- {line}" for line in lines)
+    return [f"## {title}", text] if text else []
+
+
+def _table(head: tuple[str, str], rows: Iterable[tuple[str, str]]) -> str:
+    lines = [head, ("---", "---"), *rows]
+    return "\n".join(f"| {_cell(left)} | {_cell(right)} |" for left, right in lines)
+
+
+def _cell(text: str) -> str:
+    """Keep a name with a bar or a line break from breaking the table."""
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,0 +1,381 @@
+"""The sentences of the privacy card: what each level and relation promises, and what it does not.
+
+Everything here is chosen by public facts of the run. No sentence holds a number read from the data
+(privacy page, sections 1, 2 and 7).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from decimal import ROUND_CEILING, Decimal
+
+from gapgnn.errors import check_choice
+from gapgnn.privacy import auto_delta
+
+SAFE_NOISE = "operating system entropy, float-safe grid"
+FAST_NOISE = "fast float32 (experiment)"
+SEEDED_NOISE = "seeded: NOT A PRIVATE RELEASE"
+NO_NOISE = "none: no private data was read"
+UNPROTECTED = "none: nothing is protected"
+REAL_NOISE = (SAFE_NOISE, FAST_NOISE, SEEDED_NOISE)
+NOISE_SOURCES = (*REAL_NOISE, NO_NOISE, UNPROTECTED)
+
+# What is hidden.
+ENTITIES = {
+    "undirected": "whether or not any one friendship (undirected edge) is in {place}",
+    "directed": "whether or not any one arc (a link from one node to another) is in {place}",
+    "add-remove": (
+        "whether or not any one person's record (features, label and own out-list) is in {place}"
+    ),
+    "replace": (
+        "whether any one person's record (features, label and own out-list) is the true one or "
+        "another"
+    ),
+}
+
+MESSAGES = {
+    "none": "Nothing: the method reads no edges.",
+    "features": "Rows computed from the features of each node, scaled to norm at most 1.",
+    "labels": (
+        "Class codes (corners of a simplex, norm 1) of the training labels; where there are "
+        "several hops, from the second on also everybody else's class posterior, as a mean of such "
+        "codes."
+    ),
+    "both": (
+        "Class codes of the training labels (simplex corners), from the second hop on also "
+        "everybody else's class posterior, and beside them rows computed from features; together "
+        "of norm at most 1."
+    ),
+    "perturbed": "Rows computed from features, along edges that had been randomised before.",
+}
+
+# Per step: why it costs nothing at edge level, and at node level. None: it is charged there, or
+# not done at all, and so has no row (privacy page, section 2).
+STEPS: dict[str, tuple[str, str, str | None]] = {
+    "preparation": (
+        "classes, label encoding, who trains, validates and tests",
+        "no edges are read",
+        "classes are declared, and a role is a public hash of (seed, id) or given with the record",
+    ),
+    "training": (
+        "training on features and labels",
+        "reads features and labels only, which are public at this level",
+        None,
+    ),
+    "statistics": (
+        "batch norm and feature statistics",
+        "read features only, which are public at this level",
+        None,
+    ),
+    "hop0": (
+        "hop 0, a node's own features as the encoder sees them",
+        "reads features only, which are public at this level",
+        "never written to disk or shared: recomputed from the asker's features",
+    ),
+    "classifier": (
+        "training the classifier on the released hops",
+        "post-processing of what was charged, with labels that are public at this level",
+        None,
+    ),
+    "selection": (
+        "choosing the best epoch on validation labels",
+        "post-processing of what was charged, with labels that are public at this level",
+        None,
+    ),
+    "perturbed": (
+        "training, batch statistics and predictions along the released edges",
+        "post-processing of what was charged, with features and labels that are public at this "
+        "level; the released edges are never drawn again",
+        None,
+    ),
+    "prediction": (
+        "predictions for the graph of training",
+        "the released hops are kept and used again, never drawn again",
+        "the released hops are kept and used again, never drawn again",
+    ),
+}
+
+
+def rounded_up(number: float) -> str:
+    """Write an epsilon or delta with few digits, never smaller than it is.
+
+    >>> rounded_up(1.0), rounded_up(0.99612), rounded_up(1e-6), rounded_up(0.00123)
+    ('1.00', '1.00', '1e-06', '0.0013')
+    """
+    exact = Decimal(repr(float(number)))
+    if exact >= Decimal("0.1"):
+        return str(exact.quantize(Decimal("0.01"), rounding=ROUND_CEILING))
+    if exact == 0:
+        return "0"
+    digits = Decimal(1).scaleb(exact.adjusted() - 1)
+    return f"{float(exact.quantize(digits, rounding=ROUND_CEILING)):.2g}"
+
+
+def price(epsilon: float | None, delta: float | None) -> str:
+    """Write the two numbers of a guarantee.
+
+    >>> price(1.0, 1e-6)
+    'epsilon 1.00, delta 1e-06'
+    """
+    if epsilon is None or delta is None:
+        return "no epsilon"
+    return f"epsilon {rounded_up(epsilon)}, delta {rounded_up(delta)}"
+
+
+def promise(level: str, relation: str, epsilon: float | None, delta: float | None) -> str:
+    """Return the guarantee as one plain sentence.
+
+    Up to an epsilon of 1 it speaks of learning almost the same. Above that "almost" would be
+    untrue, so it states the factor by which odds can move.
+
+    >>> promise("edge", "undirected", 4.0, 1e-6)[-50:]
+    'at most a factor of 55: epsilon 4.00, delta 1e-06.'
+    """
+    if level == "none" or epsilon is None or delta is None:
+        return "Nothing is promised: the model may reveal anything about the graph."
+    if level == "edge":
+        seen, data = "this model and its predictions", "the graph"
+    else:
+        seen, data = "this model and the predictions for everybody else", "the data"
+    if epsilon == 0:
+        entity = ENTITIES[relation].format(place=data)
+        return f"This model and its predictions are the same {entity}: epsilon 0."
+    if epsilon <= 1:
+        entity = ENTITIES[relation].format(place="it")
+        return (
+            f"Anyone who sees {seen} learns almost the same about {data} {entity}: "
+            f"{price(epsilon, delta)}."
+        )
+    entity = ENTITIES[relation].format(place=data)
+    return (
+        f"Seeing {seen} shifts the odds on {entity} by at most a factor of "
+        f"{odds(epsilon)}: {price(epsilon, delta)}."
+    )
+
+
+def odds(epsilon: float) -> str:
+    """Return e^epsilon, rounded up to two digits.
+
+    >>> odds(1.0), odds(8.0), odds(1000.0)
+    ('2.8', '3000', 'e^1000')
+    """
+    if epsilon > 50:
+        return f"e^{epsilon:g}"
+    exact = Decimal(repr(math.exp(epsilon)))
+    digits = Decimal(1).scaleb(exact.adjusted() - 1)
+    return f"{exact.quantize(digits, rounding=ROUND_CEILING):f}"
+
+
+def covered(level: str, relation: str, *, notion: str | None) -> tuple[str, ...]:
+    """Say who is covered.
+
+    >>> covered("edge", "directed", notion=None)
+    ('Every single arc u->v, present or absent.',)
+    """
+    if level == "none":
+        return ("Nobody.",)
+    if level == "edge":
+        if relation == "undirected":
+            return ("Every single friendship (undirected edge, both of its arcs), present or not.",)
+        return ("Every single arc u->v, present or absent.",)
+    change = "withdrawn or added" if relation == "add-remove" else "exchanged for another record"
+    lines = [
+        f"Every person's record (features, label and own out-list), if it is {change}: in the "
+        "model and in everything released on all other nodes."
+    ]
+    if notion == "strict":
+        lines.append(
+            "No out-list had to be cut, so this also holds in the strict sense: the person may "
+            "vanish from everybody else's list too."
+        )
+    return tuple(lines)
+
+
+def not_covered(level: str, relation: str, *, notion: str | None) -> tuple[str, ...]:
+    """Say who and what is not covered.
+
+    >>> not_covered("none", "none", notion=None)
+    ('Everybody: features, labels and edges are unprotected.',)
+    """
+    if level == "none":
+        return ("Everybody: features, labels and edges are unprotected.",)
+    if level == "edge":
+        lines = [
+            "Features and labels: they are public at this level, and so is who is in the graph.",
+            "Several edges at once, beyond what group privacy gives: k of them at k times epsilon.",
+        ]
+        if relation == "directed":
+            lines.append("A friendship stored as two arcs: it counts as two.")
+        return tuple(lines)
+    lines = [
+        "A person's own row and own predicted label: they are computed from that person's own "
+        "features, and nothing hides a person from the prediction about themselves.",
+        "Which ids have a row in a saved model: it is treated as public. Where it is not, keep the "
+        "folder and hand out other people's predictions only.",
+    ]
+    if notion == "own record":
+        lines.append(
+            "Entries that name a person in other people's out-lists: they belong to those people "
+            "and stay when the person leaves, contributing nothing."
+        )
+    return tuple(lines)
+
+
+def not_charged(level: str, steps: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return what was not charged, and why, for the steps that a method has taken.
+
+    >>> not_charged("edge", ["preparation"])
+    (('classes, label encoding, who trains, validates and tests', 'no edges are read'),)
+    """
+    if level == "none":
+        return (("every step", "nothing is protected at this level"),)
+    taken = [check_choice("steps", step, STEPS) for step in steps]
+    rows = []
+    for name, (what, at_edge, at_node) in STEPS.items():
+        why = at_edge if level == "edge" else at_node
+        if name in taken and why is not None:
+            rows.append((what, why))
+    return tuple(rows)
+
+
+def public_facts(
+    level: str,
+    *,
+    num_train: int,
+    train_size_is_declared: bool,
+    delta_is_auto: bool,
+    inferred: Iterable[str],
+    has_schema: bool,
+    max_degree: int | None,
+) -> tuple[tuple[str, str], ...]:
+    """Return every fact of the data that a release takes to be public, and where it came from.
+
+    Nothing else that was read from the data may show in what leaves (privacy page, sections 2
+    and 9).
+
+    >>> facts = public_facts("node", num_train=12000, train_size_is_declared=False,
+    ...                      delta_is_auto=True, inferred=(), has_schema=True, max_degree=100)
+    >>> facts[1]
+    ('number of training people', '12000: counted and rounded to two digits')
+    """
+    if level == "none":
+        return (("everything", "nothing is protected at this level"),)
+    read = set(inferred)
+    origin = {
+        name: "read from the data, not declared" if name in read else "declared"
+        for name in ("columns", "classes", "direction")
+    }
+    if has_schema:
+        origin["columns"] = origin["classes"] = "declared in the schema"
+    rows = [("options and seed of this run", "chosen by whoever ran it")]
+    if level == "edge":
+        rows += [
+            ("who is in the graph, with features, labels and roles", "public at this level"),
+            ("whether links have a direction", origin["direction"]),
+        ]
+        if delta_is_auto:
+            rows.append(("order of magnitude of the number of links", "delta follows from it"))
+        return tuple(rows)
+    counted = "declared" if train_size_is_declared else "counted and rounded to two digits"
+    rows += [
+        ("number of training people", f"{num_train}: {counted}"),
+        ("which ids have a row, and how ids are written", "the saved rows are named by them"),
+        ("columns of the input, their bounds and categories", origin["columns"]),
+        ("classes", origin["classes"]),
+        ("whether links have a direction", origin["direction"]),
+    ]
+    if delta_is_auto:
+        rows.append(("order of magnitude of the number of people", "delta follows from it"))
+    if max_degree is not None:
+        rows.append((f"whether any list is longer than {max_degree}", "the notion follows from it"))
+    return tuple(rows)
+
+
+def noise_source(level: str, epsilon: float | None, noise: str, *, is_insecure: bool) -> str:
+    """Say where the noise came from.
+
+    >>> noise_source("edge", 1.0, "safe", is_insecure=True)
+    'seeded: NOT A PRIVATE RELEASE'
+    """
+    check_choice("noise", noise, ("safe", "fast"))
+    if level == "none":
+        return UNPROTECTED
+    if epsilon == 0:
+        return NO_NOISE
+    if is_insecure:
+        return SEEDED_NOISE
+    return SAFE_NOISE if noise == "safe" else FAST_NOISE
+
+
+FEW_ENTITIES = 100
+
+
+def delta_warnings(delta: float | None, entities: int | None) -> list[str]:
+    """Warn of a delta that would allow publishing somebody outright, and of too few to hide among.
+
+    Only the order of magnitude of the count decides, which is public: a warning must not tell
+    whether one of them is there.
+
+    >>> delta_warnings(1e-6, 1000), len(delta_warnings(0.01, 1000)), len(delta_warnings(1e-9, 9))
+    ([], 1, 1)
+    """
+    if not delta or entities is None:
+        return []
+    lines = []
+    # The largest power of ten that is at most 1 / entities.
+    bound = 10 * auto_delta(entities)
+    if delta > bound * (1 + 1e-9):
+        lines.append(
+            f"delta {delta:g} is not below 1 / (number of protected entities): a mechanism that "
+            "publishes one of them outright would meet it."
+        )
+    if auto_delta(entities) > auto_delta(FEW_ENTITIES):
+        lines.append(
+            f"There are at most {FEW_ENTITIES} protected entities: too few to promise anything "
+            "useful. Noise that hides one of so few hides all of them."
+        )
+    return lines
+
+
+def relation_warnings(
+    relation: str, *, is_symmetric: bool, undirected_epsilon: float | None
+) -> list[str]:
+    """Warn where one arc is protected and readers will think of a friendship.
+
+    >>> relation_warnings("directed", is_symmetric=True, undirected_epsilon=5.887)[0][-26:]
+    'under undirected, is 5.89.'
+    """
+    if relation != "directed" or not is_symmetric:
+        return []
+    stated = (
+        "is larger than stated"
+        if undirected_epsilon is None
+        else f"is {rounded_up(undirected_epsilon)}"
+    )
+    return [
+        "The graph is symmetric but one arc is protected, not one friendship: epsilon for one "
+        f"friendship, under undirected, {stated}."
+    ]
+
+
+def ledger_warnings(
+    epsilon: float | None, *, is_recorded: bool, is_limited: bool, repeats: int
+) -> list[str]:
+    """Warn of a release that no budget limits, and of several releases at once.
+
+    >>> ledger_warnings(1.0, is_recorded=True, is_limited=True, repeats=1)
+    []
+    """
+    if not epsilon:
+        return []
+    lines = []
+    if not is_recorded:
+        lines.append("This release is not recorded in a ledger.")
+    elif not is_limited:
+        lines.append("The data set has no grant in the ledger: recorded, not limited.")
+    if repeats > 1:
+        lines.append(
+            f"{repeats} independent releases were made and charged; this card speaks of the first."
+        )
+    return lines

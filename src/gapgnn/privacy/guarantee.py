@@ -1,0 +1,175 @@
+"""From what was asked (level, relation, epsilon, delta) to what is promised and at what noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gapgnn.errors import InputError, PrivacyError, check_number
+from gapgnn.graph import Graph
+from gapgnn.privacy.accounting import Event, account, accountant_named, calibrate
+from gapgnn.privacy.relations import auto_delta, protected_entities, resolve_relation
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """A resolved promise: which neighbours, what budget, and the noise that keeps it.
+
+    Attributes:
+        level: ``none``, ``edge`` or ``node``.
+        relation: the neighbouring relation, never ``auto``.
+        epsilon: accounted, at most what was asked; 0 if nothing private is read; None at level
+            none.
+        delta: at which epsilon is accounted; 0 at level none.
+        delta_is_auto: whether delta came from the number of protected entities.
+        entities: how many edges or nodes are protected.
+        noise_multiplier: the free multiplier (standard deviation over sensitivity) that was found.
+        accountant: how epsilon was computed.
+        events: what is released.
+    """
+
+    level: str
+    relation: str
+    epsilon: float | None
+    delta: float
+    delta_is_auto: bool
+    entities: int
+    noise_multiplier: float | None
+    accountant: str
+    events: tuple[Event, ...]
+
+    @property
+    def free_multiplier(self) -> float:
+        """The noise multiplier that was found, for a release that must have one."""
+        if self.noise_multiplier is None:
+            raise PrivacyError("A finite budget must have noise. Got none.")
+        return self.noise_multiplier
+
+    @classmethod
+    def resolve(
+        cls,
+        graph: Graph,
+        template: Sequence[Event],
+        *,
+        level: str,
+        relation: str,
+        epsilon: float,
+        delta: float | str,
+    ) -> Guarantee:
+        """Calibrate the template's free multiplier to the budget (privacy page, section 3)."""
+        promise = cls._unpriced(graph, level=level, relation=relation, delta=delta)
+        if level == "none" or not template:
+            return promise
+        check_finite_budget(level, epsilon)
+        found = calibrate(template, epsilon=epsilon, delta=promise.delta, relation=promise.relation)
+        if not 0 < found.noise_multiplier < math.inf:
+            raise PrivacyError(
+                f"A finite epsilon must have noise. Got multiplier {found.noise_multiplier!r}."
+            )
+        return replace(
+            promise,
+            epsilon=found.epsilon,
+            noise_multiplier=found.noise_multiplier,
+            accountant=found.accountant,
+            events=tuple(found.events),
+        )
+
+    @classmethod
+    def pure(
+        cls,
+        graph: Graph,
+        events: Sequence[Event],
+        *,
+        level: str,
+        relation: str,
+        epsilon: float,
+        delta: float | str,
+    ) -> Guarantee:
+        """Promise releases that were made to cost ``epsilon`` together and no delta at all.
+
+        ``delta`` is checked and not spent: a pure guarantee holds at delta 0.
+        """
+        promise = cls._unpriced(graph, level=level, relation=relation, delta=delta)
+        check_finite_budget(level, epsilon)
+        return replace(
+            promise,
+            epsilon=float(epsilon),
+            delta=0.0,
+            delta_is_auto=False,
+            accountant="pure",
+            events=tuple(events),
+        )
+
+    @classmethod
+    def of_events(
+        cls,
+        graph: Graph,
+        events: Sequence[Event],
+        *,
+        level: str,
+        relation: str,
+        delta: float | str,
+        noise_multiplier: float | None,
+    ) -> Guarantee:
+        """Price releases whose noise is already decided: prediction on a new graph."""
+        promise = cls._unpriced(graph, level=level, relation=relation, delta=delta)
+        if level == "none" or not events:
+            return promise
+        spend = account(events, promise.delta, relation=promise.relation)
+        return replace(
+            promise,
+            epsilon=spend.epsilon,
+            noise_multiplier=noise_multiplier,
+            accountant=spend.accountant,
+            events=tuple(events),
+        )
+
+    @classmethod
+    def _unpriced(cls, graph: Graph, *, level: str, relation: str, delta: float | str) -> Guarantee:
+        """Resolve who is protected and delta; nothing is released yet."""
+        resolved = resolve_relation(level, relation, is_directed=graph.is_directed)
+        if level == "none":
+            return cls(level, resolved, None, 0.0, False, 0, None, "none", ())
+        # Under `directed` each arc is an entity of its own, also on a symmetric graph.
+        num_edges = graph.num_arcs if resolved == "directed" else graph.num_edges
+        entities = protected_entities(level, num_nodes=graph.num_nodes, num_edges=num_edges)
+        if isinstance(delta, str):
+            if delta != "auto":
+                raise InputError(f"`delta` must be auto or a number in (0, 1). Got {delta!r}.")
+            chosen = auto_delta(entities)
+        else:
+            chosen = check_number("delta", delta, above=0, below=1)
+        is_auto = delta == "auto"
+        return cls(
+            level, resolved, 0.0, chosen, is_auto, entities, None, "nothing private is read", ()
+        )
+
+    def rdp_epsilon(self) -> float | None:
+        """Return the price of the same events under Renyi accounting, None where it has none."""
+        if not self.events or self.delta == 0:
+            return None
+        price = accountant_named("rdp").epsilon(self.events, self.delta, relation=self.relation)
+        return price if math.isfinite(price) else None
+
+    def undirected_epsilon(self) -> float | None:
+        """Return what the same noise costs for a whole edge, where one arc is promised."""
+        if self.relation != "directed" or not self.events:
+            return None
+        if self.delta == 0 and self.epsilon is not None:
+            # Two bits, each of which a pure release protects.
+            return 2 * self.epsilon
+        # The sensitivity of an edge of two arcs is sqrt(2) times that of one (section 1).
+        events = [
+            event.scaled(1 / math.sqrt(2)) for event in self.events if hasattr(event, "scaled")
+        ]
+        return account(events, self.delta, relation="undirected").epsilon
+
+
+def check_finite_budget(level: str, epsilon: float) -> None:
+    """Raise unless epsilon is a positive, finite number."""
+    check_number("epsilon", epsilon, above=0, finite=False)
+    if math.isinf(epsilon):
+        raise InputError(
+            f"`epsilon` must be finite at level {level}. Got inf. Use level none instead."
+        )

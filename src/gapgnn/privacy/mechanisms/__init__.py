@@ -1,0 +1,49 @@
+"""What releases: noise, noisy hops in memory, on disk and on a device, randomised edges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gapgnn.facade import front
+
+if TYPE_CHECKING:
+    from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation as PrivateAggregation
+    from gapgnn.privacy.mechanisms.aggregation import row_normalise as row_normalise
+    from gapgnn.privacy.mechanisms.cells import Cells as Cells
+    from gapgnn.privacy.mechanisms.device_hop import can_use_triton as can_use_triton
+    from gapgnn.privacy.mechanisms.device_lists import copy_on as copy_on
+    from gapgnn.privacy.mechanisms.edges import COUNT_SHARE as COUNT_SHARE
+    from gapgnn.privacy.mechanisms.edges import PERTURBATIONS as PERTURBATIONS
+    from gapgnn.privacy.mechanisms.edges import PerturbedEdges as PerturbedEdges
+    from gapgnn.privacy.mechanisms.edges import check_output_fits as check_output_fits
+    from gapgnn.privacy.mechanisms.edges import perturb_edges as perturb_edges
+    from gapgnn.privacy.mechanisms.edges import perturbation_events as perturbation_events
+    from gapgnn.privacy.mechanisms.edges import response_probabilities as response_probabilities
+    from gapgnn.privacy.mechanisms.noise import Construction as Construction
+    from gapgnn.privacy.mechanisms.noise import NoiseSource as NoiseSource
+    from gapgnn.privacy.mechanisms.noise import grid_slack as grid_slack
+    from gapgnn.privacy.mechanisms.triton_hop import jit as jit
+    from gapgnn.privacy.mechanisms.triton_hop import tl as tl
+
+_HOMES = {
+    "COUNT_SHARE": "edges",
+    "Cells": "cells",
+    "Construction": "noise",
+    "NoiseSource": "noise",
+    "PERTURBATIONS": "edges",
+    "PerturbedEdges": "edges",
+    "PrivateAggregation": "aggregation",
+    "can_use_triton": "device_hop",
+    "check_output_fits": "edges",
+    "copy_on": "device_lists",
+    "grid_slack": "noise",
+    "jit": "triton_hop",
+    "perturb_edges": "edges",
+    "perturbation_events": "edges",
+    "response_probabilities": "edges",
+    "row_normalise": "aggregation",
+    "tl": "triton_hop",
+}
+
+__all__ = [*_HOMES]
+__getattr__, __dir__ = front(__name__, _HOMES)

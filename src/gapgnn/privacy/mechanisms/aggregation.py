@@ -1,0 +1,399 @@
+"""Private multi-hop aggregation (PMA): aggregate, perturb, normalise, K times.
+
+This is the only place that multiplies by the adjacency on a private path. One hop is ``A.T @ X``
+with every row of ``X`` of norm at most 1, plus Gaussian noise of ``noise_multiplier *
+sensitivity``; the sensitivity comes from the neighbouring relation (privacy page, section 1) and
+each hop is one Gaussian event (section 2).
+
+On the safe path the sum is exact. Rows are cut to a grid of 2**-20, and sums of grid points have no
+rounding, whatever the order, the partition or the device; then noise on the same grid is added
+(section 4). Sums are made in float64, or faster and as exactly: on a CPU from halves of 10 bits
+that float32 can add up 2**14 times, on an accelerator from whole numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
+from gapgnn.graph import Graph, bound_out_degrees
+from gapgnn.graph.store import StoredGraph
+from gapgnn.privacy import Release, aggregation_sensitivity, shown
+from gapgnn.privacy.accounting import Gaussian
+from gapgnn.privacy.mechanisms.device_hop import InLists as DeviceLists
+from gapgnn.privacy.mechanisms.device_hop import longest_row
+from gapgnn.privacy.mechanisms.device_lists import in_lists_on
+from gapgnn.privacy.mechanisms.noise import GRID, ROW_BLOCK, Construction, NoiseSource
+from gapgnn.privacy.mechanisms.sums import (
+    MOST_HALVES,
+    add_up,
+    halves_of,
+    join_halves,
+    quantise_rows,
+)
+from gapgnn.rng import NoiseKey
+
+if TYPE_CHECKING:
+    from gapgnn.privacy.mechanisms.stored_hop import StoredLists
+
+NORM_TOLERANCE = 1e-6
+# A CPU finishes rows in chunks of about this many numbers, which stay in its cache.
+CHUNK_NUMBERS = 1 << 19
+
+
+def row_normalise(values: Tensor) -> Tensor:
+    """Scale every row (last dimension) to L2 norm 1; a zero row stays zero.
+
+    Tiny rows are scaled up first, so that their squares do not vanish, and norms are added in
+    float64, so that the result's norm is 1 to a few units of the last place for any number of
+    columns.
+
+    >>> import torch
+    >>> row_normalise(torch.tensor([[3.0, 4.0], [0.0, 0.0], [1e-30, 0.0]])).tolist()
+    [[0.6000000238418579, 0.800000011920929], [0.0, 0.0], [1.0, 0.0]]
+    """
+    if not values.shape[-1]:
+        return values
+    largest = values.detach().abs().amax(dim=-1, keepdim=True)
+    scaled = values / torch.where(largest > 0, largest, 1)
+    norm = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True, dtype=torch.float64)
+    return scaled / torch.where(norm > 0, norm, 1).to(values.dtype)
+
+
+@dataclass(frozen=True)
+class BlockRelease:
+    """One hop of some rows: add up, perturb, normalise. The same in memory, on disk and far away.
+
+    A row's result depends on who writes to it, the key, the hop and the row's number, and on
+    nothing else: not on the partition, the thread, the process or how often it is computed.
+
+    Attributes:
+        source: the noise of this replica; None adds none.
+        std: standard deviation of the noise.
+        index: the number of the hop, which names its noise.
+        normalise: scale every row to norm 1.
+    """
+
+    source: NoiseSource | None
+    std: float
+    index: int
+    normalise: bool
+
+    def release(
+        self,
+        values: Tensor,
+        first_row: int,
+        pointers: NDArray[np.int64],
+        entries: NDArray[Any],
+    ) -> Tensor:
+        """Return the released rows ``first_row`` to ``first_row + len(pointers) - 2``.
+
+        Relation, sensitivity and price are those of the hop these rows are part of (privacy page,
+        sections 1 and 2).
+
+        Args:
+            values: what every node of the graph sends, ``(N, d)``.
+            first_row: the number of the first of these rows.
+            pointers: row ``i`` adds up the entries ``pointers[i]`` to ``pointers[i + 1] - 1``.
+            entries: who writes, by position, in increasing order inside each row.
+        """
+        return self.finish(add_up(values, pointers, entries), first_row, len(values))
+
+    def finish(self, total: Tensor, first_row: int, num_nodes: int) -> Tensor:
+        """Return sums of consecutive rows with their noise, normalised.
+
+        Noise is drawn for whole blocks and cut: part of a block has no noise of its own.
+        """
+        if self.source is not None:
+            count, width = total.shape
+            start = first_row - first_row % ROW_BLOCK
+            size = min(-(-(first_row + count) // ROW_BLOCK) * ROW_BLOCK, num_nodes) - start
+            noise = self.source.gaussian_rows(start, size, width, self.std, "hop", self.index)
+            total += noise[first_row - start : first_row - start + count]
+        return row_normalise(total) if self.normalise else total
+
+
+class PrivateAggregation:
+    """K noisy hops over one private graph.
+
+    Args:
+        graph: the private graph.
+        level: ``none`` (no noise, no event), ``edge`` or ``node``.
+        relation: the neighbouring relation, resolved (not ``auto``).
+        noise_multiplier: standard deviation over sensitivity; positive unless the level is
+            ``none``.
+        max_degree: D at node level, where each replica cuts the out-lists with its own key; None
+            elsewhere. (At edge level a cut list would take in another entry when one leaves.)
+        keys: the secret of each replica. Use a key for one aggregation object only.
+        construction: ``safe`` for releases, ``fast`` for experiments.
+        device: where products are computed and results live.
+
+    Relation and sensitivity: one hop changes by at most 1 (``directed``), sqrt(2) (``undirected``),
+    sqrt(D) (``add-remove``) or 2 sqrt(D) (``replace``) in L2 norm. At node level that counts the
+    rows of all other nodes; a person's own row is computed from the person's own place in the graph
+    and is not covered (privacy page, section 1).
+
+    >>> import numpy as np, torch
+    >>> keys = [NoiseKey.fresh()]
+    >>> graph = Graph.from_arcs([0, 1], [1, 2], num_nodes=3, features=np.eye(3))
+    >>> aggregation = PrivateAggregation(
+    ...     graph, level="edge", relation="undirected", noise_multiplier=2.0, keys=keys
+    ... )
+    >>> hops = aggregation.run(torch.eye(3), 2)
+    >>> [tuple(hop.shape) for hop in hops], len(aggregation.events)
+    ([(3, 3), (3, 3)], 2)
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        level: str,
+        relation: str,
+        noise_multiplier: float,
+        max_degree: int | None = None,
+        keys: Sequence[NoiseKey],
+        construction: Construction = "safe",
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.level = check_choice("level", level, ("none", "edge", "node"))
+        different = len({key.secret for key in keys})
+        if not keys or different != len(keys):
+            raise PrivacyError(
+                f"`keys` must be one different key per replica. Got {different} of {len(keys)}."
+            )
+        if max_degree is not None and self.level != "node":
+            raise InputError(
+                f"`max_degree` must be None at level {level!r}: lists are cut at level 'node'. "
+                f"Got {max_degree!r}."
+            )
+        if self.level == "none":
+            self.noise_multiplier = check_number(
+                "noise_multiplier", noise_multiplier, at_least=0, at_most=0
+            )
+            self.sensitivity = 0.0
+        else:
+            self.noise_multiplier = check_number("noise_multiplier", noise_multiplier, above=0)
+            self.sensitivity = aggregation_sensitivity(level, relation, max_degree=max_degree)
+        self.graph = graph
+        self.relation = relation
+        self.max_degree = max_degree
+        self.device = torch.device(device)
+        self.construction = construction
+        self._sources = [NoiseSource(key, construction=construction) for key in keys]
+        self._lists: dict[int, tuple[NDArray[np.int64], NDArray[Any]]] = {}
+        self._device_lists: dict[int, DeviceLists] = {}
+        self._stored: dict[int, StoredLists] = {}
+        self._released: set[int] = set()
+        self._events: list[Gaussian] = []
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the noise of one hop."""
+        return self.noise_multiplier * self.sensitivity
+
+    @property
+    def events(self) -> tuple[Gaussian, ...]:
+        """What was released so far, per replica: one Gaussian event per hop."""
+        return tuple(self._events)
+
+    def run(
+        self, rows: Tensor, hops: int, progress: Callable[[int, int], None] | None = None
+    ) -> list[Tensor]:
+        """Release hops 1 to ``hops``, each computed from the one before; hop 0 is ``rows``.
+
+        ``progress`` is called with the number of finished hops and their total.
+        """
+        results: list[Tensor] = []
+        for index in range(1, check_integer("hops", hops, at_least=1) + 1):
+            rows = self.hop(rows, index)
+            results.append(rows)
+            if progress is not None:
+                progress(index, hops)
+        return results
+
+    def hop(self, rows: Tensor, index: int, *, normalise: bool = True) -> Tensor:
+        """Release one hop: unit rows in, noisy rows out, in float32.
+
+        Args:
+            rows: ``(N, d)``, or ``(R, N, d)`` with one block per replica, rows of norm at most 1.
+                A row that is not finite is refused; at node level it counts as zeros.
+            index: the number of this hop, which names its noise. An index is used once: two
+                releases with the same noise would reveal the difference of what is beneath.
+            normalise: scale the noisy rows to norm 1, as the paper does. Not scaling them releases
+                nothing more: the noisy sum is what was paid for, and scaling is post-processing.
+        """
+        batch = self._checked_batch(rows)
+        check_integer("index", index, at_least=1)
+        if index in self._released:
+            raise PrivacyError(
+                f"`index` must be new for every hop: its noise is drawn once. Got {index} again."
+            )
+        # Recorded before anything is computed: a failure below leaves a charge, not a free release.
+        self._released.add(index)
+        if self.level != "none":
+            self._events.append(Gaussian(self.noise_multiplier, label=f"aggregation hop {index}"))
+        exact = self.level != "none" and self.construction == "safe"
+        release = self._on_cpu if self.device.type == "cpu" else self._on_device
+        if isinstance(self.graph, StoredGraph):
+            release = self._on_store
+        out = torch.empty(batch.shape, dtype=torch.float32, device=self.device)
+        for replica, block in enumerate(batch):
+            block = (quantise_rows(block) if exact else block.to(torch.float32)).contiguous()
+            release(replica, block, index, out[replica], normalise)
+            if self.level != "none":
+                describe = partial(self._describe, replica, block, index, len(batch))
+                out[replica] = shown(describe, out[replica])
+        return out.reshape(rows.shape)
+
+    def _describe(self, replica: int, rows: Tensor, index: int, replicas: int) -> Release:
+        """Return what a witness sees of one hop: the sums without noise, NOT private."""
+        sums = torch.empty(rows.shape, dtype=torch.float64)
+        blind = BlockRelease(None, 0.0, index, normalise=False)
+        if isinstance(self.graph, StoredGraph):
+            self._stored[self._which_lists(replica)].release(blind, rows, sums)
+        else:
+            sums = blind.release(rows.cpu(), 0, *self.in_lists(replica)).double()
+        return Release(
+            f"hop {index}" + (f" of repeat {replica + 1}" if replicas > 1 else ""),
+            sums.numpy(),
+            self.std,
+            self.sensitivity,
+            rows_of_people=True,
+        )
+
+    def _checked_batch(self, rows: Tensor) -> Tensor:
+        """Return rows as ``(R, N, d)`` on the device, or refuse them."""
+        batch = rows.detach().to(self.device)
+        if batch.dim() == 2:
+            batch = batch.unsqueeze(0)
+        wanted = (len(self._sources), self.graph.num_nodes)
+        if batch.dim() != 3 or tuple(batch.shape[:2]) != wanted or not batch.is_floating_point():
+            raise InputError(
+                f"`rows` must be floating-point of shape ({wanted[0]}, {wanted[1]}, columns). "
+                f"Got {tuple(rows.shape)} of {rows.dtype}."
+            )
+        if not batch.numel():
+            return batch
+        longest = longest_row(batch)
+        if not math.isfinite(longest) and self.level == "node":
+            # One record must not be able to stop the run (privacy page, section 2).
+            batch = torch.where(torch.isfinite(batch).all(dim=-1, keepdim=True), batch, 0.0)
+            longest = longest_row(batch)
+        if not math.isfinite(longest):
+            raise PrivacyError("`rows` must be finite. Got NaN or infinity.")
+        if self.level != "none" and longest > 1 + NORM_TOLERANCE:
+            raise PrivacyError(
+                f"`rows` must have norm at most 1, which the noise is scaled to. Got a row of norm "
+                f"{longest:.9g}."
+            )
+        return batch
+
+    def _which_lists(self, replica: int) -> int:
+        """Return whose lists a replica uses: its own cut, or the ones all replicas share."""
+        return 0 if self.max_degree is None else replica
+
+    def in_lists(self, replica: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Return who writes to each row in one replica's hops, in CSR form: private, not released.
+
+        At node level the out-lists are cut to D entries first, each as a function of that list and
+        the replica's secret alone (privacy page, section 1).
+        """
+        which = self._which_lists(replica)
+        if which not in self._lists:
+            indptr, indices = self.graph.indptr, self.graph.indices
+            if self.max_degree is not None:
+                key = self._sources[replica].key.derive("degree")
+                indptr, indices = bound_out_degrees(self.graph, self.max_degree, key)
+            if self.max_degree is not None or self.graph.is_directed:
+                shape = (self.graph.num_nodes,) * 2
+                ones = np.ones(len(indices), dtype=np.bool_)
+                columns = sp.csr_array((ones, indices, indptr), shape=shape).tocsc()
+                # SciPy makes both as wide as the wider one; positions fit where they fitted before.
+                indptr = columns.indptr.astype(np.int64, copy=False)
+                indices = columns.indices.astype(indices.dtype, copy=False)
+            self._lists[which] = indptr, indices
+        return self._lists[which]
+
+    def _on_cpu(self, replica: int, rows: Tensor, index: int, out: Tensor, normalise: bool) -> None:
+        """Aggregate, perturb and normalise chunk by chunk, so that no full float64 sum is held."""
+        indptr, indices = self.in_lists(replica)
+        block = self._block_release(replica, index, normalise)
+        halves = halves_of(rows) if rows.dtype == torch.float64 else None
+        num_nodes, width = rows.shape
+        # Every thread draws the noise of a block.
+        blocks = max(torch.get_num_threads(), CHUNK_NUMBERS // (ROW_BLOCK * max(1, width)))
+        size = blocks * ROW_BLOCK
+        for start in range(0, num_nodes, size):
+            pointers = indptr[start : start + size + 1]
+            entries = indices[pointers[0] : pointers[-1]]
+            pointers = pointers - pointers[0]
+            if halves is None or np.diff(pointers).max() > MOST_HALVES:
+                total = add_up(rows, pointers, entries)
+            else:
+                total = join_halves(add_up(halves, pointers, entries))
+            out[start : start + len(total)] = block.finish(total, start, num_nodes)
+
+    def _block_release(self, replica: int, index: int, normalise: bool) -> BlockRelease:
+        source = None if self.level == "none" else self._sources[replica]
+        return BlockRelease(source, self.std, index, normalise)
+
+    def _on_store(
+        self, replica: int, rows: Tensor, index: int, out: Tensor, normalise: bool
+    ) -> None:
+        """Aggregate a graph on disk one part at a time; the arcs are never all in memory."""
+        from gapgnn.privacy.mechanisms.stored_hop import StoredLists
+
+        which = self._which_lists(replica)
+        if which not in self._stored:
+            key = self._sources[replica].key.derive("degree")
+            store = cast(StoredGraph, self.graph)
+            self._stored[which] = StoredLists(store, max_degree=self.max_degree, key=key)
+        self._stored[which].release(self._block_release(replica, index, normalise), rows, out)
+
+    def _on_device(
+        self, replica: int, rows: Tensor, index: int, out: Tensor, normalise: bool
+    ) -> None:
+        """Aggregate, perturb and normalise on an accelerator: in one kernel, or product by product.
+
+        Safe noise comes from the host, fast noise from the kernel
+        (:mod:`gapgnn.privacy.mechanisms.device_hop`).
+        """
+        lists = self._lists_on_device(replica)
+        source = None if self.level == "none" else self._sources[replica]
+        path = ("hop", index)
+        count, width = rows.shape
+        is_exact = rows.dtype == torch.float64
+        if not lists.can_release(width):
+            total = lists.matrix(rows.dtype) @ rows
+            if source is not None:
+                total += source.gaussian_rows(0, count, width, self.std, *path, device=self.device)
+            out.copy_(row_normalise(total) if normalise else total)
+        elif source is None or not is_exact:
+            noise = None if source is None else source.philox(width, self.std, *path)
+            lists.release(rows, noise=noise, normalise=normalise, out=out)
+        else:
+            drawn = source.gaussian_rows(0, count, width, self.std, *path, device=self.device)
+            whole, steps = rows.div(GRID).to(torch.int32), drawn.div(GRID).to(torch.int64)
+            lists.release(whole, noise=steps, normalise=normalise, out=out, unit=GRID)
+
+    def _lists_on_device(self, replica: int) -> DeviceLists:
+        which = self._which_lists(replica)
+        if which not in self._device_lists:
+            self._device_lists[which] = in_lists_on(
+                self.graph,
+                self.device,
+                max_degree=self.max_degree,
+                key=self._sources[replica].key.derive("degree"),
+            )
+        return self._device_lists[which]

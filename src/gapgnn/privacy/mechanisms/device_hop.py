@@ -1,0 +1,302 @@
+"""One noisy hop on an accelerator in one pass: add up, perturb, normalise, write.
+
+Two ways to the same result. Where Triton is present, a kernel reads every neighbour's row once and
+adds noise and normalises before it writes. Elsewhere torch multiplies by a CSR matrix and the rest
+follows. Safe sums are sums of whole numbers and agree bit by bit; single-precision ones agree to
+rounding.
+
+Fast noise on an accelerator is a function of a secret and of the cell's row and column, not of the
+order or shape of a launch: Philox4x32-10 (Salmon et al. 2011) with 128 secret bits, 64 as its key
+and 64 in the counter beside row and column, then Box-Muller in single precision. Philox is not a
+cryptographic generator, and single-precision noise has gaps: this is the ``fast`` construction, for
+experiments (privacy page, section 4). What it is added to, its scale and its price are the callers'
+business.
+
+Long lists are split. A list of more than :data:`SEGMENT` entries is added up segment by segment and
+then the segments are, so that one hub does not keep the device waiting; lists are taken by falling
+length, so that neighbours in a launch have about the same amount of work. The order of a sum
+depends on the length of its list alone.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+SEGMENT = 1024
+# By measurement: lists side by side in one program, and numbers it reads at a time.
+GROUP, TILE, WARPS = 8, 1024, 1
+MOST_COLUMNS = 64
+ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
+LOW = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class PhiloxNoise:
+    """Gaussian noise that a kernel draws by itself.
+
+    Attributes:
+        secret: 16 bytes that nobody else knows, derived from a noise key for one release.
+        std: standard deviation.
+    """
+
+    secret: bytes
+    std: float
+
+    def words(self, device: torch.device) -> Tensor:
+        """Return the key and the secret half of the counter, as the kernels read them."""
+        key = int.from_bytes(self.secret[:8], "little", signed=True)
+        counter = (int.from_bytes(self.secret[at : at + 4], "little") for at in (8, 12))
+        return torch.tensor([key, *counter], dtype=torch.int64, device=device)
+
+    def rows(self, first_row: int, num_rows: int, num_columns: int, device: Any) -> Tensor:
+        """Return the noise of some rows, ``(num_rows, num_columns)`` float32.
+
+        >>> noise = PhiloxNoise(bytes(range(16)), 2.0)
+        >>> whole = noise.rows(0, 6, 3, "cpu")
+        >>> bool((whole[4:] == noise.rows(4, 2, 3, "cpu")).all())
+        True
+        """
+        device = torch.device(device)
+        words, cells = self.words(device), num_rows * num_columns
+        if cells and can_use_triton(device):
+            from gapgnn.privacy.mechanisms.triton_hop import noise_kernel
+
+            out = torch.empty(num_rows, num_columns, device=device)
+            with torch.cuda.device(device):
+                noise_kernel[(-(-cells // 1024),)](
+                    out, words, self.std, first_row, cells, WIDTH=num_columns, BLOCK=1024
+                )
+            return out
+        rows = torch.arange(first_row, first_row + num_rows, device=device).unsqueeze(1)
+        pairs = torch.arange((num_columns + 1) // 2, device=device)
+        left, right, _, _ = philox((rows, pairs, words[1], words[2]), words[0])
+        uniform = (left.float() + 0.5) * 2.0**-32
+        angle = right.float() * (2 * math.pi * 2.0**-32)
+        size = (-2 * uniform.log()).sqrt()
+        both = torch.stack([size * angle.cos(), size * angle.sin()], dim=-1)
+        return both.flatten(1)[:, :num_columns].mul(self.std)
+
+
+def philox(
+    counter: tuple[Tensor, Tensor, Tensor, Tensor], key: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return four pseudorandom 32-bit words per counter of four, in int64: Philox4x32-10.
+
+    >>> zero = torch.zeros((), dtype=torch.int64)
+    >>> [hex(int(word)) for word in philox((zero, zero, zero, zero), zero)]
+    ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
+    """
+    first, second, third, fourth = counter
+    low, high = key & LOW, (key >> 32) & LOW
+    for _ in range(ROUNDS):
+        # A product wraps at 64 bits; its bits are those of the unsigned one.
+        one, two = first * MULTIPLIERS[0], third * MULTIPLIERS[1]
+        first, second = ((two >> 32) & LOW) ^ second ^ low, two & LOW
+        third, fourth = ((one >> 32) & LOW) ^ fourth ^ high, one & LOW
+        low, high = (low + WEYL[0]) & LOW, (high + WEYL[1]) & LOW
+    return first, second, third, fourth
+
+
+def longest_row(rows: Tensor) -> float:
+    """Return the largest L2 norm of the last dimension, added up in float64.
+
+    Infinity or NaN if some number is not finite.
+
+    >>> longest_row(torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
+    5.0
+    """
+    width = rows.shape[-1]
+    if rows.dtype != torch.float32 or width > MOST_COLUMNS or not can_use_triton(rows.device):
+        return float(torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64).max())
+    from gapgnn.privacy.mechanisms.triton_hop import longest_kernel
+
+    columns = max(4, 1 << (width - 1).bit_length())
+    size, count = 4096 // columns, rows.numel() // width
+    squares = torch.empty(-(-count // size), dtype=torch.float64, device=rows.device)
+    with torch.cuda.device(rows.device):
+        longest_kernel[(len(squares),)](
+            rows.contiguous(), squares, count, WIDTH=width, COLUMNS=columns, ROWS=size
+        )
+    return math.sqrt(float(squares.max()))
+
+
+def can_use_triton(device: torch.device) -> bool:
+    """Return whether the kernels can run on this device."""
+    if device.type != "cuda":
+        return False
+    from gapgnn.privacy.mechanisms.triton_hop import IS_PRESENT
+
+    return bool(IS_PRESENT)
+
+
+@dataclass(frozen=True)
+class Items:
+    """Pieces of work: add up ``counts[i]`` entries from ``starts[i]`` on, for row ``rows[i]``."""
+
+    rows: Tensor
+    starts: Tensor
+    counts: Tensor
+
+    @classmethod
+    def by_length(cls, rows: Tensor, starts: Tensor, counts: Tensor) -> Items:
+        """Put the longest first."""
+        order = torch.argsort(counts, descending=True, stable=True)
+        return cls(rows[order].int(), starts[order].long(), counts[order].int())
+
+
+class _Finish(NamedTuple):
+    """What happens to a sum before it is written.
+
+    Attributes:
+        given: noise to add.
+        words: what the kernel draws noise from.
+        std: of the noise it draws.
+        normalise: scale rows to norm 1.
+        unit: what the whole number one is worth.
+    """
+
+    given: Tensor | None
+    words: Tensor | None
+    std: float
+    normalise: bool
+    unit: float
+
+
+class InLists:
+    """Who writes to each row, on one device: lists in CSR form, and how they are added up.
+
+    Args:
+        indptr: ``(N + 1,)`` int64.
+        indices: who is on the lists, int32 where they fit.
+    """
+
+    def __init__(self, indptr: Tensor, indices: Tensor) -> None:
+        self.indptr = indptr
+        self.indices = indices
+        self._matrices: dict[torch.dtype, Tensor] = {}
+
+    def matrix(self, dtype: torch.dtype) -> Tensor:
+        """Return the lists as a CSR matrix of ones, for a product in torch.
+
+        >>> lists = InLists(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1], dtype=torch.int32))
+        >>> (lists.matrix(torch.float32) @ torch.eye(2)).tolist()
+        [[1.0, 1.0], [0.0, 1.0]]
+        """
+        if dtype not in self._matrices:
+            rows = len(self.indptr) - 1
+            index_type = torch.int32 if len(self.indices) < 2**31 else torch.int64
+            with warnings.catch_warnings():
+                # torch announces that CSR is in beta and unchecked; a Graph is checked already.
+                warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant checks)")
+                self._matrices[dtype] = torch.sparse_csr_tensor(
+                    self.indptr.to(index_type),
+                    self.indices.to(index_type),
+                    torch.ones(len(self.indices), dtype=dtype, device=self.indices.device),
+                    size=(rows, rows),
+                    check_invariants=False,
+                )
+        return self._matrices[dtype]
+
+    def can_release(self, num_columns: int) -> bool:
+        """Return whether :meth:`release` can run: Triton is there and the rows are not too wide."""
+        return 0 < num_columns <= MOST_COLUMNS and can_use_triton(self.indices.device)
+
+    def release(
+        self,
+        rows: Tensor,
+        *,
+        noise: PhiloxNoise | Tensor | None,
+        normalise: bool,
+        out: Tensor,
+        unit: float = 1.0,
+    ) -> None:
+        """Write the sums of ``rows`` over the lists to ``out``, with noise, normalised.
+
+        Args:
+            rows: ``(N, d)`` float32, or int32 whole numbers of at most 2**20 in size.
+            noise: drawn in the kernel, or given, ``(N, d)`` float32 or, for whole numbers, int64.
+            normalise: scale every row to norm 1; a zero row stays zero.
+            out: ``(N, d)`` float32, contiguous.
+            unit: what the whole number one is worth.
+        """
+        width = rows.shape[1]
+        if width % 4:
+            # Rows that start at multiples of 16 bytes are read four numbers at a time.
+            rows = torch.nn.functional.pad(rows, (0, -width % 4))
+        if isinstance(noise, PhiloxNoise):
+            # Once for all launches: a copy to the device waits for the kernel before it.
+            finish = _Finish(None, noise.words(rows.device), noise.std, normalise, unit)
+        else:
+            finish = _Finish(noise, None, 0.0, normalise, unit)
+        short, segments, long = self._work
+        self._launch(short, rows, out, finish)
+        if len(long.rows):
+            dtype = rows.dtype if rows.is_floating_point() else torch.int64
+            parts = torch.empty(len(segments.rows), rows.shape[1], dtype=dtype, device=rows.device)
+            self._launch(segments, rows, parts, None)
+            self._launch(long, parts, out, finish, gather=False)
+
+    @cached_property
+    def _work(self) -> tuple[Items, Items, Items]:
+        """Return short lists, the segments of long ones, and long ones as lists of segments."""
+        starts, counts = self.indptr[:-1], self.indptr.diff()
+        is_long = counts > SEGMENT
+        short = Items.by_length(*(part[~is_long] for part in (_places(counts), starts, counts)))
+        where = is_long.nonzero().squeeze(1)
+        pieces = (counts[where] + SEGMENT - 1) // SEGMENT
+        ends = pieces.cumsum(0)
+        owner = torch.repeat_interleave(where, pieces)
+        offsets = (_places(owner) - torch.repeat_interleave(ends - pieces, pieces)) * SEGMENT
+        lengths = (counts[owner] - offsets).clamp(max=SEGMENT)
+        segments = Items.by_length(_places(owner), starts[owner] + offsets, lengths)
+        return short, segments, Items.by_length(where, ends - pieces, pieces)
+
+    def _launch(
+        self, items: Items, rows: Tensor, out: Tensor, finish: _Finish | None, gather: bool = True
+    ) -> None:
+        """Run the kernel on some items; without ``finish`` it writes the bare sums."""
+        from gapgnn.privacy.mechanisms.triton_hop import hop_kernel
+
+        if not len(items.rows):
+            return
+        given = None if finish is None else finish.given
+        words = None if finish is None else finish.words
+        columns = max(4, 1 << (out.shape[1] - 1).bit_length())
+        with torch.cuda.device(rows.device):
+            hop_kernel[(-(-len(items.rows) // GROUP),)](
+                rows,
+                self.indices,
+                items.rows,
+                items.starts,
+                items.counts,
+                out if given is None else given,
+                items.starts if words is None else words,
+                out,
+                0.0 if finish is None else finish.std,
+                len(items.rows),
+                WIDTH=out.shape[1],
+                STRIDE=rows.shape[1],
+                COLUMNS=columns,
+                GROUP=GROUP,
+                STEP=max(1, TILE // (GROUP * columns)),
+                GATHER=gather,
+                WHOLE=not rows.is_floating_point(),
+                FINISH=finish is not None,
+                NOISE=2 if words is not None else int(given is not None),
+                NORMALISE=finish is not None and finish.normalise,
+                UNIT=1.0 if finish is None else finish.unit,
+                num_warps=WARPS,
+            )
+
+
+def _places(values: Tensor) -> Tensor:
+    return torch.arange(len(values), device=values.device)

@@ -1,0 +1,313 @@
+"""Private edges released once, as a randomised graph: ARR, EdgeRand and LapGraph.
+
+Everything computed from the released graph afterwards is post-processing (privacy page, section 5).
+Relation ``undirected`` or ``directed``: two neighbours differ in one bit, one per unordered or per
+ordered pair of nodes (:mod:`gapgnn.privacy.mechanisms.cells`), so counts have sensitivity 1, or 2
+where an edge is two bits. All three are pure: epsilon is what was asked, delta is 0.
+
+``arr``
+    Asymmetric randomised response (Imola, Murakami and Chaudhuri 2021). The number of edges is
+    released with Laplace noise for a tenth of the budget; divided by the number of cells and
+    clamped to [0, 1] it is the noisy density. The rest pays for randomised response on every bit,
+    and the ones that come out are thinned so that the expected density is the noisy one. Thinning
+    is post-processing of the response, which is therefore the event.
+``edgerand``
+    Randomised response on every bit (Wu et al. 2021). The output is dense by nature.
+``lapgraph``
+    Laplace noise on every bit, of which the T largest are kept (Wu et al. 2021); T is the number of
+    edges with Laplace noise, for a hundredth of the budget.
+
+Work and memory are O(edges in + edges out). A response needs no list of the absent edges: every
+cell, whatever its bit, comes up with probability ``add``, and each true edge once more with
+probability ``(keep - add) / (1 - add)``; together that is ``keep``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gapgnn.errors import InputError, check_choice, check_number
+from gapgnn.graph import Graph, csr
+from gapgnn.privacy import Release, shown
+from gapgnn.privacy.accounting import Event, Laplace, RandomisedResponse
+from gapgnn.privacy.mechanisms.cells import Cells, Places
+from gapgnn.privacy.mechanisms.coins import Coins
+from gapgnn.privacy.mechanisms.noise import Construction, NoiseSource
+from gapgnn.rng import NoiseKey
+
+# Share of the budget that pays for the number of edges; LapGraph's is that of its authors.
+COUNT_SHARE = {"arr": 0.1, "edgerand": 0.0, "lapgraph": 0.01}
+PERTURBATIONS = tuple(COUNT_SHARE)
+# Peak memory per released edge while the adjacency is built (measured: benchmarks/edges.py).
+BYTES_PER_EDGE = 80
+GIB = 2**30
+# LapGraph's candidates exceed T by this many standard deviations: fewer has probability 1e-15.
+_DEVIATIONS = 8.0
+_ENDS_BLOCK = 1 << 22
+
+
+@dataclass(frozen=True)
+class PerturbedEdges:
+    """A released graph over the same nodes.
+
+    Attributes:
+        indptr: CSR row pointers of the out-lists.
+        indices: targets, sorted inside each list.
+        is_symmetric: whether every arc has its reverse: one bit per pair was released.
+        noisy_edges: the released number of edges before clamping, None if there was none.
+    """
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[Any]
+    is_symmetric: bool
+    noisy_edges: float | None
+
+    def in_lists(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Return who writes to each node: the out-lists, transposed where they are not equal."""
+        if self.is_symmetric:
+            return self.indptr, self.indices
+        columns = csr.matrix(self.indptr, self.indices).tocsc()
+        return columns.indptr, columns.indices
+
+
+def perturbation_events(
+    perturbation: str, epsilon: float, *, bits_per_edge: int = 1
+) -> tuple[Event, ...]:
+    """Return what releasing a graph by one of the mechanisms costs: ``epsilon`` in all, delta 0.
+
+    >>> [type(event).__name__ for event in perturbation_events("arr", 2.0)]
+    ['Laplace', 'RandomisedResponse']
+    >>> events = perturbation_events("lapgraph", 2.0)
+    >>> round(sum(event.pure_epsilon for event in events), 12)
+    2.0
+    """
+    on_count, on_bits = _split(perturbation, epsilon)
+    if perturbation == "lapgraph":
+        return (
+            Laplace(1 / on_count, label="number of edges"),
+            Laplace(1 / on_bits, label="bit of every cell"),
+        )
+    response = RandomisedResponse.symmetric(
+        on_bits / bits_per_edge, count=bits_per_edge, label="bit of every cell"
+    )
+    if perturbation == "edgerand":
+        return (response,)
+    return (Laplace(1 / on_count, label="density of the graph"), response)
+
+
+def check_output_fits(
+    perturbation: str, epsilon: float, cells: Cells, *, memory_limit: float
+) -> None:
+    """Refuse EdgeRand where its output would not fit, from public numbers alone.
+
+    Args:
+        perturbation: only ``edgerand`` can outgrow its input.
+        epsilon: the budget.
+        cells: how many bits there are.
+        memory_limit: in GiB.
+
+    >>> check_output_fits("edgerand", 1.0, Cells(10**6, is_paired=True), memory_limit=16)
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.InputError: `perturbation` edgerand would release about 1.3e+11 edges ...
+    """
+    check_number("memory_limit", memory_limit, above=0)
+    if perturbation != "edgerand":
+        return
+    _, add = response_probabilities(_split(perturbation, epsilon)[1] / cells.bits_per_edge)
+    edges = cells.count * add
+    needed = edges * BYTES_PER_EDGE / GIB
+    if needed > memory_limit:
+        raise InputError(
+            f"`perturbation` edgerand would release about {edges:.2g} edges and need {needed:.3g} "
+            f"GiB, over the limit of {memory_limit:g}. Use arr or a larger epsilon."
+        )
+
+
+# Below this a noisy density counts as zero: products of denormal numbers lose the ratio of the two
+# probabilities, which is the guarantee.
+SMALLEST_DENSITY = 1e-200
+
+
+def response_probabilities(epsilon: float, density: float | None = None) -> tuple[float, float]:
+    """Return the probabilities that a 1 and that a 0 come out as 1.
+
+    Without a density this is randomised response: ``p = 1 / (1 + e^-epsilon)`` and ``1 - p``. With
+    one, both are thinned by the same factor, so that a graph of that density keeps it on average
+    (never more than the response itself gives).
+
+    >>> keep, add = response_probabilities(2.0, density=0.01)
+    >>> round(0.01 * keep + 0.99 * add, 6), round(math.log(keep / add), 6)
+    (0.01, 2.0)
+    """
+    keep = 1 / (1 + math.exp(-epsilon))
+    add = math.exp(-epsilon) * keep
+    if density is None:
+        return keep, add
+    check_number("density", density, at_least=0, at_most=1)
+    if density < SMALLEST_DENSITY:
+        return 0.0, 0.0
+    thinning = min(1.0, density / (density * keep + (1 - density) * add))
+    return keep * thinning, add * thinning
+
+
+def perturb_edges(
+    graph: Graph,
+    *,
+    perturbation: str,
+    epsilon: float,
+    relation: str,
+    key: NoiseKey,
+    construction: Construction = "safe",
+    memory_limit: float = 16.0,
+) -> PerturbedEdges:
+    """Release a randomised copy of a graph's edges.
+
+    Relation ``undirected`` or ``directed``, sensitivity 1 bit (2 for ``undirected`` on a directed
+    graph), cost :func:`perturbation_events`; privacy page, section 5. The coins' total variation
+    from the stated probabilities is at most 2**-64 per true edge and 2**-51 per cell
+    (:class:`~gapgnn.privacy.mechanisms.coins.Coins`).
+
+    Args:
+        graph: the private graph. Self-loops are ignored.
+        perturbation: ``arr``, ``edgerand`` or ``lapgraph``.
+        epsilon: the whole budget, per protected edge.
+        relation: resolved (not ``auto``).
+        key: the secret of this release; use it once.
+        construction: ``safe`` for releases, ``fast`` for experiments.
+        memory_limit: GiB that EdgeRand may need.
+
+    >>> from gapgnn.graph.datasets.synthetic import social_graph
+    >>> graph = social_graph(num_nodes=300, mean_degree=10)
+    >>> released = perturb_edges(graph, perturbation="arr", epsilon=4.0, relation="undirected",
+    ...                          key=NoiseKey.fresh())
+    >>> released.is_symmetric, len(released.indptr)
+    (True, 301)
+    """
+    check_number("epsilon", epsilon, above=0)
+    cells = Cells.of(relation, num_nodes=graph.num_nodes, is_directed=graph.is_directed)
+    check_output_fits(perturbation, epsilon, cells, memory_limit=memory_limit)
+    release = _Release(
+        cells,
+        *_split(perturbation, epsilon),
+        Coins(key.derive("cells"), construction=construction),
+        NoiseSource(key.derive("count"), construction=construction),
+    )
+    true = cells.of_graph(graph)
+    places, noisy_edges = getattr(release, perturbation)(true)
+    seen = Release("edges", true, 0.0, float(cells.bits_per_edge), measure="bits")
+    places, noisy_edges = shown(lambda: seen, (places, noisy_edges))
+    sources, targets = _ends(cells, places)
+    indptr, indices = csr.build(sources, targets, cells.num_nodes, symmetric=cells.is_paired)
+    return PerturbedEdges(indptr, indices, cells.is_paired, noisy_edges)
+
+
+def _split(perturbation: str, epsilon: float) -> tuple[float, float]:
+    """Return the parts of the budget for the number of edges and for the bits."""
+    share = COUNT_SHARE[check_choice("perturbation", perturbation, PERTURBATIONS)]
+    return epsilon * share, epsilon - epsilon * share
+
+
+@dataclass(frozen=True)
+class _Release:
+    """One release; ``true`` is always the numbers of the cells whose bit is 1."""
+
+    cells: Cells
+    on_count: float
+    on_bits: float
+    coins: Coins
+    noise: NoiseSource
+
+    def arr(self, true: Places) -> tuple[Places, float | None]:
+        noisy = self._noisy_count(true)
+        density = min(1.0, max(0.0, noisy / max(1, self.cells.count)))
+        return self._respond(true, *response_probabilities(self._per_bit, density)), noisy
+
+    def edgerand(self, true: Places) -> tuple[Places, float | None]:
+        return self._respond(true, *response_probabilities(self._per_bit)), None
+
+    def lapgraph(self, true: Places) -> tuple[Places, float | None]:
+        noisy = self._noisy_count(true)
+        wanted = min(self.cells.count, max(0, round(noisy)))
+        if wanted == 0:
+            return true[:0], noisy
+        scale = self.cells.bits_per_edge / self.on_bits
+        values = 1 + self.coins.laplace(len(true), scale, "true")
+        tail = self._tail_of_candidates(np.sort(values), wanted, scale)
+        zeros = self.coins.heads(self.cells.count, tail, "zeros")
+        others = self.coins.laplace_above(len(zeros), scale, tail, "zeros")
+        # A true cell has its own value: what the sweep over all cells drew for it is dropped.
+        absent = np.isin(zeros, true, assume_unique=True, invert=True)
+        places = np.concatenate([true, zeros[absent]])
+        values = np.concatenate([values, others[absent]])
+        if len(places) > wanted:
+            places = places[np.argpartition(values, -wanted)[-wanted:]]
+        return places, noisy
+
+    @property
+    def _per_bit(self) -> float:
+        return self.on_bits / self.cells.bits_per_edge
+
+    def _noisy_count(self, true: Places) -> float:
+        """Release the number of edges: sensitivity one per bit that neighbours differ in.
+
+        Over the number of cells it is the density, whose sensitivity is 1 / (number of cells).
+        """
+        count = torch.tensor([float(len(true))], dtype=torch.float64)
+        scale = self.cells.bits_per_edge / self.on_count
+        return float(self.noise.add_laplace(count, scale, "number of edges"))
+
+    def _respond(self, true: Places, keep: float, add: float) -> Places:
+        """Return the cells that come out as 1; a cell may be listed twice."""
+        background = self.coins.heads(self.cells.count, add, "background")
+        extra = (keep - add) / (1 - add)
+        kept = true[self.coins.each(len(true), extra, "true")]
+        return np.concatenate([background, kept])
+
+    def _tail_of_candidates(self, values: NDArray[np.float64], wanted: int, scale: float) -> float:
+        """Return an upper-tail probability of the zeros that surely leaves enough candidates.
+
+        Looking at the true cells' noisy values first is allowed: the zeros' noise is independent of
+        them, and whatever is above the threshold is drawn exactly.
+        """
+        zeros = self.cells.count - len(values)
+
+        def enough(threshold: float) -> bool:
+            above = len(values) - int(np.searchsorted(values, threshold, side="right"))
+            expected = zeros * _laplace_tail(threshold / scale)
+            return above + expected - _DEVIATIONS * math.sqrt(expected) - 40 >= wanted
+
+        threshold = _largest(enough, -60 * scale, 1 + 60 * scale)
+        return 1.0 if threshold is None else _laplace_tail(threshold / scale)
+
+
+def _laplace_tail(x: float) -> float:
+    """Return the probability that a Laplace variable of scale 1 exceeds ``x``."""
+    return 0.5 * math.exp(-x) if x > 0 else 1 - 0.5 * math.exp(x)
+
+
+def _largest(holds: Callable[[float], bool], low: float, high: float) -> float | None:
+    """Return nearly the largest x for which a condition holds that fails further up, or None."""
+    if not holds(low):
+        return None
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def _ends(cells: Cells, places: Places) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the ends of many cells in a narrow index type, block by block."""
+    kind = np.int32 if cells.num_nodes <= csr.INT32_MAX else np.int64
+    sources, targets = np.empty(len(places), kind), np.empty(len(places), kind)
+    for start in range(0, len(places), _ENDS_BLOCK):
+        part = slice(start, start + _ENDS_BLOCK)
+        sources[part], targets[part] = cells.ends(places[part])
+    return sources, targets

@@ -1,0 +1,294 @@
+"""The one place that draws the noise of a release (privacy page, section 4).
+
+Two constructions:
+
+``safe``
+    Everything lives on one fixed grid of step 2**-20. A value on the grid plus a Gaussian rounded
+    to the grid equals the rounded sum, so the release is post-processing of the textbook mechanism
+    on an exactly represented input. The set of possible outputs is the grid, whatever the input:
+    there are no gaps and no low bits to read the input from (Mironov 2012; Jin et al. 2022; Holohan
+    and Braghin 2021).
+``fast``
+    Single-precision noise: on a CPU from torch's Mersenne twister, one seed of 63 bits per block of
+    rows; on an accelerator from Philox with 128 secret bits, drawn by the kernel that adds it
+    (:mod:`gapgnn.privacy.mechanisms.device_hop`). It has the right distribution and none of the
+    protection
+    above: for experiments.
+
+How the safe Gaussian is drawn. SHAKE-256 of the secret key and a path gives one sign bit and 63
+bits ``k`` per value. ``u = (k + 1/2) / 2**64`` lies in (0, 1/2) and the value is the inverse normal
+CDF at ``u``. Where ``u`` is below 2**-11 another 64 bits refine it, so a tail keeps the full
+relative precision of float64 down to 2**-129, about 13 standard deviations. (A plain 53-bit uniform
+ends at 8.2.) With the bounds on ``std`` below, every grid point that can occur with a probability
+worth naming is the image of thousands of doubles ``u`` or more, so no output rules out an input.
+Adding several samples, as Holohan and Braghin advise for noise that is not rounded, is not needed.
+
+Safe noise is always drawn on the CPU, in blocks of :data:`ROW_BLOCK` rows. Each block has its own
+path, so a retried, partitioned or moved computation that holds the key draws the same bytes again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtri
+from torch import Tensor
+
+from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer
+from gapgnn.privacy.mechanisms.device_hop import PhiloxNoise
+from gapgnn.rng import NoiseKey, PathPart
+
+Construction = Literal["safe", "fast"]
+GRID = 2.0**-20
+ROW_BLOCK = 4096
+MIN_SCALE = 1024 * GRID
+MAX_SCALE = 2.0**20
+MAX_VALUE = 2.0**32
+
+
+def grid_slack(num_coordinates: int) -> float:
+    """Return what rounding to the grid can add to an L2 sensitivity.
+
+    Each coordinate of either neighbour's value moves by at most half a step, so their difference
+    moves by at most one step per coordinate. A query of sensitivity S over P coordinates that is
+    not on the grid by itself has sensitivity ``S + grid_slack(P)`` once it is.
+
+    >>> grid_slack(16) == 4 * GRID
+    True
+    """
+    return GRID * math.sqrt(check_integer("num_coordinates", num_coordinates, at_least=0))
+
+
+@dataclass(frozen=True)
+class NoiseSource:
+    """Noise derived from one secret key.
+
+    The caller names each use by a path and uses a path once: the same path gives the same noise,
+    and two releases that share noise reveal their difference. What a release costs is accounted
+    elsewhere.
+
+    >>> noise = NoiseSource(NoiseKey.insecure(0))
+    >>> first = noise.gaussian((2, 3), 1.5, "hop", 1)
+    >>> bool((first == noise.gaussian((2, 3), 1.5, "hop", 1)).all())
+    True
+    >>> bool((first / GRID == (first / GRID).round()).all())
+    True
+    """
+
+    key: NoiseKey
+    construction: Construction = field(default="safe", kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_choice("construction", self.construction, ("safe", "fast"))
+
+    def gaussian(
+        self, shape: Sequence[int], std: float, *path: PathPart, device: str | torch.device = "cpu"
+    ) -> Tensor:
+        """Return Gaussian noise: float64 on the grid if safe, float32 if fast.
+
+        The first dimension counts rows; see :meth:`gaussian_rows`.
+
+        >>> NoiseSource(NoiseKey.insecure(0), construction="fast").gaussian((2,), 1.0, "x").dtype
+        torch.float32
+        """
+        return self._shaped("gaussian", shape, std, path, device)
+
+    def laplace(
+        self,
+        shape: Sequence[int],
+        scale: float,
+        *path: PathPart,
+        device: str | torch.device = "cpu",
+    ) -> Tensor:
+        """Return Laplace noise, of standard deviation ``sqrt(2) * scale``; see :meth:`gaussian`."""
+        return self._shaped("laplace", shape, scale, path, device)
+
+    def gaussian_rows(
+        self,
+        first_row: int,
+        num_rows: int,
+        num_columns: int,
+        std: float,
+        *path: PathPart,
+        device: str | torch.device = "cpu",
+    ) -> Tensor:
+        """Return the noise of some rows of a larger matrix.
+
+        A row's noise depends on the key, the path, its block, its place in the block and the number
+        of columns, so every partition into ranges that start at multiples of :data:`ROW_BLOCK` (and
+        end at one, or at the last row) draws the same matrix.
+
+        >>> noise = NoiseSource(NoiseKey.insecure(0))
+        >>> whole = noise.gaussian((5000, 2), 1.0, "hop", 1)
+        >>> bool((whole[4096:] == noise.gaussian_rows(4096, 904, 2, 1.0, "hop", 1)).all())
+        True
+        """
+        return self._rows("gaussian", first_row, num_rows, num_columns, std, path, device)
+
+    def philox(self, num_columns: int, std: float, *path: PathPart) -> PhiloxNoise:
+        """Return fast noise for a kernel to draw, cell by cell; see :meth:`gaussian_rows`.
+
+        It is what :meth:`gaussian_rows` draws on an accelerator for the same path.
+
+        >>> noise = NoiseSource(NoiseKey.insecure(0), construction="fast").philox(3, 1.0, "hop", 1)
+        >>> noise.rows(0, 2, 3, "cpu").shape
+        torch.Size([2, 3])
+        """
+        if self.construction != "fast":
+            raise PrivacyError(
+                "`construction` must be fast for noise that a kernel draws. Got safe."
+            )
+        secret = self.key.bytes(16, "philox", *path, "columns", num_columns)
+        return PhiloxNoise(secret, self._checked_scale("std", std))
+
+    def add_gaussian(self, values: Tensor, std: float, *path: PathPart) -> Tensor:
+        """Return ``values`` plus Gaussian noise, on the device of ``values``.
+
+        Safe: the result is float64 on the grid. Values that are not on the grid are first rounded
+        to the nearest point of it; each coordinate moves by at most ``GRID / 2``, and a caller
+        whose query has L2 sensitivity S over P coordinates calibrates for ``S + grid_slack(P)``.
+
+        >>> import torch
+        >>> out = NoiseSource(NoiseKey.insecure(0)).add_gaussian(torch.zeros(3), 1.0, "step", 1)
+        >>> out.dtype, tuple(out.shape)
+        (torch.float64, (3,))
+        """
+        return self._add("gaussian", values, std, path)
+
+    def add_laplace(self, values: Tensor, scale: float, *path: PathPart) -> Tensor:
+        """Return ``values`` plus Laplace noise; rounding as in :meth:`add_gaussian`.
+
+        For an L1 sensitivity the slack of rounding is one step per coordinate, ``GRID * P``; whole
+        counts are on the grid and have none.
+        """
+        return self._add("laplace", values, scale, path)
+
+    def _add(self, kind: str, values: Tensor, scale: float, path: tuple[PathPart, ...]) -> Tensor:
+        if not bool(torch.isfinite(values).all()):
+            raise PrivacyError(
+                "`values` must be finite before noise is added. Got NaN or infinity."
+            )
+        if not values.is_floating_point():
+            values = values.to(torch.float64)
+        noise = self._shaped(kind, values.shape, scale, path, values.device)
+        if self.construction == "fast":
+            return values + noise.to(values.dtype)
+        if values.numel() and float(values.abs().max()) > MAX_VALUE:
+            raise PrivacyError(
+                f"`values` must be at most {MAX_VALUE:.0f} in size to be exact on the noise grid. "
+                f"Got {float(values.abs().max()):g}. Rescale values and noise together."
+            )
+        return torch.round(values.to(torch.float64) / GRID).mul_(GRID).add_(noise)
+
+    def _shaped(
+        self,
+        kind: str,
+        shape: Sequence[int],
+        scale: float,
+        path: tuple[PathPart, ...],
+        device: str | torch.device,
+    ) -> Tensor:
+        rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) else (1, 1)
+        return self._rows(kind, 0, rows, columns, scale, path, device).reshape(tuple(shape))
+
+    def _rows(
+        self,
+        kind: str,
+        first_row: int,
+        num_rows: int,
+        num_columns: int,
+        scale: float,
+        path: tuple[PathPart, ...],
+        device: str | torch.device,
+    ) -> Tensor:
+        scale = self._checked_scale("std" if kind == "gaussian" else "scale", scale)
+        if first_row % ROW_BLOCK:
+            raise InputError(f"`first_row` must be a multiple of {ROW_BLOCK}. Got {first_row}.")
+        safe = self.construction == "safe"
+        if not safe and kind == "gaussian" and torch.device(device).type != "cpu":
+            return self.philox(num_columns, scale, *path).rows(
+                first_row, num_rows, num_columns, device
+            )
+        out = torch.empty(
+            (num_rows, num_columns),
+            dtype=torch.float64 if safe else torch.float32,
+            device="cpu" if safe else device,
+        )
+
+        def fill(start: int) -> None:
+            part = out[start : start + ROW_BLOCK]
+            # The number of columns is part of the path: two shapes never share a byte.
+            block_path = (kind, *path, "columns", num_columns)
+            block_path = (*block_path, "block", (first_row + start) // ROW_BLOCK)
+            if safe:
+                drawn = _draw_on_grid(self.key, kind, part.numel(), scale, block_path)
+                part.copy_(torch.from_numpy(drawn).view_as(part))
+            else:
+                _draw_fast(self.key, kind, part, scale, block_path)
+
+        _for_blocks(fill, num_rows, threads=safe)
+        return out.to(device)
+
+    def _checked_scale(self, name: str, scale: float) -> float:
+        """Refuse a scale that would release without noise, or noise too coarse for the grid."""
+        if not isinstance(scale, (int, float)) or not math.isfinite(scale) or scale <= 0:
+            raise PrivacyError(f"`{name}` of a release must be positive and finite. Got {scale!r}.")
+        if self.construction == "safe" and not MIN_SCALE <= scale <= MAX_SCALE:
+            raise PrivacyError(
+                f"`{name}` must be between {MIN_SCALE:g} and {MAX_SCALE:g} on the safe noise grid. "
+                f"Got {scale!r}. Rescale values and noise together."
+            )
+        return float(scale)
+
+
+def _for_blocks(fill: Callable[[int], None], num_rows: int, *, threads: bool) -> None:
+    """Call ``fill`` with the first row of every block, in parallel where that helps."""
+    starts = range(0, num_rows, ROW_BLOCK)
+    workers = min(torch.get_num_threads(), len(starts)) if threads else 1
+    if workers <= 1:
+        for start in starts:
+            fill(start)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(fill, starts))
+
+
+def _draw_on_grid(
+    key: NoiseKey, kind: str, count: int, scale: float, path: tuple[PathPart, ...]
+) -> NDArray[np.float64]:
+    """Draw ``count`` values in float64 and round them to the grid; a shorter draw is a prefix."""
+    words = np.frombuffer(key.bytes(8 * count, *path, "words"), dtype="<u8")
+    magnitude = words & np.uint64(2**63 - 1)
+    half = (magnitude.astype(np.float64) + 0.5) * 2.0**-64
+    tail = np.flatnonzero(magnitude < np.uint64(2**53))
+    if tail.size:
+        more = np.frombuffer(key.bytes(8 * tail.size, *path, "tail"), dtype="<u8")
+        finer = (more.astype(np.float64) + 0.5) * 2.0**-128
+        half[tail] = magnitude[tail].astype(np.float64) * 2.0**-64 + finer
+    lower: NDArray[np.float64] = ndtri(half) if kind == "gaussian" else np.log(2.0 * half)
+    lower *= scale / GRID
+    # No value is positive yet: the top bit of the word flips the sign of some.
+    lower.view(np.uint64)[:] ^= words & np.uint64(2**63)
+    np.rint(lower, out=lower)
+    # Adding zero turns -0.0 into 0.0: the sign of a zero must not tell on the value beneath.
+    lower += 0.0
+    lower *= GRID
+    return lower
+
+
+def _draw_fast(
+    key: NoiseKey, kind: str, out: Tensor, scale: float, path: tuple[PathPart, ...]
+) -> None:
+    generator = torch.Generator(device=out.device).manual_seed(key.seed(*path))
+    if kind == "gaussian":
+        out.normal_(0.0, scale, generator=generator)
+        return
+    sign = torch.empty_like(out).bernoulli_(0.5, generator=generator).mul_(2.0).sub_(1.0)
+    out.exponential_(1.0 / scale, generator=generator).mul_(sign)

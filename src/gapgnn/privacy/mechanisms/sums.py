@@ -1,0 +1,145 @@
+"""Sums of rows over lists on a CPU, and rows cut so that their sums are exact."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gapgnn.errors import PrivacyError
+from gapgnn.privacy.mechanisms.noise import GRID
+
+# Entries that are multiplied at a time: few enough that the ones of the product stay in cache.
+CHUNK_ENTRIES = 1 << 19
+# Entries that are added up at a time: their number fits in 32 bits.
+MOST_ENTRIES = 1 << 30
+CHUNK_NUMBERS = 1 << 16
+HALF = 2.0**-10
+# Halves of this many rows add up to at most 2**24 of their steps, which float32 holds exactly.
+MOST_HALVES = 1 << 14
+
+
+def quantise_rows(rows: Tensor) -> Tensor:
+    """Cut rows of norm at most 1 to the noise grid, in float64, without letting a norm exceed 1.
+
+    Every coordinate is truncated towards zero, which makes no row longer. Rows that arrive longer
+    than 1 by single-precision rounding are first shortened by ``(1 - 2**-40) / norm``; the margin
+    covers the rounding of that product. That no norm exceeds 1 is then checked, not assumed: in
+    units of the grid the coordinates are whole numbers and their squares add up to about 2**40, far
+    below 2**53, so the sum of squares is exact and the comparison with 2**40 decides.
+
+    >>> import torch
+    >>> quantise_rows(torch.tensor([[0.6, -0.8]])).mul(2**20).tolist()
+    [[629145.0, -838860.0]]
+    """
+    if rows.device.type == "cpu" and rows.ndim == 2 and rows.numel() > CHUNK_NUMBERS:
+        # Part by part, each of which stays in cache.
+        parts = torch.split(rows, max(1, CHUNK_NUMBERS // rows.shape[1]))
+        return torch.cat([quantise_rows(part) for part in parts])
+    exact = rows.to(torch.float64)
+    steps = torch.trunc(exact / GRID)
+    too_long = steps.square().sum(dim=-1) > GRID**-2
+    if bool(too_long.any()):
+        norms = torch.linalg.vector_norm(exact[too_long], dim=-1, keepdim=True)
+        shorter = exact[too_long] * ((1 - 2.0**-40) / norms)
+        steps[too_long] = torch.trunc(shorter / GRID)
+        if bool((steps.square().sum(dim=-1) > GRID**-2).any()):
+            raise PrivacyError("A quantised row must have norm at most 1. Got a longer one.")
+    return steps * GRID
+
+
+def add_up(rows: Tensor, pointers: NDArray[np.int64], entries: NDArray[Any]) -> Tensor:
+    """Return the sums of some rows over lists in CSR form.
+
+    In float32 by torch's embedding bags, which fetch rows ahead and read no ones: for 45 million
+    entries and 16 columns half the time of its sparse product. A list is added up in its order,
+    whatever the number of threads.
+
+    >>> add_up(torch.eye(2), np.array([0, 2, 3]), np.array([0, 1, 1])).tolist()
+    [[1.0, 1.0], [0.0, 1.0]]
+    """
+    out = torch.zeros(len(pointers) - 1, rows.shape[1], dtype=rows.dtype)
+    if not out.numel():
+        return out
+    is_single = rows.dtype == torch.float32
+    add = _add_bags if is_single else _add_product
+    index = np.int32 if len(rows) <= np.iinfo(np.int32).max else np.int64
+    columns = shared(entries.astype(index, copy=False))
+    first = 0
+    while first < len(out):
+        limit = pointers[first] + (MOST_ENTRIES if is_single else CHUNK_ENTRIES)
+        # A long list comes alone, whatever its length.
+        last = max(first + 1, int(np.searchsorted(pointers, limit, side="right")) - 1)
+        part = slice(int(pointers[first]), int(pointers[last]))
+        if part.start < part.stop:
+            starts = torch.from_numpy((pointers[first : last + 1] - part.start).astype(index))
+            out[first:last] = add(rows, starts, columns[part])
+        first = last
+    return out
+
+
+@torch.no_grad()
+def _add_bags(rows: Tensor, starts: Tensor, columns: Tensor) -> Tensor:
+    return torch.nn.functional.embedding_bag(
+        columns, rows, starts, mode="sum", include_last_offset=True
+    )
+
+
+def _add_product(rows: Tensor, starts: Tensor, columns: Tensor) -> Tensor:
+    with warnings.catch_warnings():
+        # torch announces that CSR is in beta and unchecked; a Graph is checked already.
+        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant checks)")
+        lists = torch.sparse_csr_tensor(
+            starts,
+            columns,
+            torch.ones(len(columns), dtype=rows.dtype),
+            size=(len(starts) - 1, len(rows)),
+            check_invariants=False,
+        )
+        return lists @ rows
+
+
+def shared(array: NDArray[Any]) -> Tensor:
+    """Return a tensor over an array's own memory, to be read only.
+
+    >>> shared(np.arange(3)).tolist()
+    [0, 1, 2]
+    """
+    with warnings.catch_warnings():
+        # torch warns that it cannot keep anybody from writing to a read-only array.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def halves_of(rows: Tensor) -> Tensor:
+    """Split grid rows of norm at most 1 into multiples of 2**-10 and what is left, side by side.
+
+    Each half is a whole number of at most 2**10 steps, so sums of up to :data:`MOST_HALVES` rows
+    are exact in float32; :func:`join_halves` puts the sums together.
+
+    >>> halves_of(torch.tensor([[2**-20 + 0.25]], dtype=torch.float64)).mul(2**20).tolist()
+    [[262144.0, 1.0]]
+    """
+    count, width = rows.shape
+    halves = torch.empty(count, 2 * width, dtype=torch.float32)
+    # Part by part, each of which stays in cache.
+    size = max(1, CHUNK_NUMBERS // max(1, width))
+    for part, own in zip(torch.split(halves, size), torch.split(rows, size), strict=True):
+        high = torch.trunc(own / HALF).mul_(HALF)
+        part[:, :width], part[:, width:] = high, own - high
+    return halves
+
+
+def join_halves(sums: Tensor) -> Tensor:
+    """Return the sums of rows, in float64, from those of their halves.
+
+    >>> rows = quantise_rows(torch.tensor([[0.7, -0.1]]))
+    >>> bool((join_halves(halves_of(rows)) == rows).all())
+    True
+    """
+    high, low = sums.chunk(2, dim=1)
+    return high.double().add_(low)
