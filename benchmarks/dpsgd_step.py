@@ -25,7 +25,7 @@ import scipy.sparse as sp
 import torch
 
 from gapgnn.nn.layers import ReplicaMLP, cross_entropy
-from gapgnn.nn.rows import SparseRows
+from gapgnn.nn.sparse_rows import SparseRows
 from gapgnn.privacy.dpsgd.flat import FlatAdam, FlatParameters
 from gapgnn.privacy.dpsgd.ghost import record_linears
 from gapgnn.privacy.dpsgd.poisson import DPSchedule, PoissonBatches

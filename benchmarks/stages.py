@@ -27,7 +27,7 @@ import torch
 
 from gapgnn import GAP, load_dataset
 from gapgnn.graph.graph import Graph
-from gapgnn.nn.rows import SparseRows
+from gapgnn.nn.sparse_rows import SparseRows
 
 REPEATS, HIDDEN, HOPS, BATCH = 10, 16, 2, 256
 

@@ -17,9 +17,9 @@ from gapgnn.nn.layers import (
     ReplicaLinear,
     ReplicaMLP,
     cross_entropy,
+    replica_state,
 )
-from gapgnn.nn.replica_state import replica_state
-from gapgnn.nn.rows import SparseRows, take_rows
+from gapgnn.nn.sparse_rows import SparseRows
 from gapgnn.privacy.dpsgd.flat import FlatAdam, FlatParameters
 
 R, N, IN, OUT = 3, 11, 7, 4
@@ -132,11 +132,7 @@ def test_rows_can_be_taken_for_all_replicas_or_for_each() -> None:
     weight = randn(R, IN, OUT)
     torch.testing.assert_close(rows.take(some).matmul(weight), dense[some] @ weight)
     positions = torch.tensor([[0, 1], [2, 3], [4, 5]])
-    torch.testing.assert_close(take_rows(rows, positions).matmul(weight), dense[positions] @ weight)
-    torch.testing.assert_close(take_rows(dense, positions), dense[positions])
-    own = randn(R, N, IN)
-    expected = torch.stack([own[replica, positions[replica]] for replica in range(R)])
-    torch.testing.assert_close(take_rows(own, positions), expected)
+    torch.testing.assert_close(rows.select(positions).matmul(weight), dense[positions] @ weight)
     with pytest.raises(InputError, match=r"SciPy sparse matrix\. Got ndarray\."):
         SparseRows.from_scipy(matrix.toarray())
 

@@ -10,7 +10,7 @@ from gapgnn.nn.fast.exponential import elu, selu
 from gapgnn.nn.fast.narrow import LONG, narrow_product
 from gapgnn.nn.fast.normed import Chosen, Moments, Places, Sample, normed_layer
 from gapgnn.nn.layers import ReplicaMLP
-from gapgnn.nn.rows import SparseRows
+from gapgnn.nn.sparse_rows import SparseRows
 
 REPLICAS, NODES, WIDTH, OUT = 3, 60, 7, 4
 

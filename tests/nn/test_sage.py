@@ -6,8 +6,7 @@ import scipy.sparse as sp
 import torch
 
 from gapgnn.errors import InputError
-from gapgnn.nn.layers import reset_replicas
-from gapgnn.nn.replica_state import replica_state
+from gapgnn.nn.layers import replica_state, reset_replicas
 from gapgnn.nn.sage import Arcs, Sage, WholeGraph
 from gapgnn.training.inputs import ExampleInputs, FeatureInputs, GraphInputs
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.nn.layers import ReplicaMLP, cross_entropy
-from gapgnn.nn.rows import SparseRows
+from gapgnn.nn.sparse_rows import SparseRows
 from gapgnn.privacy.dpsgd.flat import FlatAdam, FlatParameters, FlatSGD, make_optimiser
 from gapgnn.privacy.dpsgd.ghost import Tape, output_gradients, record_linears, squared_norms
 from gapgnn.privacy.dpsgd.poisson import PoissonBatches, plan_steps

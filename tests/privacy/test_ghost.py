@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gapgnn.errors import PrivacyError
 from gapgnn.nn.layers import ReplicaBatchNorm, ReplicaLinear, ReplicaMLP, cross_entropy
-from gapgnn.nn.rows import SparseRows
+from gapgnn.nn.sparse_rows import SparseRows
 from gapgnn.privacy.dpsgd import step as dpsgd
 from gapgnn.privacy.dpsgd.flat import FlatParameters, FlatSGD
 from gapgnn.privacy.dpsgd.ghost import (

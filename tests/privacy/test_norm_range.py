@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gapgnn.nn.rows import SparseRows
+from gapgnn.nn.sparse_rows import SparseRows
 from gapgnn.privacy.dpsgd.ghost import Record, Tape, clip_factors, clipped_sums, squared_norms
 from gapgnn.privacy.dpsgd.shared_nodes import Members, SharedLayer, SharedParts
 from gapgnn.privacy.dpsgd.step import ROUNDING_MARGIN

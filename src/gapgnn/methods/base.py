@@ -27,8 +27,7 @@ from gapgnn.graph import Graph, align_features, as_graph, check_declared, check_
 from gapgnn.methods.journal import Journal, NoJournal
 from gapgnn.methods.persistence import Persistent
 from gapgnn.methods.releases import Releases
-from gapgnn.nn import reset_replicas
-from gapgnn.nn.replica_state import replica_state
+from gapgnn.nn import replica_state, reset_replicas
 from gapgnn.privacy import LEVELS, Guarantee, active_witness, public_count
 from gapgnn.privacy.accounting import Event
 from gapgnn.privacy.card import PrivacyCard, make_card, public_facts

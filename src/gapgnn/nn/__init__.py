@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from gapgnn.nn.layers import ReplicaMLP as ReplicaMLP
     from gapgnn.nn.layers import cross_entropy as cross_entropy
     from gapgnn.nn.layers import cross_entropy_slopes as cross_entropy_slopes
+    from gapgnn.nn.layers import replica_state as replica_state
     from gapgnn.nn.layers import reset_replicas as reset_replicas
-    from gapgnn.nn.rows import SparseRows as SparseRows
     from gapgnn.nn.sage import Arcs as Arcs
     from gapgnn.nn.sage import Examples as Examples
     from gapgnn.nn.sage import InLists as InLists
     from gapgnn.nn.sage import Sage as Sage
     from gapgnn.nn.sage import WholeGraph as WholeGraph
+    from gapgnn.nn.sparse_rows import SparseRows as SparseRows
 
 _HOMES = {
     "Arcs": "sage",
@@ -38,10 +39,11 @@ _HOMES = {
     "ReplicaLinear": "layers",
     "ReplicaMLP": "layers",
     "Sage": "sage",
-    "SparseRows": "rows",
+    "SparseRows": "sparse_rows",
     "WholeGraph": "sage",
     "cross_entropy": "layers",
     "cross_entropy_slopes": "layers",
+    "replica_state": "layers",
     "reset_replicas": "layers",
 }
 

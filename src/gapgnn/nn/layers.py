@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.nn.batch_norm import batch_norm_on_one_thread
-from gapgnn.nn.batch_rows import BatchRows
 from gapgnn.nn.dropout import ReplicaDropout
 from gapgnn.nn.fast import (
     LONG,
@@ -35,7 +34,7 @@ from gapgnn.nn.fast import (
     shifted,
 )
 from gapgnn.nn.fast import gpu as fused
-from gapgnn.nn.rows import SparseRows
+from gapgnn.nn.sparse_rows import BatchRows, SparseRows
 from gapgnn.privacy.dpsgd import active_tape
 
 Inputs = Tensor | SparseRows | BatchRows
@@ -346,6 +345,22 @@ def reset_replicas(module: nn.Module, generators: Sequence[torch.Generator]) -> 
     for part in module.modules():
         if isinstance(part, (ReplicaLinear, ReplicaBatchNorm, ReplicaDropout)):
             part.reset(generators)
+
+
+def replica_state(module: nn.Module, replica: int) -> dict[str, Tensor]:
+    """Return a copy of one replica's state, which loads into the same module with one replica.
+
+    >>> state = replica_state(ReplicaMLP(4, [3, 2]), 1)
+    >>> ReplicaMLP(1, [3, 2]).load_state_dict(state)
+    <All keys matched successfully>
+    """
+    state = module.state_dict()
+    replicas = next((len(value) for value in state.values()), 1)
+    check_integer("replica", replica, at_least=0, at_most=replicas - 1)
+    return {
+        key: value[replica : replica + 1].detach().clone(memory_format=torch.contiguous_format)
+        for key, value in state.items()
+    }
 
 
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
