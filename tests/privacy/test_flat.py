@@ -22,9 +22,8 @@ def make_mlp(replicas: int) -> ReplicaMLP:
     [
         (FlatAdam, torch.optim.Adam, {}),
         (FlatAdam, torch.optim.Adam, {"weight_decay": 0.1}),
-        (FlatAdam, torch.optim.AdamW, {"weight_decay": 0.1, "decoupled": True}),
         (FlatSGD, torch.optim.SGD, {}),
-        (FlatSGD, torch.optim.SGD, {"weight_decay": 0.1, "momentum": 0.9}),
+        (FlatSGD, torch.optim.SGD, {"weight_decay": 0.1}),
     ],
 )
 def test_flat_optimisers_are_those_of_torch(ours, theirs, options: dict[str, object]) -> None:
@@ -32,7 +31,7 @@ def test_flat_optimisers_are_those_of_torch(ours, theirs, options: dict[str, obj
     values = torch.randn(2, 50, generator=rng)
     twin = nn.Parameter(values.clone())
     mine = ours(values, learning_rate=0.02, **options)
-    other = theirs([twin], lr=0.02, **{k: v for k, v in options.items() if k != "decoupled"})
+    other = theirs([twin], lr=0.02, **options)
     for _ in range(30):
         gradient = torch.randn(2, 50, generator=rng)
         mine.step(gradient.clone())

@@ -15,6 +15,9 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_choice, check_number
 
+# Adam's, as torch has them.
+BETAS, EPSILON = (0.9, 0.999), 1e-8
+
 
 class FlatParameters:
     """The trainable parameters of a module as one tensor ``values`` of shape ``(R, P)``.
@@ -92,8 +95,7 @@ class Optimiser(Protocol):
 class FlatAdam:
     """Adam on a flat tensor, step for step that of ``torch.optim.Adam``.
 
-    ``weight_decay`` is added to the gradient (L2), or shrinks the parameters directly if
-    ``decoupled``.
+    ``weight_decay`` is added to the gradient (L2).
 
     >>> values = torch.zeros(1, 2)
     >>> FlatAdam(values, learning_rate=0.1).step(torch.tensor([[3.0, -5.0]]))
@@ -106,20 +108,11 @@ class FlatAdam:
         values: Tensor,
         *,
         learning_rate: float = 0.01,
-        betas: tuple[float, float] = (0.9, 0.999),
-        epsilon: float = 1e-8,
         weight_decay: float = 0.0,
-        decoupled: bool = False,
     ) -> None:
         self.values = values
         self.learning_rate = check_number("learning_rate", learning_rate, above=0)
-        self.betas = (
-            check_number("betas[0]", betas[0], at_least=0, below=1),
-            check_number("betas[1]", betas[1], at_least=0, below=1),
-        )
-        self.epsilon = check_number("epsilon", epsilon, above=0)
         self.weight_decay = check_number("weight_decay", weight_decay, at_least=0)
-        self.decoupled = decoupled
         self._mean = torch.zeros_like(values)
         self._square = torch.zeros_like(values)
         # A tensor: on a GPU a recorded step moves it, on a CPU the fused kernel reads it.
@@ -137,7 +130,7 @@ class FlatAdam:
             self._step_on_device(gradient)
             return
         values, means, squares = self._rows
-        move: Any = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
+        move: Any = torch._fused_adam_
         move(
             values,
             gradient.unbind(),
@@ -146,26 +139,24 @@ class FlatAdam:
             [],
             [self._steps] * len(values),
             lr=self.learning_rate,
-            beta1=self.betas[0],
-            beta2=self.betas[1],
+            beta1=BETAS[0],
+            beta2=BETAS[1],
             weight_decay=self.weight_decay,
-            eps=self.epsilon,
+            eps=EPSILON,
             amsgrad=False,
             maximize=False,
         )
 
     def _step_on_device(self, gradient: Tensor) -> None:
-        first, second = self.betas
-        if self.weight_decay and self.decoupled:
-            self.values.mul_(1 - self.learning_rate * self.weight_decay)
-        elif self.weight_decay:
+        first, second = BETAS
+        if self.weight_decay:
             gradient = gradient.add(self.values, alpha=self.weight_decay)
         self._mean.lerp_(gradient, 1 - first)
         self._square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
         # torch's form is -size * mean / (sqrt(square) / root + epsilon); this saves a division.
         root = (1 - second**self._steps) ** 0.5
         size = self.learning_rate * root / (1 - first**self._steps)
-        self.values.sub_(self._mean / (self._square.sqrt() + self.epsilon * root) * size)
+        self.values.sub_(self._mean / (self._square.sqrt() + EPSILON * root) * size)
 
 
 class FlatSGD:
@@ -182,22 +173,17 @@ class FlatSGD:
         values: Tensor,
         *,
         learning_rate: float = 0.1,
-        momentum: float = 0.0,
         weight_decay: float = 0.0,
     ) -> None:
         self.values = values
         self.learning_rate = check_number("learning_rate", learning_rate, above=0)
-        self.momentum = check_number("momentum", momentum, at_least=0, below=1)
         self.weight_decay = check_number("weight_decay", weight_decay, at_least=0)
-        self._velocity = torch.zeros_like(values) if self.momentum else None
 
     @torch.no_grad()
     def step(self, gradient: Tensor) -> None:
         """Move the values one step."""
         if self.weight_decay:
             gradient = gradient.add(self.values, alpha=self.weight_decay)
-        if self._velocity is not None:
-            gradient = self._velocity.mul_(self.momentum).add_(gradient)
         self.values.add_(gradient, alpha=-self.learning_rate)
 
 
