@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gapgnn.errors import InputError
+from gapgnn.errors import InputError, PrivacyError
 from gapgnn.privacy.mechanisms import coins as coins_module
 from gapgnn.privacy.mechanisms.coins import Coins
+from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.rng import NoiseKey
 
 CONSTRUCTIONS = ["safe", "fast"]
@@ -53,9 +54,14 @@ def test_one_coin_each(coins, rate):
     assert abs(heads - count * rate) < 4 * np.sqrt(count * rate * (1 - rate))
 
 
-def test_laplace_noise_and_its_upper_tail(coins):
-    assert stats.kstest(coins.laplace(5000, 2.0, "x"), "laplace", args=(0, 2.0)).pvalue > 1e-3
+@pytest.mark.parametrize("construction", CONSTRUCTIONS)
+def test_laplace_noise_to_compare_and_its_upper_tail(construction):
+    noise = NoiseSource(NoiseKey.insecure(3), construction=construction)
+    values = noise.laplace_unrounded(5000, 2.0, "x")
+    assert stats.kstest(values, "laplace", args=(0, 2.0)).pvalue > 1e-3
     for share in (0.01, 0.7, 1.0):
-        values = coins.laplace_above(5000, 2.0, share, "tail", str(share))
+        values = noise.laplace_above(5000, 2.0, share, "tail", str(share))
         # How far into the upper tail each value lies, as a share of that tail, is uniform.
         assert stats.kstest(stats.laplace.sf(values, 0, 2.0) / share, "uniform").pvalue > 1e-3
+    with pytest.raises(PrivacyError, match="`scale` of a release must be positive"):
+        noise.laplace_unrounded(1, 0.0, "x")

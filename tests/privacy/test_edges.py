@@ -245,10 +245,10 @@ def test_sparse_lapgraph_is_distributed_as_the_dense_one(num_nodes, num_edges, e
 
 
 def test_the_lapgraph_test_notices_half_the_noise(monkeypatch):
-    original = edges.Coins.laplace
+    original = edges.NoiseSource.laplace_unrounded
     monkeypatch.setattr(
-        edges.Coins,
-        "laplace",
+        edges.NoiseSource,
+        "laplace_unrounded",
         lambda self, count, scale, *path: original(self, count, scale / 2, *path),
     )
     assert min(lapgraph_against_dense(120, 300, 5.0, 400)) < 1e-6

@@ -1,14 +1,13 @@
 """Poisson batches: every example joins every step by its own secret coin (privacy page, section 4).
 
 Amplification by subsampling holds only while nobody knows who was in a batch, so the coins come
-from the secret noise key and never from the experiment's seed. Instead of one coin per example, the
-gaps between heads are drawn, which are geometric: the work is proportional to the batch and not to
-the data set, and the distribution is the same.
+from the secret noise key and never from the experiment's seed
+(:class:`~gapgnn.privacy.mechanisms.coins.Coins`). The work is proportional to the batch and not to
+the data set.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.privacy.dpsgd import poisson_device
+from gapgnn.privacy.mechanisms import Coins
 from gapgnn.rng import NoiseKey
 
 # Draws per block of steps: bounds memory, and amortises the work per block over many small steps.
@@ -111,7 +111,7 @@ class PoissonBatches:
         self.device = torch.device(device)
         self._rate = check_number("sampling_rate", schedule.sampling_rate, above=0, at_most=1)
         self._keys = [key.derive("sampling", phase) for key in keys]
-        self._is_safe = check_choice("construction", construction, ("safe", "fast")) == "safe"
+        self._construction = check_choice("construction", construction, ("safe", "fast"))
         if members is None:
             members = [torch.arange(schedule.num_examples)] * len(self._keys)
         if len(members) != len(self._keys):
@@ -127,7 +127,7 @@ class PoissonBatches:
 
     def __iter__(self) -> Iterator[PoissonBatch]:
         """Yield the batch of every step; iterating again yields the same batches."""
-        if self.device.type != "cpu" and not self._is_safe and self._rate < 1:
+        if self.device.type != "cpu" and self._construction == "fast" and self._rate < 1:
             yield from self._on_device()
             return
         most = max(1, int(BLOCK_DRAWS / self.schedule.expected_batch))
@@ -187,29 +187,6 @@ class PoissonBatches:
         self, key: NoiseKey, num_examples: int, block: int, length: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Toss ``length * n`` coins in a row and return the (step, example) of every head."""
-        trials = length * num_examples
-        expected = trials * self._rate
-        count = int(expected + 6 * math.sqrt(expected) + 16)
-        heads = np.zeros(0, dtype=np.int64)
-        last, part = -1, 0
-        while last < trials:
-            gaps = self._gaps(key, count, block, part)
-            heads = np.concatenate([heads, last + np.cumsum(gaps)])
-            last, part, count = int(heads[-1]), part + 1, 1024
-        starts = np.arange(length + 1) * num_examples
-        bounds = np.searchsorted(heads, starts)
-        steps = np.repeat(np.arange(length), np.diff(bounds))
-        return steps, heads[: bounds[-1]] - starts[steps]
-
-    def _gaps(self, key: NoiseKey, count: int, block: int, part: int) -> NDArray[np.int64]:
-        """Draw geometric gaps: ``P(gap > g) = (1 - rate)**g``, by inversion of 53-bit uniforms."""
-        if self._rate == 1:
-            return np.ones(count, dtype=np.int64)
-        if self._is_safe:
-            raw = np.frombuffer(key.bytes(8 * count, "gaps", block, part), dtype="<u8")
-            uniform = ((raw >> np.uint64(11)).astype(np.float64) + 1) * 2.0**-53
-        else:
-            seed = int.from_bytes(key.bytes(32, "seed", block, part), "little")
-            generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
-            uniform = 1 - generator.random(count)
-        return (np.log(uniform) / math.log1p(-self._rate)).astype(np.int64) + 1
+        coins = Coins(key, construction=self._construction)
+        heads = coins.heads(length * num_examples, self._rate, block)
+        return np.divmod(heads, num_examples)

@@ -8,12 +8,12 @@ page, section 4).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from gapgnn.privacy.mechanisms import device_heads
 from gapgnn.rng import NoiseKey
 
 # Draws per block of steps and replica. Depends on nothing else: a replica's batches are its own.
@@ -49,8 +49,7 @@ def device_block(
     """
     drawn = []
     for key, count in zip(keys, num_examples, strict=True):
-        generator = torch.Generator(device=device).manual_seed(key.seed("device", block))
-        heads = _heads(generator, rate, steps * count)
+        heads = device_heads(key, steps * count, rate, "device", block, device=device)
         drawn.append((heads // count, heads % count))
     sizes = torch.stack([torch.bincount(rows, minlength=steps) for rows, _ in drawn], dim=1)
     width = max(1, int(sizes.max()))
@@ -60,20 +59,3 @@ def device_block(
         within = torch.arange(len(rows), device=device) - starts[rows]
         positions[rows, replica, within] = examples
     return positions, sizes
-
-
-def _heads(generator: torch.Generator, rate: float, trials: int) -> Tensor:
-    """Toss ``trials`` coins in a row and return the places of the heads."""
-    expected = trials * rate
-    count = int(expected + 6 * math.sqrt(expected) + 16)
-    heads, last = [], -1
-    while last < trials:
-        uniform = torch.rand(
-            count, generator=generator, dtype=torch.float64, device=generator.device
-        )
-        # P(gap > g) = (1 - rate)**g, by inversion; one minus a uniform is never zero.
-        gaps = (uniform.neg_().add_(1).log_() / math.log1p(-rate)).floor_().long().add_(1)
-        heads.append(gaps.cumsum_(0).add_(last))
-        last, count = int(heads[-1][-1]), 1024
-    places = torch.cat(heads)
-    return places[places < trials]

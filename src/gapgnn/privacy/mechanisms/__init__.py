@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation as PrivateAggregation
     from gapgnn.privacy.mechanisms.aggregation import row_normalise as row_normalise
     from gapgnn.privacy.mechanisms.cells import Cells as Cells
+    from gapgnn.privacy.mechanisms.coins import Coins as Coins
+    from gapgnn.privacy.mechanisms.coins import device_heads as device_heads
     from gapgnn.privacy.mechanisms.device_hop import can_use_triton as can_use_triton
     from gapgnn.privacy.mechanisms.device_lists import copy_on as copy_on
     from gapgnn.privacy.mechanisms.edges import COUNT_SHARE as COUNT_SHARE
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "COUNT_SHARE": "edges",
     "Cells": "cells",
+    "Coins": "coins",
     "Construction": "noise",
     "NoiseSource": "noise",
     "PERTURBATIONS": "edges",
@@ -36,6 +39,7 @@ _HOMES = {
     "can_use_triton": "device_hop",
     "check_output_fits": "edges",
     "copy_on": "device_lists",
+    "device_heads": "coins",
     "grid_slack": "noise",
     "jit": "triton_hop",
     "perturb_edges": "edges",

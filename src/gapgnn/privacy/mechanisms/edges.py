@@ -198,6 +198,7 @@ def perturb_edges(
         cells,
         *_split(perturbation, epsilon),
         Coins(key.derive("cells"), construction=construction),
+        NoiseSource(key.derive("cells"), construction=construction),
         NoiseSource(key.derive("count"), construction=construction),
     )
     true = cells.of_graph(graph)
@@ -223,7 +224,8 @@ class _Release:
     on_count: float
     on_bits: float
     coins: Coins
-    noise: NoiseSource
+    cell_noise: NoiseSource
+    count_noise: NoiseSource
 
     def arr(self, true: Places) -> tuple[Places, float | None]:
         noisy = self._noisy_count(true)
@@ -239,10 +241,10 @@ class _Release:
         if wanted == 0:
             return true[:0], noisy
         scale = self.cells.bits_per_edge / self.on_bits
-        values = 1 + self.coins.laplace(len(true), scale, "true")
+        values = 1 + self.cell_noise.laplace_unrounded(len(true), scale, "true")
         tail = self._tail_of_candidates(np.sort(values), wanted, scale)
         zeros = self.coins.heads(self.cells.count, tail, "zeros")
-        others = self.coins.laplace_above(len(zeros), scale, tail, "zeros")
+        others = self.cell_noise.laplace_above(len(zeros), scale, tail, "zeros")
         # A true cell has its own value: what the sweep over all cells drew for it is dropped.
         absent = np.isin(zeros, true, assume_unique=True, invert=True)
         places = np.concatenate([true, zeros[absent]])
@@ -262,7 +264,7 @@ class _Release:
         """
         count = torch.tensor([float(len(true))], dtype=torch.float64)
         scale = self.cells.bits_per_edge / self.on_count
-        return float(self.noise.add_laplace(count, scale, "number of edges"))
+        return float(self.count_noise.add_laplace(count, scale, "number of edges"))
 
     def _respond(self, true: Places, keep: float, add: float) -> Places:
         """Return the cells that come out as 1; a cell may be listed twice."""

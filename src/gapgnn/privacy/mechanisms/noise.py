@@ -1,4 +1,4 @@
-"""The one place that draws the noise of a release (privacy page, section 4).
+"""The one place that makes the noise of a release (privacy page, section 4).
 
 Two constructions:
 
@@ -12,16 +12,15 @@ Two constructions:
     Single-precision noise: on a CPU from torch's Mersenne twister, one seed of 63 bits per block of
     rows; on an accelerator from Philox with 128 secret bits, drawn by the kernel that adds it
     (:mod:`gapgnn.privacy.mechanisms.device_hop`). It has the right distribution and none of the
-    protection
-    above: for experiments.
+    protection above: for experiments.
 
-How the safe Gaussian is drawn. SHAKE-256 of the secret key and a path gives one sign bit and 63
-bits ``k`` per value. ``u = (k + 1/2) / 2**64`` lies in (0, 1/2) and the value is the inverse normal
-CDF at ``u``. Where ``u`` is below 2**-11 another 64 bits refine it, so a tail keeps the full
-relative precision of float64 down to 2**-129, about 13 standard deviations. (A plain 53-bit uniform
-ends at 8.2.) With the bounds on ``std`` below, every grid point that can occur with a probability
-worth naming is the image of thousands of doubles ``u`` or more, so no output rules out an input.
-Adding several samples, as Holohan and Braghin advise for noise that is not rounded, is not needed.
+How the safe Gaussian is drawn. SHAKE-256 of the secret key and a path gives one sign bit and a
+uniform ``u`` in (0, 1/2) per value (:meth:`~gapgnn.privacy.mechanisms.draws.Draws.halves`), and the
+value is the inverse normal CDF at ``u``. A tail keeps the full relative precision of float64 down
+to 2**-129, about 13 standard deviations. (A plain 53-bit uniform ends at 8.2.) With the
+bounds on ``std`` below, every grid point that can occur with a probability worth naming is the
+image of thousands of doubles ``u`` or more, so no output rules out an input. Adding several
+samples, as Holohan and Braghin advise for noise that is not rounded, is not needed.
 
 Safe noise is always drawn on the CPU, in blocks of :data:`ROW_BLOCK` rows. Each block has its own
 path, so a retried, partitioned or moved computation that holds the key draws the same bytes again.
@@ -43,6 +42,7 @@ from torch import Tensor
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer
 from gapgnn.privacy.mechanisms.device_hop import PhiloxNoise
+from gapgnn.privacy.mechanisms.draws import Draws, torch_generator
 from gapgnn.rng import NoiseKey, PathPart
 
 Construction = Literal["safe", "fast"]
@@ -109,6 +109,26 @@ class NoiseSource:
     ) -> Tensor:
         """Return Laplace noise, of standard deviation ``sqrt(2) * scale``; see :meth:`gaussian`."""
         return self._shaped("laplace", shape, scale, path, device)
+
+    def laplace_unrounded(self, count: int, scale: float, *path: PathPart) -> NDArray[np.float64]:
+        """Return Laplace noise in float64, for comparisons only: its low bits are not safe.
+
+        What is released is which of the noisy values are largest, never a value: LapGraph.
+        """
+        half, top = self._halves(count, scale, *path, "laplace")
+        tail = np.log(2 * half) * scale
+        return np.where(top > 0, -tail, tail)
+
+    def laplace_above(
+        self, count: int, scale: float, probability: float, *path: PathPart
+    ) -> NDArray[np.float64]:
+        """Return such values given that each is in the upper tail of that probability."""
+        half, top = self._halves(count, scale, *path, "tail")
+        tail = probability * np.where(top > 0, 1 - half, half)
+        low = np.minimum(tail, 1 - tail)
+        sign = np.where(tail < 0.5, -scale, scale)
+        values: NDArray[np.float64] = sign * np.log(2 * low)
+        return values
 
     def gaussian_rows(
         self,
@@ -236,16 +256,26 @@ class NoiseSource:
         _for_blocks(fill, num_rows, threads=safe)
         return out.to(device)
 
+    def _halves(
+        self, count: int, scale: float, *path: PathPart
+    ) -> tuple[NDArray[np.float64], NDArray[np.uint64]]:
+        _check_positive("scale", scale)
+        return Draws(self.key, self.construction == "safe").halves(count, *path)
+
     def _checked_scale(self, name: str, scale: float) -> float:
         """Refuse a scale that would release without noise, or noise too coarse for the grid."""
-        if not isinstance(scale, (int, float)) or not math.isfinite(scale) or scale <= 0:
-            raise PrivacyError(f"`{name}` of a release must be positive and finite. Got {scale!r}.")
+        _check_positive(name, scale)
         if self.construction == "safe" and not MIN_SCALE <= scale <= MAX_SCALE:
             raise PrivacyError(
                 f"`{name}` must be between {MIN_SCALE:g} and {MAX_SCALE:g} on the safe noise grid. "
                 f"Got {scale!r}. Rescale values and noise together."
             )
         return float(scale)
+
+
+def _check_positive(name: str, scale: float) -> None:
+    if not isinstance(scale, (int, float)) or not math.isfinite(scale) or scale <= 0:
+        raise PrivacyError(f"`{name}` of a release must be positive and finite. Got {scale!r}.")
 
 
 def _for_blocks(fill: Callable[[int], None], num_rows: int, *, threads: bool) -> None:
@@ -264,18 +294,11 @@ def _draw_on_grid(
     key: NoiseKey, kind: str, count: int, scale: float, path: tuple[PathPart, ...]
 ) -> NDArray[np.float64]:
     """Draw ``count`` values in float64 and round them to the grid; a shorter draw is a prefix."""
-    words = np.frombuffer(key.bytes(8 * count, *path, "words"), dtype="<u8")
-    magnitude = words & np.uint64(2**63 - 1)
-    half = (magnitude.astype(np.float64) + 0.5) * 2.0**-64
-    tail = np.flatnonzero(magnitude < np.uint64(2**53))
-    if tail.size:
-        more = np.frombuffer(key.bytes(8 * tail.size, *path, "tail"), dtype="<u8")
-        finer = (more.astype(np.float64) + 0.5) * 2.0**-128
-        half[tail] = magnitude[tail].astype(np.float64) * 2.0**-64 + finer
+    half, top = Draws(key).halves(count, *path, more="tail")
     lower: NDArray[np.float64] = ndtri(half) if kind == "gaussian" else np.log(2.0 * half)
     lower *= scale / GRID
     # No value is positive yet: the top bit of the word flips the sign of some.
-    lower.view(np.uint64)[:] ^= words & np.uint64(2**63)
+    lower.view(np.uint64)[:] ^= top
     np.rint(lower, out=lower)
     # Adding zero turns -0.0 into 0.0: the sign of a zero must not tell on the value beneath.
     lower += 0.0
@@ -286,7 +309,7 @@ def _draw_on_grid(
 def _draw_fast(
     key: NoiseKey, kind: str, out: Tensor, scale: float, path: tuple[PathPart, ...]
 ) -> None:
-    generator = torch.Generator(device=out.device).manual_seed(key.seed(*path))
+    generator = torch_generator(key, *path, device=out.device)
     if kind == "gaussian":
         out.normal_(0.0, scale, generator=generator)
         return
