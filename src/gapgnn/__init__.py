@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.card.card import PrivacyCard as PrivacyCard
     from gapgnn.privacy.ledger.ledger import Ledger as Ledger
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # Loaded on first use: importing the package must not wait for torch.
 _HOMES = {

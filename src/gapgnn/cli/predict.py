@@ -65,8 +65,10 @@ def execute(args: argparse.Namespace) -> int:
             seed=0,
             quiet=args.json,
             needs_label=False,
-            schema=getattr(model, "schema_", None),
-            level=model.level,
+            schema=model.schema_,
+            # A model of version 0.1 knows the columns of its table by name and has no schema. It
+            # answers for the graph it was trained on; reading another one is refused further down.
+            level="none" if model.schema_ is None and model.feature_names_ else model.level,
         )
         _check_model_folder(args.model, model, graph)
         _mention_columns(model, graph)

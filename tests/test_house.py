@@ -1,0 +1,78 @@
+"""The house rules that a reader relies on: fronts of packages, and who imports what from where."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src"
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in SOURCE.rglob("*.py")
+}
+PACKAGES = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
+WITH_FRONT = [name for name in PACKAGES if hasattr(importlib.import_module(name), "__all__")]
+
+
+def package_of(module: str) -> str:
+    return module if module in PACKAGES else module.rpartition(".")[0]
+
+
+def imports(module: str) -> list[tuple[str, str]]:
+    """Return (module, name) of everything a module imports from this project, lazily or not."""
+    tree = ast.parse(MODULES[module].read_text())
+    return [
+        (node.module, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("gapgnn")
+        for alias in node.names
+    ]
+
+
+def offered() -> dict[str, list[str]]:
+    """Return the names that docs/api.md says each package offers."""
+    text = (SOURCE.parent / "docs" / "api.md").read_text()
+    rows = re.findall(r"^\| `(gapgnn[\w.]*)` \| (.*) \|$", text, re.M)
+    return {package: re.findall(r"`(\w+)`", names) for package, names in rows}
+
+
+@pytest.mark.parametrize("package", WITH_FRONT)
+def test_a_front_offers_exactly_what_the_documentation_says(package: str) -> None:
+    names = importlib.import_module(package).__all__
+    assert sorted(names) == sorted(offered()[package])
+
+
+@pytest.mark.parametrize("package", WITH_FRONT)
+def test_every_name_of_a_front_is_there(package: str) -> None:
+    module = importlib.import_module(package)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    assert set(module.__all__) <= set(dir(module)) | {"__version__"}
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_other_packages_are_entered_by_their_front(module: str) -> None:
+    if module == "gapgnn" or module in PACKAGES:
+        return
+    mine = package_of(module)
+    for source, name in imports(module):
+        if source in PACKAGES or source not in MODULES:
+            continue
+        theirs = package_of(source)
+        # A name that a module of the package has too can only be had from its own module.
+        is_shadowed = f"{theirs}.{name}" in MODULES
+        assert theirs in ("gapgnn", mine) or is_shadowed, f"{module}: from {source} import {name}"
+
+
+def test_fronts_load_nothing_heavy() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys; " + "; ".join(f"import {name}" for name in PACKAGES)
+    code += "; print([name for name in ('torch', 'scipy', 'pyarrow') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

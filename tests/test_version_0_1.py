@@ -1,0 +1,101 @@
+"""What version 0.1 wrote is still read: models, stores, ledgers and results (tests/fixtures/v0_1).
+
+The files were made by that version's own commands on the two tables beside them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gapgnn import Ledger, load_model, read_tables
+from gapgnn.cli.main import main
+from gapgnn.errors import PrivacyError
+
+FIXTURE = Path(__file__).parent / "fixtures" / "v0_1"
+MODELS = ("gap-edge", "gap-node", "sage-edge", "sage-node", "mlp-node")
+TABLES = ("--edges", "friends.csv", "--nodes", "people.csv", "--label", "team")
+
+
+@pytest.fixture
+def before(tmp_path, monkeypatch):
+    """Return a copy of the files, in which the test then runs."""
+    folder = tmp_path / "v0_1"
+    shutil.copytree(FIXTURE, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("GAPGNN_LEDGER", str(folder / "ledger.sqlite"))
+    return folder
+
+
+def rows(path):
+    with Path(path).open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_fixture_is_small():
+    assert sum(path.stat().st_size for path in FIXTURE.rglob("*") if path.is_file()) < 200_000
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_saved_model_predicts_as_it_did_and_nothing_is_charged(name, before):
+    charges = len(Ledger().entries())
+    assert main(["predict", "--model", name, *TABLES, "--out", "now.csv"]) == 0
+    was, now = rows(f"{name}.csv"), rows("now.csv")
+    assert [(row["id"], row["label"]) for row in now] == [(row["id"], row["label"]) for row in was]
+    chances = [[float(row["probability"]) for row in table] for table in (was, now)]
+    assert np.allclose(*chances, atol=1e-5)
+    assert len(Ledger().entries()) == charges
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_its_card_is_read_and_lists_no_facts_it_did_not_know(name, before):
+    model = load_model(name)
+    assert model.card_.is_private_release
+    assert model.card_.public == ()
+    assert model.schema_ is None
+
+
+def test_a_model_without_a_schema_reads_no_other_table_at_node_level(before):
+    lines = Path("people.csv").read_text().splitlines()
+    Path("people.csv").write_text("\n".join([lines[0], *("9" + line for line in lines[1:])]))
+    friends = Path("friends.csv").read_text().splitlines()
+    Path("friends.csv").write_text(
+        "\n".join(
+            [friends[0], *(",".join("9" + end for end in line.split(",")) for line in friends[1:])]
+        )
+    )
+    with pytest.raises(PrivacyError, match="must be declared at level node"):
+        main(["predict", "--model", "gap-node", *TABLES, "--out", "now.csv"])
+
+
+def test_a_store_opens_and_is_the_graph_of_its_tables(before, capsys):
+    graph = read_tables(edges="friends.csv", nodes="people.csv", label="team").graph
+    assert main(["describe", "--store", "store", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fingerprint"] == graph.fingerprint
+    assert main(["train", "gap", "--store", "store", "--epochs", "2", "--json"]) == 0
+
+
+def test_a_ledger_keeps_its_grants_and_charges(before):
+    ledger = Ledger()
+    edge, node = (
+        next(one for one in ledger.summary() if one.level == level) for level in ("edge", "node")
+    )
+    assert (edge.granted_epsilon, edge.charges) == (20.0, 2)
+    assert edge.spent_epsilon == pytest.approx(8.0)
+    assert (node.granted_epsilon, node.charges) == (None, 3)
+    spend = {"level": "edge", "relation": "undirected", "epsilon": 11.0, "delta": 1e-6}
+    charge = ledger.charge(edge.fingerprint, **spend, events=[], purpose="test")
+    assert charge.budget is not None
+    assert charge.budget.left_epsilon == pytest.approx(1.0)
+    assert len(ledger.entries()) == 6
+
+
+def test_results_become_a_page(before):
+    assert main(["report", "results"]) == 0
+    page = (before / "results" / "report.html").read_text()
+    assert "GAP-EDP" in page
