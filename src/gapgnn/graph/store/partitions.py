@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import uuid
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import pairwise
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 
 from gapgnn.errors import InputError, UnavailableError, check_integer
 from gapgnn.graph.datasets import BLOCK_NODES, FIELDS, BlockModel, FeatureKind
+from gapgnn.rng import system_entropy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +85,7 @@ def write_partitions(
         raise InputError(f"`folder` must be new or empty. Got {str(folder)!r}.")
     if not target.parent.is_dir():
         raise InputError(f"`folder` must lie in a folder that exists. Got {str(folder)!r}.")
-    unfinished = target.parent / f".{target.name}.{uuid.uuid4().hex}"
+    unfinished = target.parent / f".{target.name}.{system_entropy(16).hex()}"
     try:
         unfinished.mkdir()
         manifest = _write(unfinished, model, parts)
