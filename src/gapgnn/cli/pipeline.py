@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gapgnn.cli.output import complain, console, emit_json
 from gapgnn.errors import InputError
@@ -152,8 +154,6 @@ _PLACES = {
 
 def _parsed(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Return the parsed command and its words without those that choose data and output."""
-    import importlib
-
     from gapgnn.cli.main import COMMANDS, Parser, _words
     from gapgnn.cli.options import expand_config
 
@@ -185,7 +185,7 @@ def _tables(parsed: argparse.Namespace) -> tuple[Tables, bool]:
     """Read the input of a command as rows of text; a known data set is written as tables first."""
     from gapgnn.attacks.audits import Tables
     from gapgnn.cli.data import check_options
-    from gapgnn.graph.tables import end_columns, open_table
+    from gapgnn.graph.tables import Schema, end_columns, open_table
 
     known = getattr(parsed, "schema_of_model", None)
     check_options(parsed, needs_label=False, schema=known)
@@ -204,15 +204,16 @@ def _tables(parsed: argparse.Namespace) -> tuple[Tables, bool]:
         from gapgnn.graph.tables import read_features
 
         features = read_features(parsed.features, np.array([row[0] for row in nodes]))
-    schema = None
+    schema, label = None, parsed.label
     if parsed.schema is not None:
         schema = Path(parsed.schema).read_text(encoding="utf-8")
+        declared = Schema.read(parsed.schema).label
+        if label is None and known is None and declared is not None:
+            label = declared.column
     elif known is not None:
         schema = known.to_toml()
     directed = bool(parsed.directed)
-    tables = Tables(
-        node_columns, nodes, edge_columns, edges, parsed.label, directed, features, schema
-    )
+    tables = Tables(node_columns, nodes, edge_columns, edges, label, directed, features, schema)
     return tables, directed
 
 
@@ -280,21 +281,17 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _progress() -> Any:
-    from contextlib import contextmanager
-
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """Yield a callback that moves a bar on stderr."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    @contextmanager
-    def shown() -> Any:
-        err = console(to_stderr=True)
-        columns = (TextColumn("neighbours"), BarColumn(), MofNCompleteColumn())
-        bars = Progress(*columns, console=err, disable=not err.is_terminal, transient=True)
-        with bars:
-            task = bars.add_task("neighbours", total=None)
-            yield lambda done, total: bars.update(task, completed=done, total=total)
-
-    return shown()
+    err = console(to_stderr=True)
+    columns = (TextColumn("neighbours"), BarColumn(), MofNCompleteColumn())
+    bars = Progress(*columns, console=err, disable=not err.is_terminal, transient=True)
+    with bars:
+        task = bars.add_task("neighbours", total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
 def _print(outcomes: Sequence[Outcome]) -> None:
