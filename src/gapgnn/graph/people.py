@@ -26,6 +26,8 @@ Words = NDArray[np.uint64]
 WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 KEY_BYTES = 16
 NAME_KEY_BYTES = 32
+# Hashed at a time: the words of SipHash's state stay in cache.
+CHUNK = 1 << 16
 SIPHASH_CONSTANTS = (
     0x736F6D6570736575,
     0x646F72616E646F6D,
@@ -50,10 +52,13 @@ def roles(
     """
     material = experiment_bytes(seed, KEY_BYTES + NAME_KEY_BYTES, "role", purpose)
     words = encode_ids(ids, material[KEY_BYTES:])
-    hashes = absorb_last(absorb_first(words, material[:KEY_BYTES]), words)
-    share = (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    found: NDArray[np.int8] = np.where(share < train, 0, np.where(share < train + val, 1, 2))
-    return found.astype(np.int8)
+    found = np.empty(len(words), dtype=np.int8)
+    for start in range(0, len(words), CHUNK):
+        part = words[start : start + CHUNK]
+        hashes = absorb_last(absorb_first(part, material[:KEY_BYTES]), part)
+        share = (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        found[start : start + CHUNK] = (share >= train).astype(np.int8) + (share >= train + val)
+    return found
 
 
 def encode_ids(ids: NDArray[Any], key: bytes) -> Words:
