@@ -8,10 +8,8 @@ from gapgnn.errors import DataError, InputError
 from gapgnn.graph.graph import MASKS, Graph
 from gapgnn.graph.people import roles
 from gapgnn.graph.transforms import (
-    add_self_loops,
     filter_classes,
     induced,
-    inductive_split,
     random_split,
 )
 
@@ -180,34 +178,3 @@ def test_a_selection_that_makes_no_sense_is_one_line(keep, message):
     with pytest.raises(DataError) as caught:
         induced(labelled([0, 1, 0]), keep)
     assert str(caught.value) == message
-
-
-@fifty
-@given(graphs(), st.integers(0, 3), st.floats(0.1, 0.9))
-def test_the_two_sides_of_an_inductive_split_share_no_node(graph, seed, fraction):
-    assume(graph.num_nodes > 1)
-    first, second = inductive_split(graph, seed=seed, fraction=fraction)
-    ids = first.ids.tolist() + second.ids.tolist()
-    assert sorted(ids) == sorted(graph.ids.tolist())
-    assert abs(first.num_nodes - fraction * graph.num_nodes) <= 1
-    assert arcs_by_id(first) | arcs_by_id(second) <= arcs_by_id(graph)
-
-
-def test_an_inductive_split_depends_on_its_seed_alone():
-    graph = labelled([0, 1] * 20)
-    ids = [inductive_split(graph, seed=seed)[0].ids.tolist() for seed in (0, 0, 1)]
-    assert ids[0] == ids[1] != ids[2]
-    with pytest.raises(InputError, match="`fraction` must be above 0 and below 1"):
-        inductive_split(graph, seed=0, fraction=1.0)
-    with pytest.raises(InputError, match="at least 2"):
-        inductive_split(labelled([0]), seed=0)
-
-
-@fifty
-@given(graphs())
-def test_self_loops_are_added_once_and_change_nothing_else(graph):
-    looped = add_self_loops(graph)
-    assert looped.num_self_loops == looped.num_nodes
-    assert arcs_by_id(looped) == arcs_by_id(graph) | {(name, name) for name in graph.ids}
-    assert add_self_loops(looped).fingerprint == looped.fingerprint
-    assert (looped.is_directed, looped.num_dangling) == (graph.is_directed, graph.num_dangling)

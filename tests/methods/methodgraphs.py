@@ -8,13 +8,22 @@ import numpy as np
 
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.graph import Graph
-from gapgnn.graph.transforms import random_split
+from gapgnn.graph.transforms import induced, random_split
+from gapgnn.rng import experiment_rng
 
 
 def small_graph(*, num_nodes: int = 400, seed: int = 0) -> Graph:
     return random_split(
         social_graph(num_nodes=num_nodes, mean_degree=20, num_classes=3, seed=seed), seed=seed
     )
+
+
+def cut_in_two(graph: Graph, *, seed: int) -> tuple[Graph, Graph]:
+    """Cut a graph at random into one to train on and one to meet later."""
+    order = experiment_rng(seed, "inductive split").permutation(graph.num_nodes)
+    is_first = np.zeros(graph.num_nodes, dtype=np.bool_)
+    is_first[order[: round(graph.num_nodes / 2)]] = True
+    return induced(graph, is_first), induced(graph, ~is_first)
 
 
 def shuffled(graph: Graph, order: np.ndarray) -> Graph:

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from methodgraphs import small_graph
+from methodgraphs import cut_in_two, small_graph
 from safetensors.numpy import load_file
 
 from gapgnn import GAP, MLP, Graph, Ledger, load_model
 from gapgnn.errors import DataError, GapgnnError, InputError, PrivacyError, UnavailableError
-from gapgnn.graph.transforms import inductive_split
 from gapgnn.methods import folder as folder_module
 
 LEVELS = ["none", "edge", "node"]
@@ -27,7 +26,7 @@ def graph() -> Graph:
 
 @pytest.fixture(scope="module")
 def halves() -> tuple[Graph, Graph]:
-    return inductive_split(small_graph(num_nodes=300), seed=0)
+    return cut_in_two(small_graph(num_nodes=300), seed=0)
 
 
 def quick(method, level: str, **more):

@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 from gapcases import LEVELS, PRIVATE, forbid, hops, quick, weights
-from methodgraphs import shuffled, small_graph
+from methodgraphs import cut_in_two, shuffled, small_graph
 from sklearn.exceptions import NotFittedError
 
 from gapgnn import Graph
 from gapgnn.errors import BudgetExceededError, InputError, PrivacyError
-from gapgnn.graph.transforms import induced, inductive_split
+from gapgnn.graph.transforms import induced
 from gapgnn.methods.gap import estimator as gap_module
 from gapgnn.training.trainer import Trainer
 
@@ -63,7 +63,7 @@ class TestPrediction:
 class TestAnotherGraph:
     @pytest.mark.parametrize("level", PRIVATE)
     def test_a_disjoint_graph_is_charged_once_and_then_answered_from_its_hops(self, level, ledger):
-        first, second = inductive_split(small_graph(num_nodes=300), seed=0)
+        first, second = cut_in_two(small_graph(num_nodes=300), seed=0)
         model = quick(level, ledger=ledger.path).fit(first)
         once, twice = model.predict_proba(second), model.predict_proba(second)
         np.testing.assert_array_equal(once, twice)
@@ -75,7 +75,7 @@ class TestAnotherGraph:
         assert once.shape[0] == second.num_nodes
 
     def test_it_gets_the_noise_that_it_is_charged_for(self, ledger, spied):
-        first, second = inductive_split(small_graph(num_nodes=300), seed=0)
+        first, second = cut_in_two(small_graph(num_nodes=300), seed=0)
         model = quick("edge", ledger=ledger.path).fit(first)
         spied.clear()
         model.predict(second)
@@ -106,7 +106,7 @@ class TestAnotherGraph:
         assert len(ledger.entries(fewer.fingerprint)) == 1
 
     def test_without_privacy_it_is_read_without_a_charge(self, ledger):
-        first, second = inductive_split(small_graph(num_nodes=300), seed=0)
+        first, second = cut_in_two(small_graph(num_nodes=300), seed=0)
         model = quick("none", ledger=ledger.path).fit(first)
         assert model.predict(second).shape == (second.num_nodes,)
         assert ledger.entries() == []

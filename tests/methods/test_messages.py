@@ -10,11 +10,11 @@ import torch
 from gapcases import forbid
 from hypothesis import given
 from hypothesis import strategies as st
-from methodgraphs import small_graph
+from methodgraphs import cut_in_two, small_graph
 
 from gapgnn import GAP, MLP, Ledger
 from gapgnn.errors import InputError
-from gapgnn.graph.transforms import inductive_split, random_split
+from gapgnn.graph.transforms import random_split
 from gapgnn.methods.gap import estimator as gap_module
 from gapgnn.methods.gap.messages import class_codes, joint_messages, label_messages
 
@@ -151,7 +151,7 @@ def test_labels_at_node_level_are_trained_on_large_batches_but_not_on_a_few():
 
 
 def test_an_unread_graph_needs_labels_at_node_level(graph):
-    first, second = inductive_split(graph, seed=0)
+    first, second = cut_in_two(graph, seed=0)
     first = random_split(first, seed=0)
     model = quick("node").fit(first)
     nobody = np.zeros(second.num_nodes, dtype=bool)

@@ -111,17 +111,6 @@ def matrix(
     return result
 
 
-def union(first: Structure, second: Structure) -> Structure:
-    """Return all arcs of two structures over the same nodes.
-
-    >>> loops = (np.array([0, 1, 2]), np.array([0, 1], dtype=np.int32))
-    >>> arc = (np.array([0, 1, 1]), np.array([1], dtype=np.int32))
-    >>> union(loops, arc)[1].tolist()
-    [0, 1, 1]
-    """
-    return _structure(matrix(*first) + matrix(*second), len(first[0]) - 1)
-
-
 def is_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any]) -> bool:
     """Say whether every arc has its reverse.
 

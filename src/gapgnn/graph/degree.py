@@ -38,19 +38,6 @@ class OutLists(NamedTuple):
     indices: NDArray[Any]
 
 
-def native_degree_bound(graph: Graph) -> int:
-    """Return the longest out-list, dangling entries included.
-
-    Where this is at most D, nothing is cut and the node-level guarantee also covers the strict
-    notion in which a person vanishes from other people's lists (privacy page, section 1).
-
-    >>> graph = Graph.from_arcs([0, 0], [1, 2], num_nodes=3, features=np.eye(3))
-    >>> native_degree_bound(graph)
-    2
-    """
-    return int(graph.out_degrees.max())
-
-
 def bound_out_degrees(graph: Graph, max_degree: int, key: NoiseKey | bytes) -> OutLists:
     """Cut every out-list to at most ``max_degree`` entries.
 

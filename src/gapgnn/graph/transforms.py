@@ -1,4 +1,4 @@
-"""Class filter, splits, self-loops, feature columns: each returns a new graph, the old one stays.
+"""Class filter, splits, induced graphs, feature columns: each returns a new graph.
 
 What a transform reads decides what it costs (privacy page, section 2): the class filter and the
 splits read labels only, which is free at edge level and part of the declared, public protocol at
@@ -14,11 +14,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from gapgnn.errors import DataError, InputError, check_integer, check_number
+from gapgnn.errors import DataError, InputError, check_number
 from gapgnn.graph import csr
 from gapgnn.graph.graph import MASKS, Graph
 from gapgnn.graph.people import roles
-from gapgnn.rng import experiment_rng
 
 
 def filter_classes(graph: Graph, min_count: int) -> Graph:
@@ -196,39 +195,6 @@ def _dangling_of(
     order = np.lexsort((name, owner))
     counts = np.bincount(owner, minlength=graph.num_nodes)[mask]
     return np.concatenate([[0], np.cumsum(counts)]), name[order]
-
-
-def inductive_split(graph: Graph, *, seed: int, fraction: float = 0.5) -> tuple[Graph, Graph]:
-    """Cut a graph at random into two node-disjoint induced graphs, to train on and to meet later.
-
-    Arcs between the two sides belong to neither. Ids and masks are kept.
-
-    >>> import numpy as np
-    >>> graph = Graph.from_arcs([0, 1, 2], [1, 2, 3], num_nodes=4, features=np.eye(4))
-    >>> first, second = inductive_split(graph, seed=0)
-    >>> sorted(first.ids.tolist() + second.ids.tolist())
-    [0, 1, 2, 3]
-    """
-    check_number("fraction", fraction, above=0, below=1)
-    check_integer("num_nodes", graph.num_nodes, at_least=2)
-    size = min(max(1, round(fraction * graph.num_nodes)), graph.num_nodes - 1)
-    chosen = experiment_rng(seed, "inductive split").permutation(graph.num_nodes)[:size]
-    mask = np.zeros(graph.num_nodes, dtype=np.bool_)
-    mask[chosen] = True
-    return induced(graph, mask), induced(graph, ~mask)
-
-
-def add_self_loops(graph: Graph) -> Graph:
-    """Give every node an arc to itself. The result is another data set, with its own fingerprint.
-
-    >>> import numpy as np
-    >>> graph = Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2))
-    >>> add_self_loops(graph).adjacency().toarray().tolist()
-    [[1.0, 1.0], [1.0, 1.0]]
-    """
-    loops = (np.arange(graph.num_nodes + 1), np.arange(graph.num_nodes, dtype=graph.indices.dtype))
-    indptr, indices = csr.union((graph.indptr, graph.indices), loops)
-    return graph._replace(indptr=indptr, indices=indices)
 
 
 def align_features(graph: Graph, names: Sequence[str]) -> Graph:

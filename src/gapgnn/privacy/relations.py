@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gapgnn.errors import InputError, check_choice, check_integer, check_number
+from gapgnn.errors import InputError, check_choice, check_integer
 
 LEVELS = ("none", "edge", "node")
 RELATIONS_OF_LEVEL = {
@@ -124,7 +124,9 @@ def aggregation_ratio(relation: str) -> float:
     """Return one record's contribution to a hop as a share of the sensitivity: 1, or 1/2.
 
     A :class:`~gapgnn.privacy.accounting.events.Gaussian` event counts its noise in sensitivities, a
-    DP-SGD step in contributions (:func:`gradient_sensitivity`). A budget that is to be shared so
+    DP-SGD step in contributions, which are clipping norms under both relations: that two records
+    of ``replace`` can be two norms apart is what the accountants model (privacy page, sections 1
+    and 3), and doubling the norm as well would charge it twice. A budget that is to be shared so
     that both add noise of the same multiple of one record's contribution uses
     ``Gaussian(aggregation_ratio(relation))`` beside ``PoissonGaussian(1.0, ...)`` as its
     calibration template. Under ``replace`` the old and the new record can oppose each other: the
@@ -135,23 +137,6 @@ def aggregation_ratio(relation: str) -> float:
     """
     check_choice("relation", relation, RELATIONS)
     return 0.5 if relation == "replace" else 1.0
-
-
-def gradient_sensitivity(relation: str, clip: float) -> float:
-    """Return what the noise multiplier of a DP-SGD step is counted in: the clipping norm.
-
-    The standard deviation of a step's noise is ``noise_multiplier * gradient_sensitivity(...)``.
-    Under ``add-remove`` one record moves the summed gradients by at most ``clip``. Under
-    ``replace`` the two records contribute ``clip`` each, possibly in opposite directions, so the
-    sums can be ``2 clip`` apart; the accountants model exactly that from a multiplier counted in
-    ``clip`` (privacy page, sections 1 and 3). Doubling it here as well would charge the same
-    distance twice.
-
-    >>> gradient_sensitivity("add-remove", 0.5)
-    0.5
-    """
-    check_choice("relation", relation, RELATIONS_OF_LEVEL["node"])
-    return check_number("clip", clip, above=0)
 
 
 def protected_entities(level: str, num_nodes: int, num_edges: int) -> int:
@@ -196,24 +181,6 @@ def public_count(count: int) -> int:
     number = check_integer("count", count, at_least=0)
     step: int = 10 ** max(0, len(str(number)) - 2)
     return (number + step // 2) // step * step
-
-
-def check_delta(delta: float, *, entities: int) -> str | None:
-    """Check that delta is in (0, 1); return a warning for the card if it is not below 1 / entities.
-
-    >>> check_delta(1e-5, entities=1000) is None
-    True
-    >>> check_delta(0.01, entities=1000)
-    '`delta` 0.01 is not below 1 / 1000 protected entities: it permits publishing one outright.'
-    """
-    number = check_number("delta", delta, above=0, below=1)
-    count = max(check_integer("entities", entities, at_least=0), 1)
-    if number * count < 1:
-        return None
-    return (
-        f"`delta` {number:g} is not below 1 / {count} protected entities: it permits "
-        "publishing one outright."
-    )
 
 
 def _check_belongs(level: str, relation: str) -> None:
