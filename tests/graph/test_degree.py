@@ -197,6 +197,21 @@ def test_low_bits_of_the_hash_decide_where_high_bits_tie(monkeypatch):
         assert targets == set(sorted(arcs[u])[-3:])
 
 
+@pytest.mark.parametrize("word", [0, 1, 77])
+def test_names_that_share_a_word_never_make_a_list_longer_than_the_limit(monkeypatch, word):
+    real = degree_module.encode_ids
+
+    def coarse(ids, key):
+        words = real(ids, key)
+        return np.where(words > 3, np.uint64(word), words)
+
+    monkeypatch.setattr(degree_module, "encode_ids", coarse)
+    names = list(range(40))
+    arcs = {u: [v for v in range(60) if v != u] for u in names}
+    for limit in (1, 3, 10, 58):
+        assert all(len(targets) <= limit for targets in kept(make(arcs, names), limit).values())
+
+
 def test_the_hash_is_siphash_2_4():
     words = np.frombuffer(bytes(range(16)), dtype="<u8").astype(np.uint64)
     state = degree_module.absorb_first(words[:1], bytes(range(16)))

@@ -159,7 +159,7 @@ def test_what_a_device_cannot_decide_is_left_to_the_host(monkeypatch):
     assert device_lists._cut(graph, CPU, 3, key) is None
     kept = in_lists_on(graph, CPU, max_degree=3, key=key)
     assert len(kept.indices) == len(bound_out_degrees(graph, 3, key).indices)
-    monkeypatch.setattr(device_lists, "_absorb_target", lambda state, targets: targets * 0)
+    monkeypatch.setattr(device_lists, "absorb_last", lambda state, targets, kind: targets * 0)
     tied = random_graph(0, directed=True)
     assert device_lists._cut(tied, CPU, 3, key) is None
 

@@ -19,20 +19,23 @@ if TYPE_CHECKING:
     from gapgnn.graph.checks import check_declared as check_declared
     from gapgnn.graph.checks import check_trainable as check_trainable
     from gapgnn.graph.convert import as_graph as as_graph
+    from gapgnn.graph.degree import CutRule as CutRule
     from gapgnn.graph.degree import bound_out_degrees as bound_out_degrees
+    from gapgnn.graph.degree import in_chunks as in_chunks
+    from gapgnn.graph.degree import row_words as row_words
     from gapgnn.graph.degree import split_key as split_key
+    from gapgnn.graph.degree import stays as stays
     from gapgnn.graph.fingerprint import digest_of as digest_of
     from gapgnn.graph.fingerprint import order_of_ids as order_of_ids
     from gapgnn.graph.graph import MASKS as MASKS
     from gapgnn.graph.graph import Graph as Graph
-    from gapgnn.graph.people import SIPHASH_CONSTANTS as SIPHASH_CONSTANTS
     from gapgnn.graph.people import WHOLE_NUMBER as WHOLE_NUMBER
+    from gapgnn.graph.people import WordKind as WordKind
     from gapgnn.graph.people import Words as Words
     from gapgnn.graph.people import absorb_first as absorb_first
     from gapgnn.graph.people import absorb_last as absorb_last
     from gapgnn.graph.people import encode_ids as encode_ids
     from gapgnn.graph.people import roles as roles
-    from gapgnn.graph.people import sip_rounds as sip_rounds
     from gapgnn.graph.transforms import align_features as align_features
     from gapgnn.graph.transforms import filter_classes as filter_classes
     from gapgnn.graph.transforms import induced as induced
@@ -40,12 +43,13 @@ if TYPE_CHECKING:
     from gapgnn.graph.transforms import role_masks as role_masks
 
 _HOMES = {
+    "CutRule": "degree",
     "Features": "canonical",
     "Graph": "graph",
     "MASKS": "graph",
     "NotFinite": "canonical",
-    "SIPHASH_CONSTANTS": "people",
     "WHOLE_NUMBER": "people",
+    "WordKind": "people",
     "Words": "people",
     "absorb_first": "people",
     "absorb_last": "people",
@@ -63,14 +67,16 @@ _HOMES = {
     "encode_ids": "people",
     "filter_classes": "transforms",
     "frozen": "canonical",
+    "in_chunks": "degree",
     "induced": "transforms",
     "order_of_ids": "fingerprint",
     "random_split": "transforms",
     "role_masks": "transforms",
     "roles": "people",
+    "row_words": "degree",
     "schema_of_note": "canonical",
-    "sip_rounds": "people",
     "split_key": "degree",
+    "stays": "degree",
 }
 
 __all__ = [*_HOMES]

@@ -10,7 +10,9 @@ replaced.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,38 +62,131 @@ def bound_out_degrees(graph: Graph, max_degree: int, key: NoiseKey | bytes) -> O
     >>> np.diff(lists.indptr).tolist()
     [3, 1, 1, 1, 1, 1, 1, 1, 1, 1]
     """
-    limit = check_integer("max_degree", max_degree, at_least=1)
-    siphash_key, name_key = split_key(key)
+    rule = CutRule.of(graph, max_degree, key)
     degrees = graph.out_degrees
-    long_rows = np.flatnonzero(degrees > limit)
+    long_rows = np.flatnonzero(degrees > rule.limit)
     if not long_rows.size:
         return OutLists(graph.indptr, graph.indices)
-    ids = encode_ids(graph.ids, name_key)
-    dangling = None
-    if graph.dangling_targets is not None and graph.dangling_indptr is not None:
-        dangling = (graph.dangling_indptr, encode_ids(graph.dangling_targets, name_key))
     keep = np.ones(graph.num_arcs, dtype=np.bool_)
     counts = np.diff(graph.indptr)
 
     def cut(rows: NDArray[np.int64]) -> None:
-        places, rank = _entries(graph.indptr, rows)
-        states = absorb_first(ids[rows], siphash_key)
-        targets, ranks = ids[graph.indices[places]], rank
-        if dangling is not None:
-            more, more_rank = _entries(dangling[0], rows)
-            targets = np.concatenate([targets, dangling[1][more]])
-            ranks = np.concatenate([rank, more_rank])
-        hashes = absorb_last([state[ranks] for state in states], targets)
-        kept = _smallest(ranks, hashes, targets, degrees[rows], limit)[: len(places)]
-        keep[places] = kept
+        entries = rule.entries(rows, graph.indptr, graph.indices)
+        last_hash, last_target = rule.last_kept(entries, len(rows))
+        listed = len(entries.places)
+        rank = entries.rank[:listed]
+        kept = stays(
+            entries.hashes[:listed], entries.targets[:listed], last_hash[rank], last_target[rank]
+        )
+        keep[entries.places] = kept
         counts[rows] = np.bincount(rank[kept], minlength=len(rows))
 
-    ends = np.cumsum(degrees[long_rows])
-    edges = np.flatnonzero(np.diff(ends // CHUNK_ENTRIES, prepend=0))
     # Threads write to disjoint rows; NumPy releases the lock inside each operation.
     with ThreadPoolExecutor(_available_cores()) as pool:
-        list(pool.map(cut, [part for part in np.split(long_rows, edges) if part.size]))
+        list(pool.map(cut, in_chunks(long_rows, degrees, CHUNK_ENTRIES)))
     return OutLists(np.concatenate([[0], np.cumsum(counts)]), graph.indices[keep])
+
+
+class Entries(NamedTuple):
+    """The entries of some lists; those that dangle come last.
+
+    Attributes:
+        places: where the entries that do not dangle lie.
+        rank: whose list it is, counted among the lists asked for.
+        targets: the word of each target.
+        hashes: the keyed hash of each entry.
+    """
+
+    places: NDArray[np.int64]
+    rank: NDArray[np.int64]
+    targets: Words
+    hashes: Words
+
+
+@dataclass(frozen=True)
+class CutRule:
+    """Which entries stay, in memory or on disk: the ``limit`` smallest (hash, target) of a list."""
+
+    limit: int
+    ids: Words
+    dangling: tuple[NDArray[np.int64], Words] | None
+    secret: bytes
+
+    @classmethod
+    def of(cls, graph: Graph, max_degree: int, key: NoiseKey | bytes) -> CutRule:
+        """Return the rule of a graph under a key."""
+        limit = check_integer("max_degree", max_degree, at_least=1)
+        secret, name_key = split_key(key)
+        dangling = None
+        if graph.dangling_targets is not None and graph.dangling_indptr is not None:
+            dangling = (graph.dangling_indptr, encode_ids(graph.dangling_targets, name_key))
+        return cls(limit, encode_ids(graph.ids, name_key), dangling, secret)
+
+    def entries(
+        self, rows: NDArray[np.int64], pointers: NDArray[Any], targets: NDArray[Any], first: int = 0
+    ) -> Entries:
+        """Return the hashed entries of some rows of out-lists that begin with row ``first``."""
+        places, rank = _places(pointers, rows - first)
+        words = self.ids[targets[places]]
+        if self.dangling is not None:
+            more, more_rank = _places(self.dangling[0], rows)
+            words = np.concatenate([words, self.dangling[1][more]])
+            rank = np.concatenate([rank, more_rank])
+        states = absorb_first(self.ids[rows], self.secret)
+        hashes = absorb_last([state[rank] for state in states], words)
+        return Entries(places, rank, words, hashes)
+
+    def last_kept(self, entries: Entries, num_rows: int) -> tuple[Words, Words]:
+        """Return hash and target word of the last entry that stays in each list, all too long.
+
+        One sort of plain words finds the last word that stays in each list. Several entries have
+        that word where the bits of the hash that gave way to the rank decide.
+        """
+        _, rank, targets, hashes = entries
+        words = row_words(rank, hashes, num_rows, _shifted)
+        ordered = np.sort(words)
+        lengths = np.bincount(rank, minlength=num_rows)
+        starts = np.cumsum(lengths) - lengths
+        word = ordered[starts + self.limit - 1]
+        before = np.searchsorted(ordered, word) - starts
+        tied = np.flatnonzero(words == word[rank])
+        tied = tied[np.lexsort((targets[tied], hashes[tied], rank[tied]))]
+        last = np.searchsorted(rank[tied], np.arange(num_rows)) + self.limit - 1 - before
+        last_hash, last_target = hashes[tied[last]], targets[tied[last]]
+        # Names of one word, which chance allows: those that do not all fit go, so D always holds.
+        after = tied[np.minimum(last + 1, len(tied) - 1)]
+        shared = (after != tied[last]) & (rank[after] == np.arange(num_rows))
+        shared &= (hashes[after] == last_hash) & (targets[after] == last_target)
+        last_hash[shared & (last_target == 0)] -= np.uint64(1)
+        last_target[shared] -= np.uint64(1)
+        return last_hash, last_target
+
+
+def stays(hashes: Words, targets: Words, last_hash: Words, last_target: Words) -> NDArray[np.bool_]:
+    """Say which entries stay, given the last that stays in the list of each."""
+    kept: NDArray[np.bool_] = hashes < last_hash
+    tied = np.flatnonzero(hashes == last_hash)
+    kept[tied] = targets[tied] <= last_target[tied]
+    return kept
+
+
+def row_words(rank: Any, hashes: Any, num_rows: int, shifted: Callable[[Any, int], Any]) -> Any:
+    """Return a signed word per entry: the rank of its row above the upper bits of its hash.
+
+    One sort of these sorts all rows at once, in memory and on a device (``shifted`` shifts right
+    and fills with zeros there). The lower bits of the hash matter only where words tie.
+    """
+    bits = num_rows.bit_length() + 1
+    return (rank << (64 - bits)) | shifted(hashes, bits)
+
+
+def in_chunks(
+    rows: NDArray[np.int64], degrees: NDArray[np.int64], size: int
+) -> list[NDArray[np.int64]]:
+    """Cut rows into runs of about ``size`` entries each, whole rows always."""
+    ends = np.cumsum(degrees[rows])
+    cuts = np.flatnonzero(np.diff(ends // size, prepend=0))
+    return [part for part in np.split(rows, cuts) if part.size]
 
 
 def _available_cores() -> int:
@@ -110,7 +205,7 @@ def split_key(key: NoiseKey | bytes) -> tuple[bytes, bytes]:
     return material[:KEY_BYTES], material[KEY_BYTES:]
 
 
-def _entries(
+def _places(
     indptr: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return where the entries of some rows lie, and for each entry the rank of its row."""
@@ -120,27 +215,5 @@ def _entries(
     return np.arange(len(rank)) + (indptr[rows] - before)[rank], rank
 
 
-def _smallest(
-    rank: NDArray[np.int64],
-    hashes: Words,
-    targets: Words,
-    lengths: NDArray[np.int64],
-    limit: int,
-) -> NDArray[np.bool_]:
-    """Mark, in every row, the ``limit`` smallest hashes; ties go to the smaller target.
-
-    One sort of plain words, the row's rank in the high bits, finds each row's threshold. The low
-    bits of the hash that had to give way matter only where they tie at a threshold; such rows have
-    too many entries below it and are settled one by one on the full hash.
-    """
-    bits = np.uint64(max(1, len(lengths).bit_length()))
-    words = (rank.astype(np.uint64) << (np.uint64(64) - bits)) | (hashes >> bits)
-    starts = np.cumsum(lengths) - lengths
-    threshold = np.sort(words)[starts + limit - 1]
-    kept: NDArray[np.bool_] = words <= threshold[rank]
-    for row in np.flatnonzero(np.bincount(rank[kept], minlength=len(lengths)) > limit):
-        places = np.flatnonzero(rank == row)
-        order = np.lexsort((targets[places], hashes[places]))
-        kept[places] = False
-        kept[places[order[:limit]]] = True
-    return kept
+def _shifted(words: Words, by: int) -> NDArray[np.int64]:
+    return (words >> np.uint64(by)).view(np.int64)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,46 +82,60 @@ def encode_ids(ids: NDArray[Any], key: bytes) -> Words:
     return codes[inverse.reshape(-1)]
 
 
-def absorb_first(words: Words, key: bytes) -> list[Words]:
+class WordKind(NamedTuple):
+    """What SipHash needs of a kind of array: NumPy's here, a device's where one is used.
+
+    Attributes:
+        constant: 64 bits as one number that can enter an operation.
+        filled: an array like another, of one number.
+        rotate: turns the 64 bits of each word to the left, in place; may use a spare array.
+    """
+
+    constant: Callable[[int], Any]
+    filled: Callable[[Any, Any], Any]
+    rotate: Callable[[Any, int, Any], None]
+
+
+def _rotate(word: Words, by: int, spare: Words) -> None:
+    np.left_shift(word, np.uint64(by), out=spare)
+    np.right_shift(word, np.uint64(64 - by), out=word)
+    np.bitwise_or(word, spare, out=word)
+
+
+NUMPY_WORDS = WordKind(np.uint64, np.full_like, _rotate)
+
+
+def absorb_first(words: Any, key: bytes, kind: WordKind = NUMPY_WORDS) -> list[Any]:
     """Start SipHash-2-4 and take in the first of two words."""
-    low, high = (np.uint64(int.from_bytes(key[i : i + 8], "little")) for i in (0, 8))
+    halves = [int.from_bytes(key[at : at + 8], "little") for at in (0, 8)]
     state = [
-        np.full(len(words), np.uint64(constant) ^ half, dtype=np.uint64)
-        for constant, half in zip(SIPHASH_CONSTANTS, (low, high, low, high), strict=True)
+        kind.filled(words, kind.constant(constant ^ halves[place % 2]))
+        for place, constant in enumerate(SIPHASH_CONSTANTS)
     ]
     state[3] ^= words
-    _rounds(state, 2)
+    _rounds(state, 2, kind)
     state[0] ^= words
     return state
 
 
-def absorb_last(state: list[Words], words: Words) -> Words:
+def absorb_last(state: list[Any], words: Any, kind: WordKind = NUMPY_WORDS) -> Any:
     """Take in the second word and the length (16 bytes), and finish SipHash-2-4 in place."""
-    for word in (words, np.uint64(16 << 56)):
+    for word in (words, kind.constant(16 << 56)):
         state[3] ^= word
-        _rounds(state, 2)
+        _rounds(state, 2, kind)
         state[0] ^= word
-    state[2] ^= np.uint64(0xFF)
-    _rounds(state, 4)
+    state[2] ^= kind.constant(0xFF)
+    _rounds(state, 4, kind)
     return state[0] ^ state[1] ^ state[2] ^ state[3]
 
 
-def _rounds(state: list[Words], count: int) -> None:
-    spare = np.empty_like(state[0])
+def _rounds(state: list[Any], count: int, kind: WordKind) -> None:
+    """Take the four words through some rounds in place."""
+    spare = kind.filled(state[0], 0)
 
-    def rotate(word: Words, by: int) -> None:
-        np.left_shift(word, np.uint64(by), out=spare)
-        np.right_shift(word, np.uint64(64 - by), out=word)
-        np.bitwise_or(word, spare, out=word)
+    def rotate(word: Any, by: int) -> None:
+        kind.rotate(word, by, spare)
 
-    sip_rounds(state, count, rotate)
-
-
-def sip_rounds(state: list[Any], count: int, rotate: Callable[[Any, int], None]) -> None:
-    """Take SipHash's four words through some rounds in place, whatever kind of array they are.
-
-    ``rotate`` turns the 64 bits of a word to the left, in place.
-    """
     v0, v1, v2, v3 = state
     for _ in range(count):
         v0 += v1

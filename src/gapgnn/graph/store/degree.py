@@ -9,14 +9,10 @@ most that of its list. So the cut does not depend on the parts, and it is the cu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gapgnn.errors import check_integer
-from gapgnn.graph import Words, absorb_first, absorb_last, encode_ids, split_key
-from gapgnn.graph.degree import _entries
+from gapgnn.graph import CutRule, Words, absorb_first, absorb_last, in_chunks, split_key, stays
 from gapgnn.graph.store.arcs import Block
 from gapgnn.graph.store.graph import StoredGraph
 from gapgnn.rng import NoiseKey
@@ -62,10 +58,7 @@ class Limits:
                 owner, last = owner[doubtful], last[doubtful]
             target = targets[start + doubtful]
             found = absorb_last(absorb_first(self.ids[owner], secret), target)
-            stays = found < last
-            tied = np.flatnonzero(found == last)
-            stays[tied] = target[tied] <= self.last_target[owner[tied]]
-            keep[start + doubtful] = stays
+            keep[start + doubtful] = stays(found, target, last, self.last_target[owner])
         before = np.concatenate([[0], np.cumsum(keep)])
         return Block(block.first, before[block.pointers], sources[keep])
 
@@ -97,54 +90,14 @@ def find_limits(graph: StoredGraph, max_degree: int, key: NoiseKey) -> Limits:
     ...     sum(len(limits.cut(block, cut_secret(key)).entries) for block in blocks)
     12
     """
-    limit = check_integer("max_degree", max_degree, at_least=1)
-    siphash_key, name_key = split_key(key)
-    ids = encode_ids(graph.ids, name_key)
+    rule = CutRule.of(graph, max_degree, key)
     last_hash = np.full(graph.num_nodes, ALL)
     last_target = np.full(graph.num_nodes, ALL)
-    dangling: tuple[NDArray[np.int64], Words] | None = None
-    if graph.dangling_indptr is not None and graph.dangling_targets is not None:
-        dangling = (graph.dangling_indptr, encode_ids(graph.dangling_targets, name_key))
     degrees = graph.out_degrees
     for part in graph.out_parts():
         for block in part.blocks():
-            rows = block.first + np.flatnonzero(degrees[block.first : block.last] > limit)
-            ends = np.cumsum(degrees[rows])
-            cuts = np.flatnonzero(np.diff(ends // CHUNK_ARCS, prepend=0))
-            for some in np.split(rows, cuts):
-                if len(some):
-                    found = _last_kept(block, some, ids, dangling, limit, siphash_key)
-                    last_hash[some], last_target[some] = found
-    return Limits(ids, last_hash, last_target)
-
-
-def _last_kept(
-    block: Block,
-    rows: NDArray[np.int64],
-    ids: Words,
-    dangling: tuple[NDArray[np.int64], Words] | None,
-    limit: int,
-    siphash_key: bytes,
-) -> tuple[Words, Words]:
-    """Return hash and target word of the last entry that stays in each of some long lists."""
-    places, rank = _entries(block.pointers, rows - block.first)
-    targets = ids[block.entries[places]]
-    if dangling is not None:
-        more, more_rank = _entries(dangling[0], rows)
-        targets = np.concatenate([targets, dangling[1][more]])
-        rank = np.concatenate([rank, more_rank])
-    states: list[Any] = absorb_first(ids[rows], siphash_key)
-    hashes = absorb_last([state[rank] for state in states], targets)
-    # One sort of plain words, the list's rank in the high bits, finds the last word that stays in
-    # each list. Several entries have that word where the bits of the hash that gave way decide.
-    bits = np.uint64(max(1, len(rows).bit_length()))
-    words = (rank.astype(np.uint64) << (np.uint64(64) - bits)) | (hashes >> bits)
-    ordered = np.sort(words)
-    lengths = np.bincount(rank, minlength=len(rows))
-    starts = np.cumsum(lengths) - lengths
-    word = ordered[starts + limit - 1]
-    before = np.searchsorted(ordered, word) - starts
-    tied = np.flatnonzero(words == word[rank])
-    tied = tied[np.lexsort((targets[tied], hashes[tied], rank[tied]))]
-    last = tied[np.searchsorted(rank[tied], np.arange(len(rows))) + limit - 1 - before]
-    return hashes[last], targets[last]
+            rows = block.first + np.flatnonzero(degrees[block.first : block.last] > rule.limit)
+            for some in in_chunks(rows, degrees, CHUNK_ARCS):
+                entries = rule.entries(some, block.pointers, block.entries, block.first)
+                last_hash[some], last_target[some] = rule.last_kept(entries, len(some))
+    return Limits(rule.ids, last_hash, last_target)

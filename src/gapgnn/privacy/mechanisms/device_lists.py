@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.graph import (
-    SIPHASH_CONSTANTS,
     Graph,
+    WordKind,
+    absorb_first,
+    absorb_last,
     bound_out_degrees,
     encode_ids,
-    sip_rounds,
+    row_words,
     split_key,
 )
 from gapgnn.privacy.mechanisms.device_hop import InLists
@@ -110,11 +112,10 @@ def _cut(graph: Graph, device: torch.device, limit: int, key: NoiseKey) -> Lists
         starts = lengths.cumsum(0) - lengths
         rank = torch.repeat_interleave(torch.arange(len(rows), device=device), lengths)
         places = torch.arange(len(rank), device=device) + (indptr[rows] - starts)[rank]
-        states = _absorb_source(ids[rows], siphash_key)
-        hashes = _absorb_target([state[rank] for state in states], ids[indices[places]])
-        # The rank stands above the hash, below the sign, so one sort serves all rows.
-        bits = len(rows).bit_length() + 1
-        words = (rank << (64 - bits)) | _shifted(hashes, bits)
+        states = absorb_first(ids[rows], siphash_key, DEVICE_WORDS)
+        targets = ids[indices[places]]
+        hashes = absorb_last([state[rank] for state in states], targets, DEVICE_WORDS)
+        words = row_words(rank, hashes, len(rows), _shifted)
         threshold = torch.sort(words).values[starts + limit - 1]
         kept = words <= threshold[rank]
         if int(kept.sum()) != limit * len(rows):
@@ -129,37 +130,14 @@ def _shifted(words: Tensor, by: int) -> Tensor:
     return (words >> by) & ((1 << (64 - by)) - 1)
 
 
-def _absorb_source(sources: Tensor, key: bytes) -> list[Tensor]:
-    """Start SipHash-2-4 and take in the first of two words."""
-    halves = [int.from_bytes(key[at : at + 8], "little") for at in (0, 8)]
-    state = [
-        torch.full_like(sources, _signed(constant ^ halves[place % 2]))
-        for place, constant in enumerate(SIPHASH_CONSTANTS)
-    ]
-    state[3] ^= sources
-    _rounds(state, 2)
-    state[0] ^= sources
-    return state
-
-
-def _absorb_target(state: list[Tensor], targets: Tensor) -> Tensor:
-    """Take in the second word and the length (16 bytes), and finish SipHash-2-4 in place."""
-    for word in (targets, _signed(16 << 56)):
-        state[3] ^= word
-        _rounds(state, 2)
-        state[0] ^= word
-    state[2] ^= 0xFF
-    _rounds(state, 4)
-    return state[0] ^ state[1] ^ state[2] ^ state[3]
-
-
 def _signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
-def _rounds(state: list[Tensor], count: int) -> None:
-    def rotate(word: Tensor, by: int) -> None:
-        high = _shifted(word, 64 - by)
-        word.bitwise_left_shift_(by).bitwise_or_(high)
+def _rotate(word: Tensor, by: int, spare: Tensor) -> None:
+    torch.bitwise_right_shift(word, 64 - by, out=spare)
+    spare &= (1 << by) - 1
+    word.bitwise_left_shift_(by).bitwise_or_(spare)
 
-    sip_rounds(state, count, rotate)
+
+DEVICE_WORDS = WordKind(_signed, torch.full_like, _rotate)
