@@ -18,7 +18,7 @@ from gapgnn.attacks.audits.neighbours import (
 )
 from gapgnn.graph import transforms
 from gapgnn.methods import base as base_module
-from gapgnn.methods.gap.defaults import Defaults
+from gapgnn.methods.gap.variant import Defaults
 from gapgnn.methods.mlp import MLP
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
 

@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from gapgnn import Graph
 from gapgnn.errors import BudgetExceededError, InputError, PrivacyError
 from gapgnn.graph.transforms import induced
-from gapgnn.methods.gap import estimator as gap_module
+from gapgnn.methods import base as base_module
 from gapgnn.training.trainer import Trainer
 
 
@@ -39,7 +39,7 @@ class TestPrediction:
             poison = np.full(len(getattr(graph, name)), np.nan)
             object.__setattr__(graph, name, poison)
         forbid(monkeypatch, Graph, "adjacency", "out_list", "out_degrees")
-        forbid(monkeypatch, gap_module, "PrivateAggregation")
+        forbid(monkeypatch, base_module, "PrivateAggregation")
         np.testing.assert_array_equal(model.predict_proba(graph), wanted)
         if level != "node":
             np.testing.assert_array_equal(model.predict_proba(), wanted)
@@ -125,7 +125,7 @@ class TestBudget:
     def test_over_budget_is_refused_before_anything_is_computed(self, graph, ledger, monkeypatch):
         ledger.grant(graph.fingerprint, level="edge", relation="undirected", epsilon=3, delta=1e-3)
         forbid(monkeypatch, Trainer, "fit")
-        forbid(monkeypatch, gap_module, "PrivateAggregation")
+        forbid(monkeypatch, base_module, "PrivateAggregation")
         model = quick("edge", ledger=ledger.path)
         with pytest.raises(
             BudgetExceededError, match=r"social at edge level .* has epsilon 3 .* left"
@@ -168,7 +168,7 @@ class TestBudget:
     def test_a_second_fit_that_stops_does_not_keep_the_first_ones_card(self, graph, monkeypatch):
         model = quick("edge").fit(graph)
         model.set_params(level="none")
-        forbid(monkeypatch, gap_module, "PrivateAggregation")
+        forbid(monkeypatch, base_module, "PrivateAggregation")
         with pytest.raises(AssertionError):
             model.fit(graph)
         with pytest.raises(NotFittedError):

@@ -12,7 +12,7 @@ from methodgraphs import small_graph
 
 from gapgnn import Graph
 from gapgnn.errors import InputError, PrivacyError
-from gapgnn.methods.gap import estimator as gap_module
+from gapgnn.methods import base as base_module
 from gapgnn.nn.gap import MultiHopClassifier
 from gapgnn.nn.layers import reset_replicas
 from gapgnn.privacy import guarantee as guarantee_module
@@ -127,7 +127,7 @@ class TestNoise:
 
         monkeypatch.setattr(guarantee_module, "calibrate", broken)
         forbid(monkeypatch, Trainer, "fit")
-        forbid(monkeypatch, gap_module, "PrivateAggregation")
+        forbid(monkeypatch, base_module, "PrivateAggregation")
         with pytest.raises(PrivacyError, match="must have noise"):
             quick(level, ledger=ledger.path).fit(graph)
         assert ledger.entries() == []

@@ -15,8 +15,8 @@ from methodgraphs import cut_in_two, small_graph
 from gapgnn import GAP, MLP, Ledger
 from gapgnn.errors import InputError
 from gapgnn.graph.transforms import random_split
-from gapgnn.methods.gap import estimator as gap_module
-from gapgnn.methods.gap.messages import class_codes, joint_messages, label_messages
+from gapgnn.methods import base as base_module
+from gapgnn.methods.gap.propagation import class_codes, joint_messages, label_messages
 
 VARIANTS = [
     {"messages": "labels"},
@@ -92,7 +92,7 @@ def test_every_variant_trains_predicts_and_charges_what_ran(options, level, grap
 def test_prediction_reads_no_edge(level, graph, monkeypatch):
     model = quick(level).fit(graph)
     expected = model.predict(graph)
-    forbid(monkeypatch, gap_module, "PrivateAggregation")
+    forbid(monkeypatch, base_module, "PrivateAggregation")
     np.testing.assert_array_equal(model.predict(graph), expected)
 
 

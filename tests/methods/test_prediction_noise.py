@@ -10,7 +10,7 @@ from gapcases import quick
 from methodgraphs import small_graph
 
 from gapgnn import SAGE, Graph
-from gapgnn.methods import sage_arcs
+from gapgnn.methods import sage as sage_module
 from gapgnn.privacy.accounting.events import Gaussian
 from gapgnn.privacy.guarantee import Guarantee
 from gapgnn.privacy.mechanisms.noise import NoiseSource
@@ -113,13 +113,13 @@ def test_predictions_on_one_graph_by_two_fitted_models_share_no_noise(graph, led
 
 
 def test_randomised_edges_of_two_predictions_are_drawn_apart(graph, ledger, monkeypatch):
-    new, released, real = elsewhere(), [], sage_arcs.perturb_edges
+    new, released, real = elsewhere(), [], sage_module.perturb_edges
 
     def spy(*args, **options):
         released.append(real(*args, **options).indices)
         return real(*args, **options)
 
-    monkeypatch.setattr(sage_arcs, "perturb_edges", spy)
+    monkeypatch.setattr(sage_module, "perturb_edges", spy)
     for _ in range(2):
         model = SAGE(level="edge", epochs=1, hidden=8, epsilon=4.0, ledger=ledger.path).fit(graph)
         model.predict(new)

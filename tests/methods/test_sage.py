@@ -11,7 +11,7 @@ from methodgraphs import small_graph
 
 from gapgnn import SAGE, Ledger, load_model
 from gapgnn.errors import InputError, PrivacyError
-from gapgnn.methods import sage_arcs
+from gapgnn.methods import sage as sage_module
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
 from gapgnn.privacy.mechanisms.edges import PERTURBATIONS
 
@@ -47,7 +47,7 @@ def no_more_releases(monkeypatch):
         raise AssertionError("the edges were read again")
 
     def switch():
-        monkeypatch.setattr(sage_arcs, "perturb_edges", refuse)
+        monkeypatch.setattr(sage_module, "perturb_edges", refuse)
         monkeypatch.setattr(PrivateAggregation, "hop", refuse)
 
     return switch

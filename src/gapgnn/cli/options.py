@@ -26,16 +26,18 @@ else:
 
 
 _BOOLEANS = {"true": True, "false": False}
+_PROMISE = ("level", "epsilon", "delta", "relation")
 
 
 def add_estimator_options(parser: argparse.ArgumentParser, estimator: type) -> None:
     """Add one option for every constructor parameter of ``estimator``."""
-    hints = typing.get_type_hints(estimator.__init__)  # type: ignore[misc]
+    hints = typing.get_type_hints(estimator)
     texts = parameter_texts(estimator)
     group = parser.add_argument_group("model and privacy")
-    for name, parameter in inspect.signature(estimator).parameters.items():
+    parameters = inspect.signature(estimator).parameters
+    for name in _reading_order(estimator):
         flag = "--" + name.replace("_", "-")
-        default = parameter.default
+        default = parameters[name].default
         shown = "" if default is None else f" (default: {_shown(default)})"
         options: dict[str, Any] = {
             "default": default,
@@ -64,11 +66,20 @@ def estimator_options(args: argparse.Namespace, estimator: type) -> dict[str, An
 
 
 def parameter_texts(estimator: type) -> dict[str, str]:
-    """Return the text of every parameter from the ``Args:`` part of a class docstring."""
-    doc = inspect.getdoc(estimator) or ""
+    """Return the text of every parameter from the ``Args:`` part of the class docstrings.
+
+    A class inherits the texts of its bases and may word one again for itself.
+    """
+    texts: dict[str, str] = {}
+    for kind in reversed(estimator.__mro__):
+        texts |= _own_texts(kind.__doc__ or "")
+    return texts
+
+
+def _own_texts(doc: str) -> dict[str, str]:
     texts: dict[str, str] = {}
     name = ""
-    for line in doc.partition("Args:")[2].splitlines():
+    for line in inspect.cleandoc(doc).partition("Args:")[2].splitlines():
         if match := re.match(r"    (\w+): (.*)", line):
             name = match[1]
             texts[name] = match[2]
@@ -77,6 +88,17 @@ def parameter_texts(estimator: type) -> dict[str, str]:
         elif line.strip():
             break
     return {key: text.replace("``", "") for key, text in texts.items()}
+
+
+def _reading_order(estimator: type) -> list[str]:
+    """Return the parameters as people look for them: the promise, the method, how it is run.
+
+    The most general class that documents parameters has those of all methods.
+    """
+    documented = [list(_own_texts(kind.__doc__ or "")) for kind in estimator.__mro__]
+    shared = [names for names in documented if names][-1]
+    own = [name for names in documented for name in names if name not in shared]
+    return list(dict.fromkeys([*_PROMISE, *own, *shared]))
 
 
 def config_words(path: Path, parser: argparse.ArgumentParser) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gapgnn.facade import front
 
 if TYPE_CHECKING:
+    from gapgnn.methods.base import EdgeReader as EdgeReader
     from gapgnn.methods.base import NodeClassifier as NodeClassifier
     from gapgnn.methods.base import Run as Run
     from gapgnn.methods.base import choose_device as choose_device
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from gapgnn.methods.journal import Hops as Hops
     from gapgnn.methods.journal import Journal as Journal
     from gapgnn.methods.mlp import MLP as MLP
-    from gapgnn.methods.reader import EdgeReader as EdgeReader
     from gapgnn.methods.registry import METHODS as METHODS
     from gapgnn.methods.registry import load_model as load_model
     from gapgnn.methods.registry import method_class as method_class
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gapgnn.methods.sage import SAGE as SAGE
 
 _HOMES = {
-    "EdgeReader": "reader",
+    "EdgeReader": "base",
     "Hops": "journal",
     "Journal": "journal",
     "METHODS": "registry",

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -22,17 +22,18 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
-from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer
+from gapgnn.errors import DataError, InputError, PrivacyError, check_choice, check_integer
 from gapgnn.graph import Graph, align_features, as_graph, check_declared, check_trainable
+from gapgnn.graph.tables import Schema
+from gapgnn.methods.folder import add_hops, load_folder, save_folder
 from gapgnn.methods.journal import Journal, NoJournal
-from gapgnn.methods.persistence import Persistent
-from gapgnn.methods.releases import Releases
+from gapgnn.methods.releases import ReleasedHops, Releases
 from gapgnn.nn import replica_state, reset_replicas
-from gapgnn.privacy import LEVELS, Guarantee, active_witness, public_count
-from gapgnn.privacy.accounting import Event
+from gapgnn.privacy import LEVELS, Guarantee, active_witness, public_count, resolve_relation
+from gapgnn.privacy.accounting import Event, Gaussian
 from gapgnn.privacy.card import PrivacyCard, make_card, public_facts
 from gapgnn.privacy.ledger import Charge, Ledger
-from gapgnn.privacy.mechanisms import Construction
+from gapgnn.privacy.mechanisms import Construction, PrivateAggregation
 from gapgnn.rng import NoiseKey, experiment_torch
 from gapgnn.training import (
     Callback,
@@ -75,37 +76,95 @@ class Run:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
 
-class NodeClassifier(BaseEstimator, Persistent, ABC):  # type: ignore[misc]
+class Learned:
+    """What ``fit`` leaves behind and ``load`` brings back; none of it is a parameter."""
+
+    classes_: NDArray[np.int64]
+    num_features_: int
+    num_classes_: int
+    label_names_: tuple[str, ...] | None
+    feature_names_: tuple[str, ...] | None
+    schema_: Schema | None
+    noise_multiplier_: float | None
+    modules_: dict[str, nn.Module]
+    releases_: Releases
+    card_: PrivacyCard
+    repeat_scores_: list[float]
+    seconds_: dict[str, float]
+    device_: str
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     """Base of all methods: scikit-learn's estimator contract over graphs.
 
     ``fit(graph)`` never changes the graph, may be called again, and sets attributes that end in an
     underscore: ``card_`` (the privacy card), ``repeat_scores_`` (test accuracy of every repeat),
     ``seconds_``, ``classes_``. With ``repeats`` above 1 the first repeat is the model; it is never
     exchanged for a better one (privacy page, section 2).
+
+    Parameters are fields: stored as they are given, checked in ``fit``. Those that all methods
+    share are declared here; a method adds its own and says where it differs.
+
+    Args:
+        level: what is protected: ``none``, ``edge`` (who is connected to whom) or ``node`` (a whole
+            person).
+        epsilon: privacy budget; smaller is more private. Ignored at level none.
+        delta: failure probability; auto is the largest power of ten that is at most 1 / (10 times
+            the protected entities).
+        relation: which graphs are neighbours; auto is undirected for a symmetric graph, directed
+            otherwise, and add-remove at node level.
+        batch_norm: batch normalisation; auto is on except at node level, where it is not allowed.
+        epochs: passes over the training nodes; auto is 100, at node level 10.
+        batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size.
+        learning_rate: step size of the optimiser.
+        weight_decay: L2 penalty.
+        optimizer: optimiser.
+        clip: largest gradient norm of one node at node level.
+        train_size: number of training people that is made public at node level, where the rate and
+            the number of steps of DP-SGD follow from it; auto is their number rounded to two
+            digits.
+        noise: safe is exact on a fixed grid, for releases; fast is single precision, for
+            experiments.
+        insecure_noise_seed: makes the noise predictable, for tests and tables; the result is then
+            not private and its card says so.
+        repeats: independent models trained together; each is charged. The first is the model.
+        split: whether repeats after the first draw fresh splits or keep the graph's own.
+        seed: of splits, initial weights and shuffling; never of noise.
+        device: where to compute.
+        ledger: file of the privacy ledger; left out: the user's own.
     """
 
-    level: str
-    epsilon: float
-    delta: float | str
-    relation: str
-    batch_norm: bool | str
-    epochs: int | str
-    batch_size: int | str
-    learning_rate: float
-    weight_decay: float
-    optimizer: str
-    clip: float
-    train_size: int | str
-    noise: Construction
-    insecure_noise_seed: int | None
-    repeats: int
-    split: str
-    seed: int
-    device: str
-    ledger: str | Path | None
+    level: Literal["none", "edge", "node"] = "edge"
+    epsilon: float = 1.0
+    delta: float | Literal["auto"] = "auto"
+    relation: Literal["auto", "undirected", "directed", "add-remove", "replace"] = "auto"
+    batch_norm: bool | Literal["auto"] = "auto"
+    epochs: int | Literal["auto"] = "auto"
+    batch_size: int | Literal["auto"] = "auto"
+    learning_rate: float = 0.01
+    weight_decay: float = 0.0
+    optimizer: Literal["adam", "sgd"] = "adam"
+    clip: float = 1.0
+    train_size: int | Literal["auto"] = "auto"
+    noise: Construction = "safe"
+    insecure_noise_seed: int | None = None
+    repeats: int = 1
+    split: Literal["fresh", "fixed"] = "fresh"
+    seed: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    ledger: str | Path | None = None
 
-    # For attacks on one's own models: keep the class scores and the split of every repeat.
-    _keeps_repeats: bool = False
+    method: ClassVar[str]
+    # Whether every release goes through a journal, so that a killed run can be resumed.
+    _keeps_releases: ClassVar[bool] = False
+    # For attacks on one's own models: keep the class scores and the split of every repeat. Set on
+    # an instance, and without an annotation, so that it is no parameter.
+    _keeps_repeats = False
+
+    if TYPE_CHECKING:
+        # Which parameters there are is known by the method, not by who holds some method's class.
+        def __init__(self, **parameters: Any) -> None: ...
 
     @abstractmethod
     def _check_parameters(self) -> None:
@@ -237,6 +296,90 @@ class NodeClassifier(BaseEstimator, Persistent, ABC):  # type: ignore[misc]
         mask = graph.test_mask
         return float((self.predict(graph)[mask] == graph.labels[mask]).mean())
 
+    def save(self, folder: str | Path) -> None:
+        """Write the model to a new folder: weights, configuration, card, released hops."""
+        self._check_fitted()
+        save_folder(
+            Path(folder),
+            config={
+                "method": self.method,
+                "params": self._saved_params(),
+                "num_features": self.num_features_,
+                "num_classes": self.num_classes_,
+                "label_names": self.label_names_,
+                "feature_names": self.feature_names_,
+                "schema": None if self.schema_ is None else self.schema_.to_dict(),
+                "noise_multiplier": self.noise_multiplier_,
+                "releases": list(self.releases_.hops),
+            },
+            weights={
+                f"{name}.{key}": value
+                for name, module in self.modules_.items()
+                for key, value in module.state_dict().items()
+            },
+            card=self.card_,
+            hops=self.releases_.hops,
+        )
+
+    def save_releases(self, folder: str | Path) -> None:
+        """Add what was released since saving to the model's folder: it is never drawn again.
+
+        At level none nothing was paid for, so nothing needs to be kept.
+        """
+        if self.level == "none":
+            return
+        for release, released in self.releases_.hops.items():
+            if release not in load_folder(Path(folder)).hops:
+                add_hops(Path(folder), released)
+
+    @classmethod
+    def load(cls: type[Self], folder: str | Path, **overrides: Any) -> Self:
+        """Read a model saved by :meth:`save`; it predicts exactly as the saved one did.
+
+        Args:
+            folder: the model's folder.
+            overrides: ``device`` or ``ledger`` of this machine.
+        """
+        saved = load_folder(Path(folder))
+        config = saved.config
+        if config.get("method") != cls.method:
+            raise InputError(
+                f"the model folder {str(folder)!r} must hold a {cls.method} model. "
+                f"Got {config.get('method')!r}."
+            )
+        try:
+            params: dict[str, Any] = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in config["params"].items()
+            }
+            params["epsilon"] = float(params["epsilon"])
+            model = cls(**params, **overrides)
+            model.num_features_ = int(config["num_features"])
+            model.num_classes_ = int(config["num_classes"])
+            names = config["label_names"]
+            model.label_names_ = None if names is None else tuple(names)
+            names = config["feature_names"]
+            model.feature_names_ = None if names is None else tuple(names)
+            # Version 0.1 knew no schemas.
+            declared = config.get("schema")
+            model.schema_ = None if declared is None else Schema.from_dict(declared)
+            model.noise_multiplier_ = config["noise_multiplier"]
+            model.modules_ = model._build(1, model.num_features_, model.num_classes_)
+            for name, module in model.modules_.items():
+                start = f"{name}."
+                state = {
+                    k[len(start) :]: v for k, v in saved.weights.items() if k.startswith(start)
+                }
+                module.load_state_dict(state)
+                module.eval()
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise DataError(
+                f"the model folder {str(folder)!r} is damaged: {str(error).splitlines()[0]}"
+            ) from None
+        model.classes_ = np.arange(model.num_classes_)
+        model.releases_ = Releases(saved.hops)
+        model.card_ = saved.card
+        return model
+
     def check(self) -> None:
         """Raise if a parameter cannot work, before any data is read."""
         check_choice("level", self.level, LEVELS)
@@ -265,6 +408,36 @@ class NodeClassifier(BaseEstimator, Persistent, ABC):  # type: ignore[misc]
             raise InputError(
                 "`batch_size` must be at least 2 with batch norm. Got 1. Set batch_norm to false."
             )
+
+    def _checked_journal(self, journal: Journal | None) -> NoJournal:
+        """Refuse a journal where releases would not be kept and so be drawn again."""
+        if journal is not None and not self._keeps_releases:
+            raise InputError(f"`journal` must be None for {self.method}. Got one; it is for gap.")
+        return NoJournal() if journal is None else journal
+
+    def _about_run(self, graph: Graph, guarantee: Guarantee) -> dict[str, Any]:
+        """Return what must not change when a run is resumed: options, and what is released."""
+        return {
+            "method": self.method,
+            "params": self._saved_params(),
+            "num_nodes": graph.num_nodes,
+            "level": guarantee.level,
+            "relation": guarantee.relation,
+            "epsilon": guarantee.epsilon,
+            "delta": guarantee.delta,
+            "count": self.repeats,
+            "events": [event.to_dict() for event in guarantee.events],
+            "fingerprint": graph.fingerprint,
+        }
+
+    def _saved_params(self) -> dict[str, Any]:
+        """Return the parameters as JSON can hold them, without those of this machine."""
+        return {
+            # JSON has no infinity, which epsilon may be at level none.
+            k: str(v) if isinstance(v, float) and not math.isfinite(v) else v
+            for k, v in self.get_params().items()
+            if k not in ("ledger", "device")
+        }
 
     def _resolve(self, graph: Graph) -> Guarantee:
         """Return what is promised for this graph, calibrated: no private data is released yet."""
@@ -425,6 +598,117 @@ class NodeClassifier(BaseEstimator, Persistent, ABC):  # type: ignore[misc]
             has_schema=graph.schema is not None,
             max_degree=self.get_params().get("max_degree"),
         )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class EdgeReader(NodeClassifier):
+    """Predicts from what was released on a graph, and releases it once for a graph it never read.
+
+    A graph that was released, the training graph first of all, is answered without reading an edge.
+    Another one (the inductive setting) is charged before it is read, and so is every earlier graph
+    that it shares nodes with (privacy page, section 2).
+
+    Args:
+        max_degree: entries D that each out-list is cut to at node level.
+    """
+
+    max_degree: int = 100
+
+    @abstractmethod
+    def _num_hops(self) -> int:
+        """Return how many noisy aggregations one reading of a graph takes."""
+
+    @abstractmethod
+    def _hop_ratio(self, relation: str) -> float:
+        """Return the noise multiplier of a hop relative to the free one."""
+
+    @abstractmethod
+    def _read(
+        self,
+        graph: Graph,
+        guarantee: Guarantee,
+        keys: Sequence[NoiseKey],
+        device: torch.device,
+        charge: Charge | None,
+    ) -> ReleasedHops:
+        """Read the edges of a graph that was paid for, and keep what is released."""
+
+    @abstractmethod
+    def _scores_from(
+        self, released: ReleasedHops, graph: Graph | None, device: torch.device
+    ) -> Tensor:
+        """Return class scores (nodes, classes) from a release; ``graph`` None: features unknown."""
+
+    def _aggregation(
+        self,
+        graph: Graph,
+        guarantee: Guarantee,
+        keys: Sequence[NoiseKey],
+        device: torch.device,
+    ) -> PrivateAggregation:
+        """Return the noisy aggregation of a graph that was paid for.
+
+        Sensitivity of one hop by the guarantee's relation, at node level with out-lists cut to
+        ``max_degree`` (privacy page, section 1).
+        """
+        multiplier = 0.0 if guarantee.level == "none" else guarantee.free_multiplier
+        return PrivateAggregation(
+            graph,
+            level=guarantee.level,
+            relation=guarantee.relation,
+            noise_multiplier=multiplier * self._hop_ratio(guarantee.relation),
+            max_degree=self.max_degree if guarantee.level == "node" else None,
+            keys=[key.derive("aggregation") for key in keys],
+            construction=self.noise,
+            device=device,
+        )
+
+    def _prediction_guarantee(self, graph: Graph) -> Guarantee:
+        """Return what reading an unread graph for prediction releases, and its price."""
+        events: tuple[Event, ...] = ()
+        if self.noise_multiplier_ is not None:
+            relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
+            multiplier = self.noise_multiplier_ * self._hop_ratio(relation)
+            label = "aggregation for prediction"
+            events = (Gaussian(multiplier, count=self._num_hops(), label=label),)
+        return Guarantee.of_events(
+            graph,
+            events,
+            level=self.level,
+            relation=self.relation,
+            delta=self.delta,
+            noise_multiplier=self.noise_multiplier_,
+        )
+
+    def _class_scores(self, graph: Graph | None) -> Tensor:
+        device = choose_device(self.device)
+        for module in self.modules_.values():
+            module.to(device)
+        if graph is None:
+            return self._scores_from(self.releases_.training(), None, device)
+        # Without a price there is no charge to know a graph by, and reading it again is free.
+        by_ids = self.level != "none"
+        released = self.releases_.find(graph, Ledger(self.ledger), by_ids=by_ids)
+        if released is None:
+            released = self._release_for_prediction(graph, device)
+        return self._scores_from(released, graph, device)
+
+    def _release_for_prediction(self, graph: Graph, device: torch.device) -> ReleasedHops:
+        """Pay for a graph the model has not read, then read it."""
+        guarantee = self._prediction_guarantee(graph)
+        ledger = Ledger(self.ledger)
+        sharing = self.releases_.sharing(graph, ledger) if guarantee.events else []
+        charge = self._charge(
+            guarantee, [graph.fingerprint, *sharing], graph.name, purpose="predict"
+        )
+        if (witness := active_witness()) is not None:
+            relation = guarantee.relation
+            witness.begin("predict", ids=graph.ids, level=guarantee.level, relation=relation)
+        key = self._noise_keys()[0].derive("predict", graph.fingerprint)
+        released = self._read(graph, guarantee, [key], device, charge)
+        if charge is not None:
+            ledger.complete(charge.id)
+        return released
 
 
 def choose_device(device: str) -> torch.device:

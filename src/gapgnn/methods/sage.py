@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
-from gapgnn.graph import Graph
-from gapgnn.methods.base import Run
-from gapgnn.methods.reader import EdgeReader
+from gapgnn.errors import InputError, check_choice, check_integer, check_number
+from gapgnn.graph import Graph, csr
+from gapgnn.methods.base import EdgeReader, Run
 from gapgnn.methods.releases import ReleasedHops
-from gapgnn.methods.sage_arcs import own_arcs, released_arcs
-from gapgnn.nn import Arcs, Sage
+from gapgnn.nn import Arcs, InLists, Sage
 from gapgnn.privacy import Guarantee, check_finite_budget, resolve_relation
 from gapgnn.privacy.accounting import Event, Gaussian
 from gapgnn.privacy.dpsgd import NOT_PROVEN, neighbourhood_event, neighbourhood_sensitivity
@@ -23,8 +21,9 @@ from gapgnn.privacy.ledger import Charge
 from gapgnn.privacy.mechanisms import (
     PERTURBATIONS,
     Cells,
-    PrivateAggregation,
+    Construction,
     check_output_fits,
+    perturb_edges,
     perturbation_events,
     row_normalise,
 )
@@ -34,6 +33,7 @@ from gapgnn.training import ExampleInputs, FeatureInputs, GraphInputs, Trainer
 MOST_LAYERS = 5
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SAGE(EdgeReader):
     """Node classifier by GraphSAGE with sums over in-neighbours (paper, competing methods).
 
@@ -44,10 +44,9 @@ class SAGE(EdgeReader):
     aggregation of unit rows, charged with the training (privacy page, section 5). Predictions on
     the training graph are free. Predicting on another graph releases it once and charges it.
 
+    Parameters that all methods share are those of :class:`~gapgnn.methods.NodeClassifier`.
+
     Args:
-        level: what is protected: ``none``, ``edge`` (who is connected to whom) or ``node`` (a whole
-            person).
-        epsilon: privacy budget; smaller is more private. Ignored at level none.
         delta: failure probability at node level; auto is the largest power of ten that is at most
             1 / (10 times the protected entities). At edge level none is needed.
         relation: which graphs are neighbours; auto is undirected for a symmetric graph, directed
@@ -55,35 +54,16 @@ class SAGE(EdgeReader):
         layers: message-passing layers, 1 to 5; auto is 2, at node level 1, where no other number
             can be accounted.
         perturbation: how the edges are randomised at edge level.
-        max_degree: entries D that each out-list is cut to at node level.
         pre_layers: layers of the network before message passing.
         post_layers: layers of the network after it, the output layer included.
         hidden: width of every hidden layer.
         activation: activation after every hidden layer.
-        batch_norm: batch normalisation; auto is on except at node level, where it is not allowed.
         dropout: dropout rate after every hidden layer of the networks before and after; 0 at node
             level.
-        epochs: passes over the training nodes; auto is 100, at node level 10.
-        batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size.
-        learning_rate: step size of the optimiser.
-        weight_decay: L2 penalty.
-        optimizer: optimiser.
         clip: largest gradient norm of one example at node level.
-        train_size: number of training people that is made public at node level, where the rate and
-            the number of steps of DP-SGD follow from it; auto is their number rounded to two
-            digits.
         noise_ratios: noise multipliers of training and aggregation relative to each other, at node
             level.
         memory_limit: GiB that the output of edgerand may take.
-        noise: safe is exact on a fixed grid, for releases; fast is single precision, for
-            experiments.
-        insecure_noise_seed: makes the noise predictable, for tests and tables; the result is then
-            not private and its card says so.
-        repeats: independent models trained together; each is charged. The first is the model.
-        split: whether repeats after the first draw fresh splits or keep the graph's own.
-        seed: of splits, initial weights and shuffling; never of noise.
-        device: where to compute.
-        ledger: file of the privacy ledger; left out: the user's own.
 
     >>> from gapgnn.graph.datasets.synthetic import social_graph
     >>> from gapgnn.graph.transforms import random_split
@@ -93,70 +73,18 @@ class SAGE(EdgeReader):
     (4.0, 0.0)
     """
 
-    method = "sage"
+    method: ClassVar[str] = "sage"
 
-    def __init__(
-        self,
-        *,
-        level: Literal["none", "edge", "node"] = "edge",
-        epsilon: float = 4.0,
-        delta: float | Literal["auto"] = "auto",
-        relation: Literal["auto", "undirected", "directed", "add-remove", "replace"] = "auto",
-        layers: int | Literal["auto"] = "auto",
-        perturbation: Literal["arr", "edgerand", "lapgraph"] = "arr",
-        max_degree: int = 100,
-        pre_layers: int = 2,
-        post_layers: int = 1,
-        hidden: int = 16,
-        activation: Literal["selu", "relu", "elu", "gelu", "tanh"] = "selu",
-        batch_norm: bool | Literal["auto"] = "auto",
-        dropout: float = 0.0,
-        epochs: int | Literal["auto"] = "auto",
-        batch_size: int | Literal["auto"] = "auto",
-        learning_rate: float = 0.01,
-        weight_decay: float = 0.0,
-        optimizer: Literal["adam", "sgd"] = "adam",
-        clip: float = 1.0,
-        train_size: int | Literal["auto"] = "auto",
-        noise_ratios: tuple[float, float] = (1.0, 1.0),
-        memory_limit: float = 16.0,
-        noise: Literal["safe", "fast"] = "safe",
-        insecure_noise_seed: int | None = None,
-        repeats: int = 1,
-        split: Literal["fresh", "fixed"] = "fresh",
-        seed: int = 0,
-        device: Literal["auto", "cpu", "cuda"] = "auto",
-        ledger: str | Path | None = None,
-    ) -> None:
-        self.level = level
-        self.epsilon = epsilon
-        self.delta = delta
-        self.relation = relation
-        self.layers = layers
-        self.perturbation = perturbation
-        self.max_degree = max_degree
-        self.pre_layers = pre_layers
-        self.post_layers = post_layers
-        self.hidden = hidden
-        self.activation = activation
-        self.batch_norm = batch_norm
-        self.dropout = dropout
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.optimizer = optimizer
-        self.clip = clip
-        self.train_size = train_size
-        self.noise_ratios = noise_ratios
-        self.memory_limit = memory_limit
-        self.noise = noise
-        self.insecure_noise_seed = insecure_noise_seed
-        self.repeats = repeats
-        self.split = split
-        self.seed = seed
-        self.device = device
-        self.ledger = ledger
+    epsilon: float = 4.0
+    layers: int | Literal["auto"] = "auto"
+    perturbation: Literal["arr", "edgerand", "lapgraph"] = "arr"
+    pre_layers: int = 2
+    post_layers: int = 1
+    hidden: int = 16
+    activation: Literal["selu", "relu", "elu", "gelu", "tanh"] = "selu"
+    dropout: float = 0.0
+    noise_ratios: tuple[float, float] = (1.0, 1.0)
+    memory_limit: float = 16.0
 
     def _check_parameters(self) -> None:
         if self.layers != "auto":
@@ -184,6 +112,12 @@ class SAGE(EdgeReader):
         if self.layers == "auto":
             return 1 if self.level == "node" else 2
         return int(self.layers)
+
+    def _num_hops(self) -> int:
+        return 1
+
+    def _hop_ratio(self, relation: str) -> float:
+        return self.noise_ratios[1]
 
     def _template(self, graph: Graph) -> Sequence[Event]:
         """At node level the DP-SGD steps and the noisy aggregation that predictions read."""
@@ -287,8 +221,8 @@ class SAGE(EdgeReader):
     ) -> Arcs:
         """Return the arcs to learn from: the graph's own at level none, released ones otherwise."""
         if guarantee.level == "none":
-            return own_arcs(graph, device)
-        return released_arcs(
+            return _own_arcs(graph, device)
+        return _released_arcs(
             graph,
             keys,
             device,
@@ -309,27 +243,6 @@ class SAGE(EdgeReader):
         model = self.modules_["sage"]
         assert isinstance(model, Sage)
         return model.classify(codes, summed)
-
-    def _aggregation(
-        self,
-        graph: Graph,
-        guarantee: Guarantee,
-        keys: Sequence[NoiseKey],
-        device: torch.device,
-    ) -> PrivateAggregation:
-        """Return the noisy aggregation of a graph at node level: sensitivity sqrt(D)."""
-        if guarantee.noise_multiplier is None:
-            raise PrivacyError("A finite budget must have noise. Got none.")
-        return PrivateAggregation(
-            graph,
-            level=guarantee.level,
-            relation=guarantee.relation,
-            noise_multiplier=guarantee.noise_multiplier * self.noise_ratios[1],
-            max_degree=self.max_degree,
-            keys=[key.derive("aggregation") for key in keys],
-            construction=self.noise,
-            device=device,
-        )
 
     def _remember(self, graph: Graph, charge: Charge | None, rows: Tensor) -> ReleasedHops:
         """Keep the first repeat's class scores; at node level its noisy aggregation instead.
@@ -370,18 +283,7 @@ class SAGE(EdgeReader):
     def _prediction_guarantee(self, graph: Graph) -> Guarantee:
         if self.level == "edge":
             return self._resolve(graph)
-        events: tuple[Event, ...] = ()
-        if self.noise_multiplier_ is not None:
-            multiplier = self.noise_multiplier_ * self.noise_ratios[1]
-            events = (Gaussian(multiplier, label="aggregation for prediction"),)
-        return Guarantee.of_events(
-            graph,
-            events,
-            level=self.level,
-            relation=self.relation,
-            delta=self.delta,
-            noise_multiplier=self.noise_multiplier_,
-        )
+        return super()._prediction_guarantee(graph)
 
     def _card_facts(self) -> dict[str, Any]:
         if self.level == "edge":
@@ -392,3 +294,44 @@ class SAGE(EdgeReader):
         if self.level == "node":
             facts["warnings"] = [NOT_PROVEN]
         return facts
+
+
+def _own_arcs(graph: Graph, device: torch.device) -> Arcs:
+    """Return the graph's own arcs, shared by all replicas: nothing is protected."""
+    lists: InLists = graph.indptr, graph.indices
+    if graph.is_directed:
+        columns = csr.matrix(graph.indptr, graph.indices).tocsc()
+        lists = columns.indptr, columns.indices
+    return Arcs([lists], is_symmetric=not graph.is_directed, device=device)
+
+
+def _released_arcs(
+    graph: Graph,
+    keys: Sequence[NoiseKey],
+    device: torch.device,
+    *,
+    perturbation: str,
+    epsilon: float,
+    relation: str,
+    construction: Construction,
+    memory_limit: float,
+) -> Arcs:
+    """Randomise the edges once for each replica and return what was released.
+
+    Relation ``undirected`` or ``directed``, cost ``epsilon`` at delta 0 for each replica (privacy
+    page, section 5); see :func:`gapgnn.privacy.mechanisms.perturb_edges`.
+    """
+    released = [
+        perturb_edges(
+            graph,
+            perturbation=perturbation,
+            epsilon=epsilon,
+            relation=relation,
+            key=key.derive("edges"),
+            construction=construction,
+            memory_limit=memory_limit,
+        )
+        for key in keys
+    ]
+    lists = [edges.in_lists() for edges in released]
+    return Arcs(lists, is_symmetric=released[0].is_symmetric, device=device)

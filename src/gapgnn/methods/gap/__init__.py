@@ -8,11 +8,11 @@ from gapgnn.facade import front
 
 if TYPE_CHECKING:
     from gapgnn.methods.gap.estimator import GAP as GAP
-    from gapgnn.methods.gap.messages import class_codes as class_codes
+    from gapgnn.methods.gap.propagation import class_codes as class_codes
 
 _HOMES = {
     "GAP": "estimator",
-    "class_codes": "messages",
+    "class_codes": "propagation",
 }
 
 __all__ = [*_HOMES]

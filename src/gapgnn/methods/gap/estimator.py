@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,18 +14,17 @@ from torch import Tensor, nn
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph
 from gapgnn.methods import EdgeReader, ReleasedHops, Run
-from gapgnn.methods.gap.defaults import Defaults, chosen
 from gapgnn.methods.gap.propagation import First, Propagation
-from gapgnn.methods.gap.variant import Variant
+from gapgnn.methods.gap.variant import Defaults, Variant, chosen
 from gapgnn.nn import COMBINATIONS, Encoded, Encoder, MultiHopClassifier
 from gapgnn.privacy import Guarantee, aggregation_ratio, resolve_relation
 from gapgnn.privacy.accounting import Event, Gaussian
 from gapgnn.privacy.ledger import Charge
-from gapgnn.privacy.mechanisms import PrivateAggregation
 from gapgnn.rng import NoiseKey
 from gapgnn.training import FeatureInputs, HopInputs, Inputs, Recipe
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GAP(EdgeReader):
     """Node classifier that reads the edges only through K noisy aggregations.
 
@@ -39,14 +38,9 @@ class GAP(EdgeReader):
     answer. Predicting on another graph releases its hops once and charges that graph, and every
     earlier graph it shares nodes with.
 
+    Parameters that all methods share are those of :class:`~gapgnn.methods.NodeClassifier`.
+
     Args:
-        level: what is protected: ``none``, ``edge`` (who is connected to whom) or ``node`` (a whole
-            person).
-        epsilon: privacy budget; smaller is more private. Ignored at level none.
-        delta: failure probability; auto is the largest power of ten that is at most 1 / (10 times
-            the protected entities).
-        relation: which graphs are neighbours; auto is undirected for a symmetric graph, directed
-            otherwise, and add-remove at node level.
         messages: what nodes send along the edges: labels (class codes of the training labels, and
             class posteriors of the other nodes), features (the encoder's codes, as in the paper) or
             both.
@@ -54,7 +48,6 @@ class GAP(EdgeReader):
             is on for labels and both, off for features (on is ProGAP).
         hops: number K of noisy aggregations; auto is 2 for features, 5 for progressive features (4
             at node level), 4 for labels and both, and 1 for them at node level or without stages.
-        max_degree: entries D that each out-list is cut to at node level.
         encoder_layers: layers of the encoder; 0 sends the raw features, normalised.
         base_layers: layers of the network applied to each hop; auto is 1, 2 for progressive
             features.
@@ -64,7 +57,6 @@ class GAP(EdgeReader):
         combine: how the hops are combined.
         activation: activation after every hidden layer; auto is selu, tanh for progressive
             features.
-        batch_norm: batch normalisation; auto is on except at node level, where it is not allowed.
         dropout: dropout rate after every hidden layer; auto is 0 for the paper's method and at node
             level, where no other rate is allowed, otherwise 0.2 for features and 0.4 for labels and
             both.
@@ -72,25 +64,10 @@ class GAP(EdgeReader):
             for labels and both.
         batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size,
             there twice that for progressive features and eight times for labels and both.
-        learning_rate: step size of the optimiser.
-        weight_decay: L2 penalty.
         optimizer: optimiser of both phases.
-        clip: largest gradient norm of one node at node level.
-        train_size: number of training people that is made public at node level, where the rate and
-            the number of steps of DP-SGD follow from it; auto is their number rounded to two
-            digits.
         noise_ratios: noise multipliers of encoder, aggregation and classifiers relative to each
             other, at node level; left out: equal for the paper's method; the other variants
             give the aggregation more of the budget the larger it is.
-        noise: safe is exact on a fixed grid, for releases; fast is single precision, for
-            experiments.
-        insecure_noise_seed: makes the noise predictable, for tests and tables; the result is then
-            not private and its card says so.
-        repeats: independent models trained together; each is charged. The first is the model.
-        split: whether repeats after the first draw fresh splits or keep the graph's own.
-        seed: of splits, initial weights and shuffling; never of noise.
-        device: where to compute.
-        ledger: file of the privacy ledger; left out: the user's own.
 
     >>> from gapgnn.graph.datasets.synthetic import social_graph
     >>> from gapgnn.graph.transforms import random_split
@@ -100,75 +77,20 @@ class GAP(EdgeReader):
     (300,)
     """
 
-    method = "gap"
-    _keeps_releases = True
+    method: ClassVar[str] = "gap"
+    _keeps_releases: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        level: Literal["none", "edge", "node"] = "edge",
-        epsilon: float = 1.0,
-        delta: float | Literal["auto"] = "auto",
-        relation: Literal["auto", "undirected", "directed", "add-remove", "replace"] = "auto",
-        messages: Literal["labels", "features", "both"] = "labels",
-        progressive: bool | Literal["auto"] = "auto",
-        hops: int | Literal["auto"] = "auto",
-        max_degree: int = 100,
-        encoder_layers: int = 2,
-        base_layers: int | Literal["auto"] = "auto",
-        head_layers: int = 1,
-        hidden: int | Literal["auto"] = "auto",
-        combine: Literal["concat", "sum", "max", "mean", "attention"] = "concat",
-        activation: Literal["auto", "selu", "relu", "elu", "gelu", "tanh"] = "auto",
-        batch_norm: bool | Literal["auto"] = "auto",
-        dropout: float | Literal["auto"] = "auto",
-        epochs: int | Literal["auto"] = "auto",
-        batch_size: int | Literal["auto"] = "auto",
-        learning_rate: float = 0.01,
-        weight_decay: float = 0.0,
-        optimizer: Literal["adam", "sgd"] = "adam",
-        clip: float = 1.0,
-        train_size: int | Literal["auto"] = "auto",
-        noise_ratios: tuple[float, float, float] | None = None,
-        noise: Literal["safe", "fast"] = "safe",
-        insecure_noise_seed: int | None = None,
-        repeats: int = 1,
-        split: Literal["fresh", "fixed"] = "fresh",
-        seed: int = 0,
-        device: Literal["auto", "cpu", "cuda"] = "auto",
-        ledger: str | Path | None = None,
-    ) -> None:
-        self.level = level
-        self.epsilon = epsilon
-        self.delta = delta
-        self.relation = relation
-        self.messages = messages
-        self.progressive = progressive
-        self.hops = hops
-        self.max_degree = max_degree
-        self.encoder_layers = encoder_layers
-        self.base_layers = base_layers
-        self.head_layers = head_layers
-        self.hidden = hidden
-        self.combine = combine
-        self.activation = activation
-        self.batch_norm = batch_norm
-        self.dropout = dropout
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.optimizer = optimizer
-        self.clip = clip
-        self.train_size = train_size
-        self.noise_ratios = noise_ratios
-        self.noise = noise
-        self.insecure_noise_seed = insecure_noise_seed
-        self.repeats = repeats
-        self.split = split
-        self.seed = seed
-        self.device = device
-        self.ledger = ledger
+    messages: Literal["labels", "features", "both"] = "labels"
+    progressive: bool | Literal["auto"] = "auto"
+    hops: int | Literal["auto"] = "auto"
+    encoder_layers: int = 2
+    base_layers: int | Literal["auto"] = "auto"
+    head_layers: int = 1
+    hidden: int | Literal["auto"] = "auto"
+    combine: Literal["concat", "sum", "max", "mean", "attention"] = "concat"
+    activation: Literal["auto", "selu", "relu", "elu", "gelu", "tanh"] = "auto"
+    dropout: float | Literal["auto"] = "auto"
+    noise_ratios: tuple[float, float, float] | None = None
 
     def _check_parameters(self) -> None:
         defaults = Defaults.of(self._variant())
@@ -201,6 +123,9 @@ class GAP(EdgeReader):
         return Defaults.of(self._variant()).recipe(
             super()._recipe(num_train), num_train, epochs=self.epochs, batch_size=self.batch_size
         )
+
+    def _num_hops(self) -> int:
+        return self._variant().hops
 
     def _hop_ratio(self, relation: str) -> float:
         return self._ratios()[1] * aggregation_ratio(relation) if self.level == "node" else 1.0
@@ -303,25 +228,6 @@ class GAP(EdgeReader):
     def _propagation(self) -> Propagation:
         return Propagation(self._variant(), self.num_classes_, self.modules_)
 
-    def _aggregation(
-        self,
-        graph: Graph,
-        guarantee: Guarantee,
-        keys: Sequence[NoiseKey],
-        device: torch.device,
-    ) -> PrivateAggregation:
-        multiplier = 0.0 if guarantee.level == "none" else guarantee.free_multiplier
-        return PrivateAggregation(
-            graph,
-            level=guarantee.level,
-            relation=guarantee.relation,
-            noise_multiplier=multiplier * self._hop_ratio(guarantee.relation),
-            max_degree=self.max_degree if guarantee.level == "node" else None,
-            keys=[key.derive("aggregation") for key in keys],
-            construction=self.noise,
-            device=device,
-        )
-
     def _remember(
         self, graph: Graph, charge: Charge | None, first: First, released: Sequence[Tensor]
     ) -> ReleasedHops:
@@ -358,19 +264,7 @@ class GAP(EdgeReader):
                 "`graph` must have training labels, which are what this model sends along edges. "
                 "Got none. Train with messages=features to predict on graphs without labels."
             )
-        events: tuple[Event, ...] = ()
-        if self.noise_multiplier_ is not None:
-            relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
-            multiplier = self.noise_multiplier_ * self._hop_ratio(relation)
-            events = (Gaussian(multiplier, count=variant.hops, label="aggregation for prediction"),)
-        return Guarantee.of_events(
-            graph,
-            events,
-            level=self.level,
-            relation=self.relation,
-            delta=self.delta,
-            noise_multiplier=self.noise_multiplier_,
-        )
+        return super()._prediction_guarantee(graph)
 
     def _read(
         self,
