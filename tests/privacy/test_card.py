@@ -12,11 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapgnn.errors import DataError, InputError
-from gapgnn.privacy.card.card import PrivacyCard, guarantee_sentence, make_card
+from gapgnn.privacy.accounting.accountants import account
+from gapgnn.privacy.accounting.events import Gaussian
+from gapgnn.privacy.card.card import PrivacyCard, ReleaseFacts, guarantee_sentence, make_card
 from gapgnn.privacy.card.texts import STEPS, odds, rounded_up
+from gapgnn.privacy.guarantee import Guarantee
 from gapgnn.privacy.ledger.ledger import Ledger
 
-EVENT = {"event": "Gaussian", "noise_multiplier": 6.617, "count": 2, "label": ""}
+NOISE = Gaussian(6.617, count=2)
+EVENT = NOISE.to_dict()
 FINGERPRINT = "5f" * 32
 EVERY_RELATION = [
     ("edge", "undirected"),
@@ -27,23 +31,25 @@ EVERY_RELATION = [
 
 
 def card(**options: Any) -> PrivacyCard:
-    facts: dict[str, Any] = {
-        "method": "GAP",
-        "dataset": "social",
+    promised: dict[str, Any] = {
         "level": "edge",
         "relation": "undirected",
         "epsilon": 1.0,
         "delta": 1e-6,
-        "accountant": "exact Gaussian",
-        "events": [EVENT],
+        "delta_is_auto": False,
+        "entities": 10_000,
         "noise_multiplier": 6.617,
-        "rdp_epsilon": 1.08,
+        "accountant": "exact Gaussian",
+        "events": (NOISE,),
     }
-    return make_card(**{**facts, **options})
+    facts = {"method": "GAP", "dataset": "social"}
+    facts |= {key: value for key, value in options.items() if key not in promised}
+    promised |= {key: value for key, value in options.items() if key in promised}
+    return make_card(Guarantee(**promised), ReleaseFacts(**facts))
 
 
 def unprotected(**options: Any) -> PrivacyCard:
-    return card(level="none", relation="none", epsilon=math.inf, delta=None, events=[], **options)
+    return card(level="none", relation="none", epsilon=None, delta=0.0, events=(), **options)
 
 
 def every_card() -> list[PrivacyCard]:
@@ -53,7 +59,7 @@ def every_card() -> list[PrivacyCard]:
         *cards,
         card(**bounded),
         card(**bounded, native_degree_bounded=True),
-        card(epsilon=0.0, events=[], noise_multiplier=None, rdp_epsilon=None, messages="none"),
+        card(epsilon=0.0, events=(), noise_multiplier=None, messages="none"),
         card(is_insecure=True),
         card(noise="fast", audits=[{"mechanism": "aggregation", "epsilon_lower_bound": 0.7}]),
         card(epsilon=8.0, delta_is_auto=True, entities=1000),
@@ -122,7 +128,7 @@ def test_level_none_and_a_method_without_edges_say_what_they_are() -> None:
     assert guarantee_sentence(nothing).startswith("Nothing is promised")
     assert (nothing.epsilon, nothing.is_private_release) == (None, False)
     assert json.loads(nothing.to_json())["epsilon"] is None
-    mlp = card(method="MLP", epsilon=0.0, events=[], noise_multiplier=None, messages="none")
+    mlp = card(method="MLP", epsilon=0.0, events=(), noise_multiplier=None, messages="none")
     assert guarantee_sentence(mlp).endswith("is in the graph: epsilon 0.")
     assert mlp.is_private_release
     assert mlp.warnings == ()
@@ -182,7 +188,8 @@ def test_markdown_states_every_fact(tmp_path: Path) -> None:
         audits=[{"mechanism": "dpsgd", "epsilon_lower_bound": 1.9}],
     )
     text = made.to_markdown()
-    facts = ["GAP", "social", "node", "replace", "2.5", "1e-05", "exact Gaussian", "1.08", "6.617"]
+    facts = ["GAP", "social", "node", "replace", "2.5", "1e-05", "exact Gaussian", "6.617"]
+    facts.append(f"{made.rdp_epsilon:g}")
     facts += [
         "120",
         "own record",
@@ -210,8 +217,11 @@ def test_the_card_says_whether_a_budget_limits_it(tmp_path: Path) -> None:
 
 
 def test_directed_on_a_symmetric_graph_states_the_epsilon_of_a_friendship() -> None:
-    made = card(relation="directed", epsilon=4.0, is_symmetric=True, undirected_epsilon=5.887)
-    assert any("under undirected, is 5.89" in warning for warning in made.warnings)
+    made = card(relation="directed", is_symmetric=True)
+    friendship = account([NOISE.scaled(1 / math.sqrt(2))], 1e-6, relation="undirected").epsilon
+    assert friendship > 1.3
+    stated = f"under undirected, is {rounded_up(friendship)}"
+    assert any(stated in warning for warning in made.warnings)
     assert not any("friendship" in w for w in card(relation="directed").warnings)
     assert not any("friendship" in w for w in card(is_symmetric=True).warnings)
 

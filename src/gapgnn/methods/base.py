@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -32,6 +32,7 @@ from gapgnn.nn import replica_state, reset_replicas
 from gapgnn.privacy import LEVELS, Guarantee, active_witness, public_count, resolve_relation
 from gapgnn.privacy.accounting import Event, Gaussian
 from gapgnn.privacy.card import PrivacyCard, make_card, public_facts
+from gapgnn.privacy.card import card as cards
 from gapgnn.privacy.ledger import Charge, Ledger
 from gapgnn.privacy.mechanisms import Construction, PrivateAggregation
 from gapgnn.rng import NoiseKey, experiment_torch
@@ -187,7 +188,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         """Return class scores of the fitted model, (nodes, classes); None is the training graph."""
 
     @abstractmethod
-    def _card_facts(self) -> dict[str, Any]:
+    def _card_facts(self) -> cards.ReleaseFacts:
         """Return what the privacy card says about this method alone."""
 
     def fit(
@@ -563,19 +564,9 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         """Put the facts of this fit on a privacy card."""
         is_degree_bounded = guarantee.level == "node" and "max_degree" in self.get_params()
         max_degree = self.get_params()["max_degree"] if is_degree_bounded else None
-        return make_card(
+        facts = replace(
+            self._card_facts(),
             dataset=graph.name,
-            level=guarantee.level,
-            relation=guarantee.relation,
-            epsilon=guarantee.epsilon,
-            delta=guarantee.delta,
-            delta_is_auto=guarantee.delta_is_auto,
-            entities=guarantee.entities,
-            accountant=guarantee.accountant,
-            rdp_epsilon=guarantee.rdp_epsilon(),
-            undirected_epsilon=guarantee.undirected_epsilon(),
-            noise_multiplier=guarantee.noise_multiplier,
-            events=[event.to_dict() for event in guarantee.events],
             noise=self.noise,
             is_insecure=self.insecure_noise_seed is not None,
             is_symmetric=not graph.is_directed,
@@ -584,8 +575,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             and int(graph.out_degrees.max()) <= max_degree,
             charge=charge,
             public=self._public_facts(graph, guarantee),
-            **self._card_facts(),
         )
+        return make_card(guarantee, facts)
 
     def _public_facts(self, graph: Graph, guarantee: Guarantee) -> tuple[tuple[str, str], ...]:
         """Return every fact of the data that this release takes to be public."""

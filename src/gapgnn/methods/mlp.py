@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from gapgnn.graph import Graph
 from gapgnn.methods.base import NodeClassifier, Run, choose_device
 from gapgnn.nn import ReplicaMLP
 from gapgnn.privacy.accounting import Event
+from gapgnn.privacy.card import card as cards
 from gapgnn.privacy.ledger import Charge
 from gapgnn.training import FeatureInputs
 
@@ -90,8 +91,8 @@ class MLP(NodeClassifier):
         scores: Tensor = self.modules_["mlp"].to(device)(FeatureInputs(graph, device).all())
         return scores[0]
 
-    def _card_facts(self) -> dict[str, Any]:
+    def _card_facts(self) -> cards.ReleaseFacts:
         steps = ["preparation", "training", "selection"]
         if self._uses_batch_norm():
             steps.append("statistics")
-        return {"method": "MLP", "messages": "none", "steps": steps}
+        return cards.ReleaseFacts(method="MLP", messages="none", steps=steps)

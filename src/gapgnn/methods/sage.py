@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from gapgnn.methods.releases import ReleasedHops
 from gapgnn.nn import Arcs, InLists, Sage
 from gapgnn.privacy import Guarantee, check_finite_budget, resolve_relation
 from gapgnn.privacy.accounting import Event, Gaussian
+from gapgnn.privacy.card import card as cards
 from gapgnn.privacy.dpsgd import NOT_PROVEN, neighbourhood_event, neighbourhood_sensitivity
 from gapgnn.privacy.ledger import Charge
 from gapgnn.privacy.mechanisms import (
@@ -285,15 +286,13 @@ class SAGE(EdgeReader):
             return self._resolve(graph)
         return super()._prediction_guarantee(graph)
 
-    def _card_facts(self) -> dict[str, Any]:
+    def _card_facts(self) -> cards.ReleaseFacts:
         if self.level == "edge":
             steps = ["preparation", "perturbed", "selection"]
-            return {"method": "SAGE", "messages": "perturbed", "steps": steps}
+            return cards.ReleaseFacts(method="SAGE", messages="perturbed", steps=steps)
         steps = ["preparation", "training", "selection", "prediction"]
-        facts: dict[str, Any] = {"method": "SAGE", "messages": "features", "steps": steps}
-        if self.level == "node":
-            facts["warnings"] = [NOT_PROVEN]
-        return facts
+        warnings = [NOT_PROVEN] if self.level == "node" else []
+        return cards.ReleaseFacts(method="SAGE", steps=steps, warnings=warnings)
 
 
 def _own_arcs(graph: Graph, device: torch.device) -> Arcs:

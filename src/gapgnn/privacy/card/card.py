@@ -10,7 +10,7 @@ the ledger, by the id of the charge.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from gapgnn.privacy.card import texts as texts
 from gapgnn.privacy.card.format import FORMAT, check_keys, markdown, read_values
 
 if TYPE_CHECKING:
+    from gapgnn.privacy import Guarantee
     from gapgnn.privacy.ledger import Charge
 
 NOTIONS = ("own record", "strict")
@@ -35,6 +36,20 @@ class LedgerNote:
     granted_delta: float | None = None
     left_epsilon: float | None = None
     left_delta: float | None = None
+
+    @classmethod
+    def of(cls, charge: Charge) -> LedgerNote:
+        """Return what a charge's answer said."""
+        budget = charge.budget
+        if budget is None:
+            return cls(charge_id=charge.id)
+        return cls(
+            charge_id=charge.id,
+            granted_epsilon=budget.granted_epsilon,
+            granted_delta=budget.granted_delta,
+            left_epsilon=budget.left_epsilon,
+            left_delta=budget.left_delta,
+        )
 
     def __str__(self) -> str:
         if self.granted_epsilon is None:
@@ -204,118 +219,109 @@ def guarantee_sentence(card: PrivacyCard) -> str:
     )
 
 
-def make_card(
-    *,
-    method: str,
-    dataset: str,
-    level: str,
-    relation: str,
-    epsilon: float | None,
-    delta: float | None,
-    accountant: str,
-    events: Sequence[Mapping[str, Any]] = (),
-    delta_is_auto: bool = False,
-    entities: int | None = None,
-    rdp_epsilon: float | None = None,
-    noise_multiplier: float | None = None,
-    noise: str = "safe",
-    is_insecure: bool = False,
-    max_degree: int | None = None,
-    native_degree_bounded: bool = False,
-    messages: str = "features",
-    steps: Iterable[str] = tuple(texts.STEPS),
-    is_symmetric: bool = False,
-    undirected_epsilon: float | None = None,
-    charge: Charge | None = None,
-    public: Iterable[tuple[str, str]] = (),
-    warnings: Iterable[str] = (),
-    audits: Iterable[Mapping[str, Any]] = (),
-) -> PrivacyCard:
-    """Assemble the card of one release from its facts, so that no method words a promise itself.
+@dataclass(frozen=True, kw_only=True)
+class ReleaseFacts:
+    """What a card says of a release beside its guarantee.
 
-    Args:
+    Attributes:
         method: what was trained.
         dataset: what people call the data set.
-        level: ``none``, ``edge`` or ``node``.
-        relation: resolved, never ``auto``; ``none`` at level none.
-        epsilon: accounted for ``events``; 0 if nothing private is read; ignored at level none.
-        delta: likewise.
-        accountant: what turned the events into epsilon.
-        events: what was released, as plain dictionaries.
-        delta_is_auto: whether delta was chosen from ``entities``.
-        entities: number of protected entities. It is compared with delta and never written down.
-        rdp_epsilon: the same events under Renyi accounting.
-        noise_multiplier: the calibrated multiplier, where there is a single one.
+        messages: ``none``, ``features``, ``labels``, ``both`` or ``perturbed``.
+        steps: what the method did, of ``gapgnn.privacy.card.texts.STEPS``.
         noise: ``safe`` or ``fast``.
         is_insecure: whether the noise was seeded.
+        is_symmetric: whether the graph stores every edge as two arcs.
         max_degree: the bound that out-lists were cut to.
         native_degree_bounded: whether every out-list was within ``max_degree`` before the cut.
             Where that must stay secret, leave it out: the card then states the weaker notion.
-        messages: ``none``, ``features``, ``labels``, ``both`` or ``perturbed``.
-        steps: what the method did, of ``gapgnn.privacy.card.texts.STEPS``.
-        is_symmetric: whether the graph stores every edge as two arcs.
-        undirected_epsilon: what the same noise costs for one friendship, where ``directed`` is used
-            on a symmetric graph.
-        charge: what :meth:`gapgnn.privacy.ledger.ledger.Ledger.charge` returned.
-        public: what :func:`gapgnn.privacy.card.texts.public_facts` returned.
+        charge: what :meth:`gapgnn.privacy.ledger.Ledger.charge` returned.
+        public: what :func:`gapgnn.privacy.card.public_facts` returned.
         warnings: further ones.
         audits: results of audits.
+    """
 
-    >>> card = make_card(method="GAP", dataset="social", level="edge", relation="undirected",
-    ...                  epsilon=1.0, delta=1e-6, accountant="exact Gaussian",
-    ...                  events=[{"event": "Gaussian", "noise_multiplier": 6.6, "count": 2}])
+    method: str
+    dataset: str = ""
+    messages: str = "features"
+    steps: Sequence[str] = tuple(texts.STEPS)
+    noise: str = "safe"
+    is_insecure: bool = False
+    is_symmetric: bool = False
+    max_degree: int | None = None
+    native_degree_bounded: bool = False
+    charge: Charge | None = None
+    public: Sequence[tuple[str, str]] = ()
+    warnings: Sequence[str] = ()
+    audits: Sequence[Mapping[str, Any]] = ()
+
+
+def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
+    """Assemble the card of one release, so that no method words a promise itself.
+
+    The number of protected entities is compared with delta and never written down.
+
+    >>> from gapgnn.privacy import Guarantee
+    >>> from gapgnn.privacy.accounting import Gaussian
+    >>> guarantee = Guarantee(level="edge", relation="undirected", epsilon=1.0, delta=1e-6,
+    ...                       delta_is_auto=False, entities=10_000, noise_multiplier=6.6,
+    ...                       accountant="exact", events=(Gaussian(6.6, count=2),))
+    >>> card = make_card(guarantee, ReleaseFacts(method="GAP", dataset="social"))
     >>> card.is_private_release, card.warnings
     (True, ('This release is not recorded in a ledger.',))
     """
-    if level == "none":
-        epsilon = delta = rdp_epsilon = noise_multiplier = None
-        delta_is_auto = False
+    level, relation = guarantee.level, guarantee.relation
+    is_promised = level != "none"
+    epsilon = guarantee.epsilon if is_promised else None
+    delta = guarantee.delta if is_promised else None
     notion = None
-    if level == "node" and max_degree is not None:
-        notion = "strict" if native_degree_bounded else "own record"
-    budget = charge.budget if charge else None
+    if level == "node" and facts.max_degree is not None:
+        notion = "strict" if facts.native_degree_bounded else "own record"
     return PrivacyCard(
-        method=method,
+        method=facts.method,
         level=level,
         relation=relation,
         epsilon=epsilon,
         delta=delta,
-        delta_is_auto=delta_is_auto,
-        accountant=accountant,
-        rdp_epsilon=rdp_epsilon,
-        noise_multiplier=noise_multiplier,
-        events=tuple(dict(event) for event in events),
-        noise_source=texts.noise_source(level, epsilon, noise, is_insecure=is_insecure),
-        max_degree=max_degree,
+        delta_is_auto=is_promised and guarantee.delta_is_auto,
+        accountant=guarantee.accountant,
+        rdp_epsilon=guarantee.rdp_epsilon() if is_promised else None,
+        noise_multiplier=guarantee.noise_multiplier if is_promised else None,
+        events=tuple(event.to_dict() for event in guarantee.events),
+        noise_source=texts.noise_source(level, epsilon, facts.noise, is_insecure=facts.is_insecure),
+        max_degree=facts.max_degree,
         node_notion=notion,
-        messages=texts.MESSAGES[check_choice("messages", messages, texts.MESSAGES)],
+        messages=texts.MESSAGES[check_choice("messages", facts.messages, texts.MESSAGES)],
         covered=texts.covered(level, relation, notion=notion),
         not_covered=texts.not_covered(level, relation, notion=notion),
-        not_charged=texts.not_charged(level, steps),
-        warnings=(
-            *texts.delta_warnings(delta, entities),
-            *texts.relation_warnings(
-                relation, is_symmetric=is_symmetric, undirected_epsilon=undirected_epsilon
-            ),
-            *texts.ledger_warnings(
-                epsilon,
-                is_recorded=charge is not None,
-                is_limited=budget is not None and budget.granted_epsilon is not None,
-                repeats=charge.count if charge else 1,
-            ),
-            *warnings,
-        ),
-        ledger=None
-        if charge is None
-        else LedgerNote(
-            charge_id=charge.id,
-            granted_epsilon=budget.granted_epsilon if budget else None,
-            granted_delta=budget.granted_delta if budget else None,
-            left_epsilon=budget.left_epsilon if budget else None,
-            left_delta=budget.left_delta if budget else None,
-        ),
-        dataset=dataset,
+        not_charged=texts.not_charged(level, facts.steps),
+        warnings=_warnings(guarantee, facts, epsilon=epsilon, delta=delta),
+        ledger=None if facts.charge is None else LedgerNote.of(facts.charge),
+        dataset=facts.dataset,
         version=__version__,
-        public=tuple(public),
-        audits=tuple(dict(audit) for audit in audits),
+        public=tuple(facts.public),
+        audits=tuple(dict(audit) for audit in facts.audits),
+    )
+
+
+def _warnings(
+    guarantee: Guarantee, facts: ReleaseFacts, *, epsilon: float | None, delta: float | None
+) -> tuple[str, ...]:
+    """Return what a reader must not miss."""
+    charge = facts.charge
+    return (
+        *texts.delta_warnings(delta, guarantee.entities),
+        *texts.relation_warnings(
+            guarantee.relation,
+            is_symmetric=facts.is_symmetric,
+            undirected_epsilon=guarantee.undirected_epsilon(),
+        ),
+        *texts.ledger_warnings(
+            epsilon,
+            is_recorded=charge is not None,
+            is_limited=charge is not None
+            and charge.budget is not None
+            and charge.budget.granted_epsilon is not None,
+            repeats=charge.count if charge else 1,
+        ),
+        *facts.warnings,
     )
