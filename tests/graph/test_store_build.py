@@ -203,3 +203,12 @@ def test_memory_does_not_grow_with_the_arcs(tmp_path):
         peaks.append(int(subprocess.run(words, check=True, capture_output=True).stdout))
     # Four times the arcs: 24 million more, which would be 190 MB at 8 bytes each.
     assert peaks[1] - peaks[0] < 60_000
+
+
+@pytest.mark.parametrize("late", ["7", "Rome"])
+def test_a_column_that_is_empty_for_long_is_a_column_all_the_same(tmp_path, late):
+    """A megabyte of rows without a value, then one with."""
+    blank = "".join(f"{k},{k % 5},,{'xy'[k % 2]}{'-' * 40}\n" for k in range(30_000))
+    tables = write(tmp_path, nodes=f"id,a,b,team\n{blank}30000,1,{late},x\n", edges="s,t\n1,2\n")
+    assert_same(tmp_path / "store", **tables, label="team")
+    assert open_store(tmp_path / "store").num_features == (3 if late == "7" else 2)

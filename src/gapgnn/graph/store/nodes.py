@@ -19,9 +19,6 @@ from numpy.typing import NDArray
 
 from gapgnn.errors import DataError
 from gapgnn.graph.tables import (
-    FEW,
-    SHARE_DIFFERENT,
-    CategoryColumn,
     DeclaredColumn,
     NodeColumns,
     NodeIndex,
@@ -30,12 +27,11 @@ from gapgnn.graph.tables import (
     Schema,
     TableFile,
     category_text,
-    check_classes,
-    checked_ids,
-    class_labels,
+    check_categories,
     declared_columns,
-    feature_column,
-    index_ids,
+    learned_columns,
+    one_hot,
+    pass_over_nodes,
     read_with_types,
     side_by_side,
 )
@@ -84,12 +80,7 @@ class _Categories:
         self.present += len(text) - text.null_count
 
     def finish(self, rows: int) -> list[str]:
-        if self.present > FEW and len(self.found) > SHARE_DIFFERENT * self.present:
-            raise DataError(
-                f"Column `{self.name}` of {self.file} must hold categories or numbers. Got free "
-                f"text ({len(self.found):,} different values in {rows:,} rows); leave it out with "
-                f"`--drop {self.name}`."
-            )
+        check_categories(self.name, self.file, len(self.found), present=self.present, rows=rows)
         self._sorted = pa.array(sorted(self.found), pa.large_string())
         return [f"{self.name}={category}" for category in self._sorted.to_pylist()]
 
@@ -97,10 +88,8 @@ class _Categories:
         text = category_text(self.name, self.file, column)
         places = pc.index_in(text, value_set=self._sorted, skip_nulls=True)
         present = places.is_valid().to_numpy(zero_copy_only=False)
-        indptr = np.concatenate([[0], np.cumsum(present)])
-        ones = np.ones(int(indptr[-1]), dtype=np.float32)
         indices = places.drop_null().to_numpy(zero_copy_only=False)
-        return sp.csr_array((ones, indices, indptr), shape=(len(column), len(self._sorted)))
+        return one_hot(indices, present, len(self._sorted))
 
 
 @dataclass
@@ -174,37 +163,33 @@ def _scan(
     min_class_count: int,
     progress: Progress | None,
 ) -> ScannedNodes:
-    file = repr(str(table.path))
-    labels = None if wanted.label is None else CategoryColumn(wanted.label, file)
     columns: list[_Numbers | _Categories] = []
     # Declared columns have nothing to be found out.
-    for name in wanted.features if wanted.schema is None else ():
-        kind = feature_column(name, types.get(name, table.type_of(name)), file)
-        if kind is not None:
-            columns.append(
-                _Numbers(name, file) if isinstance(kind, NumberColumn) else _Categories(name, file)
-            )
-    ids = []
-    rows = 0
-    reading = [*wanted.named, *(column.name for column in columns)]
-    for batch in table.batches(reading, types=types, progress=progress):
-        ids.append(checked_ids(table, batch.column(wanted.id), wanted.id, rows))
-        if labels is not None:
-            labels.add(batch.column(wanted.label))
+    if wanted.schema is None:
+        for column in learned_columns(table, wanted, types):
+            kind = _Numbers if isinstance(column, NumberColumn) else _Categories
+            columns.append(kind(column.name, column.file))
+
+    def take(batch: Any, rows: int) -> None:
         for column in columns:
             column.scan(batch.column(column.name), rows)
-        rows += batch.num_rows
-    if not rows:
-        raise DataError(f"`nodes` must have rows. Got none in {file}.")
-    if wanted.features and not columns and wanted.schema is None:
-        raise DataError(f"`nodes` must have features. Got only missing values in {file}.")
-    index = index_ids(pa.chunked_array(ids).combine_chunks(), table, wanted.id)
-    classes, class_names = None, None
-    if labels is not None:
-        classes, class_names = class_labels(labels, wanted.classes)
-        check_classes(classes, class_names, min_class_count, table, wanted)
-    found: Sequence[_Numbers | _Categories | DeclaredColumn] = columns
-    names = tuple(name for column in columns for name in column.finish(rows))
+
+    declared: Sequence[DeclaredColumn] = ()
     if wanted.schema is not None and wanted.features:
-        found, names = declared_columns(wanted.schema, file), wanted.schema.feature_names
-    return ScannedNodes(table, index, classes, class_names, found, names, wanted, types)
+        declared = declared_columns(wanted.schema, repr(str(table.path)))
+    nodes = pass_over_nodes(
+        table,
+        wanted,
+        types,
+        reading=() if declared else wanted.features,
+        columns=declared or columns,
+        take=take,
+        min_class_count=min_class_count,
+        progress=progress,
+    )
+    rows = len(nodes.index.names)
+    names = tuple(name for column in columns for name in column.finish(rows))
+    if wanted.schema is not None and declared:
+        names = wanted.schema.feature_names
+    found = (nodes.index, nodes.labels, nodes.label_names)
+    return ScannedNodes(table, *found, declared or columns, names, wanted, types)

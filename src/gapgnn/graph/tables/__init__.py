@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 from gapgnn.facade import front
 
 if TYPE_CHECKING:
-    from gapgnn.graph.tables.columns import FEW as FEW
-    from gapgnn.graph.tables.columns import SHARE_DIFFERENT as SHARE_DIFFERENT
-    from gapgnn.graph.tables.columns import CategoryColumn as CategoryColumn
     from gapgnn.graph.tables.columns import DeclaredColumn as DeclaredColumn
     from gapgnn.graph.tables.columns import NumberColumn as NumberColumn
     from gapgnn.graph.tables.columns import category_text as category_text
-    from gapgnn.graph.tables.columns import class_labels as class_labels
+    from gapgnn.graph.tables.columns import check_categories as check_categories
     from gapgnn.graph.tables.columns import declared_columns as declared_columns
-    from gapgnn.graph.tables.columns import feature_column as feature_column
+    from gapgnn.graph.tables.columns import one_hot as one_hot
     from gapgnn.graph.tables.columns import side_by_side as side_by_side
     from gapgnn.graph.tables.edges import Dangling as Dangling
     from gapgnn.graph.tables.edges import NodeIndex as NodeIndex
@@ -27,9 +24,8 @@ if TYPE_CHECKING:
     from gapgnn.graph.tables.files import TableFile as TableFile
     from gapgnn.graph.tables.files import open_table as open_table
     from gapgnn.graph.tables.nodes import NodeColumns as NodeColumns
-    from gapgnn.graph.tables.nodes import check_classes as check_classes
-    from gapgnn.graph.tables.nodes import checked_ids as checked_ids
-    from gapgnn.graph.tables.nodes import index_ids as index_ids
+    from gapgnn.graph.tables.nodes import learned_columns as learned_columns
+    from gapgnn.graph.tables.nodes import pass_over_nodes as pass_over_nodes
     from gapgnn.graph.tables.nodes import read_with_types as read_with_types
     from gapgnn.graph.tables.proposal import propose_schema as propose_schema
     from gapgnn.graph.tables.read import read_tables as read_tables
@@ -41,31 +37,27 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Category": "schema",
-    "CategoryColumn": "columns",
     "Column": "schema",
     "Dangling": "edges",
     "DeclaredColumn": "columns",
-    "FEW": "columns",
     "NodeColumns": "nodes",
     "NodeIndex": "edges",
     "Number": "schema",
     "NumberColumn": "columns",
     "OTHER": "schema",
     "Progress": "files",
-    "SHARE_DIFFERENT": "columns",
     "Schema": "schema",
     "TableFile": "files",
     "category_text": "columns",
-    "check_classes": "nodes",
-    "checked_ids": "nodes",
-    "class_labels": "columns",
+    "check_categories": "columns",
     "declared_columns": "columns",
     "edge_batches": "edges",
     "end_columns": "edges",
-    "feature_column": "columns",
     "has_stated_width": "features",
-    "index_ids": "nodes",
+    "learned_columns": "nodes",
+    "one_hot": "columns",
     "open_table": "files",
+    "pass_over_nodes": "nodes",
     "propose_schema": "proposal",
     "read_features": "features",
     "read_tables": "read",

@@ -97,6 +97,32 @@ def parse_numbers(name: str, file: str, column: Any) -> NDArray[np.float64]:
     return numbers
 
 
+def is_free_text(different: int, present: int) -> bool:
+    """Whether nearly every row that has a value has one of its own."""
+    return present > FEW and different > SHARE_DIFFERENT * present
+
+
+def check_categories(name: str, file: str, different: int, *, present: int, rows: int) -> None:
+    """Refuse free text as a column of categories."""
+    if is_free_text(different, present):
+        raise DataError(
+            f"Column `{name}` of {file} must hold categories or numbers. Got free text "
+            f"({different:,} different values in {rows:,} rows); leave it out with "
+            f"`--drop {name}`."
+        )
+
+
+def one_hot(places: NDArray[Any], present: NDArray[np.bool_], width: int) -> sp.csr_array:
+    """Return one column per category: a 1 in the place of every row that is present.
+
+    >>> one_hot(np.array([1, 0]), np.array([True, False, True]), 2).toarray().tolist()
+    [[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]
+    """
+    indptr = np.concatenate([[0], np.cumsum(present)])
+    ones = np.ones(len(places), dtype=np.float32)
+    return sp.csr_array((ones, places, indptr), shape=(len(present), width))
+
+
 @dataclass
 class NumberColumn:
     """A numeric column: its values, and where they are missing (0 there, with an indicator)."""
@@ -158,25 +184,19 @@ class CategoryColumn:
     def looks_like_free_text(self, codes: NDArray[np.int64], categories: Sequence[str]) -> bool:
         """Whether nearly every row has a value of its own."""
         present = int((codes >= 0).sum())
-        return present > FEW and len(categories) > SHARE_DIFFERENT * present
+        return is_free_text(len(categories), present)
 
     def finish(self) -> tuple[sp.csr_array, list[str]]:
         """Return one column per category, in sorted order, and their names."""
         codes, categories = self.codes()
-        if self.looks_like_free_text(codes, categories):
-            raise DataError(
-                f"Column `{self.name}` of {self.file} must hold categories or numbers. Got free "
-                f"text ({len(categories):,} different values in {len(codes):,} rows); leave it out "
-                f"with `--drop {self.name}`."
-            )
+        check_categories(
+            self.name, self.file, len(categories), present=int((codes >= 0).sum()), rows=len(codes)
+        )
         order = sorted(range(len(categories)), key=categories.__getitem__)
         rank = np.empty(len(order), dtype=np.int32)
         rank[order] = np.arange(len(order), dtype=np.int32)
         present = codes >= 0
-        indptr = np.concatenate([[0], np.cumsum(present)])
-        ones = np.ones(int(indptr[-1]), dtype=np.float32)
-        shape = (len(codes), len(categories))
-        block = sp.csr_array((ones, rank[codes[present]], indptr), shape=shape)
+        block = one_hot(rank[codes[present]], present, len(categories))
         return block, [f"{self.name}={categories[index]}" for index in order]
 
 
@@ -239,9 +259,7 @@ class DeclaredColumn:
         other = len(about.values)
         indices = np.where(places < 0, other, places)[codes]
         present = encoded.is_valid().to_numpy(zero_copy_only=False)
-        indptr = np.concatenate([[0], np.cumsum(present)])
-        ones = np.ones(len(indices), dtype=np.float32)
-        return sp.csr_array((ones, indices, indptr), shape=(len(encoded), other + 1))
+        return one_hot(indices, present, other + 1)
 
 
 def declared_columns(schema: Schema, file: str) -> list[DeclaredColumn]:

@@ -14,9 +14,15 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from gapgnn.errors import DataError
+from gapgnn.graph.tables.columns import (
+    CategoryColumn,
+    NumberColumn,
+    class_labels,
+    feature_column,
+)
 from gapgnn.graph.tables.edges import NodeIndex, as_ids
 from gapgnn.graph.tables.features import has_stated_width
-from gapgnn.graph.tables.files import ColumnTypeError, TableFile, listed
+from gapgnn.graph.tables.files import ColumnTypeError, Progress, TableFile, listed
 from gapgnn.graph.tables.schema import Ignored, Schema
 
 Found = TypeVar("Found")
@@ -154,6 +160,77 @@ def read_with_types(
             return read(types)
         except ColumnTypeError as error:
             types[error.column] = _wider(types[error.column])
+
+
+@dataclass(frozen=True)
+class NodesFound:
+    """What one pass over a node table finds beside features.
+
+    Attributes:
+        index: where each id stands.
+        labels: class of every row, -1 where missing; None without a label column.
+        label_names: the classes' names.
+    """
+
+    index: NodeIndex
+    labels: NDArray[np.int64] | None
+    label_names: tuple[str, ...] | None
+
+
+def learned_columns(
+    table: TableFile, wanted: NodeColumns, types: dict[str, Any]
+) -> list[NumberColumn | CategoryColumn]:
+    """Return the columns to learn features from, those left out that hold nothing at all."""
+    file = repr(str(table.path))
+    found = (
+        feature_column(name, types.get(name, table.type_of(name)), file) for name in wanted.features
+    )
+    return [column for column in found if column is not None]
+
+
+def pass_over_nodes(
+    table: TableFile,
+    wanted: NodeColumns,
+    types: dict[str, Any],
+    *,
+    reading: Sequence[str],
+    columns: Sequence[Any],
+    take: Callable[[Any, int], None],
+    min_class_count: int,
+    progress: Progress | None,
+) -> NodesFound:
+    """Read a node table once, a block of rows at a time, and check its ids and classes.
+
+    Args:
+        table: the node table.
+        wanted: which columns are what.
+        types: of the columns of a text file.
+        reading: the feature columns to read beside ids and labels.
+        columns: those of them that hold something, or that are declared.
+        take: is given each block and how many rows came before it.
+        min_class_count: how many nodes a class must have; two classes must have them.
+        progress: called with how much is read.
+    """
+    file = repr(str(table.path))
+    label = None if wanted.label is None else CategoryColumn(wanted.label, file)
+    ids = []
+    rows = 0
+    for batch in table.batches([*wanted.named, *reading], types=types, progress=progress):
+        ids.append(checked_ids(table, batch.column(wanted.id), wanted.id, rows))
+        if label is not None:
+            label.add(batch.column(wanted.label))
+        take(batch, rows)
+        rows += batch.num_rows
+    if not rows:
+        raise DataError(f"`nodes` must have rows. Got none in {file}.")
+    if wanted.features and not columns:
+        raise DataError(f"`nodes` must have features. Got only missing values in {file}.")
+    index = index_ids(pa.chunked_array(ids).combine_chunks(), table, wanted.id)
+    if label is None:
+        return NodesFound(index, None, None)
+    classes, names = class_labels(label, wanted.classes)
+    check_classes(classes, names, min_class_count, table, wanted)
+    return NodesFound(index, classes, names)
 
 
 def _wider(kind: Any) -> Any:

@@ -21,11 +21,10 @@ import pyarrow.types as pt
 
 from gapgnn.errors import DataError
 from gapgnn.graph.tables.columns import (
-    FEW,
-    SHARE_DIFFERENT,
     CategoryColumn,
     as_text,
     class_labels,
+    is_free_text,
     is_number,
     is_text,
     parse_numbers,
@@ -151,7 +150,7 @@ class _Seen:
 
     def looks_like_free_text(self) -> bool:
         """Whether nearly every row has a value of its own."""
-        return self.present > FEW and len(self.counts) > SHARE_DIFFERENT * self.present
+        return is_free_text(len(self.counts), self.present)
 
 
 def _label(column: CategoryColumn, notes: list[str]) -> Label:

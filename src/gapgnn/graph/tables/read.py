@@ -11,26 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow as pa
-
-from gapgnn.errors import DataError, check_choice, check_integer
+from gapgnn.errors import check_choice, check_integer
 from gapgnn.graph import Graph, NotFinite
-from gapgnn.graph.tables.columns import (
-    CategoryColumn,
-    DeclaredFeatures,
-    LearnedFeatures,
-    class_labels,
-    declared_columns,
-    feature_column,
-)
-from gapgnn.graph.tables.edges import NodeIndex, end_columns, read_edges
+from gapgnn.graph.tables.columns import DeclaredFeatures, LearnedFeatures, declared_columns
+from gapgnn.graph.tables.edges import end_columns, read_edges
 from gapgnn.graph.tables.features import read_features
 from gapgnn.graph.tables.files import Progress, TableFile, open_table
 from gapgnn.graph.tables.nodes import (
     NodeColumns,
-    check_classes,
-    checked_ids,
-    index_ids,
+    NodesFound,
+    learned_columns,
+    pass_over_nodes,
     read_with_types,
 )
 from gapgnn.graph.tables.schema import Schema
@@ -123,20 +114,21 @@ def read_tables(
     wanted = NodeColumns.choose(
         node_table, label, drop, skip_features=features is not None, schema=schema
     )
-    index, labels, columns = read_with_types(
-        node_table, wanted, lambda types: _read_nodes(node_table, wanted, types, progress)
+    found, columns = read_with_types(
+        node_table,
+        wanted,
+        lambda types: _read_nodes(node_table, wanted, types, min_class_count, progress),
     )
-    classes, class_names = None, None
-    if labels is not None:
-        classes, class_names = class_labels(labels, wanted.classes)
-        check_classes(classes, class_names, min_class_count, node_table, wanted)
     if features is None:
         matrix, feature_names = columns.finish()
     else:
-        matrix, feature_names = read_features(features, index.names, not_finite=not_finite), ()
+        matrix, feature_names = (
+            read_features(features, found.index.names, not_finite=not_finite),
+            (),
+        )
     arcs = read_edges(
         edge_table,
-        index,
+        found.index,
         directed=directed,
         keep_dangling=dangling == "keep",
         progress=progress,
@@ -144,13 +136,13 @@ def read_tables(
     graph = Graph.from_arcs(
         arcs.sources,
         arcs.targets,
-        num_nodes=len(index.names),
+        num_nodes=len(found.index.names),
         features=matrix,
-        labels=classes,
-        ids=index.names,
+        labels=found.labels,
+        ids=found.index.names,
         directed=directed,
         dangling=arcs.dangling,
-        label_names=class_names,
+        label_names=found.label_names,
         feature_names=feature_names or None,
         name=node_table.path.stem,
         schema=schema,
@@ -158,7 +150,7 @@ def read_tables(
     )
     loops = int((arcs.sources == arcs.targets).sum())
     repeated = len(arcs.sources) - loops - graph.num_edges + arcs.repeated_dangling
-    if min_class_count > 0 and classes is not None:
+    if min_class_count > 0 and found.labels is not None:
         from gapgnn.graph import filter_classes
 
         graph = filter_classes(graph, min_class_count)
@@ -166,31 +158,30 @@ def read_tables(
 
 
 def _read_nodes(
-    table: TableFile, wanted: NodeColumns, types: dict[str, Any], progress: Progress | None
-) -> tuple[NodeIndex, CategoryColumn | None, LearnedFeatures | DeclaredFeatures]:
-    file = repr(str(table.path))
-    label = None if wanted.label is None else CategoryColumn(wanted.label, file)
+    table: TableFile,
+    wanted: NodeColumns,
+    types: dict[str, Any],
+    min_class_count: int,
+    progress: Progress | None,
+) -> tuple[NodesFound, LearnedFeatures | DeclaredFeatures]:
     columns: LearnedFeatures | DeclaredFeatures
     if wanted.schema is not None:
-        columns = DeclaredFeatures(declared_columns(wanted.schema, file))
+        columns = DeclaredFeatures(declared_columns(wanted.schema, repr(str(table.path))))
     else:
-        found = [
-            feature_column(name, types.get(name, table.type_of(name)), file)
-            for name in wanted.features
-        ]
-        columns = LearnedFeatures([column for column in found if column is not None])
-    ids = []
-    rows = 0
-    reading = [*wanted.named, *wanted.features]
-    for batch in table.batches(reading, types=types, progress=progress):
-        ids.append(checked_ids(table, batch.column(wanted.id), wanted.id, rows))
-        if label is not None:
-            label.add(batch.column(wanted.label))
+        columns = LearnedFeatures(learned_columns(table, wanted, types))
+
+    def take(batch: Any, _: int) -> None:
         if wanted.features:
             columns.add(batch)
-        rows += batch.num_rows
-    if not rows:
-        raise DataError(f"`nodes` must have rows. Got none in {file}.")
-    if wanted.features and not columns.columns:
-        raise DataError(f"`nodes` must have features. Got only missing values in {file}.")
-    return index_ids(pa.chunked_array(ids).combine_chunks(), table, wanted.id), label, columns
+
+    found = pass_over_nodes(
+        table,
+        wanted,
+        types,
+        reading=wanted.features,
+        columns=columns.columns,
+        take=take,
+        min_class_count=min_class_count,
+        progress=progress,
+    )
+    return found, columns
