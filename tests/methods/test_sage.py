@@ -12,8 +12,10 @@ from methodgraphs import small_graph
 from gapgnn import SAGE, Ledger, load_model
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.methods import sage as sage_module
+from gapgnn.privacy.accounting.events import Gaussian, RandomisedResponse
+from gapgnn.privacy.guarantee import Guarantee
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
-from gapgnn.privacy.mechanisms.edges import PERTURBATIONS
+from gapgnn.privacy.mechanisms.edges import PERTURBATIONS, perturbation_events
 
 LEVELS = ["none", "edge", "node"]
 PRIVATE = ["edge", "node"]
@@ -238,3 +240,42 @@ def test_the_command_line_trains_sage(capsys, tmp_path):
     result = json.loads(capsys.readouterr().out)
     assert (result["method"], result["epsilon"], result["delta"]) == ("sage", 2.0, 0.0)
     assert len(Ledger(tmp_path / "ledger.sqlite").entries()) == 1
+
+
+def pure(graph, events, epsilon):
+    asked = {"level": "edge", "relation": "undirected", "delta": "auto"}
+    return Guarantee.pure(graph, events, epsilon=epsilon, **asked)
+
+
+@pytest.mark.parametrize("bits", [1, 2])
+@pytest.mark.parametrize("perturbation", PERTURBATIONS)
+def test_randomised_edges_are_priced_and_cost_what_was_asked(perturbation, bits, graph):
+    for epsilon in (1e-9, 1e-3, 0.1, 1.0, 4.0, 37.0, 600.0):
+        events = perturbation_events(perturbation, epsilon, bits_per_edge=bits)
+        promise = pure(graph, events, epsilon)
+        assert (promise.epsilon, promise.delta, promise.accountant) == (epsilon, 0.0, "pure")
+
+
+@pytest.mark.parametrize("perturbation", PERTURBATIONS)
+def test_randomised_edges_that_cost_more_than_was_asked_are_refused(perturbation, graph):
+    events = perturbation_events(perturbation, 2.0)
+    with pytest.raises(PrivacyError, match=r"at most epsilon 1\.999 in all\. Got 2"):
+        pure(graph, events, 1.999)
+    assert pure(graph, events, 3.0).epsilon == pytest.approx(2.0)
+    again = (*events, RandomisedResponse.symmetric(1.0, count=2))
+    assert pure(graph, again, 4.0).epsilon == 4.0
+
+
+def test_noise_that_needs_a_delta_makes_no_pure_promise(graph):
+    with pytest.raises(PrivacyError, match=r"pure events\. Got a Gaussian"):
+        pure(graph, [Gaussian(100.0)], 8.0)
+
+
+def test_edges_randomised_for_another_budget_are_never_read(graph, tmp_path, monkeypatch):
+    def generous(perturbation, epsilon, **options):
+        return perturbation_events(perturbation, 2 * epsilon, **options)
+
+    monkeypatch.setattr(sage_module, "perturbation_events", generous)
+    with pytest.raises(PrivacyError, match=r"at most epsilon 4 in all\. Got 8"):
+        quick("edge", ledger=tmp_path / "ledger.sqlite").fit(graph)
+    assert Ledger(tmp_path / "ledger.sqlite").entries() == []

@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 
 from gapgnn.errors import InputError, PrivacyError, check_number
 from gapgnn.graph import Graph
-from gapgnn.privacy.accounting import Event, account, accountant_named, calibrate
+from gapgnn.privacy.accounting import (
+    Event,
+    Laplace,
+    RandomisedResponse,
+    account,
+    accountant_named,
+    calibrate,
+)
 from gapgnn.privacy.relations import auto_delta, protected_entities, resolve_relation
 
 
@@ -86,15 +93,23 @@ class Guarantee:
         epsilon: float,
         delta: float | str,
     ) -> Guarantee:
-        """Promise releases that were made to cost ``epsilon`` together and no delta at all.
+        """Price releases without any delta and refuse them if they cost more than ``epsilon``.
 
-        ``delta`` is checked and not spent: a pure guarantee holds at delta 0.
+        ``delta`` is checked and not spent: a pure guarantee holds at delta 0, where the epsilons of
+        the releases add up (privacy page, section 3). What differs from the budget by rounding
+        alone is the budget.
         """
         promise = cls._unpriced(graph, level=level, relation=relation, delta=delta)
         check_finite_budget(level, epsilon)
+        spent = _pure_epsilon(events)
+        is_all = math.isclose(spent, epsilon, rel_tol=1e-9, abs_tol=1e-14)
+        if spent > epsilon and not is_all:
+            raise PrivacyError(
+                f"The releases must cost at most epsilon {epsilon:g} in all. Got {spent:g}."
+            )
         return replace(
             promise,
-            epsilon=float(epsilon),
+            epsilon=float(epsilon) if is_all else spent,
             delta=0.0,
             delta_is_auto=False,
             accountant="pure",
@@ -164,6 +179,17 @@ class Guarantee:
             event.scaled(1 / math.sqrt(2)) for event in self.events if hasattr(event, "scaled")
         ]
         return account(events, self.delta, relation="undirected").epsilon
+
+
+def _pure_epsilon(events: Sequence[Event]) -> float:
+    """Return the price of a composition at delta 0; noise that has none there is refused."""
+    prices = []
+    for event in events:
+        if not isinstance(event, Laplace | RandomisedResponse):
+            kind = type(event).__name__
+            raise PrivacyError(f"A pure guarantee must have pure events. Got a {kind} event.")
+        prices.append(event.count * event.pure_epsilon)
+    return math.fsum(prices)
 
 
 def check_finite_budget(level: str, epsilon: float) -> None:
