@@ -1,4 +1,4 @@
-"""The same seeds give the same model on a CPU, whatever the number of threads and of repeats."""
+"""On a CPU the same seeds on as many threads give the same model, to the last bit."""
 
 from pathlib import Path
 
@@ -54,22 +54,24 @@ def posteriors(method: str, graph: Graph, folder: Path, *, threads: int, repeats
     return model.fit(graph).predict_proba(graph)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("method", METHODS)
-def test_the_number_of_threads_changes_no_bit(method, graph, tmp_path):
-    one, two, three = (
-        posteriors(method, graph, tmp_path, threads=threads, repeats=1) for threads in (1, 2, 3)
+def test_the_same_seeds_and_threads_give_the_same_bits(method, threads, graph, tmp_path):
+    one, other = (
+        posteriors(method, graph, tmp_path / run, threads=threads, repeats=1) for run in "ab"
     )
-    assert np.array_equal(one, two)
-    assert np.array_equal(one, three)
+    assert np.array_equal(one, other)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("method", METHODS)
-def test_the_number_of_repeats_changes_nothing(method, graph, tmp_path):
+def test_the_number_of_repeats_changes_rounding_at_most(method, threads, graph, tmp_path):
+    """No bit on one thread; several threads share out more repeats otherwise."""
     alone, together = (
-        posteriors(method, graph, tmp_path, threads=2, repeats=repeats) for repeats in (1, 3)
+        posteriors(method, graph, tmp_path, threads=threads, repeats=repeats) for repeats in (1, 3)
     )
-    if method == "node level":
+    if threads == 1 and method != "node level":
+        assert np.array_equal(alone, together)
+    else:
         # A batch of DP-SGD is filled up to the widest of all replicas, which moves the rounding.
         np.testing.assert_allclose(alone, together, rtol=1e-2, atol=1e-4)
-    else:
-        assert np.array_equal(alone, together)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -23,6 +25,14 @@ from gapgnn.nn.sparse_rows import SparseRows
 from gapgnn.privacy.dpsgd.flat import FlatAdam, FlatParameters
 
 R, N, IN, OUT = 3, 11, 7, 4
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def generators(count: int = R, first: int = 0) -> list[torch.Generator]:
@@ -244,8 +254,8 @@ def test_a_replica_trains_the_same_alone_and_beside_others(is_sparse: bool) -> N
 @pytest.mark.parametrize("rows", [901, 2101])
 @pytest.mark.parametrize("hidden", [10, 16, 64])
 @pytest.mark.parametrize("kind", ["own", "shared", "sparse"])
-def test_a_replica_computes_the_same_bits_alone_and_beside_others(
-    rows: int, hidden: int, kind: str
+def test_on_one_thread_a_replica_computes_the_same_bits_alone_and_beside_others(
+    rows: int, hidden: int, kind: str, one_thread: None
 ) -> None:
     inputs, upstream = randn(R, rows, IN), randn(R, rows, OUT, seed=1)
     sparse = SparseRows.from_scipy(sp.csr_array((inputs[0] > 0.5).float().numpy()))

@@ -6,8 +6,6 @@ import scipy.sparse as sp
 import torch
 from torch import nn
 
-from gapgnn.nn.fast.exponential import elu, selu
-from gapgnn.nn.fast.narrow import LONG, narrow_product
 from gapgnn.nn.fast.normed import Chosen, Moments, Places, Sample, normed_layer
 from gapgnn.nn.layers import ReplicaMLP
 from gapgnn.nn.sparse_rows import SparseRows
@@ -138,30 +136,3 @@ def test_training_statistics_end_where_batch_norms_would():
     mlp(rows)
     torch.testing.assert_close(mlp.norms[0].running_mean[0], own.running_mean, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(mlp.norms[0].running_var[0], own.running_var, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("ours", "theirs"), [(selu, torch.selu), (elu, nn.functional.elu)])
-def test_activations_by_powers_of_two_are_torchs_to_rounding(ours, theirs):
-    values = torch.linspace(-90, 20, 1 << 15).requires_grad_()
-    found, wanted = ours(values), theirs(values)
-    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
-    slopes = [torch.autograd.grad(out.sum(), values)[0] for out in (found, wanted)]
-    torch.testing.assert_close(*slopes, rtol=1e-5, atol=1e-6)
-
-
-def test_narrow_products_and_their_gradients_are_those_of_the_joined_blocks():
-    blocks = [
-        torch.randn(2, LONG, width, generator=generator(width)).requires_grad_() for width in (3, 5)
-    ]
-    weight = torch.randn(2, 8, 6, generator=generator(1)).requires_grad_()
-    bias = torch.randn(2, 1, 6, generator=generator(2)).requires_grad_()
-    found = narrow_product(blocks, weight, bias)
-    wanted = torch.baddbmm(bias, torch.cat(blocks, dim=2), weight)
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
-    slopes = torch.randn(wanted.shape, generator=generator(3))
-    for one, other in zip(
-        torch.autograd.grad(found, [*blocks, weight, bias], slopes),
-        torch.autograd.grad(wanted, [*blocks, weight, bias], slopes),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)

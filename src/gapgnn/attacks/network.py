@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gapgnn.nn import ReplicaMLP
-from gapgnn.nn.fast import one_thread
 from gapgnn.privacy.dpsgd import FlatAdam, FlatParameters
 from gapgnn.rng import experiment_torch
 
@@ -16,6 +17,8 @@ WIDTHS = (64, 64, 64)
 _EPOCHS = 200
 _BATCH = 1024
 _PATIENCE = 20
+# The number of threads belongs to the process: two trainings must not change it by turns.
+_THREADS = threading.Lock()
 
 
 class AttackNetwork:
@@ -39,8 +42,13 @@ class AttackNetwork:
         """Train on known cases."""
         # The layers are small: threads would wait for each other longer than they compute, on a
         # machine with other work more than a hundred times longer (measured).
-        with one_thread():
-            self._train(rows, truth)
+        with _THREADS:
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1)
+            try:
+                self._train(rows, truth)
+            finally:
+                torch.set_num_threads(threads)
         return self
 
     def _train(self, rows: Rows, truth: NDArray[np.bool_]) -> None:

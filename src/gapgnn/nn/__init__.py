@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from gapgnn.nn.sage import InLists as InLists
     from gapgnn.nn.sage import Sage as Sage
     from gapgnn.nn.sage import WholeGraph as WholeGraph
+    from gapgnn.nn.sparse_rows import BatchRows as BatchRows
     from gapgnn.nn.sparse_rows import SparseRows as SparseRows
 
 _HOMES = {
     "Arcs": "sage",
+    "BatchRows": "sparse_rows",
     "COMBINATIONS": "gap",
     "Encoded": "gap",
     "Encoder": "gap",

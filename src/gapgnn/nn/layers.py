@@ -4,49 +4,62 @@ Activations have shape ``(R, N, C)``. A replica's parameters, batch statistics a
 its own, initialised from its own generator, so its result does not depend on how many others train
 beside it (up to the rounding of batched products). The same modules train by plain autograd and,
 through the tape of :mod:`gapgnn.privacy.dpsgd.ghost`, by DP-SGD.
+
+Here a layer is its formula. Whatever is faster is in :mod:`gapgnn.nn.fast`, which is asked first at
+its doors and tested against this.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise, zip_longest
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_choice, check_integer
-from gapgnn.nn.batch_norm import batch_norm_on_one_thread
 from gapgnn.nn.dropout import ReplicaDropout
-from gapgnn.nn.fast import (
-    LONG,
-    NARROW,
-    Chosen,
-    Moments,
-    Sample,
-    can_norm,
-    elu,
-    narrow_product,
-    normed_layer,
-    one_thread,
-    selu,
-    shifted,
-)
-from gapgnn.nn.fast import gpu as fused
+from gapgnn.nn.fast import Chosen, Moments, Sample, doors
 from gapgnn.nn.sparse_rows import BatchRows, SparseRows
 from gapgnn.privacy.dpsgd import active_tape
 
 Inputs = Tensor | SparseRows | BatchRows
-# Numbers in a vector register, at most.
-LANES = 16
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "selu": selu,
+    "selu": F.selu,
     "relu": F.relu,
     "tanh": torch.tanh,
-    "elu": elu,
+    "elu": F.elu,
     "gelu": F.gelu,
 }
+
+
+def linear(inputs: Inputs, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return ``inputs @ weight + bias`` for every replica, for inputs as :class:`ReplicaLinear`'s.
+
+    >>> linear(torch.ones(1, 3), torch.ones(2, 3, 1), None).flatten().tolist()
+    [3.0, 3.0]
+    """
+    if not isinstance(inputs, Tensor):
+        product = inputs.matmul(weight)
+        return product if bias is None else product + bias
+    if inputs.ndim == 2:
+        inputs = inputs.expand(len(weight), -1, -1)
+    if inputs.ndim == 4:
+        return linear(inputs.flatten(1, 2), weight, bias).view(*inputs.shape[:-1], weight.shape[2])
+    return torch.bmm(inputs, weight) if bias is None else torch.baddbmm(bias, inputs, weight)
+
+
+def activate(values: Tensor, name: str) -> Tensor:
+    """Return one of ``ACTIVATIONS`` of the values, ``(R, ...)``.
+
+    >>> activate(torch.tensor([[-1.0, 2.0]]), "relu").tolist()
+    [[0.0, 2.0]]
+    """
+    done = doors.activation(values, name)
+    return ACTIVATIONS[name](values) if done is None else done
 
 
 class ReplicaLinear(nn.Module):
@@ -107,54 +120,16 @@ class ReplicaLinear(nn.Module):
     def of_blocks(self, blocks: Sequence[Tensor]) -> Tensor:
         """As :meth:`forward`, for inputs in blocks of columns, each ``(R, N, some of in)``."""
         if active_tape() is None:
-            if self._is_long(blocks[0]):
-                return fused.long_product(blocks, self.weight, self.bias)
-            if self._is_narrow(blocks[0]):
-                return narrow_product(blocks, self.weight, self.bias)
+            done = doors.linear_of_blocks(blocks, self.weight, self.bias)
+            if done is not None:
+                return done
         scores: Tensor = self(torch.cat(list(blocks), dim=-1))
         return scores
 
-    def _is_long(self, inputs: Tensor) -> bool:
-        return inputs.is_cuda and inputs.shape[-2] >= 4 * fused.PART
-
-    def _is_narrow(self, inputs: Tensor) -> bool:
-        is_long = inputs.shape[1] >= LONG
-        return is_long and self.out_features < NARROW and not inputs.is_cuda
-
-    def _product(self, inputs: Inputs, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if not isinstance(inputs, Tensor):
-            keep = torch.is_grad_enabled()
-            product = inputs.matmul(weight) if keep else inputs.product(weight)
-            if bias is None:
-                return product
-            return shifted(product, bias) if isinstance(inputs, SparseRows) else product + bias
-        if inputs.ndim == 2:
-            product = self._shared_product(inputs, weight)
-            return product if bias is None else shifted(product, bias)
-        if inputs.ndim == 4:
-            rows = inputs.flatten(1, 2)
-            return self._product(rows, weight, bias).view(*inputs.shape[:-1], -1)
-        if self._is_long(inputs):
-            return fused.long_product([inputs], weight, bias)
-        if self.out_features == 1 and not inputs.is_cuda:
-            # A batch of products with vectors rounds otherwise than a single one.
-            column = (inputs * weight.transpose(1, 2)).sum(-1, keepdim=True)
-            return column if bias is None else column + bias
-        if self._is_narrow(inputs):
-            return narrow_product([inputs], weight, bias)
-        return torch.bmm(inputs, weight) if bias is None else torch.baddbmm(bias, inputs, weight)
-
-    def _shared_product(self, inputs: Tensor, weight: Tensor) -> Tensor:
-        """Multiply inputs that all replicas share by the weights of all, side by side."""
-        if self.out_features % LANES and not inputs.is_cuda:
-            # Columns of several replicas in one register are rounded otherwise than those of one.
-            return torch.stack([inputs @ own for own in weight])
-        beside = weight.permute(1, 0, 2).reshape(self.in_features, -1)
-        if self._is_long(inputs):
-            product = fused.long_product([inputs.unsqueeze(0)], beside.unsqueeze(0), None)[0]
-        else:
-            product = inputs @ beside
-        return product.view(len(inputs), self.replicas, -1).permute(1, 0, 2)
+    @staticmethod
+    def _product(inputs: Inputs, weight: Tensor, bias: Tensor | None) -> Tensor:
+        done = doors.linear(inputs, weight, bias)
+        return linear(inputs, weight, bias) if done is None else done
 
 
 class ReplicaBatchNorm(nn.Module):
@@ -173,7 +148,8 @@ class ReplicaBatchNorm(nn.Module):
     ) -> None:
         super().__init__()
         self.momentum, self.epsilon = momentum, epsilon
-        self._moments = Moments()
+        # What its fast form knows of inputs that stay the same.
+        self.moments = Moments()
         self.weight = nn.Parameter(torch.ones(replicas, channels))
         self.bias = nn.Parameter(torch.zeros(replicas, channels))
         self.register_buffer("running_mean", torch.zeros(replicas, channels))
@@ -191,66 +167,40 @@ class ReplicaBatchNorm(nn.Module):
         """Normalise ``(R, N, C)`` over N: by the batch in training, by running statistics after."""
         replicas, count, channels = inputs.shape
         beside = inputs.permute(1, 0, 2).reshape(count, replicas * channels)
-        running = self.running_mean.view(-1), self.running_var.view(-1)
-        own = self.weight.reshape(-1), self.bias.reshape(-1)
-        if self.training and not inputs.is_cuda:
-            normal = batch_norm_on_one_thread(beside, *own, *running, self.momentum, self.epsilon)
-        else:
-            normal = F.batch_norm(
-                beside, *running, *own, self.training, self.momentum, self.epsilon
-            )
+        normal = F.batch_norm(
+            beside,
+            self.running_mean.view(-1),
+            self.running_var.view(-1),
+            self.weight.reshape(-1),
+            self.bias.reshape(-1),
+            self.training,
+            self.momentum,
+            self.epsilon,
+        )
         # One copy here; strided rows would make each operation after it several times slower.
         return normal.view(count, replicas, channels).permute(1, 0, 2).contiguous()
 
-    def after(
-        self,
-        linear: ReplicaLinear,
-        inputs: Inputs,
-        activation: str,
-        *,
-        counts: Tensor | None = None,
-        moments: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor | None:
-        """Return product, norm and activation as one, in training on a CPU; elsewhere None.
 
-        ``counts`` says how often each row counts, if not once; ``moments`` are those of the inputs,
-        if not of these rows.
-        """
-        if not self.training or linear.bias is not None or isinstance(inputs, BatchRows):
-            return None
-        if counts is None and moments is None and not can_norm(inputs):
-            return None
-        is_exponential = activation in fused.EXPONENTIAL
-        out, mean, variance = normed_layer(
-            inputs,
-            linear.weight,
-            self.weight,
-            self.bias,
-            self._moments.of(inputs, counts) if moments is None else moments,
-            epsilon=self.epsilon,
-            activation=activation if is_exponential else None,
-            counts=counts,
-        )
-        count = inputs.shape[-2] if counts is None else int(counts.sum())
-        with torch.no_grad():
-            self.running_mean.lerp_(mean.squeeze(1), self.momentum)
-            self.running_var.lerp_(variance.squeeze(1) * (count / max(1, count - 1)), self.momentum)
-        return out if is_exponential else ACTIVATIONS[activation](out)
+class Layer(NamedTuple):
+    """One layer of a :class:`ReplicaMLP`; a part that it does not have is None."""
 
-    def activated(self, inputs: Tensor, activation: str) -> Tensor | None:
-        """Normalise and activate in one go, in training on a GPU; elsewhere None."""
-        if not (self.training and activation in fused.EXPONENTIAL and fused.can_fuse(inputs)):
-            return None
-        return fused.norm_and_activation(
-            inputs,
-            self.weight,
-            self.bias,
-            self.running_mean,
-            self.running_var,
-            momentum=self.momentum,
-            epsilon=self.epsilon,
-            activation=activation,
-        )
+    linear: ReplicaLinear
+    norm: ReplicaBatchNorm | None
+    activation: str | None
+    dropout: ReplicaDropout | None
+
+    def __call__(self, inputs: Inputs) -> Tensor:
+        """Return linear, batch norm, activation and dropout, one after the other."""
+        product: Tensor = self.linear(inputs)
+        return self.drop(self.activate(product if self.norm is None else self.norm(product)))
+
+    def activate(self, values: Tensor) -> Tensor:
+        """Return the activation of the values."""
+        return values if self.activation is None else activate(values, self.activation)
+
+    def drop(self, values: Tensor) -> Tensor:
+        """Blank some of the values in training."""
+        return values if self.dropout is None else self.dropout(values)
 
 
 class ReplicaMLP(nn.Module):
@@ -283,24 +233,22 @@ class ReplicaMLP(nn.Module):
         super().__init__()
         if not sizes:
             raise InputError("`sizes` must name at least the input width. Got none.")
+        check_choice("activation", activation, ACTIVATIONS)
         self.replicas = replicas
-        self._activation = ACTIVATIONS[check_choice("activation", activation, ACTIVATIONS)]
-        self._activation_name = activation
         dressed = sizes[1:-1] if plain_last else sizes[1:]
-        # Batch norm takes any bias away again. Its gradient would be rounding alone, which Adam
-        # blows up to full steps, so that replicas would differ with their neighbours.
-        self.linears = nn.ModuleList(
-            ReplicaLinear(replicas, *pair, bias=not (batch_norm and place < len(dressed)))
-            for place, pair in enumerate(pairwise(sizes))
-        )
-        self.norms = nn.ModuleList(
-            ReplicaBatchNorm(replicas, width) for width in dressed if batch_norm
-        )
-        self.dropouts = nn.ModuleList(ReplicaDropout(replicas, dropout) for _ in dressed if dropout)
         # Looking modules up by name on every pass costs as much as a small product.
-        self._plan = list(
-            zip_longest(self.linears, self.norms, self.dropouts, [True] * len(dressed))
-        )
+        self.layers: list[Layer] = []
+        for place, (width, out) in enumerate(pairwise(sizes)):
+            is_dressed = place < len(dressed)
+            # Batch norm takes any bias away again. Its gradient would be rounding alone, which Adam
+            # blows up to full steps, so that replicas would differ with their neighbours.
+            linear = ReplicaLinear(replicas, width, out, bias=not (batch_norm and is_dressed))
+            norm = ReplicaBatchNorm(replicas, out) if batch_norm and is_dressed else None
+            blank = ReplicaDropout(replicas, dropout) if dropout and is_dressed else None
+            self.layers.append(Layer(linear, norm, activation if is_dressed else None, blank))
+        self.linears = nn.ModuleList(layer.linear for layer in self.layers)
+        self.norms = nn.ModuleList(layer.norm for layer in self.layers if layer.norm)
+        self.dropouts = nn.ModuleList(layer.dropout for layer in self.layers if layer.dropout)
 
     def reset(self, generators: Sequence[torch.Generator]) -> None:
         """Initialise every layer, each replica from its own generator."""
@@ -313,28 +261,12 @@ class ReplicaMLP(nn.Module):
 
     def forward(self, inputs: Inputs | Sample | Chosen) -> Tensor:
         """Return the last layer's output, ``(R, N, out)``."""
-        if isinstance(inputs, Chosen):
-            return inputs.places.take(self(inputs.inputs))
-        counts = inputs.counts() if isinstance(inputs, SparseRows) else None
-        moments = inputs.moments if isinstance(inputs, Sample) else None
-        hidden = inputs.rows if isinstance(inputs, Sample) else inputs
-        for linear, norm, dropout, is_dressed in self._plan:
-            if isinstance(norm, ReplicaBatchNorm) and isinstance(linear, ReplicaLinear):
-                name = self._activation_name
-                whole = norm.after(linear, hidden, name, counts=counts, moments=moments)
-                moments = None
-                if whole is not None:
-                    hidden = whole if dropout is None else dropout(whole)
-                    continue
-            hidden = linear(hidden)
-            done = None
-            if isinstance(norm, ReplicaBatchNorm):
-                done = norm.activated(hidden, self._activation_name)
-                hidden = norm(hidden) if done is None else done
-            if is_dressed and done is None:
-                hidden = self._activation(hidden)
-            if dropout is not None:
-                hidden = dropout(hidden)
+        done = doors.mlp(self, inputs)
+        if done is not None:
+            return done
+        hidden: Any = inputs
+        for layer in self.layers:
+            hidden = layer(hidden)
         if not isinstance(hidden, Tensor):
             raise InputError("`inputs` must be dense for an MLP without layers. Got sparse rows.")
         return hidden
@@ -369,8 +301,9 @@ def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
     >>> cross_entropy(torch.zeros(2, 3, 4), torch.tensor([0, 1, 3])).shape
     torch.Size([2, 3])
     """
-    if fused.can_fuse(scores):
-        return fused.cross_entropy(scores, labels)
+    done = doors.cross_entropy(scores, labels)
+    if done is not None:
+        return done
     # With the classes in the middle, torch's softmax runs along the examples: 3.5 times faster.
     targets = labels.expand(scores.shape[:2])
     return F.cross_entropy(scores.transpose(1, 2), targets, reduction="none")
@@ -392,9 +325,7 @@ def cross_entropy_slopes(scores: Tensor, targets: Tensor, totals: Tensor) -> tup
     >>> slopes.tolist()
     [[[-0.5, 0.5]]]
     """
-    # The softmax rounds otherwise at the end of each thread's share.
-    with one_thread():
-        chances = torch.softmax(scores.detach().transpose(1, 2), dim=1)
+    chances = torch.softmax(scores.detach().transpose(1, 2), dim=1)
     return (chances * totals).sub_(targets).transpose(1, 2), chances
 
 

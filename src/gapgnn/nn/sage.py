@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from gapgnn.errors import InputError
-from gapgnn.nn.layers import ACTIVATIONS, Inputs, ReplicaBatchNorm, ReplicaLinear, ReplicaMLP
+from gapgnn.nn.layers import Inputs, ReplicaBatchNorm, ReplicaLinear, ReplicaMLP, activate
 from gapgnn.privacy.dpsgd import (
     SHORTEST,
     Members,
@@ -144,14 +144,14 @@ class SageLayer(nn.Module):
         self.own = ReplicaLinear(replicas, width, out, bias=not batch_norm)
         self.neighbours = ReplicaLinear(replicas, width, out, bias=False)
         self.norm = ReplicaBatchNorm(replicas, out) if batch_norm else None
-        self._activation = ACTIVATIONS[activation]
+        self._activation = activation
 
     def forward(self, rows: Tensor, summed: Tensor) -> Tensor:
         """Return unit rows, ``(R, N, out)``."""
         hidden = self.own(rows) + self.neighbours(summed)
         if self.norm is not None:
             hidden = self.norm(hidden)
-        return F.normalize(self._activation(hidden), dim=-1)
+        return F.normalize(activate(hidden, self._activation), dim=-1)
 
 
 class Sage(nn.Module):

@@ -357,6 +357,8 @@ class BatchRows:
 
 def sparse_product(rows: SparseRows | BatchRows, weight: Tensor) -> Tensor:
     """Return ``rows @ weight`` for each replica, with the gradient of the weight."""
+    if not torch.is_grad_enabled():
+        return rows.product(weight)
     product: Tensor = _SparseProduct.apply(weight, rows)  # type: ignore[no-untyped-call]
     return product
 

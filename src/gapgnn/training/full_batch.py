@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gapgnn.nn import MultiHopClassifier, ReplicaDropout, cross_entropy, cross_entropy_slopes
-from gapgnn.nn.fast import best_class, can_fuse
+from gapgnn.nn.fast import best_class
 from gapgnn.nn.fast import cross_entropy_slopes as fused_slopes
 from gapgnn.privacy.dpsgd import FlatParameters
 from gapgnn.training.inputs import FeatureInputs, HopInputs, Inputs
@@ -74,10 +74,10 @@ class FullBatch:
         """Return gradient ``(R, P)``, summed loss (zero if nobody watches), validation accuracy."""
         scores = self._model(self._argument())
         accuracy = self.best.consider(self.clean_scores() if self.has_dropout else scores.detach())
-        if self._targets is None and not is_watched and can_fuse(scores):
-            slopes = fused_slopes(scores, self._known, self._weights)
-            return self._flat.gradient(scores, slopes), scores.new_zeros(()), accuracy
         if self._targets is None:
+            slopes = None if is_watched else fused_slopes(scores, self._known, self._weights)
+            if slopes is not None:
+                return self._flat.gradient(scores, slopes), scores.new_zeros(()), accuracy
             loss = (cross_entropy(scores, self._known) * self._weights).sum()
             return self._flat.gradient(loss), loss.detach(), accuracy
         slopes, chances = cross_entropy_slopes(scores, *self._targets.of(scores))

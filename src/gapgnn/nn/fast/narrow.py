@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gapgnn.nn.fast.threads import one_thread
-
 # A product of fewer columns than a vector register holds is faster the other way round: for 15,374
 # rows of 48 and 6 columns 0.2 instead of 1.0 ms, and 0.4 instead of 1.8 ms for its gradients.
 NARROW = 16
@@ -41,13 +39,12 @@ class _NarrowProduct(torch.autograd.Function):
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, *blocks: Tensor) -> Tensor:
         ctx.save_for_backward(weight, *blocks)
         parts = torch.split(weight.transpose(1, 2), [block.shape[2] for block in blocks], dim=2)
-        with one_thread():
-            if bias is None:
-                total = torch.bmm(parts[0], blocks[0].transpose(1, 2))
-            else:
-                total = torch.baddbmm(bias.transpose(1, 2), parts[0], blocks[0].transpose(1, 2))
-            for part, block in zip(parts[1:], blocks[1:], strict=True):
-                total.baddbmm_(part, block.transpose(1, 2))
+        if bias is None:
+            total = torch.bmm(parts[0], blocks[0].transpose(1, 2))
+        else:
+            total = torch.baddbmm(bias.transpose(1, 2), parts[0], blocks[0].transpose(1, 2))
+        for part, block in zip(parts[1:], blocks[1:], strict=True):
+            total.baddbmm_(part, block.transpose(1, 2))
         return total.transpose(1, 2)
 
     @staticmethod
@@ -60,11 +57,10 @@ class _NarrowProduct(torch.autograd.Function):
         for_weight = for_bias = None
         if ctx.needs_input_grad[0]:
             # One replica at a time: a batch of several may be rounded otherwise than a single one.
-            with one_thread():
-                found = [
-                    torch.stack([torch.mm(*both) for both in zip(turned, block, strict=True)])
-                    for block in blocks
-                ]
+            found = [
+                torch.stack([torch.mm(*both) for both in zip(turned, block, strict=True)])
+                for block in blocks
+            ]
             for_weight = torch.cat(found, dim=2).transpose(1, 2)
         if ctx.needs_input_grad[1]:
             for_bias = turned.sum(2).unsqueeze(1)

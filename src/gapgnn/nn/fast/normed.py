@@ -23,10 +23,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gapgnn.nn import SparseRows
-from gapgnn.nn.fast.exponential import activate_, slopes_
+from gapgnn.nn.fast.exponential import activate_, slopes_before
 from gapgnn.nn.fast.gpu import EXPONENTIAL
-from gapgnn.nn.fast.narrow import NARROW
-from gapgnn.nn.fast.threads import one_thread
 
 # The covariance of wider inputs would cost more than the passes it saves.
 WIDEST, WIDEST_SPARSE = 64, 1024
@@ -220,8 +218,7 @@ class _NormedLayer(torch.autograd.Function):
         counts: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         mean, covariance = moments
-        with one_thread():
-            spread, centre = torch.matmul(covariance, weight), torch.matmul(mean, weight)
+        spread, centre = torch.matmul(covariance, weight), torch.matmul(mean, weight)
         variance = (weight * spread).sum(1, keepdim=True).clamp_(min=0)
         inverse = (variance + epsilon).rsqrt_()
         factor = scale.unsqueeze(1) * inverse
@@ -251,12 +248,9 @@ class _NormedLayer(torch.autograd.Function):
         kept = []
         for replica, mine in enumerate(slopes):
             if ctx.shape is not None:
-                mine = slopes_(mine, out[replica], ctx.shape)
+                mine = slopes_before(mine, out[replica], ctx.shape)
             torch.sum(mine, 0, out=total[replica, 0])
-            if ctx.rows is None and inputs.shape[2] < NARROW:
-                with one_thread():
-                    torch.mm(inputs[replica].T, mine, out=crossed[replica])
-            elif ctx.rows is None:
+            if ctx.rows is None:
                 torch.mm(inputs[replica].T, mine, out=crossed[replica])
             else:
                 crossed[replica] = ctx.rows.transposed_times(mine)
@@ -270,10 +264,9 @@ class _NormedLayer(torch.autograd.Function):
             counts = None if ctx.counts is None else ctx.counts.unsqueeze(-1)
             count = inputs.shape[1] if counts is None else int(counts.sum())
             back = weight.transpose(1, 2)
-            with one_thread():
-                mixed = torch.bmm(weight * (inverse * factor * along).div_(-count), back)
-                start = torch.matmul(factor * total, back).div_(-count)
-                start.sub_(torch.matmul(mean, mixed))
+            mixed = torch.bmm(weight * (inverse * factor * along).div_(-count), back)
+            start = torch.matmul(factor * total, back).div_(-count)
+            start.sub_(torch.matmul(mean, mixed))
             for_inputs = torch.empty_like(inputs)
             for replica, mine in enumerate(for_inputs):
                 torch.addmm(start[replica, 0], inputs[replica], mixed[replica], out=mine)
