@@ -45,6 +45,24 @@ def test_no_help_text_is_about_nothing(method):
     )
 
 
+def test_a_method_inherits_texts_and_words_its_own_again():
+    gap, sage, mlp = (parameter_texts(CLASSES[name]) for name in ("gap", "sage", "mlp"))
+    assert gap["seed"] == sage["seed"] == mlp["seed"]
+    assert gap["max_degree"] == sage["max_degree"]
+    assert mlp["epsilon"] == "privacy budget at node level."
+    assert gap["epsilon"].startswith("privacy budget; smaller is more private.")
+
+
+@pytest.mark.parametrize("method", CLASSES)
+def test_the_help_begins_with_the_promise_and_goes_on_with_the_method(method):
+    names = [action.dest for action in parser_of(method)._actions if action.dest != "help"]
+    assert names[:4] == ["level", "epsilon", "delta", "relation"]
+    first = {"gap": "messages", "sage": "layers", "mlp": "layers"}
+    assert names[4] == first[method]
+    assert names[-1] == "ledger"
+    assert sorted(names) == sorted(inspect.signature(CLASSES[method]).parameters)
+
+
 @pytest.mark.parametrize("method", CLASSES)
 def test_the_help_can_be_printed(method, capsys):
     parser = Parser(prog="gapgnn train")
