@@ -50,7 +50,7 @@ def test_a_front_offers_exactly_what_the_documentation_says(package: str) -> Non
 def test_every_name_of_a_front_is_there(package: str) -> None:
     module = importlib.import_module(package)
     for name in module.__all__:
-        assert getattr(module, name) is not None
+        assert hasattr(module, name)
     assert set(module.__all__) <= set(dir(module)) | {"__version__"}
 
 

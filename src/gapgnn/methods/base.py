@@ -31,8 +31,7 @@ from gapgnn.methods.releases import ReleasedHops, Releases
 from gapgnn.nn import replica_state, reset_replicas
 from gapgnn.privacy import LEVELS, Guarantee, active_witness, public_count, resolve_relation
 from gapgnn.privacy.accounting import Event, Gaussian
-from gapgnn.privacy.card import PrivacyCard, make_card, public_facts
-from gapgnn.privacy.card import card as cards
+from gapgnn.privacy.card import PrivacyCard, ReleaseFacts, make_card, public_facts
 from gapgnn.privacy.ledger import Charge, Ledger
 from gapgnn.privacy.mechanisms import Construction, PrivateAggregation
 from gapgnn.rng import NoiseKey, experiment_torch
@@ -188,7 +187,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         """Return class scores of the fitted model, (nodes, classes); None is the training graph."""
 
     @abstractmethod
-    def _card_facts(self) -> cards.ReleaseFacts:
+    def _card_facts(self) -> ReleaseFacts:
         """Return what the privacy card says about this method alone."""
 
     def fit(
@@ -686,6 +685,8 @@ class EdgeReader(NodeClassifier):
 
     def _release_for_prediction(self, graph: Graph, device: torch.device) -> ReleasedHops:
         """Pay for a graph the model has not read, then read it."""
+        if self.level == "node":
+            check_declared(graph)
         guarantee = self._prediction_guarantee(graph)
         ledger = Ledger(self.ledger)
         sharing = self.releases_.sharing(graph, ledger) if guarantee.events else []

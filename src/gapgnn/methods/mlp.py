@@ -14,7 +14,7 @@ from gapgnn.graph import Graph
 from gapgnn.methods.base import NodeClassifier, Run, choose_device
 from gapgnn.nn import ReplicaMLP
 from gapgnn.privacy.accounting import Event
-from gapgnn.privacy.card import card as cards
+from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.ledger import Charge
 from gapgnn.training import FeatureInputs
 
@@ -91,8 +91,8 @@ class MLP(NodeClassifier):
         scores: Tensor = self.modules_["mlp"].to(device)(FeatureInputs(graph, device).all())
         return scores[0]
 
-    def _card_facts(self) -> cards.ReleaseFacts:
+    def _card_facts(self) -> ReleaseFacts:
         steps = ["preparation", "training", "selection"]
         if self._uses_batch_norm():
             steps.append("statistics")
-        return cards.ReleaseFacts(method="MLP", messages="none", steps=steps)
+        return ReleaseFacts(method="MLP", messages="none", steps=steps)

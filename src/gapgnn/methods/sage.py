@@ -16,7 +16,7 @@ from gapgnn.methods.releases import ReleasedHops
 from gapgnn.nn import Arcs, InLists, Sage
 from gapgnn.privacy import Guarantee, check_finite_budget, resolve_relation
 from gapgnn.privacy.accounting import Event, Gaussian
-from gapgnn.privacy.card import card as cards
+from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.dpsgd import NOT_PROVEN, neighbourhood_event, neighbourhood_sensitivity
 from gapgnn.privacy.ledger import Charge
 from gapgnn.privacy.mechanisms import (
@@ -286,13 +286,13 @@ class SAGE(EdgeReader):
             return self._resolve(graph)
         return super()._prediction_guarantee(graph)
 
-    def _card_facts(self) -> cards.ReleaseFacts:
+    def _card_facts(self) -> ReleaseFacts:
         if self.level == "edge":
             steps = ["preparation", "perturbed", "selection"]
-            return cards.ReleaseFacts(method="SAGE", messages="perturbed", steps=steps)
+            return ReleaseFacts(method="SAGE", messages="perturbed", steps=steps)
         steps = ["preparation", "training", "selection", "prediction"]
         warnings = [NOT_PROVEN] if self.level == "node" else []
-        return cards.ReleaseFacts(method="SAGE", steps=steps, warnings=warnings)
+        return ReleaseFacts(method="SAGE", steps=steps, warnings=warnings)
 
 
 def _own_arcs(graph: Graph, device: torch.device) -> Arcs:

@@ -19,7 +19,7 @@ from gapgnn.methods.gap.variant import Defaults, Variant, chosen
 from gapgnn.nn import COMBINATIONS, Encoded, Encoder, MultiHopClassifier
 from gapgnn.privacy import Guarantee, aggregation_ratio, resolve_relation
 from gapgnn.privacy.accounting import Event, Gaussian
-from gapgnn.privacy.card import card as cards
+from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.ledger import Charge
 from gapgnn.rng import NoiseKey
 from gapgnn.training import FeatureInputs, HopInputs, Inputs, Recipe
@@ -283,8 +283,8 @@ class GAP(EdgeReader):
         )
         return self._remember(graph, charge, first, released)
 
-    def _card_facts(self) -> cards.ReleaseFacts:
+    def _card_facts(self) -> ReleaseFacts:
         steps = ["preparation", "training", "hop0", "classifier", "selection", "prediction"]
         if self._uses_batch_norm():
             steps.append("statistics")
-        return cards.ReleaseFacts(method="GAP", messages=self.messages, steps=steps)
+        return ReleaseFacts(method="GAP", messages=self.messages, steps=steps)

@@ -8,6 +8,7 @@ from gapgnn.facade import front
 
 if TYPE_CHECKING:
     from gapgnn.privacy.card.card import PrivacyCard as PrivacyCard
+    from gapgnn.privacy.card.card import ReleaseFacts as ReleaseFacts
     from gapgnn.privacy.card.card import guarantee_sentence as guarantee_sentence
     from gapgnn.privacy.card.card import make_card as make_card
     from gapgnn.privacy.card.texts import promise as promise
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "PrivacyCard": "card",
+    "ReleaseFacts": "card",
     "guarantee_sentence": "card",
     "make_card": "card",
     "promise": "texts",
