@@ -95,7 +95,14 @@ def test_the_sampler_holds():
     assert_sharp(audit_sampler(epsilon=4.0, trials=2_000), 0.5)
 
 
-@pytest.mark.parametrize("perturbation", ["arr", "edgerand", "lapgraph"])
+@pytest.mark.parametrize(
+    "perturbation",
+    [
+        "arr",
+        pytest.param("edgerand", marks=pytest.mark.slow),
+        pytest.param("lapgraph", marks=pytest.mark.slow),
+    ],
+)
 def test_randomised_edges_hold(perturbation):
     report = audit_edges(perturbation=perturbation, epsilon=2.0, trials=100_000)
     assert_sharp(report, 0.4)

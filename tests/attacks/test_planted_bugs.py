@@ -170,7 +170,9 @@ SHARED = {"epsilon": 2.0, "steps": 20, "sampling_rate": 0.1, "trials": 4_000}
 
 
 @pytest.mark.parametrize("construction", ["safe", "fast"])
-@pytest.mark.parametrize("relation", ["add-remove", "replace"])
+@pytest.mark.parametrize(
+    "relation", ["add-remove", pytest.param("replace", marks=pytest.mark.slow)]
+)
 def test_the_same_noise_in_every_step(monkeypatch, construction, relation):
     options = {**SHARED, "construction": construction, "relation": relation}
     assert_sound(audit_dpsgd(**options), 0.4)
@@ -225,7 +227,7 @@ def _free_biases(tape, deltas, factors, **options):
 
 
 @pytest.mark.parametrize("fault", [_per_layer, _free_biases])
-@pytest.mark.parametrize("construction", ["safe", "fast"])
+@pytest.mark.parametrize("construction", ["safe", pytest.param("fast", marks=pytest.mark.slow)])
 def test_a_clip_of_parts_of_the_gradient(monkeypatch, fault, construction):
     """Per layer an example moves sqrt(layers) clips; without the biases it moves any number."""
     options = {**CLIPPED, "construction": construction}
@@ -249,6 +251,7 @@ def test_biases_left_out_of_the_norm(monkeypatch):
 SUBGRAPHS = {"epsilon": 4.0, "steps": 2, "sampling_rate": 0.5, "trials": 1_000}
 
 
+@pytest.mark.slow
 def test_noise_for_one_example_where_a_record_is_part_of_many(monkeypatch):
     monkeypatch.setattr(sage, "neighbourhood_sensitivity", lambda max_degree: 1.0)
     assert_broken(audit_subgraphs(**SUBGRAPHS))
@@ -383,7 +386,7 @@ def test_density_noise_scaled_for_the_wrong_number_of_cells(monkeypatch):
 @pytest.mark.parametrize(
     "perturbation",
     [
-        "arr",
+        pytest.param("arr", marks=pytest.mark.slow),
         pytest.param("edgerand", marks=pytest.mark.slow),
         pytest.param("lapgraph", marks=pytest.mark.slow),
     ],
@@ -410,6 +413,7 @@ def _thinned_in_part(monkeypatch, *, is_kept_thinned):
         monkeypatch.setattr(module, "response_probabilities", in_part)
 
 
+@pytest.mark.slow
 def test_false_edges_thinned_and_true_ones_not(monkeypatch):
     assert_sound(audit_edges(epsilon=1.0, trials=100_000), 0.2)
     _thinned_in_part(monkeypatch, is_kept_thinned=False)
@@ -424,6 +428,7 @@ def test_true_edges_thinned_and_false_ones_not(monkeypatch):
     assert_counted(audit_edges(epsilon=1.0, trials=4_000), ODDS)
 
 
+@pytest.mark.slow
 def test_a_density_without_its_noise(monkeypatch):
     """The noisy number of edges is released, but the exact one decides how much is thinned."""
 
