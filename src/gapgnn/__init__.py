@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gapgnn.facade import front
 
 if TYPE_CHECKING:
     from gapgnn.errors import GapgnnError as GapgnnError
@@ -26,30 +27,5 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0.dev0"
 
-# Loaded on first use: importing the package must not wait for torch.
-_HOMES = {
-    "GAP": "gapgnn.methods.gap.estimator",
-    "GapgnnError": "gapgnn.errors",
-    "Graph": "gapgnn.graph.graph",
-    "Ledger": "gapgnn.privacy.ledger.ledger",
-    "MLP": "gapgnn.methods.mlp",
-    "PrivacyCard": "gapgnn.privacy.card.card",
-    "SAGE": "gapgnn.methods.sage",
-    "as_graph": "gapgnn.graph.convert",
-    "dataset_names": "gapgnn.graph.datasets.load",
-    "load_dataset": "gapgnn.graph.datasets.load",
-    "load_model": "gapgnn.methods.registry",
-    "read_tables": "gapgnn.graph.tables.read",
-}
-
-__all__ = [*_HOMES, "__version__"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'gapgnn' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = front(__name__)
+__all__ += ["__version__"]

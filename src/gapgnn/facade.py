@@ -6,28 +6,37 @@ rearranged behind it, and naming a package does not wait for torch.
 
 from __future__ import annotations
 
+import ast
 import importlib
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
-def front(
-    package: str, homes: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package.
+def front(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
-    Args:
-        package: its name.
-        homes: the module, inside the package, of every name it offers.
+    What a package offers is written once: as the imports under ``if TYPE_CHECKING:`` in its
+    ``__init__``, which type checkers follow and this function reads.
 
-    >>> get, names = front("gapgnn", {"GapgnnError": "errors"})
-    >>> get("GapgnnError").__name__, names()
-    ('GapgnnError', ['GapgnnError'])
+    >>> get, names, offered = front("gapgnn")
+    >>> get("GapgnnError").__name__, "GAP" in names(), offered == names()
+    ('GapgnnError', True, True)
     """
+    source = Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8")
+    homes = {
+        alias.name: node.module
+        for block in ast.parse(source).body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        return getattr(importlib.import_module(homes[name]), name)
 
-    return get, lambda: sorted(homes)
+    return get, lambda: sorted(homes), sorted(homes)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
     from gapgnn.attacks.lira import lira_attack as lira_attack
     from gapgnn.attacks.membership import membership_attack as membership_attack
 
-_HOMES = {
-    "lira_attack": "lira",
-    "membership_attack": "membership",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
     from gapgnn.evaluation.metrics import bootstrap_interval as bootstrap_interval
     from gapgnn.evaluation.metrics import paired_test as paired_test
 
-_HOMES = {
-    "bootstrap_interval": "metrics",
-    "paired_test": "metrics",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

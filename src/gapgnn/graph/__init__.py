@@ -42,42 +42,4 @@ if TYPE_CHECKING:
     from gapgnn.graph.transforms import random_split as random_split
     from gapgnn.graph.transforms import role_masks as role_masks
 
-_HOMES = {
-    "CutRule": "degree",
-    "Features": "canonical",
-    "Graph": "graph",
-    "MASKS": "graph",
-    "NotFinite": "canonical",
-    "WHOLE_NUMBER": "people",
-    "WordKind": "people",
-    "Words": "people",
-    "absorb_first": "people",
-    "absorb_last": "people",
-    "align_features": "transforms",
-    "as_dangling": "canonical",
-    "as_features": "canonical",
-    "as_graph": "convert",
-    "as_inferred": "canonical",
-    "as_mask": "canonical",
-    "as_names": "canonical",
-    "bound_out_degrees": "degree",
-    "check_declared": "checks",
-    "check_trainable": "checks",
-    "digest_of": "fingerprint",
-    "encode_ids": "people",
-    "filter_classes": "transforms",
-    "frozen": "canonical",
-    "in_chunks": "degree",
-    "induced": "transforms",
-    "order_of_ids": "fingerprint",
-    "random_split": "transforms",
-    "role_masks": "transforms",
-    "roles": "people",
-    "row_words": "degree",
-    "schema_of_note": "canonical",
-    "split_key": "degree",
-    "stays": "degree",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

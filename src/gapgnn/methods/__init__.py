@@ -22,22 +22,4 @@ if TYPE_CHECKING:
     from gapgnn.methods.releases import Releases as Releases
     from gapgnn.methods.sage import SAGE as SAGE
 
-_HOMES = {
-    "EdgeReader": "base",
-    "Hops": "journal",
-    "Journal": "journal",
-    "METHODS": "registry",
-    "MLP": "mlp",
-    "NodeClassifier": "base",
-    "ReleasedHops": "releases",
-    "Releases": "releases",
-    "Run": "base",
-    "SAGE": "sage",
-    "check_new_folder": "folder",
-    "choose_device": "base",
-    "load_model": "registry",
-    "method_class": "registry",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

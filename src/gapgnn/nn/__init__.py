@@ -27,27 +27,4 @@ if TYPE_CHECKING:
     from gapgnn.nn.sparse_rows import BatchRows as BatchRows
     from gapgnn.nn.sparse_rows import SparseRows as SparseRows
 
-_HOMES = {
-    "Arcs": "sage",
-    "BatchRows": "sparse_rows",
-    "COMBINATIONS": "gap",
-    "Encoded": "gap",
-    "Encoder": "gap",
-    "Examples": "sage",
-    "InLists": "sage",
-    "MultiHopClassifier": "gap",
-    "ReplicaBatchNorm": "layers",
-    "ReplicaDropout": "dropout",
-    "ReplicaLinear": "layers",
-    "ReplicaMLP": "layers",
-    "Sage": "sage",
-    "SparseRows": "sparse_rows",
-    "WholeGraph": "sage",
-    "cross_entropy": "layers",
-    "cross_entropy_slopes": "layers",
-    "replica_state": "layers",
-    "reset_replicas": "layers",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

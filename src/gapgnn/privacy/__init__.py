@@ -24,24 +24,4 @@ if TYPE_CHECKING:
     from gapgnn.privacy.witness import shown as shown
     from gapgnn.privacy.witness import watched_by as watched_by
 
-_HOMES = {
-    "Guarantee": "guarantee",
-    "LEVELS": "relations",
-    "RELATIONS": "relations",
-    "RELATIONS_OF_LEVEL": "relations",
-    "Release": "witness",
-    "active_witness": "witness",
-    "aggregation_ratio": "relations",
-    "aggregation_sensitivity": "relations",
-    "auto_delta": "relations",
-    "check_finite_budget": "guarantee",
-    "describe_relation": "relations",
-    "protected_entities": "relations",
-    "public_count": "relations",
-    "resolve_relation": "relations",
-    "shown": "witness",
-    "watched_by": "witness",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

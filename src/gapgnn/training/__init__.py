@@ -24,24 +24,4 @@ if TYPE_CHECKING:
     from gapgnn.training.splits import repeat_splits as repeat_splits
     from gapgnn.training.trainer import Trainer as Trainer
 
-_HOMES = {
-    "Callback": "callbacks",
-    "ExampleInputs": "inputs",
-    "FeatureInputs": "inputs",
-    "GraphInputs": "inputs",
-    "HopInputs": "inputs",
-    "Inputs": "inputs",
-    "JsonlLogger": "loggers",
-    "PrivateTraining": "recipe",
-    "ProgressBars": "callbacks",
-    "Recipe": "recipe",
-    "Several": "loggers",
-    "Silent": "callbacks",
-    "Splits": "splits",
-    "TensorBoardLogger": "loggers",
-    "Trainer": "trainer",
-    "repeat_splits": "splits",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

@@ -16,16 +16,4 @@ if TYPE_CHECKING:
     from gapgnn.attacks.audits.pipeline import audit_pipeline as audit_pipeline
     from gapgnn.attacks.audits.report import AuditReport as AuditReport
 
-_HOMES = {
-    "AuditReport": "report",
-    "Case": "pipeline",
-    "Outcome": "pipeline",
-    "Tables": "neighbours",
-    "audit_aggregation": "model",
-    "audit_messages": "model",
-    "audit_model": "model",
-    "audit_pipeline": "pipeline",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

@@ -25,25 +25,4 @@ if TYPE_CHECKING:
     from gapgnn.evaluation.grid.tasks import Task as Task
     from gapgnn.evaluation.grid.tasks import open_graph as open_graph
 
-_HOMES = {
-    "EXPERIMENTS": "records",
-    "Executor": "executors",
-    "Failure": "runner",
-    "METHODS": "records",
-    "Record": "records",
-    "Row": "runner",
-    "Source": "tasks",
-    "Store": "store",
-    "Summary": "runner",
-    "Task": "tasks",
-    "estimate": "estimates",
-    "load": "records",
-    "local_executor": "executors",
-    "missing_tasks": "runner",
-    "open_graph": "tasks",
-    "plan": "plans",
-    "run_grid": "runner",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

@@ -14,14 +14,4 @@ if TYPE_CHECKING:
     from gapgnn.evaluation.report.page import load_results as load_results
     from gapgnn.evaluation.report.page import write_report as write_report
 
-_HOMES = {
-    "Audit": "findings",
-    "FILE": "findings",
-    "load_findings": "findings",
-    "load_results": "page",
-    "screenshot": "browser",
-    "write_report": "page",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

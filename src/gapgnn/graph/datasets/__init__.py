@@ -17,17 +17,4 @@ if TYPE_CHECKING:
     from gapgnn.graph.datasets.load import load_dataset as load_dataset
     from gapgnn.graph.datasets.load import local_status as local_status
 
-_HOMES = {
-    "BLOCK_NODES": "blockmodel",
-    "BlockModel": "blockmodel",
-    "FIELDS": "blockmodel",
-    "FeatureKind": "blockmodel",
-    "dataset_info": "load",
-    "dataset_names": "load",
-    "fetch_dataset": "load",
-    "load_dataset": "load",
-    "local_status": "load",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

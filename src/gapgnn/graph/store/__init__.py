@@ -21,21 +21,4 @@ if TYPE_CHECKING:
     from gapgnn.graph.store.graph import open_store as open_store
     from gapgnn.graph.store.partitions import write_partitions as write_partitions
 
-_HOMES = {
-    "InProcess": "graph",
-    "Limits": "degree",
-    "PartFile": "arcs",
-    "StoredGraph": "graph",
-    "Task": "graph",
-    "build_store": "build",
-    "check_once": "format",
-    "cut_secret": "degree",
-    "file_digest": "format",
-    "find_limits": "degree",
-    "open_store": "graph",
-    "store_graph": "build",
-    "write_partitions": "partitions",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

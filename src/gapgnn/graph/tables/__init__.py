@@ -35,35 +35,4 @@ if TYPE_CHECKING:
     from gapgnn.graph.tables.schema import Number as Number
     from gapgnn.graph.tables.schema import Schema as Schema
 
-_HOMES = {
-    "Category": "schema",
-    "Column": "schema",
-    "Dangling": "edges",
-    "DeclaredColumn": "columns",
-    "NodeColumns": "nodes",
-    "NodeIndex": "edges",
-    "Number": "schema",
-    "NumberColumn": "columns",
-    "OTHER": "schema",
-    "Progress": "files",
-    "Schema": "schema",
-    "TableFile": "files",
-    "category_text": "columns",
-    "check_categories": "columns",
-    "declared_columns": "columns",
-    "edge_batches": "edges",
-    "end_columns": "edges",
-    "has_stated_width": "features",
-    "learned_columns": "nodes",
-    "one_hot": "columns",
-    "open_table": "files",
-    "pass_over_nodes": "nodes",
-    "propose_schema": "proposal",
-    "read_features": "features",
-    "read_tables": "read",
-    "read_with_types": "nodes",
-    "side_by_side": "columns",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
     from gapgnn.methods.gap.estimator import GAP as GAP
     from gapgnn.methods.gap.propagation import class_codes as class_codes
 
-_HOMES = {
-    "GAP": "estimator",
-    "class_codes": "propagation",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

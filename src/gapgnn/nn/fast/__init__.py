@@ -20,16 +20,4 @@ if TYPE_CHECKING:
     from gapgnn.nn.fast.normed import can_norm as can_norm
     from gapgnn.nn.fast.normed import exact_moments as exact_moments
 
-_HOMES = {
-    "Chosen": "normed",
-    "Moments": "normed",
-    "Places": "normed",
-    "Sample": "normed",
-    "best_class": "gpu",
-    "can_norm": "normed",
-    "cross_entropy_slopes": "doors",
-    "exact_moments": "normed",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

@@ -26,26 +26,4 @@ if TYPE_CHECKING:
     from gapgnn.privacy.accounting.published import plain_rdp_epsilon as plain_rdp_epsilon
     from gapgnn.privacy.accounting.rdp import ORDERS as ORDERS
 
-_HOMES = {
-    "ACCOUNTANTS": "accountants",
-    "Composition": "events",
-    "Event": "events",
-    "Gaussian": "events",
-    "Laplace": "events",
-    "MixtureOfGaussians": "events",
-    "ORDERS": "rdp",
-    "PoissonGaussian": "events",
-    "RandomisedResponse": "events",
-    "account": "accountants",
-    "accountant_named": "accountants",
-    "calibrate": "calibration",
-    "event_from_dict": "events",
-    "gaussian_epsilon": "gaussian",
-    "paper_edge_epsilon": "published",
-    "plain_rdp_epsilon": "published",
-    "pld_delta": "pld",
-    "search_multiplier": "calibration",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

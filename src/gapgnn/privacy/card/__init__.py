@@ -14,14 +14,4 @@ if TYPE_CHECKING:
     from gapgnn.privacy.card.texts import promise as promise
     from gapgnn.privacy.card.texts import public_facts as public_facts
 
-_HOMES = {
-    "PrivacyCard": "card",
-    "ReleaseFacts": "card",
-    "guarantee_sentence": "card",
-    "make_card": "card",
-    "promise": "texts",
-    "public_facts": "texts",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

@@ -29,27 +29,4 @@ if TYPE_CHECKING:
     )
     from gapgnn.privacy.dpsgd.subgraphs import original_epsilon as original_epsilon
 
-_HOMES = {
-    "DPSchedule": "poisson",
-    "FlatAdam": "flat",
-    "FlatParameters": "flat",
-    "Members": "shared_nodes",
-    "NOT_PROVEN": "subgraphs",
-    "Optimiser": "flat",
-    "PoissonBatch": "poisson",
-    "PoissonBatches": "poisson",
-    "PrivateStep": "step",
-    "SHORTEST": "shared_nodes",
-    "SharedLayer": "shared_nodes",
-    "SharedParts": "shared_nodes",
-    "active_tape": "ghost",
-    "make_optimiser": "flat",
-    "neighbourhood_event": "subgraphs",
-    "neighbourhood_sensitivity": "subgraphs",
-    "original_epsilon": "subgraphs",
-    "plan_steps": "poisson",
-    "record_linears": "ghost",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

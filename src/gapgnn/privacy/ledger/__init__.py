@@ -12,12 +12,4 @@ if TYPE_CHECKING:
     from gapgnn.privacy.ledger.ledger import Charge as Charge
     from gapgnn.privacy.ledger.ledger import Ledger as Ledger
 
-_HOMES = {
-    "Budget": "ledger",
-    "Charge": "ledger",
-    "Ledger": "ledger",
-    "RELATIONS": "ledger",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)

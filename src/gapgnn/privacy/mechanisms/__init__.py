@@ -27,27 +27,4 @@ if TYPE_CHECKING:
     from gapgnn.privacy.mechanisms.triton_hop import jit as jit
     from gapgnn.privacy.mechanisms.triton_hop import tl as tl
 
-_HOMES = {
-    "COUNT_SHARE": "edges",
-    "Cells": "cells",
-    "Coins": "coins",
-    "Construction": "noise",
-    "NoiseSource": "noise",
-    "PERTURBATIONS": "edges",
-    "PerturbedEdges": "edges",
-    "PrivateAggregation": "aggregation",
-    "can_use_triton": "device_hop",
-    "check_output_fits": "edges",
-    "copy_on": "device_lists",
-    "device_heads": "coins",
-    "grid_slack": "noise",
-    "jit": "triton_hop",
-    "perturb_edges": "edges",
-    "perturbation_events": "edges",
-    "response_probabilities": "edges",
-    "row_normalise": "aggregation",
-    "tl": "triton_hop",
-}
-
-__all__ = [*_HOMES]
-__getattr__, __dir__ = front(__name__, _HOMES)
+__getattr__, __dir__, __all__ = front(__name__)
