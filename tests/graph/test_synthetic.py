@@ -1,20 +1,14 @@
-import hashlib
-import json
-from itertools import pairwise
-
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
 
-from gapgnn.errors import InputError, UnavailableError
+from gapgnn.errors import InputError
 from gapgnn.graph import csr
 from gapgnn.graph.datasets import blockmodel
 from gapgnn.graph.datasets.blockmodel import FIELDS, BlockModel
-from gapgnn.graph.datasets.synthetic import generate, social_graph, write_partitions
+from gapgnn.graph.datasets.synthetic import generate, social_graph
 from gapgnn.graph.graph import Graph
-from gapgnn.graph.store import partitions
 
 
 @pytest.fixture(scope="module")
@@ -136,104 +130,24 @@ def test_the_mean_degree_is_met_although_repeated_edges_are_merged(degree):
     assert abs(graph.num_arcs / graph.num_nodes / degree - 1) < 0.06
 
 
-def read_partitions(folder, manifest):
-    """Read a folder back as somebody else would, from the documented layout alone."""
-    arcs = [pq.read_table(folder / f"arcs-{i:05d}.parquet") for i in range(manifest["parts"])]
-    nodes = [pq.read_table(folder / f"nodes-{i:05d}.parquet") for i in range(manifest["parts"])]
-    size = manifest["parameters"]["num_features"]
-    if manifest["parameters"]["features"] == "gaussian":
-        features = np.vstack([np.stack([t[f"x{i}"] for i in range(size)], axis=1) for t in nodes])
-    else:
-        rows = [row for table in nodes for row in table.to_pylist()]
-        features = np.zeros((len(rows), size), dtype=np.float32)
-        offset = 0
-        for name, width in zip(
-            ("status", "gender", "major", "minor", "housing"), (6, 2, 14, 14, 14), strict=True
-        ):
-            for index, row in enumerate(rows):
-                if row[name] is not None:
-                    features[index, offset + int(row[name].split()[1])] = 1
-            offset += width
-    return arcs, Graph.from_arcs(
-        np.concatenate([table["source"] for table in arcs]),
-        np.concatenate([table["target"] for table in arcs]),
-        num_nodes=manifest["num_nodes"],
-        features=features,
-        labels=np.concatenate([table["label"] for table in nodes]),
-        ids=np.concatenate([table["id"] for table in nodes]),
-        directed=None,
-    )
-
-
 @pytest.mark.parametrize("kind", ["gaussian", "profile"])
-@pytest.mark.parametrize("parts", [1, 3, 11])
-def test_the_graph_on_disk_is_the_graph_in_memory(tmp_path, monkeypatch, kind, parts):
-    for module in (blockmodel, partitions):
-        monkeypatch.setattr(module, "BLOCK_NODES", 64)
-    monkeypatch.setattr(partitions, "ARC_ROWS", 100)
-    monkeypatch.setattr(partitions, "NODE_ROWS", 10)
+def test_pieces_are_the_same_drawn_alone_and_in_any_order(monkeypatch, kind):
+    monkeypatch.setattr(blockmodel, "BLOCK_NODES", 64)
     size = {"num_nodes": 300, "mean_degree": 7, "num_features": 50, "features": kind, "seed": 5}
-    manifest = write_partitions(tmp_path / "graph", parts=parts, **size)
-    arcs, graph = read_partitions(tmp_path / "graph", manifest)
-    expected = generate(**size)
-    assert graph.fingerprint == expected.fingerprint
-    assert graph.num_arcs == manifest["num_arcs"] == sum(table.num_rows for table in arcs)
-    targets = [np.asarray(table["target"]) for table in arcs]
-    assert (np.diff(np.concatenate(targets)) >= 0).all()
-    assert (manifest["bounds"][0], manifest["bounds"][-1]) == (0, 300)
-    for (first, last), found in zip(pairwise(manifest["bounds"]), targets, strict=True):
-        assert first < last
-        assert ((found >= first) & (found < last)).all()
-
-
-def test_the_manifest_describes_every_file(tmp_path):
-    folder = tmp_path / "graph"
-    manifest = write_partitions(folder, num_nodes=100, mean_degree=4, parts=2, num_features=3)
-    assert json.loads((folder / "manifest.json").read_text()) == manifest
-    described = {file["path"]: file for file in manifest["files"]}
-    assert described.keys() | {"manifest.json"} == {path.name for path in folder.iterdir()}
-    for name, file in described.items():
-        content = (folder / name).read_bytes()
-        assert file["bytes"] == len(content)
-        assert file["sha256"] == hashlib.sha256(content).hexdigest()
-        assert file["rows"] == pq.read_metadata(folder / name).num_rows
-    again = write_partitions(
-        tmp_path / "again", num_nodes=100, mean_degree=4, parts=2, num_features=3
+    model = BlockModel(**size, num_classes=10)
+    blocks = range(model.num_blocks)
+    pairs = [(first, second) for first in blocks for second in blocks if first <= second]
+    edges = [model.edges(*pair) for pair in reversed(pairs)]
+    nodes = {block: model.nodes(block) for block in reversed(blocks)}
+    labels = [nodes[block].labels for block in blocks]
+    features = [model.features_of(block, labels[block]) for block in reversed(blocks)][::-1]
+    graph = Graph.from_arcs(
+        *np.hstack(edges),
+        num_nodes=300,
+        features=sp.vstack(features) if kind == "profile" else np.vstack(features),
+        labels=np.concatenate(labels),
     )
-    assert again == manifest
-
-
-def test_a_partition_without_arcs_is_still_a_table(tmp_path):
-    manifest = write_partitions(tmp_path / "g", num_nodes=4, mean_degree=0, parts=4, num_classes=2)
-    assert manifest["num_arcs"] == 0
-    assert pq.read_table(tmp_path / "g" / "arcs-00003.parquet").column_names == ["source", "target"]
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
-def test_a_stopped_run_leaves_nothing_behind(tmp_path, monkeypatch, error):
-    draw = partitions._arc_keys
-
-    def stop_at_the_second(model, first, last):
-        if first:
-            raise error
-        return draw(model, first, last)
-
-    monkeypatch.setattr(partitions, "_arc_keys", stop_at_the_second)
-    with pytest.raises((KeyboardInterrupt, UnavailableError)) as caught:
-        write_partitions(tmp_path / "graph", num_nodes=100, mean_degree=4, parts=2)
-    assert list(tmp_path.iterdir()) == []
-    if caught.type is UnavailableError:
-        assert "No space left on device" in str(caught.value)
-
-
-def test_existing_files_are_never_overwritten(tmp_path):
-    (tmp_path / "mine.txt").write_text("mine")
-    for folder in (tmp_path, tmp_path / "mine.txt"):
-        with pytest.raises(InputError, match="`folder` must be new or empty"):
-            write_partitions(folder, num_nodes=10, mean_degree=2, parts=1)
-    with pytest.raises(InputError, match="`folder` must lie in a folder that exists"):
-        write_partitions(tmp_path / "no" / "graph", num_nodes=10, mean_degree=2, parts=1)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert graph.fingerprint == generate(**size).fingerprint
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "rng.py": "the one door to it",
         "privacy/ledger/ledger.py": "the public number of a charge",
         "methods/releases.py": "the public number of a release without a ledger",
-        "graph/store/partitions.py": "the name of an unfinished folder",
         "methods/journal.py": "a nonce against a copied journal",
     },
     "new key": {

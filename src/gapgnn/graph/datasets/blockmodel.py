@@ -193,12 +193,13 @@ class BlockModel:
 
     def features_of(self, block: int, labels: NDArray[np.int64]) -> Features:
         """Draw the features of the nodes of one block, given their labels."""
+        rng = experiment_rng(self.seed, "features", block)
         if self.features == "gaussian":
-            rng = experiment_rng(self.seed, "features", block)
             values = rng.standard_normal((len(labels), self.num_features), dtype=np.float32)
             values += self._centres[labels]
             return values
-        codes = self.profiles(block, labels)
+        fields = zip(FIELDS, self.field_sizes, strict=True)
+        codes = np.stack([self._field(rng, field, size, labels) for field, size in fields], axis=1)
         given = codes >= 0
         offsets = np.cumsum((0, *self.field_sizes[:-1]))
         indptr = np.concatenate([[0], np.cumsum(given.sum(axis=1))])
@@ -206,12 +207,6 @@ class BlockModel:
         return sp.csr_array(
             (ones, (codes + offsets)[given], indptr), shape=(len(labels), self.num_features)
         )
-
-    def profiles(self, block: int, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Draw the profile of the nodes of one block: a category per field, -1 where left empty."""
-        rng = experiment_rng(self.seed, "features", block)
-        fields = zip(FIELDS, self.field_sizes, strict=True)
-        return np.stack([self._field(rng, field, size, labels) for field, size in fields], axis=1)
 
     @cached_property
     def _centres(self) -> NDArray[np.float32]:

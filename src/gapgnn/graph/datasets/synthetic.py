@@ -1,4 +1,4 @@
-"""The built-in social graph, and generated graphs of any size, in memory or straight to disk."""
+"""The built-in social graph, and generated graphs of any size."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import scipy.sparse as sp
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph, random_split
 from gapgnn.graph.datasets.blockmodel import BlockModel, FeatureKind
-from gapgnn.graph.store import write_partitions
-
-__all__ = ["generate", "social_graph", "write_partitions"]
 
 
 def social_graph(

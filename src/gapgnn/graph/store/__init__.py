@@ -19,6 +19,5 @@ if TYPE_CHECKING:
     from gapgnn.graph.store.graph import StoredGraph as StoredGraph
     from gapgnn.graph.store.graph import Task as Task
     from gapgnn.graph.store.graph import open_store as open_store
-    from gapgnn.graph.store.partitions import write_partitions as write_partitions
 
 __getattr__, __dir__, __all__ = front(__name__)
