@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gapgnn.errors import InputError
-from gapgnn.evaluation.grid.plans import candidates, plan
-from gapgnn.evaluation.grid.records import EXPERIMENTS, METHODS
+from gapgnn.evaluation.grid.plans import EXPERIMENTS, METHODS, candidates, plan
 from gapgnn.evaluation.report.published import published
 
 PAPERS = {"GAP-inf", "SAGE-inf", "GAP-EDP", "SAGE-EDP", "MLP", "GAP-NDP", "SAGE-NDP", "MLP-DP"}

@@ -226,8 +226,7 @@ def _own_words(args: argparse.Namespace) -> tuple[str, ...]:
 
 def _rows(args: argparse.Namespace, source: Source, configurations: Sequence[Any]) -> list[Row]:
     """Return one data set's rows; a row that cannot work stops everything before it starts."""
-    from gapgnn.evaluation.grid import Row, Task, open_graph
-    from gapgnn.evaluation.grid.code_version import code_version
+    from gapgnn.evaluation.grid import Row, Task, code_version, open_graph
 
     graph = open_graph(source, args.seed)
     # On a cluster the folder may be another machine's.

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gapgnn.errors import InputError, check_choice, check_number, did_you_mean
-from gapgnn.evaluation.grid.records import EXPERIMENTS, METHODS
 
 EDGE_EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 NODE_EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -52,6 +51,11 @@ class Configuration:
         """What is measured."""
         return "test_accuracy" if self.attack is None else "auc"
 
+    def seconds(self, *, arcs: int, repeats: int) -> float:
+        """Return how long it may take on a graph of so many arcs, by a few measured times."""
+        each = _ROWS[self.method].seconds * (1.0 if self.attack is None else _ATTACK_FACTOR)
+        return 1.0 + repeats * each * arcs / MEASURED_ARCS
+
     def constructor(self) -> dict[str, Any]:
         """Return the keyword arguments that make the estimator."""
         budget = {"epsilon": self.epsilon} if self.epsilon else {}
@@ -62,25 +66,34 @@ class Configuration:
 
 @dataclass(frozen=True)
 class _Row:
+    """A row of the tables; its time is in seconds per repeat, and grows with the arcs."""
+
     estimator: str
     level: str
+    seconds: float
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
+# Times of 10 repeats together on one core, and the arcs of the graph they were measured on
+# (`gapgnn experiment accuracy --datasets facebook100/Cornell5`, x86_64, 2026-11-15).
+MEASURED_ARCS = 1_303_452
 _FEATURES, _LABELS = {"messages": "features"}, {"messages": "labels"}
 _ROWS = {
-    "GAP-inf": _Row("gap", "none", _FEATURES),
-    "GAP-inf labels": _Row("gap", "none", _LABELS),
-    "SAGE-inf": _Row("sage", "none"),
-    "GAP-EDP": _Row("gap", "edge", _FEATURES),
-    "GAP-EDP labels": _Row("gap", "edge", _LABELS),
-    "SAGE-EDP": _Row("sage", "edge"),
-    "MLP": _Row("mlp", "edge"),
-    "GAP-NDP": _Row("gap", "node", _FEATURES),
-    "GAP-NDP labels": _Row("gap", "node", _LABELS),
-    "SAGE-NDP": _Row("sage", "node"),
-    "MLP-DP": _Row("mlp", "node"),
+    "GAP-inf": _Row("gap", "none", 0.8, _FEATURES),
+    "GAP-inf labels": _Row("gap", "none", 7.0, _LABELS),
+    "SAGE-inf": _Row("sage", "none", 4.3),
+    "GAP-EDP": _Row("gap", "edge", 0.7, _FEATURES),
+    "GAP-EDP labels": _Row("gap", "edge", 6.8, _LABELS),
+    "SAGE-EDP": _Row("sage", "edge", 3.4),
+    "MLP": _Row("mlp", "edge", 0.3),
+    "GAP-NDP": _Row("gap", "node", 0.6, _FEATURES),
+    "GAP-NDP labels": _Row("gap", "node", 0.4, _LABELS),
+    "SAGE-NDP": _Row("sage", "node", 5.4),
+    "MLP-DP": _Row("mlp", "node", 0.1),
 }
+METHODS = tuple(_ROWS)
+# An attack trains a shadow and a target model in every run, one after the other.
+_ATTACK_FACTOR = 4.0
 
 
 @dataclass(frozen=True)
@@ -125,6 +138,7 @@ _DESIGNS = {
         others=("GAP-inf labels", "GAP-NDP labels"),
     ),
 }
+EXPERIMENTS = tuple(_DESIGNS)
 
 
 def plan(
@@ -139,7 +153,7 @@ def plan(
     """Return the configurations of one experiment, as in the paper unless something is named.
 
     Args:
-        experiment: one of ``gapgnn.evaluation.grid.records.EXPERIMENTS``.
+        experiment: one of ``EXPERIMENTS``.
         methods: row labels; a hyphen may stand for the space of ``GAP-EDP labels``.
         epsilons: instead of the paper's, for every private row.
         relation: for the rows of the level it belongs to; ``directed`` is the paper's at edge
@@ -153,6 +167,8 @@ def plan(
     >>> [row.parameters["hops"] for row in plan("hops", methods=["GAP-NDP"], epsilons=[8])]
     [1, 2, 3, 4, 5]
     """
+    from gapgnn.privacy import RELATIONS_OF_LEVEL
+
     check_choice("experiment", experiment, EXPERIMENTS)
     design = _DESIGNS[experiment]
     names = design.methods
@@ -169,7 +185,7 @@ def plan(
             estimator=row.estimator,
             level=level,
             epsilon=0.0 if name == "MLP" and level == "edge" else None,
-            relation=relation if relation in _relations(level) else "auto",
+            relation=relation if relation in RELATIONS_OF_LEVEL[level] else "auto",
             delta=(deltas or {}).get(level),
             parameters=dict(row.parameters),
         )
@@ -222,12 +238,6 @@ def _attacked(rows: Sequence[Configuration], attack_on: Sequence[str]) -> list[C
         for on in attack_on
         for row in rows
     ]
-
-
-def _relations(level: str) -> tuple[str, ...]:
-    from gapgnn.privacy import RELATIONS_OF_LEVEL
-
-    return tuple(RELATIONS_OF_LEVEL[level])
 
 
 def _known(name: str, design: _Design, experiment: str) -> str:

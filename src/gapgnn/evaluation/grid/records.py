@@ -16,26 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from gapgnn.errors import DataError, UnavailableError, check_choice
+from gapgnn.evaluation.grid.plans import EXPERIMENTS
 
 FORMAT = 1
 FILE = "results.jsonl"
-EXPERIMENTS = ("accuracy", "tradeoff", "encoder", "hops", "degree", "membership")
 # What was tried to choose a row's parameters; such records are only read to resume.
 CANDIDATE = "candidate"
 METRICS = ("test_accuracy", "auc")
-METHODS = (
-    "GAP-inf",
-    "GAP-inf labels",
-    "SAGE-inf",
-    "GAP-EDP",
-    "GAP-EDP labels",
-    "SAGE-EDP",
-    "MLP",
-    "GAP-NDP",
-    "GAP-NDP labels",
-    "SAGE-NDP",
-    "MLP-DP",
-)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from statistics import mean
 from typing import Any, Protocol
 
 from gapgnn.errors import GapgnnError, InputError, check_choice
-from gapgnn.evaluation.grid.estimates import estimate
 from gapgnn.evaluation.grid.executors import Executor, local_executor
 from gapgnn.evaluation.grid.plans import candidates
 from gapgnn.evaluation.grid.records import CANDIDATE, Record
@@ -113,6 +113,27 @@ class Row:
             select=self.select,
             **changes,
         )
+
+
+def estimate(task: Task, records: Iterable[Record]) -> float:
+    """Return the seconds one task may take; a guess, not a promise.
+
+    Records of the same row on the same data set are best (whatever their epsilon), then of the same
+    method and level there; without one, measured times are scaled by the number of arcs and
+    repeats.
+    """
+    wanted = task.configuration
+    known = [
+        record
+        for record in records
+        if record.metric == wanted.metric
+        and (record.fingerprint, record.method, record.level)
+        == (task.fingerprint, wanted.method, wanted.level)
+    ]
+    same = [record for record in known if dict(record.parameters) == dict(wanted.parameters)]
+    if same or known:
+        return task.repeats * mean(record.seconds / len(record.runs) for record in same or known)
+    return wanted.seconds(arcs=task.arcs, repeats=task.repeats)
 
 
 def missing_tasks(rows: Iterable[Row], records: Iterable[Record]) -> list[Task]:

@@ -23,6 +23,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gapgnn import __version__
 from gapgnn.errors import DataError, InputError
 from gapgnn.evaluation.grid.plans import Configuration
 from gapgnn.evaluation.grid.records import Record
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 Attack = Callable[..., Any]
 # What an attack reports of how it was made.
 _SETTING = ("setting", "epoch", "shadows", "shadow_per_class", "target_per_class")
+
+# Neither the command line nor tables and figures can change a number that was measured.
+_PARTS = ("rng.py", "graph", "privacy", "nn", "training", "methods")
+_OF_METRIC = {"test_accuracy": (), "auc": ("attacks",)}
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,24 @@ class Task:
     def with_configuration(self, configuration: Configuration) -> Task:
         """Return the same task for another configuration."""
         return replace(self, configuration=configuration)
+
+
+@functools.cache
+def code_version(metric: str) -> str:
+    """Return the version under which results of a metric are kept; changed code is run again.
+
+    >>> code_version("auc") == code_version("auc") != code_version("test_accuracy")
+    True
+    """
+    root = Path(__file__).resolve().parent.parent.parent
+    digest = hashlib.sha256()
+    for part in (*_PARTS, *_OF_METRIC[metric]):
+        place = root / part
+        for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
+            content = path.read_bytes()
+            name = path.relative_to(root).as_posix()
+            digest.update(f"{name} {len(content)}\n".encode() + content)
+    return f"{__version__}+{digest.hexdigest()[:12]}"
 
 
 def content_key(**content: Any) -> str:
