@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from gapgnn.graph.degree import row_words as row_words
     from gapgnn.graph.degree import split_key as split_key
     from gapgnn.graph.degree import stays as stays
+    from gapgnn.graph.files import DAMAGE as DAMAGE
+    from gapgnn.graph.files import Progress as Progress
+    from gapgnn.graph.files import file_digest as file_digest
     from gapgnn.graph.fingerprint import digest_of as digest_of
     from gapgnn.graph.fingerprint import order_of_ids as order_of_ids
     from gapgnn.graph.graph import MASKS as MASKS

@@ -7,7 +7,6 @@ when it is complete.
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import os
 import re
@@ -15,18 +14,16 @@ import ssl
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from gapgnn.errors import DataError, InputError, UnavailableError
+from gapgnn.graph import Progress as Progress
+from gapgnn.graph import file_digest
 
 if sys.platform != "win32":
     import fcntl
-
-Progress = Callable[[str, int, int | None], None]
-"""Called with the file's name, the bytes that are here, and the bytes in all (None if unknown)."""
 
 _BLOCK = 1 << 18
 _TIMEOUT = 30.0
@@ -90,13 +87,11 @@ def obtain(file: DataFile, *, progress: Progress | None = None) -> Path:
     if found is None:
         return fetch(file, progress=progress)
     path = found[0]
-    if file.sha256 is not None:
-        digest = _sha256(path)
-        if digest != file.sha256:
-            raise DataError(
-                f"`{path}` must have the SHA-256 {file.sha256}. Got {digest}. Replace it with the "
-                f"file at {file.address}."
-            )
+    if file.sha256 is not None and (digest := file_digest(path)) != file.sha256:
+        raise DataError(
+            f"`{path}` must have the SHA-256 {file.sha256}. Got {digest}. Replace it with the "
+            f"file at {file.address}."
+        )
     return path
 
 
@@ -124,7 +119,12 @@ def fetch(
                 _transfer(file, output, progress, opener or https_opener())
                 output.flush()
                 os.fsync(output.fileno())
-                _check_sha256(part, file)
+                if file.sha256 is not None and (digest := file_digest(part)) != file.sha256:
+                    part.unlink()
+                    raise DataError(
+                        f"{file.address} must have the SHA-256 {file.sha256}. Got {digest}; the "
+                        "download was removed."
+                    )
                 os.replace(part, target)
             except BaseException:
                 if part.exists() and not part.stat().st_size:
@@ -133,18 +133,6 @@ def fetch(
     except (OSError, http.client.HTTPException) as error:
         raise UnavailableError(_offline(file, error)) from None
     return target
-
-
-def _check_sha256(part: Path, file: DataFile) -> None:
-    if file.sha256 is None:
-        return
-    digest = _sha256(part)
-    if digest != file.sha256:
-        part.unlink()
-        raise DataError(
-            f"{file.address} must have the SHA-256 {file.sha256}. Got {digest}; the download was "
-            "removed."
-        )
 
 
 def https_opener(context: ssl.SSLContext | None = None) -> urllib.request.OpenerDirector:
@@ -258,11 +246,3 @@ def _offline(file: DataFile, error: Exception) -> str:
         f"`{file.path}` is not here and could not be downloaded ({reason}). Get {file.address} and "
         f"put it in {folder} as {file.name}."
     )
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

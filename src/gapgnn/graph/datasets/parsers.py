@@ -25,7 +25,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gapgnn.errors import DataError
-from gapgnn.graph import Graph
+from gapgnn.graph import DAMAGE, Graph
 from gapgnn.graph.datasets.unpickle import load_arrays
 
 # Columns of `local_info` in a Facebook100 file; high school (6) is not used.
@@ -34,8 +34,8 @@ _YEAR = 5
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn whatever a damaged file makes a library raise into one line that names the file.
+def reading(path: Path, *also: type[Exception]) -> Iterator[None]:
+    """Turn what a damaged file makes a library raise into one line that names the file.
 
     >>> with reading(Path("reddit.zip")):
     ...     raise EOFError
@@ -43,11 +43,10 @@ def reading(path: Path) -> Iterator[None]:
     ...
     gapgnn.errors.DataError: `reddit.zip` must be a whole, undamaged file. Got EOFError.
     """
+    damage: tuple[type[Exception], ...] = (*DAMAGE, *also)
     try:
         yield
-    except MemoryError:
-        raise
-    except Exception as error:
+    except damage as error:
         found = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(": .")
         raise DataError(f"`{path}` must be a whole, undamaged file. Got {found}.") from None
 
@@ -58,11 +57,12 @@ def facebook100(paths: Sequence[Path]) -> Graph:
     0 means missing in these files: no column of its own for a feature, no label for the year. The
     columns are those of the whole school, so a filter of the classes does not change their number.
     """
-    import scipy.io
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
 
     (path,) = paths
-    with reading(path):
-        content = scipy.io.loadmat(path, variable_names=["A", "local_info"])
+    with reading(path, MatReadError):
+        content = loadmat(path, variable_names=["A", "local_info"])
         adjacency = sp.coo_array(content["A"])
         profile = content["local_info"]
         years, labels = _classes(profile[:, _YEAR])
@@ -133,7 +133,7 @@ def facebook_page_page(paths: Sequence[Path]) -> Graph:
         pairs = _pairs(edges.open("rb"))
     with reading(features):
         lists = json.loads(features.read_bytes())
-    with reading(target), target.open(encoding="utf-8", newline="") as file:
+    with reading(target, csv.Error), target.open(encoding="utf-8", newline="") as file:
         return _musae_graph(pairs, lists, csv.DictReader(file), "page_type")
 
 
@@ -143,7 +143,7 @@ def github(paths: Sequence[Path]) -> Graph:
 
 
 def _musae_archive(path: Path, label: str) -> Graph:
-    with reading(path), zipfile.ZipFile(path) as archive:
+    with reading(path, csv.Error), zipfile.ZipFile(path) as archive:
         pairs = _pairs(archive.open(_member(archive, "_edges.csv")))
         lists = json.loads(archive.read(_member(archive, "_features.json")))
         target = io.TextIOWrapper(archive.open(_member(archive, "_target.csv")), encoding="utf-8")

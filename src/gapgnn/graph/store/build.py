@@ -28,13 +28,12 @@ from gapgnn.errors import (
     check_choice,
     check_integer,
 )
-from gapgnn.graph import Graph, NotFinite, as_inferred, csr, digest_of, order_of_ids
+from gapgnn.graph import Graph, NotFinite, Progress, as_inferred, csr, digest_of, order_of_ids
 from gapgnn.graph.store.arcs import PartWriter, part_bounds
 from gapgnn.graph.store.arrays import FeatureWriter
 from gapgnn.graph.store.format import (
     DANGLING,
     NODES,
-    Progress,
     arcs_file,
     describe_file,
     out_file,

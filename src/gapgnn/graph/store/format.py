@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gapgnn.errors import DataError, InputError, UnavailableError
+from gapgnn.graph import Progress, file_digest
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -32,8 +33,6 @@ NODES = "nodes.parquet"
 DANGLING = "dangling.parquet"
 DENSE = "features.npy"
 SPARSE = ("features-indptr.npy", "features-indices.npy", "features-values.npy")
-
-Progress = Callable[[str, int, int | None], None]
 
 
 def arcs_file(part: int) -> str:
@@ -48,17 +47,6 @@ def arcs_file(part: int) -> str:
 def out_file(part: int) -> str:
     """Return the name of the file with the arcs out of one part's nodes."""
     return f"out-{part:05d}.parquet"
-
-
-def file_digest(path: Path, advance: Callable[[int], None] | None = None) -> str:
-    """Return the SHA-256 of a file, read in pieces; ``advance`` is told the bytes of each."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 22):
-            digest.update(chunk)
-            if advance is not None:
-                advance(len(chunk))
-    return digest.hexdigest()
 
 
 def describe_file(path: Path) -> dict[str, Any]:

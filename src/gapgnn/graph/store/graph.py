@@ -22,6 +22,7 @@ from gapgnn.graph import (
     MASKS,
     Features,
     Graph,
+    Progress,
     as_dangling,
     as_features,
     as_inferred,
@@ -36,7 +37,6 @@ from gapgnn.graph.store.arrays import map_features
 from gapgnn.graph.store.format import (
     DANGLING,
     NODES,
-    Progress,
     arcs_file,
     check_files,
     explained,

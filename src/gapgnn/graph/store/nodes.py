@@ -18,12 +18,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gapgnn.errors import DataError
+from gapgnn.graph import Progress
 from gapgnn.graph.tables import (
     DeclaredColumn,
     NodeColumns,
     NodeIndex,
     NumberColumn,
-    Progress,
     Schema,
     TableFile,
     category_text,

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from gapgnn.graph.tables.edges import end_columns as end_columns
     from gapgnn.graph.tables.features import has_stated_width as has_stated_width
     from gapgnn.graph.tables.features import read_features as read_features
-    from gapgnn.graph.tables.files import Progress as Progress
     from gapgnn.graph.tables.files import TableFile as TableFile
     from gapgnn.graph.tables.files import open_table as open_table
     from gapgnn.graph.tables.nodes import NodeColumns as NodeColumns

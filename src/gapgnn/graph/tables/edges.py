@@ -15,8 +15,9 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from gapgnn.errors import DataError
+from gapgnn.graph import Progress
 from gapgnn.graph.tables.columns import as_text, is_text, plain
-from gapgnn.graph.tables.files import ColumnTypeError, Progress, TableFile
+from gapgnn.graph.tables.files import ColumnTypeError, TableFile
 
 # A cell that is a whole number and surely fits 64 bits.
 PLAIN_NUMBER = r"^-?[0-9]{1,18}$"

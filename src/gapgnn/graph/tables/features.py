@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gapgnn.errors import DataError
-from gapgnn.graph import Features, NotFinite, as_features
+from gapgnn.graph import DAMAGE, Features, NotFinite, as_features
 from gapgnn.graph.tables.files import check_file
 
 MOST_COLUMNS = np.iinfo(np.int32).max
@@ -53,10 +53,9 @@ def read_features(
     check_file(path, what="features")
     try:
         matrix = reader(path, ids)
-    except (DataError, MemoryError):
+    except DataError:
         raise
-    except Exception as error:
-        # A damaged archive makes zipfile, zlib, NumPy and SciPy raise almost anything.
+    except DAMAGE as error:
         kind = path.suffix.lower().lstrip(".").upper()
         reason = " ".join(str(error).split())[:200]
         raise DataError(

@@ -7,7 +7,7 @@ elsewhere (:mod:`gapgnn.graph.tables.read`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,7 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
 from gapgnn.errors import DataError, GapgnnError, UnavailableError, did_you_mean
-
-Progress = Callable[[str, int, int | None], None]
-"""Called with what is being read, how much of it is done, and how much there is (None: unknown)."""
+from gapgnn.graph import Progress
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (*DELIMITERS, ".parquet", ".feather")

@@ -14,6 +14,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from gapgnn.errors import DataError
+from gapgnn.graph import Progress
 from gapgnn.graph.tables.columns import (
     CategoryColumn,
     NumberColumn,
@@ -22,7 +23,7 @@ from gapgnn.graph.tables.columns import (
 )
 from gapgnn.graph.tables.edges import NodeIndex, as_ids
 from gapgnn.graph.tables.features import has_stated_width
-from gapgnn.graph.tables.files import ColumnTypeError, Progress, TableFile, listed
+from gapgnn.graph.tables.files import ColumnTypeError, TableFile, listed
 from gapgnn.graph.tables.schema import Ignored, Schema
 
 Found = TypeVar("Found")

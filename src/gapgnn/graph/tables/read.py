@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gapgnn.errors import check_choice, check_integer
-from gapgnn.graph import Graph, NotFinite
+from gapgnn.graph import Graph, NotFinite, Progress
 from gapgnn.graph.tables.columns import DeclaredFeatures, LearnedFeatures, declared_columns
 from gapgnn.graph.tables.edges import end_columns, read_edges
 from gapgnn.graph.tables.features import read_features
-from gapgnn.graph.tables.files import Progress, TableFile, open_table
+from gapgnn.graph.tables.files import TableFile, open_table
 from gapgnn.graph.tables.nodes import (
     NodeColumns,
     NodesFound,
