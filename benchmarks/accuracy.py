@@ -3,19 +3,18 @@
 Run: python benchmarks/accuracy.py --experiment levels --repeats 10
 Delta is stated as in the papers' tables, so that rows can be compared with theirs.
 Prints one Markdown row per setting: data set, setting, mean test accuracy, 95 % interval, seconds.
+`--markdown FILE` writes a table of settings by data sets (see benchmarks/generated.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import platform
 import tempfile
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-import torch
-
+import generated
 from gapgnn import GAP, MLP, SAGE, load_dataset
 from gapgnn.evaluation.metrics import bootstrap_interval
 
@@ -136,10 +135,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
+    generated.add_option(parser)
     args = parser.parse_args()
-    machine = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    print(f"{machine}, torch {torch.__version__}, {date.today()}, {args.repeats} repeats")
+    print(f"{generated.machine(args.device)}, {date.today()}, {args.repeats} repeats")
     print("| data set | setting | test accuracy | 95 % interval | seconds |\n|---|---|---|---|---|")
+    cells: dict[str, list[str]] = {label: [] for label, _, _ in EXPERIMENTS[args.experiment]}
     with tempfile.TemporaryDirectory() as folder:
         for name in args.datasets:
             graph = load_dataset(name, split_seed=args.seed)
@@ -153,12 +153,17 @@ def main() -> None:
                     ledger=Path(folder) / "ledger.sqlite",
                 ).fit(graph)
                 runs = model.repeat_scores_
-                low, high = bootstrap_interval(runs)
+                accuracy, (low, high) = sum(runs) / len(runs), bootstrap_interval(runs)
+                shown = f"{100 * accuracy:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+                cells[label].append(shown)
                 print(
-                    f"| {name} | {label} | {sum(runs) / len(runs):.1%} | {low:.1%} to {high:.1%} | "
+                    f"| {name} | {label} | {accuracy:.1%} | {low:.1%} to {high:.1%} | "
                     f"{model.seconds_['total']:.1f} |",
                     flush=True,
                 )
+    title = f"{args.experiment}: test accuracy in percent, mean of {args.repeats} repeats"
+    table = generated.table(["", *args.datasets], ([label, *row] for label, row in cells.items()))
+    generated.write(args.markdown, f"{title} (95 % interval)", table, device=args.device)
 
 
 if __name__ == "__main__":

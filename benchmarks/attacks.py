@@ -7,8 +7,9 @@
 
 Prints a Markdown row per cell as it is measured, and the tables at the end. ``--json FILE`` appends
 every cell as one JSON object, so that several processes can share the work and ``table`` puts
-their cells together. In the setting of the paper (TSTF) every model is trained on a graph of its
-own, so the models of a cell cannot be replicas of one training.
+their cells together; ``--markdown FILE`` writes the table of one process (benchmarks/generated.py).
+In the setting of the paper (TSTF) every model is trained on a graph of its own, so the models of a
+cell cannot be replicas of one training.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 import torch
 
+import generated
 from gapgnn import GAP, MLP, SAGE, load_dataset
 from gapgnn.attacks.links import link_stealing_attack, linkteller_attack
 from gapgnn.attacks.membership import membership_attack
@@ -180,6 +182,10 @@ def links_table(cells: list[Cell]) -> str:
 
 
 PRINTED = {"membership": membership_table, "links": links_table}
+TITLES = {
+    "membership": "Membership attacks: AUC and accuracy",
+    "links": "Link attacks: AUC, and gain over the control in points",
+}
 
 
 def main() -> None:
@@ -202,6 +208,10 @@ def main() -> None:
         chosen = [cell for cell in cells if cell["table"] == name]
         if chosen:
             print(f"\n{table(chosen)}")
+    if args.command != "table":
+        generated.write(
+            args.markdown, TITLES[args.command], PRINTED[args.command](cells), device=args.device
+        )
 
 
 def _parsed() -> argparse.Namespace:
@@ -213,6 +223,7 @@ def _parsed() -> argparse.Namespace:
     shared.add_argument("--seed", type=int, default=0)
     shared.add_argument("--device", default="auto")
     shared.add_argument("--json", type=Path, help="append every cell to this file")
+    generated.add_option(shared)
     some = commands.add_parser("membership", parents=[shared])
     some.add_argument("--methods", nargs="+", choices=METHODS, default=["gap", "sage", "mlp"])
     some.add_argument("--epsilons", nargs="+", type=float, default=[1, 4, 8, 16, math.inf])

@@ -4,6 +4,7 @@
     python benchmarks/h200.py edge         # GAP, 100 + 100 epochs, for one repeat and for ten
     python benchmarks/h200.py node         # GAP by DP-SGD, 10 + 10 epochs, batches of 4096
     python benchmarks/h200.py all
+    python benchmarks/h200.py all --markdown docs/generated/h200.md
 
 The graph has 1.79 million nodes, 81 million arcs, 100 features and 10 classes. It is drawn on the
 device from the degree-corrected block model of `gapgnn.graph.datasets.synthetic` (log-normal
@@ -21,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+import generated
 from gapgnn import GAP
 from gapgnn.graph.graph import Graph
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
@@ -28,6 +30,7 @@ from gapgnn.privacy.mechanisms.device_lists import in_lists_on
 from gapgnn.rng import NoiseKey
 
 NODES, ARCS, FEATURES, CLASSES = 1_790_731, 80_966_832, 100, 10
+Measured = list[tuple[str, str, str]]
 
 
 def amazon_sized(nodes: int, arcs: int, device: str, *, homophily: float = 0.65) -> Graph:
@@ -92,7 +95,7 @@ def milliseconds(work: Callable[[], object], repeats: int = 20) -> float:
     return statistics.median(times[2:])
 
 
-def measure_hop(graph: Graph, columns: int) -> None:
+def measure_hop(graph: Graph, columns: int) -> Measured:
     rows = row_normalise(torch.randn(graph.num_nodes, columns, device="cuda"))
     matrix = in_lists_on(graph, torch.device("cuda")).matrix(torch.float32)
 
@@ -100,7 +103,7 @@ def measure_hop(graph: Graph, columns: int) -> None:
         total = matrix @ rows
         return row_normalise(total + torch.randn_like(total))
 
-    print(f"  hop, {columns} columns, torch CSR, randn, normalise: {milliseconds(plain):.2f} ms")
+    found = [("torch CSR, randn, normalise", milliseconds(plain))]
     for level, construction in (("none", "fast"), ("edge", "fast"), ("edge", "safe")):
         aggregation = PrivateAggregation(
             graph,
@@ -116,10 +119,11 @@ def measure_hop(graph: Graph, columns: int) -> None:
             lambda a=aggregation, n=numbers: a.hop(rows, next(n)),
             5 if construction == "safe" else 20,
         )
-        print(f"  hop, {columns} columns, level {level}, {construction} noise: {took:.2f} ms")
+        found.append((f"level {level}, {construction} noise", took))
+    return shown([(f"hop, {columns} columns, {what}", f"{ms:.2f} ms", "") for what, ms in found])
 
 
-def measure_fit(graph: Graph, level: str, repeats: int, runs: int, **options: object) -> None:
+def measure_fit(graph: Graph, level: str, repeats: int, runs: int, **options: object) -> Measured:
     seconds: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(runs + 1):
@@ -139,11 +143,15 @@ def measure_fit(graph: Graph, level: str, repeats: int, runs: int, **options: ob
     told = ", ".join(f"{key} {value}" for key, value in options.items())
     accuracy = statistics.mean(model.repeat_scores_)
     peak = torch.cuda.max_memory_allocated() / 2**30
-    print(
-        f"  {level} level, {repeats} repeats{', ' + told if told else ''}: "
-        f"{median['total']:.2f} s ({parts}); first run {seconds[0]['total']:.1f} s; "
-        f"accuracy {accuracy:.3f}, peak {peak:.1f} GiB"
-    )
+    what = f"{level} level, {repeats} repeats{', ' + told if told else ''}"
+    details = f"{parts}; first run {seconds[0]['total']:.1f} s; accuracy {accuracy:.3f}"
+    return shown([(what, f"{median['total']:.2f} s", f"{details}, peak {peak:.1f} GiB")])
+
+
+def shown(rows: Measured) -> Measured:
+    for what, took, details in rows:
+        print(f"  {what}: {took}{f' ({details})' if details else ''}", flush=True)
+    return rows
 
 
 def main() -> None:
@@ -152,19 +160,24 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--arcs", type=int, default=ARCS)
     parser.add_argument("--runs", type=int, default=3)
+    generated.add_option(parser)
     options = parser.parse_args()
+    rows: Measured = []
     graph = amazon_sized(options.nodes, options.arcs, "cuda")
     name = torch.cuda.get_device_name()
     print(f"{name}, torch {torch.__version__}: {graph.num_nodes:,} nodes, {graph.num_arcs:,} arcs")
     if options.what in ("hop", "all"):
         for columns in (16, CLASSES - 1):
-            measure_hop(graph, columns)
+            rows += measure_hop(graph, columns)
     for level in ("edge", "node"):
         if options.what in (level, "all"):
             for repeats in (1, 10):
-                measure_fit(graph, level, repeats, options.runs)
+                rows += measure_fit(graph, level, repeats, options.runs)
             if level == "edge":
-                measure_fit(graph, level, 1, options.runs, messages="labels")
+                rows += measure_fit(graph, level, 1, options.runs, messages="labels")
+    title = f"GAP on one GPU: {graph.num_nodes:,} nodes, {graph.num_arcs:,} arcs"
+    table = generated.table(("what", "measured", "of it"), rows)
+    generated.write(options.markdown, title, table, device="cuda")
 
 
 if __name__ == "__main__":
