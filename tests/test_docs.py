@@ -22,6 +22,7 @@ else:
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+GENERATED = sorted(f"docs/generated/{path.name}" for path in (ROOT / "docs/generated").glob("*"))
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 # What stands for something else: FOLDER, METHOD, K, and dots for what was left out.
 PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*|\.\.\.")
@@ -186,7 +187,7 @@ def test_the_commands_of_a_page_exist_with_their_options(
     assert not problems, "\n".join(problems)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *GENERATED])
 def test_the_commands_within_sentences_exist_with_their_options(page: str) -> None:
     from gapgnn.cli.main import COMMANDS
 
@@ -196,7 +197,7 @@ def test_the_commands_within_sentences_exist_with_their_options(page: str) -> No
         assert unknown_option(words) is None, words
 
 
-@pytest.mark.parametrize("page", [*PAGES, "SECURITY.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", [*PAGES, *GENERATED, "SECURITY.md", "CONTRIBUTING.md"])
 def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", text_of(page))):
         if "://" in target:
@@ -225,6 +226,77 @@ def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
 def test_a_wrong_command_is_found(line: str, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (words,) = gapgnn_commands(line)
     assert problem in (problem_with(words, monkeypatch) or "")
+
+
+FORM = re.compile(
+    r"# (?P<title>.+)\n\n"
+    r"(?P<commands>(?:- Command: `(?:python benchmarks/|gapgnn |pytest )[^`]+`.*\n)+)"
+    r"- Machine: .+\n- Date: \d{4}-\d\d-\d\d\n- Origin: .+\n\n"
+    r"(?P<table>\|.+\|\n\|(?:---\|)+\n(?:\|.*\|\n)+)"
+)
+
+
+def fault_of_generated(text: str) -> str | None:
+    """Return how a page of docs/generated is not of its form; nothing else may stand there."""
+    found = FORM.fullmatch(text)
+    if found is None:
+        return "not a heading, command, machine, date, origin and one table"
+    if len({line.count("|") for line in found["table"].splitlines()}) != 1:
+        return "rows of different lengths"
+    for script, options in re.findall(r"`python ([^\s`]+)([^`]*)`", found["commands"]):
+        if not (ROOT / script).is_file():
+            return f"no script {script}"
+        known = text_of(script) + text_of("benchmarks/generated.py")
+        for option in re.findall(r"--[a-z-]+", options):
+            if f'"{option}"' not in known:
+                return f"{script} has no option {option}"
+    return None
+
+
+@pytest.mark.parametrize("page", GENERATED)
+def test_a_generated_table_has_its_form_and_a_page_links_to_it(page: str) -> None:
+    assert fault_of_generated(text_of(page)) is None
+    name = page.removeprefix("docs/")
+    assert any(f"({name})" in text_of(other) for other in PAGES), f"no page links to {page}"
+
+
+@pytest.mark.parametrize(
+    ("line", "replacement"),
+    [
+        ("- Command: ", ""),
+        ("- Machine: ", ""),
+        ("- Date: ", "- Date: yesterday"),
+        ("- Origin: ", ""),
+        ("|---", ""),
+        ("| GAP", "| GAP | 1 | 2 | 3 | 4 | 5 | 6 |"),
+        ("- Command: ", "- Command: `python benchmarks/nothing.py`"),
+        ("- Command: ", "- Command: `python benchmarks/h200.py all --markdwon`"),
+        ("- Date: ", "- Date: 2026-11-15\n\nA remark."),
+    ],
+)
+def test_a_generated_table_out_of_form_is_found(line: str, replacement: str) -> None:
+    good = (
+        "# Seconds\n\n- Command: `python benchmarks/h200.py all --runs 3`\n- Machine: a GPU\n"
+        "- Date: 2026-11-15\n- Origin: written by `--markdown`\n\n"
+        "| what | seconds |\n|---|---|\n| GAP | 1.0 |\n"
+    )
+    assert fault_of_generated(good) is None
+    bad = re.sub(rf"^{re.escape(line)}.*\n", replacement and replacement + "\n", good, flags=re.M)
+    assert bad != good
+    assert fault_of_generated(bad) is not None
+
+
+def test_the_benchmarks_write_that_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    generated = importlib.import_module("generated")
+    words = ["h200.py", "all", "--runs=3", "--markdown", str(tmp_path / "h200.md")]
+    monkeypatch.setattr(sys, "argv", words)
+    generated.write(tmp_path / "h200.md", "Seconds", generated.table(["a", "b"], [["1", "2"]]))
+    text = (tmp_path / "h200.md").read_text(encoding="utf-8")
+    assert fault_of_generated(text) is None
+    command = "python benchmarks/h200.py all --runs=3 --markdown docs/generated/h200.md"
+    assert f"- Command: `{command}`\n" in text
+    assert str(tmp_path) not in text
 
 
 @pytest.fixture
