@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from gapgnn.evaluation.grid.records import Record
 from gapgnn.evaluation.report import figures
-from gapgnn.evaluation.report.charts import charts, ticks
+from gapgnn.evaluation.report.charts import Chart, ticks
 from gapgnn.evaluation.report.figures import draw, save_figures
 from gapgnn.evaluation.report.plots import STYLES, Plot, plots
 
@@ -112,16 +112,14 @@ def test_a_name_with_a_dollar_or_a_tag_is_drawn_as_it_is(make_record: Any) -> No
 
 def test_the_page_s_drawing_puts_higher_accuracy_higher(made_up: list[Record]) -> None:
     for plot in plots(made_up):
-        for panel, chart in zip(plot.panels, charts(plot), strict=True):
-            for line, curve in zip(panel.lines, chart.curves, strict=True):
-                pairs = sorted(
-                    zip([v.mean for v in line.values], curve.points, strict=True),
-                    key=lambda pair: pair[0],
-                )
-                heights = [point.y for _, point in pairs]
+        for panel in plot.panels:
+            chart = Chart(plot, panel)
+            for line in panel.lines:
+                values = sorted(line.values, key=lambda value: value.mean)
+                heights = [chart.y(value.mean) for value in values]
                 assert heights == sorted(heights, reverse=True)
-                for point in curve.points:
-                    assert point.high <= point.y <= point.low
+                for value in values:
+                    assert chart.y(value.high) <= chart.y(value.mean) <= chart.y(value.low)
 
 
 def test_ticks_span_what_they_are_for() -> None:

@@ -21,10 +21,9 @@ from gapgnn.cli.report import SECTIONS
 from gapgnn.errors import DataError
 from gapgnn.evaluation.grid.records import FILE, Record
 from gapgnn.evaluation.report import page as report_module
-from gapgnn.evaluation.report.content import event_words
+from gapgnn.evaluation.report.content import event_words, right_guesses
 from gapgnn.evaluation.report.findings import load_findings
 from gapgnn.evaluation.report.page import render, write_report
-from gapgnn.evaluation.report.promises import right_guesses
 
 TEMPLATES = Path(report_module.__file__).parent / "templates"
 AUDIT = {

@@ -7,10 +7,10 @@ one place. Values can be reached with a pointer and with the arrow keys.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from gapgnn.evaluation.report.plots import STYLES, Panel, Plot, Value
+from gapgnn.evaluation.report.plots import STYLES, Line, Panel, Plot, Value
 
 WIDTH, HEIGHT = 560, 350
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 34, 56
@@ -19,68 +19,82 @@ _TICK_WIDTH = 38
 
 
 @dataclass(frozen=True)
-class Tick:
-    """A place on an axis and what is written there."""
-
-    at: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Point:
-    """One value: its place, its bar, and what is said about it."""
-
-    x: float
-    y: float
-    low: float
-    high: float
-    name: str
-    value: str
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One line: its look, its path and its points."""
-
-    label: str
-    style: int
-    path: str
-    points: tuple[Point, ...]
-
-
-@dataclass(frozen=True)
-class Level:
-    """A level line with what is said about it."""
-
-    label: str
-    style: int
-    y: float
-    value: str
-
-
-@dataclass(frozen=True)
 class Chart:
-    """One panel, ready to be drawn."""
+    """One panel of a plot: places of its values, and what is said about them.
 
-    title: str
-    summary: str
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
-    curves: tuple[Curve, ...]
-    levels: tuple[Level, ...]
-
-
-def charts(plot: Plot) -> list[Chart]:
-    """Return the drawing of each panel.
-
-    >>> from gapgnn.evaluation.report.plots import Line
     >>> values = (Value(1.0, 0.7, 0.6, 0.8, 3), Value(2.0, 0.8, 0.7, 0.9, 3))
     >>> panel = Panel("social", (Line("GAP", 0, values),))
-    >>> plot = Plot("hops", "Hops", "", "K", "accuracy (%)", False, "K", (panel,))
-    >>> charts(plot)[0].curves[0].points[0].value
-    'K = 1: 70.0 % (60.0 to 80.0), 3 repeats'
+    >>> chart = Chart(Plot("hops", "Hops", "", "K", "accuracy (%)", False, "K", (panel,)), panel)
+    >>> chart.said(values[0]), chart.path(panel.lines[0])
+    ('K = 1: 70.0 % (60.0 to 80.0), 3 repeats', 'M62 207.33L528 120.67')
     """
-    return [_chart(plot, panel) for panel in plot.panels]
+
+    plot: Plot
+    panel: Panel
+
+    @cached_property
+    def _places(self) -> list[float]:
+        return sorted({value.x for line in self.panel.lines for value in line.values})
+
+    @cached_property
+    def y_ticks(self) -> list[float]:
+        """Percentages that span everything drawn."""
+        lines = (*self.panel.lines, *self.panel.references)
+        values = [value for line in lines for value in line.values]
+        ends = [100 * end for value in values for end in (value.low, value.high)]
+        return ticks(min(ends), max(ends))
+
+    @property
+    def x_ticks(self) -> list[float]:
+        """The values' places, without those that would write over another; the last one stays."""
+        kept: list[float] = []
+        for place in self._places:
+            if kept and self.x(place) - self.x(kept[-1]) < _TICK_WIDTH:
+                if place != self._places[-1] or len(kept) == 1:
+                    continue
+                kept.pop()
+            kept.append(place)
+        return kept
+
+    def x(self, value: float) -> float:
+        """Return the place of a value on the axis."""
+        start, end = LEFT + 18, WIDTH - RIGHT - 18
+        first, last = self._places[0], self._places[-1]
+        if first == last:
+            return (start + end) / 2
+        if self.plot.is_log and first > 0:
+            share = math.log(value / first) / math.log(last / first)
+        else:
+            share = (value - first) / (last - first)
+        return round(start + share * (end - start), 2)
+
+    def y(self, fraction: float) -> float:
+        """Return the height of a fraction."""
+        bottom, steps = HEIGHT - BOTTOM, self.y_ticks
+        share = (100 * fraction - steps[0]) / (steps[-1] - steps[0])
+        return round(bottom + share * (TOP - bottom), 2)
+
+    def path(self, line: Line) -> str:
+        """Return a line through its values."""
+        return "M" + "L".join(f"{self.x(v.x):g} {self.y(v.mean):g}" for v in line.values)
+
+    def said(self, value: Value) -> str:
+        """Return what is said about one value."""
+        text = f"{self.plot.x_name} = {value.x:g}: {100 * value.mean:.1f} %"
+        if value.repeats < 2:
+            return text
+        return f"{text} ({100 * value.low:.1f} to {100 * value.high:.1f}), {value.repeats} repeats"
+
+    @property
+    def summary(self) -> str:
+        """What the drawing shows, in words: the alternative text."""
+        name, parts = self.plot.x_name, []
+        for line in self.panel.lines:
+            ends = [f"{100 * v.mean:.1f} at {name} {v.x:g}" for v in line.values]
+            several = f"from {ends[0]} to {ends[-1]}"
+            parts.append(f"{line.label} {ends[0] if len(ends) == 1 else several}")
+        parts += [f"{one.label} {100 * one.values[0].mean:.1f}" for one in self.panel.references]
+        return f"{self.plot.title}, {self.panel.title}. {self.plot.y_label}: {'; '.join(parts)}."
 
 
 def marker(style: int) -> str:
@@ -111,97 +125,3 @@ def ticks(low: float, high: float, *, most: int = 7) -> list[float]:
         if last - first + 1 <= most and step * most >= span:
             return [round(step * k, 6) for k in range(first, max(last, first + 1) + 1)]
     return [low, high]
-
-
-def _chart(plot: Plot, panel: Panel) -> Chart:
-    values = [value for line in panel.lines for value in line.values]
-    levels = [reference.value for reference in panel.references]
-    ends = [end for value in (*values, *levels) for end in (100 * value.low, 100 * value.high)]
-    steps = ticks(min(ends), max(ends))
-    places = sorted({value.x for value in values})
-
-    def x(value: float) -> float:
-        return _place(value, places, LEFT + 18, WIDTH - RIGHT - 18, is_log=plot.is_log)
-
-    def y(fraction: float) -> float:
-        bottom, top = HEIGHT - BOTTOM, TOP
-        share = (100 * fraction - steps[0]) / (steps[-1] - steps[0])
-        return round(bottom + share * (top - bottom), 2)
-
-    def said(name: str, value: Value) -> str:
-        return f"{name}: {_percent(value)}"
-
-    curves = []
-    for line in panel.lines:
-        points = tuple(
-            Point(
-                x(value.x),
-                y(value.mean),
-                y(value.low),
-                y(value.high),
-                line.label,
-                said(f"{plot.x_name} = {value.x:g}", value),
-            )
-            for value in line.values
-        )
-        path = "M" + "L".join(f"{point.x:g} {point.y:g}" for point in points)
-        curves.append(Curve(line.label, line.style, path, points))
-    return Chart(
-        panel.title,
-        _summary(plot, panel),
-        tuple(Tick(x(place), f"{place:g}") for place in _thinned(places, x)),
-        tuple(Tick(y(step / 100), f"{step:g}") for step in steps),
-        tuple(curves),
-        tuple(
-            Level(one.label, one.style, y(one.value.mean), _percent(one.value))
-            for one in panel.references
-        ),
-    )
-
-
-def _percent(value: Value) -> str:
-    text = f"{100 * value.mean:.1f} %"
-    if value.repeats < 2:
-        return text
-    return f"{text} ({100 * value.low:.1f} to {100 * value.high:.1f}), {value.repeats} repeats"
-
-
-def _place(
-    value: float, places: Sequence[float], start: float, end: float, *, is_log: bool
-) -> float:
-    first, last = places[0], places[-1]
-    if first == last:
-        return (start + end) / 2
-    if is_log and first > 0:
-        share = math.log(value / first) / math.log(last / first)
-    else:
-        share = (value - first) / (last - first)
-    return round(start + share * (end - start), 2)
-
-
-def _thinned(places: Sequence[float], x: Callable[[float], float]) -> list[float]:
-    """Leave out ticks that would write over another one; the last always stays."""
-    kept: list[float] = []
-    for place in places:
-        if kept and x(place) - x(kept[-1]) < _TICK_WIDTH:
-            if place != places[-1] or len(kept) == 1:
-                continue
-            kept.pop()
-        kept.append(place)
-    return kept
-
-
-def _summary(plot: Plot, panel: Panel) -> str:
-    """Say in words what the drawing shows: the alternative text."""
-    parts = []
-    for line in panel.lines:
-        first, last = line.values[0], line.values[-1]
-        if len(line.values) == 1:
-            parts.append(f"{line.label} {100 * first.mean:.1f} at {plot.x_name} {first.x:g}")
-        else:
-            parts.append(
-                f"{line.label} from {100 * first.mean:.1f} at {plot.x_name} {first.x:g} to "
-                f"{100 * last.mean:.1f} at {plot.x_name} {last.x:g}"
-            )
-    parts += [f"{one.label} {100 * one.value.mean:.1f}" for one in panel.references]
-    return f"{plot.title}, {panel.title}. {plot.y_label}: {'; '.join(parts)}."

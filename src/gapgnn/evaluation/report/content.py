@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gapgnn.evaluation.grid import Record
 from gapgnn.evaluation.report.findings import Attack, Audit
 from gapgnn.evaluation.report.plots import best_known, order, shown, unique
-from gapgnn.evaluation.report.promises import small
-from gapgnn.evaluation.report.tables import Cell, cell_of, price
+from gapgnn.evaluation.report.tables import cell_of, price
 from gapgnn.privacy.card import texts as texts
 
 SWEPT = {
@@ -33,43 +31,15 @@ AUDITED = {
     "dpsgd": ("GAP-NDP", "MLP-DP"),
     "edges": ("SAGE-EDP",),
 }
+TITLES = {
+    "undirected": "One friendship",
+    "directed": "One link",
+    "add-remove": "One person's record",
+    "replace": "One person's record, exchanged",
+}
 
 
-@dataclass(frozen=True)
-class Tile:
-    """One figure at the top of the page."""
-
-    what: str
-    cell: Cell
-    how: str
-
-
-@dataclass(frozen=True)
-class Checked:
-    """Accuracy, attack and audit of one row at one budget."""
-
-    dataset: str
-    method: str
-    epsilon: str
-    accuracy: Cell | None
-    attack: Cell | None
-    audits: tuple[Audit, ...]
-
-
-@dataclass(frozen=True)
-class Released:
-    """What one row released on private data."""
-
-    dataset: str
-    method: str
-    relation: str
-    epsilon: str
-    accounted: str
-    delta: str
-    events: tuple[str, ...]
-
-
-def tiles(records: Sequence[Record], dataset: str) -> list[Tile]:
+def tiles(records: Sequence[Record], dataset: str) -> list[dict[str, Any]]:
     """Return the best figure per level of one data set, at the budgets of the accuracy table."""
     here = [r for r in records if r.dataset == dataset and r.metric == "test_accuracy"]
     rows = [r for r in here if r.experiment == "accuracy"]
@@ -84,7 +54,7 @@ def tiles(records: Sequence[Record], dataset: str) -> list[Tile]:
     for what, group in groups.items():
         if group:
             best = max(group, key=lambda record: record.mean)
-            made.append(Tile(what, cell_of(best), _how(best)))
+            made.append({"what": what, "cell": cell_of(best), "how": _how(best)})
     return made
 
 
@@ -103,7 +73,7 @@ def _how(record: Record) -> str:
     return f"{shown(record)}, ε = {price(record.epsilon)}"
 
 
-def checked(records: Sequence[Record], audits: Sequence[Audit]) -> list[Checked]:
+def checked(records: Sequence[Record], audits: Sequence[Audit]) -> list[dict[str, Any]]:
     """Return accuracy, attack and audit side by side, for every row that has one."""
     rows = []
     visible = sorted(
@@ -122,16 +92,22 @@ def checked(records: Sequence[Record], audits: Sequence[Audit]) -> list[Checked]
         attack = best_known([r for r in same if r.metric == "auc"], key=lambda r: r.metric)
         found = _audits_of([r for r in same if r.experiment in COMPARED], audits)
         if attack or found:
-            accuracy = _accuracy_of(same)
+            # From the experiments that vary nothing else.
+            accuracy = [
+                cell_of(record)
+                for experiment in COMPARED
+                for record in same
+                if record.experiment == experiment and record.metric == "test_accuracy"
+            ]
             rows.append(
-                Checked(
-                    dataset,
-                    method,
-                    price(epsilon),
-                    None if accuracy is None else cell_of(accuracy),
-                    cell_of(attack[0]) if attack else None,
-                    found,
-                )
+                {
+                    "dataset": dataset,
+                    "method": method,
+                    "epsilon": price(epsilon),
+                    "accuracy": accuracy[0] if accuracy else None,
+                    "attack": cell_of(attack[0]) if attack else None,
+                    "audits": found,
+                }
             )
     return rows
 
@@ -165,16 +141,7 @@ def _has_noise(record: Record, audit: Audit) -> bool:
     )
 
 
-def _accuracy_of(records: Sequence[Record]) -> Record | None:
-    """Return the accuracy of a row, from the experiments that vary nothing else."""
-    for experiment in COMPARED:
-        for record in records:
-            if record.experiment == experiment and record.metric == "test_accuracy":
-                return record
-    return None
-
-
-def released(records: Sequence[Record]) -> list[Released]:
+def released(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Return what every private row released, in words."""
     rows = [r for r in records if r.epsilon and r.events]
     chosen = best_known(
@@ -183,15 +150,15 @@ def released(records: Sequence[Record]) -> list[Released]:
     datasets = unique(record.dataset for record in records)
     chosen.sort(key=lambda r: (datasets.index(r.dataset), order(r), r.epsilon))
     return [
-        Released(
-            record.dataset,
-            _setting(record),
-            record.relation,
-            price(record.epsilon),
-            _accounted(record),
-            small(record.delta or 0.0),
-            _events(record),
-        )
+        {
+            "dataset": record.dataset,
+            "method": _setting(record),
+            "relation": record.relation,
+            "epsilon": price(record.epsilon),
+            "accounted": _accounted(record),
+            "delta": small(record.delta or 0.0),
+            "events": _events(record),
+        }
         for record in chosen
     ]
 
@@ -263,3 +230,96 @@ def other_attacks(attacks: Sequence[Attack]) -> list[Attack]:
         attacks,
         key=lambda one: (one.dataset, one.attack, one.method, one.epsilon or math.inf),
     )
+
+
+def protections(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Return every sense in which the results are protected, in words for people.
+
+    Privacy page, section 1. Node-level texts state the weaker notion (a person's own record), which
+    holds whatever the degrees are.
+
+    >>> protections([])
+    []
+    """
+    found = []
+    for level, relation in unique((r.level, r.relation) for r in records if r.epsilon):
+        here = [r for r in records if (r.level, r.relation) == (level, relation) and r.epsilon]
+        notion = "own record" if level == "node" else None
+        budgets = sorted(unique((r.epsilon, r.delta or 0.0) for r in here))
+        found.append(
+            {
+                "title": TITLES.get(relation, relation),
+                "level": level,
+                "relation": relation,
+                "entity": texts.ENTITIES[relation].format(place="the data"),
+                "methods": ", ".join(unique(map(shown, sorted(here, key=order)))),
+                "covered": texts.covered(level, relation, notion=notion),
+                "not_covered": texts.not_covered(level, relation, notion=notion),
+                "budgets": [_budget(*pair) for pair in budgets],
+            }
+        )
+    return sorted(found, key=lambda one: str(one["level"]))
+
+
+def _budget(epsilon: float, delta: float) -> dict[str, str]:
+    """Say what one epsilon means: by how much odds can move, how often a 50:50 guess is right."""
+    odds = texts.odds(epsilon)
+    return {
+        "epsilon": price(epsilon),
+        "delta": small(delta),
+        "odds": f"{int(odds):,}" if odds.isdigit() else odds,
+        "guess": right_guesses(epsilon, delta),
+    }
+
+
+def small(number: float) -> str:
+    """Write a small number without the padding of its exponent.
+
+    >>> small(1e-6), small(0.0)
+    ('1e-6', '0')
+    """
+    return f"{number:g}".replace("e-0", "e-")
+
+
+def right_guesses(epsilon: float, delta: float) -> str:
+    """Return how often a guess that was 50:50 before can be right, at most, rounded up.
+
+    For two neighbours and any test, (epsilon, delta) leaves missed plus false alarms at least
+    2 (1 - delta) / (1 + e^epsilon) (privacy page, section 8), so right guesses are at most
+    (e^epsilon + delta) / (1 + e^epsilon).
+
+    >>> right_guesses(1.0, 0.0), right_guesses(8.0, 1e-5), right_guesses(16.0, 1e-5)
+    ('73.2 %', '99.97 %', 'nearly always')
+    """
+    share = 100 * (1 - (1 - delta) / (1 + math.exp(min(epsilon, 700.0))))
+    if share > 99.99:
+        return "nearly always"
+    digits = 2 if share > 99.9 else 1
+    return f"{math.ceil(share * 10**digits - 1e-9) / 10**digits:.{digits}f} %"
+
+
+def cautions(records: Sequence[Record]) -> list[str]:
+    """Return what a reader must know before handing this page or a model on."""
+    lines = [
+        "This page is not a private release. Accuracies and attack figures are computed from the "
+        "true data without noise. For data that is not public, keep the page with the curator.",
+        "Every repeat is a release of its own. The promise is about one of them; whoever "
+        "publishes several pays for each.",
+    ]
+    private = [record for record in records if record.epsilon]
+    if any(record.extra.get("noise") == "fast" for record in private):
+        lines.append(
+            "These models were trained with fast noise, for experiments: it can leak through gaps "
+            "between floating-point numbers. A model that leaves the house is trained again with "
+            "safe noise, the default of gapgnn train."
+        )
+    if any(record.select == "validation" for record in records):
+        lines.append(
+            "Rows marked “selected” had their parameters chosen by validation accuracy. The "
+            "candidates queried the data too, and that is not covered by epsilon."
+        )
+    if any(record.level == "none" for record in records):
+        lines.append(
+            "Rows with ε = ∞ promise nothing. They are for comparison and must not be released."
+        )
+    return lines

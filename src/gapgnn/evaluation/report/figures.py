@@ -134,7 +134,7 @@ def _panel(axes: Axes, plot: Plot, panel: Panel) -> None:
     for reference in panel.references:
         style = STYLES[reference.style]
         axes.axhline(
-            100 * reference.value.mean,
+            100 * reference.values[0].mean,
             color=style.colour,
             linewidth=1,
             dashes=style.level_dashes,

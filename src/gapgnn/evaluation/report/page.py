@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import groupby
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from gapgnn.errors import InputError
 from gapgnn.evaluation.grid import EXPERIMENTS, Record, load
 from gapgnn.evaluation.report import charts
 from gapgnn.evaluation.report import content as report_content
-from gapgnn.evaluation.report import promises as report_promises
 from gapgnn.evaluation.report.figures import save_figures
 from gapgnn.evaluation.report.findings import Attack, Audit, load_findings
 from gapgnn.evaluation.report.plots import STYLES, Plot, plots, unique
@@ -114,7 +114,7 @@ def render(
         legend=_legend,
         blocks=_blocks,
         price=price,
-        small=report_promises.small,
+        small=report_content.small,
     )
     return environment.get_template("report.html.j2").render(
         style=Markup(style),
@@ -146,7 +146,14 @@ def _content(
 ) -> dict[str, Any]:
     """Return everything the template speaks of."""
     made = tables(records)
-    drawn = [(plot, charts.charts(plot), _tables_of(plot, made)) for plot in plots(records)]
+    drawn = [
+        (
+            plot,
+            [charts.Chart(plot, panel) for panel in plot.panels],
+            [table for table in made if table.name.startswith(plot.name)],
+        )
+        for plot in plots(records)
+    ]
     datasets = unique(record.dataset for record in records)
     summary = [(name, report_content.tiles(records, name)) for name in datasets]
     checked = report_content.checked(records, audits)
@@ -154,13 +161,13 @@ def _content(
         "datasets": datasets,
         "facts": _facts(records),
         "summary": [(name, tiles) for name, tiles in summary if tiles],
-        "cautions": report_promises.cautions(records),
-        "protections": report_promises.protections(records),
+        "cautions": report_content.cautions(records),
+        "protections": report_content.protections(records),
         "tradeoffs": [one for one in drawn if one[0].name in _TRADEOFFS],
         "attack_figures": [one for one in drawn if one[0].name in _ATTACKS],
         "ablations": [one for one in drawn if one[0].name not in (*_TRADEOFFS, *_ATTACKS)],
         "accuracy": next((table for table in made if table.name == "accuracy"), None),
-        "tested": [(name, list(rows)) for name, rows in groupby(checked, lambda row: row.dataset)],
+        "tested": [(name, list(rows)) for name, rows in groupby(checked, itemgetter("dataset"))],
         "attacked_width": _attacked_width(records),
         "audits": audits,
         "attacks": report_content.other_attacks(attacks),
@@ -188,10 +195,6 @@ def _facts(records: Sequence[Record]) -> dict[str, str]:
     }
 
 
-def _tables_of(plot: Plot, made: Sequence[Table]) -> list[Table]:
-    return [table for table in made if table.name.startswith(plot.name)]
-
-
 def _attacked_width(records: Sequence[Record]) -> str:
     widths = unique(r.parameters.get("hidden") for r in records if r.metric == "auc")
     return ", ".join(str(width) for width in widths if width is not None)
@@ -201,12 +204,12 @@ def _dashes(lengths: Sequence[float]) -> str:
     return " ".join(f"{2 * length:g}" for length in lengths)
 
 
-def _legend(panels: Sequence[charts.Chart]) -> list[tuple[str, int, bool]]:
+def _legend(plot: Plot) -> list[tuple[str, int, bool]]:
     """Return label, style and whether it is a level line, for everything in a row of panels."""
-    lines = [(curve.label, curve.style, False) for chart in panels for curve in chart.curves]
-    levels = [(level.label, level.style, True) for chart in panels for level in chart.levels]
+    lines = [(line.label, line.style, False) for panel in plot.panels for line in panel.lines]
+    levels = [(one.label, one.style, True) for panel in plot.panels for one in panel.references]
     return unique([*sorted(lines, key=lambda line: line[1]), *levels])
 
 
 def _blocks(table: Table) -> list[tuple[str, list[Row]]]:
-    return [(name, list(rows)) for name, rows in groupby(table.rows, lambda row: row.block)]
+    return [(name, list(rows)) for name, rows in groupby(table.rows, attrgetter("block"))]

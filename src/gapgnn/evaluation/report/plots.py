@@ -19,11 +19,7 @@ from gapgnn.evaluation.grid import METHODS, Record
 class Style:
     """How a line looks; marker and dashes tell lines apart where colour is not seen.
 
-    Attributes:
-        colour: on a light ground.
-        marker: in matplotlib's words.
-        dashes: lengths on and off; empty is a full line.
-        level_dashes: the same for the thinner line of a reference.
+    Dashes are lengths on and off, none for a full line; a reference is a thinner line.
     """
 
     colour: str
@@ -62,36 +58,19 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Reference:
-    """A level line: the same whatever the axis says."""
-
-    label: str
-    style: int
-    value: Value
-
-
-@dataclass(frozen=True)
 class Panel:
-    """One set of axes."""
+    """One set of axes; a reference is a level line, the same whatever the axis says."""
 
     title: str
     lines: tuple[Line, ...]
-    references: tuple[Reference, ...] = ()
+    references: tuple[Line, ...] = ()
 
 
 @dataclass(frozen=True)
 class Plot:
-    """One figure.
+    """One figure, its panels side by side.
 
-    Attributes:
-        name: of its files.
-        title: in a few words.
-        caption: what is seen, and how to read it.
-        x_label: of every panel.
-        y_label: of every panel.
-        is_log: whether the axis is logarithmic.
-        x_name: what the axis is called where a single value is named.
-        panels: side by side.
+    ``name`` is that of its files, ``x_name`` what the axis is called where one value is named.
     """
 
     name: str
@@ -265,7 +244,7 @@ def _membership(records: Sequence[Record]) -> Plot | None:
     panels = []
     for group, title in _groups(private):
         unprotected = [r for r in rows if r.dataset == group[0].dataset and r.epsilon is None]
-        guessing = Reference("guessing", 4, Value(0, 0.5, 0.5, 0.5, 1))
+        guessing = Line("guessing", 4, (Value(0, 0.5, 0.5, 0.5, 1),))
         references = (*_references(unprotected), guessing)
         panels.append(Panel(title, _by_method(group), references))
     return _plot(
@@ -345,9 +324,9 @@ def _values(records: Sequence[Record], x: Callable[[Record], Any]) -> tuple[Valu
     return tuple(value_of(record, float(x(record))) for record in sorted(chosen, key=x))
 
 
-def _references(records: Sequence[Record]) -> tuple[Reference, ...]:
+def _references(records: Sequence[Record]) -> tuple[Line, ...]:
     chosen = best_known(records, key=shown)
     return tuple(
-        Reference(shown(record), style_of(record.method), value_of(record, 0.0))
+        Line(shown(record), style_of(record.method), (value_of(record, 0.0),))
         for record in sorted(chosen, key=order)
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gapgnn.evaluation import paired_test
@@ -18,6 +19,7 @@ from gapgnn.evaluation.report.published import DATASETS as PAPER
 from gapgnn.evaluation.report.published import published
 
 SIGNIFICANCE = 0.05
+_ACCURACY = "Test accuracy in percent"
 LEVELS = {
     "none": "no privacy",
     "edge": "edge-level privacy",
@@ -82,16 +84,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """One table.
+    """One table: ``keys`` are the heads of the leading columns, ``columns`` those of figures.
 
-    Attributes:
-        name: of its files.
-        title: in a few words.
-        caption: how to read it.
-        keys: heads of the leading columns.
-        columns: heads of the columns with figures.
-        rows: in order, those of a block together.
-        notes: below the table.
+    The rows of a block stand together.
     """
 
     name: str
@@ -161,25 +156,22 @@ def _accuracy(records: Sequence[Record]) -> Table | None:
     marks: dict[str, tuple[bool, bool]] = {}
     for dataset, block, epsilon in unique((r.dataset, _block(r), r.epsilon) for r in rows):
         marks |= mark_best([r for r in rows if _competes(r, dataset, block, epsilon)])
-    columns: list[str] = []
-    pick: list[Callable[[Sequence[Record]], Cell | None]] = []
+    columns: dict[str, Callable[[Sequence[Record]], Cell | None]] = {}
     for dataset in datasets:
-        columns.append(dataset)
-        pick.append(lambda group, name=dataset: _cell_in(group, name, marks))  # type: ignore[misc]
+        columns[dataset] = partial(_cell_in, dataset=dataset, marks=marks)
         if any(published(dataset, record.method, record.epsilon) for record in rows):
-            columns.append(f"{dataset}, published")
-            pick.append(lambda group, name=dataset: _published_in(group, name))  # type: ignore[misc]
+            columns[f"{dataset}, published"] = partial(_published_in, dataset=dataset)
     made = []
     for block, label, epsilon in unique(
         (_block(r), shown(r), r.epsilon) for r in sorted(rows, key=lambda r: (_rank(r), order(r)))
     ):
         group = [r for r in rows if (_block(r), shown(r), r.epsilon) == (block, label, epsilon)]
-        cells = tuple(choose(group) for choose in pick)
+        cells = tuple(choose(group) for choose in columns.values())
         made.append(Row(block, (label, price(epsilon)), cells))
     return Table(
         "accuracy",
         "All methods",
-        f"Test accuracy in percent{_repeats(rows)}.",
+        f"{_ACCURACY}{_repeats(rows)}.",
         ("method", "ε"),
         tuple(columns),
         tuple(made),
@@ -270,11 +262,8 @@ def _grid(
             }
             cells = tuple(found.get(value) for value in columns)
             made.append(Row(f"{dataset}, {block}", (label,), cells))
-    what = (
-        "AUC of the attack in percent; 50 is guessing"
-        if name == "membership"
-        else ("Test accuracy in percent")
-    )
+    is_attack = name == "membership"
+    what = "AUC of the attack in percent; 50 is guessing" if is_attack else _ACCURACY
     return Table(
         name,
         title,
