@@ -295,9 +295,8 @@ def main() -> None:
         f"{args.clock} clock, median of {args.rounds} rounds\n"
     )
     print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
-    measure_methods(
-        [name for name in METHODS if name in args.only], clock, args.rounds, args.dataset
-    )
+    if methods := [name for name in METHODS if name in args.only]:
+        measure_methods(methods, clock, args.rounds, args.dataset)
     if "step" in args.only:
         measure_step(clock, args.rounds)
     if "hop" in args.only:
