@@ -6,21 +6,23 @@ import numpy as np
 import pytest
 
 from gapgnn import GAP, MLP, SAGE, Graph
+from gapgnn.attacks.attacker import AttackNetwork, rank
 from gapgnn.attacks.links import (
+    all_pairs,
+    held_out_pairs,
     link_stealing_attack,
     linkteller_attack,
     reconstruction_attack,
+    sample_pairs,
 )
-from gapgnn.attacks.lira import likelihood_ratios, lira_attack
 from gapgnn.attacks.membership import (
     _halves,
     _members_only,
     answer_rows,
+    likelihood_ratios,
+    lira_attack,
     membership_attack,
 )
-from gapgnn.attacks.network import AttackNetwork
-from gapgnn.attacks.pairs import all_pairs, held_out_pairs, sample_pairs
-from gapgnn.attacks.scores import rank
 from gapgnn.attacks.target import ask, fitted
 from gapgnn.errors import DataError, InputError
 from gapgnn.graph.datasets.synthetic import social_graph

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gapgnn import GAP, MLP, SAGE
-from gapgnn.attacks.audits.model import (
+from gapgnn.attacks.audits import (
     audit_aggregation,
     audit_dpsgd,
     audit_edges,

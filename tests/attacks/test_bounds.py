@@ -15,14 +15,15 @@ from gapgnn.attacks.audits.bounds import (
     gaussian_price,
     threshold_bound,
 )
-from gapgnn.attacks.audits.report import AuditReport, Check, View, conclude, confirmed
+from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, confirmed
 from gapgnn.errors import InputError
 from gapgnn.privacy.accounting.gaussian import gaussian_epsilon
 
 
 def gaussian_trials(shift: float, count: int, rng: np.random.Generator) -> Trials:
     worlds = rng.random(count) < 0.5
-    return Trials((rng.normal(size=count) + shift * worlds)[None], worlds, threshold=shift / 2)
+    scores = (rng.normal(size=count) + shift * worlds)[None]
+    return Trials(scores, worlds, shift / 2, gaussian_price(1e-5))
 
 
 def flipped_bits(epsilon: float, count: int, rng: np.random.Generator) -> Trials:
@@ -51,8 +52,7 @@ def test_the_threshold_bound_is_rarely_above_the_truth(epsilon):
 def test_the_curve_bound_is_rarely_above_the_truth_and_close_to_it():
     rng = np.random.default_rng(2)
     truth = gaussian_epsilon(1.0, 1e-5)
-    price = gaussian_price(1e-5)
-    found = [curve_bound(gaussian_trials(1.0, 4_000, rng), price, alpha=0.1)[0] for _ in range(200)]
+    found = [curve_bound(gaussian_trials(1.0, 4_000, rng), alpha=0.1) for _ in range(200)]
     assert 4 <= sum(bound > truth for bound in found) <= 40
     assert np.median(found) > 0.85 * truth
 
@@ -61,7 +61,7 @@ def test_no_effect_is_no_bound():
     rng = np.random.default_rng(3)
     trials = gaussian_trials(0.0, 4_000, rng)
     assert threshold_bound(trials, delta=1e-5, alpha=0.05) < 0.2
-    assert curve_bound(trials, gaussian_price(1e-5), alpha=0.05)[0] < 0.5
+    assert curve_bound(trials, alpha=0.05) < 0.5
 
 
 def test_the_threshold_is_chosen_on_other_trials_than_it_is_judged_on():
@@ -79,10 +79,10 @@ def test_the_threshold_is_chosen_on_other_trials_than_it_is_judged_on():
 def test_the_largest_of_several_bounds_shares_the_error():
     rng = np.random.default_rng(5)
     trials = gaussian_trials(1.0, 2_000, rng)
-    price = gaussian_price(1e-5)
-    options = {"epsilon": 1.0, "delta": 1e-5, "confidence": 0.95, "details": {}}
-    alone = conclude("x", [View("a", trials, price)], **options)
-    many = conclude("x", [View("a", trials, price)] * 3, **options)
+    run = Attempt("x", rng, 2_000)
+    options = {"epsilon": 1.0, "delta": 1e-5, "details": {}}
+    alone = run.conclude({"a": trials}, **options)
+    many = run.conclude(dict.fromkeys("abc", trials), **options)
     assert many.epsilon_lower_bound < alone.epsilon_lower_bound
 
 
@@ -90,18 +90,20 @@ def test_the_largest_of_several_bounds_shares_the_error():
 def test_a_violation_must_show_three_times(chances):
     asked = []
 
-    def attempt(number: int) -> AuditReport:
-        asked.append(number)
+    def attempt(run: Attempt) -> AuditReport:
+        number = len(asked)
+        asked.append(run.rng.random())
         return AuditReport("x", 1.0, 1.1 + number if number < chances else 0.9, 0.0, 0.95, 100)
 
-    report = confirmed(attempt)
-    assert asked == list(range(chances + 1))
+    report = confirmed("x", attempt, 100)
+    # Each run with coins of its own.
+    assert len(set(asked)) == chances + 1
     assert report.holds
     assert report.details["first_lower_bound"] == 1.1
 
 
 def test_a_real_violation_stays_one():
-    report = confirmed(lambda number: AuditReport("x", 1.0, 2.0, 0.0, 0.95, 100))
+    report = confirmed("x", lambda run: AuditReport("x", 1.0, 2.0, 0.0, 0.95, 100), 100)
     assert not report.holds
     assert "broken" in report.sentence
 
@@ -109,13 +111,13 @@ def test_a_real_violation_stays_one():
 def test_what_is_counted_needs_no_second_run():
     asked = []
 
-    def attempt(number: int) -> AuditReport:
-        asked.append(number)
+    def attempt(run: Attempt) -> AuditReport:
+        asked.append(run)
         checks = (Check("hops released", 3, 2), Check("clips", 1.0, 1.0))
         return AuditReport("x", 1.0, 0.5, 0.0, 0.95, 100, checks=checks)
 
-    report = confirmed(attempt)
-    assert asked == [0]
+    report = confirmed("x", attempt, 100)
+    assert len(asked) == 1
     assert report.bound_holds
     assert not report.holds
     assert "broken: hops released: 3, accounted 2." in report.sentence

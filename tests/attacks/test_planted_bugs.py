@@ -12,17 +12,17 @@ import pytest
 import torch
 
 from gapgnn import GAP
-from gapgnn.attacks.audits import edges as edges_audit
-from gapgnn.attacks.audits import subgraphs as subgraph_audit
-from gapgnn.attacks.audits.model import (
+from gapgnn.attacks.audits import (
     audit_aggregation,
     audit_dpsgd,
     audit_edges,
     audit_messages,
-    audit_prediction,
     audit_sampler,
     audit_subgraphs,
 )
+from gapgnn.attacks.audits import edges as edges_audit
+from gapgnn.attacks.audits import subgraphs as subgraph_audit
+from gapgnn.attacks.audits.prediction import audit_prediction
 from gapgnn.methods import sage
 from gapgnn.methods.releases import Releases
 from gapgnn.privacy import guarantee

@@ -16,9 +16,9 @@ from gapgnn.cli.options import (
     parameter_texts,
 )
 from gapgnn.errors import InputError
-from gapgnn.methods.registry import METHODS, method_class
+from gapgnn.methods import method_class, methods
 
-CLASSES = {name: method_class(name) for name in METHODS}
+CLASSES = {name: method_class(name) for name in methods()}
 
 
 def parser_of(method: str) -> Parser:

@@ -15,8 +15,8 @@ from gapgnn.graph.graph import Graph
 from gapgnn.nn.layers import cross_entropy, reset_replicas
 from gapgnn.nn.sage import Sage
 from gapgnn.privacy.accounting.accountants import account
-from gapgnn.privacy.accounting.composition import Pair
 from gapgnn.privacy.accounting.events import Gaussian
+from gapgnn.privacy.accounting.pairs import GaussianPair
 from gapgnn.privacy.accounting.pld import _discretise
 from gapgnn.privacy.dpsgd import PrivateStep, ghost
 from gapgnn.privacy.dpsgd.flat import FlatParameters, FlatSGD
@@ -248,11 +248,11 @@ def test_gradients_that_turn_around_cost_no_more_than_the_mixture(std, rate, ste
     shares = binom.pmf(counts, degree, rate)
     counts, shares = counts[shares > 1e-18], shares[shares > 1e-18]
     shares = shares / shares.sum()
-    pair = Pair(
-        np.concatenate([counts, counts + 1.0]) / std,
-        np.concatenate([shares * (1 - rate), shares * rate]),
-        -counts / std,
-        shares,
+    pair = GaussianPair(
+        tuple(np.concatenate([counts, counts + 1.0]) / std),
+        tuple(np.concatenate([shares * (1 - rate), shares * rate])),
+        tuple(-counts / std),
+        tuple(shares),
     )
     multiplier = std / (2 * degree + 1)
     claimed = cost(multiplier, rate=rate, steps=steps, degree=degree)

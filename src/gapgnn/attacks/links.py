@@ -13,34 +13,31 @@ is to tell them from those that were kept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gapgnn.attacks.network import AttackNetwork
-from gapgnn.attacks.pairs import (
-    OTHERS,
-    Pairs,
-    Rows,
-    all_pairs,
-    distances,
-    held_out_pairs,
-    hold_out,
-    pair_features,
-    sample_pairs,
-)
-from gapgnn.attacks.scores import Ranking, rank
-from gapgnn.attacks.target import ask, fitted
-from gapgnn.errors import InputError, check_choice, check_integer, check_number
-from gapgnn.graph import Graph
+from gapgnn.attacks.attacker import AttackNetwork, Ranking, Rows, rank
+from gapgnn.attacks.target import ask, described, fitted
+from gapgnn.errors import DataError, InputError, check_choice, check_integer, check_number
+from gapgnn.graph import Graph, csr
 from gapgnn.rng import experiment_rng
 from gapgnn.training import Callback, Silent
 
 if TYPE_CHECKING:
     from gapgnn.methods import NodeClassifier
+
+Nodes = NDArray[np.int64]
+_TINY = 1e-12
+# Posteriors below this count as this in logarithms: single precision says no more about them.
+_LEAST = 1e-6
+OTHERS = ("held-out", "degree", "uniform")
+# No more of the edges are held out: the model must still be one of nearly the same graph.
+_MOST_HELD_OUT = 0.1
 
 
 @dataclass(frozen=True)
@@ -68,8 +65,8 @@ class LinkResult:
         """Return plain values for JSON."""
         return {
             "attack": self.attack,
-            **self.ranking.to_dict(),
-            "control": self.control.to_dict(),
+            **asdict(self.ranking),
+            "control": asdict(self.control),
             "gain_auc": self.gain_auc,
             **self.details,
         }
@@ -111,8 +108,7 @@ def link_stealing_attack(
         graph, drawn = held_out_pairs(graph, pairs, rng)
     else:
         drawn = sample_pairs(graph, pairs, rng, others=others)
-    with fitted(estimator, graph, repeats=1, seed=seed) as model:
-        posteriors = model.predict_proba(graph).astype(np.float64)
+    posteriors = _posteriors(estimator, graph, seed)
     watcher.advance("attack")
     public = _public_rows(graph, seed)
     watcher.advance("attack")
@@ -123,21 +119,17 @@ def link_stealing_attack(
     watcher.advance("attack")
     attack = _supervised(attack_rows, drawn, known, seed)
     watcher.advance("attack")
-    unsupervised = {
-        name: rank(-distance, drawn.linked).to_dict()
-        for name, distance in distances(posteriors, drawn).items()
-    }
-    best = max(unsupervised, key=lambda name: unsupervised[name]["auc"])
-    profile = distances(public, drawn)
+    unsupervised, control_unsupervised = (
+        {name: asdict(rank(-far, drawn.linked)) for name, far in distances(rows, drawn).items()}
+        for rows in (posteriors, public)
+    )
     details = {
         "unsupervised": unsupervised,
-        "best_distance": best,
-        "control_unsupervised": {
-            name: rank(-distance, drawn.linked).to_dict() for name, distance in profile.items()
-        },
+        "best_distance": max(unsupervised, key=lambda name: unsupervised[name]["auc"]),
+        "control_unsupervised": control_unsupervised,
         "pairs": len(drawn.linked),
         "others": others,
-        **_setting(estimator, graph),
+        **described(estimator, graph),
     }
     return LinkResult("link-stealing", attack, control, details)
 
@@ -217,7 +209,7 @@ def linkteller_attack(
         "others": others,
         "questions": "fresh" if is_fresh else "cached",
         "epsilon_spent": spent,
-        **_setting(estimator, graph),
+        **described(estimator, graph),
     }
     scores = both[left, right][judged]
     return LinkResult("linkteller", rank(scores, chosen.linked), control, details)
@@ -248,8 +240,7 @@ def reconstruction_attack(
     watcher = callback or Silent()
     watcher.start("attack", 2)
     chosen = all_pairs(graph, _watched(graph, nodes, experiment_rng(seed, "reconstruction")))
-    with fitted(estimator, graph, repeats=1, seed=seed) as model:
-        posteriors = model.predict_proba(graph).astype(np.float64)
+    posteriors = _posteriors(estimator, graph, seed)
     watcher.advance("attack")
     scores = -distances(posteriors, chosen)["correlation"]
     control = -distances(_public_rows(graph, seed), chosen)["correlation"]
@@ -260,7 +251,7 @@ def reconstruction_attack(
         "density": float(chosen.linked.mean()),
         "nodes": nodes,
         "links": int(chosen.linked.sum()),
-        **_setting(estimator, graph),
+        **described(estimator, graph),
     }
     return LinkResult(
         "reconstruction", rank(scores, chosen.linked), rank(control, chosen.linked), details
@@ -295,12 +286,16 @@ def _nudged(graph: Graph, node: int, step: float) -> Graph:
     return graph._replace(features=features)
 
 
+def _posteriors(estimator: NodeClassifier, graph: Graph, seed: int) -> Rows:
+    with fitted(estimator, graph, repeats=1, seed=seed) as model:
+        return model.predict_proba(graph).astype(np.float64)
+
+
 def _public_rows(graph: Graph, seed: int) -> Rows:
     """Return what is known without edges: labels, and a model of features alone."""
     from gapgnn.methods import MLP
 
-    with fitted(MLP(level="none"), graph, seed=seed) as model:
-        posteriors = model.predict_proba(graph).astype(np.float64)
+    posteriors = _posteriors(MLP(level="none"), graph, seed)
     labels = np.zeros_like(posteriors)
     known = np.flatnonzero(graph.labels >= 0)
     labels[known, graph.labels[known]] = 1
@@ -334,10 +329,181 @@ def _precision_at_edges(scores: Rows, linked: NDArray[np.bool_]) -> float:
     return float(linked[np.argsort(-scores, kind="stable")[:count]].mean())
 
 
-def _setting(estimator: NodeClassifier, graph: Graph) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Pairs:
+    """Some pairs of nodes, and which of them are connected (in either direction)."""
+
+    first: Nodes
+    second: Nodes
+    linked: NDArray[np.bool_]
+
+    def part(self, chosen: NDArray[np.bool_]) -> Pairs:
+        """Return some of the pairs."""
+        return Pairs(self.first[chosen], self.second[chosen], self.linked[chosen])
+
+
+def sample_pairs(
+    graph: Graph, count: int, rng: np.random.Generator, *, others: str = "degree"
+) -> Pairs:
+    """Draw equally many connected and unconnected pairs at random, ``count`` of each at most.
+
+    Args:
+        graph: the private graph.
+        count: of either kind.
+        rng: of the experiment.
+        others: how the ends of unconnected pairs are drawn: ``degree``, as often as they are ends
+            of edges, so that knowing who has many friends tells nothing; ``uniform``, all alike.
+
+    >>> graph = Graph.from_arcs(range(9), range(1, 10), num_nodes=10, features=np.eye(10))
+    >>> int(sample_pairs(graph, 5, np.random.default_rng(0)).linked.sum())
+    5
+    """
+    matrix = _either_way(graph)
+    lower, upper = sp.triu(matrix, k=1).nonzero()
+    count = min(count, len(lower))
+    if count < 2:
+        raise DataError(f"The graph must have at least 2 edges to be attacked. Got {len(lower)}.")
+    chosen = rng.choice(len(lower), size=count, replace=False)
+    is_degree = check_choice("others", others, OTHERS[1:]) == "degree"
+    ends = np.concatenate([lower, upper]) if is_degree else np.arange(graph.num_nodes)
+    found: set[tuple[int, int]] = set()
+    for _ in range(100):
+        drawn = np.sort(ends[rng.integers(len(ends), size=(2 * count, 2))], axis=1)
+        free = (drawn[:, 0] < drawn[:, 1]) & (_are_linked(matrix, drawn) == 0)
+        found.update(map(tuple, drawn[free].tolist()))
+        if len(found) >= count:
+            break
+    if len(found) < count:
+        raise DataError("The graph must have as many unconnected pairs as edges. Got fewer.")
+    # A set has an order of its own; the draw must depend on the generator alone.
+    absent = np.array(sorted(found))
+    absent = absent[rng.permutation(len(absent))[:count]]
+    first = np.concatenate([lower[chosen], absent[:, 0]]).astype(np.int64)
+    second = np.concatenate([upper[chosen], absent[:, 1]]).astype(np.int64)
+    return Pairs(first, second, np.arange(2 * count) < count)
+
+
+def hold_out(graph: Graph, pairs: Pairs, rng: np.random.Generator) -> tuple[Graph, Pairs]:
+    """Remove a random half of the edges among some pairs; tell the kept ones from the removed.
+
+    Both kinds are friends, chosen alike by a coin: what friends have in common, how many of them
+    somebody has and what a class is like tell nothing about the coin. Only a model that gives away
+    the single edges it read does.
+
+    Returns:
+        The graph without the removed edges, and the pairs that were connected; ``linked`` says
+        which still are.
+
+    >>> graph = Graph.from_arcs(range(9), range(1, 10), num_nodes=10, features=np.eye(10))
+    >>> left, pairs = hold_out(graph, all_pairs(graph, np.arange(10)), np.random.default_rng(0))
+    >>> left.num_arcs, int(pairs.linked.sum()), len(pairs.linked)
+    (10, 5, 9)
+    """
+    edges = pairs.part(pairs.linked)
+    count = len(edges.linked)
+    if count < 2:
+        raise DataError(f"At least 2 pairs must be connected to hold out an edge. Got {count}.")
+    stays = np.zeros(count, dtype=np.bool_)
+    stays[rng.permutation(count)[: (count + 1) // 2]] = True
+
+    def names(first: NDArray[Any], second: NDArray[Any]) -> Nodes:
+        low, high = np.minimum(first, second), np.maximum(first, second)
+        both: Nodes = low.astype(np.int64) * graph.num_nodes + high
+        return both
+
+    sources = csr.sources(graph.indptr, np.int64)
+    removed = names(edges.first[~stays], edges.second[~stays])
+    kept = ~np.isin(names(sources, graph.indices), removed)
+    counts = np.bincount(sources[kept], minlength=graph.num_nodes)
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    left = graph._replace(indptr=indptr, indices=graph.indices[kept])
+    return left, Pairs(edges.first, edges.second, stays)
+
+
+def held_out_pairs(graph: Graph, count: int, rng: np.random.Generator) -> tuple[Graph, Pairs]:
+    """Draw edges at random, ``count`` to keep and ``count`` to remove, a tenth of all at most.
+
+    >>> graph = Graph.from_arcs(range(99), range(1, 100), num_nodes=100, features=np.eye(100))
+    >>> left, pairs = held_out_pairs(graph, 5, np.random.default_rng(0))
+    >>> left.num_arcs // 2, len(pairs.linked)
+    (94, 10)
+    """
+    lower, upper = sp.triu(_either_way(graph), k=1).nonzero()
+    count = min(count, int(_MOST_HELD_OUT * len(lower)))
+    if count < 2:
+        least = math.ceil(2 / _MOST_HELD_OUT)
+        raise DataError(
+            f"The graph must have at least {least} edges to hold some out. Got {len(lower)}."
+        )
+    chosen = rng.choice(len(lower), size=2 * count, replace=False)
+    ends = lower[chosen].astype(np.int64), upper[chosen].astype(np.int64)
+    return hold_out(graph, Pairs(*ends, np.ones(2 * count, dtype=np.bool_)), rng)
+
+
+def all_pairs(graph: Graph, nodes: Nodes) -> Pairs:
+    """Return every unordered pair of some nodes.
+
+    >>> graph = Graph.from_arcs([0], [2], num_nodes=3, features=np.eye(3))
+    >>> all_pairs(graph, np.arange(3)).linked.tolist()
+    [False, True, False]
+    """
+    left, right = np.triu_indices(len(nodes), k=1)
+    first, second = nodes[left], nodes[right]
+    ends = np.stack([first, second], axis=1)
+    return Pairs(first, second, _are_linked(_either_way(graph), ends) > 0)
+
+
+def _either_way(graph: Graph) -> sp.csr_array:
+    matrix = csr.matrix(graph.indptr, graph.indices)
+    return matrix if not graph.is_directed else (matrix + matrix.T).tocsr()
+
+
+def _are_linked(matrix: sp.csr_array, ends: NDArray[np.int64]) -> NDArray[Any]:
+    return np.asarray(matrix[ends[:, 0], ends[:, 1]]).reshape(-1).astype(np.int64)
+
+
+def distances(rows: Rows, pairs: Pairs) -> dict[str, Rows]:
+    """Return the eight distances of He et al. (2021) between the rows of every pair.
+
+    >>> pairs = Pairs(np.array([0]), np.array([1]), np.array([True]))
+    >>> float(distances(np.array([[1.0, 0.0], [0.0, 1.0]]), pairs)["manhattan"][0])
+    2.0
+    """
+    a, b = rows[pairs.first], rows[pairs.second]
+    gap, total = np.abs(a - b), np.abs(a) + np.abs(b)
     return {
-        "method": estimator.method,
-        "level": estimator.level,
-        "epsilon": estimator.epsilon if estimator.level != "none" else None,
-        "dataset": graph.name,
+        "cosine": 1 - _cosine(a, b),
+        "euclidean": np.sqrt((gap**2).sum(axis=1)),
+        "correlation": 1 - _cosine(a - a.mean(axis=1)[:, None], b - b.mean(axis=1)[:, None]),
+        "chebyshev": gap.max(axis=1),
+        "braycurtis": gap.sum(axis=1) / (np.abs(a + b).sum(axis=1) + _TINY),
+        "manhattan": gap.sum(axis=1),
+        "canberra": (gap / (total + _TINY)).sum(axis=1),
+        "squared euclidean": (gap**2).sum(axis=1),
     }
+
+
+def pair_features(posteriors: Rows, pairs: Pairs) -> Rows:
+    """Return what the supervised attacker reads: pairwise operators, distances and entropies.
+
+    Of posteriors and of their logarithms, in which those near 0 and 1 differ too.
+    """
+    a, b = posteriors[pairs.first], posteriors[pairs.second]
+    logs = np.log(np.clip(posteriors, _LEAST, None))
+    logs -= logs.mean(axis=1, keepdims=True)
+    log_a, log_b = logs[pairs.first], logs[pairs.second]
+    entropy = -(posteriors * np.log(posteriors + _TINY)).sum(axis=1)
+    left, right = entropy[pairs.first], entropy[pairs.second]
+    columns = [(a + b) / 2, a * b, np.abs(a - b), (a - b) ** 2]
+    columns += [log_a * log_b, np.abs(log_a - log_b)]
+    for rows in (posteriors, logs):
+        columns += [column[:, None] for column in distances(rows, pairs).values()]
+    entropies = ((left + right) / 2, left * right, np.abs(left - right))
+    columns += [column[:, None] for column in entropies]
+    return np.concatenate(columns, axis=1)
+
+
+def _cosine(a: Rows, b: Rows) -> Rows:
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    cosine: Rows = (a * b).sum(axis=1) / (norms + _TINY)
+    return cosine

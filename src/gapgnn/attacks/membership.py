@@ -1,5 +1,7 @@
 """Node membership: was this person's label used to train the model? (paper, privacy attacks)
 
+Two attacks: that of the paper, which this page describes, and LiRA.
+
 The attacker has a shadow graph from the same population, trains a shadow model of the same method
 on it, and learns from the shadow model's answers to tell its members from others. The attack is
 then measured on the target model, which was trained separately. (Measured on the shadow model
@@ -14,17 +16,17 @@ from remembering much.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from gapgnn.attacks.network import AttackNetwork
-from gapgnn.attacks.scores import Ranking, mean_ranking, rank
-from gapgnn.attacks.target import fitted
+from gapgnn.attacks.attacker import AttackNetwork, Ranking, Rows, rank
+from gapgnn.attacks.target import copied, described, fitted
 from gapgnn.errors import DataError, check_choice, check_integer
-from gapgnn.graph import Graph, induced
+from gapgnn.graph import Graph, induced, random_split
 from gapgnn.rng import experiment_rng, experiment_seed
 from gapgnn.training import Callback, Silent
 
@@ -37,6 +39,8 @@ EPOCHS = ("last", "best")
 # on, and some to choose an epoch by.
 _ASIDE = 0.02
 _TINY = 1e-12
+# With fewer models on a side, one variance is shared by all nodes (as Carlini et al. advise).
+_ENOUGH_FOR_OWN_VARIANCE = 32
 
 
 @dataclass(frozen=True)
@@ -60,12 +64,12 @@ class MembershipResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON: means over the runs, and the runs."""
-        means = mean_ranking(list(self.rankings))
-        for place, name in enumerate(("member_accuracy", "other_accuracy")):
-            for run, accuracies in zip(means["runs"], self.accuracies, strict=True):
-                run[name] = accuracies[place]
-            means[name] = float(np.mean([run[name] for run in means["runs"]]))
-        return {"attack": self.attack, **means, "on": self.on, **self.details}
+        runs = [
+            {**asdict(ranking), "member_accuracy": on_members, "other_accuracy": on_others}
+            for ranking, (on_members, on_others) in zip(self.rankings, self.accuracies, strict=True)
+        ]
+        means = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
+        return {"attack": self.attack, **means, "runs": runs, "on": self.on, **self.details}
 
 
 def membership_attack(
@@ -142,10 +146,7 @@ def membership_attack(
         "shadows": 1 if on == "shadow" else shadows,
         "shadow_per_class": shadow_per_class,
         "target_per_class": target_per_class,
-        "method": estimator.method,
-        "level": estimator.level,
-        "epsilon": estimator.epsilon if estimator.level != "none" else None,
-        "dataset": graph.name,
+        **described(estimator, graph),
     }
     return MembershipResult("membership", on, tuple(rankings), tuple(accuracies), details)
 
@@ -213,15 +214,15 @@ class _Answers:
     accuracies: tuple[float, float]
 
 
+@dataclass
 class _Asked:
     """Trains models in one setting and asks them."""
 
-    def __init__(self, estimator: NodeClassifier, setting: str, epoch: str, seed: int) -> None:
-        self.estimator = estimator
-        self.setting = setting
-        self.epoch = epoch
-        self.seed = seed
-        self.models = 0
+    estimator: NodeClassifier
+    setting: str
+    epoch: str
+    seed: int
+    models: int = 0
 
     def about(self, graph: Graph, only: Mask | None = None) -> _Answers:
         """Train on the graph's training nodes; tell these and the test nodes, or ``only`` some."""
@@ -281,3 +282,101 @@ def _without_choice(graph: Graph) -> Graph:
     """Return the graph without validation nodes: training keeps its last epoch."""
     nobody = np.zeros(graph.num_nodes, dtype=np.bool_)
     return graph.with_masks(graph.train_mask, nobody, graph.test_mask)
+
+
+def lira_attack(
+    estimator: NodeClassifier,
+    graph: Graph,
+    *,
+    models: int = 16,
+    epoch: str = "last",
+    seed: int = 0,
+    callback: Callback | None = None,
+) -> MembershipResult:
+    """Run LiRA, the likelihood-ratio attack (Carlini et al. 2022), against an estimator.
+
+    R models are trained on R random halves of the nodes, as the repeats of one fit. Each in turn is
+    the target; for every node the other R - 1 models say how confident a model is that had the node
+    among its members, and how confident one is that had not. Two Gaussians are fitted to these, and
+    the score is the logarithm of their likelihood ratio at the target's own confidence.
+
+    The models are trained transductively: all see the same graph, each is trained on the labels of
+    its own random half. Nothing is charged: the models are not released (see
+    :mod:`gapgnn.attacks.target`).
+
+    Args:
+        estimator: the method, level and parameters under attack; it is not changed.
+        graph: the population.
+        models: R, trained together as repeats; each is the target once.
+        epoch: which epoch a model keeps where choosing is free: the ``last``, or the ``best`` on
+            validation nodes.
+        seed: of the halves and initial weights; never of noise.
+        callback: watches the training.
+    """
+    check_integer("models", models, at_least=4)
+    check_choice("epoch", epoch, EPOCHS)
+    halved = random_split(graph, seed=seed, train=0.5, val=0.05 if epoch == "best" else 0.0)
+    with copied(estimator, repeats=models, split="fresh", seed=seed) as model:
+        model._keeps_repeats = True
+        model.fit(halved, callback=callback)
+    scores, splits = model._repeats
+    confidences = _confidences(scores, halved.labels)
+    ratios = likelihood_ratios(confidences, splits.train)
+    rankings = []
+    for ratio, train, test in zip(ratios, splits.train, splits.test, strict=True):
+        watched = (train | test) & np.isfinite(ratio)
+        rankings.append(rank(ratio[watched], train[watched]))
+    right = scores.argmax(dim=-1).numpy() == halved.labels
+    accuracies = tuple(
+        (float(hit[train].mean()), float(hit[test].mean()))
+        for hit, train, test in zip(right, splits.train, splits.test, strict=True)
+    )
+    details = {
+        "models": models,
+        "setting": "transductive",
+        "epoch": "last" if estimator.level == "node" else epoch,
+        **described(estimator, graph),
+    }
+    return MembershipResult("lira", "target", tuple(rankings), accuracies, details)
+
+
+def _confidences(scores: torch.Tensor, labels: NDArray[np.int64]) -> Rows:
+    """Return the log odds of the true class, ``(R, nodes)``: nearly Gaussian over models."""
+    logs = torch.log_softmax(scores.double(), dim=-1)
+    known = torch.tensor(labels).clamp(min=0).expand(len(scores), -1).unsqueeze(-1)
+    right = logs.gather(2, known)[..., 0]
+    others = logs.scatter(2, known, -torch.inf).logsumexp(dim=-1)
+    odds: Rows = (right - others).numpy()
+    return odds
+
+
+def likelihood_ratios(confidences: Rows, members: NDArray[np.bool_]) -> Rows:
+    """Return, for each model and node, the leave-one-out log likelihood ratio of membership.
+
+    A node that no other model had on one of the two sides has no ratio: NaN.
+
+    Args:
+        confidences: ``(R, nodes)``.
+        members: ``(R, nodes)``, who was trained on.
+
+    >>> rng = np.random.default_rng(0)
+    >>> members = rng.random((8, 500)) < 0.5
+    >>> ratios = likelihood_ratios(rng.normal(size=(8, 500)) + 3 * members, members)
+    >>> bool(np.nanmean(ratios[members]) > np.nanmean(ratios[~members]))
+    True
+    """
+    ratio = np.zeros_like(confidences)
+    for side, sign in ((members, 1.0), (~members, -1.0)):
+        others = side.sum(axis=0) - side
+        total = np.where(side, confidences, 0.0)
+        squares = np.where(side, confidences**2, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = (total.sum(axis=0) - total) / others
+            spread = (squares.sum(axis=0) - squares) / others - mean**2
+            own = np.maximum(spread, 0.0) * others / (others - 1)
+        shared = np.nanmean(np.where(others > 1, own, np.nan), axis=1, keepdims=True)
+        enough = others >= _ENOUGH_FOR_OWN_VARIANCE
+        variance = np.where(enough, own, shared) + 1e-12
+        log_density = -0.5 * ((confidences - mean) ** 2 / variance + np.log(variance))
+        ratio += sign * log_density
+    return ratio

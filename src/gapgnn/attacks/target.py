@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 
 
 @contextmanager
+def copied(estimator: NodeClassifier, **changes: Any) -> Iterator[NodeClassifier]:
+    """Give a copy of an estimator that is to be fitted, with a throw-away ledger."""
+    with tempfile.TemporaryDirectory() as folder:
+        model: NodeClassifier = clone(estimator)
+        yield model.set_params(ledger=Path(folder) / "ledger.sqlite", **changes)
+
+
+@contextmanager
 def fitted(estimator: NodeClassifier, graph: Graph, **changes: Any) -> Iterator[NodeClassifier]:
     """Fit a copy of an estimator on a graph, with a throw-away ledger.
 
@@ -35,11 +43,8 @@ def fitted(estimator: NodeClassifier, graph: Graph, **changes: Any) -> Iterator[
     ...     model.method
     'mlp'
     """
-    with tempfile.TemporaryDirectory() as folder:
-        model: NodeClassifier = clone(estimator)
-        model.set_params(ledger=Path(folder) / "ledger.sqlite", **changes)
-        model.fit(graph)
-        yield model
+    with copied(estimator, **changes) as model:
+        yield model.fit(graph)
 
 
 def ask(model: NodeClassifier, graph: Graph) -> NDArray[np.float32]:
@@ -52,3 +57,13 @@ def ask(model: NodeClassifier, graph: Graph) -> NDArray[np.float32]:
     known = model.releases_
     passing.releases_ = Releases(dict(known.hops), dict(known._release_of))
     return passing.predict_proba(graph)
+
+
+def described(estimator: NodeClassifier, graph: Graph) -> dict[str, Any]:
+    """Return which model of which data is attacked, as plain values."""
+    return {
+        "method": estimator.method,
+        "level": estimator.level,
+        "epsilon": estimator.epsilon if estimator.level != "none" else None,
+        "dataset": graph.name,
+    }

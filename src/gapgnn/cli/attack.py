@@ -10,7 +10,7 @@ from gapgnn.cli.data import add_data_options, load_graph
 from gapgnn.cli.main import Parser
 from gapgnn.cli.options import add_estimator_options, estimator_options
 from gapgnn.cli.output import console, emit_json
-from gapgnn.methods import METHODS, method_class
+from gapgnn.methods import method_class, methods
 
 if TYPE_CHECKING:
     from gapgnn.graph import Graph
@@ -62,11 +62,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name, text in ATTACKS.items():
         examples = EXAMPLES.format(attack=name)
         child = attacks.add_parser(name, help=text, description=text, epilog=examples)
-        methods = child.add_subparsers(
+        targets = child.add_subparsers(
             dest="method", metavar="METHOD", required=True, parser_class=Parser
         )
-        for method, method_text in METHODS.items():
-            target = methods.add_parser(method, help=method_text, description=text, epilog=examples)
+        for method, method_text in methods().items():
+            target = targets.add_parser(method, help=method_text, description=text, epilog=examples)
             _ADD[name](target.add_argument_group("attack"))
             add_data_options(target)
             add_estimator_options(target, method_class(method))

@@ -159,7 +159,7 @@ def execute(args: argparse.Namespace) -> int:
     """Run the audit and report; a broken guarantee is exit code 1."""
     if args.mechanism == "pipeline":
         return pipeline.execute(args)
-    from gapgnn.attacks.audits import model as audit
+    from gapgnn.attacks import audits as audit
 
     audits = {
         "aggregation": audit.audit_aggregation,

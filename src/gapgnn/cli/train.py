@@ -12,7 +12,7 @@ from gapgnn.cli.options import add_estimator_options, estimator_options
 from gapgnn.cli.output import console, emit_json
 from gapgnn.cli.scale import add_ray_option, add_resume_option, at_scale, check_ray, open_journal
 from gapgnn.errors import BudgetExceededError
-from gapgnn.methods import METHODS, method_class
+from gapgnn.methods import method_class, methods, methods_left_out
 
 if TYPE_CHECKING:
     from gapgnn.graph import Graph
@@ -32,9 +32,11 @@ examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add one subcommand per method, with the options of its constructor."""
-    methods = parser.add_subparsers(dest="method", metavar="METHOD", required=True)
-    for name, text in METHODS.items():
-        child = methods.add_parser(
+    kinds = parser.add_subparsers(dest="method", metavar="METHOD", required=True)
+    left_out = [f"left out: {name!r}, {why}" for name, why in methods_left_out().items()]
+    parser.epilog = "\n".join(left_out) or None
+    for name, text in methods().items():
+        child = kinds.add_parser(
             name, help=text, description=text, epilog=EXAMPLES.format(method=name)
         )
         add_data_options(child)

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from gapgnn.methods.journal import Hops as Hops
     from gapgnn.methods.journal import Journal as Journal
     from gapgnn.methods.mlp import MLP as MLP
-    from gapgnn.methods.registry import METHODS as METHODS
     from gapgnn.methods.registry import load_model as load_model
     from gapgnn.methods.registry import method_class as method_class
+    from gapgnn.methods.registry import methods as methods
+    from gapgnn.methods.registry import methods_left_out as methods_left_out
+    from gapgnn.methods.registry import register_method as register_method
     from gapgnn.methods.releases import ReleasedHops as ReleasedHops
     from gapgnn.methods.releases import Releases as Releases
     from gapgnn.methods.sage import SAGE as SAGE

@@ -8,14 +8,7 @@ from dataclasses import dataclass, replace
 
 from gapgnn.errors import InputError, PrivacyError, check_number
 from gapgnn.graph import Graph
-from gapgnn.privacy.accounting import (
-    Event,
-    Laplace,
-    RandomisedResponse,
-    account,
-    accountant_named,
-    calibrate,
-)
+from gapgnn.privacy.accounting import Event, Gaussian, account, accountant_named, calibrate
 from gapgnn.privacy.relations import auto_delta, protected_entities, resolve_relation
 
 
@@ -101,7 +94,10 @@ class Guarantee:
         """
         promise = cls._unpriced(graph, level=level, relation=relation, delta=delta)
         check_finite_budget(level, epsilon)
-        spent = _pure_epsilon(events)
+        spent = account(events, 0.0, relation=promise.relation).epsilon
+        if math.isinf(spent):
+            kinds = ", ".join(sorted({type(event).__name__ for event in events}))
+            raise PrivacyError(f"A pure guarantee must have pure events. Got {kinds}.")
         is_all = math.isclose(spent, epsilon, rel_tol=1e-9, abs_tol=1e-14)
         if spent > epsilon and not is_all:
             raise PrivacyError(
@@ -174,22 +170,11 @@ class Guarantee:
         if self.delta == 0 and self.epsilon is not None:
             # Two bits, each of which a pure release protects.
             return 2 * self.epsilon
+        if not all(isinstance(event, Gaussian) for event in self.events):
+            return None
         # The sensitivity of an edge of two arcs is sqrt(2) times that of one (section 1).
-        events = [
-            event.scaled(1 / math.sqrt(2)) for event in self.events if hasattr(event, "scaled")
-        ]
+        events = [event.scaled(1 / math.sqrt(2)) for event in self.events]
         return account(events, self.delta, relation="undirected").epsilon
-
-
-def _pure_epsilon(events: Sequence[Event]) -> float:
-    """Return the price of a composition at delta 0; noise that has none there is refused."""
-    prices = []
-    for event in events:
-        if not isinstance(event, Laplace | RandomisedResponse):
-            kind = type(event).__name__
-            raise PrivacyError(f"A pure guarantee must have pure events. Got a {kind} event.")
-        prices.append(event.count * event.pure_epsilon)
-    return math.fsum(prices)
 
 
 def check_finite_budget(level: str, epsilon: float) -> None:

@@ -9,93 +9,89 @@ and the release of all other groups tells nothing about one of them.
 What is audited is the noisy sum ``PrivateAggregation.hop(..., normalise=False)``: it is what the
 budget pays for, and scaling it to norm 1 afterwards only loses information. What goes into the next
 hop is the normalised row, as in ``PrivateAggregation.run``.
+
+Beside the statistics, how far one edge or one record moves a hop is computed exactly: the same
+secret key draws the same noise, so two neighbouring graphs that are released under one key differ
+by what the noise is there to hide, and by nothing else. A hop that forgets to cut the lists shows
+outright, wherever it runs and whichever of the hops it is.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Trials, coins, gaussian_price
-from gapgnn.attacks.audits.hop_shift import bare_graph, check_hops
-from gapgnn.attacks.audits.report import AuditReport, View, conclude, confirmed
+from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, gaussian_price
+from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, claim, confirmed
 from gapgnn.errors import check_choice, check_integer
 from gapgnn.graph import Graph, induced
+from gapgnn.graph.store import open_store, store_graph
 from gapgnn.privacy import resolve_relation
-from gapgnn.privacy.accounting import Gaussian, account, calibrate
+from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.mechanisms import Construction, PrivateAggregation, row_normalise
-from gapgnn.rng import NoiseKey, experiment_rng
+from gapgnn.rng import NoiseKey
 
-Progress = Callable[[int, int], None]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 # Two columns: the canary's direction, and one orthogonal to it for everybody else.
 _WIDTH = 2
 _NODES_PER_CALL = 400_000
+# A fault may begin with the second hop, so one hop is never enough.
+_LEAST_HOPS = 3
+_PLACES = (("in memory", "cpu"), ("on disk", "cpu"), ("on an accelerator", "cuda"))
 
 
 @dataclass(frozen=True)
 class _Setting:
-    """What is claimed, and the noise that is supposed to keep the claim."""
+    """The hops that are audited, and the noise that is supposed to keep the claim."""
 
     level: str
     relation: str
-    epsilon: float
-    delta: float
     hops: int
     noise_multiplier: float
     max_degree: int | None
     construction: Construction
 
-    @classmethod
-    def of(
-        cls,
-        *,
-        level: str,
-        relation: str,
-        epsilon: float,
-        delta: float,
-        hops: int,
-        noise_multiplier: float | None,
-        max_degree: int,
-        construction: Construction,
-        charged: int | None = None,
-    ) -> _Setting:
-        """Calibrate to the budget, or price the noise that is given."""
-        check_choice("level", level, ("edge", "node"))
-        relation = resolve_relation(level, relation, is_directed=False)
-        check_integer("hops", hops, at_least=1)
-        check_integer("max_degree", max_degree, at_least=1)
-        paid = hops if charged is None else check_integer("charged", charged, at_least=1)
-        if noise_multiplier is None:
-            template = [Gaussian(1.0, count=paid)]
-            found = calibrate(template, epsilon=epsilon, delta=delta, relation=relation)
-            noise_multiplier, epsilon = found.noise_multiplier, found.epsilon
-        else:
-            events = [Gaussian(noise_multiplier, count=paid)]
-            epsilon = account(events, delta, relation=relation).epsilon
-        bound = max_degree if level == "node" else None
-        return cls(level, relation, epsilon, delta, hops, noise_multiplier, bound, construction)
-
-    def aggregation(self, graph: Graph) -> PrivateAggregation:
-        """Return the shipped mechanism with a fresh secret key."""
+    def aggregation(
+        self, graph: Graph, *, key: NoiseKey | None = None, device: str = "cpu"
+    ) -> PrivateAggregation:
+        """Return the shipped mechanism, with a fresh secret key unless one is given."""
         return PrivateAggregation(
             graph,
             level=self.level,
             relation=self.relation,
             noise_multiplier=self.noise_multiplier,
             max_degree=self.max_degree,
-            keys=[NoiseKey.fresh()],
+            keys=[NoiseKey.fresh() if key is None else key],
             construction=self.construction,
+            device=device,
         )
 
-    def conclude(self, mechanism: str, trials: Trials, confidence: float) -> AuditReport:
-        """Report the bounds, and how far neighbours are apart without noise."""
+    def audited(
+        self,
+        mechanism: str,
+        attack: Callable[[NDArray[np.bool_]], Scores],
+        group_size: int,
+        trials: int,
+        *,
+        epsilon: float,
+        delta: float,
+        **options: Unpack[Options],
+    ) -> AuditReport:
+        """Run an attack on enough groups, in calls that each have their own key."""
+        check_integer("trials", trials, at_least=LEAST_TRIALS)
+        at_once = max(LEAST_TRIALS, _NODES_PER_CALL // group_size)
         details: dict[str, Any] = {
             "level": self.level,
             "relation": self.relation,
@@ -105,21 +101,19 @@ class _Setting:
         }
         if self.max_degree is not None:
             details["max_degree"] = self.max_degree
-        return conclude(
-            mechanism,
-            [View("canaries", trials, gaussian_price(self.delta))],
-            epsilon=self.epsilon,
-            delta=self.delta,
-            confidence=confidence,
-            details=details,
-            checks=check_hops(
-                level=self.level,
-                relation=self.relation,
-                hops=self.hops,
-                max_degree=self.max_degree,
-                construction=self.construction,
-            ),
-        )
+
+        def attempt(run: Attempt) -> AuditReport:
+            price = gaussian_price(delta)
+            found = run.run(attack, at_once=at_once, threshold=0.5, price=price)
+            return run.conclude(
+                {"canaries": found},
+                epsilon=epsilon,
+                delta=delta,
+                details=details,
+                checks=_check_hops(self),
+            )
+
+        return confirmed(mechanism, attempt, trials, **options)
 
 
 def audit_aggregation(
@@ -133,10 +127,8 @@ def audit_aggregation(
     trials: int = 100_000,
     noise_multiplier: float | None = None,
     max_degree: int = 10,
-    confidence: float = 0.95,
     construction: Construction = "safe",
-    seed: int = 0,
-    progress: Progress | None = None,
+    **options: Unpack[Options],
 ) -> AuditReport:
     """Attack the noisy hops with canaries and bound their epsilon from below.
 
@@ -146,8 +138,7 @@ def audit_aggregation(
     D rows. The attacker knows everything but the coin and adds up, over rows and hops, the released
     row's component along the row the canary sent: for Gaussian noise no statistic is better. A
     second statistic, the difference of two hops, sees noise that was used twice. How far the
-    neighbours are apart is also computed without noise, with lists that are longer than D
-    (:func:`~gapgnn.attacks.audits.hop_shift.check_hops`).
+    neighbours are apart is also computed without noise, with lists that are longer than D.
 
     At node level a person's own row is not covered, so it is not looked at; in its place the
     canary sends a known direction at every hop, which an adaptive adversary may choose.
@@ -162,35 +153,33 @@ def audit_aggregation(
         trials: independent canaries.
         noise_multiplier: audit this noise instead; the claim is then what it is accounted at.
         max_degree: D at node level.
-        confidence: of the lower bound.
         construction: ``safe`` or ``fast`` noise.
-        seed: of the coins; the noise is always secret.
-        progress: called with finished and all trials.
+        options: of every audit.
 
     >>> report = audit_aggregation(epsilon=4.0, trials=2_000)
     >>> report.mechanism, report.holds
     ('aggregation', True)
     """
-    setting = _Setting.of(
-        level=level,
-        relation=relation,
+    check_choice("level", level, ("edge", "node"))
+    relation = resolve_relation(level, relation, is_directed=False)
+    check_integer("hops", hops, at_least=1)
+    check_integer("max_degree", max_degree, at_least=1)
+    paid = hops if charged is None else check_integer("charged", charged, at_least=1)
+    multiplier, epsilon = claim(
+        Gaussian(1.0, count=paid), relation, epsilon, delta, noise_multiplier
+    )
+    bound = max_degree if level == "node" else None
+    setting = _Setting(level, relation, hops, multiplier, bound, construction)
+    attack, size = (_edge_scores, 2) if level == "edge" else (_node_scores, max_degree + 1)
+    return setting.audited(
+        "aggregation",
+        partial(attack, setting),
+        size,
+        trials,
         epsilon=epsilon,
         delta=delta,
-        hops=hops,
-        noise_multiplier=noise_multiplier,
-        max_degree=max_degree,
-        construction=construction,
-        charged=charged,
+        **options,
     )
-    size = 2 if level == "edge" else max_degree + 1
-    attack = _edge_trials if level == "edge" else _node_trials
-
-    def attempt(number: int) -> AuditReport:
-        rng = experiment_rng(seed, "audit aggregation", number)
-        found = _in_batches(setting, attack, trials, size, rng, progress)
-        return setting.conclude("aggregation", found, confidence)
-
-    return confirmed(attempt)
 
 
 def audit_sampler(
@@ -202,10 +191,8 @@ def audit_sampler(
     noise_multiplier: float | None = None,
     max_degree: int = 4,
     sources: int = 50,
-    confidence: float = 0.95,
     construction: Construction = "safe",
-    seed: int = 0,
-    progress: Progress | None = None,
+    **options: Unpack[Options],
 ) -> AuditReport:
     """Attack the rule that cuts out-lists, on the hub graph of the privacy page's section 1.
 
@@ -221,50 +208,14 @@ def audit_sampler(
     """
     check_choice("relation", relation, ("add-remove",))
     check_integer("sources", sources, at_least=1)
-    setting = _Setting.of(
-        level="node",
-        relation=relation,
-        epsilon=epsilon,
-        delta=delta,
-        hops=1,
-        noise_multiplier=noise_multiplier,
-        max_degree=max_degree,
-        construction=construction,
-    )
-
-    def attack(setting: _Setting, worlds: NDArray[np.bool_]) -> Trials:
-        return _hub_trials(setting, worlds, sources)
-
-    def attempt(number: int) -> AuditReport:
-        rng = experiment_rng(seed, "audit sampler", number)
-        found = _in_batches(setting, attack, trials, sources + max_degree + 1, rng, progress)
-        return setting.conclude("sampler", found, confidence)
-
-    return confirmed(attempt)
+    check_integer("max_degree", max_degree, at_least=1)
+    multiplier, epsilon = claim(Gaussian(1.0), relation, epsilon, delta, noise_multiplier)
+    setting = _Setting("node", relation, 1, multiplier, max_degree, construction)
+    attack, size = partial(_hub_scores, setting, sources), sources + max_degree + 1
+    return setting.audited("sampler", attack, size, trials, epsilon=epsilon, delta=delta, **options)
 
 
-def _in_batches(
-    setting: _Setting,
-    attack: Callable[[_Setting, NDArray[np.bool_]], Trials],
-    trials: int,
-    group_size: int,
-    rng: np.random.Generator,
-    progress: Progress | None,
-) -> Trials:
-    """Run enough calls of the mechanism for all trials, each with its own key."""
-    check_integer("trials", trials, at_least=LEAST_TRIALS)
-    calls = max(1, math.ceil(trials * group_size / _NODES_PER_CALL))
-    calls = min(calls, trials // LEAST_TRIALS)
-    parts, done = [], 0
-    for worlds in np.array_split(coins(rng, trials), calls):
-        parts.append(attack(setting, worlds))
-        done += len(worlds)
-        if progress is not None:
-            progress(done, trials)
-    return Trials.joined(parts)
-
-
-def _edge_trials(setting: _Setting, worlds: NDArray[np.bool_]) -> Trials:
+def _edge_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
     """Pairs of nodes 2i and 2i + 1, joined where the coin says so."""
     first = 2 * np.arange(len(worlds))
     is_directed = setting.relation == "directed"
@@ -286,10 +237,10 @@ def _edge_trials(setting: _Setting, worlds: NDArray[np.bool_]) -> Trials:
         rows = row_normalise(noisy.float())
     shift = setting.hops * (1 if is_directed else 2)
     scores = [torch.stack(projections).sum(dim=0) / shift, *_difference(seen, sent)]
-    return Trials(torch.stack(scores).numpy(), worlds, threshold=0.5)
+    return torch.stack(scores).numpy()
 
 
-def _node_trials(setting: _Setting, worlds: NDArray[np.bool_]) -> Trials:
+def _node_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
     """Canary records that write to D rows each: there or not, or of one of two opposite kinds."""
     degree = setting.max_degree or 1
     size = degree + 1
@@ -299,13 +250,10 @@ def _node_trials(setting: _Setting, worlds: NDArray[np.bool_]) -> Trials:
         np.repeat(centre, degree), targets.ravel(), size * len(worlds), directed=True
     )
     is_replace = setting.relation == "replace"
-    keep = np.ones(graph.num_nodes, dtype=np.bool_)
-    if not is_replace:
-        keep[centre[~worlds]] = False
-        graph = induced(graph, keep, dangle=True)
-    place = np.cumsum(keep) - 1
-    signs = torch.from_numpy(np.where(worlds, 1.0, -1.0)[keep[centre]]).float()
-    canaries = torch.from_numpy(place[centre[keep[centre]]])
+    stays = worlds | is_replace
+    graph, place = without(graph, centre[~stays])
+    signs = torch.from_numpy(np.where(worlds, 1.0, -1.0)[stays]).float()
+    canaries = torch.from_numpy(place[centre[stays]])
     received = torch.from_numpy(place[targets])
     aggregation = setting.aggregation(graph)
     projections, sent, seen = [], [], []
@@ -321,10 +269,10 @@ def _node_trials(setting: _Setting, worlds: NDArray[np.bool_]) -> Trials:
     shift = setting.hops * degree
     total = torch.stack(projections).sum(dim=0) / shift
     scores = [total / 2 + 0.5 if is_replace else total, *_difference(seen, sent)]
-    return Trials(torch.stack(scores).numpy(), worlds, threshold=0.5)
+    return torch.stack(scores).numpy()
 
 
-def _hub_trials(setting: _Setting, worlds: NDArray[np.bool_], sources: int) -> Trials:
+def _hub_scores(setting: _Setting, sources: int, worlds: NDArray[np.bool_]) -> Scores:
     """Hub groups: v first, then D targets, then the sources that list all of them."""
     degree = setting.max_degree or 1
     size = 1 + degree + sources
@@ -336,18 +284,14 @@ def _hub_trials(setting: _Setting, worlds: NDArray[np.bool_], sources: int) -> T
     from_others = np.repeat(others.ravel(), degree + 1), np.repeat(listed, sources, axis=0).ravel()
     arcs = [np.concatenate(pair) for pair in zip(from_v, from_others, strict=True)]
     graph = bare_graph(arcs[0], arcs[1], size * len(worlds), directed=True)
-    keep = np.ones(graph.num_nodes, dtype=np.bool_)
-    keep[centre[~worlds]] = False
-    graph = induced(graph, keep, dangle=True)
-    place = np.cumsum(keep) - 1
+    graph, place = without(graph, centre[~worlds])
     rows = torch.zeros(graph.num_nodes, _WIDTH)
     rows[place[centre[worlds]], 0] = 1
     rows[place[others.ravel()], 1] = 1
     noisy = setting.aggregation(graph).hop(rows, 1, normalise=False).double()
     sums = noisy[torch.from_numpy(place[targets])].sum(dim=1)
     # Fewer arcs from the sources speak for v, who would then hold some of their slots.
-    scores = torch.stack([sums[:, 0] / degree, -sums[:, 1]])
-    return Trials(scores.numpy(), worlds, threshold=0.5)
+    return torch.stack([sums[:, 0] / degree, -sums[:, 1]]).numpy()
 
 
 def _difference(seen: list[Tensor], sent: list[Tensor]) -> list[Tensor]:
@@ -361,3 +305,98 @@ def _difference(seen: list[Tensor], sent: list[Tensor]) -> list[Tensor]:
     size = change.square().sum(dim=1)
     along = ((seen[0] - seen[1]) * change).sum(dim=1)
     return [torch.where(size > 1e-6, along / size.clamp(min=1e-6), 0.5)]
+
+
+def _check_hops(setting: _Setting) -> list[Check]:
+    """Compare the distance between neighbours with what is accounted, at every hop.
+
+    At node level there are several records, of as many entries as are allowed and of many more.
+    """
+    setting = replace(setting, noise_multiplier=1.0)
+    graphs, sent, owners = _neighbours(setting)
+    checks = []
+    for place, device in _PLACES:
+        if device == "cuda" and not torch.cuda.is_available():
+            continue
+        key, released = NoiseKey.fresh(), []
+        for graph, rows in zip(graphs, sent, strict=True):
+            with _placed(graph, place) as placed:
+                aggregation = setting.aggregation(placed, key=key, device=device)
+                indices = range(1, max(setting.hops, _LEAST_HOPS) + 1)
+                done = [aggregation.hop(rows, index, normalise=False).cpu() for index in indices]
+            released.append(torch.stack(done).double())
+        squares = (released[0] - released[1]).square().sum(dim=-1)
+        # Groups are apart: each has an edge or a record of its own, and all rows but its own count.
+        moved = torch.zeros(len(squares), int(owners.max()) + 1, dtype=torch.float64)
+        moved.index_add_(1, torch.from_numpy(owners), squares)
+        entity = "edge" if setting.level == "edge" else "record"
+        name = f"how far one {entity} moves a hop ({place})"
+        checks.append(Check(name, float(moved.max().sqrt()), aggregation.std))
+    return checks
+
+
+@contextmanager
+def _placed(graph: Graph, place: str) -> Iterator[Graph]:
+    """Give the graph as it is, or as a store of several parts that lasts as long as the block."""
+    if place != "on disk":
+        yield graph
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        store_graph(graph, Path(folder, "store"), parts=2)
+        yield open_store(Path(folder, "store"))
+
+
+def _neighbours(
+    setting: _Setting,
+) -> tuple[tuple[Graph, Graph], tuple[Tensor, Tensor], NDArray[np.int64]]:
+    """Return two graphs, what their nodes send, and whose group every row is in."""
+    if setting.level == "edge":
+        is_directed = setting.relation == "directed"
+        pair, nobody = (
+            bare_graph([0] * there, [1] * there, 2, directed=is_directed) for there in (1, 0)
+        )
+        return (pair, nobody), (torch.eye(2), torch.eye(2)), np.zeros(2, dtype=np.int64)
+    degree = setting.max_degree or 1
+    lengths = np.array([degree, degree + 1, 4 * degree + 1])
+    sources = np.cumsum(lengths + 1) - lengths - 1
+    owners = np.repeat(np.arange(len(lengths)), lengths + 1)
+    targets = np.setdiff1d(np.arange(len(owners)), sources)
+    whole = bare_graph(np.repeat(sources, lengths), targets, len(owners), directed=True)
+    rows = torch.zeros(len(owners), 2)
+    rows[torch.from_numpy(sources), 0] = 1
+    if setting.relation == "replace":
+        return (whole, whole), (rows, -rows), owners
+    return (whole, bare_graph([], [], len(owners), directed=True)), (rows, rows), owners
+
+
+def bare_graph(
+    sources: NDArray[np.int64] | list[int],
+    targets: NDArray[np.int64] | list[int],
+    num_nodes: int,
+    *,
+    directed: bool,
+) -> Graph:
+    """Return a graph of these arcs for hops that are given their rows.
+
+    >>> bare_graph([0], [1], 2, directed=True).num_arcs
+    1
+    """
+    # Features only have to exist.
+    features = np.zeros((num_nodes, 1), dtype=np.float32)
+    return Graph.from_arcs(
+        sources, targets, num_nodes=num_nodes, features=features, directed=directed
+    )
+
+
+def without(graph: Graph, gone: NDArray[np.int64]) -> tuple[Graph, NDArray[np.int64]]:
+    """Return the graph after some records withdrew, and where everybody stands now.
+
+    Entries that name them dangle.
+
+    >>> left, place = without(bare_graph([0, 1], [1, 2], 3, directed=True), np.array([0]))
+    >>> left.num_arcs, place[1:].tolist()
+    (1, [0, 1])
+    """
+    keep = np.ones(graph.num_nodes, dtype=np.bool_)
+    keep[gone] = False
+    return induced(graph, keep, dangle=True), np.cumsum(keep) - 1

@@ -28,8 +28,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapgnn.errors import InputError, check_integer, check_number
+from gapgnn.privacy.accounting import (
+    MixtureOfGaussians,
+    PoissonGaussian,
+    account,
+    gaussian_epsilon,
+    pld_delta,
+    search_multiplier,
+)
 
 Scores = NDArray[np.float64]
+# What a total variation distance costs, in epsilon.
+Price = Callable[[float], float]
 # Thresholds that are tried on the half that chooses; the ends are where small deltas are decided.
 _QUANTILES = 400
 LEAST_TRIALS = 40
@@ -42,12 +52,15 @@ class Trials:
     Attributes:
         scores: one row per statistic, one column per trial; higher speaks for the second data set.
         worlds: True where the second data set was used; fair coins.
-        threshold: for the first statistic, fixed before any trial ran; None if it has none.
+        threshold: for the first statistic, fixed before any trial ran.
+        price: the epsilon of a mechanism of this kind whose total variation distance is given,
+            where its curve is known.
     """
 
     scores: Scores
     worlds: NDArray[np.bool_]
-    threshold: float | None = None
+    threshold: float = 0.0
+    price: Price | None = None
 
     def __post_init__(self) -> None:
         if self.scores.ndim != 2 or self.scores.shape[1] != len(self.worlds):
@@ -56,15 +69,6 @@ class Trials:
                 f"Got shape {self.scores.shape}."
             )
         check_integer("trials", len(self.worlds), at_least=LEAST_TRIALS)
-
-    @staticmethod
-    def joined(parts: list[Trials]) -> Trials:
-        """Return the trials of several batches as one."""
-        return Trials(
-            np.concatenate([part.scores for part in parts], axis=1),
-            np.concatenate([part.worlds for part in parts]),
-            parts[0].threshold,
-        )
 
 
 def binomial_lower(successes: int, trials: int, alpha: float) -> float:
@@ -147,24 +151,17 @@ def _odds(
     return math.log(low / high) if low > 0 else -math.inf
 
 
-def curve_bound(
-    trials: Trials, price: Callable[[float], float], *, alpha: float
-) -> tuple[float, float]:
-    """Return a lower bound on epsilon under the mechanism's own curve, and the advantage behind it.
+def curve_bound(trials: Trials, *, alpha: float) -> float:
+    """Return a lower bound on epsilon under the mechanism's own curve, 0 where none is known.
 
-    Args:
-        trials: with a threshold that was fixed in advance.
-        price: the epsilon of a mechanism of this kind whose total variation distance is given.
-        alpha: how often the bound may be wrong.
+    Wrong with probability at most ``alpha``.
     """
-    if trials.threshold is None:
-        raise InputError("`trials` must have a threshold fixed in advance. Got none.")
     right = int(((trials.scores[0] >= trials.threshold) == trials.worlds).sum())
     advantage = 2 * binomial_lower(right, len(trials.worlds), alpha) - 1
-    return (price(advantage) if advantage > 0 else 0.0), max(0.0, advantage)
+    return trials.price(advantage) if trials.price is not None and advantage > 0 else 0.0
 
 
-def gaussian_price(delta: float) -> Callable[[float], float]:
+def gaussian_price(delta: float) -> Price:
     """Return what a total variation distance costs on the Gaussian curve, at ``delta``.
 
     N(0, 1) against N(mu, 1) has distance ``2 Phi(mu / 2) - 1``.
@@ -174,18 +171,28 @@ def gaussian_price(delta: float) -> Callable[[float], float]:
     """
     from scipy.special import ndtri
 
-    from gapgnn.privacy.accounting import gaussian_epsilon
-
     def price(distance: float) -> float:
         return gaussian_epsilon(2 * float(ndtri((1 + min(distance, 1 - 1e-15)) / 2)), delta)
 
     return price
 
 
-def coins(rng: np.random.Generator, count: int) -> NDArray[np.bool_]:
-    """Toss the fair coins that choose each trial's data set.
+def steps_price(event: PoissonGaussian | MixtureOfGaussians, delta: float, relation: str) -> Price:
+    """Return what a total variation distance costs on the curve of these steps, at ``delta``.
 
-    >>> coins(np.random.default_rng(0), 3).dtype
-    dtype('bool')
+    The distance is delta at epsilon 0. The accountant's delta is never below the truth, so the
+    noise found for a distance is never below the noise that has it.
     """
-    return rng.integers(2, size=count).astype(np.bool_)
+
+    def distance_at(scale: float) -> float:
+        return pld_delta([event.scaled(scale)], 0.0, relation=relation)
+
+    def price(distance: float) -> float:
+        scale = search_multiplier(distance_at, distance)
+        if scale is None:
+            return 0.0
+        found = account([event.scaled(scale)], delta, relation=relation).epsilon
+        # What the accountant cannot bound is no proof of anything.
+        return found if math.isfinite(found) else 0.0
+
+    return price

@@ -23,24 +23,19 @@ no step is without it and no two steps have the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, Trials, coins
-from gapgnn.attacks.audits.report import AuditReport, Check, View, conclude, confirmed
+from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, steps_price
+from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, claim, confirmed
 from gapgnn.errors import check_choice, check_integer, check_number
 from gapgnn.nn import ReplicaLinear
-from gapgnn.privacy.accounting import (
-    PoissonGaussian,
-    account,
-    calibrate,
-    pld_delta,
-    search_multiplier,
-)
+from gapgnn.privacy.accounting import PoissonGaussian
 from gapgnn.privacy.dpsgd import (
     DPSchedule,
     FlatParameters,
@@ -49,9 +44,11 @@ from gapgnn.privacy.dpsgd import (
     record_linears,
 )
 from gapgnn.privacy.mechanisms import Construction, NoiseSource
-from gapgnn.rng import NoiseKey, experiment_rng
+from gapgnn.rng import NoiseKey
 
-Progress = Callable[[int, int], None]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 CANARIES = 500
 # One trial in fifty, up to a limit, trains on the canary alone: a whole training for one answer.
 _ALONE_SHARE = 50
@@ -106,10 +103,8 @@ def audit_dpsgd(
     trials: int = 100_000,
     noise_multiplier: float | None = None,
     clip: float = 1.0,
-    confidence: float = 0.95,
     construction: Construction = "safe",
-    seed: int = 0,
-    progress: Progress | None = None,
+    **options: Unpack[Options],
 ) -> AuditReport:
     """Attack DP-SGD with canary examples and bound its epsilon from below.
 
@@ -126,50 +121,29 @@ def audit_dpsgd(
         trials: independent canaries.
         noise_multiplier: audit this noise instead; the claim is then what it is accounted at.
         clip: largest gradient norm of one example.
-        confidence: of the lower bound.
         construction: ``safe`` or ``fast`` noise.
-        seed: of the coins; noise and batches are always secret.
-        progress: called with finished and all trials.
+        options: of every audit.
 
     >>> audit_dpsgd(epsilon=4.0, steps=3, sampling_rate=0.5, trials=1_000).holds
     True
     """
     check_choice("relation", relation, ("add-remove", "replace"))
     check_integer("trials", trials, at_least=2 * LEAST_TRIALS)
-    event = PoissonGaussian(noise_multiplier or 1.0, sampling_rate, steps)
-    if noise_multiplier is None:
-        found = calibrate([event], epsilon=epsilon, delta=delta, relation=relation)
-        event, epsilon = event.scaled(found.noise_multiplier), found.epsilon
-    else:
-        epsilon = account([event], delta, relation=relation).epsilon
+    template = PoissonGaussian(1.0, sampling_rate, steps)
+    multiplier, epsilon = claim(template, relation, epsilon, delta, noise_multiplier)
     check_number("epsilon", epsilon, above=0)
+    event = template.scaled(multiplier)
     attack = _Attack(event, relation, clip, construction)
-    noise = attack.on_nobody()
-    alike, checks = _steps_alike(noise), attack.checks(noise)
+    checks = attack.checks()
+    alone = min(_MOST_ALONE, max(LEAST_TRIALS, trials // _ALONE_SHARE))
+    price = steps_price(event, delta, relation)
 
-    def attempt(number: int) -> AuditReport:
-        rng = experiment_rng(seed, "audit dpsgd", number)
-        alone = min(_MOST_ALONE, max(LEAST_TRIALS, trials // _ALONE_SHARE))
-        many = trials - alone
-        runs = np.array_split(coins(rng, many), max(1, math.ceil(many / CANARIES)))
-        parts, done = [], 0
-        for worlds in runs:
-            parts.append(attack.together(worlds, alike))
-            done += len(worlds)
-            if progress is not None:
-                progress(done, trials)
-        views = [
-            View("many canaries", Trials.joined(parts), _subsampled_price(event, delta, relation)),
-            View("canary alone", attack.alone(coins(rng, alone))),
-        ]
-        if progress is not None:
-            progress(trials, trials)
-        return conclude(
-            "dpsgd",
-            views,
+    def attempt(run: Attempt) -> AuditReport:
+        many = run.run(attack.together, count=trials - alone, at_once=CANARIES, price=price)
+        return run.conclude(
+            {"many canaries": many, "canary alone": run.run(attack.alone, count=alone)},
             epsilon=epsilon,
             delta=delta,
-            confidence=confidence,
             checks=checks,
             details={
                 "relation": relation,
@@ -181,7 +155,7 @@ def audit_dpsgd(
             },
         )
 
-    return confirmed(attempt)
+    return confirmed("dpsgd", attempt, trials, **options)
 
 
 class _Attack:
@@ -194,33 +168,29 @@ class _Attack:
         self.relation = relation
         self.clip = clip
         self.construction = construction
+        # What a training on nobody releases, one row per step: noise and nothing else.
+        nobody, members = np.ones(_NOISE_SAMPLE // len(_PARTS)), torch.zeros(0, dtype=torch.int64)
+        self.noise = self._train(nobody, [NoiseKey.fresh()], members).reshape(event.steps, -1)
+        self.alike = _steps_alike(self.noise)
 
-    def checks(self, noise: Scores) -> list[Check]:
+    def checks(self) -> list[Check]:
         """Compare what needs no statistics: the clip, and the noise of a training on nobody."""
-        without = int((noise == 0).all(axis=1).sum())
-        found = [self._clipped_norm(), Check("empty batches released without noise", without, 0)]
-        if len(noise) > 1:
-            likeness = float(_likeness(noise).max())
-            found.append(Check("correlation of the noise of two steps", likeness, _MOST_ALIKE))
-        return found
-
-    def _clipped_norm(self) -> Check:
-        """Compare the length of a canary's clipped gradient, without noise, with the clip."""
+        without = int((self.noise == 0).all(axis=1).sum())
         network = _Network(1, 1)
         step = self._step(network, [NoiseKey.fresh()], 1.0, _Recorder())
         with record_linears() as tape:
             losses = network.losses(*self._examples(np.ones(1)))
         longest = float(step.clipped_sum(tape, losses).norm()) / self.clip
-        return Check("clips that one example moves a step by", longest, 1.0)
+        found = [
+            Check("clips that one example moves a step by", longest, 1.0),
+            Check("empty batches released without noise", without, 0),
+        ]
+        if len(self.noise) > 1:
+            likeness = float(_likeness(self.noise).max())
+            found.append(Check("correlation of the noise of two steps", likeness, _MOST_ALIKE))
+        return found
 
-    def on_nobody(self) -> Scores:
-        """Return what a training on nobody releases, one row per step: noise and nothing else."""
-        count = _NOISE_SAMPLE // len(_PARTS)
-        members = torch.zeros(0, dtype=torch.int64)
-        released = self._train(np.ones(count), [NoiseKey.fresh()], members)
-        return released.reshape(self.event.steps, -1)
-
-    def together(self, worlds: NDArray[np.bool_], alike: NDArray[np.int64]) -> Trials:
+    def together(self, worlds: NDArray[np.bool_]) -> Scores:
         """One training run, one direction and one example per canary."""
         signs = np.ones(len(worlds))
         members = np.arange(len(worlds))
@@ -230,15 +200,15 @@ class _Attack:
             members = members[worlds]
         released = self._train(signs, [NoiseKey.fresh()], torch.from_numpy(members))
         along = released[:, 0].transpose(0, 2, 1) @ _DIRECTION
-        some = along[alike]
+        some = along[self.alike]
         # Steps with noise of their own make both useless. Where steps share it, the first tells
         # whether the canary was in some of them only, the second whether in few or in most, which
         # is how its gradient points.
         spread = np.ptp(some, axis=0)
         skew = some.max(axis=0) + some.min(axis=0) - 2 * some.mean(axis=0)
-        return Trials(np.stack([self._likelihood(along), spread, skew]), worlds, threshold=0.0)
+        return np.stack([self._likelihood(along), spread, skew])
 
-    def alone(self, worlds: NDArray[np.bool_]) -> Trials:
+    def alone(self, worlds: NDArray[np.bool_]) -> Scores:
         """One training run per trial, on the canary and nobody else, or on nobody."""
         scores = np.empty((2, len(worlds)))
         for world in (False, True):
@@ -250,7 +220,7 @@ class _Attack:
             released = self._train(signs, keys, members)[..., 0]
             scores[0, places] = self._likelihood(released @ _DIRECTION)
             scores[1, places] = -(released == 0).all(axis=-1).sum(axis=0)
-        return Trials(scores, worlds)
+        return scores
 
     def _examples(self, signs: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
         """Return inputs and slopes of all canaries, and of one example without a gradient."""
@@ -336,28 +306,3 @@ def _steps_alike(noise: Scores) -> NDArray[np.int64]:
     likeness = _likeness(noise)
     first, second = np.unravel_index(int(likeness.argmax()), likeness.shape)
     return np.unique([first, second, *np.flatnonzero(likeness[first] > 0.5)])
-
-
-def _subsampled_price(
-    event: PoissonGaussian, delta: float, relation: str
-) -> Callable[[float], float]:
-    """Return what a total variation distance costs on the curve of these steps, at ``delta``.
-
-    The distance is delta at epsilon 0. The accountant's delta is never below the truth, so the
-    noise found for a distance is never below the noise that has it.
-    """
-
-    def price(distance: float) -> float:
-        multiplier = search_multiplier(
-            lambda m: pld_delta(
-                [PoissonGaussian(m, event.sampling_rate, event.steps)], 0.0, relation=relation
-            ),
-            distance,
-            start=event.noise_multiplier,
-        )
-        if multiplier is None:
-            return 0.0
-        noise = PoissonGaussian(multiplier, event.sampling_rate, event.steps)
-        return account([noise], delta, relation=relation).epsilon
-
-    return price

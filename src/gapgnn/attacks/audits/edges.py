@@ -13,15 +13,17 @@ the budget of each other, at any density.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Trials, coins
-from gapgnn.attacks.audits.report import AuditReport, Check, View, conclude, confirmed
+from gapgnn.attacks.audits.aggregation import bare_graph
+from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores
+from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, confirmed
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
-from gapgnn.graph import Graph
 from gapgnn.privacy.mechanisms import (
     COUNT_SHARE,
     PERTURBATIONS,
@@ -31,14 +33,17 @@ from gapgnn.privacy.mechanisms import (
     perturb_edges,
     response_probabilities,
 )
-from gapgnn.rng import NoiseKey, experiment_rng
+from gapgnn.rng import NoiseKey
 
-Progress = Callable[[int, int], None]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 # Canary bits of one release; and the trials that are releases of a single bit, of which each takes
 # as long as thousands of the others.
 _MOST_CANARIES = 1_000_000
 _SINGLE_SHARE = 10
 _MOST_SINGLE = 2_000
+_SINGLE_AT_ONCE = 1_000
 # In place of the infinite odds of an answer that only one of the two bits can give.
 _SURE = 1e3
 # Densities, as shares, at which the probabilities of the response are compared.
@@ -52,10 +57,8 @@ def audit_edges(
     epsilon: float = 1.0,
     density: float = 0.005,
     trials: int = 1_000_000,
-    confidence: float = 0.95,
     construction: Construction = "safe",
-    seed: int = 0,
-    progress: Progress | None = None,
+    **options: Unpack[Options],
 ) -> AuditReport:
     """Attack the randomised adjacency and bound its epsilon, at delta 0, from below.
 
@@ -67,10 +70,8 @@ def audit_edges(
         epsilon: claimed budget.
         density: share of the bits that are 1, up to a half; EdgeRand does not look at it.
         trials: bits that are guessed.
-        confidence: of the lower bound.
         construction: ``safe`` or ``fast`` coins.
-        seed: of the bits; the mechanism's own coins are always secret.
-        progress: called with finished and all trials.
+        options: of every audit.
 
     >>> audit_edges(epsilon=2.0, trials=2_000).holds
     True
@@ -80,67 +81,57 @@ def audit_edges(
     check_number("epsilon", epsilon, above=0)
     check_number("density", density, above=0, at_most=0.5)
     check_integer("trials", trials, at_least=2 * LEAST_TRIALS)
-    attack = _Attack(perturbation, relation, epsilon, density, construction)
+    # Coins that do not depend on the density need no zeros around them, and there are many.
+    around = 0.5 if perturbation == "edgerand" else density
+    attack = _Attack(perturbation, relation, epsilon, around, construction)
     checks = attack.checks()
+    single = min(_MOST_SINGLE, max(LEAST_TRIALS, trials // _SINGLE_SHARE))
 
-    def attempt(number: int) -> AuditReport:
-        rng = experiment_rng(seed, "audit edges", number)
-        single = min(_MOST_SINGLE, max(LEAST_TRIALS, trials // _SINGLE_SHARE))
-        releases = math.ceil((trials - single) / _MOST_CANARIES)
-        parts, done = [], 0
-        for worlds in np.array_split(coins(rng, trials - single), releases):
-            parts.append(attack.many(rng, worlds))
-            done += len(worlds)
-            if progress is not None:
-                progress(done, trials)
-        views = [
-            View("bits of large releases", Trials.joined(parts)),
-            View("single bit with its count", attack.one_by_one(coins(rng, single), progress)),
-        ]
+    def attempt(run: Attempt) -> AuditReport:
+        many = partial(attack.many, run.rng)
+        views = {
+            "bits of large releases": run.run(many, count=trials - single, at_once=_MOST_CANARIES),
+            "single bit with its count": run.run(
+                attack.one_by_one, count=single, at_once=_SINGLE_AT_ONCE
+            ),
+        }
         details = {
             "perturbation": perturbation,
             "relation": relation,
             "density": density,
             "noise": construction,
         }
-        return conclude(
-            "edges",
-            views,
-            epsilon=epsilon,
-            delta=0.0,
-            confidence=confidence,
-            details=details,
-            checks=checks,
-        )
+        return run.conclude(views, epsilon=epsilon, delta=0.0, details=details, checks=checks)
 
     try:
-        return confirmed(attempt)
+        return confirmed("edges", attempt, trials, **options)
     except InputError:
         # Probabilities that are far off are refused by the coins: the check has the last word.
         if all(check.holds for check in checks):
             raise
+        confidence = options.get("confidence", 0.95)
         return AuditReport("edges", epsilon, 0.0, 0.0, confidence, 0, {"bounds": {}}, tuple(checks))
 
 
+@dataclass(frozen=True)
 class _Attack:
     """Releases graphs with known bits and scores what comes out."""
 
-    def __init__(
-        self,
-        perturbation: str,
-        relation: str,
-        epsilon: float,
-        density: float,
-        construction: Construction,
-    ) -> None:
-        self.perturbation = perturbation
-        self.relation = relation
-        self.epsilon = epsilon
-        # Coins that do not depend on the density need no zeros around them, and there are many.
-        self.density = 0.5 if perturbation == "edgerand" else density
-        self.construction = construction
-        self.on_count = epsilon * COUNT_SHARE[perturbation]
-        self.on_bits = epsilon - self.on_count
+    perturbation: str
+    relation: str
+    epsilon: float
+    density: float
+    construction: Construction
+
+    @property
+    def on_count(self) -> float:
+        """What the number of edges costs."""
+        return self.epsilon * COUNT_SHARE[self.perturbation]
+
+    @property
+    def on_bits(self) -> float:
+        """What one bit costs."""
+        return self.epsilon - self.on_count
 
     def checks(self) -> list[Check]:
         """Compare the log odds of what one bit comes out as with the budget of the bits."""
@@ -153,7 +144,7 @@ class _Attack:
             worst = max(worst, abs(_log_odds(keep, add)), abs(_log_odds(1 - keep, 1 - add)))
         return [Check("log odds of a released bit", worst, self.on_bits)]
 
-    def many(self, rng: np.random.Generator, worlds: NDArray[np.bool_]) -> Trials:
+    def many(self, rng: np.random.Generator, worlds: NDArray[np.bool_]) -> Scores:
         """Release one graph in which canary bits lie scattered among zeros."""
         per_pair = 2 if self.relation == "undirected" else 1
         wanted = len(worlds) * 0.5 / self.density
@@ -165,9 +156,9 @@ class _Attack:
         ends = np.repeat(np.arange(num_nodes), np.diff(released.indptr)), released.indices
         out = np.isin(canaries, cells.number(*ends)).astype(np.float64)
         # Either answer may be the telling one.
-        return Trials(np.stack([out, -out]), worlds)
+        return np.stack([out, -out])
 
-    def one_by_one(self, worlds: NDArray[np.bool_], progress: Progress | None) -> Trials:
+    def one_by_one(self, worlds: NDArray[np.bool_]) -> Scores:
         """Release a graph of one pair per trial; score its count and its bit together."""
         scores = np.empty((3, len(worlds)))
         for trial, world in enumerate(worlds.tolist()):
@@ -175,10 +166,8 @@ class _Attack:
             released = self._release(sources, sources + 1, 2)
             bit = bool(released.indptr[1] > released.indptr[0])
             told = self._likelihood(released.noisy_edges, bit)
-            scores[:, trial] = told, self._count(released), bit
-            if progress is not None and trial % 1000 == 999:
-                progress(trial + 1, len(worlds))
-        return Trials(scores, worlds)
+            scores[:, trial] = told, released.noisy_edges or 0.0, bit
+        return scores
 
     def _cells(self, num_nodes: int) -> Cells:
         is_directed = self.relation == "directed"
@@ -187,24 +176,14 @@ class _Attack:
     def _release(
         self, sources: NDArray[np.int64], targets: NDArray[np.int64], num_nodes: int
     ) -> PerturbedEdges:
-        graph = Graph.from_arcs(
-            sources,
-            targets,
-            num_nodes=num_nodes,
-            features=np.zeros((num_nodes, 1), dtype=np.float32),
-            directed=self.relation == "directed",
-        )
         return perturb_edges(
-            graph,
+            bare_graph(sources, targets, num_nodes, directed=self.relation == "directed"),
             perturbation=self.perturbation,
             epsilon=self.epsilon,
             relation=self.relation,
             key=NoiseKey.fresh(),
             construction=self.construction,
         )
-
-    def _count(self, released: PerturbedEdges) -> float:
-        return 0.0 if released.noisy_edges is None else released.noisy_edges
 
     def _likelihood(self, noisy_edges: float | None, bit: bool) -> float:
         """Return the log likelihood ratio of "there is an edge" on the graph of one cell."""

@@ -18,29 +18,28 @@ card cost no more than its epsilon.
 from __future__ import annotations
 
 import math
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import clone
 
-from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, Trials, coins, gaussian_price
-from gapgnn.attacks.audits.report import AuditReport, Check, View, conclude, confirmed
+from gapgnn.attacks import fitted
+from gapgnn.attacks.audits.aggregation import without
+from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, gaussian_price
+from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, confirmed
 from gapgnn.errors import InputError, check_integer
-from gapgnn.graph import Graph, induced
+from gapgnn.graph import Graph
 from gapgnn.privacy import aggregation_sensitivity, resolve_relation
 from gapgnn.privacy.accounting import Event, Gaussian, account, event_from_dict
-from gapgnn.rng import experiment_rng
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from gapgnn.methods.gap import GAP
     from gapgnn.privacy.card import PrivacyCard
 
-Progress = Callable[[int, int], None]
 _NODES_PER_FIT = 100_000
 # Nodes without edges that are validated and tested on.
 _ASIDE = 8
@@ -50,9 +49,7 @@ def audit_messages(
     estimator: GAP,
     *,
     trials: int = 20_000,
-    confidence: float = 0.95,
-    seed: int = 0,
-    progress: Progress | None = None,
+    **options: Unpack[Options],
 ) -> AuditReport:
     """Attack the hops that a GAP with label messages releases and bound their epsilon from below.
 
@@ -65,9 +62,7 @@ def audit_messages(
     Args:
         estimator: GAP at level edge or node that sends labels; it is not changed.
         trials: independent canaries.
-        confidence: of the lower bound.
-        seed: of the coins; the noise is always secret.
-        progress: called with finished and all trials.
+        options: of every audit.
 
     >>> from gapgnn import GAP
     >>> audit_messages(GAP(epsilon=4.0), trials=400).holds
@@ -80,25 +75,15 @@ def audit_messages(
         )
     check_integer("trials", trials, at_least=LEAST_TRIALS)
     size = 2 if estimator.level == "edge" else estimator.max_degree + 1
-    fits = min(math.ceil(trials * size / _NODES_PER_FIT), trials // LEAST_TRIALS)
+    at_once = max(LEAST_TRIALS, _NODES_PER_FIT // size)
 
-    def attempt(number: int) -> AuditReport:
-        worlds = coins(experiment_rng(seed, "audit messages", number), trials)
-        parts, done = [], 0
-        for some in np.array_split(worlds, fits):
-            canaries = _Canaries(estimator)
-            parts.append(canaries.scores(some))
-            done += len(some)
-            if progress is not None:
-                progress(done, trials)
-        scores = np.concatenate(parts)[None]
-        view = View("canaries", Trials(scores, worlds, 0.5), gaussian_price(canaries.delta))
-        return conclude(
-            "messages",
-            [view],
+    def attempt(run: Attempt) -> AuditReport:
+        canaries = _Canaries(estimator)
+        seen = run.run(canaries.scores, at_once=at_once, threshold=0.5)
+        return run.conclude(
+            {"canaries": replace(seen, price=gaussian_price(canaries.delta))},
             epsilon=canaries.epsilon,
             delta=canaries.delta,
-            confidence=confidence,
             checks=canaries.checks,
             details={
                 "level": estimator.level,
@@ -109,7 +94,7 @@ def audit_messages(
             },
         )
 
-    return confirmed(attempt)
+    return confirmed("messages", attempt, trials, **options)
 
 
 def check_card(card: PrivacyCard) -> Check:
@@ -132,7 +117,7 @@ def _events(card: PrivacyCard) -> list[Event]:
 
 
 class _Canaries:
-    """Fits one copy of an estimator on canaries and reads its released hops."""
+    """Fits copies of an estimator on canaries and reads their released hops."""
 
     def __init__(self, estimator: GAP) -> None:
         self.estimator = estimator
@@ -149,19 +134,16 @@ class _Canaries:
         """Return per canary how far the sums moved, in units of what its presence moves them by."""
         build = self._pairs if self.estimator.level == "edge" else self._records
         graph, rows, signs = build(worlds)
-        with tempfile.TemporaryDirectory() as folder:
-            model: GAP = clone(self.estimator)
-            changes = {"epochs": 1, "repeats": 1, "insecure_noise_seed": None, "device": "cpu"}
-            model.set_params(ledger=Path(folder) / "ledger.sqlite", **changes)
-            model.fit(graph)
-        card, kept = model.card_, model.releases_.training()
+        changes = {"epochs": 1, "repeats": 1, "insecure_noise_seed": None, "device": "cpu"}
+        with fitted(self.estimator, graph, **changes) as model:
+            card, kept = model.card_, model.releases_.training()
         events = [event for event in _events(card) if isinstance(event, Gaussian)]
         if card.epsilon is None or card.delta is None or not events:
             raise InputError("`estimator` must release noisy hops to be audited. Got none.")
         self.delta = card.delta
         price = account(events, self.delta, relation=self.relation).epsilon
         self.epsilon = min(price, card.epsilon)
-        bound = model.max_degree if card.level == "node" else None
+        bound = self.estimator.max_degree if card.level == "node" else None
         std = events[0].noise_multiplier * aggregation_sensitivity(
             card.level, self.relation, max_degree=bound
         )
@@ -170,9 +152,9 @@ class _Canaries:
         self.hops = len(released)
         charged = sum(event.count for event in events)
         self.checks = [Check("hops released", self.hops, charged), check_card(card)]
-        sent = 1.0 if model.messages == "labels" else math.sqrt(0.5)
+        sent = 1.0 if self.estimator.messages == "labels" else math.sqrt(0.5)
         seen = released[:, torch.from_numpy(rows)].mean(dim=0).numpy() * signs / sent
-        along: Scores = seen.mean(axis=1)
+        along: Scores = seen.mean(axis=1)[None]
         return along / 2 + 0.5 if self.relation == "replace" else along
 
     def _pairs(
@@ -198,15 +180,12 @@ class _Canaries:
         targets = centre[:, None] + np.arange(1, size)
         labels = np.arange(size * len(worlds)) % 2
         labels[centre] = 1
-        keep = np.ones(len(labels) + _ASIDE, dtype=np.bool_)
+        gone = centre[~worlds]
         if self.relation == "replace":
-            labels[centre] = worlds
-        else:
-            keep[centre[~worlds]] = False
+            labels[gone], gone = 0, gone[:0]
         graph = _graph(np.repeat(centre, degree), targets.ravel(), labels, directed=True)
-        place = np.cumsum(keep) - 1
-        signs = np.full((len(worlds), degree), _code(1))
-        return induced(graph, keep, dangle=True), place[targets], signs
+        graph, place = without(graph, gone)
+        return graph, place[targets], np.full((len(worlds), degree), _code(1))
 
 
 def _code(label: int) -> float:

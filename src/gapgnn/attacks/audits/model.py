@@ -1,4 +1,4 @@
-"""All audits by name, and the audit of one fitted model for its privacy card."""
+"""The audit of one fitted model for its privacy card."""
 
 from __future__ import annotations
 
@@ -26,18 +26,6 @@ from gapgnn.privacy.dpsgd import neighbourhood_sensitivity
 
 if TYPE_CHECKING:
     from gapgnn.methods import NodeClassifier
-
-__all__ = [
-    "AuditReport",
-    "audit_aggregation",
-    "audit_dpsgd",
-    "audit_edges",
-    "audit_messages",
-    "audit_model",
-    "audit_prediction",
-    "audit_sampler",
-    "audit_subgraphs",
-]
 
 # A prefix of a long training is a mechanism of the same kind with a claim of its own.
 _MOST_STEPS = 100
@@ -71,64 +59,38 @@ def audit_model(
     card = getattr(estimator, "card_", None)
     if card is None:
         raise InputError("`estimator` must be fitted to be audited. Call `fit` first.")
+    params = estimator.get_params()
     shared: dict[str, Any] = {"trials": trials, "confidence": confidence, "seed": seed}
+    fewer = {**shared, "trials": max(200, trials // 5)}
     reports: list[AuditReport] = []
     for event in map(event_from_dict, card.events):
+        used: dict[str, Any] = {"relation": card.relation, "construction": estimator.noise}
+        if isinstance(event, Gaussian | PoissonGaussian | MixtureOfGaussians):
+            used |= {"delta": card.delta, "noise_multiplier": event.noise_multiplier}
+        if isinstance(event, PoissonGaussian | MixtureOfGaussians):
+            used |= {"clip": estimator.clip, "steps": min(event.steps, _MOST_STEPS)}
         if isinstance(event, Gaussian):
-            options = {
-                "noise_multiplier": event.noise_multiplier,
-                "delta": card.delta,
-                "relation": card.relation,
-                "construction": estimator.noise,
-                **shared,
-            }
             kept = estimator.releases_.training()
             hops = len(kept.hops) - int(kept.has_hop_zero)
-            reports.append(
-                audit_aggregation(level=card.level, hops=hops, charged=event.count, **options)
-            )
+            whole = {"level": card.level, "hops": hops, "charged": event.count}
+            reports.append(audit_aggregation(**whole, **used, **shared))
             if card.relation == "add-remove":
-                reports.append(audit_sampler(**{**options, "trials": max(200, trials // 5)}))
+                reports.append(audit_sampler(**used, **fewer))
         elif isinstance(event, PoissonGaussian):
-            reports.append(
-                audit_dpsgd(
-                    relation=card.relation,
-                    delta=card.delta,
-                    steps=min(event.steps, _MOST_STEPS),
-                    sampling_rate=event.sampling_rate,
-                    noise_multiplier=event.noise_multiplier,
-                    clip=estimator.clip,
-                    construction=estimator.noise,
-                    **shared,
-                )
-            )
+            reports.append(audit_dpsgd(sampling_rate=event.sampling_rate, **used, **shared))
         elif isinstance(event, MixtureOfGaussians):
-            degree = estimator.get_params()["max_degree"]
-            reports.append(
-                audit_subgraphs(
-                    delta=card.delta,
-                    steps=min(event.steps, _MOST_SUBGRAPH_STEPS),
-                    sampling_rate=_rate_of(event, degree),
-                    noise_multiplier=event.noise_multiplier / neighbourhood_sensitivity(degree),
-                    clip=estimator.clip,
-                    construction=estimator.noise,
-                    **{**shared, "trials": max(200, trials // 5)},
-                )
-            )
+            degree = params["max_degree"]
+            used["noise_multiplier"] /= neighbourhood_sensitivity(degree)
+            used["steps"] = min(event.steps, _MOST_SUBGRAPH_STEPS)
+            rate = _rate_of(event, degree)
+            reports.append(audit_subgraphs(sampling_rate=rate, **used, **fewer))
         elif isinstance(event, RandomisedResponse):
-            reports.append(
-                audit_edges(
-                    perturbation=estimator.get_params()["perturbation"],
-                    relation=card.relation,
-                    epsilon=card.epsilon,
-                    construction=estimator.noise,
-                    **shared,
-                )
-            )
-    if card.events and estimator.get_params().get("messages", "features") != "features":
+            used |= {"perturbation": params["perturbation"], "epsilon": card.epsilon}
+            reports.append(audit_edges(**used, **shared))
+    if card.events and params.get("messages", "features") != "features":
         same = clone(estimator).set_params(delta=card.delta, relation=card.relation)
         if card.level == "node":
-            same.set_params(max_degree=min(estimator.get_params()["max_degree"], _LARGEST_RECORD))
+            same.set_params(max_degree=min(params["max_degree"], _LARGEST_RECORD))
         reports.append(audit_messages(same, **shared))
     if card.level == "edge" and card.events:
         few = {**shared, "trials": max(200, trials // 10)}

@@ -9,16 +9,14 @@ without direction, because it is also the other end's entry.
 from __future__ import annotations
 
 import csv
-import io
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from gapgnn.errors import InputError, check_choice
 from gapgnn.rng import experiment_rng
@@ -71,10 +69,10 @@ class Tables:
             words += ["--schema", SCHEMA]
         return words
 
-    def degrees(self) -> Counter[str]:
-        """Return how many lines name each person as the owner of a link."""
-        ends = (row[:1] if self.directed else row[:2] for row in self.edges)
-        return Counter(name for names in ends for name in names)
+    def links(self, person: str, targets: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+        """Return lines that link a person to others, with nothing in further columns."""
+        rest = ("",) * (len(self.edge_columns) - 2)
+        return tuple((person, other, *rest) for other in targets)
 
     def without(self, person: str, *, mentions: bool = False) -> Tables:
         """Return the input after one person withdrew; with ``mentions`` from all lists too."""
@@ -89,29 +87,6 @@ class Tables:
         elif self.directed:
             edges = tuple(row for row in edges if row[0] != person)
         return replace(self, nodes=nodes, edges=edges, features=features)
-
-    def with_record(
-        self,
-        person: str,
-        cells: dict[str, str],
-        targets: Iterable[str],
-        *,
-        place: int,
-        feature_row: NDArray[np.float32] | None = None,
-    ) -> Tables:
-        """Return the input after one more person joined, at some place among the rows."""
-        row = (person, *(cells.get(name, "") for name in self.node_columns[1:]))
-        rest = ("",) * (len(self.edge_columns) - 2)
-        features = self.features
-        if features is not None and feature_row is not None:
-            dense = features.toarray() if sp.issparse(features) else features
-            features = np.insert(dense, place, feature_row, axis=0)
-        return replace(
-            self,
-            nodes=(*self.nodes[:place], row, *self.nodes[place:]),
-            edges=(*self.edges, *((person, other, *rest) for other in targets)),
-            features=features,
-        )
 
 
 @dataclass(frozen=True)
@@ -132,7 +107,7 @@ class Neighbours:
     second: Tables
     who: str
     person: str | None = None
-    entities: int = field(default=1)
+    entities: int = 1
 
 
 EDGE_KINDS = ("first", "last", "middle", "hub", "leaf", "random", "added")
@@ -156,10 +131,10 @@ def edge_neighbours(tables: Tables, kind: str, *, relation: str, seed: int = 0) 
         raise InputError("`edges` must have a link to take away. Got none.")
     if kind == "added":
         ends = _unlinked(tables, rng)
-        rest = ("",) * (len(tables.edge_columns) - 2)
         # Somewhere in the middle: what comes behind must not move either.
         place = int(rng.integers(len(tables.edges) + 1))
-        edges = (*tables.edges[:place], (*ends, *rest), *tables.edges[place:])
+        new = tables.links(ends[0], ends[1:])
+        edges = (*tables.edges[:place], *new, *tables.edges[place:])
     else:
         degrees = Counter(name for row in lines for name in set(row[:2]))
         by_degree = [degrees[row[0]] + degrees[row[1]] for row in lines]
@@ -211,10 +186,9 @@ def node_neighbours(
         person, first = _person_of(tables, kind, trains, rng), tables
     if relation == "add-remove":
         second = first.without(person, mentions=kind == STRICT_KIND)
-        return Neighbours(kind, first, second, f"the record of {person}", person=person)
-    return Neighbours(
-        kind, first, _exchanged(first, person, rng), f"the record of {person}", person=person
-    )
+    else:
+        second = _exchanged(first, person, rng)
+    return Neighbours(kind, first, second, f"the record of {person}", person=person)
 
 
 def _person_of(
@@ -223,7 +197,9 @@ def _person_of(
     """Return whose record a kind is about: somebody in the training set, unless it says not."""
     wanted = kind != "not-training"
     rows = [row for row in tables.nodes if trains(row[0]) is wanted] or list(tables.nodes)
-    degrees = tables.degrees()
+    # How many lines name each person as the owner of a link.
+    owners = (row[:1] if tables.directed else row[:2] for row in tables.edges)
+    degrees = Counter(name for names in owners for name in names)
     lengths = [degrees[row[0]] for row in rows]
     if kind == "rare-class" and tables.label is not None:
         column = tables.node_columns.index(tables.label)
@@ -267,13 +243,19 @@ def _with_odd_record(
         targets = [str(k) if are_whole else f"nobody-{k}" for k in nobody] + targets
     if kind == "lists-everybody":
         targets = list(ids)
-    feature_row = None
-    if tables.features is not None:
-        value = {"huge": 3.4e38, "not-a-number": np.nan}.get(kind, 1.0)
-        feature_row = np.full(tables.features.shape[1], value, dtype=np.float32)
+    # At some place among the rows.
     place = int(rng.integers(len(ids) + 1))
-    added = tables.with_record(person, cells, targets, place=place, feature_row=feature_row)
-    return person, added
+    features = tables.features
+    if features is not None:
+        value = {"huge": 3.4e38, "not-a-number": np.nan}.get(kind, 1.0)
+        dense = features.toarray() if sp.issparse(features) else features
+        features = np.insert(dense, place, np.float32(value), axis=0)
+    return person, replace(
+        tables,
+        nodes=(*tables.nodes[:place], (person, *cells.values()), *tables.nodes[place:]),
+        edges=(*tables.edges, *tables.links(person, targets)),
+        features=features,
+    )
 
 
 def _exchanged(tables: Tables, person: str, rng: np.random.Generator) -> Tables:
@@ -290,10 +272,9 @@ def _exchanged(tables: Tables, person: str, rng: np.random.Generator) -> Tables:
     edges = tables.edges
     if tables.directed:
         kept = tuple(line for line in edges if line[0] != person)
-        rest = ("",) * (len(tables.edge_columns) - 2)
         size = min(len(ids), max(1, len(edges) - len(kept)))
         targets = rng.choice(ids, size=size, replace=False).tolist()
-        edges = (*kept, *((person, name, *rest) for name in targets if name != person))
+        edges = (*kept, *tables.links(person, (name for name in targets if name != person)))
     nodes = (*tables.nodes[:place], row, *tables.nodes[place + 1 :])
     return replace(tables, nodes=nodes, edges=edges, features=features)
 
@@ -310,11 +291,8 @@ def _unlinked(tables: Tables, rng: np.random.Generator) -> tuple[str, str]:
 
 
 def _write_csv(path: Path, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    path.write_text(text.getvalue(), encoding="utf-8")
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([columns, *rows])
 
 
 def _write_features(folder: Path, features: Any) -> str:

@@ -20,7 +20,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -140,7 +140,7 @@ class Outcome:
             "findings": list(self.findings),
             "public_facts_that_differ": list(self.public),
             "skipped": self.skipped,
-            "releases": [one.to_dict() for one in self.releases],
+            "releases": [asdict(one) for one in self.releases],
         }
 
 
@@ -204,7 +204,7 @@ def audit_pipeline(
 def _audit_pair(case: Case, run: Run, pair: Neighbours) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="gapgnn-audit-") as scratch:
         top = Path(scratch)
-        recording = Recording(pair.person, interrupt_after=case.interrupt_after)
+        recording = Recording(pair.person, case.interrupt_after)
         first = _execute(case, run, top / "first", pair.first, recording)
         card = first.card
         if pair.kind == STRICT_KIND and (card is None or card.node_notion != "strict"):
@@ -212,12 +212,7 @@ def _audit_pair(case: Case, run: Run, pair: Neighbours) -> Outcome:
             return Outcome(pair.kind, pair.who, skipped=why)
 
         def replayed(folder: str, *declared: str) -> tuple[Replaying, _Ran]:
-            watcher = Replaying(
-                recording.transcript,
-                pair.person,
-                entities=pair.entities,
-                interrupt_after=case.interrupt_after,
-            )
+            watcher = Replaying(recording, pair.entities)
             ran = _execute(case, run, top / folder, pair.second, watcher, declared)
             watcher.finish()
             return watcher, ran
@@ -232,15 +227,9 @@ def _audit_pair(case: Case, run: Run, pair: Neighbours) -> Outcome:
         if declared:
             # The same facts, now declared, so that everything else can be compared.
             watcher, second = replayed("third", *declared)
-        findings = [*watcher.findings]
-        also, more = _compare_runs(case.level, first, second, pair.person, declared)
-        return Outcome(
-            pair.kind,
-            pair.who,
-            tuple(watcher.compared),
-            (*findings, *more),
-            (*public, *also),
-        )
+        also, more = _compare_runs(first, second, pair.person, declared)
+        findings = (*watcher.findings, *more)
+        return Outcome(pair.kind, pair.who, tuple(watcher.compared), findings, (*public, *also))
 
 
 def _differing_counts(
@@ -344,7 +333,7 @@ def _as_process(folder: Path, ledger: Path) -> Iterator[tuple[io.StringIO, io.St
 
 
 def _compare_runs(
-    level: str, first: _Ran, second: _Ran, person: str | None, declared: Sequence[str]
+    first: _Ran, second: _Ran, person: str | None, declared: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """Return the public facts that differ, and everything else that does."""
     findings: list[str] = []
@@ -359,20 +348,18 @@ def _compare_runs(
     for name in sorted(files[0].keys() ^ files[1].keys()):
         findings.append(f"{name}: written for one of the two inputs only")
     public: list[str] = []
-    whose = person if level == "node" else None
     for name in sorted(files[0].keys() & files[1].keys()):
         contents = files[0][name], files[1][name]
         if contents[0] == contents[1]:
             continue
         if name.endswith("card.json"):
-            also, more = _card_differences(*contents, declared)
+            also, found = _card_differences(*contents, declared)
             public += also
-            findings += [f"{name}: {text}" for text in more]
-        elif name.endswith("card.md") and all(map(_is_rendered, files, (name, name))):
+        elif name.endswith("card.md") and all(_is_rendered(some, name) for some in files):
             continue
         else:
-            found = _file_differences(name, contents, files, whose, declared)
-            findings += [f"{name}: {text}" for text in found]
+            found = _file_differences(name, contents, files, person, declared)
+        findings += [f"{name}: {text}" for text in found]
     return public, findings
 
 
@@ -442,28 +429,22 @@ def _file_differences(
             _rows_of_others(raw, json.loads(where[beside]), person)
             for raw, where in zip(contents, files, strict=True)
         ]
-        return [
-            f"{hop}: the rows of others differ"
-            for hop in sorted(rows[0].keys() | rows[1].keys())
-            if hop not in rows[0]
-            or hop not in rows[1]
-            or rows[0][hop].tobytes() != rows[1][hop].tobytes()
-        ]
+        hops = sorted(rows[0].keys() | rows[1].keys())
+        differing = [hop for hop in hops if rows[0].get(hop) != rows[1].get(hop)]
+        return [f"{hop}: the rows of others differ" for hop in differing]
     if name.endswith(".csv"):
+        mine = person.encode()
         lines = [
-            [line for line in raw.splitlines() if _id_of_line(line) != person] for raw in contents
+            [line for line in raw.splitlines() if line.split(b",", 1)[0].strip(b'"') != mine]
+            for raw in contents
         ]
         return [] if lines[0] == lines[1] else ["the rows of others differ"]
     return [_first_difference(*contents)]
 
 
-def _rows_of_others(raw: bytes, ids: list[Any], person: str) -> dict[str, np.ndarray[Any, Any]]:
+def _rows_of_others(raw: bytes, ids: list[Any], person: str) -> dict[str, bytes]:
     keep = np.array([str(one) != person for one in ids])
-    return {hop: rows[keep] for hop, rows in tensors_from_bytes(raw).items()}
-
-
-def _id_of_line(line: bytes) -> str:
-    return line.split(b",", 1)[0].decode().strip('"')
+    return {hop: rows[keep].tobytes() for hop, rows in tensors_from_bytes(raw).items()}
 
 
 def _json_differences(first: Any, second: Any, path: str = "") -> list[str]:

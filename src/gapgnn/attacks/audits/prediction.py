@@ -8,21 +8,20 @@ sections 2 and 8).
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
 
-from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, Trials, coins, gaussian_price
-from gapgnn.attacks.audits.report import AuditReport, View, conclude, confirmed
+from gapgnn.attacks import fitted
+from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Price, Scores, Trials, gaussian_price
+from gapgnn.attacks.audits.report import Attempt, AuditReport, Options, confirmed
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph
-from gapgnn.rng import experiment_rng
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from gapgnn.methods import NodeClassifier
 
 # Nodes that teach the classifier to tell which of two features arrived along the edges.
@@ -35,8 +34,7 @@ def audit_prediction(
     *,
     queries: int = 50,
     trials: int = 2_000,
-    confidence: float = 0.95,
-    seed: int = 0,
+    **options: Unpack[Options],
 ) -> AuditReport:
     """Attack an estimator at edge level by asking for its predictions ``queries`` times.
 
@@ -52,8 +50,7 @@ def audit_prediction(
         estimator: any method at level edge; it is not changed.
         queries: how often the predictions are asked for.
         trials: canary pairs.
-        confidence: of the lower bound.
-        seed: of the coins.
+        options: of every audit.
 
     >>> from gapgnn import GAP
     >>> audit_prediction(GAP(epochs=5), queries=2, trials=200).holds
@@ -64,15 +61,12 @@ def audit_prediction(
     check_integer("queries", queries, at_least=1)
     check_integer("trials", trials, at_least=4 * LEAST_TRIALS)
 
-    def attempt(number: int) -> AuditReport:
-        worlds = coins(experiment_rng(seed, "audit prediction", number), trials)
+    def attempt(run: Attempt) -> AuditReport:
+        worlds = run.coins(trials)
         graph, watched, sign = _canary_graph(worlds)
-        with tempfile.TemporaryDirectory() as folder:
-            model = clone(estimator)
-            # Batch statistics would couple the pairs; repeats are releases of their own.
-            changes = {"repeats": 1, "batch_norm": False, "relation": "auto"}
-            model.set_params(ledger=Path(folder) / "ledger.sqlite", **changes)
-            model.fit(graph)
+        # Batch statistics would couple the pairs; repeats are releases of their own.
+        changes = {"repeats": 1, "batch_norm": False, "relation": "auto"}
+        with fitted(estimator, graph, **changes) as model:
             odds = np.zeros(trials)
             for _ in range(queries):
                 answer = np.log(np.clip(model.predict_proba(graph)[watched], 1e-30, None))
@@ -82,19 +76,17 @@ def audit_prediction(
             raise InputError("`estimator` must make a promise to be audited. Got none.")
         is_gaussian = all(event["event"] == "Gaussian" for event in card.events)
         price = gaussian_price(card.delta) if is_gaussian else None
-        return conclude(
-            "prediction",
-            [View("mean answer", _with_threshold(odds, worlds, sign), price)],
+        return run.conclude(
+            {"mean answer": _centred(odds, worlds, sign, price)},
             epsilon=card.epsilon,
             delta=card.delta,
-            confidence=confidence,
             details={"method": card.method, "level": "edge", "queries": queries},
         )
 
-    return confirmed(attempt)
+    return confirmed("prediction", attempt, trials, **options)
 
 
-def _with_threshold(odds: Scores, worlds: NDArray[np.bool_], sign: Scores) -> Trials:
+def _centred(odds: Scores, worlds: NDArray[np.bool_], sign: Scores, price: Price | None) -> Trials:
     """Let a fourth of the trials place the threshold of each kind; the others are judged by it."""
     few = len(odds) // 4
     centred = odds.copy()
@@ -102,7 +94,7 @@ def _with_threshold(odds: Scores, worlds: NDArray[np.bool_], sign: Scores) -> Tr
         known = (sign == kind) & (np.arange(len(odds)) < few)
         means = [odds[known & (worlds == world)].mean() for world in (False, True)]
         centred[sign == kind] -= sum(means) / 2
-    return Trials(centred[None, few:], worlds[few:], threshold=0.0)
+    return Trials(centred[None, few:], worlds[few:], price=price)
 
 
 def _canary_graph(

@@ -12,7 +12,7 @@ to amplification, not to how far it may move a step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,10 +44,6 @@ class Compared:
         """Whether the release moved no further than is accounted for."""
         return self.observed <= self.accounted * (1 + ROUNDING) + 1e-12
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the comparison as plain values."""
-        return {"name": self.name, "accounted": self.accounted, "observed": self.observed}
-
 
 @dataclass(frozen=True)
 class _Seen:
@@ -56,54 +52,47 @@ class _Seen:
     ids: tuple[str, ...]
 
 
-@dataclass
-class Transcript:
-    """What a recorded run released, in order, and who was in its batches."""
-
-    releases: list[_Seen] = field(default_factory=list)
-    batches: dict[tuple[str, int], list[list[str]]] = field(default_factory=dict)
-
-
 class _Watcher:
-    """What recording and replaying share: who is who in the present run."""
-
-    def __init__(self, interrupt_after: int | None) -> None:
-        self.level = self.relation = ""
-        self._ids: tuple[str, ...] = ()
-        self._place: dict[str, int] = {}
-        self._released = 0
-        self._interrupt_after = interrupt_after
-
-    def begin(self, purpose: str, *, ids: NDArray[Any], level: str, relation: str) -> None:
-        """Learn who is who."""
-        self.level, self.relation = level, relation
-        self._ids = tuple(str(name) for name in ids.tolist())
-        self._place = {name: place for place, name in enumerate(self._ids)}
-
-    def _maybe_interrupted(self) -> None:
-        """Die once, right after a release was drawn and before anybody kept it."""
-        self._released += 1
-        if self._interrupt_after is not None and self._released == self._interrupt_after:
-            raise Interrupted
-
-
-class Recording(_Watcher):
-    """Writes down a run as it happens.
+    """What recording and replaying share: who is who in the present run.
 
     Args:
         person: the id of the record in question at node level; None at edge level.
         interrupt_after: die after so many releases, to be resumed.
     """
 
-    def __init__(self, person: str | None, *, interrupt_after: int | None = None) -> None:
-        super().__init__(interrupt_after)
-        self.transcript = Transcript()
-        self._person = person
+    def __init__(self, person: str | None, interrupt_after: int | None) -> None:
+        self.person = person
+        self.interrupt_after = interrupt_after
+        self.relation = ""
+        self._ids: tuple[str, ...] = ()
+        self._place: dict[str, int] = {}
+        self._released = 0
+
+    def begin(self, purpose: str, *, ids: NDArray[Any], level: str, relation: str) -> None:
+        """Learn who is who."""
+        self.relation = relation
+        self._ids = tuple(str(name) for name in ids.tolist())
+        self._place = {name: place for place, name in enumerate(self._ids)}
+
+    def _maybe_interrupted(self) -> None:
+        """Die once, right after a release was drawn and before anybody kept it."""
+        self._released += 1
+        if self._released == self.interrupt_after:
+            raise Interrupted
+
+
+class Recording(_Watcher):
+    """Writes down a run as it happens: what it released, in order, and who was in its batches."""
+
+    def __init__(self, person: str | None, interrupt_after: int | None) -> None:
+        super().__init__(person, interrupt_after)
+        self.releases: list[_Seen] = []
+        self.batches: dict[tuple[str, int], list[list[str]]] = {}
 
     def release(self, release: Release, output: Any) -> Any:
         """Write a release down."""
         self._maybe_interrupted()
-        self.transcript.releases.append(_Seen(release, _copied(output), self._ids))
+        self.releases.append(_Seen(release, _copied(output), self._ids))
         return output
 
     def batch(self, phase: str, batch: PoissonBatch, members: list[Tensor]) -> PoissonBatch:
@@ -111,12 +100,12 @@ class Recording(_Watcher):
         chosen = []
         for positions, valid, mine in zip(batch.positions, batch.valid, members, strict=True):
             drawn = positions[valid]
-            place = self._place.get(self._person) if self._person is not None else None
+            place = self._place.get(self.person) if self.person is not None else None
             if place is not None and bool((mine == place).any()):
                 drawn = torch.cat([drawn[drawn != place], drawn.new_tensor([place])]).sort().values
             chosen.append(drawn)
         names = [[self._ids[place] for place in drawn.tolist()] for drawn in chosen]
-        self.transcript.batches[phase, batch.step] = names
+        self.batches[phase, batch.step] = names
         return _padded(batch, chosen, members)
 
 
@@ -124,34 +113,25 @@ class Replaying(_Watcher):
     """Answers with a recorded run, and notes whatever does not agree with it.
 
     Args:
-        transcript: the recorded run.
-        person: the id of the record in question at node level.
+        recorded: the other run.
         entities: how many protected entities the two inputs differ in, where one is promised: a
             friendship is two arcs.
-        interrupt_after: as in the recorded run.
     """
 
-    def __init__(
-        self,
-        transcript: Transcript,
-        person: str | None,
-        *,
-        entities: int = 1,
-        interrupt_after: int | None = None,
-    ) -> None:
-        super().__init__(interrupt_after)
+    def __init__(self, recorded: Recording, entities: int) -> None:
+        super().__init__(recorded.person, recorded.interrupt_after)
         self.compared: list[Compared] = []
         self.findings: list[str] = []
-        self._transcript, self._person, self._entities = transcript, person, entities
+        self._recorded, self._entities = recorded, entities
         self._next = 0
 
     def release(self, release: Release, output: Any) -> Any:
         """Hold a release to its accounted sensitivity, and answer with the recorded output."""
         self._maybe_interrupted()
-        if self._next >= len(self._transcript.releases):
+        if self._next >= len(self._recorded.releases):
             self.findings.append(f"{release.name}: released on one of the two inputs only")
             return output
-        first = self._transcript.releases[self._next]
+        first = self._recorded.releases[self._next]
         self._next += 1
         before = first.release
         for what in ("name", "scale", "sensitivity"):
@@ -180,12 +160,12 @@ class Replaying(_Watcher):
 
     def finish(self) -> None:
         """Note what the recorded run released and this one did not."""
-        for seen in self._transcript.releases[self._next :]:
+        for seen in self._recorded.releases[self._next :]:
             self.findings.append(f"{seen.release.name}: released on one of the two inputs only")
 
     def batch(self, phase: str, batch: PoissonBatch, members: list[Tensor]) -> PoissonBatch:
         """Return the recorded batch as far as its people are here."""
-        recorded = self._transcript.batches.get((phase, batch.step))
+        recorded = self._recorded.batches.get((phase, batch.step))
         if recorded is None or len(recorded) != len(members):
             self.findings.append(f"{phase} step {batch.step + 1}: no such batch in the other run")
             return batch
@@ -196,7 +176,7 @@ class Replaying(_Watcher):
             moved = [
                 self._ids[place]
                 for place in places
-                if place not in trained and self._ids[place] != self._person
+                if place not in trained and self._ids[place] != self.person
             ]
             if moved and len(self.findings) < _MOST_FINDINGS:
                 self.findings.append(
@@ -211,7 +191,7 @@ class Replaying(_Watcher):
         pairs = [
             (self._place[name], place)
             for place, name in enumerate(ids)
-            if name in self._place and name != self._person
+            if name in self._place and name != self.person
         ]
         here, there = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         return here, there

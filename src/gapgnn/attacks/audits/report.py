@@ -1,13 +1,25 @@
-"""What an audit found, in one object: for people, for JSON and for the privacy card."""
+"""What every audit shares: its claim, its trials, and what it found, in one object."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypedDict
 
-from gapgnn.attacks.audits.bounds import Trials, curve_bound, threshold_bound
+import numpy as np
+from numpy.typing import NDArray
+
+from gapgnn.attacks.audits.bounds import Price, Scores, Trials, curve_bound, threshold_bound
 from gapgnn.errors import check_number
+from gapgnn.privacy.accounting import (
+    Gaussian,
+    MixtureOfGaussians,
+    PoissonGaussian,
+    account,
+    calibrate,
+)
+from gapgnn.rng import experiment_rng
 
 # A violation that is found in so many runs is one.
 RUNS = 3
@@ -42,12 +54,7 @@ class Check:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON and for the card."""
-        return {
-            "name": self.name,
-            "found": self.found,
-            "accounted": self.accounted,
-            "holds": self.holds,
-        }
+        return {**asdict(self), "holds": self.holds}
 
 
 @dataclass(frozen=True)
@@ -119,59 +126,124 @@ class AuditReport:
         }
 
 
-@dataclass(frozen=True)
-class View:
-    """One way of looking at the mechanism, with its own trials.
+class Options(TypedDict, total=False):
+    """What every audit can be given beside options of its own.
 
     Attributes:
-        name: for the report.
-        trials: what was seen.
-        price: the curve of the mechanism, where it is known (see :func:`curve_bound`).
+        confidence: of the lower bound; left out: 0.95.
+        seed: of the coins; noise and batches are always secret.
+        progress: called with finished and all trials.
     """
 
-    name: str
-    trials: Trials
-    price: Callable[[float], float] | None = None
+    confidence: float
+    seed: int
+    progress: Callable[[int, int], None] | None
 
 
-def conclude(
-    mechanism: str,
-    views: Sequence[View],
-    *,
+def claim(
+    template: Gaussian | PoissonGaussian | MixtureOfGaussians,
+    relation: str,
     epsilon: float,
     delta: float,
-    confidence: float,
-    details: dict[str, Any],
-    checks: Sequence[Check] = (),
-) -> AuditReport:
-    """Compute all bounds and report the largest, with the exact checks beside it.
+    noise_multiplier: float | None,
+) -> tuple[float, float]:
+    """Return the noise to audit, as a multiple of the template's, and the epsilon it is held to.
 
-    The allowed error is shared equally among the bounds, so that the largest of them still holds
-    with the stated confidence (union bound).
+    Calibrated to the budget; or the noise that is given, at what it is accounted at.
     """
-    check_number("confidence", confidence, above=0, below=1)
-    count = sum(1 if view.price is None else 2 for view in views)
-    alpha = (1 - confidence) / count
-    bounds: dict[str, float] = {}
-    for view in views:
-        name = f"{view.name}, Clopper-Pearson"
-        bounds[name] = threshold_bound(view.trials, delta=delta, alpha=alpha)
-        if view.price is not None:
-            name = f"{view.name}, trade-off curve"
-            bounds[name] = curve_bound(view.trials, view.price, alpha=alpha)[0]
-    return AuditReport(
-        mechanism,
-        epsilon,
-        max(bounds.values()),
-        delta,
-        confidence,
-        sum(len(view.trials.worlds) for view in views),
-        {**details, "bounds": bounds},
-        tuple(checks),
-    )
+    if noise_multiplier is None:
+        found = calibrate([template], epsilon=epsilon, delta=delta, relation=relation)
+        return found.noise_multiplier, found.epsilon
+    events = [template.scaled(noise_multiplier)]
+    return noise_multiplier, account(events, delta, relation=relation).epsilon
 
 
-def confirmed(attempt: Callable[[int], AuditReport]) -> AuditReport:
+@dataclass
+class Attempt:
+    """One run of an audit from scratch.
+
+    Attributes:
+        mechanism: what is audited.
+        rng: tosses the coins.
+        trials: of the whole run.
+        confidence: of the lower bound.
+        progress: called with finished and all trials.
+        done: trials that are finished.
+    """
+
+    mechanism: str
+    rng: np.random.Generator
+    trials: int
+    confidence: float = 0.95
+    progress: Callable[[int, int], None] | None = None
+    done: int = 0
+
+    def coins(self, count: int) -> NDArray[np.bool_]:
+        """Toss the fair coins that choose each trial's data set."""
+        return self.rng.integers(2, size=count).astype(np.bool_)
+
+    def run(
+        self,
+        attack: Callable[[NDArray[np.bool_]], Scores],
+        *,
+        count: int | None = None,
+        at_once: int | None = None,
+        threshold: float = 0.0,
+        price: Price | None = None,
+    ) -> Trials:
+        """Let an attack score ``count`` trials, all if left out, so many of them in one call."""
+        worlds = self.coins(self.trials if count is None else count)
+        calls = 1 if at_once is None else math.ceil(len(worlds) / at_once)
+        parts = []
+        for some in np.array_split(worlds, calls):
+            parts.append(attack(some))
+            self.done += len(some)
+            if self.progress is not None:
+                self.progress(self.done, self.trials)
+        return Trials(np.concatenate(parts, axis=1), worlds, threshold, price)
+
+    def conclude(
+        self,
+        views: dict[str, Trials],
+        *,
+        epsilon: float,
+        delta: float,
+        details: dict[str, Any],
+        checks: Sequence[Check] = (),
+    ) -> AuditReport:
+        """Compute all bounds and report the largest, with the exact checks beside it.
+
+        The allowed error is shared equally among the bounds, so that the largest of them still
+        holds with the stated confidence (union bound).
+        """
+        count = sum(1 if view.price is None else 2 for view in views.values())
+        alpha = (1 - self.confidence) / count
+        bounds: dict[str, float] = {}
+        for name, view in views.items():
+            bounds[f"{name}, Clopper-Pearson"] = threshold_bound(view, delta=delta, alpha=alpha)
+            if view.price is not None:
+                bounds[f"{name}, trade-off curve"] = curve_bound(view, alpha=alpha)
+        return AuditReport(
+            self.mechanism,
+            epsilon,
+            max(bounds.values()),
+            delta,
+            self.confidence,
+            sum(len(view.worlds) for view in views.values()),
+            {**details, "bounds": bounds},
+            tuple(checks),
+        )
+
+
+def confirmed(
+    mechanism: str,
+    attempt: Callable[[Attempt], AuditReport],
+    trials: int,
+    *,
+    confidence: float = 0.95,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> AuditReport:
     """Run an audit, again from scratch if it finds a violation, and a third time; report the last.
 
     Against a mechanism that spends all of its budget, one run in twenty may end above the claim by
@@ -179,17 +251,13 @@ def confirmed(attempt: Callable[[int], AuditReport]) -> AuditReport:
     8,000, while a real fault shows up in all of them. The reported bound keeps its confidence:
     where the claim is true, a further run can only take back a wrong bound, and where it is false,
     the last run stands for itself. Exact checks are not left to chance and ask for no second run.
-
-    Args:
-        attempt: runs the audit with the coins of the given number.
     """
-    first = report = attempt(0)
-    for number in range(1, RUNS):
-        if report.bound_holds:
-            break
-        report = attempt(number)
-    if report is first:
-        return first
-    return replace(
-        report, details={**report.details, "first_lower_bound": first.epsilon_lower_bound}
-    )
+    check_number("confidence", confidence, above=0, below=1)
+    reports: list[AuditReport] = []
+    while not reports or (len(reports) < RUNS and not reports[-1].bound_holds):
+        rng = experiment_rng(seed, f"audit {mechanism}", len(reports))
+        reports.append(attempt(Attempt(mechanism, rng, trials, confidence, progress)))
+    if len(reports) == 1:
+        return reports[0]
+    first = {"first_lower_bound": reports[0].epsilon_lower_bound}
+    return replace(reports[-1], details={**reports[-1].details, **first})

@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -33,26 +33,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, Trials, coins
-from gapgnn.attacks.audits.report import AuditReport, Check, View, conclude, confirmed
+from gapgnn.attacks.audits.aggregation import without
+from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, steps_price
+from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, claim, confirmed
 from gapgnn.errors import check_choice, check_integer, check_number
-from gapgnn.graph import Graph, induced
+from gapgnn.graph import Graph
 from gapgnn.methods import SAGE, Run
 from gapgnn.nn import ReplicaLinear, Sage
 from gapgnn.privacy import Guarantee
-from gapgnn.privacy.accounting import (
-    Gaussian,
-    MixtureOfGaussians,
-    account,
-    calibrate,
-    pld_delta,
-    search_multiplier,
-)
+from gapgnn.privacy.accounting import Gaussian, MixtureOfGaussians
 from gapgnn.privacy.dpsgd import neighbourhood_sensitivity
 from gapgnn.privacy.mechanisms import Construction
-from gapgnn.rng import experiment_rng
 
-Progress = Callable[[int, int], None]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 GROUPS = 500
 _LENGTH = 10.0
 # Nodes without features: they fill up the training set, whose size is public, and one is for tests.
@@ -133,10 +128,8 @@ def audit_subgraphs(
     trials: int = 10_000,
     noise_multiplier: float | None = None,
     clip: float = 1.0,
-    confidence: float = 0.95,
     construction: Construction = "safe",
-    seed: int = 0,
-    progress: Progress | None = None,
+    **options: Unpack[Options],
 ) -> AuditReport:
     """Attack the training of SAGE at node level with canary records; bound its epsilon from below.
 
@@ -156,10 +149,8 @@ def audit_subgraphs(
         noise_multiplier: audit this noise, in units of ``clip (2 D + 1)``, instead; the claim is
             then what it is accounted at.
         clip: largest gradient norm of one example.
-        confidence: of the lower bound.
         construction: ``safe`` or ``fast`` noise.
-        seed: of the coins; noise and batches are always secret.
-        progress: called with finished and all trials.
+        options: of every audit.
 
     >>> audit_subgraphs(epsilon=4.0, steps=4, sampling_rate=0.5, trials=200).holds
     True
@@ -171,63 +162,51 @@ def audit_subgraphs(
     check_number("clip", clip, above=0)
     groups = min(GROUPS, trials // LEAST_TRIALS * LEAST_TRIALS)
     attack = _Attack(groups, max_degree, max_degree, clip, construction)
-    event = attack.planned(check_integer("steps", steps, at_least=1), sampling_rate)
-    if noise_multiplier is None:
-        found = calibrate([event], epsilon=epsilon, delta=delta, relation=relation)
-        noise_multiplier, epsilon = found.noise_multiplier, found.epsilon
-        event = event.scaled(noise_multiplier)
-    else:
-        event = event.scaled(noise_multiplier)
-        epsilon = account([event], delta, relation=relation).epsilon
+    template = attack.planned(check_integer("steps", steps, at_least=1), sampling_rate)
+    multiplier, epsilon = claim(template, relation, epsilon, delta, noise_multiplier)
     check_number("epsilon", epsilon, above=0)
-    attack.promise(event, noise_multiplier, delta)
-    checks = attack.checks(event)
+    event = template.scaled(multiplier)
+    attack.promise(event, multiplier, delta)
+    checks, price = attack.checks(event), steps_price(event, delta, relation)
 
-    def attempt(number: int) -> AuditReport:
-        worlds = coins(experiment_rng(seed, "audit subgraphs", number), trials)
-        parts = []
-        for start in range(0, trials, groups):
-            parts.append(attack.train(worlds[start : start + groups], event))
-            if progress is not None:
-                progress(min(trials, start + groups), trials)
-        scores = np.concatenate(parts)[None]
-        view = View("canaries", Trials(scores, worlds, threshold=0.0), _price(event, delta))
-        return conclude(
-            "subgraphs",
-            [view],
+    def attempt(run: Attempt) -> AuditReport:
+        return run.conclude(
+            {"canaries": run.run(attack.train, at_once=groups, price=price)},
             epsilon=epsilon,
             delta=delta,
-            confidence=confidence,
             checks=checks,
             details={
                 "relation": relation,
                 "steps": event.steps,
                 "sampling_rate": attack.rate,
                 "max_degree": max_degree,
-                "noise_multiplier": noise_multiplier,
+                "noise_multiplier": multiplier,
                 "clip": clip,
                 "noise": construction,
             },
         )
 
-    return confirmed(attempt)
+    return confirmed("subgraphs", attempt, trials, **options)
 
 
+@dataclass
 class _Attack:
     """Trains on canary groups and scores what every step released."""
 
-    def __init__(
-        self, groups: int, degree: int, entries: int, clip: float, construction: Construction
-    ) -> None:
-        self.groups = groups
-        self.degree = degree
-        self.entries = entries
-        self.clip = clip
-        self.construction = construction
-        self.num_train = groups * (entries + 1) + _SPARE
-        self.batch = self.epochs = 1
-        self.rate = 1.0
-        self.promised: Guarantee | None = None
+    groups: int
+    degree: int
+    entries: int
+    clip: float
+    construction: Construction
+    batch: int = 1
+    epochs: int = 1
+    rate: float = 1.0
+    std: float = 1.0
+    promised: Guarantee | None = None
+
+    @property
+    def num_train(self) -> int:
+        return self.groups * (self.entries + 1) + _SPARE
 
     def planned(self, steps: int, rate: float) -> MixtureOfGaussians:
         """Choose batch and epochs, and return what the training releases, at multiplier 1."""
@@ -240,6 +219,7 @@ class _Attack:
 
     def promise(self, event: MixtureOfGaussians, multiplier: float, delta: float) -> None:
         """Keep the estimator's promise at this noise: priced once, all graphs have one size."""
+        self.std = event.noise_multiplier
         self.promised = Guarantee.of_events(
             self._graph(np.ones(self.groups, dtype=np.bool_)),
             # The aggregation for predictions is released too; nobody looks at it here.
@@ -266,10 +246,27 @@ class _Attack:
             Check("one clip over a step's noise", 1 / model.std, 1 / event.noise_multiplier),
         ]
 
-    def train(self, worlds: NDArray[np.bool_], event: MixtureOfGaussians) -> Scores:
-        """Train once on one group per coin; return each group's log likelihood ratio."""
-        released = self._moves(worlds, self._model())
-        return self._likelihood(released, event.noise_multiplier)
+    def train(self, worlds: NDArray[np.bool_]) -> Scores:
+        """Train once on one group per coin; return each group's log likelihood ratio.
+
+        Of k people in the batch and v itself or not, a step releases N(k + v, std) with the record
+        and N(-k, std) without.
+        """
+        from scipy.stats import binom
+
+        released, std = self._moves(worlds, self._model()), self.std
+        counts = np.arange(self.degree + 1)
+        touched = binom.logpmf(counts, self.degree, self.rate)
+
+        def density(shifts: NDArray[Any], weights: NDArray[Any]) -> Scores:
+            exponents = -0.5 * ((released[..., None] - shifts) / std) ** 2 + weights
+            return np.asarray(np.logaddexp.reduce(exponents, axis=-1))
+
+        with np.errstate(divide="ignore"):
+            own = np.log([1 - self.rate, self.rate])
+        shifts = (counts[:, None] + np.arange(2)).ravel()
+        present = density(shifts, (touched[:, None] + own).ravel())
+        return np.asarray((present - density(-counts, touched)).sum(axis=0))[None]
 
     def _model(self, **changes: Any) -> _Canary:
         return _Canary(
@@ -327,43 +324,4 @@ class _Attack:
         )
         train = np.arange(num_nodes) < num_nodes - 1
         graph = graph.with_masks(train, np.zeros(num_nodes, dtype=np.bool_), ~train)
-        keep = np.ones(num_nodes, dtype=np.bool_)
-        keep[centre[~worlds]] = False
-        return induced(graph, keep, dangle=True)
-
-    def _likelihood(self, released: Scores, std: float) -> Scores:
-        """Add up the log likelihood ratio of the two worlds over the steps (first axis).
-
-        Of k people in the batch and v itself or not: N(k + v, std) with the record, N(-k, std)
-        without.
-        """
-        from scipy.stats import binom
-
-        counts = np.arange(self.degree + 1)
-        touched = binom.logpmf(counts, self.degree, self.rate)
-
-        def density(shifts: NDArray[Any], weights: NDArray[Any]) -> Scores:
-            exponents = -0.5 * ((released[..., None] - shifts) / std) ** 2 + weights
-            return np.asarray(np.logaddexp.reduce(exponents, axis=-1))
-
-        with np.errstate(divide="ignore"):
-            own = np.log([1 - self.rate, self.rate])
-        shifts = (counts[:, None] + np.arange(2)).ravel()
-        present = density(shifts, (touched[:, None] + own).ravel())
-        return np.asarray((present - density(-counts, touched)).sum(axis=0))
-
-
-def _price(event: MixtureOfGaussians, delta: float) -> Callable[[float], float]:
-    """Return what a total variation distance costs on the claimed curve of these steps."""
-
-    def price(distance: float) -> float:
-        def distance_at(scale: float) -> float:
-            return pld_delta([event.scaled(scale)], 0.0, relation="add-remove")
-
-        scale = search_multiplier(distance_at, distance, start=1.0)
-        if scale is None:
-            return 0.0
-        found = account([event.scaled(scale)], delta, relation="add-remove").epsilon
-        return found if math.isfinite(found) else 0.0
-
-    return price
+        return without(graph, centre[~worlds])[0]

@@ -16,5 +16,7 @@ if TYPE_CHECKING:
     from gapgnn.graph.datasets.load import fetch_dataset as fetch_dataset
     from gapgnn.graph.datasets.load import load_dataset as load_dataset
     from gapgnn.graph.datasets.load import local_status as local_status
+    from gapgnn.graph.datasets.registry import DatasetInfo as DatasetInfo
+    from gapgnn.graph.datasets.registry import register_dataset as register_dataset
 
 __getattr__, __dir__, __all__ = front(__name__)

@@ -20,20 +20,11 @@ import numpy as np
 from gapgnn.errors import DataError, InputError
 from gapgnn.graph import Graph, filter_classes, random_split
 from gapgnn.graph.datasets.download import DataFile, Progress, find, obtain
-from gapgnn.graph.datasets.registry import DATASETS, DatasetInfo
+from gapgnn.graph.datasets.registry import DatasetInfo, known_datasets
 
 # Sizes that were published and not measured on the file may count nodes without edges or repeated
 # edges in another way; a wrong or unfiltered file is much further off than this.
 _PUBLISHED_TOLERANCE = 0.05
-
-__all__ = [
-    "DatasetInfo",
-    "dataset_info",
-    "dataset_names",
-    "fetch_dataset",
-    "load_dataset",
-    "local_status",
-]
 
 
 def load_dataset(
@@ -67,12 +58,12 @@ def load_dataset(
 
 
 def dataset_names() -> tuple[str, ...]:
-    """Return all known names, the 100 schools of Facebook100 last.
+    """Return all known names, the 100 schools of Facebook100 after the others.
 
     >>> dataset_names()[:4], len([name for name in dataset_names() if "/" in name])
     (('social', 'facebook', 'reddit', 'amazon'), 100)
     """
-    return tuple(DATASETS)
+    return tuple(known_datasets())
 
 
 def dataset_info(name: str) -> DatasetInfo:
@@ -81,12 +72,13 @@ def dataset_info(name: str) -> DatasetInfo:
     >>> dataset_info("facebook").name, dataset_info("pubmed").nodes
     ('facebook100/UIllinois20', 19717)
     """
-    if not isinstance(name, str) or name not in DATASETS:
+    known = known_datasets()
+    if not isinstance(name, str) or name not in known:
         raise InputError(
             f"`dataset` must be a known name. Got {name!r}.{_nearest(name)} "
             "`gapgnn datasets` lists all."
         )
-    return DATASETS[name]
+    return known[name]
 
 
 def local_status(name: str) -> str:
@@ -154,8 +146,8 @@ def _plain(name: object) -> str:
 
 def _nearest(name: object) -> str:
     """Return `` Did you mean ...?`` with up to three names; schools also answer to their own."""
-    spellings = {_plain(known): known for known in DATASETS}
-    spellings |= {_plain(known.split("/")[1]): known for known in DATASETS if "/" in known}
+    spellings = {_plain(known): known for known in known_datasets()}
+    spellings |= {_plain(known.split("/")[1]): known for known in known_datasets() if "/" in known}
     wanted = _plain(name)
     near = [wanted] if wanted in spellings else difflib.get_close_matches(wanted, spellings, n=3)
     names = list(dict.fromkeys(spellings[spelling] for spelling in near))

@@ -1,4 +1,4 @@
-"""The list of known data sets: addresses, checksums, parsers and sizes. Facts, no behaviour."""
+"""The list of known data sets: addresses, checksums, parsers and sizes; and how to add one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from gapgnn.errors import InputError
 from gapgnn.graph import Graph
 from gapgnn.graph.datasets import parsers
 from gapgnn.graph.datasets.download import DataFile
+from gapgnn.registration import load_registered
 
 
 @dataclass(frozen=True)
@@ -264,3 +266,28 @@ DATASETS: dict[str, DatasetInfo] = {
     **{"facebook" if "/" in info.name else info.name: info for info in _MAIN},
     **{info.name: info for info in (_school(part.strip()) for part in _SCHOOLS.split(","))},
 }
+
+
+def register_dataset(info: DatasetInfo) -> DatasetInfo:
+    """Add a data set under its name, for this process.
+
+    An installed package is found by itself: an entry point in the group ``gapgnn.datasets`` names
+    one :class:`DatasetInfo` (docs/extending.md).
+    """
+    if not isinstance(info, DatasetInfo):
+        raise InputError(f"a data set must be a DatasetInfo. Got {info!r}.")
+    if DATASETS.setdefault(info.name, info) != info:
+        raise InputError(f"a data set must have a name of its own. Got {info.name!r} again.")
+    return info
+
+
+def known_datasets() -> dict[str, DatasetInfo]:
+    """Return every known data set by name, those of other packages last."""
+    registered = load_registered("gapgnn.datasets")
+    for name, info in registered.found.items():
+        if name not in registered.failed:
+            try:
+                register_dataset(info)
+            except InputError as error:
+                registered.failed[name] = str(error)
+    return DATASETS

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from gapgnn.privacy.accounting.events import RandomisedResponse as RandomisedResponse
     from gapgnn.privacy.accounting.events import event_from_dict as event_from_dict
     from gapgnn.privacy.accounting.gaussian import gaussian_epsilon as gaussian_epsilon
+    from gapgnn.privacy.accounting.pairs import DiscretePair as DiscretePair
+    from gapgnn.privacy.accounting.pairs import GaussianPair as GaussianPair
+    from gapgnn.privacy.accounting.pairs import LaplacePair as LaplacePair
     from gapgnn.privacy.accounting.pld import pld_delta as pld_delta
     from gapgnn.privacy.accounting.published import paper_edge_epsilon as paper_edge_epsilon
     from gapgnn.privacy.accounting.published import plain_rdp_epsilon as plain_rdp_epsilon

@@ -78,10 +78,10 @@ class ExactAccountant:
     def _shift(events: Sequence[Event], relation: str) -> float:
         merged = merge(events, relation=relation)
         if not merged.is_gaussian:
-            other = (*merged.subsampled, *merged.pure)[0]
+            kinds = sorted({type(event).__name__ for event in events} - {"Gaussian"})
             raise InputError(
                 "the exact accountant knows Gaussian noise only: use 'pld'. "
-                f"Got a {type(other).__name__} event."
+                f"Got a {kinds[0]} event."
             )
         return merged.shift
 
@@ -160,11 +160,12 @@ def accountant_named(name: str) -> Accountant:
 def account(events: Sequence[Event], delta: float, *, relation: str) -> Spend:
     """Return what a composition costs, by the tightest accountant that applies.
 
-    Exact for Gaussian noise alone, PLD otherwise, and RDP where PLD has no digits left.
+    Exact for Gaussian noise alone, PLD otherwise, and RDP where PLD has no digits left. At delta 0
+    the pure epsilons add up, which is infinite for Gaussian noise.
 
     Args:
         events: what was released, in any order.
-        delta: in (0, 1).
+        delta: in [0, 1).
         relation: the run's neighbouring relation, ``auto`` already resolved.
 
     >>> from gapgnn.privacy.accounting.events import Gaussian
@@ -173,6 +174,9 @@ def account(events: Sequence[Event], delta: float, *, relation: str) -> Spend:
     (4.377, 'exact')
     """
     check_choice("relation", relation, RELATIONS)
+    if delta == 0:
+        prices = (event.times * event.pair(relation).pure_epsilon for event in events)
+        return Spend(math.fsum(prices), 0.0, "pure")
     name = "exact" if merge(events, relation=relation).is_gaussian else "pld"
     epsilon = ACCOUNTANTS[name].epsilon(events, delta, relation=relation)
     if name == "pld" and epsilon == math.inf:

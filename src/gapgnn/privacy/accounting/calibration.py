@@ -17,7 +17,7 @@ from gapgnn.privacy import RELATIONS
 from gapgnn.privacy.accounting import cache as calibration_cache
 from gapgnn.privacy.accounting.accountants import account
 from gapgnn.privacy.accounting.composition import merge
-from gapgnn.privacy.accounting.events import Composition, Event, RandomisedResponse
+from gapgnn.privacy.accounting.events import Composition, Event
 
 # Where the search aims and stops, as shares of the target epsilon, and what is promised.
 _AIM, _STOP, _PROMISED = 0.9995, 0.998, 0.995
@@ -121,16 +121,10 @@ class _Request:
             raise InputError(
                 "`template` must have at least one event: without one no noise is needed. Got none."
             )
-        if any(isinstance(event, RandomisedResponse) for event in self.template):
-            raise InputError(
-                "`template` must have events with a noise multiplier. Got a RandomisedResponse "
-                "event: pass it as `fixed`."
-            )
 
     def fill(self, multiplier: float) -> Composition:
         """Return the composition at one value of the free number."""
-        noisy = (e for e in self.template if not isinstance(e, RandomisedResponse))
-        return (*(event.scaled(multiplier) for event in noisy), *self.fixed)
+        return (*(event.scaled(multiplier) for event in self.template), *self.fixed)
 
     def price(self, multiplier: float) -> float:
         """Return the accounted epsilon at one value of the free number."""

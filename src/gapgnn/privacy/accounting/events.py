@@ -1,45 +1,113 @@
-"""What was released: immutable descriptions of mechanisms, without any analysis.
+"""What was released: immutable descriptions of mechanisms, each knowing its dominating pair.
 
 Mechanisms emit events, the ledger stores them, :mod:`gapgnn.privacy.accounting.accountants` prices
-them (privacy page, section 3). A *noise multiplier* is the standard deviation of the noise over the
-distance between two neighbours that the event's docstring names, so an event says nothing about
-degrees or clipping norms. The same classes serve as calibration templates: there the multiplier is
-a ratio to the one free number (:mod:`gapgnn.privacy.accounting.calibration`).
+their pairs (privacy page, section 3). A *noise multiplier* is the standard deviation of the noise
+over the distance between two neighbours that the event's docstring names, so an event says nothing
+about degrees or clipping norms. The same classes serve as calibration templates: there the
+multiplier is a ratio to the one free number (:mod:`gapgnn.privacy.accounting.calibration`).
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
+from gapgnn.privacy.accounting.pairs import DiscretePair, GaussianPair, LaplacePair, Pair
+from gapgnn.registration import load_registered
 
-EventType = TypeVar("EventType", bound="_Described")
-NoisyType = TypeVar("NoisyType", bound="_Noisy")
+EventType = TypeVar("EventType", bound="Event")
+
+_KINDS: dict[str, type[Event]] = {}
 
 
-@dataclass(frozen=True)
-class _Described:
-    """Shared reading and writing of events."""
+class Event(ABC):
+    """What one mechanism released: a frozen dataclass that knows its dominating pair.
+
+    A subclass is known by its name from then on, in ledgers, journals and cards; its fields are
+    numbers, texts and tuples of numbers. One with a field ``noise_multiplier`` can be calibrated
+    (docs/extending.md).
+
+    >>> @dataclass(frozen=True)
+    ... class Vote(Event):
+    ...     epsilon: float
+    ...     times: int = 1
+    ...     label: str = ""
+    ...
+    ...     def pair(self, relation):
+    ...         return DiscretePair.of_pure(self.epsilon)
+    >>> Event.from_dict(Vote(0.5).to_dict())
+    Vote(epsilon=0.5, times=1, label='')
+    """
+
+    label: str
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__name__.startswith("_"):
+            return
+        known = _KINDS.setdefault(cls.__name__, cls)
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise InputError(
+                f"an event must have a name of its own. Got {cls.__name__!r} of {cls.__module__}; "
+                f"{known.__module__} has one too."
+            )
+        _KINDS[cls.__name__] = cls
+
+    @abstractmethod
+    def pair(self, relation: str) -> Pair:
+        """Return the dominating pair of one release under a run's neighbouring relation."""
+
+    @property
+    @abstractmethod
+    def times(self) -> int:
+        """How many such releases there are, each with fresh noise."""
+
+    def scaled(self: EventType, factor: float) -> EventType:
+        """Return the same event with its noise multiplied by ``factor``."""
+        if not hasattr(self, "noise_multiplier"):
+            raise InputError(
+                "`template` must have events with a noise multiplier. "
+                f"Got a {type(self).__name__} event: pass it as `fixed`."
+            )
+        return replace(self, noise_multiplier=self.noise_multiplier * factor)  # type: ignore[type-var]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON: the event's kind and its fields."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
         return {"event": type(self).__name__, **plain}
 
     @classmethod
     def from_dict(cls: type[EventType], data: dict[str, Any]) -> EventType:
-        """Rebuild an event of this kind from :meth:`to_dict`, validating every value again."""
-        event = event_from_dict(data)
-        if not isinstance(event, cls):
+        """Rebuild an event of this kind from :meth:`to_dict`, validating every value again.
+
+        >>> Event.from_dict(Gaussian(2.0, count=3).to_dict())
+        Gaussian(noise_multiplier=2.0, count=3, label='')
+        """
+        if not isinstance(data, dict):
+            raise InputError(f"an event must be an object. Got {data!r}.")
+        if data.get("event") not in _KINDS:
+            # A package that brings a method brings its events.
+            load_registered("gapgnn.methods")
+        kind = _KINDS[check_choice("event", data.get("event"), _KINDS)]
+        if not issubclass(kind, cls):
             raise InputError(f"`event` must be a {cls.__name__}. Got {data.get('event')!r}.")
-        return event
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        del values["event"]
+        known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+        if unknown := sorted(set(values) - known):
+            raise InputError(f"a {kind.__name__} event has no field {unknown[0]!r}.")
+        try:
+            return kind(**values)
+        except TypeError as error:
+            raise InputError(f"a {kind.__name__} event is incomplete: {error}.") from None
 
 
 @dataclass(frozen=True)
-class _Noisy(_Described):
+class _Noisy(Event):
     """An event whose noise can be scaled."""
 
     noise_multiplier: float
@@ -47,13 +115,26 @@ class _Noisy(_Described):
     def __post_init__(self) -> None:
         _store(self, noise_multiplier=_multiplier(self.noise_multiplier))
 
-    def scaled(self: NoisyType, factor: float) -> NoisyType:
-        """Return the same event with its noise multiplied by ``factor``."""
-        return replace(self, noise_multiplier=self.noise_multiplier * factor)
+
+@dataclass(frozen=True)
+class _Counted(_Noisy):
+    """Equal releases with noise on a whole answer."""
+
+    count: int = 1
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _store(self, count=_count("count", self.count), label=_label(self.label))
+
+    @property
+    def times(self) -> int:
+        """One for each of ``count``."""
+        return self.count
 
 
 @dataclass(frozen=True)
-class Gaussian(_Noisy):
+class Gaussian(_Counted):
     """``count`` releases with Gaussian noise: one for each hop of aggregation.
 
     Each is ``f(G) + N(0, s^2 I)`` with multiplier ``m = s / sensitivity``, the L2 sensitivity being
@@ -65,12 +146,9 @@ class Gaussian(_Noisy):
     {'event': 'Gaussian', 'noise_multiplier': 2.0, 'count': 2, 'label': ''}
     """
 
-    count: int = 1
-    label: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _store(self, count=_count("count", self.count), label=_label(self.label))
+    def pair(self, relation: str) -> Pair:
+        """Return N(1/m, 1) against N(0, 1)."""
+        return GaussianPair.shifted(1.0 / self.noise_multiplier)
 
 
 @dataclass(frozen=True)
@@ -98,6 +176,22 @@ class PoissonGaussian(_Noisy):
         rate = check_number("sampling_rate", self.sampling_rate, above=0, at_most=1)
         _store(self, sampling_rate=rate, steps=_count("steps", self.steps))
         _label(self.label)
+
+    @property
+    def times(self) -> int:
+        """One for each step."""
+        return self.steps
+
+    def pair(self, relation: str) -> Pair:
+        """Return the worst case of one step; at rate 1 it is a plain Gaussian release."""
+        scale, rate = 1.0 / self.noise_multiplier, self.sampling_rate
+        distance = -scale if relation == "replace" else 0.0
+        if rate == 1.0:
+            return GaussianPair((scale,), (1.0,), (distance,))
+        weights = (1.0 - rate, rate)
+        if relation == "replace":
+            return GaussianPair((0.0, scale), weights, (0.0, distance), weights)
+        return GaussianPair((0.0, scale), weights)
 
 
 @dataclass(frozen=True)
@@ -135,34 +229,44 @@ class MixtureOfGaussians(_Noisy):
         _store(self, sensitivities=shifts, probabilities=weights, steps=_count("steps", self.steps))
         _label(self.label)
 
+    @property
+    def times(self) -> int:
+        """One for each step."""
+        return self.steps
+
+    def pair(self, relation: str) -> Pair:
+        """Return the worst case of one step; under ``replace`` none is known."""
+        if relation == "replace":
+            raise InputError(
+                "a mixture of Gaussians has no accounting under `replace`. "
+                "Use relation 'add-remove'."
+            )
+        scale, total = 1.0 / self.noise_multiplier, sum(self.probabilities)
+        parts = zip(self.sensitivities, self.probabilities, strict=True)
+        kept = [(shift * scale, weight / total) for shift, weight in parts if weight > 0]
+        means, weights = zip(*kept, strict=True)
+        return GaussianPair(means, weights)
+
 
 @dataclass(frozen=True)
-class Laplace(_Noisy):
+class Laplace(_Counted):
     """``count`` releases with Laplace noise: the noisy density of LapGraph and ARR.
 
     The scale of the noise is ``noise_multiplier`` times the L1 sensitivity under the run's
     relation, so each release is (1 / noise_multiplier)-DP. Worst case: Laplace(0, m) against
     Laplace(1, m).
 
-    >>> Laplace(2.0).pure_epsilon
+    >>> Laplace(2.0).pair("directed").pure_epsilon
     0.5
     """
 
-    count: int = 1
-    label: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _store(self, count=_count("count", self.count), label=_label(self.label))
-
-    @property
-    def pure_epsilon(self) -> float:
-        """The epsilon of one release at delta 0."""
-        return 1.0 / self.noise_multiplier
+    def pair(self, relation: str) -> Pair:
+        """Return the pair of Laplace noise."""
+        return LaplacePair(1.0 / self.noise_multiplier)
 
 
 @dataclass(frozen=True)
-class RandomisedResponse(_Described):
+class RandomisedResponse(Event):
     """``count`` bits of one protected entity, each flipped at random and released.
 
     A 1 is reported as 0 with probability ``drop``, a 0 as 1 with probability ``add``. Neighbours
@@ -170,7 +274,7 @@ class RandomisedResponse(_Described):
     directions. Flip probabilities rather than their complements are stored because they stay exact
     when tiny.
 
-    >>> round(RandomisedResponse.symmetric(2.0).pure_epsilon, 9)
+    >>> round(RandomisedResponse.symmetric(2.0).pair("directed").pure_epsilon, 9)
     2.0
     """
 
@@ -193,40 +297,20 @@ class RandomisedResponse(_Described):
         return cls(drop=flip, add=flip, count=count, label=label)
 
     @property
-    def pure_epsilon(self) -> float:
-        """The epsilon of one bit at delta 0."""
-        ones = math.log1p(-self.drop) - math.log(self.add)
-        zeros = math.log1p(-self.add) - math.log(self.drop)
-        return max(abs(ones), abs(zeros))
+    def times(self) -> int:
+        """One for each bit."""
+        return self.count
+
+    def pair(self, relation: str) -> Pair:
+        """Return Bernoulli(1 - drop) against Bernoulli(add)."""
+        return DiscretePair(
+            (math.log1p(-self.drop), math.log(self.drop)),
+            (math.log(self.add), math.log1p(-self.add)),
+        )
 
 
-Event = Gaussian | PoissonGaussian | MixtureOfGaussians | Laplace | RandomisedResponse
 Composition = tuple[Event, ...]
-
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (Gaussian, PoissonGaussian, MixtureOfGaussians, Laplace, RandomisedResponse)
-}
-
-
-def event_from_dict(data: dict[str, Any]) -> Event:
-    """Rebuild an event from :meth:`to_dict`, validating every value again.
-
-    >>> event_from_dict(Gaussian(2.0, count=3).to_dict())
-    Gaussian(noise_multiplier=2.0, count=3, label='')
-    """
-    if not isinstance(data, dict):
-        raise InputError(f"an event must be an object. Got {data!r}.")
-    kind = _KINDS[check_choice("event", data.get("event"), _KINDS)]
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "event"}
-    known = {field.name for field in fields(kind)}
-    if unknown := sorted(set(values) - known):
-        raise InputError(f"a {kind.__name__} event has no field {unknown[0]!r}.")
-    try:
-        event: Event = kind(**values)
-    except TypeError as error:
-        raise InputError(f"a {kind.__name__} event is incomplete: {error}.") from None
-    return event
+event_from_dict = Event.from_dict
 
 
 def _store(event: Any, **values: Any) -> None:

@@ -1,10 +1,10 @@
 """Privacy loss distributions: tight accounting for anything with subsampling (dp-accounting).
 
-Each event becomes a discrete distribution of its privacy loss on a grid, rounded so that it
+Each pair becomes a discrete distribution of its privacy loss on a grid, rounded so that it
 dominates the true one (connect-the-dots), and composition is convolution by FFT. Every
-approximation is
-pessimistic: mass cut from the tails counts as infinite loss, and the rounding errors of the FFT are
-charged to delta. The reported epsilon is an upper bound, in practice within 0.1 % of the truth.
+approximation is pessimistic: mass cut from the tails counts as infinite loss, and the rounding
+errors of the FFT are charged to delta. The reported epsilon is an upper bound, in practice within
+0.1 % of the truth.
 """
 
 from __future__ import annotations
@@ -15,8 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from gapgnn.privacy.accounting.composition import Array, Merged, Pair, Subsampled, merge, worst_pair
-from gapgnn.privacy.accounting.events import Event, Laplace, PoissonGaussian, RandomisedResponse
+from gapgnn.privacy.accounting.composition import Merged, merge
+from gapgnn.privacy.accounting.events import Event
+from gapgnn.privacy.accounting.pairs import (
+    Array,
+    DiscretePair,
+    GaussianPair,
+    LaplacePair,
+    Numbers,
+    Pair,
+)
 
 # Grid interval over one step's loss deviation. The rounding adds variance like a random walk, so
 # the error of epsilon falls with the square: at 0.02 it is below one part in a thousand.
@@ -48,10 +56,10 @@ def pld_epsilon(
     if _chance_of_any_effect(merged) <= delta:
         return 0.0
     left = delta - _fft_slack(merged)
-    interval = grid_interval(merged, relation=relation, resolution=resolution)
+    interval = grid_interval(merged, resolution=resolution)
     if left <= 0 or interval > _WIDEST_INTERVAL:
         return math.inf
-    loss = _compose(merged, interval, relation=relation, cut=left * _CUT)
+    loss = _compose(merged, interval, cut=left * _CUT)
     return _smallest_epsilon(loss, left)
 
 
@@ -59,10 +67,10 @@ def pld_delta(events: Sequence[Event], epsilon: float, *, relation: str) -> floa
     """Return an upper bound on delta at ``epsilon``."""
     merged = merge(events, relation=relation)
     chance = _chance_of_any_effect(merged)
-    interval = grid_interval(merged, relation=relation, resolution=FINE)
+    interval = grid_interval(merged, resolution=FINE)
     if chance == 0 or interval > _WIDEST_INTERVAL:
         return chance
-    loss = _compose(merged, interval, relation=relation, cut=1e-16)
+    loss = _compose(merged, interval, cut=1e-16)
     return min(chance, max(0.0, float(loss.get_delta_for_epsilon(epsilon))) + _fft_slack(merged))
 
 
@@ -92,42 +100,27 @@ def _chance_of_any_effect(merged: Merged) -> float:
     It bounds delta at every epsilon, whatever the noise: where the record has no effect, the
     outputs of two neighbours are the same.
     """
-    if merged.shift > 0 or merged.pure:
+    if merged.shift > 0:
         return 1.0
     log_none = 0.0
-    for step in merged.subsampled:
-        if isinstance(step, PoissonGaussian):
-            effect = step.sampling_rate
-        else:
-            pairs = zip(step.sensitivities, step.probabilities, strict=True)
-            effect = min(1.0, math.fsum(p for s, p in pairs if s > 0))
-        log_none += step.steps * (math.log1p(-effect) if effect < 1 else -math.inf)
+    for pair, times in merged.rest:
+        effect = min(1.0, pair.effect) if isinstance(pair, GaussianPair) else 1.0
+        log_none += times * (math.log1p(-effect) if effect < 1 else -math.inf)
     return -math.expm1(log_none)
 
 
 def _fft_slack(merged: Merged) -> float:
-    count = sum(step.steps for step in merged.subsampled) + sum(
-        event.count for event in merged.pure
-    )
-    return _FFT_ERROR * (count + 10)
+    return _FFT_ERROR * (sum(times for _, times in merged.rest) + 10)
 
 
-def _compose(merged: Merged, interval: float, *, relation: str, cut: float) -> Any:
+def _compose(merged: Merged, interval: float, *, cut: float) -> Any:
     """Return the loss distribution of a composition that is not empty."""
     from dp_accounting.pld import privacy_loss_distribution as library
 
     parts = []
-    for step in merged.subsampled:
-        single = _step(step, relation, interval, math.log(cut / step.steps))
-        parts.append(single.self_compose(step.steps, tail_mass_truncation=cut))
-    for event in merged.pure:
-        if isinstance(event, Laplace):
-            single = library.from_laplace_mechanism(
-                event.noise_multiplier, value_discretization_interval=interval
-            )
-        else:
-            single = _response(event, interval)
-        parts.append(single.self_compose(event.count, tail_mass_truncation=cut))
+    for pair, times in merged.rest:
+        single = _loss(pair, interval, math.log(cut / times))
+        parts.append(single.self_compose(times, tail_mass_truncation=cut))
     if merged.shift > 0:
         # Neighbours are already one sensitivity apart under every relation (see `Gaussian`), so the
         # library's own doubling for replacement must not be asked for.
@@ -144,33 +137,50 @@ def _compose(merged: Merged, interval: float, *, relation: str, cut: float) -> A
     return total
 
 
-def _step(step: Subsampled, relation: str, interval: float, log_cut: float) -> Any:
-    """Return the loss distribution of one step on a Poisson batch."""
-    from dp_accounting import NeighboringRelation
+def _loss(pair: Pair, interval: float, log_cut: float) -> Any:
+    """Return the loss distribution of one release."""
     from dp_accounting.pld import privacy_loss_distribution as library
 
-    if isinstance(step, PoissonGaussian):
-        # The library's replacement relation puts the two contributions at -1 and +1: 2 C apart,
-        # with noise counted in C, as the event's docstring says.
-        adjacency = (
-            NeighboringRelation.REPLACE_ONE
-            if relation == "replace"
-            else NeighboringRelation.ADD_OR_REMOVE_ONE
+    if isinstance(pair, LaplacePair):
+        return library.from_laplace_mechanism(
+            1.0 / pair.pure_epsilon, value_discretization_interval=interval
         )
+    if isinstance(pair, DiscretePair):
+        return _outcomes(pair, interval)
+    if (sampled := _sampled_gaussian(pair)) is not None:
         return library.from_gaussian_mechanism(
-            step.noise_multiplier,
-            value_discretization_interval=interval,
-            log_mass_truncation_bound=log_cut,
-            sampling_prob=step.sampling_rate,
-            neighboring_relation=adjacency,
+            value_discretization_interval=interval, log_mass_truncation_bound=log_cut, **sampled
         )
-    pair = worst_pair(step, relation=relation)
     return library.PrivacyLossDistribution(
         _discretise(pair, interval, log_cut), _discretise(pair.reversed, interval, log_cut)
     )
 
 
-def _discretise(pair: Pair, interval: float, log_cut: float) -> Any:
+def _sampled_gaussian(pair: GaussianPair) -> dict[str, Any] | None:
+    """Return the library's own words for a step on a Poisson batch; None for any other mixture."""
+    from dp_accounting import NeighboringRelation
+
+    if len(pair.upper_means) != 2 or pair.upper_means[0] != 0.0:
+        return None
+    origin, scale = pair.upper_means
+    weights = pair.upper_weights
+    # The library's replacement relation puts the two contributions at -1 and +1: 2 C apart, with
+    # noise counted in C, as the docstring of `PoissonGaussian` says.
+    relations = {
+        ((origin,), (1.0,)): NeighboringRelation.ADD_OR_REMOVE_ONE,
+        ((origin, -scale), weights): NeighboringRelation.REPLACE_ONE,
+    }
+    relation = relations.get((pair.lower_means, pair.lower_weights))
+    if relation is None:
+        return None
+    return {
+        "standard_deviation": 1.0 / scale,
+        "sampling_prob": weights[1],
+        "neighboring_relation": relation,
+    }
+
+
+def _discretise(pair: GaussianPair, interval: float, log_cut: float) -> Any:
     """Discretise a monotone pair pessimistically; the library's way is slow for mixtures.
 
     The line is cut into cells. Inside a cell the loss lies between its values at the two ends, so
@@ -181,9 +191,8 @@ def _discretise(pair: Pair, interval: float, log_cut: float) -> Any:
     from dp_accounting.pld import pld_pmf
     from scipy.special import log_ndtr
 
-    means = np.concatenate([pair.upper_means, pair.lower_means])
-    reach = math.sqrt(-2 * log_cut) + 1.0
-    edges = np.linspace(means.min() - reach, means.max() + reach, _MOST_POINTS // 2)
+    (left, right), reach = pair.reach, math.sqrt(-2 * log_cut) + 1.0
+    edges = np.linspace(left - reach, right + reach, _MOST_POINTS // 2)
     above, below = pair.log_densities(edges)
     losses = above - below
     upper = _cell_masses(edges, pair.upper_means, pair.upper_weights)
@@ -202,14 +211,14 @@ def _discretise(pair: Pair, interval: float, log_cut: float) -> Any:
     return pld_pmf.DensePLDPmf(interval, first, probabilities, tails, True)
 
 
-def _cell_masses(edges: Array, means: Array, weights: Array) -> Array:
+def _cell_masses(edges: Array, means: Numbers, weights: Numbers) -> Array:
     """Return the mass of a Gaussian mixture in each cell, accurate in both tails."""
     from scipy.special import ndtr
 
-    z = edges[None, :] - means[:, None]
+    z = edges[None, :] - np.array(means)[:, None]
     left, right = z[:, :-1], z[:, 1:]
     masses = np.where(left > 0, ndtr(-left) - ndtr(-right), ndtr(right) - ndtr(left))
-    total: Array = weights @ masses
+    total: Array = np.array(weights) @ masses
     return total
 
 
@@ -226,18 +235,14 @@ def _to_grid(values: Array, masses: Array, interval: float) -> tuple[int, Array]
     return first, probabilities
 
 
-def _response(event: RandomisedResponse, interval: float) -> Any:
-    """Return the loss distribution of one released bit, for both values it may have."""
+def _outcomes(pair: DiscretePair, interval: float) -> Any:
+    """Return the loss distribution of one of finitely many outcomes, seen from both sides."""
     from dp_accounting.pld import privacy_loss_distribution as library
 
-    kept_one, kept_zero = math.log1p(-event.drop), math.log1p(-event.add)
-    dropped, added = math.log(event.drop), math.log(event.add)
     sides = []
-    for losses, masses in (
-        ((kept_one - added, dropped - kept_zero), (1 - event.drop, event.drop)),
-        ((kept_zero - dropped, added - kept_one), (1 - event.add, event.add)),
-    ):
-        first, probabilities = _to_grid(np.array(losses), np.array(masses), interval)
+    for side in (pair, pair.reversed):
+        losses = np.array(side.upper) - np.array(side.lower)
+        first, probabilities = _to_grid(losses, np.exp(side.upper), interval)
         sides.append(
             {first + int(i): float(probabilities[i]) for i in np.flatnonzero(probabilities)}
         )
@@ -251,7 +256,7 @@ def _response(event: RandomisedResponse, interval: float) -> Any:
     )
 
 
-def grid_interval(merged: Merged, *, relation: str, resolution: float) -> float:
+def grid_interval(merged: Merged, *, resolution: float) -> float:
     """Choose the grid: fine against the spread of the losses, and with a bounded number of points.
 
     A power of two, so that small changes of the noise leave it alone and calibration sees a smooth
@@ -259,16 +264,15 @@ def grid_interval(merged: Merged, *, relation: str, resolution: float) -> float:
     """
     variance, factors, widest = merged.shift * merged.shift, int(merged.shift > 0), 0.0
     limit = math.inf
-    for step in merged.subsampled:
-        one, width = _loss_spread(worst_pair(step, relation=relation))
-        variance += step.steps * one
-        factors += step.steps
-        widest = max(widest, width)
-    for event in merged.pure:
-        epsilon = event.pure_epsilon
-        variance += event.count * min(epsilon, 1.0) ** 2
-        factors += event.count
-        limit = min(limit, epsilon * _SHARE_OF_ATOM)
+    for pair, times in merged.rest:
+        factors += times
+        if isinstance(pair, GaussianPair):
+            one, width = _loss_spread(pair)
+            variance += times * one
+            widest = max(widest, width)
+        else:
+            variance += times * min(pair.pure_epsilon, 1.0) ** 2
+            limit = min(limit, pair.pure_epsilon * _SHARE_OF_ATOM)
     widest = max(widest, merged.shift * (merged.shift + 20.0))
     if not math.isfinite(variance):
         return math.inf
@@ -282,10 +286,10 @@ def _log2(x: float) -> float:
     return math.log2(max(x, 1e-12))
 
 
-def _loss_spread(pair: Pair) -> tuple[float, float]:
+def _loss_spread(pair: GaussianPair) -> tuple[float, float]:
     """Return variance and range of one step's privacy loss."""
-    means = np.concatenate([pair.upper_means, pair.lower_means])
-    x = np.linspace(means.min() - 10.0, means.max() + 10.0, 4001)
+    left, right = pair.reach
+    x = np.linspace(left - 10.0, right + 10.0, 4001)
     above, below = pair.log_densities(x)
     weights = np.exp(above)
     weights /= weights.sum()

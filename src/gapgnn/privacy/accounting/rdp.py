@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gapgnn.privacy.accounting.composition import Array, Pair, merge, worst_pair
-from gapgnn.privacy.accounting.events import Event, Laplace, RandomisedResponse
+from gapgnn.privacy.accounting.composition import merge
+from gapgnn.privacy.accounting.events import Event
+from gapgnn.privacy.accounting.pairs import Array, DiscretePair, GaussianPair, LaplacePair, Pair
 
 # Dense where budgets of practice have their optimum, sparse up to where tiny budgets have theirs.
 ORDERS: Array = np.concatenate(
@@ -37,11 +38,9 @@ def renyi_curve(events: Sequence[Event], *, relation: str, orders: Array = ORDER
     """
     merged = merge(events, relation=relation)
     total: Array = orders * (merged.shift * merged.shift / 2)
-    for step in merged.subsampled:
-        pair = worst_pair(step, relation=relation)
-        total = total + step.steps * _pair_curve(pair, orders)
-    for event in merged.pure:
-        total = total + event.count * np.array([_pure(event, order) for order in orders.tolist()])
+    for pair, times in merged.rest:
+        curve = np.array([_worse_divergence(pair, order) for order in orders.tolist()])
+        total = total + times * curve
     return total
 
 
@@ -73,23 +72,22 @@ def rdp_delta(events: Sequence[Event], epsilon: float, *, relation: str) -> floa
     )
 
 
-def _pair_curve(pair: Pair, orders: Array) -> Array:
-    """Return the larger of the two directions' divergences at each order."""
-    return np.array(
-        [
-            max(_divergence(pair, order), _divergence(pair.reversed, order))
-            for order in orders.tolist()
-        ]
-    )
+def _worse_divergence(pair: Pair, order: float) -> float:
+    """Return the larger of the two directions' divergences."""
+    if isinstance(pair, LaplacePair):
+        return _laplace(pair.pure_epsilon, order)
+    if isinstance(pair, DiscretePair):
+        return max(_outcomes(pair, order), _outcomes(pair.reversed, order))
+    return max(_divergence(pair, order), _divergence(pair.reversed, order))
 
 
-def _divergence(pair: Pair, order: float) -> float:
+def _divergence(pair: GaussianPair, order: float) -> float:
     """Integrate ``upper^order lower^(1 - order)`` by the trapezoid rule, in logarithms.
 
     The integrand is analytic in a strip whose width falls with the largest shift, so a step well
     below that width is exact to rounding.
     """
-    upper, lower = pair.upper_means, pair.lower_means
+    upper, lower = np.array(pair.upper_means), np.array(pair.lower_means)
     left = min(order * upper.min() - (order - 1) * lower.max(), upper.min(), lower.min())
     right = max(order * upper.max() - (order - 1) * lower.min(), upper.max(), lower.max())
     spread = float(max(upper.max(), lower.max()) - min(upper.min(), lower.min()))
@@ -102,23 +100,12 @@ def _divergence(pair: Pair, order: float) -> float:
     return max(0.0, float(log_integral) / (order - 1))
 
 
-def _pure(event: Laplace | RandomisedResponse, order: float) -> float:
-    return _laplace(event, order) if isinstance(event, Laplace) else _response(event, order)
-
-
-def _laplace(event: Laplace, order: float) -> float:
+def _laplace(epsilon: float, order: float) -> float:
     """Mironov 2017, Proposition 6, in a form without overflow."""
-    epsilon = event.pure_epsilon
     inside = (order - 1) * math.expm1(epsilon * (1 - 2 * order)) / (2 * order - 1)
     return epsilon + math.log1p(inside) / (order - 1)
 
 
-def _response(event: RandomisedResponse, order: float) -> float:
-    """The divergence of two Bernoulli variables, in the worse direction."""
-    one = math.log1p(-event.drop), math.log(event.drop)
-    zero = math.log(event.add), math.log1p(-event.add)
-    sums = []
-    for upper, lower in ((one, zero), (zero, one)):
-        first, second = (order * a + (1 - order) * b for a, b in zip(upper, lower, strict=True))
-        sums.append(float(np.logaddexp(first, second)))
-    return max(0.0, max(sums) / (order - 1))
+def _outcomes(pair: DiscretePair, order: float) -> float:
+    terms = order * np.array(pair.upper) + (1 - order) * np.array(pair.lower)
+    return max(0.0, float(np.logaddexp.reduce(terms)) / (order - 1))

@@ -85,7 +85,7 @@ def perturbation_events(
     >>> [type(event).__name__ for event in perturbation_events("arr", 2.0)]
     ['Laplace', 'RandomisedResponse']
     >>> events = perturbation_events("lapgraph", 2.0)
-    >>> round(sum(event.pure_epsilon for event in events), 12)
+    >>> round(sum(event.pair("directed").pure_epsilon for event in events), 12)
     2.0
     """
     on_count, on_bits = _split(perturbation, epsilon)
