@@ -13,7 +13,7 @@ from methodgraphs import write_tables
 from rich.console import Console
 
 from gapgnn import Ledger
-from gapgnn.cli.experiment_progress import GridProgress, Pace
+from gapgnn.cli.experiment import GridProgress, Pace
 from gapgnn.cli.main import COMMANDS, run
 from gapgnn.evaluation.grid import runner
 from gapgnn.evaluation.grid.plans import plan
@@ -231,11 +231,11 @@ def test_a_half_written_last_line_is_reported_and_put_right(gapgnn, tables):
     assert len(load("results")) == 2
 
 
-def test_without_a_cluster_module_ray_is_one_line(gapgnn, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "gapgnn.cluster", None)
+def test_without_its_package_ray_is_one_line(gapgnn, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
     code, _, err = gapgnn("accuracy", "--ray", "auto", "--out", "results")
     assert (code, err.count("\n")) == (2, 1)
-    assert "Install gapgnn[ray]" in err
+    assert "install `gapgnn[ray]`" in err
     assert not (tmp_path / "results").exists()
 
 
@@ -295,12 +295,13 @@ class TestProgress:
         text = io.StringIO()
         screen = Console(file=text, force_terminal=True, width=120)
         first, second = self.task(), self.task(seed=1)
-        with GridProgress(screen, [], jobs=1) as progress:
+        progress = GridProgress(screen, [], jobs=1)
+        with progress.bars:
             progress.start([first, second])
             progress.done(first, self.record(first))
-            progress._bars.refresh()
+            progress.bars.refresh()
             progress.done(second, Failure("too [small]."))
-            progress._bars.refresh()
+            progress.bars.refresh()
         shown = text.getvalue()
         assert "1/2" in shown
         assert "2/2" in shown

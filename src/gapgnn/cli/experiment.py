@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli.data import DEFAULT_DATASET, add_data_options, check_options, load_graph
 from gapgnn.cli.output import complain, console, emit_json
-from gapgnn.errors import (
-    GapgnnError,
-    InputError,
-    UnavailableError,
-    check_choice,
-    check_integer,
-)
-from gapgnn.evaluation.grid import EXPERIMENTS
+from gapgnn.errors import GapgnnError, InputError, check_choice, check_integer
+from gapgnn.evaluation.grid import EXPERIMENTS, Failure, estimate, missing_tasks
 
 if TYPE_CHECKING:
-    from gapgnn.evaluation.grid import Executor, Record, Row, Source, Store, Summary
+    from rich.console import Console
+    from rich.progress import TaskID
+
+    from gapgnn.evaluation.grid import Executor, Record, Row, Source, Store, Summary, Task
     from gapgnn.graph import Graph
 
 ALL = "all"
@@ -41,9 +38,8 @@ examples:
   gapgnn experiment accuracy --edges friends.csv --nodes people.csv --label year --out results
   gapgnn experiment all --relation directed --select validation --jobs 4 --out results
 """
-_OWN_DATA = (
-    *("store", "edges", "nodes", "label", "schema", "features", "dangling", "min_class_count"),
-)
+_OWN_DATA = "store", "edges", "nodes", "label", "schema", "features", "dangling", "min_class_count"
+_COLUMNS = "data set", "experiment", "row", "epsilon", "parameters"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +129,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Plan the grid, check everything, run what is missing, report."""
-    from gapgnn.cli.experiment_output import print_plan, print_results, summary_json
     from gapgnn.evaluation.grid import Store
 
     configurations = _configurations(args)
@@ -145,15 +140,18 @@ def execute(args: argparse.Namespace) -> int:
     executor = _executor(args)
     rows = [row for source in sources for row in _rows(args, source, configurations)]
     if store is None or args.dry_run:
-        print_plan(args, rows, records)
+        _print_plan(args, rows, records)
         return 0
     summary = _run(args, rows, store, records, executor)
     for task, message in summary.failures:
         complain(f"{task.source.name}, {task.configuration.method}: {message}")
     if args.json:
-        emit_json(summary_json(args.out, summary))
+        failed = [{**_named(task), "reason": reason} for task, reason in summary.failures]
+        done = {"planned": summary.planned, "found": summary.found, "ran": summary.ran}
+        seconds = round(summary.seconds, 3)
+        emit_json({"out": str(args.out), **done, "failed": failed, "seconds": seconds})
     else:
-        print_results(rows, store, summary)
+        _print_results(rows, store, summary)
     return 1 if summary.failures else 0
 
 
@@ -264,14 +262,9 @@ def _executor(args: argparse.Namespace) -> Executor | None:
 
     if args.ray is None:
         return local_executor(args.jobs) if args.jobs not in (None, 1) else None
-    try:
-        cluster: Any = importlib.import_module("gapgnn.cluster")
-        executor: Executor = cluster.ray_executor(args.ray, args.jobs)
-    except (ImportError, AttributeError):
-        raise UnavailableError(
-            "`--ray` needs the package ray. Install gapgnn[ray], or use --jobs on this machine."
-        ) from None
-    return executor
+    from gapgnn.cluster import ray_executor
+
+    return ray_executor(args.ray, args.jobs)
 
 
 def _run(
@@ -281,7 +274,7 @@ def _run(
     records: Sequence[Record],
     executor: Executor | None,
 ) -> Summary:
-    from gapgnn.cli.experiment_progress import GridProgress
+    """Run what is missing, showing how far it is."""
     from gapgnn.evaluation.grid import run_grid
 
     attack = None
@@ -296,5 +289,205 @@ def _run(
             "it was recorded. The line is removed and that run is done again; all others are safe."
         )
     screen = console(to_stderr=True)
-    with GridProgress(screen, records, jobs=args.jobs or 1, quiet=args.json) as progress:
+    progress = GridProgress(screen, records, jobs=args.jobs or 1, quiet=args.json)
+    with progress.bars:
         return run_grid(rows, store, attack=attack, executor=executor, watcher=progress)
+
+
+def _print_plan(args: argparse.Namespace, rows: Sequence[Row], records: Sequence[Record]) -> None:
+    """Print what would run and how long that may take; nothing is written."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    missing = {task.key: estimate(task, records) for task in missing_tasks(rows, records)}
+    jobs = args.jobs or 1
+    total = sum(missing.values()) / jobs
+    plan = [
+        {
+            **_named(row.task),
+            "runs": sum(key in missing for key in row.keys),
+            "seconds": round(sum(missing.get(key, 0.0) for key in row.keys), 1),
+        }
+        for row in rows
+    ]
+    if args.json:
+        emit_json({"rows": plan, "runs": len(missing), "estimated_seconds": round(total, 1)})
+        return
+    title = f"{len(rows)} rows, {len(missing)} runs of {args.repeats} repeats"
+    table = Table(*_COLUMNS, "to run", "about", title=title)
+    for line in plan:
+        about = duration(line["seconds"]) if line["runs"] else "there"
+        cells = [*map(str, list(line.values())[:5]), str(line["runs"]), about]
+        table.add_row(*map(escape, cells))
+    out = console(to_stderr=False)
+    out.print(table)
+    out.print(
+        f"About {duration(total)} with {jobs} {'job' if jobs == 1 else 'jobs'}: an estimate from "
+        f"{'earlier results here' if records else 'runs on another machine'}, not a promise. Runs "
+        "that several rows share are counted once."
+    )
+
+
+def _named(task: Task) -> dict[str, Any]:
+    """Return what a row is called: data set, experiment, row, epsilon, parameters."""
+    configuration = task.configuration
+    epsilon = "inf" if configuration.epsilon is None else f"{configuration.epsilon:g}"
+    return {
+        "dataset": task.source.name,
+        "experiment": configuration.experiment,
+        "method": configuration.method,
+        "epsilon": epsilon,
+        "parameters": " ".join(_settings(configuration.parameters, configuration.attack)),
+    }
+
+
+def _settings(*settings: Mapping[str, Any] | None) -> Iterable[str]:
+    """Yield what was set; what is sent along the edges is already part of the row's label."""
+    for some in settings:
+        yield from (f"{k}={v}" for k, v in (some or {}).items() if k != "messages")
+
+
+def _print_results(rows: Sequence[Row], store: Store, summary: Summary) -> None:
+    """Print every row that was asked for, then what was done."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from gapgnn.evaluation import bootstrap_interval
+
+    known = {(record.key, record.experiment): record for record in store.records()}
+    table = Table(*_COLUMNS, "mean", "95 %")
+    for row in rows:
+        record = known.get(row.identity)
+        if record is None:
+            continue
+        names = _named(row.task)
+        names["parameters"] = " ".join(_settings(record.parameters))
+        low, high = bootstrap_interval(record.runs)
+        cells = [*names.values(), f"{record.mean:.1%}", f"{low:.1%} to {high:.1%}"]
+        table.add_row(*map(escape, cells))
+    out = console(to_stderr=False)
+    out.print(table)
+    out.print(
+        f"{summary.planned} rows: {summary.found} were there, {summary.ran} runs in "
+        f"{duration(summary.seconds)}, {len(summary.failures)} failed. Results in {store.path}; "
+        f"`gapgnn report {store.folder}` makes a page of them.",
+        markup=False,
+        soft_wrap=True,
+    )
+    out.print("Note: computed from the data without noise, for the curator only.")
+    if any(row.select == "validation" for row in rows):
+        out.print("Note: parameters were chosen by validation accuracy; epsilon does not cover it.")
+
+
+class Pace:
+    """How much is left to do, corrected by how long what is done really took."""
+
+    def __init__(self, estimates: Sequence[float], *, jobs: int) -> None:
+        self._left = sum(estimates)
+        self._jobs = jobs
+        self._expected = self._taken = 0.0
+        self._since = time.monotonic()
+
+    def done(self, expected: float, taken: float) -> None:
+        """Note one finished task."""
+        self._left = max(0.0, self._left - expected)
+        self._expected += expected
+        self._taken += taken
+        self._since = time.monotonic()
+
+    def seconds_left(self) -> float:
+        """Return the estimate for now: it runs down between two finished tasks."""
+        ratio = self._taken / self._expected if self._expected else 1.0
+        return max(0.0, self._left * ratio / self._jobs - (time.monotonic() - self._since))
+
+    def __str__(self) -> str:
+        """Say it as of the moment the display is drawn."""
+        return f"{duration(self.seconds_left())} left"
+
+
+class GridProgress:
+    """A bar on a terminal while ``bars`` are entered; elsewhere one line per run, for logs."""
+
+    def __init__(
+        self, console: Console, records: Sequence[Record], *, jobs: int, quiet: bool = False
+    ) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self._console = console
+        self._records = list(records)
+        self._jobs = jobs
+        self._prints = not quiet and not console.is_terminal
+        self.bars = Progress(
+            TextColumn("{task.fields[count]}"),
+            BarColumn(),
+            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.description}"),
+            console=console,
+            disable=quiet or not console.is_terminal,
+            transient=True,
+        )
+        self._pace = Pace([], jobs=jobs)
+        self._estimates: dict[str, float] = {}
+        self._bar: TaskID | None = None
+        self._finished = 0
+
+    def start(self, tasks: Sequence[Task]) -> None:
+        """Open the bar: its length is the estimated time."""
+        self._estimates = {task.key: estimate(task, self._records) for task in tasks}
+        self._pace = Pace(list(self._estimates.values()), jobs=self._jobs)
+        self._bar = self.bars.add_task(
+            "", total=sum(self._estimates.values()), count=self._count(), left=self._pace
+        )
+
+    def done(self, task: Task, result: Record | Failure) -> None:
+        """Move the bar, and say what came out."""
+        from rich.markup import escape
+
+        self._finished += 1
+        expected = self._estimates[task.key]
+        taken = expected if isinstance(result, Failure) else result.seconds
+        self._pace.done(expected, taken)
+        line = f"{_described(task)}: {_outcome(result)}"
+        if self._bar is not None:
+            self.bars.update(
+                self._bar, advance=expected, count=self._count(), description=escape(line)
+            )
+        if self._prints:
+            text = f"{self._count()} {line}, {self._pace}"
+            self._console.print(text, markup=False, soft_wrap=True)
+
+    def _count(self) -> str:
+        return f"{self._finished}/{len(self._estimates)}"
+
+
+def _described(task: Task) -> str:
+    """Return a task in a few words."""
+    configuration = task.configuration
+    words = [task.source.name, configuration.method]
+    if configuration.epsilon is not None:
+        words.append(f"epsilon {configuration.epsilon:g}")
+    words += _settings(configuration.parameters)
+    words += [f"{name} {value}" for name, value in (configuration.attack or {}).items()]
+    return ", ".join(words)
+
+
+def _outcome(result: Record | Failure) -> str:
+    """Return a result in a few words."""
+    if isinstance(result, Failure):
+        return f"failed: {result.message}"
+    what = "AUC" if result.metric == "auc" else "accuracy"
+    return f"{what} {result.mean:.1%} in {duration(result.seconds)}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the words of people.
+
+    >>> duration(9.4), duration(75), duration(7400)
+    ('9 s', '1 min 15 s', '2 h 3 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -23,7 +23,7 @@ Results: TypeAlias = Generator[tuple[T, R], None, None]
 class Executor(Protocol):
     """Applies a function to tasks and yields each with its result, as they complete."""
 
-    def __call__(self, function: Callable[[T], R], tasks: Sequence[T]) -> Results[T, R]:
+    def __call__(self, function: Callable[[T], R], tasks: Sequence[T], /) -> Results[T, R]:
         """Do all tasks."""
 
 
