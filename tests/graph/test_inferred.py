@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from declaredcases import FRIENDS, NAMES, PEOPLE, SCHEMA, tables
 from tablecases import dense, write
 
 from gapgnn.errors import DataError
@@ -26,28 +26,7 @@ from gapgnn.graph.store.build import build_store, store_graph
 from gapgnn.graph.store.format import read_manifest, write_manifest
 from gapgnn.graph.store.graph import open_store
 from gapgnn.graph.tables.read import read_tables
-from gapgnn.graph.tables.schema import Category, Ignored, Label, Number, Schema
 from gapgnn.graph.transforms import align_features, filter_classes, induced
-
-SCHEMA = Schema(
-    columns=(Number("age", 0, 100), Category("city", ("Bern", "Rome")), Ignored("note")),
-    label=Label("team", ("red", "blue")),
-)
-PEOPLE = """id,age,city,note,team
-ann,31,Rome,x,red
-bob,,Bern,y,blue
-cid,250,Oslo,z,red
-dan,old,,"",green
-"""
-FRIENDS = "a,b\nann,bob\nbob,cid\ncid,dan\n"
-NAMES = ("age", "age=missing", "city=Bern", "city=Rome", "city=other")
-
-
-def tables(folder: Path, people: str = PEOPLE, **options):
-    return read_tables(
-        **write(folder, nodes=people, edges=FRIENDS),
-        **{"label": "team", "schema": SCHEMA, "dangling": "keep", **options},
-    )
 
 
 def _dense(block) -> np.ndarray:

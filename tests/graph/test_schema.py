@@ -12,40 +12,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
+from declaredcases import FRIENDS, NAMES, PEOPLE, SCHEMA, tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tablecases import FORMATS, dense, feature, save, write
 
 from gapgnn.errors import DataError, UnavailableError
 from gapgnn.graph.tables.columns import (
-    CategoryColumn,
     DeclaredColumn,
-    class_labels,
+    LabelColumn,
     declared_columns,
     parse_numbers,
 )
 from gapgnn.graph.tables.read import read_tables
 from gapgnn.graph.tables.schema import Category, Ignored, Label, Number, Schema
-
-SCHEMA = Schema(
-    columns=(Number("age", 0, 100), Category("city", ("Bern", "Rome")), Ignored("note")),
-    label=Label("team", ("red", "blue")),
-)
-PEOPLE = """id,age,city,note,team
-ann,31,Rome,x,red
-bob,,Bern,y,blue
-cid,250,Oslo,z,red
-dan,old,,"",green
-"""
-FRIENDS = "a,b\nann,bob\nbob,cid\ncid,dan\n"
-NAMES = ("age", "age=missing", "city=Bern", "city=Rome", "city=other")
-
-
-def tables(folder: Path, people: str = PEOPLE, **options):
-    return read_tables(
-        **write(folder, nodes=people, edges=FRIENDS),
-        **{"label": "team", "schema": SCHEMA, "dangling": "keep", **options},
-    )
 
 
 class TestReading:
@@ -219,8 +199,8 @@ class TestOneRowAtATime:
         for column, cells in zip(
             declared_columns(SCHEMA, "f"), zip(*rows, strict=True), strict=True
         ):
-            whole = _dense(column.encode(pa.array(cells, pa.string())))
-            single = [_dense(column.encode(pa.array([cell], pa.string()))) for cell in cells]
+            whole = _dense(column.take(pa.array(cells, pa.string())))
+            single = [_dense(column.take(pa.array([cell], pa.string()))) for cell in cells]
             assert np.array_equal(whole, np.concatenate(single))
             assert whole.shape[1] == len(column.about.feature_names)
             assert np.isfinite(whole).all()
@@ -229,9 +209,9 @@ class TestOneRowAtATime:
     @given(st.lists(CELLS, min_size=1, max_size=8))
     def test_classes_row_by_row_are_the_classes_of_the_whole(self, cells):
         def read(part):
-            column = CategoryColumn("team", "f")
+            column = LabelColumn("team", "f")
             column.add(pa.array(part, pa.string()))
-            return class_labels(column, ("50", "1e400", "7"))
+            return column.classes(("50", "1e400", "7"))
 
         together, names = read(cells)
         assert together.tolist() == [read([cell])[0].item() for cell in cells]
@@ -285,7 +265,7 @@ class TestOneRowAtATime:
 
     @given(st.floats(-1e300, 1e300), st.tuples(BOUND, BOUND).filter(lambda b: b[0] < b[1]))
     def test_a_number_stays_inside(self, value, bounds):
-        ((scaled, missing),) = DeclaredColumn(Number("x", *bounds), "f").encode(pa.array([value]))
+        ((scaled, missing),) = DeclaredColumn(Number("x", *bounds), "f").take(pa.array([value]))
         assert -1 <= scaled <= 1
         assert missing == 0
         if value <= bounds[0]:

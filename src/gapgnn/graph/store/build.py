@@ -112,8 +112,15 @@ def build_store(
     ...     ).graph
     StoredGraph('people', undirected, nodes=3, arcs=4, features=1, classes=2)
     """
-    from gapgnn.graph.store.nodes import scan_nodes
-    from gapgnn.graph.tables import Dangling, edge_batches, end_columns, open_table, read_features
+    from gapgnn.graph.tables import (
+        Dangling,
+        NodeColumns,
+        edge_batches,
+        end_columns,
+        open_table,
+        read_features,
+        scan_nodes,
+    )
 
     check_choice("dangling", dangling, ["refuse", "keep"])
     check_integer("min_class_count", min_class_count, at_least=0)
@@ -122,13 +129,14 @@ def build_store(
     edge_table = open_table(edges, what="edges")
     end_columns(edge_table)
     with _new_folder(folder) as scratch:
+        wanted = NodeColumns.choose(
+            node_table, label, drop, skip_features=features is not None, schema=schema
+        )
         found = scan_nodes(
             node_table,
-            label=label,
-            drop=drop,
-            has_feature_file=features is not None,
+            wanted,
+            keep_features=False,
             min_class_count=min_class_count,
-            schema=schema,
             progress=progress,
         )
         keep, labels, label_names = _classes(found.labels, found.label_names, min_class_count)
@@ -171,7 +179,7 @@ def build_store(
             label_names=label_names,
             feature_names=found.feature_names or None,
             schema=schema,
-            inferred=found.wanted.inferred(features),
+            inferred=wanted.inferred(features),
         )
     duplicates = counts["rows"] - graph.num_edges + repeated
     return Built(graph._changed(folder=Path(folder)), counts["loops"], duplicates)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -102,38 +102,35 @@ def is_free_text(different: int, present: int) -> bool:
     return present > FEW and different > SHARE_DIFFERENT * present
 
 
-def check_categories(name: str, file: str, different: int, *, present: int, rows: int) -> None:
-    """Refuse free text as a column of categories."""
-    if is_free_text(different, present):
-        raise DataError(
-            f"Column `{name}` of {file} must hold categories or numbers. Got free text "
-            f"({different:,} different values in {rows:,} rows); leave it out with "
-            f"`--drop {name}`."
-        )
+def one_hot(places: NDArray[Any], encoded: Any, width: int) -> sp.csr_array:
+    """Return one column per category: a 1 in the place of each row's, nothing where it is missing.
 
-
-def one_hot(places: NDArray[Any], present: NDArray[np.bool_], width: int) -> sp.csr_array:
-    """Return one column per category: a 1 in the place of every row that is present.
-
-    >>> one_hot(np.array([1, 0]), np.array([True, False, True]), 2).toarray().tolist()
+    >>> cities = pa.array(["Rome", None, "Bern"]).dictionary_encode()
+    >>> one_hot(np.array([1, 0]), cities, 2).toarray().tolist()
     [[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]
     """
+    present = encoded.is_valid().to_numpy(zero_copy_only=False)
+    indices = places[encoded.indices.drop_null().to_numpy(zero_copy_only=False)]
     indptr = np.concatenate([[0], np.cumsum(present)])
-    ones = np.ones(len(places), dtype=np.float32)
-    return sp.csr_array((ones, places, indptr), shape=(len(present), width))
+    ones = np.ones(len(indices), dtype=np.float32)
+    return sp.csr_array((ones, indices, indptr), shape=(len(present), width))
 
 
 @dataclass
 class NumberColumn:
-    """A numeric column: its values, and where they are missing (0 there, with an indicator)."""
+    """A numeric column: its values, and where they are missing (0 there, with an indicator).
+
+    Like every feature column it takes blocks of rows, knows the names of its features when all have
+    come, and then encodes what it made of each block.
+    """
 
     name: str
     file: str
-    _values: list[NDArray[np.float32]] = field(default_factory=list)
-    _missing: list[NDArray[np.bool_]] = field(default_factory=list)
     _rows: int = 0
+    _is_missing_somewhere: bool = False
+    is_sparse: ClassVar[bool] = False
 
-    def add(self, column: Any) -> None:
+    def take(self, column: Any) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Take the next rows; a value that is written but not finite is refused."""
         missing = column.is_null().to_numpy(zero_copy_only=False)
         numbers = (
@@ -149,55 +146,56 @@ class NumberColumn:
                 f"{numbers[first]:g} in row {self._rows + first + 1}; "
                 "leave the cell empty if the value is missing."
             )
-        self._values.append(values)
-        self._missing.append(missing)
         self._rows += len(values)
+        self._is_missing_somewhere |= column.null_count > 0
+        return values, missing
 
-    def finish(self) -> tuple[NDArray[np.float32], list[str]]:
-        """Return the feature columns and their names."""
-        values = np.concatenate(self._values)
-        missing = np.concatenate(self._missing)
-        if not missing.any():
-            return values[:, None], [self.name]
-        block = np.column_stack([values, missing.astype(np.float32)])
-        return block, [self.name, f"{self.name}=missing"]
+    def finish(self) -> tuple[str, ...]:
+        """Return the names of the features."""
+        return (self.name, f"{self.name}=missing") if self._is_missing_somewhere else (self.name,)
+
+    def encode(self, taken: tuple[NDArray[np.float32], NDArray[np.bool_]]) -> NDArray[np.float32]:
+        """Return the features of a block of rows."""
+        values, missing = taken
+        if not self._is_missing_somewhere:
+            return values[:, None]
+        return np.column_stack([values, missing.astype(np.float32)])
 
 
 @dataclass
 class CategoryColumn:
-    """A column of categories, as codes into a growing dictionary; a missing one has code -1."""
+    """A column of categories: one feature for each that occurs anywhere, in sorted order."""
 
     name: str
     file: str
-    _chunks: list[Any] = field(default_factory=list)
+    _rows: int = 0
+    _present: int = 0
+    _found: set[str] = field(default_factory=set)
+    is_sparse: ClassVar[bool] = True
 
-    def add(self, column: Any) -> None:
+    def take(self, column: Any) -> Any:
         """Take the next rows."""
-        self._chunks.append(category_text(self.name, self.file, column).dictionary_encode())
+        encoded = category_text(self.name, self.file, column).dictionary_encode()
+        self._found.update(encoded.dictionary.to_pylist())
+        self._rows += len(encoded)
+        self._present += len(encoded) - encoded.null_count
+        return encoded
 
-    def codes(self) -> tuple[NDArray[np.int64], list[str]]:
-        """Return each row's code and the categories, in the order they were met."""
-        joined = pa.chunked_array(self._chunks).unify_dictionaries().combine_chunks()
-        codes = joined.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-        return codes, joined.dictionary.to_pylist()
+    def finish(self) -> tuple[str, ...]:
+        """Return the names of the features; free text is refused."""
+        if is_free_text(len(self._found), self._present):
+            raise DataError(
+                f"Column `{self.name}` of {self.file} must hold categories or numbers. Got free "
+                f"text ({len(self._found):,} different values in {self._rows:,} rows); leave it "
+                f"out with `--drop {self.name}`."
+            )
+        self._sorted = pa.array(sorted(self._found), pa.large_string())
+        return tuple(f"{self.name}={category}" for category in self._sorted.to_pylist())
 
-    def looks_like_free_text(self, codes: NDArray[np.int64], categories: Sequence[str]) -> bool:
-        """Whether nearly every row has a value of its own."""
-        present = int((codes >= 0).sum())
-        return is_free_text(len(categories), present)
-
-    def finish(self) -> tuple[sp.csr_array, list[str]]:
-        """Return one column per category, in sorted order, and their names."""
-        codes, categories = self.codes()
-        check_categories(
-            self.name, self.file, len(categories), present=int((codes >= 0).sum()), rows=len(codes)
-        )
-        order = sorted(range(len(categories)), key=categories.__getitem__)
-        rank = np.empty(len(order), dtype=np.int32)
-        rank[order] = np.arange(len(order), dtype=np.int32)
-        present = codes >= 0
-        block = one_hot(rank[codes[present]], present, len(categories))
-        return block, [f"{self.name}={categories[index]}" for index in order]
+    def encode(self, taken: Any) -> sp.csr_array:
+        """Return the features of a block of rows."""
+        places = pc.index_in(taken.dictionary, value_set=self._sorted)
+        return one_hot(places.to_numpy(zero_copy_only=False), taken, len(self._sorted))
 
 
 def feature_column(name: str, kind: Any, file: str) -> NumberColumn | CategoryColumn | None:
@@ -219,10 +217,10 @@ class DeclaredColumn:
     """A feature column as a schema declares it; it learns nothing from the table.
 
     >>> city = DeclaredColumn(Category("city", ("Bern", "Rome")), "people.csv")
-    >>> city.encode(pa.array(["Rome", "Oslo", None])).toarray().tolist()
+    >>> city.take(pa.array(["Rome", "Oslo", None])).toarray().tolist()
     [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
     >>> age = DeclaredColumn(Number("age", 0, 100), "people.csv")
-    >>> age.encode(pa.array(["75", "1e9", ""])).tolist()
+    >>> age.take(pa.array(["75", "1e9", ""])).tolist()
     [[0.5, 0.0], [1.0, 0.0], [0.0, 1.0]]
     """
 
@@ -239,11 +237,19 @@ class DeclaredColumn:
         """Whether the features are one-hot."""
         return isinstance(self.about, Category)
 
-    def encode(self, column: Any) -> Any:
+    def take(self, column: Any) -> Any:
         """Return the features of some rows, each from its own cell."""
         if isinstance(self.about, Number):
             return self._numbers(self.about, column)
         return self._categories(self.about, column)
+
+    def finish(self) -> tuple[str, ...]:
+        """Return the names of the features."""
+        return self.about.feature_names
+
+    def encode(self, taken: Any) -> Any:
+        """Return the features of a block of rows, as they were taken."""
+        return taken
 
     def _numbers(self, about: Number, column: Any) -> NDArray[np.float32]:
         values = parse_numbers(self.name, self.file, column)
@@ -255,11 +261,11 @@ class DeclaredColumn:
     def _categories(self, about: Category, column: Any) -> sp.csr_array:
         encoded = category_text(self.name, self.file, column).dictionary_encode()
         places = declared_places(encoded.dictionary.to_pylist(), about.values)
-        codes = encoded.indices.drop_null().to_numpy(zero_copy_only=False)
         other = len(about.values)
-        indices = np.where(places < 0, other, places)[codes]
-        present = encoded.is_valid().to_numpy(zero_copy_only=False)
-        return one_hot(indices, present, other + 1)
+        return one_hot(np.where(places < 0, other, places), encoded, other + 1)
+
+
+FeatureColumn: TypeAlias = NumberColumn | CategoryColumn | DeclaredColumn
 
 
 def declared_columns(schema: Schema, file: str) -> list[DeclaredColumn]:
@@ -283,56 +289,6 @@ def declared_places(found: Sequence[str], declared: Sequence[str]) -> NDArray[np
     return np.array([place.get(value, -1) for value in asked], dtype=np.int64)
 
 
-class DeclaredFeatures:
-    """Gathers the features of declared columns, a block of rows after the other."""
-
-    def __init__(self, columns: Sequence[DeclaredColumn]) -> None:
-        self.columns = columns
-        self._blocks: list[Any] = []
-
-    def add(self, batch: Any) -> None:
-        """Take the next rows."""
-        self._blocks.append(
-            side_by_side([column.encode(batch.column(column.name)) for column in self.columns])
-        )
-
-    def finish(self) -> tuple[Any, tuple[str, ...]]:
-        """Return all features and their names."""
-        names = tuple(name for column in self.columns for name in column.about.feature_names)
-        if sp.issparse(self._blocks[0]):
-            return sp.vstack(self._blocks, format="csr"), names
-        return np.concatenate(self._blocks), names
-
-
-class LearnedFeatures:
-    """Gathers the features of columns that are learned from the table."""
-
-    def __init__(self, columns: Sequence[NumberColumn | CategoryColumn]) -> None:
-        self.columns = columns
-
-    def add(self, batch: Any) -> None:
-        """Take the next rows."""
-        for column in self.columns:
-            column.add(batch.column(column.name))
-
-    def finish(self) -> tuple[Any, tuple[str, ...]]:
-        """Return all features and their names."""
-        return stack(self.columns)
-
-
-def stack(columns: Sequence[NumberColumn | CategoryColumn]) -> tuple[Any, tuple[str, ...]]:
-    """Put finished columns side by side: sparse if any is one-hot, dense if all are numbers.
-
-    >>> height = NumberColumn("height", "people.csv")
-    >>> height.add(pa.array([1.5, None]))
-    >>> stack([height])
-    (array([[1.5, 0. ],
-           [0. , 1. ]], dtype=float32), ('height', 'height=missing'))
-    """
-    blocks, names = zip(*(column.finish() for column in columns), strict=True)
-    return side_by_side(blocks), tuple(name for group in names for name in group)
-
-
 def side_by_side(blocks: Sequence[Any]) -> Any:
     """Join the features of some rows: sparse if any block is, otherwise dense."""
     if any(sp.issparse(block) for block in blocks):
@@ -340,39 +296,53 @@ def side_by_side(blocks: Sequence[Any]) -> Any:
     return np.column_stack(blocks)
 
 
-def class_labels(
-    column: CategoryColumn, declared: Sequence[str] | None = None
-) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return each row's class (-1 where missing) and the classes' names in sorted order.
+@dataclass
+class LabelColumn:
+    """The column with the class to predict.
 
     Names that are all numbers are compared as numbers: 2 comes before 10, and 2004.0 is 2004.
     Declared classes keep their order, and any other value is as good as missing.
 
-    >>> year = CategoryColumn("year", "people.csv")
+    >>> year = LabelColumn("year", "people.csv")
     >>> year.add(pa.array(["10", "2.0", None, "2"]))
-    >>> class_labels(year)
+    >>> year.classes()
     (array([ 1,  0, -1,  0]), ('2', '10'))
-    >>> class_labels(year, ("10", "7"))
+    >>> year.classes(("10", "7"))
     (array([ 0, -1, -1, -1]), ('10', '7'))
     """
-    codes, values = column.codes()
-    if declared is not None:
-        return np.append(declared_places(values, declared), -1)[codes], tuple(declared)
-    if column.looks_like_free_text(codes, values):
-        raise DataError(
-            f"`label` must be a column of classes. Got {len(values):,} different values in "
-            f"{len(codes):,} rows of column `{column.name}`."
+
+    name: str
+    file: str
+    _chunks: list[Any] = field(default_factory=list)
+
+    def add(self, column: Any) -> None:
+        """Take the next rows."""
+        self._chunks.append(category_text(self.name, self.file, column).dictionary_encode())
+
+    def classes(
+        self, declared: Sequence[str] | None = None
+    ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """Return each row's class (-1 where missing) and the classes' names in sorted order."""
+        joined = pa.chunked_array(self._chunks).unify_dictionaries().combine_chunks()
+        codes = joined.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+        values = joined.dictionary.to_pylist()
+        # The last entry serves code -1, a missing label.
+        if declared is not None:
+            return np.append(declared_places(values, declared), -1)[codes], tuple(declared)
+        if is_free_text(len(values), int((codes >= 0).sum())):
+            raise DataError(
+                f"`label` must be a column of classes. Got {len(values):,} different values in "
+                f"{len(codes):,} rows of column `{self.name}`."
+            )
+        numbers = [number(value) for value in values]
+        keys: list[Any] = list(values)
+        if all(value is not None for value in numbers):
+            keys = [None if value != value else value for value in numbers]
+        classes = sorted({key for key in keys if key is not None})
+        place = {key: index for index, key in enumerate(classes)}
+        table = np.array([place.get(key, -1) for key in keys] + [-1], dtype=np.int64)
+        names = tuple(
+            str(int(key)) if isinstance(key, float) and key.is_integer() else str(key)
+            for key in classes
         )
-    numbers = [number(value) for value in values]
-    keys: list[Any] = list(values)
-    if all(value is not None for value in numbers):
-        keys = [None if value != value else value for value in numbers]
-    classes = sorted({key for key in keys if key is not None})
-    place = {key: index for index, key in enumerate(classes)}
-    # The last entry serves code -1, a missing label.
-    table = np.array([place.get(key, -1) for key in keys] + [-1], dtype=np.int64)
-    names = tuple(
-        str(int(key)) if isinstance(key, float) and key.is_integer() else str(key)
-        for key in classes
-    )
-    return table[codes], names
+        return table[codes], names

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gapgnn.errors import DataError
 from gapgnn.graph import Progress
 from gapgnn.graph.tables.columns import (
-    CategoryColumn,
-    NumberColumn,
-    class_labels,
+    FeatureColumn,
+    LabelColumn,
+    declared_columns,
     feature_column,
+    side_by_side,
 )
 from gapgnn.graph.tables.edges import NodeIndex, as_ids
 from gapgnn.graph.tables.features import has_stated_width
 from gapgnn.graph.tables.files import ColumnTypeError, TableFile, listed
 from gapgnn.graph.tables.schema import Ignored, Schema
 
-Found = TypeVar("Found")
 # Written like this, a column of ids in a text file is numbers; 007 is a name.
 WHOLE_NUMBER = r"^(0|-?[1-9][0-9]{0,17})$"
 
@@ -141,10 +143,78 @@ def _declared(
     return features
 
 
-def read_with_types(
-    table: TableFile, wanted: NodeColumns, read: Callable[[dict[str, Any]], Found]
-) -> Found:
-    """Return what ``read`` finds; again with wider types if a text column's guess proves wrong."""
+@dataclass
+class ScannedNodes:
+    """What a pass over a node table found.
+
+    Attributes:
+        table: the table itself, for a second pass.
+        index: where each id stands.
+        labels: class of every row, -1 where missing; None without a label column.
+        label_names: the classes' names.
+        columns: the feature columns; empty if features come from a file.
+        feature_names: their names, one-hot columns one by one.
+    """
+
+    table: TableFile
+    index: NodeIndex
+    labels: NDArray[np.int64] | None
+    label_names: tuple[str, ...] | None
+    columns: Sequence[FeatureColumn]
+    feature_names: tuple[str, ...]
+    _types: dict[str, Any]
+    _taken: list[list[Any]]
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether a column is one-hot, so that features are kept sparse."""
+        return any(column.is_sparse for column in self.columns)
+
+    def features(self) -> Any:
+        """Return the features of all rows, if the pass kept them."""
+        blocks = [self._encoded(taken) for taken in self._taken]
+        return sp.vstack(blocks, format="csr") if self.is_sparse else np.concatenate(blocks)
+
+    def feature_blocks(self, keep: NDArray[np.bool_], progress: Progress | None) -> Iterator[Any]:
+        """Yield the features of the rows to keep, block after block, in a second pass."""
+        names = [column.name for column in self.columns]
+        done = 0
+        for batch in self.table.batches(names, types=self._types, progress=progress):
+            chosen = keep[done : done + batch.num_rows]
+            done += batch.num_rows
+            rows = self._encoded([c.take(batch.column(c.name)) for c in self.columns])
+            yield rows if chosen.all() else rows[chosen]
+        if done != len(keep):
+            raise DataError(
+                f"`nodes` must not change while it is read. Got {len(keep):,} rows, then {done:,} "
+                f"in {str(self.table.path)!r}."
+            )
+
+    def _encoded(self, taken: Sequence[Any]) -> Any:
+        pairs = zip(self.columns, taken, strict=True)
+        return side_by_side([column.encode(rows) for column, rows in pairs])
+
+
+def scan_nodes(
+    table: TableFile,
+    wanted: NodeColumns,
+    *,
+    keep_features: bool,
+    min_class_count: int,
+    progress: Progress | None,
+) -> ScannedNodes:
+    """Read a node table once, a block of rows at a time, and check its ids and classes.
+
+    A text file is read again with wider types if a column's guess proves wrong.
+
+    Args:
+        table: the node table.
+        wanted: which columns are what.
+        keep_features: whether features are kept as they are read. If not, memory grows with ids
+            and labels only, and a second pass reads features.
+        min_class_count: how many nodes a class must have; two classes must have them.
+        progress: called with how much is read.
+    """
     types: dict[str, Any] = {}
     if table.is_text and wanted.schema is not None:
         # As bytes, which any cell is: one person's cell changes no column and stops no run.
@@ -158,80 +228,53 @@ def read_with_types(
         types.update(dict.fromkeys(wanted.named, pa.large_string()))
     while True:
         try:
-            return read(types)
+            return _scan(table, wanted, types, keep_features, min_class_count, progress)
         except ColumnTypeError as error:
             types[error.column] = _wider(types[error.column])
 
 
-@dataclass(frozen=True)
-class NodesFound:
-    """What one pass over a node table finds beside features.
-
-    Attributes:
-        index: where each id stands.
-        labels: class of every row, -1 where missing; None without a label column.
-        label_names: the classes' names.
-    """
-
-    index: NodeIndex
-    labels: NDArray[np.int64] | None
-    label_names: tuple[str, ...] | None
-
-
-def learned_columns(
-    table: TableFile, wanted: NodeColumns, types: dict[str, Any]
-) -> list[NumberColumn | CategoryColumn]:
-    """Return the columns to learn features from, those left out that hold nothing at all."""
-    file = repr(str(table.path))
-    found = (
-        feature_column(name, types.get(name, table.type_of(name)), file) for name in wanted.features
-    )
-    return [column for column in found if column is not None]
-
-
-def pass_over_nodes(
+def _scan(
     table: TableFile,
     wanted: NodeColumns,
     types: dict[str, Any],
-    *,
-    reading: Sequence[str],
-    columns: Sequence[Any],
-    take: Callable[[Any, int], None],
+    keep_features: bool,
     min_class_count: int,
     progress: Progress | None,
-) -> NodesFound:
-    """Read a node table once, a block of rows at a time, and check its ids and classes.
-
-    Args:
-        table: the node table.
-        wanted: which columns are what.
-        types: of the columns of a text file.
-        reading: the feature columns to read beside ids and labels.
-        columns: those of them that hold something, or that are declared.
-        take: is given each block and how many rows came before it.
-        min_class_count: how many nodes a class must have; two classes must have them.
-        progress: called with how much is read.
-    """
+) -> ScannedNodes:
     file = repr(str(table.path))
-    label = None if wanted.label is None else CategoryColumn(wanted.label, file)
-    ids = []
+    columns: list[FeatureColumn] = []
+    if wanted.schema is None:
+        kinds = [types.get(name, table.type_of(name)) for name in wanted.features]
+        found = map(feature_column, wanted.features, kinds, repeat(file))
+        # A column that holds nothing at all is no feature, but it is read: it may prove otherwise.
+        columns += [column for column in found if column is not None]
+    elif wanted.features:
+        columns += declared_columns(wanted.schema, file)
+    # Declared columns have nothing to be found out.
+    is_reading = keep_features or wanted.schema is None
+    reading = wanted.features if is_reading else ()
+    label = None if wanted.label is None else LabelColumn(wanted.label, file)
+    ids, taken = [], []
     rows = 0
     for batch in table.batches([*wanted.named, *reading], types=types, progress=progress):
         ids.append(checked_ids(table, batch.column(wanted.id), wanted.id, rows))
         if label is not None:
             label.add(batch.column(wanted.label))
-        take(batch, rows)
+        block = [c.take(batch.column(c.name)) for c in columns] if is_reading else []
+        if keep_features:
+            taken.append(block)
         rows += batch.num_rows
     if not rows:
         raise DataError(f"`nodes` must have rows. Got none in {file}.")
     if wanted.features and not columns:
         raise DataError(f"`nodes` must have features. Got only missing values in {file}.")
     index = index_ids(pa.chunked_array(ids).combine_chunks(), table, wanted.id)
-    if label is None:
-        return NodesFound(index, None, None)
-    classes, names = class_labels(label, wanted.classes)
-    check_classes(classes, names, min_class_count, table, wanted)
-    return NodesFound(index, classes, names)
+    labels: tuple[Any, Any] = (None, None)
+    if label is not None:
+        labels = label.classes(wanted.classes)
+        check_classes(*labels, min_class_count, table, wanted)
+    names = tuple(name for column in columns for name in column.finish())
+    return ScannedNodes(table, index, *labels, columns, names, types, taken)
 
 
 def _wider(kind: Any) -> Any:

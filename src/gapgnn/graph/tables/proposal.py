@@ -21,9 +21,8 @@ import pyarrow.types as pt
 
 from gapgnn.errors import DataError
 from gapgnn.graph.tables.columns import (
-    CategoryColumn,
+    LabelColumn,
     as_text,
-    class_labels,
     is_free_text,
     is_number,
     is_text,
@@ -70,8 +69,8 @@ def propose_schema(nodes: Path | str, label: str | None = None, drop: Sequence[s
     # A column without a name numbers the rows.
     ignored = {"", *drop}
     seen = {n: _Seen(n) for n in features if n not in ignored and _is_plain(table, n)}
-    classes = None if label is None else CategoryColumn(label, repr(str(table.path)))
-    reading: list[_Seen | CategoryColumn] = list(seen.values())
+    classes = None if label is None else LabelColumn(label, repr(str(table.path)))
+    reading: list[_Seen | LabelColumn] = list(seen.values())
     if classes is not None:
         reading.append(classes)
     names = [wanted.id, *(column.name for column in reading)]
@@ -153,9 +152,9 @@ class _Seen:
         return is_free_text(len(self.counts), self.present)
 
 
-def _label(column: CategoryColumn, notes: list[str]) -> Label:
+def _label(column: LabelColumn, notes: list[str]) -> Label:
     """Propose the classes that enough people have; all of them if those are fewer than two."""
-    labels, names = class_labels(column)
+    labels, names = column.classes()
     if len(names) < 2:
         raise DataError(
             f"`label` must have at least two classes. Got {len(names)} in column `{column.name}`."

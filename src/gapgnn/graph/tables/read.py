@@ -9,21 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from gapgnn.errors import check_choice, check_integer
-from gapgnn.graph import Graph, NotFinite, Progress
-from gapgnn.graph.tables.columns import DeclaredFeatures, LearnedFeatures, declared_columns
+from gapgnn.graph import Graph, NotFinite, Progress, filter_classes
 from gapgnn.graph.tables.edges import end_columns, read_edges
 from gapgnn.graph.tables.features import read_features
-from gapgnn.graph.tables.files import TableFile, open_table
-from gapgnn.graph.tables.nodes import (
-    NodeColumns,
-    NodesFound,
-    learned_columns,
-    pass_over_nodes,
-    read_with_types,
-)
+from gapgnn.graph.tables.files import open_table
+from gapgnn.graph.tables.nodes import NodeColumns, scan_nodes
 from gapgnn.graph.tables.schema import Schema
 
 
@@ -114,18 +107,17 @@ def read_tables(
     wanted = NodeColumns.choose(
         node_table, label, drop, skip_features=features is not None, schema=schema
     )
-    found, columns = read_with_types(
+    found = scan_nodes(
         node_table,
         wanted,
-        lambda types: _read_nodes(node_table, wanted, types, min_class_count, progress),
+        keep_features=True,
+        min_class_count=min_class_count,
+        progress=progress,
     )
     if features is None:
-        matrix, feature_names = columns.finish()
+        matrix = found.features()
     else:
-        matrix, feature_names = (
-            read_features(features, found.index.names, not_finite=not_finite),
-            (),
-        )
+        matrix = read_features(features, found.index.names, not_finite=not_finite)
     arcs = read_edges(
         edge_table,
         found.index,
@@ -143,7 +135,7 @@ def read_tables(
         directed=directed,
         dangling=arcs.dangling,
         label_names=found.label_names,
-        feature_names=feature_names or None,
+        feature_names=found.feature_names or None,
         name=node_table.path.stem,
         schema=schema,
         inferred=wanted.inferred(features),
@@ -151,37 +143,5 @@ def read_tables(
     loops = int((arcs.sources == arcs.targets).sum())
     repeated = len(arcs.sources) - loops - graph.num_edges + arcs.repeated_dangling
     if min_class_count > 0 and found.labels is not None:
-        from gapgnn.graph import filter_classes
-
         graph = filter_classes(graph, min_class_count)
-    return Tables(graph, feature_names, loops, repeated)
-
-
-def _read_nodes(
-    table: TableFile,
-    wanted: NodeColumns,
-    types: dict[str, Any],
-    min_class_count: int,
-    progress: Progress | None,
-) -> tuple[NodesFound, LearnedFeatures | DeclaredFeatures]:
-    columns: LearnedFeatures | DeclaredFeatures
-    if wanted.schema is not None:
-        columns = DeclaredFeatures(declared_columns(wanted.schema, repr(str(table.path))))
-    else:
-        columns = LearnedFeatures(learned_columns(table, wanted, types))
-
-    def take(batch: Any, _: int) -> None:
-        if wanted.features:
-            columns.add(batch)
-
-    found = pass_over_nodes(
-        table,
-        wanted,
-        types,
-        reading=wanted.features,
-        columns=columns.columns,
-        take=take,
-        min_class_count=min_class_count,
-        progress=progress,
-    )
-    return found, columns
+    return Tables(graph, found.feature_names, loops, repeated)
