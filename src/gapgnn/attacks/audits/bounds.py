@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gapgnn.errors import InputError, check_integer, check_number
 from gapgnn.privacy.accounting import (
@@ -71,26 +71,26 @@ class Trials:
         check_integer("trials", len(self.worlds), at_least=LEAST_TRIALS)
 
 
-def binomial_lower(successes: int, trials: int, alpha: float) -> float:
-    """Return the Clopper-Pearson lower limit of a probability, wrong at most ``alpha`` of the time.
+def binomial_lower(successes: ArrayLike, trials: int, alpha: float) -> Scores:
+    """Return Clopper-Pearson lower limits of probabilities, wrong at most ``alpha`` of the time.
 
-    >>> round(binomial_lower(50, 100, 0.025), 4)
+    >>> round(float(binomial_lower(50, 100, 0.025)), 4)
     0.3983
     """
     from scipy.special import betaincinv
 
-    if successes == 0:
-        return 0.0
-    return float(betaincinv(successes, trials - successes + 1, alpha))
+    found = np.asarray(successes)
+    limits = betaincinv(np.maximum(found, 1), trials - found + 1, alpha)
+    return np.where(found == 0, 0.0, limits)
 
 
-def binomial_upper(successes: int, trials: int, alpha: float) -> float:
-    """Return the Clopper-Pearson upper limit of a probability, wrong at most ``alpha`` of the time.
+def binomial_upper(successes: ArrayLike, trials: int, alpha: float) -> Scores:
+    """Return Clopper-Pearson upper limits of probabilities, wrong at most ``alpha`` of the time.
 
-    >>> round(binomial_upper(0, 100, 0.05), 4)
+    >>> round(float(binomial_upper(0, 100, 0.05)), 4)
     0.0295
     """
-    return 1.0 - binomial_lower(trials - successes, trials, alpha)
+    return 1.0 - binomial_lower(trials - np.asarray(successes), trials, alpha)
 
 
 def threshold_bound(trials: Trials, *, delta: float, alpha: float) -> float:
@@ -112,14 +112,16 @@ def threshold_bound(trials: Trials, *, delta: float, alpha: float) -> float:
     choose, decide = (
         (trials.scores[:, part], trials.worlds[part]) for part in (slice(half), slice(half, None))
     )
-    best = (-math.inf, 0, 0.0, True)
+    best = (-math.inf, 0, 0.0, 0)
     for row, scores in enumerate(choose[0]):
-        for threshold in np.unique(np.quantile(scores, _quantiles(half))):
-            for is_above in (True, False):
-                value = _odds(scores, choose[1], threshold, is_above, delta, alpha)
-                best = max(best, (value, row, float(threshold), is_above))
-    _, row, threshold, is_above = best
-    return max(0.0, _odds(decide[0][row], decide[1], threshold, is_above, delta, alpha))
+        thresholds = np.unique(np.quantile(scores, _quantiles(half)))
+        odds = _odds(scores, choose[1], thresholds, delta, alpha)
+        # Of equally good ones the last.
+        place, side = divmod(odds.size - 1 - int(odds.ravel()[::-1].argmax()), 2)
+        best = max(best, (float(odds[place, side]), row, float(thresholds[place]), side))
+    _, row, threshold, side = best
+    found = _odds(decide[0][row], decide[1], np.array([threshold]), delta, alpha)[0, side]
+    return max(0.0, float(found))
 
 
 def _quantiles(count: int) -> Scores:
@@ -129,26 +131,23 @@ def _quantiles(count: int) -> Scores:
 
 
 def _odds(
-    scores: Scores,
-    worlds: NDArray[np.bool_],
-    threshold: float,
-    is_above: bool,
-    delta: float,
-    alpha: float,
-) -> float:
-    """Return log((hits - delta) / false alarms) at the cautious ends of their limits."""
-    chosen = scores >= threshold
-    if is_above:
-        hits, alarms = chosen & worlds, chosen & ~worlds
-        of_hits, of_alarms = int(worlds.sum()), int((~worlds).sum())
-    else:
-        hits, alarms = ~chosen & ~worlds, ~chosen & worlds
-        of_hits, of_alarms = int((~worlds).sum()), int(worlds.sum())
-    if of_hits == 0 or of_alarms == 0:
-        return -math.inf
-    low = binomial_lower(int(hits.sum()), of_hits, alpha / 2) - delta
-    high = binomial_upper(int(alarms.sum()), of_alarms, alpha / 2)
-    return math.log(low / high) if low > 0 else -math.inf
+    scores: Scores, worlds: NDArray[np.bool_], thresholds: Scores, delta: float, alpha: float
+) -> Scores:
+    """Return log((hits - delta) / false alarms) at the cautious ends of their limits.
+
+    One row per threshold: for the first data set by scores below it, for the second from it on.
+    """
+    sides = np.sort(scores[~worlds]), np.sort(scores[worlds])
+    if not all(map(len, sides)):
+        return np.full((len(thresholds), 2), -math.inf)
+    below = [np.searchsorted(side, thresholds) for side in sides]
+    above = [len(side) - count for side, count in zip(sides, below, strict=True)]
+    odds = []
+    for chosen, hit in ((below, 0), (above, 1)):
+        low = binomial_lower(chosen[hit], len(sides[hit]), alpha / 2) - delta
+        high = binomial_upper(chosen[1 - hit], len(sides[1 - hit]), alpha / 2)
+        odds.append(np.where(low > 0, np.log(np.maximum(low, 1e-300) / high), -math.inf))
+    return np.stack(odds, axis=1)
 
 
 def curve_bound(trials: Trials, *, alpha: float) -> float:
@@ -157,7 +156,7 @@ def curve_bound(trials: Trials, *, alpha: float) -> float:
     Wrong with probability at most ``alpha``.
     """
     right = int(((trials.scores[0] >= trials.threshold) == trials.worlds).sum())
-    advantage = 2 * binomial_lower(right, len(trials.worlds), alpha) - 1
+    advantage = 2 * float(binomial_lower(right, len(trials.worlds), alpha)) - 1
     return trials.price(advantage) if trials.price is not None and advantage > 0 else 0.0
 
 
