@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from gapgnn.graph.canonical import as_dangling as as_dangling
     from gapgnn.graph.canonical import as_features as as_features
     from gapgnn.graph.canonical import as_inferred as as_inferred
-    from gapgnn.graph.canonical import as_mask as as_mask
     from gapgnn.graph.canonical import as_names as as_names
     from gapgnn.graph.canonical import frozen as frozen
     from gapgnn.graph.canonical import schema_of_note as schema_of_note

@@ -9,19 +9,15 @@ arc has its reverse, and calls the graph undirected if so.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from gapgnn.errors import DataError, InputError
-from gapgnn.graph.graph import MASKS, Graph, NotFinite, SelfLoops
+from gapgnn.graph.graph import MASKS, Graph, NotFinite
 from gapgnn.graph.nx import from_networkx, to_networkx
 from gapgnn.graph.pyg import from_pyg, to_pyg
-
-if TYPE_CHECKING:
-    from gapgnn.graph.tables import Schema
 
 __all__ = [
     "as_graph",
@@ -57,27 +53,12 @@ def as_graph(obj: object, *, not_finite: NotFinite = "refuse") -> Graph:
 
 
 def from_scipy(
-    adjacency: Any,
-    features: Any,
-    labels: ArrayLike | None = None,
-    *,
-    train_mask: ArrayLike | None = None,
-    val_mask: ArrayLike | None = None,
-    test_mask: ArrayLike | None = None,
-    ids: ArrayLike | None = None,
-    directed: bool | None = None,
-    dangling: Mapping[Any, ArrayLike] | None = None,
-    label_names: tuple[str, ...] | None = None,
-    feature_names: tuple[str, ...] | None = None,
-    name: str = "graph",
-    self_loops: SelfLoops = "drop",
-    not_finite: NotFinite = "refuse",
-    schema: Schema | None = None,
-    inferred: Iterable[str] | None = None,
+    adjacency: Any, features: Any, labels: ArrayLike | None = None, **options: Any
 ) -> Graph:
     """Build a graph from a SciPy sparse adjacency (row = source; every nonzero entry is an arc).
 
-    The options are those of :meth:`Graph.from_arcs`; ``directed=None`` looks at the arcs.
+    The options are those of :meth:`Graph.from_arcs`, except that without ``directed`` it looks at
+    the arcs.
 
     >>> import numpy as np, scipy.sparse as sp
     >>> from_scipy(sp.csr_array([[0, 1], [1, 0]]), np.eye(2), [0, 1])
@@ -94,22 +75,10 @@ def from_scipy(
     return Graph.from_arcs(
         arcs.row if present.all() else arcs.row[present],
         arcs.col if present.all() else arcs.col[present],
-        directed=directed,
         num_nodes=adjacency.shape[0],
         features=features,
         labels=labels,
-        train_mask=train_mask,
-        val_mask=val_mask,
-        test_mask=test_mask,
-        ids=ids,
-        dangling=dangling,
-        label_names=label_names,
-        feature_names=feature_names,
-        name=name,
-        self_loops=self_loops,
-        not_finite=not_finite,
-        schema=schema,
-        inferred=inferred,
+        **{"directed": None, **options},
     )
 
 

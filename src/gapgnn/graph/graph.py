@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -35,6 +36,7 @@ __all__ = ["INT32_MAX", "MASKS", "Features", "Graph", "NotFinite", "SelfLoops"]
 INT32_MAX = csr.INT32_MAX
 SelfLoops = Literal["drop", "keep"]
 MASKS = ("train_mask", "val_mask", "test_mask")
+AnyGraph = TypeVar("AnyGraph", bound="Graph")
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,16 +203,13 @@ class Graph:
         return graph
 
     def _validate(self) -> None:
-        n = self.num_nodes
         rows = {
             "features": self.features.shape[:1],
             "labels": self.labels.shape,
-            **{mask: getattr(self, mask).shape for mask in MASKS},
             "ids": self.ids.shape,
         }
         for key, shape in rows.items():
-            if shape != (n,):
-                raise DataError(f"`{key}` must have one entry per node ({n}). Got shape {shape}.")
+            self._check_rows(key, shape)
         lowest, highest = int(self.labels.min()), int(self.labels.max())
         if lowest < -1:
             raise DataError(f"`labels` must be at least -1. Got {lowest}.")
@@ -225,14 +224,21 @@ class Graph:
                 f"Got {len(self.feature_names)} names."
             )
         if not increases(self.ids):
-            repeated = n - len(np.unique(self.ids))
+            repeated = self.num_nodes - len(np.unique(self.ids))
             if repeated:
                 raise DataError(f"`ids` must be unique. Got {repeated} repeated.")
         self._validate_masks()
         self._validate_dangling()
 
+    def _check_rows(self, key: str, shape: tuple[int, ...]) -> None:
+        n = self.num_nodes
+        if shape != (n,):
+            raise DataError(f"`{key}` must have one entry per node ({n}). Got shape {shape}.")
+
     def _validate_masks(self) -> None:
         masks = {"train": self.train_mask, "val": self.val_mask, "test": self.test_mask}
+        for key, mask in masks.items():
+            self._check_rows(f"{key}_mask", mask.shape)
         for first, second in (("train", "val"), ("train", "test"), ("val", "test")):
             shared = int((masks[first] & masks[second]).sum())
             if shared:
@@ -341,10 +347,18 @@ class Graph:
         """
         return fingerprint(self)
 
+    def _parts(self) -> dict[str, Any]:
+        return {key: getattr(self, key) for key in self.__dataclass_fields__}
+
+    def _changed(self: AnyGraph, **changes: Any) -> AnyGraph:
+        """Copy with some parts exchanged, unchecked; what was worked out before stays."""
+        graph = copy.copy(self)
+        graph.__dict__.update(changes)
+        return graph
+
     def _replace(self, **changes: Any) -> Graph:
         """Copy with some parts exchanged; whatever they can break is checked again."""
-        parts = {key: getattr(self, key) for key in self.__dataclass_fields__}
-        parts.update(changes)
+        parts = {**self._parts(), **changes}
         if changes.keys() & {"indptr", "indices", "is_directed"}:
             csr.check(np.asarray(parts["indptr"]), np.asarray(parts["indices"]))
             if not parts["is_directed"] and not csr.is_symmetric(parts["indptr"], parts["indices"]):
@@ -354,17 +368,15 @@ class Graph:
         return Graph._checked(**parts)
 
     def with_masks(
-        self, train: NDArray[np.bool_], val: NDArray[np.bool_], test: NDArray[np.bool_]
-    ) -> Graph:
+        self: AnyGraph, train: NDArray[np.bool_], val: NDArray[np.bool_], test: NDArray[np.bool_]
+    ) -> AnyGraph:
         """Return a copy with another split; the content and the fingerprint stay the same."""
         masks = {
             key: as_mask(key, mask) for key, mask in zip(MASKS, (train, val, test), strict=True)
         }
-        copy = replace(self, **masks)  # type: ignore[arg-type]
-        copy._validate()
-        if "fingerprint" in self.__dict__:
-            copy.__dict__["fingerprint"] = self.fingerprint
-        return copy
+        graph = self._changed(**masks)
+        graph._validate_masks()
+        return graph
 
     def __repr__(self) -> str:
         kind = "directed" if self.is_directed else "undirected"

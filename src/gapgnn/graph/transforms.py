@@ -131,23 +131,12 @@ def induced(graph: Graph, keep: ArrayLike, *, dangle: bool = False) -> Graph:
     """
     mask = _as_selection(keep, graph.num_nodes)
     indptr, indices = csr.select(graph.indptr, graph.indices, mask)
-    changes: dict[str, Any] = {key: getattr(graph, key)[mask] for key in ("labels", "ids", *MASKS)}
     starts, names = _dangling_of(graph, mask, dangle)
+    rows = {key: getattr(graph, key)[mask] for key in ("features", "labels", "ids", *MASKS)}
+    arcs = {"indptr": indptr, "indices": indices}
+    dangling = {"dangling_indptr": starts, "dangling_targets": names}
     # Arcs between kept nodes come in both directions if all arcs did: nothing to verify again.
-    return Graph._checked(
-        indptr=indptr,
-        indices=indices,
-        features=graph.features[mask],
-        is_directed=graph.is_directed,
-        dangling_indptr=starts,
-        dangling_targets=names,
-        label_names=graph.label_names,
-        feature_names=graph.feature_names,
-        name=graph.name,
-        schema=graph.schema,
-        inferred=graph.inferred,
-        **changes,
-    )
+    return Graph._checked(**{**graph._parts(), **rows, **arcs, **dangling})
 
 
 def _as_selection(keep: ArrayLike, num_nodes: int) -> NDArray[np.bool_]:

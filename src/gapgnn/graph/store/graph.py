@@ -9,7 +9,6 @@ do.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +25,6 @@ from gapgnn.graph import (
     as_dangling,
     as_features,
     as_inferred,
-    as_mask,
     csr,
     frozen,
     schema_of_note,
@@ -221,17 +219,6 @@ class StoredGraph(Graph):
         """Return the SHA-256 that the file of a part's arcs must have."""
         return str(self._manifest["files"][arcs_file(part)]["sha256"])
 
-    def with_masks(
-        self, train: NDArray[np.bool_], val: NDArray[np.bool_], test: NDArray[np.bool_]
-    ) -> StoredGraph:
-        """Return the same store with another split."""
-        masks = {
-            key: as_mask(key, mask) for key, mask in zip(MASKS, (train, val, test), strict=True)
-        }
-        graph = self._changed(**masks)
-        graph._validate_masks()
-        return graph
-
     def with_executor(self, executor: Executor) -> StoredGraph:
         """Return the same store, its parts worked on by another executor."""
         return self._changed(executor=executor)
@@ -247,11 +234,6 @@ class StoredGraph(Graph):
         graph = self._changed(**changes, _manifest=about)
         graph.__dict__.pop("fingerprint", None)
         Graph._validate(graph)
-        return graph
-
-    def _changed(self, **changes: Any) -> StoredGraph:
-        graph = copy.copy(self)
-        graph.__dict__.update(changes)
         return graph
 
     def _validate(self) -> None:

@@ -63,10 +63,6 @@ class Number:
         """The scaled value, and whether there is none."""
         return (self.name, f"{self.name}={MISSING}")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what :meth:`Schema.from_dict` takes."""
-        return {"name": self.name, "kind": self.kind, "low": self.low, "high": self.high}
-
 
 @dataclass(frozen=True)
 class Category:
@@ -93,10 +89,6 @@ class Category:
         """One per declared value, and one for all others."""
         return tuple(f"{self.name}={value}" for value in (*self.values, OTHER))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what :meth:`Schema.from_dict` takes."""
-        return {"name": self.name, "kind": self.kind, "values": list(self.values)}
-
 
 @dataclass(frozen=True)
 class Ignored:
@@ -105,10 +97,6 @@ class Ignored:
     name: str
     kind: ClassVar[str] = "ignore"
     feature_names: ClassVar[tuple[str, ...]] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what :meth:`Schema.from_dict` takes."""
-        return {"name": self.name, "kind": self.kind}
 
 
 Column: TypeAlias = Number | Category | Ignored
@@ -125,10 +113,6 @@ class Label:
     def __post_init__(self) -> None:
         object.__setattr__(self, "column", _text("label.column", self.column))
         object.__setattr__(self, "classes", _values("label.classes", self.classes, at_least=2))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what :meth:`Schema.from_dict` takes."""
-        return {"column": self.column, "classes": list(self.classes)}
 
 
 @dataclass(frozen=True)
@@ -224,8 +208,8 @@ class Schema:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; the order of columns survives sorted keys."""
         return {
-            "columns": [column.to_dict() for column in self.columns],
-            "label": None if self.label is None else self.label.to_dict(),
+            "columns": [_plain(column) for column in self.columns],
+            "label": None if self.label is None else _plain(self.label),
         }
 
     def to_toml(self, about: str = "the node table") -> str:
@@ -255,14 +239,22 @@ class Schema:
             yield from _comment(note)
         tables: list[tuple[str, dict[str, Any]]] = []
         if self.label is not None:
-            tables.append(("label", self.label.to_dict()))
-        tables += [(f"columns.{_key(column.name)}", column.to_dict()) for column in self.columns]
+            tables.append(("label", _plain(self.label)))
+        tables += [(f"columns.{_key(column.name)}", _plain(column)) for column in self.columns]
         for heading, values in tables:
             yield ""
             yield f"[{heading}]"
             for key, value in values.items():
                 if key != "name":
                     yield f"{key} = {_toml(value)}"
+
+
+def _plain(part: Column | Label) -> dict[str, Any]:
+    """Return what :meth:`Schema.from_dict` takes of one column, or of the label."""
+    values = {key.name: getattr(part, key.name) for key in fields(part)}
+    if not isinstance(part, Label):
+        values = {"name": part.name, "kind": part.kind, **values}
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
 
 
 def _column(about: Any) -> Column:
