@@ -118,6 +118,8 @@ class PartWriter:
         self._paths = paths
         self._bounds = bounds
         self._row = row
+        self._entry = "source" if row == "target" else "target"
+        self._dtype = np.int32 if bounds[-1] <= np.iinfo(np.int32).max else np.int64
         self.lengths = np.zeros(bounds[-1], dtype=np.int64)
         self.loops = 0
 
@@ -125,9 +127,9 @@ class PartWriter:
         """Write all arcs, given as increasing numbers ``row * num_nodes + entry``."""
         num_nodes = self._bounds[-1]
         stream = _Carry(pieces)
-        for part, path in enumerate(self._paths):
-            first, last = self._bounds[part], self._bounds[part + 1]
-            with _ArcWriter(path, self._row, num_nodes) as writer:
+        for path, (first, last) in zip(self._paths, pairwise(self._bounds), strict=True):
+            # A part without arcs is still a file with the right columns.
+            with self._open(path) as writer:
                 waiting: list[Keys] = []
                 for _, end in block_ranges(first, last):
                     for keys in stream.below(end * num_nodes):
@@ -138,14 +140,34 @@ class PartWriter:
                 if waiting:
                     self._write_group(writer, np.concatenate(waiting))
 
-    def _write_group(self, writer: _ArcWriter, keys: Keys) -> None:
+    def _open(self, path: Path) -> Any:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        kind = pa.from_numpy_dtype(self._dtype)
+        # Entries are stored as they are, which reads at the speed of a copy. The row numbers rise
+        # slowly, so differences of them take next to no room.
+        return pq.ParquetWriter(
+            path,
+            pa.schema([("source", kind), ("target", kind)]),
+            use_dictionary=False,
+            compression="none",
+            column_encoding={self._row: "DELTA_BINARY_PACKED", self._entry: "PLAIN"},
+            write_page_checksum=True,
+            write_statistics=False,
+        )
+
+    def _write_group(self, writer: Any, keys: Keys) -> None:
+        import pyarrow as pa
+
         num_nodes = np.uint64(self._bounds[-1])
         rows, entries = keys // num_nodes, keys % num_nodes
         self.loops += int((rows == entries).sum())
         first = int(rows[0])
         counts = np.bincount((rows - rows[0]).astype(np.int64))
         self.lengths[first : first + len(counts)] += counts
-        writer.write(rows, entries)
+        columns = {self._row: rows.astype(self._dtype), self._entry: entries.astype(self._dtype)}
+        writer.write_table(pa.table({name: columns[name] for name in ("source", "target")}))
 
 
 class _Carry:
@@ -167,42 +189,3 @@ class _Carry:
                 return
             self._held = self._held[len(piece) :]
             yield piece
-
-
-class _ArcWriter:
-    """One Parquet file of arcs; an empty part is still a file with the right columns."""
-
-    def __init__(self, path: Path, row: str, num_nodes: int) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        self._kind = pa.int32() if num_nodes <= np.iinfo(np.int32).max else pa.int64()
-        self._is_by_target = row == "target"
-        schema = pa.schema([("source", self._kind), ("target", self._kind)])
-        # Entries are stored as they are, which reads at the speed of a copy. The row numbers rise
-        # slowly, so differences of them take next to no room.
-        entry = "source" if self._is_by_target else "target"
-        self._writer = pq.ParquetWriter(
-            path,
-            schema,
-            use_dictionary=False,
-            compression="none",
-            column_encoding={row: "DELTA_BINARY_PACKED", entry: "PLAIN"},
-            write_page_checksum=True,
-            write_statistics=False,
-        )
-
-    def __enter__(self) -> _ArcWriter:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._writer.close()
-
-    def write(self, rows: Keys, entries: Keys) -> None:
-        """Write one row group."""
-        import pyarrow as pa
-
-        dtype = self._kind.to_pandas_dtype()
-        by_row = [entries, rows] if self._is_by_target else [rows, entries]
-        arrays = [pa.array(part.astype(dtype)) for part in by_row]
-        self._writer.write_table(pa.table(arrays, names=["source", "target"]), row_group_size=None)

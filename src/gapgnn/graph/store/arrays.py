@@ -6,7 +6,6 @@ reads what it samples, and a matrix larger than the memory can still be multipli
 
 from __future__ import annotations
 
-from io import BytesIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -41,17 +40,11 @@ class ArrayFile:
     def close(self) -> None:
         """Write the header, which was left free."""
         shape = (self._rows,) if self._columns is None else (self._rows, self._columns)
-        header = BytesIO()
-        description = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(header, description)
-        padding = HEADER_BYTES - header.tell()
-        text = header.getvalue()
-        if padding:
-            # The header ends in spaces and a new line; more spaces and a longer length are as good.
-            length = HEADER_BYTES - 10
-            text = text[:8] + length.to_bytes(2, "little") + text[10:-1] + b" " * padding + b"\n"
         self._file.seek(0)
-        self._file.write(text)
+        # As long as was left free, whatever the shape: NumPy pads headers to multiples of 64 bytes.
+        description = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, description)
+        assert self._file.tell() == HEADER_BYTES
         self._file.close()
 
 

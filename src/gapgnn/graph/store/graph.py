@@ -288,15 +288,9 @@ def open_store(
 
 def read_nodes(folder: Path) -> dict[str, NDArray[Any]]:
     """Read ids, labels and degrees."""
-    import pyarrow.parquet as pq
-
-    with explained(folder / NODES):
-        table = pq.read_table(folder / NODES, use_threads=False, memory_map=False)
-    columns = {name: table.column(name).to_numpy() for name in table.column_names}
+    columns = _columns(folder / NODES)
     if columns.keys() != {"id", "label", "in_degree", "out_degree"}:
         raise wrong_file(folder / NODES)
-    if columns["id"].dtype.kind == "O":
-        columns["id"] = columns["id"].astype(np.str_)
     return columns
 
 
@@ -304,13 +298,19 @@ def read_dangling(folder: Path, manifest: Mapping[str, Any]) -> dict[int, NDArra
     """Read the entries that name nobody, by the position of who lists them."""
     if DANGLING not in manifest["files"]:
         return None
+    columns = _columns(folder / DANGLING)
+    nodes, starts = np.unique(columns["owner"], return_index=True)
+    return dict(zip(nodes.tolist(), np.split(columns["name"], starts[1:]), strict=True))
+
+
+def _columns(path: Path) -> dict[str, NDArray[Any]]:
+    """Read a whole table, its text as NumPy strings."""
     import pyarrow.parquet as pq
 
-    with explained(folder / DANGLING):
-        table = pq.read_table(folder / DANGLING, use_threads=False)
-    owners = table.column("owner").to_numpy()
-    names = table.column("name").to_numpy()
-    if names.dtype.kind == "O":
-        names = names.astype(np.str_)
-    nodes, starts = np.unique(owners, return_index=True)
-    return dict(zip(nodes.tolist(), np.split(names, starts[1:]), strict=True))
+    with explained(path):
+        table = pq.read_table(path, use_threads=False, memory_map=False)
+    columns = {name: table.column(name).to_numpy() for name in table.column_names}
+    return {
+        name: values.astype(np.str_) if values.dtype.kind == "O" else values
+        for name, values in columns.items()
+    }
