@@ -57,7 +57,7 @@ def test_every_command_of_the_page_loads_its_graph(page: str) -> None:
         parser = Parser()
         add_data_options(parser)
         add_level_option(parser.add_argument_group())
-        graph = load_graph(parser.parse_args(options), seed=0)
+        graph = load_graph(parser.parse_args(options), seed=0).graph
         assert graph.train_mask.any()
 
 
@@ -115,7 +115,7 @@ def test_a_class_minimum_leaves_out_unlabelled_nodes(
 def test_the_seed_moves_the_split_and_not_the_fingerprint(page: str) -> None:
     parser = Parser()
     add_data_options(parser)
-    graphs = [load_graph(parser.parse_args(BASIC), seed=seed) for seed in range(4)]
+    graphs = [load_graph(parser.parse_args(BASIC), seed=seed).graph for seed in range(4)]
     assert len({graph.fingerprint for graph in graphs}) == 1
     assert len({graph.train_mask.tobytes() for graph in graphs}) > 1
 
@@ -132,7 +132,7 @@ def test_tables_without_a_label_can_be_loaded_for_prediction(page: str) -> None:
     parser = Parser()
     add_data_options(parser)
     options = ["--edges", "friends.csv", "--nodes", "people.csv", "--drop", "bio", "--drop", "team"]
-    graph = load_graph(parser.parse_args(options), seed=0, needs_label=False)
+    graph = load_graph(parser.parse_args(options), seed=0, needs_label=False).graph
     assert graph.labels.max() == -1
     assert not graph.train_mask.any()
 

@@ -191,7 +191,7 @@ def execute(args: argparse.Namespace) -> int:
     kind = method_class(args.method)
     estimator = kind(**estimator_options(args, kind))
     estimator.check()
-    graph = load_graph(args, seed=args.seed, quiet=args.json)
+    graph = load_graph(args, seed=args.seed, quiet=args.json).graph
     with ProgressBars(console(to_stderr=True)) as bars:
         result = _attack(args, estimator, graph, bars)
     if "runs" in result:
@@ -206,29 +206,23 @@ def execute(args: argparse.Namespace) -> int:
 def _attack(
     args: argparse.Namespace, estimator: NodeClassifier, graph: Graph, callback: Callback
 ) -> dict[str, Any]:
-    shared: dict[str, Any] = {"seed": args.seed, "callback": callback}
-    if args.attack == "membership":
-        from gapgnn.attacks import membership_attack
+    """Run the attack that is asked for, with its own options."""
+    from gapgnn.attacks import links, lira_attack, membership_attack
 
-        names = ("runs", "on", "setting", "epoch", "shadows", "shadow_per_class")
-        shared["target_per_class"] = args.target_per_class
-        options = {name: getattr(args, name) for name in names}
-        return membership_attack(estimator, graph, **options, **shared).to_dict()
-    if args.attack == "lira":
-        from gapgnn.attacks import lira_attack
-
-        shared |= {"models": args.models, "epoch": args.epoch}
-        return lira_attack(estimator, graph, **shared).to_dict()
-    from gapgnn.attacks import links
-
-    if args.attack == "link-stealing":
-        shared |= {"pairs": args.pairs, "others": args.others}
-        return links.link_stealing_attack(estimator, graph, **shared).to_dict()
-    if args.attack == "linkteller":
-        shared |= {"nodes": args.watch, "step": args.step, "fresh": args.fresh}
-        shared["others"] = args.others
-        return links.linkteller_attack(estimator, graph, **shared).to_dict()
-    return links.reconstruction_attack(estimator, graph, nodes=args.watch, **shared).to_dict()
+    setting = ("runs", "on", "setting", "epoch", "shadows", "shadow_per_class", "target_per_class")
+    attacks: dict[str, tuple[Callable[..., Any], Sequence[str]]] = {
+        "membership": (membership_attack, setting),
+        "lira": (lira_attack, ("models", "epoch")),
+        "link-stealing": (links.link_stealing_attack, ("pairs", "others")),
+        "linkteller": (links.linkteller_attack, ("watch", "step", "fresh", "others")),
+        "reconstruction": (links.reconstruction_attack, ("watch",)),
+    }
+    attack, names = attacks[args.attack]
+    # The data's own option has the name of the parameter.
+    options = {"nodes" if name == "watch" else name: getattr(args, name) for name in names}
+    result = attack(estimator, graph, **options, seed=args.seed, callback=callback)
+    found: dict[str, Any] = result.to_dict()
+    return found
 
 
 def _with_intervals(result: dict[str, Any]) -> dict[str, Any]:
@@ -246,17 +240,13 @@ def _print(result: dict[str, Any]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    level = (
-        "level none"
-        if result["level"] == "none"
-        else (f"level {result['level']}, epsilon {result['epsilon']:g}")
-    )
+    level = f"level {result['level']}"
+    if result["level"] != "none":
+        level += f", epsilon {result['epsilon']:g}"
     title = f"{result['attack']} on {result['method']}, {level}, {result['dataset']}"
-    table = Table(title=escape(title))
     control = result.get("control")
-    columns = ["", "attack", "features only" if control else "guessing"]
-    for column in columns:
-        table.add_column(column)
+    known = "features only" if control else "guessing"
+    table = Table("", "attack", known, title=escape(title))
     for key, text in (
         ("auc", "AUC"),
         ("average_precision", "average precision"),
@@ -274,10 +264,10 @@ def _print(result: dict[str, Any]) -> None:
     out = console(to_stderr=False)
     out.print(table)
     if "member_accuracy" in result:
-        gap = (
-            f"{result['member_accuracy']:.1%} on members, {result['other_accuracy']:.1%} on others"
+        out.print(
+            f"Accuracy of the attacked models ({result['epoch']} epoch): "
+            f"{result['member_accuracy']:.1%} on members, {result['other_accuracy']:.1%} on others."
         )
-        out.print(f"Accuracy of the attacked models ({result['epoch']} epoch): {gap}.")
     if "gain_auc" in result:
         out.print(f"Gained because of the edges: {100 * result['gain_auc']:.1f} points of AUC.")
     out.print("Note: computed from private data without noise, for the curator only.")

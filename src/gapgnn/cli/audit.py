@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli import pipeline
-from gapgnn.cli.output import complain, console, emit_json
+from gapgnn.cli.output import complain, console, emit_json, progress_bars
 
 if TYPE_CHECKING:
     from gapgnn.attacks.audits import AuditReport
@@ -161,7 +163,7 @@ def execute(args: argparse.Namespace) -> int:
         return pipeline.execute(args)
     from gapgnn.attacks import audits as audit
 
-    audits = {
+    audits: dict[str, Callable[..., AuditReport]] = {
         "aggregation": audit.audit_aggregation,
         "dpsgd": audit.audit_dpsgd,
         "sampler": audit.audit_sampler,
@@ -170,7 +172,10 @@ def execute(args: argparse.Namespace) -> int:
         "messages": _audit_messages,
     }
     options = {k: v for k, v in vars(args).items() if k not in ("mechanism", "json")}
-    report = _with_progress(audits[args.mechanism], options)
+    with progress_bars("trials", "MofNCompleteColumn") as advance:
+        advance("trials", 0, args.trials)
+        options["progress"] = functools.partial(advance, "trials")
+        report = audits[args.mechanism](**options)
     if args.json:
         emit_json(report.to_dict())
     else:
@@ -194,28 +199,11 @@ def _audit_messages(
     )
 
 
-def _with_progress(audit: Any, options: dict[str, Any]) -> AuditReport:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    err = console(to_stderr=True)
-    columns = (TextColumn("trials"), BarColumn(), MofNCompleteColumn())
-    bars = Progress(*columns, console=err, disable=not err.is_terminal, transient=True)
-    with bars:
-        task = bars.add_task("trials", total=options["trials"])
-
-        def progress(done: int, total: int) -> None:
-            bars.update(task, completed=done, total=total)
-
-        report: AuditReport = audit(**options, progress=progress)
-    return report
-
-
 def _print(report: AuditReport) -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(title=f"audit of {report.mechanism}")
-    table.add_column("")
-    table.add_column("epsilon", justify="right")
+    title = f"audit of {report.mechanism}"
+    table = Table("", Column("epsilon", justify="right"), title=title)
     table.add_row(f"claimed, at delta {report.delta:g}", f"{report.epsilon_claimed:.4g}")
     for name, bound in report.details["bounds"].items():
         table.add_row(f"at least, by {name}", f"{bound:.4g}")

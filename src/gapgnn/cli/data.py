@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gapgnn.cli.output import progress_bars
 from gapgnn.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
     from gapgnn.graph import Graph
     from gapgnn.graph.tables import Schema
 
@@ -137,7 +136,7 @@ def load_graph(
     needs_label: bool = True,
     schema: Schema | None = None,
     level: str | None = None,
-) -> Graph:
+) -> LoadedGraph:
     """Load the graph that the parsed options choose, split 75/10/15 into train, val and test.
 
     Args:
@@ -156,34 +155,33 @@ def load_graph(
     ...
     gapgnn.errors.InputError: `--edges` must come with `--nodes`. Got no node table.
     """
-    return load(
-        args, seed=seed, quiet=quiet, needs_label=needs_label, schema=schema, level=level
-    ).graph
+    from gapgnn.graph import random_split
 
-
-def load(
-    args: argparse.Namespace,
-    *,
-    seed: int,
-    quiet: bool = False,
-    needs_label: bool = True,
-    schema: Schema | None = None,
-    level: str | None = None,
-) -> LoadedGraph:
-    """Do what :func:`load_graph` does, and also return what reading left out."""
     check_options(args, needs_label=needs_label, schema=schema, level=level)
     if args.store is not None:
-        return _load_store(args, seed=seed, quiet=quiet, needs_label=needs_label)
+        from gapgnn.graph.store import open_store
+
+        with reading_bars(quiet) as progress:
+            graph: Graph = open_store(args.store, progress=progress)
+        has_labels = needs_label or (graph.labels >= 0).any()
+        return LoadedGraph(random_split(graph, seed=seed) if has_labels else graph)
     if args.edges is None:
         from gapgnn.graph.datasets import load_dataset
 
         name = args.dataset if args.dataset is not None else DEFAULT_DATASET
-        with progress_bars(quiet) as progress:
+        with reading_bars(quiet) as progress:
             return LoadedGraph(load_dataset(name, split_seed=seed, progress=progress))
+    from gapgnn.graph.tables import read_tables
+
     options = table_options(args, labelled=needs_label, schema=schema, level=level)
     if needs_label and options["label"] is None:
         raise _no_label()
-    return _load_tables(options, seed=seed, quiet=quiet)
+    with reading_bars(quiet) as progress:
+        tables = read_tables(**options, progress=progress)
+    graph = tables.graph
+    if options["label"] is not None:
+        graph = random_split(graph, seed=seed)
+    return LoadedGraph(graph, tables.dropped_self_loops, tables.dropped_duplicates)
 
 
 def check_options(
@@ -296,58 +294,7 @@ def _check_node_level(args: argparse.Namespace, has_schema: bool) -> None:
         )
 
 
-def _load_store(
-    args: argparse.Namespace, *, seed: int, quiet: bool, needs_label: bool
-) -> LoadedGraph:
-    from gapgnn.graph import random_split
-    from gapgnn.graph.store import open_store
-
-    with progress_bars(quiet) as progress:
-        graph: Graph = open_store(args.store, progress=progress)
-    if needs_label or (graph.labels >= 0).any():
-        graph = random_split(graph, seed=seed)
-    return LoadedGraph(graph)
-
-
-def _load_tables(options: dict[str, Any], *, seed: int, quiet: bool) -> LoadedGraph:
-    from gapgnn.graph import random_split
-    from gapgnn.graph.tables import read_tables
-
-    with progress_bars(quiet) as progress:
-        tables = read_tables(**options, progress=progress)
-    graph = tables.graph
-    if options["label"] is not None:
-        graph = random_split(graph, seed=seed)
-    return LoadedGraph(graph, tables.dropped_self_loops, tables.dropped_duplicates)
-
-
-@contextmanager
-def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int | None], None]]:
-    """Yield a callback that moves bars on stderr; they are gone once everything is read."""
-    if quiet:
-        yield lambda what, done, total: None
-        return
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
-    from gapgnn.cli.output import console
-
-    screen = console(to_stderr=True)
-    bars = Progress(
-        TextColumn("reading {task.description:<12}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        Remaining(),
-        console=screen,
-        disable=not screen.is_terminal,
-        transient=True,
-    )
-    tasks: dict[str, TaskID] = {}
-
-    def advance(what: str, done: int, total: int | None) -> None:
-        if what not in tasks:
-            tasks[what] = bars.add_task(what, total=total)
-        bars.update(tasks[what], completed=done, total=total)
-
-    with bars:
-        yield advance
+def reading_bars(quiet: bool) -> AbstractContextManager[Callable[[str, int, int | None], None]]:
+    """Return bars for what is read; they are gone once everything is."""
+    columns = ("TaskProgressColumn", "TimeRemainingColumn")
+    return progress_bars("reading {task.description:<12}", *columns, quiet=quiet)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gapgnn.cli.output import console, emit_json
+from gapgnn.cli.output import console, emit_json, progress_bars, say
 from gapgnn.graph.datasets import dataset_info, dataset_names, fetch_dataset, local_status
 
 EPILOG = """\
@@ -54,14 +54,17 @@ def _entry(name: str) -> dict[str, Any]:
 
 
 def _show(entries: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("name", no_wrap=True)
     sizes = ("nodes", "arcs", "features", "classes")
-    for size in sizes:
-        table.add_column(size, justify="right", no_wrap=True)
-    table.add_column("where", no_wrap=True)
+    table = Table(
+        Column("name", no_wrap=True),
+        *(Column(size, justify="right", no_wrap=True) for size in sizes),
+        Column("where", no_wrap=True),
+        box=None,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
     for entry in entries:
         numbers = ["-" if entry[size] is None else f"{entry[size]:,}" for size in sizes]
         style = None if entry["here"] else "dim"
@@ -70,29 +73,11 @@ def _show(entries: list[dict[str, Any]]) -> None:
     notes = [f"{e['name']} is {e['same_as']}." for e in entries if e["same_as"]]
     if len(entries) > 1:
         notes.append("`gapgnn datasets --fetch NAME` downloads one; `-` is not known before.")
-    for path in entries[0].get("paths", ()):
-        notes.append(path)
-    for note in notes:
-        console(to_stderr=True).print(note, markup=False, soft_wrap=True)
+    for note in (*notes, *entries[0].get("paths", ())):
+        say(note, to_stderr=True)
 
 
 def _fetch(name: str) -> list[str]:
-    from rich import progress
-
-    screen = console(to_stderr=True)
-    columns = (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.DownloadColumn(),
-        progress.TransferSpeedColumn(),
-        progress.TimeRemainingColumn(),
-    )
-    tasks: dict[str, progress.TaskID] = {}
-    with progress.Progress(*columns, console=screen, disable=not screen.is_terminal) as bars:
-
-        def advance(file: str, done: int, total: int | None) -> None:
-            if file not in tasks:
-                tasks[file] = bars.add_task(file, total=total)
-            bars.update(tasks[file], completed=done, total=total)
-
+    columns = ("DownloadColumn", "TransferSpeedColumn", "TimeRemainingColumn")
+    with progress_bars("{task.description}", *columns, transient=False) as advance:
         return [str(path) for path in fetch_dataset(name, progress=advance)]

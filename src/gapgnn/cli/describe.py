@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gapgnn.cli.data import LoadedGraph, add_data_options, add_level_option, load
+from gapgnn.cli.data import LoadedGraph, add_data_options, add_level_option, load_graph
 from gapgnn.cli.output import console, emit_json
 from gapgnn.cli.schema import column_summary
 
@@ -34,7 +34,7 @@ def execute(args: argparse.Namespace) -> int:
     """Load the graph and print its summary."""
     from gapgnn.graph import check_trainable
 
-    loaded = load(args, seed=args.seed, quiet=args.json)
+    loaded = load_graph(args, seed=args.seed, quiet=args.json)
     check_trainable(loaded.graph, level=args.level or "none")
     summary = _summary(loaded)
     if args.json:

@@ -205,7 +205,7 @@ def _sources(args: argparse.Namespace) -> list[Source]:
 
 def _open(args: argparse.Namespace, seed: int) -> Graph:
     """Load one graph, in this process or another."""
-    return load_graph(args, seed=seed, quiet=True)
+    return load_graph(args, seed=seed, quiet=True).graph
 
 
 def _own_words(args: argparse.Namespace) -> tuple[str, ...]:

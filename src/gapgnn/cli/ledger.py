@@ -6,13 +6,16 @@ import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gapgnn.cli.output import console, emit_json
+from gapgnn.cli.output import console, emit_json, say
 from gapgnn.errors import InputError, check_number
 from gapgnn.privacy import RELATIONS as ALL_RELATIONS
 from gapgnn.privacy import resolve_relation
 from gapgnn.privacy.ledger import RELATIONS, Budget, Charge, Ledger
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 EPILOG = """\
 A budget belongs to a data set, not to a run. Charges add up; one that does not fit is refused
@@ -76,7 +79,7 @@ def execute(args: argparse.Namespace) -> int:
         elif budgets:
             _print_budgets(budgets)
         else:
-            _say(f"Nothing was granted or charged yet in {ledger.path}.")
+            say(f"Nothing was granted or charged yet in {ledger.path}.", to_stderr=True)
     return 0
 
 
@@ -113,7 +116,7 @@ def _show(ledger: Ledger, args: argparse.Namespace) -> None:
     elif charges:
         _print_charges(charges)
     else:
-        _say(f"Nothing was charged to {name or fingerprint[:12]} yet.")
+        say(f"Nothing was charged to {name or fingerprint[:12]} yet.", to_stderr=True)
 
 
 def _find(ledger: Ledger, text: str, *, by_content: bool) -> tuple[str, str, bool | None]:
@@ -180,9 +183,12 @@ def _print_budgets(budgets: Sequence[Budget]) -> None:
             str(row.charges),
         )
     console(to_stderr=False).print(table)
-    _say("Amounts are epsilon / delta.")
+    say("Amounts are epsilon / delta.", to_stderr=True)
     if any(row.granted_epsilon is None for row in budgets):
-        _say("No budget: recorded, not limited. `gapgnn ledger grant DATASET` sets one.")
+        say(
+            "No budget: recorded, not limited. `gapgnn ledger grant DATASET` sets one.",
+            to_stderr=True,
+        )
 
 
 def _print_charges(charges: Sequence[Charge]) -> None:
@@ -200,18 +206,18 @@ def _print_charges(charges: Sequence[Charge]) -> None:
             row.id,
         )
     console(to_stderr=False).print(table)
-    _say("Amounts are epsilon / delta. A charge counts as spent whether or not it was completed.")
+    say(
+        "Amounts are epsilon / delta. A charge counts as spent whether or not it was completed.",
+        to_stderr=True,
+    )
 
 
-def _table(left: Sequence[str], right: Sequence[str]) -> Any:
-    from rich.table import Table
+def _table(left: Sequence[str], right: Sequence[str]) -> Table:
+    from rich.table import Column, Table
 
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for title in left:
-        table.add_column(title, overflow="fold")
-    for title in right:
-        table.add_column(title, justify="right", overflow="fold")
-    return table
+    columns = [Column(title, overflow="fold") for title in left]
+    columns += [Column(title, justify="right", overflow="fold") for title in right]
+    return Table(*columns, box=None, padding=(0, 1, 0, 0), pad_edge=False)
 
 
 def _called(name: str, fingerprint: str) -> str:
@@ -220,7 +226,3 @@ def _called(name: str, fingerprint: str) -> str:
 
 def _amount(epsilon: float | None, delta: float | None) -> str:
     return "-" if epsilon is None or delta is None else f"{epsilon:.6g} / {delta:.3g}"
-
-
-def _say(line: str) -> None:
-    console(to_stderr=True).print(line, markup=False, soft_wrap=True)

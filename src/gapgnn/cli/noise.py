@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gapgnn.cli.output import console, emit_json
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
@@ -28,9 +26,6 @@ from gapgnn.privacy.accounting import (
     search_multiplier,
 )
 from gapgnn.privacy.dpsgd import neighbourhood_event, neighbourhood_sensitivity, original_epsilon
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 DEFAULT_MAX_DEGREE = 100
 _OTHER = {
@@ -135,7 +130,7 @@ def execute(args: argparse.Namespace) -> int:
             }
         )
     else:
-        _print_table(question, multiplier, epsilon, accountant, args.delta, args.epsilon)
+        _print_table(args, question, multiplier, epsilon, accountant)
     return 0
 
 
@@ -143,24 +138,26 @@ def execute(args: argparse.Namespace) -> int:
 class _Question:
     """A validated composition whose noise multiplier is still free."""
 
+    method: str
     level: str
     relation: str
     hops: int
     steps: int
     sampling_rate: float
-    max_degree: int | None
-    method: str = "gap"
-    train_nodes: int | None = None
+    max_degree: int
+    train_nodes: int | None
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> _Question:
         level = check_choice("level", args.level, ("edge", "node"))
         relation = resolve_relation(level, args.relation, is_directed=False)
-        if check_choice("method", args.method, ("gap", "sage")) == "sage":
-            return cls._of_sage(args, level, relation)
-        if args.train_nodes is not None:
+        method = check_choice("method", args.method, ("gap", "sage"))
+        if method == "sage":
+            _check_sage(args, level, relation)
+        elif args.train_nodes is not None:
             raise InputError("--train-nodes has a meaning for --method sage only.")
-        hops = check_integer("hops", 2 if args.hops is None else args.hops, at_least=1)
+        hops = (1 if method == "sage" else 2) if args.hops is None else args.hops
+        check_integer("hops", hops, at_least=1)
         if level == "edge":
             for name in ("steps", "sampling_rate", "max_degree"):
                 if getattr(args, name) is not None:
@@ -168,48 +165,20 @@ class _Question:
                         f"--{name.replace('_', '-')} has no meaning at level edge: training reads "
                         "no edges there and is free. Use --level node or leave it out."
                     )
-            return cls(level, relation, hops, 0, 0.0, None)
-        if (args.steps is None) != (args.sampling_rate is None):
-            raise InputError("--steps and --sampling-rate belong together: give both or neither.")
         degree = DEFAULT_MAX_DEGREE if args.max_degree is None else args.max_degree
         check_integer("max_degree", degree, at_least=1)
-        if args.steps is None:
-            return cls(level, relation, hops, 0, 0.0, degree)
-        steps = check_integer("steps", args.steps, at_least=1)
-        rate = check_number("sampling_rate", args.sampling_rate, above=0, at_most=1)
-        return cls(level, relation, hops, steps, rate, degree)
-
-    @classmethod
-    def _of_sage(cls, args: argparse.Namespace, level: str, relation: str) -> _Question:
-        if level != "node" or relation != "add-remove":
-            raise InputError(
-                "--method sage needs --level node and relation add-remove: at edge level its edges "
-                "are randomised for a pure epsilon, without a noise multiplier."
-            )
-        if args.hops not in (None, 1):
-            raise InputError(f"`hops` must be 1 for --method sage. Got {args.hops}.")
-        if args.steps is None or args.sampling_rate is None:
-            raise InputError("--method sage needs --steps and --sampling-rate.")
-        nodes = args.train_nodes
-        return cls(
-            level,
-            relation,
-            1,
-            check_integer("steps", args.steps, at_least=1),
-            check_number("sampling_rate", args.sampling_rate, above=0, at_most=1),
-            check_integer("max_degree", args.max_degree or DEFAULT_MAX_DEGREE, at_least=1),
-            "sage",
-            None if nodes is None else check_integer("train_nodes", nodes, at_least=1),
-        )
-
-    def gradient_std(self, multiplier: float) -> float:
-        """The standard deviation of the noise of a DP-SGD step of SAGE, in clips."""
-        assert self.max_degree is not None
-        return multiplier * neighbourhood_sensitivity(self.max_degree)
+        if (args.steps is None) != (args.sampling_rate is None):
+            raise InputError("--steps and --sampling-rate belong together: give both or neither.")
+        if args.steps is not None:
+            check_integer("steps", args.steps, at_least=1)
+            check_number("sampling_rate", args.sampling_rate, above=0, at_most=1)
+        if args.train_nodes is not None:
+            check_integer("train_nodes", args.train_nodes, at_least=1)
+        steps, rate = args.steps or 0, args.sampling_rate or 0.0
+        return cls(method, level, relation, hops, steps, rate, degree, args.train_nodes)
 
     def original(self, multiplier: float, delta: float) -> float:
         """The price of the same noise by SAGE-NDP's original theorem."""
-        assert self.max_degree is not None
         return original_epsilon(
             multiplier,
             delta,
@@ -235,7 +204,6 @@ class _Question:
         if not self.steps:
             return (hops,)
         if self.method == "sage":
-            assert self.max_degree is not None
             steps = neighbourhood_event(
                 multiplier,
                 sampling_rate=self.sampling_rate,
@@ -253,16 +221,30 @@ class _Question:
         return other, (*self.events(multiplier)[:-1], hops)
 
 
+def _check_sage(args: argparse.Namespace, level: str, relation: str) -> None:
+    if level != "node" or relation != "add-remove":
+        raise InputError(
+            "--method sage needs --level node and relation add-remove: at edge level its edges "
+            "are randomised for a pure epsilon, without a noise multiplier."
+        )
+    if args.hops not in (None, 1):
+        raise InputError(f"`hops` must be 1 for --method sage. Got {args.hops}.")
+    if args.steps is None or args.sampling_rate is None:
+        raise InputError("--method sage needs --steps and --sampling-rate.")
+
+
 def _print_table(
+    args: argparse.Namespace,
     question: _Question,
     multiplier: float,
     epsilon: float,
     accountant: str,
-    delta: float,
-    target: float | None,
 ) -> None:
+    """Print what each accountant says: the noise it needs for the budget, and what this costs."""
     from rich import box
-    from rich.table import Table
+    from rich.table import Column, Table
+
+    delta, target = args.delta, args.epsilon
 
     def rdp(m: float) -> float:
         return ACCOUNTANTS["rdp"].epsilon(question.events(m), delta, relation=question.relation)
@@ -280,47 +262,37 @@ def _print_table(
         f"{question.level} level, relation {question.relation}: {what}, delta {delta:g}, "
         f"{question.hops} hops" + (f", {question.steps} DP-SGD steps" if question.steps else "")
     )
-    table = Table(box=box.SIMPLE)
-    table.add_column("accountant")
-    if target is not None:
-        table.add_column("multiplier needed", justify="right")
-        table.add_column("std per hop", justify="right")
-    table.add_column(f"epsilon at {multiplier:.4g}", justify="right")
+    numbers = ["multiplier needed", "std per hop"] if target is not None else []
+    numbers.append(f"epsilon at {multiplier:.4g}")
+    columns = (Column(head, justify="right") for head in numbers)
+    table = Table("accountant", *columns, box=box.SIMPLE)
+
     own = multiplier if target is not None else None
-    _add_row(table, question, accountant, own, epsilon)
+    rows: list[tuple[str, float | None, float]] = [(accountant, own, epsilon)]
     known = "original theorem" if question.method == "sage" else "paper's formula"
     for name, cost in (("rdp", rdp), (known, paper)):
-        _add_row(table, question, name, _needed(cost, target), cost(multiplier))
+        needed = None
+        if target is not None:
+            needed = search_multiplier(cost, target, stop=0.9999, aim=0.99995)
+        rows.append((name, needed, cost(multiplier)))
+    for name, needed, price in rows:
+        shown = [price] if needed is None else [needed, question.sigma(needed), price]
+        table.add_row(name, *(f"{number:.4g}" for number in shown))
     out.print(table)
+    out.print(describe_relation(question.level, question.relation, is_directed=False).sentence)
     if question.method == "sage":
-        out.print(describe_relation(question.level, question.relation, is_directed=False).sentence)
+        clips = multiplier * neighbourhood_sensitivity(question.max_degree)
         out.print(
-            f"Standard deviation of the noise on a sum of clipped gradients: "
-            f"{question.gradient_std(multiplier):.4g} clips; on the aggregation: "
+            f"Standard deviation of the noise on a sum of clipped gradients: {clips:.4g} clips; on "
+            "the aggregation: "
             f"{question.sigma(multiplier):.4g}. Batches are Poisson, which the mixture prices; the "
             "original theorem is for batches of fixed size."
         )
         return
     other, events = question.under_other_relation(multiplier)
     spend = account(events, delta, relation=other)
-    out.print(describe_relation(question.level, question.relation, is_directed=False).sentence)
     out.print(
         f"Sensitivity of one hop: {question.sensitivity:.4g}; standard deviation of its noise: "
         f"{question.sigma(multiplier):.4g}."
     )
     out.print(f"The same noise under `{other}`: epsilon {spend.epsilon:.4g}.")
-
-
-def _needed(cost: Callable[[float], float], target: float | None) -> float | None:
-    if target is None:
-        return None
-    return search_multiplier(cost, target, stop=0.9999, aim=0.99995)
-
-
-def _add_row(
-    table: Table, question: _Question, name: str, needed: float | None, cost: float
-) -> None:
-    cells = [name]
-    if needed is not None:
-        cells += [f"{needed:.4g}", f"{question.sigma(needed):.4g}"]
-    table.add_row(*cells, f"{cost:.4g}")

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli.data import (
     DEFAULT_DATASET,
     add_data_options,
     add_level_option,
     check_options,
-    progress_bars,
+    reading_bars,
     table_options,
 )
-from gapgnn.cli.output import console, emit_json
+from gapgnn.cli.output import emit_json, say
 from gapgnn.errors import InputError, check_integer
+
+if TYPE_CHECKING:
+    from gapgnn.graph import Graph
 
 EXAMPLES = """\
 examples:
@@ -77,7 +80,7 @@ def execute(args: argparse.Namespace) -> int:
             f"; left out {result['dropped_self_loops'] or 0:,} self-loops and "
             f"{result['dropped_duplicates'] or 0:,} repeated edges"
         )
-    console(to_stderr=False).print(line, markup=False, soft_wrap=True)
+    say(line)
     return 0
 
 
@@ -85,7 +88,7 @@ def _from_tables(args: argparse.Namespace) -> dict[str, Any]:
     """Build from tables of any size."""
     from gapgnn.graph.store import build_store
 
-    with progress_bars(args.json) as progress:
+    with reading_bars(args.json) as progress:
         built = build_store(
             args.out,
             **table_options(args, labelled=True),
@@ -93,13 +96,7 @@ def _from_tables(args: argparse.Namespace) -> dict[str, Any]:
             memory=args.memory * MEGABYTE,
             progress=progress,
         )
-    return {
-        "dataset": built.graph.name,
-        "nodes": built.graph.num_nodes,
-        "arcs": built.graph.num_arcs,
-        "dropped_self_loops": built.dropped_self_loops,
-        "dropped_duplicates": built.dropped_duplicates,
-    }
+    return _contents(built.graph, built.dropped_self_loops, built.dropped_duplicates)
 
 
 def _from_dataset(args: argparse.Namespace) -> dict[str, Any]:
@@ -108,13 +105,17 @@ def _from_dataset(args: argparse.Namespace) -> dict[str, Any]:
     from gapgnn.graph.store import store_graph
 
     name = DEFAULT_DATASET if args.dataset is None else args.dataset
-    with progress_bars(args.json) as progress:
+    with reading_bars(args.json) as progress:
         graph = load_dataset(name, progress=progress)
     store_graph(graph, args.out, parts=args.parts)
+    return _contents(graph, None, None)
+
+
+def _contents(graph: Graph, self_loops: int | None, duplicates: int | None) -> dict[str, Any]:
     return {
         "dataset": graph.name,
         "nodes": graph.num_nodes,
         "arcs": graph.num_arcs,
-        "dropped_self_loops": None,
-        "dropped_duplicates": None,
+        "dropped_self_loops": self_loops,
+        "dropped_duplicates": duplicates,
     }

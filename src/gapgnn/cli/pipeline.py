@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import importlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gapgnn.cli.output import complain, console, emit_json
+from gapgnn.cli.output import complain, console, emit_json, progress_bars, say
 from gapgnn.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,8 +66,10 @@ def execute(args: argparse.Namespace) -> int:
     words = [word for word in args.command if word != "--"]
     case = case_of(words, parts=args.parts, interrupt_after=args.interrupt_after)
     kinds = None if args.neighbours is None else args.neighbours.split(",")
-    with _progress() as advance:
-        outcomes = audit_pipeline(case, main, kinds=kinds, seed=args.seed, progress=advance)
+    with progress_bars("neighbours", "MofNCompleteColumn") as advance:
+        advance("neighbours", 0, None)
+        move = functools.partial(advance, "neighbours")
+        outcomes = audit_pipeline(case, main, kinds=kinds, seed=args.seed, progress=move)
     holds = all(outcome.holds for outcome in outcomes)
     if args.json:
         emit_json(
@@ -281,26 +283,11 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback that moves a bar on stderr."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    err = console(to_stderr=True)
-    columns = (TextColumn("neighbours"), BarColumn(), MofNCompleteColumn())
-    bars = Progress(*columns, console=err, disable=not err.is_terminal, transient=True)
-    with bars:
-        task = bars.add_task("neighbours", total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
-
-
 def _print(outcomes: Sequence[Outcome]) -> None:
     from rich.table import Table
 
-    table = Table(title="audit of the pipeline")
-    for column in ("neighbours", "differ in", "releases", "moved most, of what is accounted", ""):
-        table.add_column(column)
-    out = console(to_stderr=False)
+    heads = ("neighbours", "differ in", "releases", "moved most, of what is accounted", "")
+    table = Table(*heads, title="audit of the pipeline")
     for outcome in outcomes:
         worst = outcome.worst
         most = "-" if worst is None else f"{worst.observed / worst.accounted:.4f} ({worst.name})"
@@ -308,9 +295,9 @@ def _print(outcomes: Sequence[Outcome]) -> None:
         if outcome.skipped:
             verdict = f"skipped: {outcome.skipped}"
         table.add_row(outcome.kind, outcome.who, str(len(outcome.releases)), most, verdict)
-    out.print(table)
+    console(to_stderr=False).print(table)
     for outcome in outcomes:
         for text in outcome.public:
-            out.print(f"{outcome.kind}: public fact differs: {text}", markup=False, soft_wrap=True)
+            say(f"{outcome.kind}: public fact differs: {text}")
         for text in outcome.findings:
-            out.print(f"{outcome.kind}: FOUND {text}", markup=False, soft_wrap=True)
+            say(f"{outcome.kind}: FOUND {text}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli.data import add_data_options, load_graph
-from gapgnn.cli.output import console, emit_json
+from gapgnn.cli.output import emit_json, say
 from gapgnn.cli.scale import add_ray_option, at_scale, check_ray
 from gapgnn.errors import InputError, UnavailableError
 
@@ -69,7 +69,7 @@ def execute(args: argparse.Namespace) -> int:
             # A model of version 0.1 knows the columns of its table by name and has no schema. It
             # answers for the graph it was trained on; reading another one is refused further down.
             level="none" if model.schema_ is None and model.feature_names_ else model.level,
-        )
+        ).graph
         _check_model_folder(args.model, model, graph)
         _mention_columns(model, graph)
     before = set(model.releases_.hops)
@@ -85,7 +85,7 @@ def execute(args: argparse.Namespace) -> int:
         free = not paid or model.level == "none"
         charged = "no budget was spent" if free else "one new graph was charged"
         line = f"{len(ids):,} labels written to {args.out}; {charged}"
-        console(to_stderr=False).print(line, markup=False, soft_wrap=True)
+        say(line)
     return 0
 
 
@@ -127,7 +127,7 @@ def _mention_columns(model: NodeClassifier, graph: Graph) -> None:
     for text, names in (("left out", given - known), ("missing, taken as 0", known - given)):
         if names:
             line = f"{len(names)} feature columns {text}, such as {min(names)!r}"
-            console(to_stderr=True).print(line, markup=False, soft_wrap=True)
+            say(line, to_stderr=True)
 
 
 def _write_table(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapgnn.cli.output import console, emit_json
+from gapgnn.cli.output import console, emit_json, say
 from gapgnn.errors import InputError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def execute(args: argparse.Namespace) -> int:
             f"{written.page}, with {len(written.figures)} figure files and "
             f"{len(written.tables)} table files beside it"
         )
-        console(to_stderr=False).print(line, markup=False, soft_wrap=True)
+        say(line)
     return 0
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gapgnn.cli.output import console, emit_json
+from gapgnn.cli.output import console, emit_json, say
 from gapgnn.errors import InputError
 
 if TYPE_CHECKING:
@@ -91,17 +91,15 @@ def _write(path: Path, text: str) -> None:
 
 def _print(path: Path, schema: Schema) -> None:
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    out = console(to_stderr=False)
-    table = Table(title=escape(f"proposed in {path}"))
-    table.add_column("column", overflow="fold")
-    table.add_column("becomes", overflow="fold")
+    heads = (Column(title, overflow="fold") for title in ("column", "becomes"))
+    table = Table(*heads, title=escape(f"proposed in {path}"))
     for column in schema.columns:
         table.add_row(escape(column.name), escape(column_summary(column)))
     if schema.label is not None:
         classes = ", ".join(schema.label.classes)
         table.add_row(escape(schema.label.column), escape(f"the label: {classes}"))
-    out.print(table)
+    console(to_stderr=False).print(table)
     for note in schema.notes:
-        out.print(f"- {note}", markup=False, soft_wrap=True)
+        say(f"- {note}")

@@ -75,7 +75,7 @@ def execute(args: argparse.Namespace) -> int:
         check_new_folder(args.out)
     check_ray(args)
     journal = open_journal(args)
-    graph = load_graph(args, seed=args.seed, quiet=args.json)
+    graph = load_graph(args, seed=args.seed, quiet=args.json).graph
     rows: list[tuple[str, NodeClassifier]] = []
     try:
         with ProgressBars(console(to_stderr=True)) as bars, at_scale(args, graph, bars) as placed:
@@ -202,9 +202,7 @@ def _print_table(
         title += f": {graph.num_nodes:,} nodes"
     if estimator.level == "none":
         title += f", {graph.num_arcs:,} arcs"
-    table = Table(title=escape(title))
-    for column in ("", "test accuracy", "epsilon", "delta"):
-        table.add_column(column)
+    table = Table("", "test accuracy", "epsilon", "delta", title=escape(title))
     for name, model in [
         (f"{estimator.card_.method}, level {estimator.level}", estimator),
         *references,
