@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from gapgnn.errors import DataError, check_choice
 
 if TYPE_CHECKING:
+    from gapgnn.graph.graph import Graph
     from gapgnn.graph.tables import Schema
 
 Features: TypeAlias = NDArray[np.float32] | sp.csr_array
@@ -186,17 +187,6 @@ def as_inferred(facts: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({check_choice("inferred", fact, INFERABLE) for fact in facts}))
 
 
-def inferred_of_note(note: Mapping[str, Any], directed: bool | None) -> list[str] | None:
-    """Return what a note of an outward conversion says was inferred; None without a note.
-
-    A direction that the caller now states is declared.
-    """
-    facts = note.get("inferred")
-    if facts is None:
-        return None
-    return [fact for fact in facts if fact != "direction" or directed is None]
-
-
 def schema_of_note(note: Mapping[str, Any]) -> Schema | None:
     """Return the schema that an outward conversion noted as plain values, if it did."""
     if note.get("schema") is None:
@@ -204,3 +194,35 @@ def schema_of_note(note: Mapping[str, Any]) -> Schema | None:
     from gapgnn.graph.tables import Schema
 
     return Schema.from_dict(note["schema"])
+
+
+def note_of(graph: Graph) -> dict[str, Any]:
+    """Return what an outward conversion notes beside nodes and arcs, as plain values."""
+    note = {
+        "name": graph.name,
+        "inferred": list(graph.inferred),
+        "label_names": graph.label_names,
+        "feature_names": graph.feature_names,
+        "schema": None if graph.schema is None else graph.schema.to_dict(),
+        "self_loops": "keep" if graph.num_self_loops else None,
+    }
+    return {key: value for key, value in note.items() if value is not None}
+
+
+def options_of_note(
+    note: Mapping[str, Any], directed: bool | None, self_loops: str | None
+) -> dict[str, Any]:
+    """Return what a note says as options of ``Graph.from_arcs``.
+
+    A direction that the caller now states is declared.
+    """
+    facts = note.get("inferred")
+    if facts is not None and directed is not None:
+        facts = [fact for fact in facts if fact != "direction"]
+    return {
+        "label_names": note.get("label_names"),
+        "feature_names": note.get("feature_names"),
+        "self_loops": self_loops or note.get("self_loops", "drop"),
+        "schema": schema_of_note(note),
+        "inferred": facts,
+    }

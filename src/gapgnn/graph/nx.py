@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from gapgnn.errors import DataError
 from gapgnn.graph import csr
-from gapgnn.graph.canonical import as_inferred, inferred_of_note, schema_of_note
+from gapgnn.graph.canonical import as_inferred, note_of, options_of_note
 from gapgnn.graph.graph import MASKS, Graph, NotFinite, SelfLoops
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def from_networkx(
         [(position[source], position[target]) for source, target in graph.edges()], dtype=np.int64
     ).reshape(-1, 2)
     labelled = any("y" in node for node in nodes)
-    masks = {key: np.array([bool(node.get(key, False)) for node in nodes]) for key in MASKS}
+    masks: dict[str, Any] = {key: [bool(node.get(key)) for node in nodes] for key in MASKS}
     width = graph.graph.get("num_features")
     features = _node_features(keys, nodes, width)
     result = Graph.from_arcs(
@@ -64,14 +64,10 @@ def from_networkx(
         features=features,
         labels=np.array([node.get("y", -1) for node in nodes]) if labelled else None,
         ids=keys,
-        label_names=graph.graph.get("label_names"),
-        feature_names=graph.graph.get("feature_names"),
         name=graph.graph.get("name") or "graph",
         dangling={i: node["dangling"] for i, node in enumerate(nodes) if "dangling" in node},
-        self_loops=self_loops or graph.graph.get("self_loops", "drop"),
         not_finite=not_finite,
-        schema=schema_of_note(graph.graph),
-        inferred=inferred_of_note(graph.graph, directed),
+        **options_of_note(graph.graph, directed, self_loops),
         **masks,
     )
     if width is None and sp.issparse(features):
@@ -91,17 +87,7 @@ def to_networkx(graph: Graph) -> networkx.Graph:
     import networkx
 
     result = networkx.DiGraph() if graph.is_directed else networkx.Graph()
-    result.graph.update(
-        name=graph.name, num_features=graph.num_features, inferred=list(graph.inferred)
-    )
-    if graph.schema is not None:
-        result.graph["schema"] = graph.schema.to_dict()
-    if graph.label_names is not None:
-        result.graph["label_names"] = graph.label_names
-    if graph.feature_names is not None:
-        result.graph["feature_names"] = graph.feature_names
-    if graph.num_self_loops:
-        result.graph["self_loops"] = "keep"
+    result.graph.update(note_of(graph), num_features=graph.num_features)
     keys = graph.ids.tolist()
     columns = {key: getattr(graph, key).tolist() for key in MASKS}
     for index, key in enumerate(keys):

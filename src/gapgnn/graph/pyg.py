@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gapgnn.errors import DataError
 from gapgnn.graph import csr
-from gapgnn.graph.canonical import inferred_of_note, schema_of_note
+from gapgnn.graph.canonical import note_of, options_of_note
 from gapgnn.graph.graph import MASKS, Graph, NotFinite, SelfLoops
 
 if TYPE_CHECKING:
@@ -55,14 +55,10 @@ def from_pyg(
         features=features,
         labels=parts.pop("y"),
         ids=note.get("ids"),
-        label_names=note.get("label_names"),
-        feature_names=note.get("feature_names"),
         name=note.get("name", "graph"),
         dangling=note.get("dangling"),
-        self_loops=self_loops or note.get("self_loops", "drop"),
         not_finite=not_finite,
-        schema=schema_of_note(note),
-        inferred=inferred_of_note(note, directed),
+        **options_of_note(note, directed, self_loops),
         **parts,
     )
 
@@ -91,22 +87,13 @@ def to_pyg(graph: Graph) -> Data:
         y=torch.tensor(graph.labels),
         num_nodes=graph.num_nodes,
         directed=graph.is_directed,
-        name=graph.name,
-        inferred=list(graph.inferred),
         ids=graph.ids.tolist() if graph.ids.dtype.kind == "U" else torch.tensor(graph.ids),
         **{mask: torch.tensor(getattr(graph, mask)) for mask in MASKS},
+        **{k: list(v) if isinstance(v, tuple) else v for k, v in note_of(graph).items()},
     )
-    if graph.label_names is not None:
-        data.label_names = list(graph.label_names)
-    if graph.feature_names is not None:
-        data.feature_names = list(graph.feature_names)
-    if graph.schema is not None:
-        data.schema = graph.schema.to_dict()
     if graph.num_dangling:
         lists = graph.dangling_lists()
         data.dangling = {node: names.tolist() for node, names in lists.items()}
-    if graph.num_self_loops:
-        data.self_loops = "keep"
     return data
 
 
