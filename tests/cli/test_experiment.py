@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import subprocess
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from gapgnn import Ledger
 from gapgnn.cli.experiment import GridProgress, Pace
-from gapgnn.cli.main import COMMANDS, run
+from gapgnn.cli.main import COMMANDS
 from gapgnn.evaluation.grid import runner
 from gapgnn.evaluation.grid.plans import plan
 from gapgnn.evaluation.grid.records import FILE, Record, load
@@ -30,20 +31,9 @@ def tables(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture
-def gapgnn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def gapgnn(gapgnn):
     """Return a function that runs the command: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gapgnn", "experiment", *words])
-        with pytest.raises(SystemExit) as done:
-            run()
-        captured = capsys.readouterr()
-        assert isinstance(done.value.code, int)
-        return done.value.code, captured.out, captured.err
-
-    return call
+    return functools.partial(gapgnn, "experiment")
 
 
 class TestRun:

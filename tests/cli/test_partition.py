@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from methodgraphs import write_tables
 
-from gapgnn.cli.main import COMMANDS, run
+from gapgnn.cli.main import COMMANDS
 from gapgnn.privacy.ledger.ledger import Ledger
-
-
-@pytest.fixture
-def gapgnn(monkeypatch, capsys, tmp_path):
-    """Return a function that runs a command: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gapgnn", *words])
-        with pytest.raises(SystemExit) as done:
-            run()
-        captured = capsys.readouterr()
-        return int(done.value.code), captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +14,7 @@ import pytest
 from methodgraphs import write_tables
 from schemacases import SCHEMA, declared
 
-from gapgnn import GAP, MLP, Ledger, load_model, read_tables
-from gapgnn.cli.main import run
+from gapgnn import GAP, MLP, load_model, read_tables
 from gapgnn.graph.tables.schema import Ignored, Number
 from gapgnn.graph.transforms import random_split
 
@@ -27,24 +25,6 @@ READERS = {
     ".parquet": pq.read_table,
     ".feather": feather.read_table,
 }
-
-
-@pytest.fixture
-def ledger(tmp_path, monkeypatch) -> Ledger:
-    monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
-    return Ledger()
-
-
-@pytest.fixture
-def gapgnn(monkeypatch, capsys):
-    def call(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["gapgnn", *map(str, words)])
-        with pytest.raises(SystemExit) as stopped:
-            run()
-        return (int(stopped.value.code or 0), *capsys.readouterr())
-
-    return call
 
 
 @pytest.fixture

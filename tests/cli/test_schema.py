@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from methodgraphs import write_tables
 
-from gapgnn.cli.main import COMMANDS, run
+from gapgnn.cli.main import COMMANDS
 from gapgnn.graph.store.graph import open_store
 from gapgnn.graph.tables.schema import Category, Label, Number, Schema
 
@@ -20,20 +19,10 @@ PROPOSE = "gapgnn schema --nodes people.csv --label year --out schema.toml"
 
 
 @pytest.fixture
-def gapgnn(monkeypatch, capsys, tmp_path):
+def gapgnn(gapgnn, tmp_path):
     """Return a function that runs a command beside small tables: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
     write_tables(tmp_path)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["gapgnn", *words])
-        with pytest.raises(SystemExit) as done:
-            run()
-        return (int(done.value.code or 0), *capsys.readouterr())
-
-    return call
+    return gapgnn
 
 
 @pytest.fixture

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 from methodgraphs import small_graph, write_tables
 from schemacases import declared
 
-from gapgnn import Ledger, load_model
-from gapgnn.cli.main import run
+from gapgnn import load_model
 from gapgnn.graph.datasets import load as datasets
 from gapgnn.training.callbacks import ProgressBars
 from gapgnn.training.trainer import Trainer
@@ -37,28 +35,8 @@ NODE = ["--level", "node", "--batch-size", "30"]
 
 
 @pytest.fixture
-def ledger(tmp_path, monkeypatch) -> Ledger:
-    monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
-    return Ledger()
-
-
-@pytest.fixture
 def tables(tmp_path, ledger) -> list[str]:
     return write_tables(tmp_path / "data")
-
-
-@pytest.fixture
-def gapgnn(monkeypatch, capsys):
-    """Run the command line; return its exit code, stdout and stderr."""
-
-    def call(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["gapgnn", *words])
-        with pytest.raises(SystemExit) as stopped:
-            run()
-        return (int(stopped.value.code or 0), *capsys.readouterr())
-
-    return call
 
 
 @pytest.fixture

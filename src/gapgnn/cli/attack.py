@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli.data import add_data_options, load_graph
 from gapgnn.cli.main import Parser
-from gapgnn.cli.options import add_estimator_options, estimator_options
+from gapgnn.cli.options import add_estimator_options, add_options, estimator_options, number
 from gapgnn.cli.output import console, emit_json
 from gapgnn.methods import method_class, methods
 
@@ -25,6 +25,64 @@ ATTACKS = {
     "linkteller": "who is connected? Whose answer moves when somebody's features change",
     "reconstruction": "who is connected? The top-scored pairs of some nodes",
 }
+_EPOCH: dict[str, Any] = {
+    "choices": ["last", "best"],
+    "default": "last",
+    "help": "where choosing is free: attack the last epoch (default), or the best on validation "
+    "nodes, as train keeps",
+}
+OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "membership": {
+        "runs": number(10, "repetitions"),
+        "on": {
+            "choices": ["target", "shadow"],
+            "default": "target",
+            "help": "measure on the target model (default), or on the shadow model as published",
+        },
+        "setting": {
+            "choices": ["tstf", "transductive"],
+            "default": "tstf",
+            "help": "train on the members' graph and ask about the full one (default), or on one "
+            "graph",
+        },
+        "epoch": _EPOCH,
+        "shadows": number(2, "shadow models to learn from, on --on target", metavar="N"),
+        "shadow-per-class": number(1_000, "nodes of each class in the shadow graph", metavar="N"),
+        "target-per-class": {
+            "type": int,
+            "metavar": "N",
+            "help": "train the target on so many nodes of each class too (default: the whole "
+            "graph)",
+        },
+    },
+    "lira": {"epoch": _EPOCH, "models": number(16, "models trained together", metavar="R")},
+    "link-stealing": {
+        "pairs": number(10_000, "connected pairs", metavar="N"),
+        "others": {
+            "choices": ["held-out", "degree", "uniform"],
+            "default": "held-out",
+            "help": "unconnected pairs: edges that were removed before training (default: nothing "
+            "but the edge tells), from the ends of edges, or uniform as in the original attack",
+        },
+    },
+    "linkteller": {
+        "watch": number(200, "nodes watched", metavar="N"),
+        "step": number(0.01, "relative change of features"),
+        "fresh": {
+            "choices": ["auto", "always"],
+            "default": "auto",
+            "help": "at private levels: answer from cached hops (auto, the default), or as if "
+            "every question were paid for anew",
+        },
+        "others": {
+            "choices": ["all", "held-out"],
+            "default": "all",
+            "help": "tell edges from all other pairs (default), or from edges removed before "
+            "training",
+        },
+    },
+    "reconstruction": {"watch": number(500, "nodes watched", metavar="N")},
+}
 _GUESSING = {"auc": 0.5, "tpr_at_1pct_fpr": 0.01}
 
 EXAMPLES = """\
@@ -39,149 +97,26 @@ charged to your ledger.
 """
 
 
-class _AttackParser(Parser):
-    """A parser that puts the default method first where none is named."""
-
-    def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse; `membership --level node` means `membership gap --level node`."""
-        words = list(args or [])
-        has_methods = any(isinstance(a, argparse._SubParsersAction) for a in self._actions)
-        is_named = words and not words[0].startswith("-")
-        if has_methods and not is_named and not {"-h", "--help"} & set(words):
-            words = [DEFAULT_TARGET, *words]
-        return super().parse_known_args(words, namespace)
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add one subcommand per attack and, below it, one per method."""
     attacks = parser.add_subparsers(
-        dest="attack", metavar="ATTACK", required=True, parser_class=_AttackParser
+        dest="attack", metavar="ATTACK", required=True, parser_class=Parser
     )
     for name, text in ATTACKS.items():
         examples = EXAMPLES.format(attack=name)
         child = attacks.add_parser(name, help=text, description=text, epilog=examples)
+        child.default_choice = DEFAULT_TARGET
         targets = child.add_subparsers(
             dest="method", metavar="METHOD", required=True, parser_class=Parser
         )
         for method, method_text in methods().items():
             target = targets.add_parser(method, help=method_text, description=text, epilog=examples)
-            _ADD[name](target.add_argument_group("attack"))
+            add_options(target.add_argument_group("attack"), OPTIONS[name])
             add_data_options(target)
             add_estimator_options(target, method_class(method))
             output = target.add_argument_group("run and output")
             output.add_argument("--config", metavar="FILE", help="TOML file with the same options")
             output.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-Group = argparse._ArgumentGroup
-
-
-def _add_membership(group: Group) -> None:
-    group.add_argument("--runs", type=int, default=10, help="repetitions (default 10)")
-    group.add_argument(
-        "--on",
-        choices=["target", "shadow"],
-        default="target",
-        help="measure on the target model (default), or on the shadow model as published",
-    )
-    group.add_argument(
-        "--setting",
-        choices=["tstf", "transductive"],
-        default="tstf",
-        help="train on the members' graph and ask about the full one (default), or on one graph",
-    )
-    _add_epoch(group)
-    group.add_argument(
-        "--shadows",
-        type=int,
-        default=2,
-        metavar="N",
-        help="shadow models to learn from, on --on target (default 2)",
-    )
-    group.add_argument(
-        "--shadow-per-class",
-        type=int,
-        default=1_000,
-        metavar="N",
-        help="nodes of each class in the shadow graph (default 1000)",
-    )
-    group.add_argument(
-        "--target-per-class",
-        type=int,
-        metavar="N",
-        help="train the target on so many nodes of each class too (default: the whole graph)",
-    )
-
-
-def _add_epoch(group: Group) -> None:
-    group.add_argument(
-        "--epoch",
-        choices=["last", "best"],
-        default="last",
-        help="where choosing is free: attack the last epoch (default), or the best on validation "
-        "nodes, as train keeps",
-    )
-
-
-def _add_lira(group: Group) -> None:
-    _add_epoch(group)
-    group.add_argument(
-        "--models", type=int, default=16, metavar="R", help="models trained together (default 16)"
-    )
-
-
-def _add_stealing(group: Group) -> None:
-    group.add_argument(
-        "--pairs", type=int, default=10_000, metavar="N", help="connected pairs (default 10000)"
-    )
-    group.add_argument(
-        "--others",
-        choices=["held-out", "degree", "uniform"],
-        default="held-out",
-        help="unconnected pairs: edges that were removed before training (default: nothing but "
-        "the edge tells), from the ends of edges, or uniform as in the original attack",
-    )
-
-
-def _add_linkteller(group: Group) -> None:
-    _add_watched(group, 200)
-    group.add_argument(
-        "--step", type=float, default=0.01, help="relative change of features (default 0.01)"
-    )
-    group.add_argument(
-        "--fresh",
-        choices=["auto", "always"],
-        default="auto",
-        help="at private levels: answer from cached hops (auto, the default), or as if every "
-        "question were paid for anew",
-    )
-    group.add_argument(
-        "--others",
-        choices=["all", "held-out"],
-        default="all",
-        help="tell edges from all other pairs (default), or from edges removed before training",
-    )
-
-
-def _add_reconstruction(group: Group) -> None:
-    _add_watched(group, 500)
-
-
-def _add_watched(group: Group, default: int) -> None:
-    group.add_argument(
-        "--watch", type=int, default=default, metavar="N", help=f"nodes watched (default {default})"
-    )
-
-
-_ADD: dict[str, Callable[[Group], None]] = {
-    "membership": _add_membership,
-    "lira": _add_lira,
-    "link-stealing": _add_stealing,
-    "linkteller": _add_linkteller,
-    "reconstruction": _add_reconstruction,
-}
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -209,18 +144,17 @@ def _attack(
     """Run the attack that is asked for, with its own options."""
     from gapgnn.attacks import links, lira_attack, membership_attack
 
-    setting = ("runs", "on", "setting", "epoch", "shadows", "shadow_per_class", "target_per_class")
-    attacks: dict[str, tuple[Callable[..., Any], Sequence[str]]] = {
-        "membership": (membership_attack, setting),
-        "lira": (lira_attack, ("models", "epoch")),
-        "link-stealing": (links.link_stealing_attack, ("pairs", "others")),
-        "linkteller": (links.linkteller_attack, ("watch", "step", "fresh", "others")),
-        "reconstruction": (links.reconstruction_attack, ("watch",)),
+    attacks: dict[str, Callable[..., Any]] = {
+        "membership": membership_attack,
+        "lira": lira_attack,
+        "link-stealing": links.link_stealing_attack,
+        "linkteller": links.linkteller_attack,
+        "reconstruction": links.reconstruction_attack,
     }
-    attack, names = attacks[args.attack]
+    names = [name.replace("-", "_") for name in OPTIONS[args.attack]]
     # The data's own option has the name of the parameter.
     options = {"nodes" if name == "watch" else name: getattr(args, name) for name in names}
-    result = attack(estimator, graph, **options, seed=args.seed, callback=callback)
+    result = attacks[args.attack](estimator, graph, **options, seed=args.seed, callback=callback)
     found: dict[str, Any] = result.to_dict()
     return found
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli import pipeline
+from gapgnn.cli.options import add_options, number
 from gapgnn.cli.output import complain, console, emit_json, progress_bars
 
 if TYPE_CHECKING:
@@ -20,6 +21,65 @@ MECHANISMS = {
     "edges": "randomised edges (ARR, EdgeRand, LapGraph), bit by bit",
     "subgraphs": "the training of SAGE at node level, where a record is part of many examples",
     "messages": "all hops a GAP releases when nodes send labels, read from the fitted model",
+}
+
+_LEVEL: dict[str, Any] = {"choices": ["edge", "node"], "default": "edge"}
+_RELATION: dict[str, Any] = {"choices": ["add-remove"], "default": "add-remove"}
+OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "aggregation": {
+        "level": _LEVEL,
+        "relation": {
+            "default": "auto",
+            "help": "edge: directed or undirected; node: add-remove or replace (default: "
+            "undirected or add-remove)",
+        },
+        "hops": number(2, "noisy hops"),
+        "max-degree": number(10, "D at node level"),
+        "trials": number(100_000, "independent trials"),
+    },
+    "dpsgd": {
+        "relation": {**_RELATION, "choices": ["add-remove", "replace"]},
+        "steps": number(50, "steps of a training"),
+        "sampling-rate": number(0.1, "of the Poisson batches"),
+        "clip": number(1.0, "clipping norm"),
+        "trials": number(100_000, "independent trials"),
+    },
+    "sampler": {
+        "relation": _RELATION,
+        "max-degree": number(4, "the bound D"),
+        "sources": number(50, "people who share their targets"),
+        "trials": number(20_000, "independent trials"),
+    },
+    "edges": {
+        "perturbation": {
+            "choices": ["arr", "edgerand", "lapgraph"],
+            "default": "arr",
+            "help": "default arr",
+        },
+        "relation": {"choices": ["undirected", "directed"], "default": "undirected"},
+        "density": {
+            "type": float,
+            "default": 0.005,
+            "help": "share of the pairs that are connected (default 0.005, as in real graphs)",
+        },
+        "trials": number(1_000_000, "independent trials"),
+    },
+    "subgraphs": {
+        "relation": _RELATION,
+        "steps": number(20, "steps of a training"),
+        "sampling-rate": number(0.2, "of the Poisson batches"),
+        "max-degree": number(4, "the bound D"),
+        "clip": number(1.0, "clipping norm"),
+        "trials": number(20_000, "independent trials"),
+    },
+    "messages": {
+        "level": _LEVEL,
+        "relation": {"default": "auto", "help": "as for aggregation (default auto)"},
+        "messages": {"choices": ["labels", "both"], "default": "labels"},
+        "hops": number(2, "noisy hops"),
+        "max-degree": number(10, "D at node level"),
+        "trials": number(100_000, "independent trials"),
+    },
 }
 
 EXAMPLES = """\
@@ -56,7 +116,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
                 type=float,
                 help="audit this noise against what it is accounted at, instead of --epsilon",
             )
-        _ADD[name](child)
+        add_options(child, OPTIONS[name])
         child.add_argument(
             "--confidence", type=float, default=0.95, help="of the lower bound (default 0.95)"
         )
@@ -69,92 +129,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
         child.add_argument("--seed", type=int, default=0, help="of the coins; never of noise")
         child.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def _add_aggregation(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--level", choices=["edge", "node"], default="edge")
-    parser.add_argument(
-        "--relation",
-        default="auto",
-        help="edge: directed or undirected; node: add-remove or replace (default: undirected or "
-        "add-remove)",
-    )
-    parser.add_argument("--hops", type=int, default=2, help="noisy hops (default 2)")
-    parser.add_argument("--max-degree", type=int, default=10, help="D at node level (default 10)")
-    _add_trials(parser, 100_000)
-
-
-def _add_dpsgd(parser: argparse.ArgumentParser) -> None:
-    _add_node_relation(parser, ["add-remove", "replace"])
-    parser.add_argument("--steps", type=int, default=50, help="steps of a training (default 50)")
-    parser.add_argument(
-        "--sampling-rate", type=float, default=0.1, help="of the Poisson batches (default 0.1)"
-    )
-    parser.add_argument("--clip", type=float, default=1.0, help="clipping norm (default 1)")
-    _add_trials(parser, 100_000)
-
-
-def _add_sampler(parser: argparse.ArgumentParser) -> None:
-    _add_node_relation(parser, ["add-remove"])
-    parser.add_argument("--max-degree", type=int, default=4, help="the bound D (default 4)")
-    parser.add_argument(
-        "--sources", type=int, default=50, help="people who share their targets (default 50)"
-    )
-    _add_trials(parser, 20_000)
-
-
-def _add_edges(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--perturbation", choices=["arr", "edgerand", "lapgraph"], default="arr", help="default arr"
-    )
-    parser.add_argument("--relation", choices=["undirected", "directed"], default="undirected")
-    parser.add_argument(
-        "--density",
-        type=float,
-        default=0.005,
-        help="share of the pairs that are connected (default 0.005, as in real graphs)",
-    )
-    _add_trials(parser, 1_000_000)
-
-
-def _add_subgraphs(parser: argparse.ArgumentParser) -> None:
-    _add_node_relation(parser, ["add-remove"])
-    parser.add_argument("--steps", type=int, default=20, help="steps of a training (default 20)")
-    parser.add_argument(
-        "--sampling-rate", type=float, default=0.2, help="of the Poisson batches (default 0.2)"
-    )
-    parser.add_argument("--max-degree", type=int, default=4, help="the bound D (default 4)")
-    parser.add_argument("--clip", type=float, default=1.0, help="clipping norm (default 1)")
-    _add_trials(parser, 20_000)
-
-
-def _add_messages(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--level", choices=["edge", "node"], default="edge")
-    parser.add_argument("--relation", default="auto", help="as for aggregation (default auto)")
-    parser.add_argument("--messages", choices=["labels", "both"], default="labels")
-    parser.add_argument("--hops", type=int, default=2, help="noisy hops (default 2)")
-    parser.add_argument("--max-degree", type=int, default=10, help="D at node level (default 10)")
-    _add_trials(parser, 100_000)
-
-
-def _add_node_relation(parser: argparse.ArgumentParser, choices: list[str]) -> None:
-    parser.add_argument("--relation", choices=choices, default="add-remove")
-
-
-def _add_trials(parser: argparse.ArgumentParser, default: int) -> None:
-    parser.add_argument(
-        "--trials", type=int, default=default, help=f"independent trials (default {default})"
-    )
-
-
-_ADD = {
-    "aggregation": _add_aggregation,
-    "dpsgd": _add_dpsgd,
-    "sampler": _add_sampler,
-    "edges": _add_edges,
-    "subgraphs": _add_subgraphs,
-    "messages": _add_messages,
-}
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -7,7 +7,6 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 from typing import NoReturn
 
 from gapgnn import __version__
@@ -43,6 +42,9 @@ examples:
 class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are one line, exit 2, with the nearest known name."""
 
+    # The subcommand that is meant where none is named: `gapgnn train` means `train gap`.
+    default_choice: str | None = None
+
     def __init__(self, *args: object, **kwargs: object) -> None:
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         kwargs.setdefault("allow_abbrev", False)
@@ -67,12 +69,19 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse; where the command has `--config FILE`, its options come before the given ones."""
-        words = list(sys.argv[1:] if args is None else args)
+        words = self.complete(sys.argv[1:] if args is None else args)
         if "--config" in self._option_string_actions:
             from gapgnn.cli.options import expand_config
 
             words = expand_config(words, self)
         return super().parse_known_args(words, namespace)
+
+    def complete(self, words: Sequence[str]) -> list[str]:
+        """Return the words with the default subcommand first where none is named."""
+        is_named = words and not words[0].startswith("-")
+        if self.default_choice is None or is_named or {"-h", "--help"} & set(words):
+            return list(words)
+        return [self.default_choice, *words]
 
     def _option_names(self) -> list[str]:
         """Return every option of this parser and of the subcommands below it."""
@@ -113,17 +122,8 @@ def main(argv: Sequence[str]) -> int:
     module = importlib.import_module(COMMANDS[name][0])
     parser = Parser(prog=f"gapgnn {name}", description=COMMANDS[name][1])
     module.configure(parser)
-    code: int = module.execute(parser.parse_args(_words(module, argv[1:])))
+    code: int = module.execute(parser.parse_args(argv[1:]))
     return code
-
-
-def _words(module: ModuleType, words: Sequence[str]) -> Sequence[str]:
-    """Put the default method's name first where none is given: `gapgnn train` means `train gap`."""
-    default: str | None = getattr(module, "DEFAULT_METHOD", None)
-    named = words and not words[0].startswith("-")
-    if default is None or named or {"-h", "--help"} & set(words):
-        return words
-    return [default, *words]
 
 
 def run() -> NoReturn:

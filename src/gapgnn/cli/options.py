@@ -13,7 +13,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +55,22 @@ def add_estimator_options(parser: argparse.ArgumentParser, estimator: type) -> N
                 # The bare flag turns it on.
                 options |= {"nargs": "?", "const": True}
         group.add_argument(flag, metavar=_metavar(hints[name]), **options)
+
+
+def number(default: float, text: str, **more: Any) -> dict[str, Any]:
+    """Return the settings of an option that is a number of its default's type.
+
+    >>> number(0.5, "share")["help"], number(10_000, "pairs")["help"]
+    ('share (default 0.5)', 'pairs (default 10000)')
+    """
+    shown = f"{default:g}" if isinstance(default, float) else f"{default}"
+    return {"type": type(default), "default": default, "help": f"{text} (default {shown})", **more}
+
+
+def add_options(group: argparse._ActionsContainer, options: Mapping[str, dict[str, Any]]) -> None:
+    """Add options by their names and settings."""
+    for name, settings in options.items():
+        group.add_argument(f"--{name}", **settings)
 
 
 def estimator_options(args: argparse.Namespace, estimator: type) -> dict[str, Any]:

@@ -156,13 +156,13 @@ _PLACES = {
 
 def _parsed(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Return the parsed command and its words without those that choose data and output."""
-    from gapgnn.cli.main import COMMANDS, Parser, _words
+    from gapgnn.cli.main import COMMANDS, Parser
     from gapgnn.cli.options import expand_config
 
     module = importlib.import_module(COMMANDS[words[0]][0])
     parser = Parser(prog=f"gapgnn {words[0]}")
     module.configure(parser)
-    full = list(_words(module, words[1:]))
+    full = parser.complete(words[1:])
     if words[0] == "predict" and not any(word.split("=")[0] == "--out" for word in full):
         full += ["--out", "predictions.csv"]
     parsed = parser.parse_args(full)

@@ -24,16 +24,6 @@ def add_ray_option(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_resume_option(group: argparse._ActionsContainer) -> None:
-    """Add `--resume`."""
-    group.add_argument(
-        "--resume",
-        action="store_true",
-        help="with --store and --out: go on with the interrupted run of the same command; what it "
-        "finished is kept in OUT.unfinished, and nothing is charged or drawn again",
-    )
-
-
 def check_ray(args: argparse.Namespace) -> None:
     """Refuse `--ray` where it cannot be used, before any data is read."""
     if args.ray is None:

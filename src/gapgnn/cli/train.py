@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli.data import add_data_options, load_graph
+from gapgnn.cli.main import Parser
 from gapgnn.cli.options import add_estimator_options, estimator_options
 from gapgnn.cli.output import console, emit_json
-from gapgnn.cli.scale import add_ray_option, add_resume_option, at_scale, check_ray, open_journal
+from gapgnn.cli.scale import add_ray_option, at_scale, check_ray, open_journal
 from gapgnn.errors import BudgetExceededError
 from gapgnn.methods import method_class, methods, methods_left_out
 
@@ -30,8 +31,9 @@ examples:
 """
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure(parser: Parser) -> None:
     """Add one subcommand per method, with the options of its constructor."""
+    parser.default_choice = DEFAULT_METHOD
     kinds = parser.add_subparsers(dest="method", metavar="METHOD", required=True)
     left_out = [f"left out: {name!r}, {why}" for name, why in methods_left_out().items()]
     parser.epilog = "\n".join(left_out) or None
@@ -45,7 +47,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         output.add_argument("--config", metavar="FILE", help="TOML file with the same options")
         output.add_argument("--out", type=Path, metavar="FOLDER", help="save the model here")
         add_ray_option(output)
-        add_resume_option(output)
+        output.add_argument(
+            "--resume",
+            action="store_true",
+            help="with --store and --out: go on with the interrupted run of the same command; what "
+            "it finished is kept in OUT.unfinished, and nothing is charged or drawn again",
+        )
         output.add_argument("--json", action="store_true", help="print one JSON object")
         output.add_argument(
             "--audit",
