@@ -15,7 +15,8 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from gapgnn.errors import DataError, InputError
-from gapgnn.graph.graph import MASKS, Graph, NotFinite
+from gapgnn.graph.canonical import NotFinite
+from gapgnn.graph.graph import MASKS, Graph
 from gapgnn.graph.nx import from_networkx, to_networkx
 from gapgnn.graph.pyg import from_pyg, to_pyg
 

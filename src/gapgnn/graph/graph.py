@@ -31,9 +31,6 @@ from gapgnn.graph.fingerprint import fingerprint
 if TYPE_CHECKING:
     from gapgnn.graph.tables import Schema
 
-__all__ = ["INT32_MAX", "MASKS", "Features", "Graph", "NotFinite", "SelfLoops"]
-
-INT32_MAX = csr.INT32_MAX
 SelfLoops = Literal["drop", "keep"]
 MASKS = ("train_mask", "val_mask", "test_mask")
 AnyGraph = TypeVar("AnyGraph", bound="Graph")

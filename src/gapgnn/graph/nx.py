@@ -12,8 +12,8 @@ import scipy.sparse as sp
 
 from gapgnn.errors import DataError
 from gapgnn.graph import csr
-from gapgnn.graph.canonical import as_inferred, note_of, options_of_note
-from gapgnn.graph.graph import MASKS, Graph, NotFinite, SelfLoops
+from gapgnn.graph.canonical import NotFinite, as_inferred, note_of, options_of_note
+from gapgnn.graph.graph import MASKS, Graph, SelfLoops
 
 if TYPE_CHECKING:
     import networkx

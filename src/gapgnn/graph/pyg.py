@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from gapgnn.errors import DataError
 from gapgnn.graph import csr
-from gapgnn.graph.canonical import note_of, options_of_note
-from gapgnn.graph.graph import MASKS, Graph, NotFinite, SelfLoops
+from gapgnn.graph.canonical import NotFinite, note_of, options_of_note
+from gapgnn.graph.graph import MASKS, Graph, SelfLoops
 
 if TYPE_CHECKING:
     import torch

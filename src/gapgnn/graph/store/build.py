@@ -34,9 +34,8 @@ from gapgnn.graph.store.arrays import FeatureWriter
 from gapgnn.graph.store.format import (
     DANGLING,
     NODES,
-    arcs_file,
     describe_file,
-    out_file,
+    part_file,
     write_manifest,
 )
 from gapgnn.graph.store.graph import StoredGraph
@@ -255,12 +254,12 @@ class _StoreWriter:
         for source, target in pieces:
             by_target.add(target, source)
             by_source.add(source, target)
-        self._write_arcs(by_target, "target", arcs_file)
+        self._write_arcs(by_target, "target")
         if self._directed:
-            self._write_arcs(by_source, "source", out_file)
+            self._write_arcs(by_source, "source")
 
-    def _write_arcs(self, sorter: ArcSorter, row: str, name: Any) -> None:
-        names = [name(part) for part in range(len(self._bounds) - 1)]
+    def _write_arcs(self, sorter: ArcSorter, row: str) -> None:
+        names = [part_file(row, part) for part in range(len(self._bounds) - 1)]
         writer = PartWriter([self._folder / file for file in names], self._bounds, row=row)
         writer.write(sorter.sorted())
         shutil.rmtree(self._folder / f"by-{row}")

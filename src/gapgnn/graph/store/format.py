@@ -35,18 +35,13 @@ DENSE = "features.npy"
 SPARSE = ("features-indptr.npy", "features-indices.npy", "features-values.npy")
 
 
-def arcs_file(part: int) -> str:
-    """Return the name of the file with the arcs into one part's nodes.
+def part_file(row: str, part: int) -> str:
+    """Return the name of the file with the arcs into one part's nodes (by target), or out of them.
 
-    >>> arcs_file(3)
-    'arcs-00003.parquet'
+    >>> part_file("target", 3), part_file("source", 3)
+    ('arcs-00003.parquet', 'out-00003.parquet')
     """
-    return f"arcs-{part:05d}.parquet"
-
-
-def out_file(part: int) -> str:
-    """Return the name of the file with the arcs out of one part's nodes."""
-    return f"out-{part:05d}.parquet"
+    return f"{'arcs' if row == 'target' else 'out'}-{part:05d}.parquet"
 
 
 def describe_file(path: Path) -> dict[str, Any]:

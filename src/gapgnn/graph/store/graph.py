@@ -35,10 +35,9 @@ from gapgnn.graph.store.arrays import map_features
 from gapgnn.graph.store.format import (
     DANGLING,
     NODES,
-    arcs_file,
     check_files,
     explained,
-    out_file,
+    part_file,
     read_manifest,
     wrong_file,
 )
@@ -203,21 +202,23 @@ class StoredGraph(Graph):
 
     def in_part(self, part: int) -> PartFile:
         """Return the rows of one part: who writes to each node."""
-        first, last = self.bounds[part], self.bounds[part + 1]
-        return PartFile(self.folder / arcs_file(part), "source", first, self.in_degrees[first:last])
+        return self._part("target", "source", part, self.in_degrees)
 
     def out_parts(self) -> Iterator[PartFile]:
         """Yield the parts of the out-lists, which without a direction are the in-lists."""
         for part in range(self.num_parts):
-            if not self.is_directed:
+            if self.is_directed:
+                yield self._part("source", "target", part, self._listed)
+            else:
                 yield self.in_part(part)
-                continue
-            first, last = self.bounds[part], self.bounds[part + 1]
-            yield PartFile(self.folder / out_file(part), "target", first, self._listed[first:last])
+
+    def _part(self, row: str, entry: str, part: int, lengths: NDArray[np.int64]) -> PartFile:
+        first, last = self.bounds[part], self.bounds[part + 1]
+        return PartFile(self.folder / part_file(row, part), entry, first, lengths[first:last])
 
     def digest(self, part: int) -> str:
         """Return the SHA-256 that the file of a part's arcs must have."""
-        return str(self._manifest["files"][arcs_file(part)]["sha256"])
+        return str(self._manifest["files"][part_file("target", part)]["sha256"])
 
     def with_executor(self, executor: Executor) -> StoredGraph:
         """Return the same store, its parts worked on by another executor."""
