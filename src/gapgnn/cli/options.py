@@ -188,22 +188,27 @@ def expand_config(words: Sequence[str], parser: argparse.ArgumentParser) -> list
     return before + rest
 
 
-def _choices(hint: Any) -> list[str]:
-    """Return the words a hint admits, through unions."""
-    if hint is bool:
-        return list(_BOOLEANS)
-    if typing.get_origin(hint) is Literal:
-        return [str(choice) for choice in typing.get_args(hint)]
+def _parts(hint: Any) -> list[Any]:
+    """Return the alternatives of a union, or the hint itself."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return [word for part in typing.get_args(hint) for word in _choices(part)]
-    return []
+        return [kind for part in typing.get_args(hint) for kind in _parts(part)]
+    return [hint]
+
+
+def _choices(hint: Any) -> list[str]:
+    """Return the words a hint admits."""
+    words: list[str] = []
+    for part in _parts(hint):
+        if part is bool:
+            words += _BOOLEANS
+        elif typing.get_origin(part) is Literal:
+            words += map(str, typing.get_args(part))
+    return words
 
 
 def _kinds(hint: Any) -> list[type]:
-    """Return the plain types a hint admits, through unions."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return [kind for part in typing.get_args(hint) for kind in _kinds(part)]
-    return [hint] if hint in (int, float, str, Path) else []
+    """Return the plain types a hint admits."""
+    return [part for part in _parts(hint) if part in (int, float, str, Path)]
 
 
 def _reader(hint: Any) -> Callable[[str], Any]:
@@ -230,11 +235,8 @@ def _reader(hint: Any) -> Callable[[str], Any]:
 
 def _tuple_parts(hint: Any) -> tuple[Any, ...]:
     """Return the types inside a tuple, which may be optional."""
-    if typing.get_origin(hint) is tuple:
-        return typing.get_args(hint)
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return next((found for part in typing.get_args(hint) if (found := _tuple_parts(part))), ())
-    return ()
+    found = (typing.get_args(part) for part in _parts(hint) if typing.get_origin(part) is tuple)
+    return next(found, ())
 
 
 def _metavar(hint: Any) -> str | tuple[str, ...]:

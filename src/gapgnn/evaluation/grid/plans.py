@@ -98,14 +98,9 @@ _ATTACK_FACTOR = 4.0
 
 @dataclass(frozen=True)
 class _Design:
-    """What an experiment varies.
+    """What an experiment varies: epsilons by level, and a constructor parameter.
 
-    Attributes:
-        methods: run unless others are asked for.
-        edge: epsilons of rows at edge level.
-        node: epsilons of rows at node level.
-        sweep: constructor parameter and its values.
-        others: further methods that can be asked for.
+    Its methods run unless others, or some more, are asked for.
     """
 
     methods: tuple[str, ...]

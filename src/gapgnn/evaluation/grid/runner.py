@@ -39,14 +39,9 @@ class Watcher(Protocol):
 
 @dataclass
 class Summary:
-    """What came of a grid.
+    """What came of a grid: rows that were planned and found, tasks that ran or could not.
 
-    Attributes:
-        planned: rows that were asked for.
-        found: rows that the store had already.
-        ran: tasks that were trained now, candidates of a selection included.
-        failures: (task, reason) of what could not be done.
-        seconds: wall time.
+    Candidates of a selection are among what ran.
     """
 
     planned: int = 0

@@ -59,21 +59,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Task:
-    """One configuration on one data set.
+    """One configuration on one data set; fingerprint and version are those of the planning.
 
     Attributes:
-        configuration: what to run.
-        source: on what.
-        fingerprint: of that data, as it was when the task was planned.
-        arcs: of that data, for estimates of time.
-        version: of the code, as it was when the task was planned.
+        arcs: of the data, for estimates of time.
         repeats: trained together.
-        seed: of splits and initialisation.
-        noise: ``fast`` or ``safe``.
         insecure_noise_seed: makes the noise predictable, so that a table can be made again exactly.
-        device: ``auto``, ``cpu`` or ``cuda``.
         log_folder: where the training log goes, if anywhere.
-        tensorboard: whether TensorBoard logs go there too.
     """
 
     configuration: Configuration

@@ -29,15 +29,9 @@ LEVELS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure, as a fraction between 0 and 1.
+    """One figure, as a fraction between 0 and 1; a published one has no interval and no repeats.
 
-    Attributes:
-        mean: over repeats, or a published number.
-        low: of the 95 % interval; None for a published number.
-        high: likewise.
-        repeats: how many; 0 for a published number.
-        is_best: whether no mean of the block is higher.
-        is_significant: whether it is also significantly better than the runner-up.
+    The best has the highest mean of its block, and may be significantly better than the next.
     """
 
     mean: float
