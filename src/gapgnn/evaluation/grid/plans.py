@@ -25,10 +25,8 @@ class Configuration:
     """One row of an experiment: everything but the data set, the repeats and the seed.
 
     Attributes:
-        experiment: what it belongs to.
         method: the row's label.
         estimator: which method is fitted: ``gap``, ``sage`` or ``mlp``.
-        level: ``none``, ``edge`` or ``node``.
         epsilon: None at level none, 0.0 for a model that reads no edge.
         relation: ``auto`` or one of the level's.
         delta: stated, as published tables do; None is ``auto``.
@@ -191,7 +189,17 @@ def plan(
         for price, values in itertools.product(prices, itertools.product(*design.sweep.values())):
             swept = dict(zip(design.sweep, values, strict=True))
             rows.append(replace(base, epsilon=price, parameters={**base.parameters, **swept}))
-    return rows if experiment != "membership" else _attacked(rows, attack_on)
+    if experiment != "membership":
+        return rows
+    return [
+        replace(
+            row,
+            parameters={**row.parameters, "hidden": ATTACKED_WIDTH},
+            attack={"on": check_choice("on", on, ("target", "shadow"))},
+        )
+        for on in attack_on
+        for row in rows
+    ]
 
 
 def candidates(configuration: Configuration) -> list[Configuration]:
@@ -220,18 +228,6 @@ def candidates(configuration: Configuration) -> list[Configuration]:
             parameters={**configuration.parameters, **dict(zip(free, values, strict=True))},
         )
         for values in itertools.product(*free.values())
-    ]
-
-
-def _attacked(rows: Sequence[Configuration], attack_on: Sequence[str]) -> list[Configuration]:
-    return [
-        replace(
-            row,
-            parameters={**row.parameters, "hidden": ATTACKED_WIDTH},
-            attack={"on": check_choice("on", on, ("target", "shadow"))},
-        )
-        for on in attack_on
-        for row in rows
     ]
 
 

@@ -22,14 +22,8 @@ class Audit:
     """What an audit of one mechanism found.
 
     Attributes:
-        mechanism: what was run.
-        level: ``edge`` or ``node``.
-        relation: the neighbouring relation.
         epsilon: what the audited part is accounted at.
-        lower_bound: what an attacker proved it costs at least.
-        delta: of both.
-        confidence: of the bound.
-        trials: independent ones.
+        lower_bound: what an attacker proved it costs at least, at the same delta.
         noise_multiplier: of the audited noise, where it is known.
         first_lower_bound: of a first run that ended above the claim and was repeated.
         command: that repeats it; may be empty.
