@@ -30,16 +30,31 @@ RELATIONS = [
 EPSILONS = [0.5, 1.0, 4.0, 8.0]
 
 
+def sizes(trials, share, *, full, shares):
+    """Epsilon 4 on a few trials by default; every epsilon at full size in the slow tests.
+
+    Args:
+        trials: by default, with the ``share`` of the claim that the bound must reach.
+        full: trials of a full-sized audit, with the shares below epsilon 1 and from there on.
+    """
+    rows = [(4.0, trials, share)]
+    for epsilon in EPSILONS:
+        values = epsilon, full, shares[epsilon >= 1]
+        rows.append(pytest.param(*values, marks=pytest.mark.slow))
+    return pytest.mark.parametrize(("epsilon", "trials", "share"), rows)
+
+
 def assert_sharp(report, share: float) -> None:
     """Shares below are at least four standard deviations under the mean of many audits."""
     assert report.holds, report.sentence
     assert report.epsilon_lower_bound >= share * report.epsilon_claimed
 
 
+@sizes(20_000, 0.8, full=100_000, shares=(0.6, 0.8))
 @pytest.mark.parametrize(("level", "relation"), RELATIONS)
-def test_the_hops_hold_and_the_bound_is_near_the_claim(level, relation):
-    report = audit_aggregation(level=level, relation=relation, epsilon=4.0, trials=20_000)
-    assert_sharp(report, 0.8)
+def test_the_hops_hold_and_the_bound_is_near_the_claim(level, relation, epsilon, trials, share):
+    report = audit_aggregation(level=level, relation=relation, epsilon=epsilon, trials=trials)
+    assert_sharp(report, share)
     assert report.details["relation"] == relation
 
 
@@ -50,35 +65,34 @@ def test_one_hop_holds_with_either_noise(construction):
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace"])
-def test_dpsgd_holds_and_the_bound_is_near_the_claim(relation):
-    options = {"epsilon": 4.0, "steps": 5, "sampling_rate": 0.3, "trials": 40_000}
-    assert_sharp(audit_dpsgd(relation=relation, **options), 0.7)
+@sizes(40_000, 0.7, full=100_000, shares=(0.5, 0.8))
+def test_dpsgd_holds_and_the_bound_is_near_the_claim(relation, epsilon, trials, share):
+    shape = {"steps": 5, "sampling_rate": 0.3} if trials < 100_000 else {}
+    report = audit_dpsgd(relation=relation, epsilon=epsilon, trials=trials, **shape)
+    assert_sharp(report, share)
 
 
 @pytest.mark.parametrize("construction", ["safe", pytest.param("fast", marks=pytest.mark.slow)])
 def test_training_on_subgraphs_holds_and_the_bound_is_near_the_claim(construction):
-    options = {"epsilon": 4.0, "steps": 2, "sampling_rate": 0.5, "trials": 12_000}
+    options = {"epsilon": 4.0, "steps": 2, "sampling_rate": 0.5, "trials": 8_000}
     report = audit_subgraphs(construction=construction, **options)
     assert_sharp(report, 0.7)
     assert report.details["max_degree"] == 4
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"relation": "undirected"},
-        {"relation": "directed"},
-        {"level": "node", "relation": "add-remove", "max_degree": 5},
-        {"level": "node", "relation": "replace", "max_degree": 5},
-    ],
-)
-def test_label_messages_hold_and_the_bound_is_near_the_claim(options):
-    report = audit_messages(GAP(epsilon=4.0, delta=1e-5, **options), trials=16_000)
-    assert_sharp(report, 0.75)
-    assert report.details["relation"] == options["relation"]
-    if options.get("level") == "node":
+@sizes(16_000, 0.75, full=100_000, shares=(0.6, 0.8))
+@pytest.mark.parametrize(("level", "relation"), RELATIONS)
+def test_label_messages_hold_and_the_bound_is_near_the_claim(
+    level, relation, epsilon, trials, share
+):
+    bound = 5 if trials < 100_000 else 10
+    model = GAP(level=level, relation=relation, epsilon=epsilon, delta=1e-5, max_degree=bound)
+    report = audit_messages(model, trials=trials)
+    assert_sharp(report, share)
+    assert report.details["relation"] == relation
+    if level == "node":
         # Training is charged too; the hops alone are held to their own price.
-        assert report.epsilon_claimed < 4.0
+        assert report.epsilon_claimed < epsilon
 
 
 def test_hops_that_carry_labels_and_features_hold():
@@ -91,8 +105,9 @@ def test_only_label_messages_are_audited_as_such(options):
         audit_messages(GAP(**options))
 
 
-def test_the_sampler_holds():
-    assert_sharp(audit_sampler(epsilon=4.0, trials=2_000), 0.5)
+@sizes(2_000, 0.5, full=20_000, shares=(0.0, 0.0))
+def test_the_sampler_holds(epsilon, trials, share):
+    assert_sharp(audit_sampler(epsilon=epsilon, trials=trials), share)
 
 
 @pytest.mark.parametrize(
@@ -215,38 +230,9 @@ def test_parts_of_a_node_level_model_are_held_to_their_own_price(graph, ledger):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize(("level", "relation"), RELATIONS)
-def test_hops_at_full_size(level, relation, epsilon):
-    report = audit_aggregation(level=level, relation=relation, epsilon=epsilon)
-    assert_sharp(report, 0.8 if epsilon >= 1 else 0.6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize("relation", ["add-remove", "replace"])
-def test_dpsgd_at_full_size(relation, epsilon):
-    assert_sharp(audit_dpsgd(relation=relation, epsilon=epsilon), 0.8 if epsilon >= 1 else 0.5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("epsilon", EPSILONS)
 def test_subgraphs_at_full_size(epsilon):
     report = audit_subgraphs(epsilon=epsilon, trials=100_000)
     assert_sharp(report, 0.7 if epsilon >= 1 else 0.4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize(("level", "relation"), RELATIONS)
-def test_messages_at_full_size(level, relation, epsilon):
-    model = GAP(level=level, relation=relation, epsilon=epsilon, delta=1e-5, max_degree=10)
-    assert_sharp(audit_messages(model, trials=100_000), 0.8 if epsilon >= 1 else 0.6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("epsilon", EPSILONS)
-def test_sampler_at_full_size(epsilon):
-    assert audit_sampler(epsilon=epsilon).holds
 
 
 @pytest.mark.slow

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from pipelinecases import LABEL_ONLY, audit, findings, tables
 
-from gapgnn.attacks.audits import neighbours, pipeline
+from gapgnn.attacks.audits import pipeline
 from gapgnn.attacks.audits.neighbours import (
     EDGE_KINDS,
     NODE_KINDS,
     edge_neighbours,
     node_neighbours,
 )
-from gapgnn.graph import transforms
+from gapgnn.cli.main import main
+from gapgnn.graph import csr, transforms
 from gapgnn.methods import base as base_module
 from gapgnn.methods.gap.variant import Defaults
 from gapgnn.methods.mlp import MLP
@@ -25,9 +27,25 @@ from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
 FAST = "--epochs 2 --batch-size 30"
 # Everybody is taken out in turn by the slow tests; these find most of what there is to find.
 FEW = ["first", "rare-class", "huge", "not-a-number", "lists-everybody"]
-some_or_all = pytest.mark.parametrize(
-    "kinds", [FEW, pytest.param(None, marks=pytest.mark.slow)], ids=["few", "all"]
-)
+
+
+def some_or_all(kinds):
+    """Some kinds of neighbours by default, all of them in the slow tests."""
+    every = pytest.param(None, marks=pytest.mark.slow)
+    return pytest.mark.parametrize("kinds", [kinds, every], ids=["few", "all"])
+
+
+def crossed(name, other, values, others):
+    """Every value with every other; by default each only once, the rest in the slow tests."""
+    rows = [
+        pytest.param(value, one, marks=[pytest.mark.slow] * (place != k))
+        for place, value in enumerate(values)
+        for k, one in enumerate(others)
+    ]
+    return pytest.mark.parametrize((name, other), rows)
+
+
+BOTH = (False, True)
 # Of each method what a user can combine; the paper's, the default and ProGAP.
 GAPS = ("labels", "features", "both", "features --progressive true")
 
@@ -40,9 +58,7 @@ def holds(*args, **options):
 
 
 class TestEdgeLevel:
-    @pytest.mark.parametrize(
-        "kinds", [["hub", "middle", "added"], pytest.param(None, marks=pytest.mark.slow)]
-    )
+    @some_or_all(["hub", "middle", "added"])
     @pytest.mark.parametrize("relation", ["undirected", "directed"])
     @pytest.mark.parametrize("directed", [False, True])
     def test_labels(self, relation, directed, kinds):
@@ -73,12 +89,15 @@ class TestEdgeLevel:
         assert findings(outcomes) == []
         assert not any(outcome.releases for outcome in outcomes)
 
-    @pytest.mark.parametrize("schema", ["columns", "labels of a matrix"])
-    def test_with_a_schema(self, schema):
-        holds("train gap --epochs 2", "edge", "undirected", tables(matrix=schema != "columns"))
+    @some_or_all(["hub", "added"])
+    @pytest.mark.parametrize("matrix", BOTH, ids=["columns", "labels of a matrix"])
+    def test_with_a_schema(self, matrix, kinds):
+        holds("train gap --epochs 2", "edge", "undirected", tables(matrix=matrix), kinds)
 
-    def test_repeats(self):
-        holds("train gap --epochs 2 --repeats 2", "edge", "undirected", tables(schema=None))
+    @some_or_all(["hub", "added"])
+    def test_repeats(self, kinds):
+        given = tables(schema=None)
+        holds("train gap --epochs 2 --repeats 2", "edge", "undirected", given, kinds)
 
     def test_a_store_and_a_resumed_run(self):
         given = tables(schema=None)
@@ -87,9 +106,8 @@ class TestEdgeLevel:
 
 
 class TestNodeLevel:
-    @some_or_all
-    @pytest.mark.parametrize("relation", ["add-remove", "replace"])
-    @pytest.mark.parametrize("directed", [False, True])
+    @some_or_all(FEW)
+    @crossed("relation", "directed", ["add-remove", "replace"], BOTH)
     def test_labels(self, relation, directed, kinds):
         given = tables(directed=directed)
         outcomes = holds(f"train gap {FAST} --epsilon 4", "node", relation, given, kinds)
@@ -103,23 +121,21 @@ class TestNodeLevel:
         given = tables(directed=directed)
         holds(f"train gap {FAST} --messages {messages}", "node", relation, given)
 
-    @some_or_all
-    @pytest.mark.parametrize("matrix", [False, True])
+    @some_or_all(FEW)
+    @pytest.mark.parametrize("matrix", BOTH)
     def test_features_from_columns_or_a_matrix(self, matrix, kinds):
         words = f"train gap {FAST} --messages features"
         holds(words, "node", "add-remove", tables(matrix=matrix, directed=True), kinds)
 
-    @some_or_all
-    @pytest.mark.parametrize("relation", ["add-remove", "replace"])
-    @pytest.mark.parametrize("matrix", [False, True])
+    @some_or_all(FEW)
+    @crossed("relation", "matrix", ["add-remove", "replace"], BOTH)
     def test_mlp(self, relation, matrix, kinds):
         outcomes = holds(f"train mlp {FAST}", "node", relation, tables(matrix=matrix), kinds)
         # A record of norm above the clip is in every batch: a step moves by a whole clip.
         assert max(one.observed for outcome in outcomes for one in outcome.releases) > 0.9
 
-    @some_or_all
-    @pytest.mark.parametrize("matrix", [False, True])
-    @pytest.mark.parametrize("directed", [False, True])
+    @some_or_all(FEW)
+    @crossed("matrix", "directed", BOTH, BOTH)
     def test_sage(self, matrix, directed, kinds):
         given = tables(matrix=matrix, directed=directed)
         holds(f"train sage {FAST}", "node", "add-remove", given, kinds)
@@ -127,8 +143,8 @@ class TestNodeLevel:
     def test_repeats(self):
         holds(f"train gap {FAST} --repeats 3", "node", "add-remove", kinds=["first", "hub", "huge"])
 
-    def test_a_store_and_a_resumed_run(self):
-        kinds = ["first", "hub", "huge", "dangling"]
+    @some_or_all(["hub", "dangling"])
+    def test_a_store_and_a_resumed_run(self, kinds):
         for more in ({"parts": 3}, {"parts": 3, "interrupt_after": 2}):
             holds(f"train gap {FAST}", "node", "add-remove", kinds=kinds, **more)
 
@@ -143,11 +159,15 @@ class TestNodeLevel:
 
 class TestPrediction:
     @pytest.mark.parametrize(
-        ("level", "relation"), [("edge", "undirected"), ("node", "add-remove")]
+        ("level", "relation", "kinds"),
+        [
+            ("edge", "undirected", ["hub", "added"]),
+            ("node", "add-remove", FEW),
+            pytest.param("edge", "undirected", None, marks=pytest.mark.slow),
+            pytest.param("node", "add-remove", None, marks=pytest.mark.slow),
+        ],
     )
-    def test_on_another_graph(self, level, relation, tmp_path, monkeypatch):
-        from gapgnn.cli.main import main
-
+    def test_on_another_graph(self, level, relation, kinds, tmp_path, monkeypatch):
         # Other people than those of the tables that are predicted on.
         given = tables(size=120)
         (tmp_path / "train").mkdir()
@@ -159,15 +179,10 @@ class TestPrediction:
         assert main(["train", "gap", *words, *FAST.split(), *out]) == 0
         other = tables(size=130)
         rename = {name: f"other-{name}" for name in other.ids}
-        other = neighbours.Tables(
-            other.node_columns,
-            tuple((rename[row[0]], *row[1:]) for row in other.nodes),
-            other.edge_columns,
-            tuple((rename[a], rename[b]) for a, b in other.edges),
-            other.label,
-            other.directed,
-            None,
-            other.schema,
+        other = replace(
+            other,
+            nodes=tuple((rename[row[0]], *row[1:]) for row in other.nodes),
+            edges=tuple((rename[a], rename[b]) for a, b in other.edges),
         )
         case = pipeline.Case(
             ("predict", "--device", "cpu"),
@@ -178,7 +193,7 @@ class TestPrediction:
             model=tmp_path / "model",
             ledger=ledger,
         )
-        outcomes = pipeline.audit_pipeline(case, main)
+        outcomes = pipeline.audit_pipeline(case, main, kinds=kinds)
         assert findings(outcomes) == []
         assert any(outcome.releases for outcome in outcomes)
 
@@ -240,12 +255,10 @@ class TestPlantedLeaks:
     def test_direction_inferred_from_the_links(self, monkeypatch):
         given = tables(schema=None, directed=True)
         both = given.edges + tuple((b, a) for a, b in given.edges)
-        given = neighbours.replace(given, edges=tuple(dict.fromkeys(both)))
+        given = replace(given, edges=tuple(dict.fromkeys(both)))
         real = base_module.as_graph
 
         def inferring(graph, **options):
-            from gapgnn.graph import csr
-
             graph = real(graph, **options)
             seen = not csr.is_symmetric(graph.indptr, graph.indices)
             return graph._replace(is_directed=seen)
@@ -253,7 +266,7 @@ class TestPlantedLeaks:
         monkeypatch.setattr(base_module, "as_graph", inferring)
         words = "train gap --epochs 2 --level edge --device cpu"
         case = pipeline.Case(tuple(words.split()), given, "edge", "directed")
-        found = findings(pipeline.audit_pipeline(case, pipeline_main(), kinds=["first"]))
+        found = findings(pipeline.audit_pipeline(case, main, kinds=["first"]))
         assert any("hop 1: its scale is" in text for text in found)
         assert any("card.json: relation is" in text for text in found)
 
@@ -280,7 +293,7 @@ class TestPlantedLeaks:
         def card(self, graph, guarantee, charge):
             made = real_card(self, graph, guarantee, charge)
             warning = f"There are {graph.num_edges} links."
-            return neighbours.replace(made, warnings=(*made.warnings, warning))
+            return replace(made, warnings=(*made.warnings, warning))
 
         real_card = base_module.NodeClassifier._make_card
         monkeypatch.setattr(base_module.NodeClassifier, "_make_card", card)
@@ -292,12 +305,6 @@ class TestPlantedLeaks:
         monkeypatch.setattr(base_module, "public_count", lambda count: count)
         found = findings(audit(f"train mlp {FAST}", "node", "add-remove", kinds=["first", "last"]))
         assert any("its scale is" in text or "public" in text for text in found)
-
-
-def pipeline_main():
-    from gapgnn.cli.main import main
-
-    return main
 
 
 class TestNeighbours:
