@@ -18,6 +18,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -103,64 +104,78 @@ class RayCluster:
         homes = _homes(ray, files)
         held = tuple(ray.put(value) for value in shared)
         remote = ray.remote(function)
+
+        def submit(place: int) -> Any:
+            where = next(homes[place])
+            options = {"num_cpus": 1, "max_retries": RETRIES, "scheduling_strategy": where}
+            return remote.options(**options).remote(*tasks[place], *held)
+
+        def complaint(place: int, kind: str) -> str:
+            return (
+                f"the cluster must keep a worker alive for {str(files[place])!r}. Got {kind} after "
+                f"{(RETRIES + 1) ** 2} attempts."
+            )
+
         most = max(2, 2 * int(ray.cluster_resources().get("CPU", 1)))
-        waiting = list(reversed(range(len(tasks))))
-        running: dict[Any, int] = {}
-        lost: dict[int, int] = {}
-        done = 0
-        while waiting or running:
-            while waiting and len(running) < most:
-                place = waiting.pop()
-                options = {"num_cpus": 1, "max_retries": RETRIES, **homes[place].options()}
-                running[remote.options(**options).remote(*tasks[place], *held)] = place
-            (ready,), _ = ray.wait(list(running), num_returns=1)
-            place = running.pop(ready)
-            try:
-                result = ray.get(ready)
-            except ray.exceptions.RayError as error:
-                if isinstance(error, ray.exceptions.RayTaskError):
-                    raise _cause(error) from None
-                # Ray has given up on this worker or machine; another one may have the file.
-                lost[place] = lost.get(place, 0) + 1
-                if lost[place] > RETRIES:
-                    raise UnavailableError(
-                        f"the cluster must keep a worker alive for {str(files[place])!r}. Got "
-                        f"{type(error).__name__} after {lost[place] * (RETRIES + 1)} attempts."
-                    ) from None
-                waiting.append(place)
-                continue
-            done += 1
+        results = _work(submit, len(tasks), most, complaint, attempts=RETRIES + 1)
+        for done, (place, result) in enumerate(results, start=1):
             if self.progress is not None:
                 self.progress(done, len(tasks))
             yield place, result
 
 
-@dataclass(frozen=True)
-class _Homes:
-    """The machines that have a task's file; none named: all have it."""
+def _work(
+    submit: Callable[[int], Any],
+    count: int,
+    most: int,
+    complaint: Callable[[int, str], str],
+    *,
+    attempts: int = 1,
+) -> Generator[tuple[int, Any], None, None]:
+    """Yield the place and the result of each of so many tasks, at the most some at a time.
 
-    nodes: Iterator[str] | None
+    One whose worker or machine Ray has given up is submitted again, so many attempts in all.
+    """
+    ray = ray_module()
+    waiting = list(reversed(range(count)))
+    running: dict[Any, int] = {}
+    lost = [0] * count
+    try:
+        while waiting or running:
+            while waiting and len(running) < most:
+                place = waiting.pop()
+                running[submit(place)] = place
+            (ready,), _ = ray.wait(list(running), num_returns=1)
+            place = running.pop(ready)
+            try:
+                result = ray.get(ready)
+            except ray.exceptions.RayTaskError as error:
+                raise _cause(error) from None
+            except ray.exceptions.RayError as error:
+                lost[place] += 1
+                if lost[place] == attempts:
+                    raise UnavailableError(complaint(place, type(error).__name__)) from None
+                waiting.append(place)
+                continue
+            yield place, result
+    finally:
+        # A connection that has been left needs no cancelling, and must not be made anew.
+        for reference in running if ray.is_initialized() else ():
+            ray.cancel(reference, force=True)
 
-    def options(self) -> dict[str, Any]:
-        if self.nodes is None:
-            return {"scheduling_strategy": "SPREAD"}
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        return {"scheduling_strategy": NodeAffinitySchedulingStrategy(next(self.nodes), soft=False)}
+def _homes(ray: Any, files: Sequence[Path]) -> list[Iterator[Any]]:
+    """Ask every machine which files it has, so that parts are read where they lie.
 
-
-def _homes(ray: Any, files: Sequence[Path]) -> list[_Homes]:
-    """Ask every machine which files it has, so that parts are read where they lie."""
+    Return where to run what reads each file: anywhere, or on the machines that have it, in turn.
+    """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as Affinity
 
-    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    nodes = [Affinity(node["NodeID"], soft=False) for node in ray.nodes() if node["Alive"]]
     present = ray.remote(_present)
-    asked = [
-        present.options(num_cpus=0, scheduling_strategy=Affinity(node, soft=False))
-        for node in nodes
-    ]
+    asked = [present.options(num_cpus=0, scheduling_strategy=node) for node in nodes]
     answers = ray.get([question.remote(files) for question in asked])
-    homes = []
+    homes: list[Iterator[Any]] = []
     for file, answer in zip(files, zip(*answers, strict=True), strict=True):
         having = [node for node, is_there in zip(nodes, answer, strict=True) if is_there]
         if not having:
@@ -168,7 +183,7 @@ def _homes(ray: Any, files: Sequence[Path]) -> list[_Homes]:
                 f"the store must lie where the cluster's machines can read it. Got {str(file)!r}, "
                 f"which none of {len(nodes)} has."
             )
-        homes.append(_Homes(None if len(having) == len(nodes) else cycle(having)))
+        homes.append(cycle(["SPREAD"] if len(having) == len(nodes) else having))
     return homes
 
 
@@ -186,45 +201,32 @@ def ray_executor(
         jobs: how many tasks run at a time; left out: one per core. They share the cores and, where
             there are some, the GPUs, of which each task gets a fraction.
     """
-    ray_module()
+    ray = ray_module()
     if jobs is not None:
         check_integer("jobs", jobs, at_least=1)
 
+    def complaint(_place: int, kind: str) -> str:
+        return (
+            f"the cluster must keep its workers alive. Got {kind}. "
+            "Finished results are kept: run the same command again with fewer `--jobs`."
+        )
+
     def run(function: Callable[[T], R], tasks: Sequence[T]) -> Generator[tuple[T, R], None, None]:
+        settings = {key: value for key, value in os.environ.items() if key.startswith("GAPGNN_")}
         with RayCluster(address):
-            yield from _grid(ray_module(), function, tasks, jobs)
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            most = min(jobs or max(1, int(_total(nodes, "CPU"))), max(1, len(tasks)))
+            options = {"max_retries": RETRIES, **_shares(nodes, most)}
+            remote = ray.remote(_with_settings).options(**options)
+
+            def submit(place: int) -> Any:
+                return remote.remote(settings, function, tasks[place])
+
+            with closing(_work(submit, len(tasks), most, complaint)) as results:
+                for place, result in results:
+                    yield tasks[place], result
 
     return run
-
-
-def _grid(
-    ray: Any, function: Callable[[T], R], tasks: Sequence[T], jobs: int | None
-) -> Generator[tuple[T, R], None, None]:
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    jobs = min(jobs or max(1, int(_total(nodes, "CPU"))), max(1, len(tasks)))
-    remote = ray.remote(_with_settings).options(max_retries=RETRIES, **_shares(nodes, jobs))
-    settings = {key: value for key, value in os.environ.items() if key.startswith("GAPGNN_")}
-    waiting = list(reversed(tasks))
-    running: dict[Any, T] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                task = waiting.pop()
-                running[remote.remote(settings, function, task)] = task
-            (ready,), _ = ray.wait(list(running), num_returns=1)
-            task = running.pop(ready)
-            try:
-                yield task, ray.get(ready)
-            except ray.exceptions.RayTaskError as error:
-                raise _cause(error) from None
-            except ray.exceptions.RayError as error:
-                raise UnavailableError(
-                    f"the cluster must keep its workers alive. Got {type(error).__name__}. "
-                    "Finished results are kept: run the same command again with fewer `--jobs`."
-                ) from None
-    finally:
-        for reference in running:
-            ray.cancel(reference, force=True)
 
 
 def _shares(nodes: Sequence[Mapping[str, float]], jobs: int) -> dict[str, float]:
@@ -277,7 +279,7 @@ def _connect(ray: Any, address: str) -> None:
         _check_answers(os.environ["RAY_ADDRESS"] if address == "auto" else address)
     try:
         ray.init(address=address, **options)
-    except Exception as error:
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UnavailableError(f"Ray at {address!r} does not answer: {reason}") from None
 

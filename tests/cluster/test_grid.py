@@ -24,9 +24,12 @@ pytestmark = [
 def test_the_table_is_that_of_one_process(two_nodes, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
     tables = write_tables(tmp_path / "tables", count=120)
+    # At node level what is public must be declared.
+    schema = str(tmp_path / "schema.toml")
+    assert main(["schema", *tables[2:], "--out", schema]) == 0
     rows = ("--methods", "MLP", "GAP-EDP", "GAP-NDP", "SAGE-EDP")
-    grid = ("experiment", "accuracy", *tables, *rows, "--repeats", "2", "--json")
-    grid += ("--insecure-noise-seed", "3")
+    grid = ("experiment", "accuracy", *tables, "--schema", schema, *rows, "--repeats", "2")
+    grid += ("--json", "--insecure-noise-seed", "3")
     for folder, how in (("here", ("--jobs", "1")), ("there", ("--ray", two_nodes[0]))):
         assert main([*grid, "--out", str(tmp_path / folder), *how]) == 0
     here, there = (

@@ -181,9 +181,7 @@ def test_a_part_goes_to_a_machine_that_has_its_file():
     files = [Path("both"), Path("first"), Path("second")]
     a, b = "a" * 56, "b" * 56
     machines = _TwoMachines({a: [True, True, False], b: [True, False, True]})
-    both, first, second = (
-        home.options()["scheduling_strategy"] for home in _homes(machines, files)
-    )
+    both, first, second = (next(home) for home in _homes(machines, files))
     assert both == "SPREAD"
     assert (first.node_id, first.soft) == (a, False)
     assert second.node_id == b
