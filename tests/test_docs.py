@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -122,6 +123,7 @@ def write_files(page: str, folder: Path) -> None:
     """Write what a page's code reads: the files it shows, and tables for the page on scale."""
     for block in blocks_of(page):
         if block.file is not None:
+            (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
             (folder / block.file).write_text(block.text, encoding="utf-8")
     if page == "docs/scale.md":
         import numpy as np
@@ -137,14 +139,16 @@ def write_files(page: str, folder: Path) -> None:
         parquet.write_table(table, folder / "friends.parquet")
 
 
-def run_python(page: str, folder: Path) -> None:
+def run_python(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files(page, folder)
-    namespace: dict[str, object] = {"__name__": "page"}
+    module = ModuleType("page")
+    # A dataclass looks its own module up.
+    monkeypatch.setitem(sys.modules, "page", module)
     for block in blocks_of(page):
         if block.language == "python":
             # Empty lines in front: a traceback then names the line of the page.
             source = "\n" * (block.line - 1) + block.text
-            exec(compile(source, str(ROOT / page), "exec"), namespace)
+            exec(compile(source, str(ROOT / page), "exec", dont_inherit=True), vars(module))
 
 
 @pytest.mark.parametrize("page", with_blocks("python"))
@@ -155,13 +159,15 @@ def test_the_python_of_a_page_runs(
 
     # Two epochs instead of hundreds: here the code has to run, not the model to be good.
     monkeypatch.setitem(vars(gapgnn), "GAP", functools.partial(gapgnn.GAP, epochs=2))
-    run_python(page, folder)
+    run_python(page, folder, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", with_blocks("python"))
-def test_the_python_of_a_page_runs_exactly_as_written(page: str, folder: Path) -> None:
-    run_python(page, folder)
+def test_the_python_of_a_page_runs_exactly_as_written(
+    page: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_python(page, folder, monkeypatch)
 
 
 @pytest.mark.parametrize("page", with_blocks("toml", "json"))

@@ -166,7 +166,6 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         # Which parameters there are is known by the method, not by who holds some method's class.
         def __init__(self, **parameters: Any) -> None: ...
 
-    @abstractmethod
     def _check_parameters(self) -> None:
         """Raise if one of the method's own parameters cannot work."""
 
@@ -608,9 +607,9 @@ class EdgeReader(NodeClassifier):
     def _num_hops(self) -> int:
         """Return how many noisy aggregations one reading of a graph takes."""
 
-    @abstractmethod
     def _hop_ratio(self, relation: str) -> float:
         """Return the noise multiplier of a hop relative to the free one."""
+        return 1.0
 
     @abstractmethod
     def _read(

@@ -43,7 +43,7 @@ from torch import Tensor, nn
 
 from gapgnn import __version__
 from gapgnn.errors import DataError, InputError, PrivacyError, UnavailableError
-from gapgnn.graph.store import file_digest
+from gapgnn.graph import file_digest
 from gapgnn.privacy.ledger import Charge, Ledger
 from gapgnn.rng import system_entropy
 

@@ -7,10 +7,6 @@ from typing import TYPE_CHECKING
 from gapgnn.facade import front
 
 if TYPE_CHECKING:
-    from gapgnn.graph.datasets.blockmodel import BLOCK_NODES as BLOCK_NODES
-    from gapgnn.graph.datasets.blockmodel import FIELDS as FIELDS
-    from gapgnn.graph.datasets.blockmodel import BlockModel as BlockModel
-    from gapgnn.graph.datasets.blockmodel import FeatureKind as FeatureKind
     from gapgnn.graph.datasets.load import dataset_info as dataset_info
     from gapgnn.graph.datasets.load import dataset_names as dataset_names
     from gapgnn.graph.datasets.load import fetch_dataset as fetch_dataset

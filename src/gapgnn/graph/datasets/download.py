@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gapgnn.errors import DataError, InputError, UnavailableError
-from gapgnn.graph import Progress as Progress
-from gapgnn.graph import file_digest
+from gapgnn.graph import Progress, file_digest
 
 if sys.platform != "win32":
     import fcntl

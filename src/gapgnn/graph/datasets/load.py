@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from gapgnn.errors import DataError, InputError
-from gapgnn.graph import Graph, filter_classes, random_split
-from gapgnn.graph.datasets.download import DataFile, Progress, find, obtain
+from gapgnn.graph import Graph, Progress, filter_classes, random_split
+from gapgnn.graph.datasets.download import DataFile, find, obtain
 from gapgnn.graph.datasets.registry import DatasetInfo, known_datasets
 
 # Sizes that were published and not measured on the file may count nodes without edges or repeated

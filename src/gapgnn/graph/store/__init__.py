@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from gapgnn.facade import front
 
 if TYPE_CHECKING:
-    from gapgnn.graph.files import file_digest as file_digest
     from gapgnn.graph.store.arcs import PartFile as PartFile
     from gapgnn.graph.store.build import build_store as build_store
     from gapgnn.graph.store.build import store_graph as store_graph

@@ -226,7 +226,8 @@ class ReleaseFacts:
     Attributes:
         method: what was trained.
         dataset: what people call the data set.
-        messages: ``none``, ``features``, ``labels``, ``both`` or ``perturbed``.
+        messages: ``none``, ``features``, ``labels``, ``both`` or ``perturbed``; or, for anything
+            else, a sentence that says what travelled along the edges.
         steps: what the method did, of ``gapgnn.privacy.card.texts.STEPS``.
         noise: ``safe`` or ``fast``.
         is_insecure: whether the noise was seeded.
@@ -290,7 +291,7 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
         noise_source=texts.noise_source(level, epsilon, facts.noise, is_insecure=facts.is_insecure),
         max_degree=facts.max_degree,
         node_notion=notion,
-        messages=texts.MESSAGES[check_choice("messages", facts.messages, texts.MESSAGES)],
+        messages=texts.travelled(facts.messages),
         covered=texts.covered(level, relation, notion=notion),
         not_covered=texts.not_covered(level, relation, notion=notion),
         not_charged=texts.not_charged(level, facts.steps),

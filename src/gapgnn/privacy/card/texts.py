@@ -97,6 +97,17 @@ STEPS: dict[str, tuple[str, str, str | None]] = {
 }
 
 
+def travelled(messages: str) -> str:
+    """Say what travelled along the edges: of a known kind, or as a method's own sentence.
+
+    >>> travelled("none"), travelled("One vote of each training node.")
+    ('Nothing: the method reads no edges.', 'One vote of each training node.')
+    """
+    if messages.endswith("."):
+        return messages
+    return MESSAGES[check_choice("messages", messages, MESSAGES)]
+
+
 def rounded_up(number: float) -> str:
     """Write an epsilon or delta with few digits, never smaller than it is.
 

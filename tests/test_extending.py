@@ -1,0 +1,160 @@
+"""Doors for other people: a second package, really installed, brings methods, an event, a data set.
+
+The package is tests/fixtures/gapgnn_vote; docs/extending.md shows the same files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gapgnn import MLP
+from gapgnn.errors import InputError
+from gapgnn.graph.datasets import DatasetInfo, register_dataset
+from gapgnn.methods import method_class, methods, register_method
+from gapgnn.privacy.accounting import Event, LaplacePair
+
+PACKAGE = Path(__file__).parent / "fixtures" / "gapgnn_vote"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which pip installed the package, beside one that cannot be loaded."""
+    folder = tmp_path_factory.mktemp("site")
+    source = tmp_path_factory.mktemp("source") / "gapgnn_vote"
+    shutil.copytree(PACKAGE, source)
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    pip = [sys.executable, "-m", "pip", "install", *options, "--target", str(folder), str(source)]
+    subprocess.run(pip, check=True)
+    broken = folder / "broken-1.0.dist-info"
+    broken.mkdir()
+    (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    points = "[gapgnn.methods]\nlost = nowhere_at_all:Lost\ngap = gapgnn_vote.vote:Vote\n"
+    (broken / "entry_points.txt").write_text(points)
+    return folder
+
+
+@pytest.fixture
+def gapgnn(site: Path, tmp_path: Path):
+    """Run the command line with the package installed, in a folder and with a ledger of its own."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(site),
+        "COLUMNS": "200",
+        "GAPGNN_LEDGER": str(tmp_path / "ledger.sqlite"),
+    }
+
+    def run(*words: str, code: int = 0) -> str:
+        command = [sys.executable, "-c", "from gapgnn.cli.main import run; run()", *words]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+def test_installed_methods_and_data_sets_are_listed(gapgnn):
+    listed = gapgnn("train", "--help")
+    assert "vote" in listed
+    assert "every training neighbour votes for its class" in listed
+    assert "ring" in gapgnn("datasets")
+    assert "--max-degree" in gapgnn("train", "vote", "--help")
+
+
+def test_a_package_that_cannot_be_loaded_is_named_and_stops_nobody(gapgnn):
+    listed = re.sub(r"\s+", " ", gapgnn("train", "--help"))
+    assert "left out: 'lost', broken cannot be loaded: ModuleNotFoundError" in listed
+    assert "left out: 'gap'" in listed
+    assert "GAP: noisy multi-hop aggregation" in listed
+
+
+def test_an_outside_method_is_charged_saved_and_predicts_like_any_other(gapgnn, tmp_path):
+    told = gapgnn(
+        "train", "vote", "--dataset", "ring", "--epsilon", "8", "--out", "model", "--json"
+    )
+    assert json.loads(told)["test_accuracy"]["mean"] > 0.6
+    card = json.loads((tmp_path / "model" / "card.json").read_text())
+    assert (card["method"], card["epsilon"]) == ("Vote", pytest.approx(8.0))
+    assert card["messages"] == "One vote of each training node, for its own class."
+    assert "vote fit" in gapgnn("ledger", "show", "ring")
+    again = gapgnn("predict", "--model", "model", "--dataset", "ring", "--out", "labels.csv")
+    assert "no budget was spent" in again
+
+
+def test_an_outside_event_is_calibrated_charged_and_read_back(gapgnn, tmp_path):
+    options = ["--dataset", "ring", "--level", "node", "--epsilon", "1", "--relation", "replace"]
+    gapgnn("train", "favourite", *options, "--out", "model")
+    card = json.loads((tmp_path / "model" / "card.json").read_text())
+    assert [event["event"] for event in card["events"]] == ["NoisyCounts"]
+    assert 0.99 < card["epsilon"] <= 1.0
+    assert card["events"][0]["noise_multiplier"] == pytest.approx(1.0, rel=0.01)
+    # `noise` and `audit` read the card's events in a process that never named the package.
+    assert "NoisyCounts" in gapgnn("ledger", "show", "ring", "--json")
+
+
+def test_an_event_is_known_to_a_process_that_never_named_its_package(site):
+    code = (
+        "from gapgnn.privacy.accounting import Event, account; "
+        "event = Event.from_dict({'event': 'NoisyCounts', 'noise_multiplier': 2.0}); "
+        "print(event, account([event], 0.0, relation='replace').epsilon)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "NoisyCounts(noise_multiplier=2.0, times=1, label='') 0.5"
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace"])
+def test_the_pipeline_audit_replays_an_outside_method(gapgnn, relation):
+    options = ["--dataset", "ring", "--level", "node", "--relation", relation]
+    told = gapgnn("audit", "pipeline", "--neighbours", "first", "train", "favourite", *options)
+    assert "class counts of repeat 1" in told
+
+
+def test_a_method_registered_in_the_process_has_its_own_name():
+    @register_method
+    @dataclass(kw_only=True, eq=False, repr=False)
+    class Copy(MLP):
+        """Copy: an MLP under another name."""
+
+        method = "copy"
+
+    assert methods()["copy"] == "Copy: an MLP under another name."
+    assert method_class("copy") is Copy
+    with pytest.raises(InputError, match="name of its own"):
+        register_method(type("Copy", (MLP,), {"method": "mlp"}))
+    with pytest.raises(InputError, match="subclass of NodeClassifier"):
+        register_method(object)
+
+
+def test_a_data_set_and_an_event_cannot_take_a_name_that_is_taken():
+    with pytest.raises(InputError, match="name of its own"):
+        register_dataset(DatasetInfo("pubmed", "another", lambda paths: None))
+    with pytest.raises(InputError, match="name of its own"):
+
+        @dataclass(frozen=True)
+        class Gaussian(Event):
+            times: int = 1
+
+            def pair(self, relation):
+                return LaplacePair(1.0)
+
+
+def test_the_page_shows_the_files_of_the_package():
+    page = (PACKAGE.parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"`(\S+)`:\n\n```\w+\n(.*?)```", page, re.DOTALL))
+    for name in ("pyproject.toml", "gapgnn_vote/vote.py", "gapgnn_vote/favourite.py"):
+        assert shown[name] == (PACKAGE / name).read_text(encoding="utf-8")
+    method = (PACKAGE / "gapgnn_vote/vote.py").read_text(encoding="utf-8")
+    assert len(method.partition("@dataclass")[2].splitlines()) <= 40
