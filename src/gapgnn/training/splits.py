@@ -65,7 +65,8 @@ def repeat_splits(graph: Graph, *, level: str, repeats: int, split: str, seed: i
             for mask, part in zip(masks, np.split(rng.permutation(positions), ends), strict=True):
                 mask[repeat, part] = True
 
-    # NumPy shuffles and writes without the interpreter's lock.
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+    # NumPy shuffles without the interpreter's lock. Hashing is many short calls, between which
+    # threads would only hand the lock around.
+    with ThreadPoolExecutor(1 if level == "node" else torch.get_num_threads()) as pool:
         list(pool.map(draw, range(1, repeats)))
     return Splits(*masks)
