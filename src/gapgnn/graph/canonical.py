@@ -201,6 +201,7 @@ def note_of(graph: Graph) -> dict[str, Any]:
     note = {
         "name": graph.name,
         "inferred": list(graph.inferred),
+        "population": graph.population,
         "label_names": graph.label_names,
         "feature_names": graph.feature_names,
         "schema": None if graph.schema is None else graph.schema.to_dict(),
@@ -225,4 +226,5 @@ def options_of_note(
         "self_loops": self_loops or note.get("self_loops", "drop"),
         "schema": schema_of_note(note),
         "inferred": facts,
+        "population": note.get("population", "default"),
     }

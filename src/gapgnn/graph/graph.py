@@ -68,6 +68,8 @@ class Graph:
         inferred: which of classes, columns and direction were read from the data instead of being
             declared, so that they may tell of single people (privacy page, section 2); not part
             of the content.
+        population: the namespace of ``ids`` in the ledger: graphs in one namespace that name a
+            common id share a budget (privacy page, section 6); not part of the content.
     """
 
     indptr: NDArray[np.int64]
@@ -86,6 +88,7 @@ class Graph:
     feature_names: tuple[str, ...] | None = None
     schema: Schema | None = None
     inferred: tuple[str, ...] = ()
+    population: str = "default"
 
     @classmethod
     def from_arcs(
@@ -109,6 +112,7 @@ class Graph:
         not_finite: NotFinite = "refuse",
         schema: Schema | None = None,
         inferred: Iterable[str] | None = None,
+        population: str = "default",
     ) -> Graph:
         """Build a graph from two arrays of node positions, one entry per arc.
 
@@ -138,6 +142,7 @@ class Graph:
             schema: what was declared about the table the features come from.
             inferred: what the caller read from the data itself. None works it out: the direction
                 if ``directed`` is None, the classes if labels come without ``label_names``.
+            population: namespace of the ids in the ledger; give unrelated graphs their own.
 
         >>> import numpy as np
         >>> graph = Graph.from_arcs([0, 1, 1], [1, 2, 1], num_nodes=3, features=np.eye(3))
@@ -175,6 +180,7 @@ class Graph:
             name=name,
             schema=schema,
             inferred=inferred,
+            population=population,
         )
 
     @classmethod

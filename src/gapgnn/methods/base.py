@@ -32,7 +32,7 @@ from gapgnn.nn import replica_state, reset_replicas
 from gapgnn.privacy import LEVELS, Guarantee, active_witness, public_count, resolve_relation
 from gapgnn.privacy.accounting import Event, Gaussian
 from gapgnn.privacy.card import PrivacyCard, ReleaseFacts, make_card, public_facts
-from gapgnn.privacy.ledger import Charge, Ledger
+from gapgnn.privacy.ledger import Charge, Ledger, People
 from gapgnn.privacy.mechanisms import Construction, PrivateAggregation
 from gapgnn.rng import NoiseKey, experiment_torch
 from gapgnn.training import (
@@ -133,6 +133,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         seed: of splits, initial weights and shuffling; never of noise.
         device: where to compute.
         ledger: file of the privacy ledger; left out: the user's own.
+        reason: why this is released, for the ledger.
     """
 
     level: Literal["none", "edge", "node"] = "edge"
@@ -154,6 +155,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     ledger: str | Path | None = None
+    reason: str = ""
 
     method: ClassVar[str]
     # Whether every release goes through a journal, so that a killed run can be resumed.
@@ -227,7 +229,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         self._recipe(self._num_train(graph))
         charge = run.journal.charged(
             self._about_run(graph, guarantee),
-            lambda: self._charge(guarantee, [graph.fingerprint], graph.name, purpose="fit"),
+            lambda: self._charge(guarantee, graph, purpose="fit"),
         )
         if (witness := active_witness()) is not None:
             relation = guarantee.relation
@@ -435,7 +437,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             # JSON has no infinity, which epsilon may be at level none.
             k: str(v) if isinstance(v, float) and not math.isfinite(v) else v
             for k, v in self.get_params().items()
-            if k not in ("ledger", "device")
+            if k not in ("ledger", "device", "reason")
         }
 
     def _resolve(self, graph: Graph) -> Guarantee:
@@ -516,25 +518,22 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         key = NoiseKey.insecure(self.insecure_noise_seed)
         return [key.derive("repeat", repeat) for repeat in range(self.repeats)]
 
-    def _charge(
-        self, guarantee: Guarantee, fingerprints: list[str], name: str, *, purpose: str
-    ) -> Charge | None:
+    def _charge(self, guarantee: Guarantee, graph: Graph, *, purpose: str) -> Charge | None:
         """Record the price durably before the release is computed (privacy page, section 6)."""
         if not guarantee.events:
             return None
         if guarantee.epsilon is None or not math.isfinite(guarantee.epsilon):
             raise PrivacyError(f"A release must have a finite price. Got {guarantee.epsilon}.")
         return Ledger(self.ledger).charge(
-            fingerprints[0],
-            others=fingerprints[1:],
+            People.of(graph),
             level=guarantee.level,
             relation=guarantee.relation,
             epsilon=guarantee.epsilon,
             delta=guarantee.delta,
             events=[event.to_dict() for event in guarantee.events],
             purpose=f"{self.method} {purpose}",
-            name=name,
             count=self.repeats if purpose == "fit" else 1,
+            reason=self.reason,
         )
 
     def _start_modules(self, run: Run) -> dict[str, nn.Module]:
@@ -675,9 +674,7 @@ class EdgeReader(NodeClassifier):
             module.to(device)
         if graph is None:
             return self._scores_from(self.releases_.training(), None, device)
-        # Without a price there is no charge to know a graph by, and reading it again is free.
-        by_ids = self.level != "none"
-        released = self.releases_.find(graph, Ledger(self.ledger), by_ids=by_ids)
+        released = self.releases_.find(graph, Ledger(self.ledger), is_paid=self.level != "none")
         if released is None:
             released = self._release_for_prediction(graph, device)
         return self._scores_from(released, graph, device)
@@ -688,10 +685,7 @@ class EdgeReader(NodeClassifier):
             check_declared(graph)
         guarantee = self._prediction_guarantee(graph)
         ledger = Ledger(self.ledger)
-        sharing = self.releases_.sharing(graph, ledger) if guarantee.events else []
-        charge = self._charge(
-            guarantee, [graph.fingerprint, *sharing], graph.name, purpose="predict"
-        )
+        charge = self._charge(guarantee, graph, purpose="predict")
         if (witness := active_witness()) is not None:
             relation = guarantee.relation
             witness.begin("predict", ids=graph.ids, level=guarantee.level, relation=relation)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gapgnn.errors import PrivacyError
+from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph import Graph
 from gapgnn.privacy.ledger import Charge, Ledger
 from gapgnn.rng import system_entropy
@@ -58,71 +58,64 @@ class Releases:
         """Return the training graph's release."""
         return next(iter(self.hops.values()))
 
-    def find(self, graph: Graph, ledger: Ledger, *, by_ids: bool = True) -> ReleasedHops | None:
+    def find(self, graph: Graph, ledger: Ledger, *, is_paid: bool = True) -> ReleasedHops | None:
         """Return what was released on this very graph, or None if it is another one.
 
         In the process that released it, and wherever the ledger that was charged is at hand, the
-        fingerprint decides. Without that ledger a graph with the same node ids in the same order is
-        taken to be the same graph, unless ``by_ids`` is False. Rows come in the order of the
-        graph's nodes: a fingerprint does not depend on it.
+        fingerprint decides. Where it is not at hand nobody can tell, and a release that was paid
+        for is refused rather than shown for another graph. Rows come in the order of the graph's
+        nodes: a fingerprint does not depend on it.
+
+        Args:
+            graph: to predict on.
+            ledger: which may know what each release was charged for.
+            is_paid: whether releases cost something; otherwise an unknown graph is read again.
         """
-        if not self._release_of.get(graph.fingerprint):
-            owners = self._owners(ledger)
-            for release, known in self.hops.items():
-                owner = owners.get(release)
-                if owner == graph.fingerprint or (
-                    by_ids
-                    and owner is None
-                    and release not in self._release_of.values()
-                    and np.array_equal(*_alike(known.ids, graph.ids))
-                ):
-                    self._release_of[graph.fingerprint] = release
+        known = set(self._release_of.values())
+        for release in self.hops:
+            if release in known or not is_paid:
+                continue
+            owner = ledger.graph_of(release)
+            if owner is None:
+                raise PrivacyError(
+                    f"the ledger {ledger.path} does not know what this model was trained on, so "
+                    "nobody can tell whether its answers are for this graph. Name the ledger of "
+                    "the training (`--ledger`), or ask for the answers of the training graph, "
+                    "whatever these tables say (`--cached`)."
+                )
+            self._release_of[owner] = release
         found = self._release_of.get(graph.fingerprint)
         return None if found is None else _in_order_of(graph, self.hops[found])
 
-    def sharing(self, graph: Graph, ledger: Ledger) -> list[str]:
-        """Return the fingerprints of earlier graphs that share a node id with ``graph``.
+    def cached(self, ids: NDArray[Any]) -> ReleasedHops:
+        """Return the training graph's release for these of its people, whatever else is known.
 
-        Sequential composition charges them too (privacy page, section 2).
+        Raises:
+            InputError: if somebody was not in the training graph.
         """
-        owners = self._owners(ledger)
-        owners |= {release: fingerprint for fingerprint, release in self._release_of.items()}
-        fingerprints = []
-        for release, known in self.hops.items():
-            shared = _shared(known.ids, graph.ids)
-            if shared and release not in owners:
-                raise PrivacyError(
-                    f"the graph shares {shared} node ids with one that was charged in another "
-                    "ledger, so both cannot be charged. Use the ledger of the training, or other "
-                    "ids if they are other people."
-                )
-            if shared:
-                fingerprints.append(owners[release])
-        return fingerprints
-
-    def _owners(self, ledger: Ledger) -> dict[str, str]:
-        """Return which data set each release was charged to, as far as this ledger knows."""
-        first: dict[str, str] = {}
-        for charge in ledger.entries():
-            if charge.id in self.hops:
-                # A charge of several data sets lists the one that was read first.
-                first.setdefault(charge.id, charge.fingerprint)
-        return first
+        known = self.training()
+        before, now = _alike(known.ids, ids)
+        strangers = ~np.isin(now, before)
+        if strangers.any():
+            raise InputError(
+                f"{int(strangers.sum())} of the ids were not in the graph of training, such as "
+                f"{now[strangers][0]!r}. Answers from the cache are for its people alone."
+            )
+        return _rows_of(ids, known)
 
 
 def _in_order_of(graph: Graph, known: ReleasedHops) -> ReleasedHops:
     """Return the rows of the same nodes in the order in which ``graph`` lists them."""
-    before, now = _alike(known.ids, graph.ids)
-    if np.array_equal(before, now):
+    if np.array_equal(*_alike(known.ids, graph.ids)):
         return known
+    return _rows_of(graph.ids, known)
+
+
+def _rows_of(ids: NDArray[Any], known: ReleasedHops) -> ReleasedHops:
+    before, now = _alike(known.ids, ids)
     by_id = np.argsort(before)
     rows = torch.from_numpy(by_id[np.searchsorted(before, now, sorter=by_id)])
-    return replace(known, ids=graph.ids, hops=tuple(hop[rows] for hop in known.hops))
-
-
-def _shared(some: NDArray[Any], others: NDArray[Any]) -> int:
-    """Count common ids."""
-    return len(np.intersect1d(*_alike(some, others), assume_unique=True))
+    return replace(known, ids=ids, hops=tuple(hop[rows] for hop in known.hops))
 
 
 def _alike(some: NDArray[Any], others: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -53,7 +53,7 @@ def load_dataset(
     if paths:
         _check_sizes(graph, info, paths[0])
     # Published data sets are public as a whole, whatever was read from their files.
-    graph = replace(graph, name=info.name, inferred=())
+    graph = replace(graph, name=info.name, inferred=(), population=f"dataset {info.name}")
     return graph if split_seed is None else random_split(graph, seed=split_seed)
 
 

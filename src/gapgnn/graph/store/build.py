@@ -215,6 +215,7 @@ def store_graph(graph: Graph, folder: str | PathLike[str], *, parts: int) -> Non
             feature_names=graph.feature_names,
             schema=graph.schema,
             inferred=graph.inferred,
+            population=graph.population,
         )
 
 
@@ -278,6 +279,7 @@ class _StoreWriter:
         feature_names: Sequence[str] | None,
         schema: Schema | None,
         inferred: Sequence[str],
+        population: str = "default",
     ) -> StoredGraph:
         """Write nodes, dangling entries and, once the fingerprint is known, the manifest."""
         in_degrees = self._lengths["target"]
@@ -307,6 +309,7 @@ class _StoreWriter:
             "feature_names": None if feature_names is None else list(feature_names),
             "schema": None if schema is None else schema.to_dict(),
             "inferred": list(as_inferred(inferred)),
+            "population": population,
         }
         graph = StoredGraph(self._folder, manifest, nodes, dangling)
         manifest["fingerprint"] = _fingerprint(graph, self._folder / "by-id", self._memory)

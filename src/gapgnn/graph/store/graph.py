@@ -136,6 +136,8 @@ class StoredGraph(Graph):
             name=str(manifest["name"]),
             schema=schema_of_note(manifest),
             inferred=_inferred(manifest),
+            # Before version 0.2 nobody's ids had a namespace.
+            population=str(manifest.get("population", "default")),
             _listed=frozen(nodes["out_degree"]),
             _manifest=manifest,
             **{mask: frozen(np.zeros(count, dtype=np.bool_)) for mask in MASKS},

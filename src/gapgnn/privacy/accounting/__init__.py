@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.accounting.accountants import accountant_named as accountant_named
     from gapgnn.privacy.accounting.calibration import calibrate as calibrate
     from gapgnn.privacy.accounting.calibration import search_multiplier as search_multiplier
+    from gapgnn.privacy.accounting.composition import merge as merge
     from gapgnn.privacy.accounting.events import Composition as Composition
     from gapgnn.privacy.accounting.events import Event as Event
     from gapgnn.privacy.accounting.events import Gaussian as Gaussian
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.accounting.events import RandomisedResponse as RandomisedResponse
     from gapgnn.privacy.accounting.events import event_from_dict as event_from_dict
     from gapgnn.privacy.accounting.gaussian import gaussian_epsilon as gaussian_epsilon
+    from gapgnn.privacy.accounting.gaussian import gaussian_shift as gaussian_shift
     from gapgnn.privacy.accounting.pairs import DiscretePair as DiscretePair
     from gapgnn.privacy.accounting.pairs import GaussianPair as GaussianPair
     from gapgnn.privacy.accounting.pairs import LaplacePair as LaplacePair
@@ -28,5 +30,6 @@ if TYPE_CHECKING:
     from gapgnn.privacy.accounting.published import paper_edge_epsilon as paper_edge_epsilon
     from gapgnn.privacy.accounting.published import plain_rdp_epsilon as plain_rdp_epsilon
     from gapgnn.privacy.accounting.rdp import ORDERS as ORDERS
+    from gapgnn.privacy.accounting.rdp import renyi_curve as renyi_curve
 
 __getattr__, __dir__, __all__ = front(__name__)

@@ -1,4 +1,4 @@
-"""The durable budget of a data set."""
+"""The durable budget of people."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 from gapgnn.facade import front
 
 if TYPE_CHECKING:
-    from gapgnn.privacy.ledger.ledger import RELATIONS as RELATIONS
-    from gapgnn.privacy.ledger.ledger import Budget as Budget
+    from gapgnn.privacy.ledger.file import LedgerNotice as LedgerNotice
+    from gapgnn.privacy.ledger.filters import COMPOSITIONS as COMPOSITIONS
     from gapgnn.privacy.ledger.ledger import Charge as Charge
     from gapgnn.privacy.ledger.ledger import Ledger as Ledger
+    from gapgnn.privacy.ledger.people import People as People
+    from gapgnn.privacy.ledger.rules import RELATIONS as RELATIONS
+    from gapgnn.privacy.ledger.rules import Budget as Budget
+    from gapgnn.privacy.ledger.rules import check_population as check_population
 
 __getattr__, __dir__, __all__ = front(__name__)

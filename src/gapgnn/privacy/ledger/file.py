@@ -13,10 +13,15 @@ Why the file survives what it must (privacy page, section 6):
 - *Two creators.* A new ledger is built under another name and linked into place, which fails if one
   is already there. A ledger is therefore never seen empty, and an empty file is a damaged one.
 
-Versions. Version 2 added the table ``claims``: who draws on a charge. A file of version 1 is
-upgraded inside the first transaction that writes, together with what that one writes; readers take
-it as it is. A program that knows version 1 alone refuses the file from then on: it would let a
-second run draw on a charge.
+Versions. Version 2 added who draws on a charge; version 3 counts people instead of files:
+populations and their members, how charges come together, who charged and why, and a chain over all
+rows. An older file is copied beside itself and upgraded, once, by the first transaction that opens
+it, and the upgrade says so. An older program refuses the file from then on.
+
+Chain. Every charge and grant carries a keyed hash of itself and the row before, and the last one is
+kept apart: a row that was removed or changed is found whenever the ledger is written to, and by
+`gapgnn ledger verify`. The key is in the file, so this finds accidents and careless hands, not
+somebody who computes the chain anew.
 
 The file is only ever opened through SQLite: closing any other descriptor of it would drop the locks
 that another thread of this process holds.
@@ -24,51 +29,67 @@ that another thread of this process holds.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sqlite3
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from gapgnn.errors import PrivacyError, UnavailableError
+from gapgnn.errors import InputError, PrivacyError, UnavailableError
+from gapgnn.rng import system_entropy
 
 APPLICATION_ID = 0x47415047
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 BUSY_SECONDS = 60.0
 
-# What a file of version 1 lacks: which run draws on a charge, by its last token.
-CLAIMS = """
-CREATE TABLE claims (
-    charge TEXT PRIMARY KEY,
-    token TEXT NOT NULL,
-    claimed_at TEXT NOT NULL
-)
-"""
-
 # Amounts are decimal text, so that sums are exact. Grants are only ever added: the last one counts.
-SCHEMA = f"""
-PRAGMA journal_mode = DELETE;
-PRAGMA synchronous = EXTRA;
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {SCHEMA_VERSION};
-BEGIN;
-CREATE TABLE datasets (
-    fingerprint TEXT PRIMARY KEY,
-    name TEXT NOT NULL
+TABLES = """
+CREATE TABLE settings (
+    key TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+);
+CREATE TABLE populations (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE,
+    namespace TEXT NOT NULL,
+    made_at TEXT NOT NULL
+);
+CREATE TABLE members (
+    population INTEGER NOT NULL,
+    part INTEGER NOT NULL,
+    hashes BLOB NOT NULL,
+    digest BLOB NOT NULL,
+    PRIMARY KEY (population, part)
+);
+CREATE TABLE fingerprints (
+    population INTEGER NOT NULL,
+    fingerprint TEXT NOT NULL,
+    PRIMARY KEY (population, fingerprint)
 );
 CREATE TABLE grants (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    fingerprint TEXT NOT NULL,
+    population INTEGER NOT NULL,
     level TEXT NOT NULL,
     relation TEXT NOT NULL,
     epsilon TEXT NOT NULL,
     delta TEXT NOT NULL,
-    granted_at TEXT NOT NULL
+    composition TEXT NOT NULL,
+    renyi_order REAL,
+    until TEXT,
+    granted_at TEXT NOT NULL,
+    who TEXT NOT NULL,
+    host TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    chain TEXT
 );
 CREATE TABLE charges (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL,
+    population INTEGER NOT NULL,
     fingerprint TEXT NOT NULL,
     level TEXT NOT NULL,
     relation TEXT NOT NULL,
@@ -79,13 +100,32 @@ CREATE TABLE charges (
     events TEXT NOT NULL,
     charged_at TEXT NOT NULL,
     completed_at TEXT,
-    UNIQUE (id, fingerprint)
+    who TEXT NOT NULL,
+    host TEXT NOT NULL,
+    command TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    chain TEXT,
+    UNIQUE (id, population)
 );
-{CLAIMS};
-CREATE INDEX charges_of_budget ON charges (fingerprint, level);
-CREATE INDEX grants_of_budget ON grants (fingerprint, level);
-COMMIT;
+CREATE TABLE IF NOT EXISTS claims (
+    charge TEXT PRIMARY KEY,
+    token TEXT NOT NULL,
+    claimed_at TEXT NOT NULL
+);
+CREATE INDEX charges_by_population ON charges (population, level);
+CREATE INDEX grants_by_population ON grants (population, level);
 """
+# What a chain covers: all that never changes after it was written.
+CHAINED = {
+    "grants": "population, level, relation, epsilon, delta, composition, renyi_order, until, "
+    "granted_at, who, host, reason",
+    "charges": "id, population, fingerprint, level, relation, epsilon, delta, count, purpose, "
+    "events, charged_at, who, host, command, reason",
+}
+
+
+class LedgerNotice(UserWarning):
+    """Something about the ledger that people should see once."""
 
 
 def default_path() -> Path:
@@ -95,8 +135,11 @@ def default_path() -> Path:
     '.sqlite'
     """
     named = os.environ.get("GAPGNN_LEDGER")
-    if named:
-        return Path(named).expanduser()
+    return Path(named).expanduser() if named else own_path()
+
+
+def own_path() -> Path:
+    """Return the one place where a missing ledger is made without being asked for."""
     shared = os.environ.get("XDG_DATA_HOME", "")
     # The XDG rules say that a relative folder is to be ignored.
     data = Path(shared) if os.path.isabs(shared) else Path("~/.local/share").expanduser()
@@ -111,8 +154,12 @@ def is_there(path: Path) -> bool:
         raise UnavailableError(f"Ledger {path} cannot be read: {error.strerror}.") from None
 
 
-def create(path: Path) -> None:
-    """Put a new, empty ledger at ``path`` unless something is there already."""
+def create(path: Path, *, named: bool = False) -> None:
+    """Put a new, empty ledger at ``path`` unless something is there already.
+
+    A path that somebody named may be mistyped, and an empty ledger forgets every charge: it is made
+    only where that was asked for (``named``).
+    """
     # In this order: a journal seen while the ledger is missing can then only be an orphan.
     has_journal = is_there(Path(f"{path}-journal"))
     if is_there(path):
@@ -122,13 +169,18 @@ def create(path: Path) -> None:
             f"Ledger {path} is missing but its journal is there, so charges would be lost. Restore "
             "the ledger from a backup, or remove the journal to begin a new one."
         )
+    if not named:
+        check_made(path)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, draft = tempfile.mkstemp(prefix=".ledger-", suffix=".new", dir=path.parent)
         os.close(descriptor)
         try:
             with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
-                connection.executescript(SCHEMA)
+                connection.executescript("PRAGMA journal_mode = DELETE; PRAGMA synchronous = EXTRA")
+                connection.execute("BEGIN")
+                _make_tables(connection)
+                connection.execute("COMMIT")
             os.link(draft, path)
         except FileExistsError:
             return  # another process was first, and its ledger is as good
@@ -141,6 +193,71 @@ def create(path: Path) -> None:
             f"Ledger {path} cannot be created: {reason}. Nothing was released. Name "
             "another file with GAPGNN_LEDGER."
         ) from None
+
+
+def check_made(path: Path) -> None:
+    """Refuse a ledger that somebody named and that is not there."""
+    if path != own_path() and not is_there(path):
+        raise InputError(
+            f"the ledger {str(path)!r} does not exist. Check the path, or make it with "
+            f"`gapgnn ledger init {path}`."
+        )
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    for statement in TABLES.split(";"):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    put_setting(connection, "key", system_entropy(32).hex())
+    put_setting(connection, "require-grant", "off")
+
+
+def setting(connection: sqlite3.Connection, key: str) -> str:
+    """Return a setting of the ledger; empty if it was never set."""
+    row = connection.execute("SELECT value FROM settings WHERE key = ?", (key,)).fetchone()
+    return "" if row is None else str(row[0])
+
+
+def put_setting(connection: sqlite3.Connection, key: str, value: str) -> None:
+    """Set a setting of the ledger."""
+    connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
+
+
+def broken_links(connection: sqlite3.Connection) -> list[str]:
+    """Return what a removed or changed row shows in the chains."""
+    problems = []
+    for table in CHAINED:
+        links = list(_links(connection, table))
+        wrong = next((seq for seq, chain, expected in links if chain != expected), None)
+        last = f"{len(links)} {links[-1][2]}" if links else ""
+        if wrong is not None:
+            problems.append(f"row {wrong} of {table}, or one before it, was changed or removed")
+        elif setting(connection, f"last of {table}") != last:
+            problems.append(f"the last row of {table} was removed, or one was added by hand")
+    return problems
+
+
+def _links(connection: sqlite3.Connection, table: str) -> Iterator[tuple[int, str | None, str]]:
+    """Return each row's number, its link in the chain, and what that should be."""
+    key = bytes.fromhex(setting(connection, "key"))
+    previous = ""
+    rows = connection.execute(f"SELECT seq, chain, {CHAINED[table]} FROM {table} ORDER BY seq")
+    for seq, chain, *values in rows.fetchall():
+        text = json.dumps([previous, *values])
+        previous = hashlib.blake2b(text.encode(), key=key, digest_size=16).hexdigest()
+        yield seq, chain, previous
+
+
+def _extend_chains(connection: sqlite3.Connection) -> None:
+    """Link the rows that this transaction has added."""
+    for table in CHAINED:
+        links = list(_links(connection, table))
+        for seq, chain, expected in links:
+            if chain is None:
+                connection.execute(f"UPDATE {table} SET chain = ? WHERE seq = ?", (expected, seq))
+        if links:
+            put_setting(connection, f"last of {table}", f"{len(links)} {links[-1][2]}")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -167,12 +284,14 @@ def transaction(path: Path, *, writing: bool) -> Iterator[sqlite3.Connection]:
             connection.execute("PRAGMA synchronous = EXTRA")
             # On macOS a plain sync stops at the drive's cache; elsewhere this changes nothing.
             connection.execute("PRAGMA fullfsync = ON")
+            if _check_is_ours(connection, path) < SCHEMA_VERSION:
+                _upgrade(connection, path)
             connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
-            version = _check_is_ours(connection, path)
-            if writing and version < SCHEMA_VERSION:
-                connection.execute(CLAIMS)
-                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            if writing and (problems := broken_links(connection)):
+                raise damaged(path, problems[0])
             yield connection
+            if writing:
+                _extend_chains(connection)
             connection.execute("COMMIT")
     except sqlite3.OperationalError as error:
         if "locked" in str(error):
@@ -200,6 +319,67 @@ def _check_is_ours(connection: sqlite3.Connection, path: Path) -> int:
     if version < 1:
         raise damaged(path, f"its version is {version}")
     return version
+
+
+def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
+    """Copy an older file beside itself, then make populations of its data sets.
+
+    Who was in a data set is not known, so its population begins without members: it is found by the
+    graph's fingerprint, and that graph's people join it when it is read again.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    version = _check_is_ours(connection, path)
+    if version == SCHEMA_VERSION:  # another process was first
+        connection.execute("COMMIT")
+        return
+    backup = path.with_name(f"{path.name}.version-{version}")
+    source = f"{path.absolute().as_uri()}?mode=ro"
+    with (
+        closing(sqlite3.connect(source, uri=True)) as before,
+        closing(sqlite3.connect(backup)) as copy,
+    ):
+        before.backup(copy)
+    backup.chmod(0o600)
+    for table in ("datasets", "grants", "charges"):
+        connection.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
+    for index in ("charges_of_budget", "grants_of_budget"):
+        connection.execute(f"DROP INDEX {index}")
+    _make_tables(connection)
+    names = dict(connection.execute("SELECT fingerprint, name FROM old_datasets").fetchall())
+    found = connection.execute(
+        "SELECT fingerprint, min(moment) FROM (SELECT fingerprint, charged_at AS moment "
+        "FROM old_charges UNION ALL SELECT fingerprint, granted_at FROM old_grants) "
+        "GROUP BY fingerprint ORDER BY min(moment), fingerprint"
+    ).fetchall()
+    taken: set[str] = set()
+    for number, (fingerprint, moment) in enumerate(found, start=1):
+        name = names.get(fingerprint) or "data set"
+        name = name if name not in taken else f"{name} {fingerprint[:8]}"
+        taken.add(name)
+        connection.execute("INSERT INTO populations VALUES (?, ?, '', ?)", (number, name, moment))
+        connection.execute("INSERT INTO fingerprints VALUES (?, ?)", (number, fingerprint))
+    population = "(SELECT population FROM fingerprints f WHERE f.fingerprint = o.fingerprint)"
+    connection.execute(
+        "INSERT INTO grants (population, level, relation, epsilon, delta, composition, granted_at, "
+        f"who, host, reason) SELECT {population}, level, relation, epsilon, delta, 'sum', "
+        "granted_at, '', '', '' FROM old_grants o ORDER BY seq"
+    )
+    connection.execute(
+        "INSERT INTO charges (id, population, fingerprint, level, relation, epsilon, delta, count, "
+        "purpose, events, charged_at, completed_at, who, host, command, reason) SELECT id, "
+        f"{population}, fingerprint, level, relation, epsilon, delta, count, purpose, events, "
+        "charged_at, completed_at, '', '', '', '' FROM old_charges o ORDER BY seq"
+    )
+    for table in ("datasets", "grants", "charges"):
+        connection.execute(f"DROP TABLE old_{table}")
+    _extend_chains(connection)
+    connection.execute("COMMIT")
+    warnings.warn(
+        f"Ledger {path} was brought to version {SCHEMA_VERSION}, which counts people; the file as "
+        f"it was is {backup}.",
+        LedgerNotice,
+        stacklevel=2,
+    )
 
 
 def damaged(path: Path, reason: object) -> PrivacyError:

@@ -1,38 +1,58 @@
-"""The durable budget of a data set (privacy page, section 6).
+"""The durable budget of people (privacy page, section 6).
 
-A budget belongs to a data set's fingerprint at one level. A method charges it *before* it computes
-a release, so a kill at any moment leaves at worst a charge without a release. What fits a budget is
-decided in :mod:`gapgnn.privacy.ledger.rules`, why the file survives a kill is told in
+A budget belongs to a population at one level. A method charges it *before* it computes a release,
+so a kill at any moment leaves at worst a charge without a release. Who belongs to a population is
+told in :mod:`gapgnn.privacy.ledger.people`, what fits a budget in
+:mod:`gapgnn.privacy.ledger.rules`, why the file survives a kill in
 :mod:`gapgnn.privacy.ledger.file`.
 """
 
 from __future__ import annotations
 
+import getpass
 import json
+import shlex
+import socket
 import sqlite3
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from gapgnn.errors import InputError, PrivacyError, check_integer, check_number
-from gapgnn.privacy.ledger.file import create, damaged, default_path, is_there, transaction
-from gapgnn.privacy.ledger.rules import RELATIONS, Amount, Books, Budget, check_key
+from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
+from gapgnn.privacy.ledger.amounts import Amount
+from gapgnn.privacy.ledger.file import (
+    broken_links,
+    check_made,
+    create,
+    damaged,
+    default_path,
+    is_there,
+    put_setting,
+    setting,
+    transaction,
+)
+from gapgnn.privacy.ledger.filters import Filter, Spend
+from gapgnn.privacy.ledger.people import People
+from gapgnn.privacy.ledger.rules import Books, Budget, check_population, check_stated
 from gapgnn.rng import system_entropy
 
-__all__ = ["RELATIONS", "Budget", "Charge", "Ledger"]
+SETTINGS = {"require-grant": ("off", "on")}
 
 
 @dataclass(frozen=True)
 class Charge:
     """One recorded spend: ``count`` releases of ``epsilon`` and ``delta`` each.
 
-    ``others`` are the further data sets charged in the same step. ``budget`` is the state right
-    after the charge; it is None where a charge is read back later.
+    ``others`` are the further populations charged in the same step. ``together`` is the epsilon
+    that the population's charges up to this one come to under its budget's rule. ``budget`` is the
+    state right after the charge; both are None where they do not apply.
     """
 
     id: str
+    population: str
     fingerprint: str
     level: str
     relation: str
@@ -43,8 +63,31 @@ class Charge:
     events: tuple[Mapping[str, Any], ...]
     charged_at: str
     completed_at: str | None = None
+    who: str = ""
+    host: str = ""
+    command: str = ""
+    reason: str = ""
     others: tuple[str, ...] = ()
+    together: float | None = None
     budget: Budget | None = None
+
+
+class Origin(NamedTuple):
+    """Who does something to the ledger, from where."""
+
+    who: str
+    host: str
+    command: str
+
+    @classmethod
+    def here(cls) -> Origin:
+        """Return this user, this machine and this process's command line."""
+        try:
+            who = getpass.getuser()
+        except (KeyError, OSError):
+            who = "unknown"
+        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        return cls(who, socket.gethostname(), command[:1000])
 
 
 class Ledger:
@@ -52,20 +95,23 @@ class Ledger:
 
     Args:
         path: the file; by default ``$GAPGNN_LEDGER``, else ``gapgnn/ledger.sqlite`` in the user's
-            data folder. It is created, for its owner only, when something is first written.
+            data folder. That last one is made, for its owner only, when something is first
+            written; a file that is named must be there, or be made by :meth:`init`.
 
-    >>> import tempfile
-    >>> ledger = Ledger(Path(tempfile.mkdtemp()) / "ledger.sqlite")
-    >>> data = "5f" * 32
-    >>> budget = ledger.grant(data, level="edge", relation="undirected", epsilon=1, delta=1e-5)
+    >>> import tempfile, numpy as np
+    >>> ledger = Ledger.init(Path(tempfile.mkdtemp()) / "ledger.sqlite")
+    >>> customers = People(np.arange(1000), "5f" * 32)
+    >>> budget = ledger.grant("customers", customers, level="edge", relation="undirected",
+    ...                       epsilon=1, delta=1e-5, composition="sum")
     >>> spend = dict(level="edge", relation="undirected", epsilon=0.6, delta=1e-6)
-    >>> charge = ledger.charge(data, **spend, events=[{"kind": "gaussian"}], purpose="fit")
-    >>> charge.budget.left_epsilon
-    0.4
-    >>> ledger.charge(data, **spend, events=[], purpose="fit")  # doctest: +ELLIPSIS
+    >>> month = People(np.array(["999", "1000"]), "60" * 32)
+    >>> charge = ledger.charge(month, **spend, events=[], purpose="fit")
+    >>> charge.population, charge.budget.left_epsilon, charge.budget.people
+    ('customers', 0.4, 1001)
+    >>> ledger.charge(month, **spend, events=[], purpose="fit")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    gapgnn.errors.BudgetExceededError: The budget of 5f... has epsilon 0.4 and ... left. ...
+    gapgnn.errors.BudgetExceededError: The budget of customers at edge level ... 0.4 and ... left...
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -74,36 +120,99 @@ class Ledger:
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r})"
 
+    @classmethod
+    def init(cls, path: str | Path) -> Ledger:
+        """Make a new, empty ledger at a path of one's own, or return the one that is there."""
+        ledger = cls(path)
+        create(ledger.path, named=True)
+        return ledger
+
     def grant(
         self,
-        fingerprint: str,
+        population: str,
+        people: People | None = None,
         *,
         level: str,
         relation: str,
         epsilon: float,
         delta: float,
-        name: str = "",
+        composition: str = "auto",
+        until: str | None = None,
+        reason: str = "",
     ) -> Budget:
-        """Set or replace the budget of a data set at one level; never below what is spent."""
-        check_key(fingerprint, level, relation)
+        """Set or replace the budget of a population at one level; never below what is spent.
+
+        Args:
+            population: its name; a new one needs ``people``.
+            people: who belongs to it; those who are new join. What was charged to a population
+                that shares a person with them counts for them too.
+            level: ``edge`` or ``node``.
+            relation: the neighbouring relation of the budget.
+            epsilon: of everything that is ever released.
+            delta: likewise.
+            composition: ``gaussian``, ``renyi`` or ``sum``, for good; auto is gaussian at edge
+                level and renyi at node level.
+            until: last day on which it can be spent, such as ``2027-11-15``.
+            reason: for people.
+        """
+        check_population(population)
+        check_stated(level, relation)
         check_number("epsilon", epsilon, above=0)
-        amount = Amount.of(epsilon, delta)
+        if composition == "auto":
+            composition = "gaussian" if level == "edge" else "renyi"
+        budget = Filter.granted(composition, level, relation, Amount.of(epsilon, delta))
+        if until is not None:
+            _check_day(until)
+        origin, moment = Origin.here(), _now()
         create(self.path)
         with transaction(self.path, writing=True) as db:
             books = Books(db, self.path)
-            books.check_grantable(fingerprint, level=level, relation=relation, amount=amount)
-            books.remember_name(fingerprint, name)
+            found = self._population(books, population, people, moment)
+            books.check_grantable(found, budget)
+            row = (found, level, relation, repr(float(epsilon)), repr(float(delta)))
+            rule = (composition, budget.order or None, until, moment)
             db.execute(
-                "INSERT INTO grants (fingerprint, level, relation, epsilon, delta, granted_at) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                (fingerprint, level, relation, repr(float(epsilon)), repr(float(delta)), _now()),
+                "INSERT INTO grants (population, level, relation, epsilon, delta, composition, "
+                "renyi_order, until, granted_at, who, host, reason) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, *rule, origin.who, origin.host, reason),
             )
-            budget = books.budget(fingerprint, level)
-        return budget
+            granted = books.budget(found, level)
+        return granted
+
+    def _population(self, books: Books, name: str, people: People | None, moment: str) -> int:
+        """Return the population of a name, with everybody who is said to belong to it."""
+        found = books.named(name)
+        if people is None:
+            if found is None:
+                raise InputError(
+                    f"{name!r} must be a known population, or come with its people. Got a new "
+                    "name: give the table of its people (`--nodes`)."
+                )
+            return found
+        hashes = books.hashes(people)
+        touched = books.touched(people, hashes)
+        if found is None:
+            # Those who were charged without a budget and are all among these people get the name.
+            same = (
+                other
+                for other, common in touched.items()
+                if books.is_free(other) and common == books.members.count(other)
+            )
+            found = next(same, None)
+            if found is None:
+                found = books.add_population(name, people.namespace, moment)
+            else:
+                books.rename(found, name)
+        for other in touched:
+            if other != found:
+                books.inherit(found, other)
+        books.welcome({found: 1}, people, hashes, "edge")
+        return found
 
     def charge(
         self,
-        fingerprint: str,
+        people: People,
         *,
         level: str,
         relation: str,
@@ -111,85 +220,103 @@ class Ledger:
         delta: float,
         events: Sequence[Mapping[str, Any]],
         purpose: str,
-        name: str = "",
-        others: Sequence[str] = (),
         count: int = 1,
+        reason: str = "",
     ) -> Charge:
         """Spend before releasing: when this returns, the charge is on disk for good.
 
         Over budget, or under another relation or level than was granted, nothing is recorded.
 
         Args:
-            fingerprint: the data set whose private data the release reads.
+            people: whom the release reads. Every population of their namespace that has one of
+                them as a member is charged, or none is.
             level: ``edge`` or ``node``.
             relation: the neighbouring relation under which epsilon and delta are stated.
             epsilon: of one release.
             delta: of one release.
             events: what one release consists of, as plain dictionaries.
             purpose: what the release is for, for people.
-            name: what people call the data set.
-            others: further data sets that share nodes with this one. Sequential composition charges
-                them the same, and either all are charged or none (privacy page, section 2).
             count: number of independent releases; each is charged.
+            reason: why, in the user's words.
         """
-        targets = tuple(dict.fromkeys((fingerprint, *others)))
-        for target in targets:
-            check_key(target, level, relation)
+        check_stated(level, relation)
         check_integer("count", count, at_least=1)
-        asked = Amount.of(epsilon, delta).times(count)
-        try:
-            described = json.dumps([dict(event) for event in events], allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"`events` must be plain dictionaries. Got {error}.") from None
-        charge_id, moment = system_entropy(12).hex(), _now()
-        price = (repr(float(epsilon)), repr(float(delta)), int(count))
+        asked = Spend(relation, Amount.of(epsilon, delta), int(count), _written(events))
+        charge_id, moment, origin = system_entropy(12).hex(), _now(), Origin.here()
         create(self.path)
         with transaction(self.path, writing=True) as db:
             books = Books(db, self.path)
-            books.remember_name(fingerprint, name)
-            for target in targets:
-                books.check_affordable(target, level=level, relation=relation, asked=asked)
+            hashes = books.hashes(people)
+            touched = books.touched(people, hashes)
+            if not touched:
+                name = people.name or "data set"
+                touched = {books.add_population(name, people.namespace, moment): 0}
+            for population in touched:
+                books.check_affordable(population, level=level, asked=asked)
+            books.welcome(touched, people, hashes, level)
+            price = (repr(float(epsilon)), repr(float(delta)), int(count))
+            bought = (people.fingerprint, level, relation, *price, purpose, asked.events)
             db.executemany(
-                "INSERT INTO charges (id, fingerprint, level, relation, epsilon, delta, count, "
-                "purpose, events, charged_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO charges (id, population, fingerprint, level, relation, epsilon, "
+                "delta, count, purpose, events, charged_at, who, host, command, reason) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [
-                    (charge_id, target, level, relation, *price, purpose, described, moment)
-                    for target in targets
+                    (charge_id, population, *bought, moment, *origin, reason)
+                    for population in touched
                 ],
             )
-            budget = books.budget(fingerprint, level)
+            names = [books.name(population) for population in touched]
+            budget = books.budget(next(iter(touched)), level)
         return Charge(
             id=charge_id,
-            fingerprint=fingerprint,
+            population=names[0],
+            fingerprint=people.fingerprint,
             level=level,
             relation=relation,
             epsilon=float(epsilon),
             delta=float(delta),
             count=int(count),
             purpose=purpose,
-            events=tuple(json.loads(described)),
+            events=tuple(json.loads(asked.events)),
             charged_at=moment,
-            others=targets[1:],
+            who=origin.who,
+            host=origin.host,
+            command=origin.command,
+            reason=reason,
+            others=tuple(names[1:]),
             budget=budget,
         )
+
+    def budgets_of(self, people: People) -> list[Budget]:
+        """Return the granted budgets of everybody among these people, without charging any."""
+        if not self._is_made():
+            return []
+        with transaction(self.path, writing=False) as db:
+            books = Books(db, self.path)
+            return [
+                books.budget(population, level)
+                for population in books.touched(people, books.hashes(people))
+                for level in ("edge", "node")
+                if books.granted(population, level) is not None
+            ]
 
     def claim(self, charge_id: str, previous: str | None, token: str) -> None:
         """Take over the use of a charge, if ``previous`` is its last claim: compare and swap.
 
         A charge pays for each release once, however many copies of an unfinished run there are.
         Whoever draws on it claims it with a fresh token and must know the one before, so of two
-        that know the same one only the first goes on. Durable when this returns. The table came
-        with version 2 of the file (:mod:`gapgnn.privacy.ledger.file`).
+        that know the same one only the first goes on. Durable when this returns.
 
         Args:
             charge_id: the charge.
             previous: the last claim; None if there must be none yet.
             token: the new claim, which was never used before.
 
-        >>> import tempfile
-        >>> ledger = Ledger(Path(tempfile.mkdtemp()) / "ledger.sqlite")
-        >>> paid = ledger.charge("5f" * 32, level="edge", relation="undirected", epsilon=1,
-        ...                      delta=0, events=[], purpose="fit")
+        >>> import tempfile, numpy as np
+        >>> ledger = Ledger.init(Path(tempfile.mkdtemp()) / "ledger.sqlite")
+        >>> paid = ledger.charge(People(np.arange(3), "5f" * 32), level="edge",
+        ...                      relation="undirected", epsilon=1, delta=0, events=[],
+        ...                      purpose="fit")
         >>> ledger.claim(paid.id, None, "one")
         >>> ledger.claim(paid.id, "one", "two")
         >>> ledger.claim(paid.id, "one", "three")
@@ -214,7 +341,7 @@ class Ledger:
 
     def _check_charge(self, charge_id: str) -> None:
         found = 0
-        if is_there(self.path):
+        if self._is_made():
             with transaction(self.path, writing=False) as db:
                 (found,) = db.execute(
                     "SELECT count(*) FROM charges WHERE id = ?", (charge_id,)
@@ -231,59 +358,135 @@ class Ledger:
                 (_now(), charge_id),
             )
 
-    def entries(self, fingerprint: str | None = None) -> list[Charge]:
-        """Return the charges, oldest first; one that is shared appears once per data set."""
-        if not is_there(self.path):
+    def entries(self, population: str | None = None) -> list[Charge]:
+        """Return the charges, oldest first; one that is shared appears once per population."""
+        if not self._is_made():
             return []
         with transaction(self.path, writing=False) as db:
+            books = Books(db, self.path)
+            names = dict(db.execute("SELECT id, name FROM populations").fetchall())
             rows = db.execute(
-                "SELECT id, fingerprint, level, relation, epsilon, delta, count, purpose, events, "
-                "charged_at, completed_at FROM charges ORDER BY seq"
+                "SELECT id, population, fingerprint, level, relation, epsilon, delta, count, "
+                "purpose, events, charged_at, completed_at, who, host, command, reason "
+                "FROM charges ORDER BY seq"
             ).fetchall()
+            rules = {
+                (known, level): granted[0]
+                for known in names
+                for level in ("edge", "node")
+                if (granted := books.granted(known, level)) is not None
+            }
         sharing: dict[str, list[str]] = {}
         for row in rows:
-            sharing.setdefault(row[0], []).append(row[1])
+            sharing.setdefault(row[0], []).append(names[row[1]])
+        so_far: dict[tuple[int, str], list[Spend]] = {}
+        charges = []
         try:
-            return [
-                Charge(
-                    id=row[0],
-                    fingerprint=row[1],
-                    level=row[2],
-                    relation=row[3],
-                    epsilon=float(row[4]),
-                    delta=float(row[5]),
-                    count=row[6],
-                    purpose=row[7],
-                    events=tuple(json.loads(row[8])),
-                    charged_at=row[9],
-                    completed_at=row[10],
-                    others=tuple(other for other in sharing[row[0]] if other != row[1]),
+            for row in rows:
+                amount = Amount.of(float(row[5]), float(row[6]))
+                before = so_far.setdefault((row[1], row[3]), [])
+                before.append(Spend(row[4], amount, row[7], row[9]))
+                if population not in (None, names[row[1]]):
+                    continue
+                rule = rules.get((row[1], row[3]))
+                charges.append(
+                    Charge(
+                        id=row[0],
+                        population=names[row[1]],
+                        fingerprint=row[2],
+                        level=row[3],
+                        relation=row[4],
+                        epsilon=float(row[5]),
+                        delta=float(row[6]),
+                        count=row[7],
+                        purpose=row[8],
+                        events=tuple(json.loads(row[9])),
+                        charged_at=row[10],
+                        completed_at=row[11],
+                        who=row[12],
+                        host=row[13],
+                        command=row[14],
+                        reason=row[15],
+                        others=tuple(o for o in sharing[row[0]] if o != names[row[1]]),
+                        together=None if rule is None else rule.together(before),
+                    )
                 )
-                for row in rows
-                if fingerprint in (None, row[1])
-            ]
         except (TypeError, ValueError) as error:
             raise damaged(self.path, error) from None
+        return charges
+
+    def graph_of(self, charge_id: str) -> str | None:
+        """Return the fingerprint of the graph that a charge was for; None if it is not known."""
+        if not is_there(self.path):
+            return None
+        with transaction(self.path, writing=False) as db:
+            row = db.execute(
+                "SELECT fingerprint FROM charges WHERE id = ? ORDER BY seq LIMIT 1", (charge_id,)
+            ).fetchone()
+        return None if row is None else str(row[0])
 
     def summary(self) -> list[Budget]:
-        """Return every budget that was granted or charged, by data set name and level."""
-        if not is_there(self.path):
+        """Return every budget that was granted or charged, by population and level."""
+        if not self._is_made():
             return []
         with transaction(self.path, writing=False) as db:
             books = Books(db, self.path)
             keys = db.execute(
-                "SELECT fingerprint, level FROM grants UNION SELECT fingerprint, level FROM charges"
+                "SELECT population, level FROM grants UNION SELECT population, level FROM charges"
             ).fetchall()
-            budgets = [books.budget(fingerprint, level) for fingerprint, level in keys]
-        return sorted(budgets, key=lambda row: (row.name, row.fingerprint, row.level))
+            budgets = [books.budget(population, level) for population, level in keys]
+        return sorted(budgets, key=lambda row: (row.population, row.level))
+
+    def setting(self, name: str) -> str:
+        """Return a setting of the ledger, such as ``require-grant``."""
+        check_choice("setting", name, SETTINGS)
+        if not self._is_made():
+            return SETTINGS[name][0]
+        with transaction(self.path, writing=False) as db:
+            return setting(db, name)
+
+    def set(self, name: str, value: str) -> None:
+        """Change a setting of the ledger."""
+        check_choice(name, value, SETTINGS[check_choice("setting", name, SETTINGS)])
+        create(self.path)
+        with transaction(self.path, writing=True) as db:
+            put_setting(db, name, value)
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the file: damage, and rows that were changed or removed."""
+        if not self._is_made():
+            return []
+        with transaction(self.path, writing=False) as db:
+            found = [str(row[0]) for row in db.execute("PRAGMA integrity_check").fetchall()]
+            problems = [text for text in found if text != "ok"] + broken_links(db)
+            books = Books(db, self.path)
+            for (population,) in db.execute("SELECT id FROM populations").fetchall():
+                for _ in books.members.parts(population):
+                    pass
+        return problems
+
+    def _is_made(self) -> bool:
+        check_made(self.path)
+        return is_there(self.path)
+
+
+def _written(events: Sequence[Mapping[str, Any]]) -> str:
+    try:
+        return json.dumps([dict(event) for event in events], allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"`events` must be plain dictionaries. Got {error}.") from None
 
 
 def _last_claim(db: sqlite3.Connection, charge_id: str) -> str | None:
-    tables = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'claims'"
-    if not db.execute(tables).fetchone()[0]:
-        return None  # a file of version 1 that nobody has written to since
     row = db.execute("SELECT token FROM claims WHERE charge = ?", (charge_id,)).fetchone()
     return None if row is None else str(row[0])
+
+
+def _check_day(text: str) -> None:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        raise InputError(f"`until` must be a day such as 2027-11-15. Got {text!r}.") from None
 
 
 def _now() -> str:

@@ -1,35 +1,36 @@
-"""What fits a budget: exact amounts, and the rules on relations and levels.
+"""What fits a budget: the rules on people, relations and levels.
 
 The rules, chosen to be simple and sound (privacy page, section 6):
 
-- *Composition.* Charges add up: the sums of epsilon and of delta. Basic composition holds whatever
-  the mechanisms and accountants were. Every charge keeps its events, so that a joint accounting of
-  all of them, which is tighter, can be made later; the budget test does not use it.
-- *Exact sums.* An amount is the decimal number that was written (0.1 is one tenth), summed as a
-  fraction: ten charges of 0.1 fill a budget of 1, and no rounding lets an eleventh in.
+- *People.* A release is charged to every population of its namespace that has a member among those
+  it reads, all or none. Others it reads join the one with a budget that has most in common with
+  them, so that nobody is ever read without a budget that counts it; without any, they become a
+  population of their own.
+- *Composition.* Fixed when a budget is granted (:mod:`gapgnn.privacy.ledger.filters`).
 - *Relation.* A budget is stated under one neighbouring relation, and a charge under another one is
-  refused. Charges made before there was a budget count as they are under the same relation, and by
-  group privacy under the stricter one: an undirected edge is two arcs, and a replaced record is one
-  removed and one added, so (epsilon, delta) becomes (2 epsilon, (1 + e^epsilon) delta). The other
-  way there is no general rule, and the grant is refused.
-- *Level.* A data set without any grant is recorded, not limited. Once a budget is granted at one
-  level, the other level is closed until it has a budget of its own: otherwise a spent edge budget
-  could be walked around at node level, and a node budget by a release that calls features public.
+  refused. Charges made before there was a budget count under it where the rule knows how.
+- *Level.* A population without any grant is recorded, not limited, unless the ledger requires a
+  grant. Once a budget is granted at one level, the other level is closed until it has a budget of
+  its own: otherwise a spent edge budget could be walked around at node level, and a node budget by
+  a release that calls features public.
+- *Time.* A budget may end on a day; after it nothing is charged.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import sqlite3
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
 
-from gapgnn.errors import BudgetExceededError, InputError, PrivacyError, check_choice, check_number
+from gapgnn.errors import BudgetExceededError, InputError, PrivacyError, check_choice
 from gapgnn.privacy import RELATIONS_OF_LEVEL
-from gapgnn.privacy.ledger.file import damaged
+from gapgnn.privacy.ledger.amounts import Amount
+from gapgnn.privacy.ledger.file import damaged, setting
+from gapgnn.privacy.ledger.filters import Filter, Spend
+from gapgnn.privacy.ledger.people import Hashes, Members, People, hash_ids
 
 # The relations of each level that has a price, the stricter one last.
 RELATIONS = {level: RELATIONS_OF_LEVEL[level] for level in ("edge", "node")}
@@ -37,17 +38,21 @@ RELATIONS = {level: RELATIONS_OF_LEVEL[level] for level in ("edge", "node")}
 
 @dataclass(frozen=True)
 class Budget:
-    """What was granted, spent and is left for one data set at one level.
+    """What was granted, spent and is left for one population at one level.
 
-    Without a grant, the granted and left amounts are None. ``relation`` is the one the amounts are
-    stated under: the grant's, or else the strictest one charged. ``relations`` are those charged.
+    Without a grant, the granted and left amounts are None, and what is spent is the plain sum.
+    ``relation`` is the one the amounts are stated under: the grant's, or else the strictest one
+    charged. ``relations`` are those charged.
     """
 
-    fingerprint: str
-    name: str
+    population: str
+    namespace: str
+    people: int
     level: str
     relation: str
     relations: tuple[str, ...]
+    composition: str
+    until: str | None
     granted_epsilon: float | None
     granted_delta: float | None
     spent_epsilon: float
@@ -57,64 +62,20 @@ class Budget:
     charges: int
 
 
-class Amount(NamedTuple):
-    """An exact epsilon and delta."""
-
-    epsilon: Fraction
-    delta: Fraction
-
-    @classmethod
-    def of(cls, epsilon: float, delta: float) -> Amount:
-        """Take the numbers as they are written in decimal, so that 0.1 is one tenth.
-
-        >>> Amount.of(0.1, 0).times(10) == Amount.of(1, 0)
-        True
-        """
-        return cls(
-            Fraction(repr(check_number("epsilon", epsilon, at_least=0))),
-            Fraction(repr(check_number("delta", delta, at_least=0, below=1))),
-        )
-
-    def plus(self, other: Amount) -> Amount:
-        """Return the sum: basic sequential composition."""
-        return Amount(self.epsilon + other.epsilon, self.delta + other.delta)
-
-    def minus(self, other: Amount) -> Amount:
-        """Return what is left of this after the other."""
-        return Amount(self.epsilon - other.epsilon, self.delta - other.delta)
-
-    def times(self, count: int) -> Amount:
-        """Return the price of ``count`` releases."""
-        return Amount(self.epsilon * count, self.delta * count)
-
-    def doubled(self) -> Amount:
-        """Return group privacy of two, rounded up: (2 epsilon, (1 + e^epsilon) delta).
-
-        >>> float(Amount.of(1, 1e-6).doubled().epsilon)
-        2.0
-        """
-        # A delta of 1 promises nothing, so it never needs to be more; e^710 would overflow.
-        if self.epsilon >= 700:
-            delta = Fraction(1 if self.delta else 0)
-        else:
-            growth = Fraction(math.exp(float(self.epsilon)) * (1 + 1e-12))
-            delta = min(Fraction(1), (1 + growth) * self.delta)
-        return Amount(2 * self.epsilon, delta)
-
-    def fits(self, other: Amount) -> bool:
-        """Tell whether neither part is more than the other's."""
-        return self.epsilon <= other.epsilon and self.delta <= other.delta
-
-    def __str__(self) -> str:
-        return f"epsilon {float(self.epsilon):.6g} and delta {float(self.delta):.6g}"
-
-
-def check_key(fingerprint: object, level: str, relation: str) -> None:
-    """Refuse anything that is not a fingerprint, a level and one of the level's relations."""
-    if not (isinstance(fingerprint, str) and re.fullmatch("[0-9a-f]{64}", fingerprint)):
-        raise InputError(f"`fingerprint` must be 64 hexadecimal digits. Got {fingerprint!r}.")
+def check_stated(level: str, relation: str) -> None:
+    """Refuse anything that is not a level with a price and one of its relations."""
     check_choice("level", level, RELATIONS)
     check_choice("relation", relation, RELATIONS[level])
+
+
+def check_population(name: object) -> str:
+    """Refuse a name that could not be told from an option or would break a table."""
+    if not (isinstance(name, str) and re.fullmatch(r"[\w][\w ./@+-]{0,99}", name)):
+        raise InputError(
+            "a population must have a name of letters, digits and . _ / @ + -, at most 100. "
+            f"Got {name!r}."
+        )
+    return name
 
 
 class Books:
@@ -123,69 +84,160 @@ class Books:
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self.db = db
         self.path = path
+        self.members = Members(db)
 
-    def check_affordable(
-        self, fingerprint: str, *, level: str, relation: str, asked: Amount
-    ) -> None:
+    def hashes(self, people: People) -> Hashes:
+        """Return the hashes of people under this ledger's key."""
+        return hash_ids(people.ids, bytes.fromhex(setting(self.db, "key")))
+
+    def touched(self, people: People, hashes: Hashes) -> dict[int, int]:
+        """Return the populations that a release on these people reads, with the common members."""
+        found: dict[int, int] = {}
+        for (population,) in self.db.execute(
+            "SELECT id FROM populations WHERE namespace = ?", (people.namespace,)
+        ).fetchall():
+            common = int(self.members.known(population, hashes).sum())
+            if common:
+                found[population] = common
+        # A population of version 0.1 is known by the graph that was read, until its people are.
+        for (population,) in self.db.execute(
+            "SELECT population FROM fingerprints WHERE fingerprint = ?", (people.fingerprint,)
+        ).fetchall():
+            found.setdefault(population, 0)
+        return found
+
+    def add_population(self, name: str, namespace: str, moment: str) -> int:
+        """Make a population; a name that is taken gets a number."""
+        taken = {row[0] for row in self.db.execute("SELECT name FROM populations")}
+        free, number = name, 2
+        while free in taken:
+            free, number = f"{name} {number}", number + 1
+        made = self.db.execute(
+            "INSERT INTO populations (name, namespace, made_at) VALUES (?, ?, ?)",
+            (free, namespace, moment),
+        )
+        return int(made.lastrowid or 0)
+
+    def welcome(self, touched: dict[int, int], people: People, hashes: Hashes, level: str) -> None:
+        """Let those who are in no population yet join one of those that are charged."""
+        known = self.members.known(next(iter(touched)), hashes)
+        for population in touched:
+            known |= self.members.known(population, hashes)
+            self.db.execute(
+                "INSERT OR IGNORE INTO fingerprints VALUES (?, ?)",
+                (population, people.fingerprint),
+            )
+            self.db.execute(
+                "UPDATE populations SET namespace = ? WHERE id = ? AND namespace = ''",
+                (people.namespace, population),
+            )
+        home = max(touched, key=lambda p: (self.granted(p, level) is not None, touched[p], -p))
+        self.members.join(home, hashes[~known])
+
+    def rename(self, population: int, name: str) -> None:
+        """Give a population another name."""
+        self.db.execute("UPDATE populations SET name = ? WHERE id = ?", (name, population))
+
+    def is_free(self, population: int) -> bool:
+        """Tell whether a population has no budget at any level."""
+        return all(self.granted(population, level) is None for level in RELATIONS)
+
+    def inherit(self, population: int, other: int) -> None:
+        """Count what was charged to another population that shares a person with this one.
+
+        A release on the other may have read whom they share, so it counts for both.
+        """
+        columns = (
+            "id, fingerprint, level, relation, epsilon, delta, count, purpose, events, charged_at, "
+            "completed_at, who, host, command, reason"
+        )
+        self.db.execute(
+            f"INSERT OR IGNORE INTO charges (population, {columns}) "
+            f"SELECT ?, {columns} FROM charges WHERE population = ? ORDER BY seq",
+            (population, other),
+        )
+
+    def check_affordable(self, population: int, *, level: str, asked: Spend) -> None:
         """Refuse a charge that its budget does not allow."""
-        granted = self._granted(fingerprint, level)
-        known = self._name(fingerprint) or fingerprint[:12]
+        granted = self.granted(population, level)
+        known = self.name(population)
         if granted is None:
             other = "node" if level == "edge" else "edge"
-            if self._granted(fingerprint, other) is not None:
+            if self.granted(population, other) is not None:
                 raise PrivacyError(
                     f"{known} has a budget at {other} level and none at {level} level, so {level} "
                     f"level is closed. Grant one with `gapgnn ledger grant` and `--level {level}`."
                 )
+            if setting(self.db, "require-grant") == "on":
+                raise PrivacyError(
+                    f"{known} has no budget at {level} level, and this ledger requires one. Grant "
+                    f"it with `gapgnn ledger grant` and `--level {level}`."
+                )
             return
-        stated, amount = granted
-        if stated != relation:
-            raise PrivacyError(
-                f"The budget of {known} at {level} level is stated under {stated}. Got a charge "
-                f"under {relation}. Use the relation {stated}, or grant the budget anew."
-            )
-        left = amount.minus(self._spent(fingerprint, level, relation))
-        if not asked.fits(left):
+        budget, until = granted
+        if until is not None and datetime.now(timezone.utc).date().isoformat() > until:
             raise BudgetExceededError(
-                f"The budget of {known} at {level} level ({relation}) has {left} left. "
-                f"Got a request for {asked}; nothing was charged."
+                f"The budget of {known} at {level} level ended on {until}; nothing was charged. "
+                "Grant a new one with `gapgnn ledger grant`."
+            )
+        if budget.relation != asked.relation:
+            raise PrivacyError(
+                f"The budget of {known} at {level} level is stated under {budget.relation}. Got a "
+                f"charge under {asked.relation}. Use the relation {budget.relation}, or grant the "
+                "budget anew."
+            )
+        spends = self.spends(population, level)
+        if not budget.allows([*spends, asked]):
+            raise BudgetExceededError(
+                f"The budget of {known} at {level} level ({budget.relation}, {budget.composition}) "
+                f"has {budget.left(spends)} left. Got a request for "
+                f"{asked.amount.times(asked.count)}; nothing was charged."
             )
 
-    def check_grantable(
-        self, fingerprint: str, *, level: str, relation: str, amount: Amount
-    ) -> None:
+    def check_grantable(self, population: int, budget: Filter) -> None:
         """Refuse a budget below what is spent, or one under which a charge cannot be counted."""
-        strictest = RELATIONS[level][-1]
-        if relation != strictest and strictest in self._relations(fingerprint, level):
+        strictest = RELATIONS[budget.level][-1]
+        used = self._relations(population, budget.level)
+        if budget.relation != strictest and strictest in used:
             raise PrivacyError(
                 f"`relation` must be {strictest}: the ledger holds charges under it, which cannot "
-                f"be counted under the weaker one. Got {relation!r}."
+                f"be counted under the weaker one. Got {budget.relation!r}."
             )
-        spent = self._spent(fingerprint, level, relation)
-        if not spent.fits(amount):
+        spends = self.spends(population, budget.level)
+        if not budget.allows(spends):
             raise PrivacyError(
-                f"A budget cannot be below what is spent: {spent} under {relation}. Got {amount}."
+                f"A budget cannot be below what is spent: {budget.spent(spends)} under "
+                f"{budget.relation} by {budget.composition}. Got {budget.amount}."
             )
 
-    def budget(self, fingerprint: str, level: str) -> Budget:
+    def budget(self, population: int, level: str) -> Budget:
         """Return the state of one budget that was granted or charged."""
-        granted = self._granted(fingerprint, level)
-        used = self._relations(fingerprint, level)
-        relation = granted[0] if granted else max(used, key=RELATIONS[level].index)
-        spent = self._spent(fingerprint, level, relation)
-        left = granted[1].minus(spent) if granted else None
+        granted = self.granted(population, level)
+        used = self._relations(population, level)
+        spends = self.spends(population, level)
+        if granted:
+            rule, until = granted
+            left = rule.left(spends)
+        else:
+            relation = max(used, key=RELATIONS[level].index)
+            nothing = Amount(Fraction(0), Fraction(0))
+            rule, until, left = Filter("sum", level, relation, nothing), None, None
+        spent = rule.spent(spends)
         (charges,) = self.db.execute(
-            "SELECT coalesce(sum(count), 0) FROM charges WHERE fingerprint = ? AND level = ?",
-            (fingerprint, level),
+            "SELECT coalesce(sum(count), 0) FROM charges WHERE population = ? AND level = ?",
+            (population, level),
         ).fetchone()
         return Budget(
-            fingerprint=fingerprint,
-            name=self._name(fingerprint),
+            population=self.name(population),
+            namespace=self.namespace(population),
+            people=self.members.count(population),
             level=level,
-            relation=relation,
+            relation=rule.relation,
             relations=used,
-            granted_epsilon=float(granted[1].epsilon) if granted else None,
-            granted_delta=float(granted[1].delta) if granted else None,
+            composition=rule.composition,
+            until=until,
+            granted_epsilon=float(rule.amount.epsilon) if granted else None,
+            granted_delta=float(rule.amount.delta) if granted else None,
             spent_epsilon=float(spent.epsilon),
             spent_delta=float(spent.delta),
             left_epsilon=float(left.epsilon) if left else None,
@@ -193,43 +245,51 @@ class Books:
             charges=charges,
         )
 
-    def remember_name(self, fingerprint: str, name: str) -> None:
-        """Keep what people call a data set; the last name counts."""
-        if name:
-            self.db.execute("INSERT OR REPLACE INTO datasets VALUES (?, ?)", (fingerprint, name))
+    def named(self, name: str) -> int | None:
+        """Return the population of a name."""
+        row = self.db.execute("SELECT id FROM populations WHERE name = ?", (name,)).fetchone()
+        return None if row is None else int(row[0])
 
-    def _name(self, fingerprint: str) -> str:
+    def name(self, population: int) -> str:
+        """Return what people call a population."""
+        row = self.db.execute("SELECT name FROM populations WHERE id = ?", (population,)).fetchone()
+        return str(row[0])
+
+    def namespace(self, population: int) -> str:
+        """Return what the ids of a population belong to."""
+        wanted = "SELECT namespace FROM populations WHERE id = ?"
+        return str(self.db.execute(wanted, (population,)).fetchone()[0])
+
+    def granted(self, population: int, level: str) -> tuple[Filter, str | None] | None:
+        """Return the last grant of a population at one level, and the day it ends."""
         row = self.db.execute(
-            "SELECT name FROM datasets WHERE fingerprint = ?", (fingerprint,)
+            "SELECT composition, relation, epsilon, delta, renyi_order, until FROM grants "
+            "WHERE population = ? AND level = ? ORDER BY seq DESC LIMIT 1",
+            (population, level),
         ).fetchone()
-        return "" if row is None else str(row[0])
+        if row is None:
+            return None
+        amount = self._amount(row[2], row[3])
+        return Filter(row[0], level, row[1], amount, float(row[4] or 0.0)), row[5]
 
-    def _granted(self, fingerprint: str, level: str) -> tuple[str, Amount] | None:
-        row = self.db.execute(
-            "SELECT relation, epsilon, delta FROM grants WHERE fingerprint = ? AND level = ? "
-            "ORDER BY seq DESC LIMIT 1",
-            (fingerprint, level),
-        ).fetchone()
-        return None if row is None else (row[0], self._amount(row[1], row[2]))
-
-    def _relations(self, fingerprint: str, level: str) -> tuple[str, ...]:
+    def spends(self, population: int, level: str) -> list[Spend]:
+        """Return what was charged to a population at one level."""
         rows = self.db.execute(
-            "SELECT DISTINCT relation FROM charges WHERE fingerprint = ? AND level = ?",
-            (fingerprint, level),
+            "SELECT relation, epsilon, delta, sum(count), events FROM charges "
+            "WHERE population = ? AND level = ? GROUP BY relation, epsilon, delta, events",
+            (population, level),
+        )
+        return [
+            Spend(used, self._amount(epsilon, delta), count, events)
+            for used, epsilon, delta, count, events in rows
+        ]
+
+    def _relations(self, population: int, level: str) -> tuple[str, ...]:
+        rows = self.db.execute(
+            "SELECT DISTINCT relation FROM charges WHERE population = ? AND level = ?",
+            (population, level),
         )
         return tuple(sorted(row[0] for row in rows))
-
-    def _spent(self, fingerprint: str, level: str, relation: str) -> Amount:
-        """Sum the charges of one budget, stated under ``relation``."""
-        total = Amount(Fraction(0), Fraction(0))
-        for used, epsilon, delta, count in self.db.execute(
-            "SELECT relation, epsilon, delta, sum(count) FROM charges "
-            "WHERE fingerprint = ? AND level = ? GROUP BY relation, epsilon, delta",
-            (fingerprint, level),
-        ):
-            amount = self._amount(epsilon, delta)
-            total = total.plus((amount if used == relation else amount.doubled()).times(count))
-        return total
 
     def _amount(self, epsilon: str, delta: str) -> Amount:
         try:

@@ -1,0 +1,200 @@
+"""How charges come together against a budget: fixed when it is granted (privacy page, section 6).
+
+A budget is a *privacy filter*: whoever spends it may choose each release after seeing the ones
+before. Which composition is used cannot be chosen afterwards, so a grant names one.
+
+- ``sum``: epsilons and deltas add up, whatever the mechanisms were.
+- ``gaussian``: every charge is Gaussian noise. The squared shifts add up to at most that of the
+  budget, without any loss: N(0, 1) against N(mu, 1) also dominates adaptive Gaussian releases.
+- ``renyi``: the Renyi divergences of one order, chosen at the grant, add up to at most what
+  converts to (epsilon, delta) (the filter of Feldman and Zrnic 2021, converted by Proposition 12 of
+  Canonne, Kamath and Steinke 2020). A fixed order keeps the filter valid: the best order after the
+  fact would not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+
+from gapgnn.errors import PrivacyError, check_choice, check_number
+from gapgnn.privacy import RELATIONS_OF_LEVEL
+from gapgnn.privacy.accounting import (
+    ORDERS,
+    Event,
+    gaussian_epsilon,
+    gaussian_shift,
+    merge,
+    renyi_curve,
+)
+from gapgnn.privacy.ledger.amounts import Amount
+
+COMPOSITIONS = ("gaussian", "renyi", "sum")
+
+
+@dataclass(frozen=True)
+class Spend:
+    """What a charge says about its price.
+
+    Attributes:
+        relation: under which it is stated.
+        amount: epsilon and delta of one release.
+        count: how many releases.
+        events: of one release, as JSON.
+    """
+
+    relation: str
+    amount: Amount
+    count: int
+    events: str
+
+
+@dataclass(frozen=True)
+class Filter:
+    """One budget and its rule.
+
+    Attributes:
+        composition: one of :data:`COMPOSITIONS`.
+        level: ``edge`` or ``node``.
+        relation: under which the budget is stated.
+        amount: epsilon and delta that were granted.
+        order: of the Renyi divergence; 0 for the other rules.
+
+    >>> events = json.dumps([{"event": "Gaussian", "noise_multiplier": 6.617, "count": 2}])
+    >>> fit = Spend("undirected", Amount.of(1.0, 1e-7), 10, events)
+    >>> for rule in ("sum", "gaussian", "renyi"):
+    ...     budget = Filter.granted(rule, "edge", "undirected", Amount.of(4.0, 1e-7))
+    ...     print(rule, round(budget.together([fit]), 2))
+    sum 10.0
+    gaussian 3.46
+    renyi 3.69
+    """
+
+    composition: str
+    level: str
+    relation: str
+    amount: Amount
+    order: float = 0.0
+
+    @classmethod
+    def granted(cls, composition: str, level: str, relation: str, amount: Amount) -> Filter:
+        """Return the filter of a new budget; for ``renyi`` its order is chosen here, for good."""
+        check_choice("composition", composition, COMPOSITIONS)
+        order = 0.0
+        if composition != "sum":
+            check_number("delta", float(amount.delta), above=0, below=1)
+        if composition == "renyi":
+            # The order at which Gaussian noise, whose divergence is in proportion to it, gets most.
+            rooms = float(amount.epsilon) - _converted(ORDERS, float(amount.delta))
+            order = float(ORDERS[np.argmax(rooms / ORDERS)])
+        return cls(composition, level, relation, amount, order)
+
+    @property
+    def room(self) -> float:
+        """How much the charges may come to, in the rule's own unit."""
+        epsilon, delta = float(self.amount.epsilon), float(self.amount.delta)
+        if self.composition == "gaussian":
+            return gaussian_shift(epsilon, delta) ** 2
+        return epsilon - float(_converted(np.array([self.order]), delta)[0])
+
+    def allows(self, spends: Iterable[Spend]) -> bool:
+        """Tell whether these charges fit the budget together."""
+        if self.composition == "sum":
+            return self._sum(spends).fits(self.amount)
+        return self._used(spends) <= self.room
+
+    def together(self, spends: Iterable[Spend]) -> float:
+        """Return the epsilon that charges come to, at the budget's delta (``sum``: at theirs)."""
+        if self.composition == "sum":
+            return float(self._sum(spends).epsilon)
+        return self._epsilon(self._used(spends))
+
+    def left(self, spends: Iterable[Spend]) -> Amount:
+        """Return what one more release may cost, priced by this rule at the budget's delta."""
+        if self.composition == "sum":
+            return self.amount.minus(self._sum(spends))
+        rest = max(0.0, self.room - self._used(spends))
+        return Amount(Fraction(self._epsilon(rest)), self.amount.delta)
+
+    def spent(self, spends: Iterable[Spend]) -> Amount:
+        """Return what charges come to."""
+        if self.composition == "sum":
+            return self._sum(spends)
+        used = self._used(spends)
+        delta = self.amount.delta if used else Fraction(0)
+        return Amount(Fraction(self._epsilon(used)), delta)
+
+    def _epsilon(self, used: float) -> float:
+        """Return the epsilon of so much of the rule's own unit."""
+        delta = float(self.amount.delta)
+        if used <= 0:
+            return 0.0
+        if self.composition == "gaussian":
+            return gaussian_epsilon(math.sqrt(used), delta)
+        return max(0.0, used + float(_converted(np.array([self.order]), delta)[0]))
+
+    def _sum(self, spends: Iterable[Spend]) -> Amount:
+        total = Amount(Fraction(0), Fraction(0))
+        for spend in spends:
+            amount = spend.amount
+            # An undirected edge is two arcs, and a replaced record one removed and one added.
+            if spend.relation != self.relation:
+                amount = amount.doubled()
+            total = total.plus(amount.times(spend.count))
+        return total
+
+    def _used(self, spends: Iterable[Spend]) -> float:
+        return math.fsum(spend.count * self._priced(spend) for spend in spends)
+
+    def _priced(self, spend: Spend) -> float:
+        if spend.amount.epsilon == 0:
+            return 0.0
+        strict = RELATIONS_OF_LEVEL[self.level][-1]
+        is_arc = (spend.relation, self.relation) == ("directed", "undirected")
+        if spend.relation != self.relation and not (is_arc and self.composition == "gaussian"):
+            raise PrivacyError(
+                f"A {self.composition} budget under {self.relation} cannot count a charge under "
+                f"{spend.relation}. Grant it under {strict}, or with the composition `sum`."
+            )
+        used = _gaussian_price if self.composition == "gaussian" else _renyi_price
+        price = used(spend.events, spend.relation, self.order)
+        # The squared sensitivity of an edge is that of its two arcs.
+        return 2 * price if is_arc else price
+
+
+def _converted(orders: np.ndarray, delta: float) -> np.ndarray:
+    """Return what comes on top of a Renyi divergence to make it an epsilon at ``delta``."""
+    converted: np.ndarray = np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
+    return converted
+
+
+@lru_cache(maxsize=1024)
+def _gaussian_price(events: str, relation: str, order: float) -> float:
+    """Return the squared shift of one release; other noise has none."""
+    merged = merge(_events(events), relation=relation)
+    if not merged.is_gaussian:
+        raise PrivacyError(
+            "A budget with the composition `gaussian` takes releases with Gaussian noise alone. "
+            "Grant it with the composition `renyi` or `sum`."
+        )
+    return merged.shift**2
+
+
+@lru_cache(maxsize=1024)
+def _renyi_price(events: str, relation: str, order: float) -> float:
+    """Return the Renyi divergence of one release."""
+    curve = renyi_curve(_events(events), relation=relation, orders=np.array([order]))
+    return float(curve[0])
+
+
+def _events(text: str) -> list[Event]:
+    events = [Event.from_dict(event) for event in json.loads(text)]
+    if not events:
+        raise PrivacyError("A charge must say what was released, unless the composition is `sum`.")
+    return events
