@@ -59,8 +59,7 @@ def holds(*args, **options):
 
 class TestEdgeLevel:
     @some_or_all(["hub", "middle", "added"])
-    @pytest.mark.parametrize("relation", ["undirected", "directed"])
-    @pytest.mark.parametrize("directed", [False, True])
+    @crossed("relation", "directed", ["undirected", "directed"], BOTH)
     def test_labels(self, relation, directed, kinds):
         given = tables(directed=directed, schema=None)
         outcomes = holds("train gap --epochs 3", "edge", relation, given, kinds)
@@ -76,13 +75,12 @@ class TestEdgeLevel:
         given = tables(directed=directed, schema=None)
         holds(f"train gap --epochs 3 --messages {messages}", "edge", relation, given)
 
+    @some_or_all(["hub", "added"])
+    @crossed("relation", "directed", ["undirected", "directed"], BOTH)
     @pytest.mark.parametrize("perturbation", ["arr", "edgerand", "lapgraph"])
-    @pytest.mark.parametrize("relation", ["undirected", "directed"])
-    def test_sage(self, perturbation, relation):
-        kinds = ["hub", "added", "last"]
+    def test_sage(self, perturbation, relation, directed, kinds):
         words = f"train sage --epochs 2 --perturbation {perturbation}"
-        holds(words, "edge", relation, tables(schema=None), kinds)
-        holds(words, "edge", relation, tables(schema=None, directed=True), kinds)
+        holds(words, "edge", relation, tables(schema=None, directed=directed), kinds)
 
     def test_mlp_releases_nothing(self):
         outcomes = audit("train mlp --epochs 2", "edge", "undirected", tables(schema=None))

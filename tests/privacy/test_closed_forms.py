@@ -5,10 +5,7 @@ from hypothesis import strategies as st
 from gapgnn.errors import InputError
 from gapgnn.privacy.accounting.accountants import ACCOUNTANTS, account
 from gapgnn.privacy.accounting.events import Gaussian, PoissonGaussian
-from gapgnn.privacy.accounting.published import (
-    paper_edge_epsilon,
-    plain_rdp_epsilon,
-)
+from gapgnn.privacy.accounting.rdp import paper_edge_epsilon, plain_rdp_epsilon
 
 sigmas = st.floats(-2, 3).map(lambda x: 10**x)
 deltas = st.floats(-12, -1).map(lambda x: 10**x)

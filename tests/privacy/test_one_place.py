@@ -44,7 +44,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "attacks/audits/aggregation.py": "a trial is a release with its own key",
         "attacks/audits/dpsgd.py": "a trial is a training with its own key",
         "attacks/audits/edges.py": "a trial is a release with its own key",
-        "attacks/audits/hop_shift.py": "neighbours are compared under one key",
     },
     "NumPy generator": {
         "rng.py": "seeded experiments",
@@ -59,7 +58,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         NOISE: "fast noise, from a generator of draws.py",
         "nn/layers.py": "initial weights, from a seeded generator",
         "nn/dropout.py": "masks during training, seeded",
-        "attacks/network.py": "the attacker's own shuffling",
+        "attacks/attacker.py": "the attacker's own shuffling",
     },
     "noise": {
         NOISE: "noise that a kernel draws",

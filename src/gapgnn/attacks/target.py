@@ -8,7 +8,6 @@ is charged to the user's ledger; every fit has a ledger of its own that is throw
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from sklearn.base import clone
 
 from gapgnn.graph import Graph
 from gapgnn.methods import Releases
+from gapgnn.privacy.ledger import scratch_ledger
 
 if TYPE_CHECKING:
     from gapgnn.methods import NodeClassifier
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 @contextmanager
 def copied(estimator: NodeClassifier, **changes: Any) -> Iterator[NodeClassifier]:
     """Give a copy of an estimator that is to be fitted, with a throw-away ledger."""
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_ledger() as ledger:
         model: NodeClassifier = clone(estimator)
-        yield model.set_params(ledger=Path(folder) / "ledger.sqlite", **changes)
+        yield model.set_params(ledger=ledger, **changes)
 
 
 @contextmanager

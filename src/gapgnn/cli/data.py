@@ -28,7 +28,7 @@ For example: --edges friends.csv --nodes people.csv --label year --drop name"""
 # Options that only mean something for tables, by their name in the parsed arguments.
 _TABLE_OPTIONS = (
     *("nodes", "label", "schema", "features", "drop"),
-    *("directed", "dangling", "min_class_count"),
+    *("directed", "dangling", "min_class_count", "population"),
 )
 
 
@@ -108,6 +108,12 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
         choices=["refuse", "keep"],
         help="edges that name somebody without a row in the node table: refuse (the default), or "
         "keep them as entries that contribute nothing (the default at node level)",
+    )
+    group.add_argument(
+        "--population",
+        metavar="NAME",
+        help="what the ids of your tables belong to (default: default). Tables of one population "
+        "that name a common id share a privacy budget; give unrelated ones names of their own",
     )
     group.add_argument(
         "--min-class-count",
@@ -233,6 +239,7 @@ def table_options(
         level: the privacy level the graph is for; that of ``args`` if left out.
     """
     from gapgnn.graph.tables import Schema
+    from gapgnn.privacy.ledger import check_population
 
     if args.schema is not None:
         given = Schema.read(args.schema)
@@ -258,6 +265,7 @@ def table_options(
         "not_finite": "zero" if is_node_level else "refuse",
         "min_class_count": args.min_class_count or 0,
         "schema": schema,
+        "population": check_population(args.population or "default"),
     }
 
 

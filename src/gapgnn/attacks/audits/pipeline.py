@@ -42,6 +42,7 @@ from gapgnn.errors import GapgnnError, InputError, check_choice
 from gapgnn.graph import roles
 from gapgnn.privacy import auto_delta, public_count, watched_by
 from gapgnn.privacy.card import PrivacyCard
+from gapgnn.privacy.ledger import Ledger
 
 Run = Callable[[Sequence[str]], int]
 OUT, STORE, MODEL, PREDICTIONS = "model", "store", "saved", "predictions.csv"
@@ -278,6 +279,7 @@ def _execute(
     ledger = folder / "ledger.sqlite"
     if case.ledger is not None and case.ledger.exists():
         shutil.copyfile(case.ledger, ledger)
+    Ledger.init(ledger)
     words = [*case.words, *declared, "--json"]
     if case.model is not None:
         shutil.copytree(case.model, folder / MODEL)

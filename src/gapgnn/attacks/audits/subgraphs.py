@@ -22,7 +22,6 @@ step has.
 from __future__ import annotations
 
 import math
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +42,7 @@ from gapgnn.nn import ReplicaLinear, Sage
 from gapgnn.privacy import Guarantee
 from gapgnn.privacy.accounting import Gaussian, MixtureOfGaussians
 from gapgnn.privacy.dpsgd import neighbourhood_sensitivity
+from gapgnn.privacy.ledger import scratch_ledger
 from gapgnn.privacy.mechanisms import Construction
 
 if TYPE_CHECKING:
@@ -289,8 +289,8 @@ class _Attack:
         assert self.promised is not None
         model.promised = self.promised
         steps = _Steps(model)
-        with tempfile.TemporaryDirectory() as folder:
-            model.set_params(ledger=Path(folder) / "ledger.sqlite")
+        with scratch_ledger() as ledger:
+            model.set_params(ledger=ledger)
             model.fit(self._graph(worlds), callback=steps)
         unit = _RATE_OF_LEARNING * self.clip / self.batch
         released: Scores = torch.stack(steps.moves).double().numpy()[:, : len(worlds)] / unit

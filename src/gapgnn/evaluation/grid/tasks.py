@@ -198,9 +198,10 @@ def perform(task: Task, *, attack: Attack | None = None) -> Record:
 def _accuracy(task: Task, graph: Graph, callback: Callback) -> dict[str, Any]:
     """Fit all repeats; the test accuracies, the validation accuracies and the card's facts."""
     from gapgnn.privacy.card import guarantee_sentence
+    from gapgnn.privacy.ledger import scratch_ledger
 
-    with tempfile.TemporaryDirectory() as folder:
-        model = task.estimator(ledger=Path(folder) / "ledger.sqlite")
+    with scratch_ledger() as ledger:
+        model = task.estimator(ledger=ledger)
         model._keeps_repeats = True
         model.fit(graph, callback=callback)
     scores, splits = model._repeats

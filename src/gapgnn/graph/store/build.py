@@ -76,6 +76,7 @@ def build_store(
     min_class_count: int = 0,
     schema: Schema | None = None,
     not_finite: NotFinite = "refuse",
+    population: str = "default",
     memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None,
 ) -> Built:
@@ -99,6 +100,7 @@ def build_store(
         min_class_count: leave out unlabelled nodes and smaller classes; 0 leaves out nothing.
         schema: what is declared about the node table; with ``features``, only its label is used.
         not_finite: refuse rows of the features file with NaN or infinity, or make them zero.
+        population: namespace of the ids in the ledger.
         memory: bytes to sort arcs in.
         progress: called with what is being read, how much is done and how much there is.
 
@@ -179,6 +181,7 @@ def build_store(
             feature_names=found.feature_names or None,
             schema=schema,
             inferred=wanted.inferred(features),
+            population=population,
         )
     duplicates = counts["rows"] - graph.num_edges + repeated
     return Built(graph._changed(folder=Path(folder)), counts["loops"], duplicates)

@@ -50,6 +50,7 @@ def read_tables(
     min_class_count: int = 0,
     schema: Schema | None = None,
     not_finite: NotFinite = "refuse",
+    population: str = "default",
     progress: Progress | None = None,
 ) -> Tables:
     """Read a graph from an edge table and a node table (CSV, TSV, Parquet or Feather).
@@ -84,6 +85,7 @@ def read_tables(
         schema: what is declared about the node table. With ``features``, only its label is used.
         not_finite: what to do with a row of the features file that holds NaN or infinity: refuse,
             or make the row zero, so that one record cannot stop a run at node level.
+        population: namespace of the ids in the ledger.
         progress: called with "nodes" or "edges", how much is read and how much there is.
 
     >>> import tempfile
@@ -139,6 +141,7 @@ def read_tables(
         name=node_table.path.stem,
         schema=schema,
         inferred=wanted.inferred(features),
+        population=population,
     )
     loops = int((arcs.sources == arcs.targets).sum())
     repeated = len(arcs.sources) - loops - graph.num_edges + arcs.repeated_dangling

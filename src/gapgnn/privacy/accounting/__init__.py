@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from gapgnn.privacy.accounting.pairs import GaussianPair as GaussianPair
     from gapgnn.privacy.accounting.pairs import LaplacePair as LaplacePair
     from gapgnn.privacy.accounting.pld import pld_delta as pld_delta
-    from gapgnn.privacy.accounting.published import paper_edge_epsilon as paper_edge_epsilon
-    from gapgnn.privacy.accounting.published import plain_rdp_epsilon as plain_rdp_epsilon
     from gapgnn.privacy.accounting.rdp import ORDERS as ORDERS
+    from gapgnn.privacy.accounting.rdp import paper_edge_epsilon as paper_edge_epsilon
+    from gapgnn.privacy.accounting.rdp import plain_rdp_epsilon as plain_rdp_epsilon
     from gapgnn.privacy.accounting.rdp import renyi_curve as renyi_curve
 
 __getattr__, __dir__, __all__ = front(__name__)

@@ -16,6 +16,9 @@ from gapgnn.errors import InputError, check_choice, check_number
 from gapgnn.privacy import RELATIONS
 from gapgnn.privacy.accounting.composition import merge
 from gapgnn.privacy.accounting.events import Event
+from gapgnn.privacy.accounting.gaussian import gaussian_epsilon, log_delta
+from gapgnn.privacy.accounting.pld import pld_delta, pld_epsilon
+from gapgnn.privacy.accounting.rdp import rdp_delta, rdp_epsilon
 
 # Below this the FFT of a long composition has no digits left, and RDP is the bound that stands.
 SMALLEST_PLD_DELTA = 1e-13
@@ -36,123 +39,80 @@ class Spend:
     accountant: str
 
 
-class Accountant(Protocol):
+class Price(Protocol):
+    """How an accountant answers."""
+
+    def __call__(self, events: Sequence[Event], at: float, /, *, relation: str) -> float:
+        """Return epsilon at a delta, or delta at an epsilon."""
+
+
+@dataclass(frozen=True)
+class Accountant:
     """One way to price a composition."""
 
     name: str
+    _epsilon: Price
+    _delta: Price
 
     def epsilon(self, events: Sequence[Event], delta: float, *, relation: str) -> float:
         """Return an epsilon such that the composition is (epsilon, delta)-DP."""
-        ...
+        return self._epsilon(
+            events, check_number("delta", delta, above=0, below=1), relation=relation
+        )
 
     def delta(self, events: Sequence[Event], epsilon: float, *, relation: str) -> float:
         """Return a delta such that the composition is (epsilon, delta)-DP."""
-        ...
+        return self._delta(events, check_number("epsilon", epsilon, at_least=0), relation=relation)
 
 
-class ExactAccountant:
-    """The analytic Gaussian curve: neither above nor below the truth, for Gaussian noise alone.
-
-    >>> from gapgnn.privacy.accounting.events import Gaussian
-    >>> round(ExactAccountant().epsilon([Gaussian(6.617, count=2)], 1e-7, relation="directed"), 3)
-    1.0
-    """
-
-    name = "exact"
-
-    def epsilon(self, events: Sequence[Event], delta: float, *, relation: str) -> float:
-        """Return the smallest epsilon at ``delta``."""
-        from gapgnn.privacy.accounting.gaussian import gaussian_epsilon
-
-        _check_delta(delta)
-        return gaussian_epsilon(self._shift(events, relation), delta)
-
-    def delta(self, events: Sequence[Event], epsilon: float, *, relation: str) -> float:
-        """Return the smallest delta at ``epsilon``."""
-        from gapgnn.privacy.accounting.gaussian import log_delta
-
-        _check_epsilon(epsilon)
-        return math.exp(log_delta(epsilon, self._shift(events, relation)))
-
-    @staticmethod
-    def _shift(events: Sequence[Event], relation: str) -> float:
-        merged = merge(events, relation=relation)
-        if not merged.is_gaussian:
-            kinds = sorted({type(event).__name__ for event in events} - {"Gaussian"})
-            raise InputError(
-                "the exact accountant knows Gaussian noise only: use 'pld'. "
-                f"Got a {kinds[0]} event."
-            )
-        return merged.shift
+def _shift(events: Sequence[Event], relation: str) -> float:
+    merged = merge(events, relation=relation)
+    if not merged.is_gaussian:
+        kinds = sorted({type(event).__name__ for event in events} - {"Gaussian"})
+        raise InputError(
+            f"the exact accountant knows Gaussian noise only: use 'pld'. Got a {kinds[0]} event."
+        )
+    return merged.shift
 
 
-class PldAccountant:
-    """Privacy loss distributions; Gaussian noise alone is left to the exact curve.
-
-    >>> from gapgnn.privacy.accounting.events import Laplace
-    >>> round(PldAccountant().epsilon([Laplace(2.0)], 1e-9, relation="directed"), 3)
-    0.5
-    """
-
-    name = "pld"
-
-    def epsilon(self, events: Sequence[Event], delta: float, *, relation: str) -> float:
-        """Return an upper bound on epsilon; infinite where ``delta`` is too small for FFTs."""
-        from gapgnn.privacy.accounting.pld import pld_epsilon
-
-        _check_delta(delta)
-        if merge(events, relation=relation).is_gaussian:
-            return ExactAccountant().epsilon(events, delta, relation=relation)
-        if delta < SMALLEST_PLD_DELTA:
-            return math.inf
-        return pld_epsilon(events, delta, relation=relation)
-
-    def delta(self, events: Sequence[Event], epsilon: float, *, relation: str) -> float:
-        """Return an upper bound on delta."""
-        from gapgnn.privacy.accounting.pld import pld_delta
-
-        _check_epsilon(epsilon)
-        if merge(events, relation=relation).is_gaussian:
-            return ExactAccountant().delta(events, epsilon, relation=relation)
-        return pld_delta(events, epsilon, relation=relation)
+def _exact_epsilon(events: Sequence[Event], delta: float, *, relation: str) -> float:
+    return gaussian_epsilon(_shift(events, relation), delta)
 
 
-class RdpAccountant:
-    """Renyi differential privacy: valid everywhere, looser than the others.
-
-    >>> from gapgnn.privacy.accounting.events import Gaussian
-    >>> round(RdpAccountant().epsilon([Gaussian(7.04, count=2)], 1e-7, relation="directed"), 2)
-    1.0
-    """
-
-    name = "rdp"
-
-    def epsilon(self, events: Sequence[Event], delta: float, *, relation: str) -> float:
-        """Return an upper bound on epsilon."""
-        from gapgnn.privacy.accounting.rdp import rdp_epsilon
-
-        _check_delta(delta)
-        return rdp_epsilon(events, delta, relation=relation) if events else 0.0
-
-    def delta(self, events: Sequence[Event], epsilon: float, *, relation: str) -> float:
-        """Return an upper bound on delta."""
-        from gapgnn.privacy.accounting.rdp import rdp_delta
-
-        _check_epsilon(epsilon)
-        return rdp_delta(events, epsilon, relation=relation) if events else 0.0
+def _exact_delta(events: Sequence[Event], epsilon: float, *, relation: str) -> float:
+    return math.exp(log_delta(epsilon, _shift(events, relation)))
 
 
-ACCOUNTANTS: dict[str, Accountant] = {
-    accountant.name: accountant
-    for accountant in (ExactAccountant(), PldAccountant(), RdpAccountant())
+def _tight_epsilon(events: Sequence[Event], delta: float, *, relation: str) -> float:
+    """Gaussian noise alone is left to the exact curve."""
+    if merge(events, relation=relation).is_gaussian:
+        return _exact_epsilon(events, delta, relation=relation)
+    return math.inf if delta < SMALLEST_PLD_DELTA else pld_epsilon(events, delta, relation=relation)
+
+
+def _tight_delta(events: Sequence[Event], epsilon: float, *, relation: str) -> float:
+    is_gaussian = merge(events, relation=relation).is_gaussian
+    return (_exact_delta if is_gaussian else pld_delta)(events, epsilon, relation=relation)
+
+
+# The analytic Gaussian curve is neither above nor below the truth; the others are upper bounds, and
+# RDP, valid everywhere, is the loosest.
+ACCOUNTANTS = {
+    "exact": Accountant("exact", _exact_epsilon, _exact_delta),
+    "pld": Accountant("pld", _tight_epsilon, _tight_delta),
+    "rdp": Accountant("rdp", rdp_epsilon, rdp_delta),
 }
 
 
 def accountant_named(name: str) -> Accountant:
     """Return an accountant by name.
 
-    >>> accountant_named("exact").name
-    'exact'
+    >>> from gapgnn.privacy.accounting.events import Gaussian, Laplace
+    >>> twice = [Gaussian(6.617, count=2)]
+    >>> round(accountant_named("exact").epsilon(twice, 1e-7, relation="directed"), 3)
+    1.0
+    >>> round(accountant_named("pld").epsilon([Laplace(2.0)], 1e-9, relation="directed"), 3)
+    0.5
     """
     return ACCOUNTANTS[check_choice("accountant", name, ACCOUNTANTS)]
 
@@ -183,11 +143,3 @@ def account(events: Sequence[Event], delta: float, *, relation: str) -> Spend:
         name = "rdp"
         epsilon = ACCOUNTANTS[name].epsilon(events, delta, relation=relation)
     return Spend(epsilon, delta, name)
-
-
-def _check_delta(delta: float) -> None:
-    check_number("delta", delta, above=0, below=1)
-
-
-def _check_epsilon(epsilon: float) -> None:
-    check_number("epsilon", epsilon, at_least=0)

@@ -24,7 +24,7 @@ _MOST_BYTES = 4096
 
 
 def key(**question: Any) -> str:
-    """Return the name of a question's answer; what events are called is not part of the question.
+    """Return the name of a question's answer.
 
     >>> key(epsilon=1.0) == key(epsilon=1.0), key(epsilon=1.0) == key(epsilon=2.0)
     (True, False)
@@ -36,7 +36,7 @@ def key(**question: Any) -> str:
     content = {
         "format": FORMAT,
         "versions": [__version__, version("dp-accounting")],
-        "question": _without_labels(question),
+        "question": question,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -95,11 +95,3 @@ def _is_ours(status: os.stat_result) -> bool:
 
 def _digest(name: str, noise_multiplier: float) -> str:
     return hashlib.sha256(json.dumps([name, noise_multiplier]).encode()).hexdigest()
-
-
-def _without_labels(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _without_labels(v) for k, v in value.items() if k != "label"}
-    if isinstance(value, list | tuple):
-        return [_without_labels(v) for v in value]
-    return value

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gapgnn.errors import CalibrationError, InputError, check_choice, check_number
 from gapgnn.privacy import RELATIONS
@@ -18,6 +19,9 @@ from gapgnn.privacy.accounting import cache as calibration_cache
 from gapgnn.privacy.accounting.accountants import account
 from gapgnn.privacy.accounting.composition import merge
 from gapgnn.privacy.accounting.events import Composition, Event
+from gapgnn.privacy.accounting.gaussian import gaussian_shift
+from gapgnn.privacy.accounting.pld import COARSE, pld_epsilon
+from gapgnn.privacy.accounting.rdp import ORDERS, rdp_epsilon
 
 # Where the search aims and stops, as shares of the target epsilon, and what is promised.
 _AIM, _STOP, _PROMISED = 0.9995, 0.998, 0.995
@@ -148,8 +152,8 @@ class _Request:
     def key(self) -> str:
         """Return the name of the cached answer; labels do not change it."""
         return calibration_cache.key(
-            template=[event.to_dict() for event in self.template],
-            fixed=[event.to_dict() for event in self.fixed],
+            template=[_nameless(event) for event in self.template],
+            fixed=[_nameless(event) for event in self.fixed],
             epsilon=float(self.epsilon),
             delta=float(self.delta),
             relation=self.relation,
@@ -170,10 +174,12 @@ class _Request:
         )
 
 
+def _nameless(event: Event) -> dict[str, Any]:
+    return {name: value for name, value in event.to_dict().items() if name != "label"}
+
+
 def _solve_gaussian(request: _Request) -> float:
     """Invert the exact curve: squared shifts add up; the template gets what is left."""
-    from gapgnn.privacy.accounting.gaussian import gaussian_shift
-
     largest = gaussian_shift(request.epsilon, request.delta)
     spent = merge(request.fixed, relation=request.relation).shift
     if spent >= largest * (1 - 1e-9):
@@ -185,7 +191,10 @@ def _solve_gaussian(request: _Request) -> float:
 
 def _solve(request: _Request) -> float:
     """Search with RDP, then on a coarse, then on a fine PLD grid, each from the last answer."""
-    from gapgnn.privacy.accounting.pld import COARSE, pld_epsilon
+
+    def loose(multiplier: float) -> float:
+        events = request.fill(multiplier)
+        return rdp_epsilon(events, request.delta, relation=request.relation, orders=ORDERS[::4])
 
     def coarse(multiplier: float) -> float:
         events = request.fill(multiplier)
@@ -196,22 +205,12 @@ def _solve(request: _Request) -> float:
         if spent >= request.epsilon:
             raise request.unreachable()
     # RDP and the coarse grid only find the neighbourhood, so they may stop early.
-    start = search_multiplier(
-        lambda m: _rdp(request, m), request.epsilon, start=1.0, stop=0.9, aim=0.97
-    )
-    start = start or 1.0
+    start = search_multiplier(loose, request.epsilon, start=1.0, stop=0.9, aim=0.97) or 1.0
     closer = search_multiplier(coarse, request.epsilon, start=start, stop=0.994, aim=0.998)
     found = search_multiplier(request.price, request.epsilon, start=closer or start)
     if found is None:
         raise request.unreachable()
     return found
-
-
-def _rdp(request: _Request, multiplier: float) -> float:
-    from gapgnn.privacy.accounting.rdp import ORDERS, rdp_epsilon
-
-    events = request.fill(multiplier)
-    return rdp_epsilon(events, request.delta, relation=request.relation, orders=ORDERS[::4])
 
 
 def _recall(request: _Request, key: str) -> Calibrated | None:

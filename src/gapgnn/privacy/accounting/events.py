@@ -114,6 +114,7 @@ class _Noisy(Event):
 
     def __post_init__(self) -> None:
         _store(self, noise_multiplier=_multiplier(self.noise_multiplier))
+        _label(self.label)
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class _Counted(_Noisy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _store(self, count=_count("count", self.count), label=_label(self.label))
+        _store(self, count=_count("count", self.count))
 
     @property
     def times(self) -> int:
@@ -175,7 +176,6 @@ class PoissonGaussian(_Noisy):
         super().__post_init__()
         rate = check_number("sampling_rate", self.sampling_rate, above=0, at_most=1)
         _store(self, sampling_rate=rate, steps=_count("steps", self.steps))
-        _label(self.label)
 
     @property
     def times(self) -> int:
@@ -227,7 +227,6 @@ class MixtureOfGaussians(_Noisy):
         if not math.isclose(math.fsum(weights), 1.0, rel_tol=0, abs_tol=1e-9):
             raise InputError(f"`probabilities` must sum to 1. Got {math.fsum(weights)!r}.")
         _store(self, sensitivities=shifts, probabilities=weights, steps=_count("steps", self.steps))
-        _label(self.label)
 
     @property
     def times(self) -> int:
@@ -334,7 +333,6 @@ def _count(name: str, value: object) -> int:
     return check_integer(name, value, at_least=1)
 
 
-def _label(value: object) -> str:
+def _label(value: object) -> None:
     if not isinstance(value, str):
         raise InputError(f"`label` must be text. Got {value!r}.")
-    return value

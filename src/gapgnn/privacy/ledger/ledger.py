@@ -15,7 +15,9 @@ import shlex
 import socket
 import sqlite3
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from pathlib import Path
@@ -287,6 +289,29 @@ class Ledger:
             budget=budget,
         )
 
+    def look(self, people: People, *, level: str, relation: str, purpose: str, reason: str) -> None:
+        """Record that the curator looked at private data without releasing anything.
+
+        Nothing is charged: what the curator sees and keeps to herself is not a release.
+        """
+        check_stated(level, relation)
+        if not reason.strip():
+            raise InputError("a look without a charge must have a reason. Got none.")
+        origin, moment = Origin.here(), _now()
+        create(self.path)
+        with transaction(self.path, writing=True) as db:
+            books = Books(db, self.path)
+            seen = (people.fingerprint, level, relation, "0.0", "0.0", 0, f"look: {purpose}", "[]")
+            db.executemany(
+                "INSERT INTO charges (id, population, fingerprint, level, relation, epsilon, "
+                "delta, count, purpose, events, charged_at, completed_at, who, host, command, "
+                "reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (system_entropy(12).hex(), population, *seen, moment, moment, *origin, reason)
+                    for population in books.touched(people, books.hashes(people))
+                ],
+            )
+
     def budgets_of(self, people: People) -> list[Budget]:
         """Return the granted budgets of everybody among these people, without charging any."""
         if not self._is_made():
@@ -468,6 +493,13 @@ class Ledger:
     def _is_made(self) -> bool:
         check_made(self.path)
         return is_there(self.path)
+
+
+@contextmanager
+def scratch_ledger() -> Iterator[Path]:
+    """Give a ledger that is thrown away, for models that are never released."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Ledger.init(Path(folder) / "ledger.sqlite").path
 
 
 def _written(events: Sequence[Mapping[str, Any]]) -> str:
