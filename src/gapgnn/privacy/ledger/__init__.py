@@ -9,7 +9,10 @@ from gapgnn.facade import front
 if TYPE_CHECKING:
     from gapgnn.privacy.ledger.file import LedgerNotice as LedgerNotice
     from gapgnn.privacy.ledger.filters import COMPOSITIONS as COMPOSITIONS
+    from gapgnn.privacy.ledger.forecast import Forecast as Forecast
+    from gapgnn.privacy.ledger.forecast import forecast_fits as forecast_fits
     from gapgnn.privacy.ledger.ledger import Charge as Charge
+    from gapgnn.privacy.ledger.ledger import Grant as Grant
     from gapgnn.privacy.ledger.ledger import Ledger as Ledger
     from gapgnn.privacy.ledger.ledger import scratch_ledger as scratch_ledger
     from gapgnn.privacy.ledger.people import People as People

@@ -74,6 +74,25 @@ class Charge:
     budget: Budget | None = None
 
 
+@dataclass(frozen=True)
+class Grant:
+    """One budget as it was granted; of those at one level the last one counts."""
+
+    population: str
+    namespace: str
+    level: str
+    relation: str
+    epsilon: float
+    delta: float
+    composition: str
+    renyi_order: float | None
+    until: str | None
+    granted_at: str
+    who: str
+    host: str
+    reason: str
+
+
 class Origin(NamedTuple):
     """Who does something to the ledger, from where."""
 
@@ -192,6 +211,11 @@ class Ledger:
                     "name: give the table of its people (`--nodes`)."
                 )
             return found
+        if found is not None and books.namespace(found) not in ("", people.namespace):
+            raise InputError(
+                f"{name!r} must be a new name, or a population of {people.namespace!r}. Got one of "
+                f"{books.namespace(found)!r}, whose ids mean other people: choose another name."
+            )
         hashes = books.hashes(people)
         touched = books.touched(people, hashes)
         if found is None:
@@ -440,6 +464,21 @@ class Ledger:
             raise damaged(self.path, error) from None
         return charges
 
+    def grants(self) -> list[Grant]:
+        """Return every grant, oldest first."""
+        if not self._is_made():
+            return []
+        with transaction(self.path, writing=False) as db:
+            rows = db.execute(
+                "SELECT p.name, p.namespace, g.level, g.relation, g.epsilon, g.delta, "
+                "g.composition, g.renyi_order, g.until, g.granted_at, g.who, g.host, g.reason "
+                "FROM grants g JOIN populations p ON p.id = g.population ORDER BY g.seq"
+            ).fetchall()
+        try:
+            return [Grant(*row[:4], float(row[4]), float(row[5]), *row[6:]) for row in rows]
+        except (TypeError, ValueError) as error:
+            raise damaged(self.path, error) from None
+
     def graph_of(self, charge_id: str) -> str | None:
         """Return the fingerprint of the graph that a charge was for; None if it is not known."""
         if not is_there(self.path):
@@ -489,6 +528,12 @@ class Ledger:
                 for _ in books.members.parts(population):
                     pass
         return problems
+
+    def check(self) -> None:
+        """Raise if nothing could be charged here: a named file is missing, or cannot be written."""
+        if self._is_made():
+            with transaction(self.path, writing=True):
+                pass
 
     def _is_made(self) -> bool:
         check_made(self.path)
