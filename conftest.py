@@ -26,6 +26,9 @@ def _private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("GAPGNN_LEDGER", str(folder / "ledger.sqlite"))
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setenv("XDG_DATA_HOME", str(folder / "data"))
+        from gapgnn import Ledger
+
+        Ledger.init(folder / "ledger.sqlite")
         yield
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 
 
@@ -50,6 +50,27 @@ class BudgetExceededError(PrivacyError):
 
 class UnavailableError(GapgnnError):
     """A file, an address or an optional dependency that is not there."""
+
+
+def check_all(*checks: Callable[[], object]) -> None:
+    """Run every check and complain about all that fail at once, in one line.
+
+    >>> check_all(lambda: check_number("epsilon", -1, above=0), lambda: check_integer("hops", 0.5))
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.InputError: 2 things must be changed: (1) `epsilon` must ... (2) `hops` must ...
+    """
+    errors: list[GapgnnError] = []
+    for check in checks:
+        try:
+            check()
+        except GapgnnError as error:
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        listed = " ".join(f"({number}) {error}" for number, error in enumerate(errors, start=1))
+        raise InputError(f"{len(errors)} things must be changed: {listed}") from None
 
 
 def check_number(

@@ -134,8 +134,8 @@ def run() -> NoReturn:
     except GapgnnError as error:
         complain(str(error))
         code = 2
-    except KeyboardInterrupt:
-        complain("interrupted; nothing is left half-written")
+    except KeyboardInterrupt as error:
+        complain(str(error) or "interrupted; nothing is left half-written")
         code = 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

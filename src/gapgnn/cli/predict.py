@@ -26,6 +26,8 @@ examples:
 
 For the training graph the released hops in the model's folder answer, free of charge; the data may
 be left out except at node level. Another graph is charged once, and its hops stay in the folder.
+Which of the two a graph is, only the ledger of the training knows: without it tables are refused.
+The column `graph` of the output says which graph the answers are for.
 """
 
 
@@ -46,6 +48,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--device", default="auto", metavar="auto|cpu|cuda", help="where to compute"
     )
     parser.add_argument("--ledger", metavar="FILE", help="file of the privacy ledger")
+    parser.add_argument("--reason", metavar="TEXT", default="", help="why, for the ledger")
+    parser.add_argument(
+        "--cached",
+        action="store_true",
+        help="answer for the graph of training and read nothing of the tables but the ids of "
+        "--nodes; needs no ledger",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_ray_option(parser)
     add_data_options(parser)
@@ -57,7 +66,9 @@ def execute(args: argparse.Namespace) -> int:
 
     _check_target(args.out)
     check_ray(args)
-    model = load_model(args.model, device=args.device, ledger=args.ledger)
+    model = load_model(args.model, device=args.device, ledger=args.ledger, reason=args.reason)
+    if args.cached:
+        return _from_cache(args, model)
     graph = None
     if any(getattr(args, option) is not None for option in DATA_OPTIONS):
         graph = load_graph(
@@ -77,7 +88,8 @@ def execute(args: argparse.Namespace) -> int:
         probabilities = model.predict_proba(placed)
     model.save_releases(args.model)
     ids = model.releases_.training().ids if graph is None else graph.ids
-    _write_table(args.out, ids, probabilities, model.label_names_)
+    is_training = graph is None or model.releases_.is_training(graph)
+    _write_table(args.out, ids, probabilities, model.label_names_, is_training)
     paid = len(set(model.releases_.hops) - before)
     if args.json:
         emit_json({"out": str(args.out), "nodes": len(ids), "new_releases": paid})
@@ -86,6 +98,24 @@ def execute(args: argparse.Namespace) -> int:
         charged = "no budget was spent" if free else "one new graph was charged"
         line = f"{len(ids):,} labels written to {args.out}; {charged}"
         say(line)
+    return 0
+
+
+def _from_cache(args: argparse.Namespace, model: NodeClassifier) -> int:
+    """Answer from the model's folder alone."""
+    from gapgnn.graph.tables import read_ids
+    from gapgnn.methods import EdgeReader
+
+    if not isinstance(model, EdgeReader):
+        raise InputError(f"`--cached` must be left out: {model.method} answers from features.")
+    ids = None if args.nodes is None else read_ids(args.nodes)
+    probabilities = model.predict_cached(ids)
+    ids = model.releases_.training().ids if ids is None else ids
+    _write_table(args.out, ids, probabilities, model.label_names_, is_training=True)
+    if args.json:
+        emit_json({"out": str(args.out), "nodes": len(ids), "new_releases": 0})
+    else:
+        say(f"{len(ids):,} labels for the graph of training written to {args.out}")
     return 0
 
 
@@ -135,8 +165,9 @@ def _write_table(
     ids: NDArray[Any],
     probabilities: NDArray[np.float32],
     label_names: tuple[str, ...] | None,
+    is_training: bool,
 ) -> None:
-    """Write id, label and the label's probability; the file appears complete or not at all."""
+    """Write id, label, its probability and for which graph; whole or not at all."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.feather
@@ -145,7 +176,12 @@ def _write_table(
     chosen = probabilities.argmax(axis=1)
     labels = chosen.tolist() if label_names is None else [label_names[k] for k in chosen]
     table = pa.table(
-        {"id": ids.tolist(), "label": labels, "probability": probabilities.max(axis=1)}
+        {
+            "id": ids.tolist(),
+            "label": labels,
+            "probability": probabilities.max(axis=1),
+            "graph": ["training" if is_training else "given"] * len(ids),
+        }
     )
     scratch = path.with_name(f".{path.name}.part")
     try:

@@ -36,13 +36,17 @@ def check_ray(args: argparse.Namespace) -> None:
 
 
 def open_journal(args: argparse.Namespace) -> Journal | None:
-    """Return what keeps the finished steps of a run on a store that is going to be saved."""
-    if args.resume and (args.store is None or args.out is None or args.method != "gap"):
-        raise InputError("`--resume` must come with `gap`, `--store` and `--out`. Got fewer.")
-    if args.store is None or args.out is None or args.method != "gap":
+    """Return what keeps the finished steps of a run that is going to be saved."""
+    if args.out is None:
+        if args.resume:
+            raise InputError("`--resume` must come with `--out`. Got no folder.")
         return None
-    from gapgnn.methods import Journal
+    from gapgnn.methods import Journal, method_class
 
+    if not method_class(args.method)._keeps_releases:
+        if args.resume:
+            raise InputError(f"`--resume` must be left out: {args.method} cannot go on.")
+        return None
     folder = args.out.with_name(f"{args.out.name}.unfinished")
     journal = Journal(folder, ledger=args.ledger, resume=args.resume)
     journal.check()

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import argparse
 import resource
+import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapgnn.cli.data import add_data_options, load_graph
+from gapgnn.cli.data import add_data_options, check_options, load_graph
 from gapgnn.cli.main import Parser
 from gapgnn.cli.options import add_estimator_options, estimator_options
 from gapgnn.cli.output import console, emit_json
 from gapgnn.cli.scale import add_ray_option, at_scale, check_ray, open_journal
-from gapgnn.errors import BudgetExceededError
+from gapgnn.errors import BudgetExceededError, InputError, UnavailableError, check_all
 from gapgnn.methods import method_class, methods, methods_left_out
+from gapgnn.privacy.ledger import Ledger
 
 if TYPE_CHECKING:
     from gapgnn.graph import Graph
-    from gapgnn.methods import NodeClassifier
+    from gapgnn.methods import Journal, NodeClassifier
     from gapgnn.training import Callback
 
 DEFAULT_METHOD = "gap"
@@ -46,12 +50,17 @@ def configure(parser: Parser) -> None:
         output = child.add_argument_group("run and output")
         output.add_argument("--config", metavar="FILE", help="TOML file with the same options")
         output.add_argument("--out", type=Path, metavar="FOLDER", help="save the model here")
+        output.add_argument(
+            "--no-save",
+            action="store_true",
+            help="on your own data: train, charge the budget, print the result and drop the model",
+        )
         add_ray_option(output)
         output.add_argument(
             "--resume",
             action="store_true",
-            help="with --store and --out: go on with the interrupted run of the same command; what "
-            "it finished is kept in OUT.unfinished, and nothing is charged or drawn again",
+            help="with --out: go on with the interrupted run of the same command; what it finished "
+            "is kept in OUT.unfinished, and nothing is charged or drawn again",
         )
         output.add_argument("--json", action="store_true", help="print one JSON object")
         output.add_argument(
@@ -72,25 +81,30 @@ def configure(parser: Parser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Load, fit, save, report."""
-    from gapgnn.methods import check_new_folder
     from gapgnn.training import ProgressBars
 
     kind = method_class(args.method)
     estimator = kind(**estimator_options(args, kind))
-    estimator.check()
-    if args.out is not None:
-        check_new_folder(args.out)
-    check_ray(args)
+    # Everything that can fail without reading private data fails here, before the charge, at once.
+    check_all(
+        estimator.check,
+        lambda: _check_out(args),
+        lambda: check_ray(args),
+        lambda: check_options(args, needs_label=True),
+        Ledger(estimator.ledger).check,
+    )
     journal = open_journal(args)
     graph = load_graph(args, seed=args.seed, quiet=args.json).graph
+    _check_space(args.out, estimator.space_needed(graph))
     rows: list[tuple[str, NodeClassifier]] = []
     try:
         with ProgressBars(console(to_stderr=True)) as bars, at_scale(args, graph, bars) as placed:
             estimator.fit(placed, callback=bars, journal=journal)
-    except BaseException:
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_how_to_go_on(args, journal)) from None
+    finally:
         if journal is not None:
             journal.close()
-        raise
     audits = _audited(estimator) if args.audit else []
     with ProgressBars(console(to_stderr=True)) as bars:
         if args.out is not None:
@@ -104,6 +118,51 @@ def execute(args: argparse.Namespace) -> int:
     else:
         _print_table(estimator, graph, rows, args.out)
     return 0 if all(audit["holds"] for audit in audits) else 1
+
+
+def _check_out(args: argparse.Namespace) -> None:
+    """Refuse a folder that could not be written, and a model of own data that would be lost."""
+    from gapgnn.methods import check_new_folder
+
+    is_own = args.edges is not None or args.store is not None
+    if args.out is not None and args.no_save:
+        raise InputError("`--no-save` must not come with `--out`. Got both.")
+    if args.out is not None:
+        check_new_folder(args.out)
+    elif is_own and not args.no_save and args.level != "none":
+        raise InputError(
+            "`--out` must say where the model goes: training on your own data is charged to its "
+            "budget. Got none; say `--no-save` to drop the model."
+        )
+
+
+def _check_space(folder: Path | None, needed: int) -> None:
+    """Refuse a disk that is too full for the model's folder."""
+    if folder is None:
+        return
+    parent = folder.resolve().parent
+    while not parent.exists():
+        parent = parent.parent
+    free = shutil.disk_usage(parent).free
+    if needed > free:
+        raise UnavailableError(
+            f"`out` must have room for at least {needed / 2**20:.0f} MiB. Got "
+            f"{free / 2**20:.0f} MiB on the disk of {str(folder)!r}; nothing was charged."
+        )
+
+
+def _how_to_go_on(args: argparse.Namespace, journal: Journal | None) -> str:
+    """Say what an interrupted run has cost, and the command that goes on with it."""
+    words = [word for word in sys.argv[1:] if word != "--resume"]
+    if journal is None or not journal.folder.exists():
+        return "interrupted; nothing was saved. What was charged stays charged (`gapgnn ledger`)"
+    command = shlex.join(["gapgnn", *words, "--resume"])
+    if journal.paid is None:
+        return f"interrupted; nothing was charged. Go on with `{command}`"
+    return (
+        f"interrupted; the budget was charged ({journal.paid}) and is not charged again by "
+        f"`{command}`, which goes on from the last finished step"
+    )
 
 
 def _audited(estimator: NodeClassifier) -> list[dict[str, Any]]:

@@ -70,16 +70,63 @@ def encode_ids(ids: NDArray[Any], key: bytes) -> Words:
     """
     if ids.dtype.kind in "iu":
         return ids.astype(np.int64, copy=False).view(np.uint64)
-    names, inverse = np.unique(ids.astype(str), return_inverse=True)
-    codes = np.empty(len(names), dtype=np.uint64)
-    for place, name in enumerate(names.tolist()):
-        if WHOLE_NUMBER.fullmatch(name) and -(2**63) <= int(name) < 2**63:
-            codes[place] = int(name) & (2**64 - 1)
+    names = ids.astype(str)
+    is_number, codes = whole_numbers(names)
+    others = names[~is_number].tolist()
+    digests = {
+        name: hashlib.blake2b(
+            name.encode("utf-8", "surrogatepass"), digest_size=8, key=key
+        ).digest()
+        for name in set(others)
+    }
+    codes[~is_number] = np.frombuffer(b"".join([digests[name] for name in others]), dtype="<u8")
+    return codes
+
+
+def whole_numbers(names: NDArray[np.str_]) -> tuple[NDArray[np.bool_], Words]:
+    """Tell which texts are whole numbers of 64 bits as people write them, and their value.
+
+    >>> is_number, words = whole_numbers(np.array(["7", "-1", "007", "x", ""]))
+    >>> is_number.tolist(), words[:2].view(np.int64).tolist()
+    ([True, True, False, False, False], [7, -1])
+    """
+    is_number = np.zeros(len(names), dtype=np.bool_)
+    words = np.zeros(len(names), dtype=np.uint64)
+    for start in range(0, len(names), CHUNK):
+        part = slice(start, start + CHUNK)
+        is_number[part], words[part] = _whole_numbers(letters_of(names[part]))
+    return is_number, words
+
+
+def letters_of(names: NDArray[np.str_]) -> NDArray[np.uint32]:
+    """Return the code points of texts, one row per place: ``(longest, n)``, zero behind the end."""
+    width = names.dtype.itemsize // 4
+    native = np.ascontiguousarray(names, dtype=names.dtype.newbyteorder("="))
+    return np.ascontiguousarray(native.view(np.uint32).reshape(len(names), width).T)
+
+
+def _whole_numbers(letters: NDArray[np.uint32]) -> tuple[NDArray[np.bool_], Words]:
+    longest, count = letters.shape
+    digits = letters - np.uint32(ord("0"))  # anything else wraps around to more than nine
+    is_negative = letters[0] == ord("-") if longest else np.zeros(count, dtype=np.bool_)
+    is_over = np.ones(count, dtype=np.bool_) if not longest else letters[0] == 0
+    is_number = ~is_over
+    value = np.zeros(count, dtype=np.uint64)
+    for place in range(longest):
+        is_over = letters[place] == 0
+        is_digit = digits[place] <= 9
+        if place == 0:
+            is_number &= is_digit | is_negative
         else:
-            raw = name.encode("utf-8", "surrogatepass")
-            digest = hashlib.blake2b(raw, digest_size=8, key=key).digest()
-            codes[place] = int.from_bytes(digest, "little")
-    return codes[inverse.reshape(-1)]
+            # A number that has ended is followed by nothing, and a first zero stands alone.
+            was_over = letters[place - 1] == 0
+            is_number &= is_over | (is_digit & ~was_over)
+        if place < _MOST_LETTERS:
+            grown = value * np.uint64(10) + digits[place].astype(np.uint64)
+            np.copyto(value, grown, where=is_digit)
+        else:
+            is_number &= is_over
+    return is_number, value
 
 
 class WordKind(NamedTuple):

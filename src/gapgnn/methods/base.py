@@ -7,6 +7,7 @@ then touch private data (privacy page, sections 3 and 6). Subclasses fill in wha
 from __future__ import annotations
 
 import math
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,14 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
-from gapgnn.errors import DataError, InputError, PrivacyError, check_choice, check_integer
+from gapgnn.errors import (
+    DataError,
+    InputError,
+    PrivacyError,
+    UnavailableError,
+    check_choice,
+    check_integer,
+)
 from gapgnn.graph import Graph, align_features, as_graph, check_declared, check_trainable
 from gapgnn.graph.tables import Schema
 from gapgnn.methods.folder import add_hops, load_folder, save_folder
@@ -224,7 +232,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             journal=self._checked_journal(journal),
             seconds={"calibrate": time.perf_counter() - start},
         )
-        # What cannot be built or trained must fail here, before the charge.
+        # What cannot be built, trained or held must fail here, before the charge.
+        self._check_memory(graph, run.device)
         self._build(1, graph.num_features, graph.num_classes)
         self._recipe(self._num_train(graph))
         charge = run.journal.charged(
@@ -410,10 +419,24 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                 "`batch_size` must be at least 2 with batch norm. Got 1. Set batch_norm to false."
             )
 
+    def space_needed(self, graph: Graph) -> int:
+        """Return how many bytes a fit holds at the least, in memory and in the model's folder."""
+        return 4 * self.repeats * graph.num_nodes * max(1, graph.num_classes)
+
+    def _check_memory(self, graph: Graph, device: torch.device) -> None:
+        """Refuse a fit that cannot end well, rather than charge it first."""
+        free = _free_memory(device)
+        if free is not None and self.space_needed(graph) > free:
+            raise UnavailableError(
+                f"training must hold at least {self.space_needed(graph) / 2**30:.3g} GiB. Got "
+                f"{free / 2**30:.3g} GiB of free memory; nothing was charged. Use fewer repeats or "
+                "a machine with more."
+            )
+
     def _checked_journal(self, journal: Journal | None) -> NoJournal:
         """Refuse a journal where releases would not be kept and so be drawn again."""
         if journal is not None and not self._keeps_releases:
-            raise InputError(f"`journal` must be None for {self.method}. Got one; it is for gap.")
+            raise InputError(f"`journal` must be None for {self.method}: it keeps no releases.")
         return NoJournal() if journal is None else journal
 
     def _about_run(self, graph: Graph, guarantee: Guarantee) -> dict[str, Any]:
@@ -606,6 +629,29 @@ class EdgeReader(NodeClassifier):
     def _num_hops(self) -> int:
         """Return how many noisy aggregations one reading of a graph takes."""
 
+    def space_needed(self, graph: Graph) -> int:
+        """Return how many bytes a fit holds at the least: scores, and hops of as many columns."""
+        return (1 + self._num_hops()) * super().space_needed(graph)
+
+    def predict_cached(self, ids: NDArray[Any] | None = None) -> NDArray[np.float32]:
+        """Return the class probabilities of the training graph's people, from what was released.
+
+        Nothing else is read, so the answer is for the graph of training, whatever has happened to
+        these people since. At node level it cannot be given: it needs the asker's features.
+
+        Args:
+            ids: of whom; everybody if left out.
+        """
+        self._check_fitted()
+        known = self.releases_.training() if ids is None else self.releases_.cached(ids)
+        device = choose_device(self.device)
+        for module in self.modules_.values():
+            module.to(device)
+        with torch.no_grad():
+            scores = self._scores_from(known, None, device)
+        result: NDArray[np.float32] = torch.softmax(scores.double(), dim=-1).float().cpu().numpy()
+        return result
+
     def _hop_ratio(self, relation: str) -> float:
         """Return the noise multiplier of a hop relative to the free one."""
         return 1.0
@@ -694,6 +740,18 @@ class EdgeReader(NodeClassifier):
         if charge is not None:
             ledger.complete(charge.id)
         return released
+
+
+def _free_memory(device: torch.device) -> int | None:
+    """Return the free bytes of a device; None where the system does not say."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
+    return None if found is None else 1024 * int(found[1])
 
 
 def choose_device(device: str) -> torch.device:

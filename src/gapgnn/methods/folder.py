@@ -65,7 +65,9 @@ def check_new_folder(folder: Path) -> None:
     parent = folder.resolve().parent
     while not parent.exists():
         parent = parent.parent
-    if not os.access(parent, os.W_OK):
+    if not parent.is_dir():
+        raise InputError(f"`out` must be in a folder. Got {str(folder)!r}, under a file.")
+    if not os.access(parent, os.W_OK | os.X_OK):
         raise InputError(f"`out` must be writable. Got {str(folder)!r}.")
 
 

@@ -80,6 +80,10 @@ class NoJournal:
         """Return the mechanism itself."""
         return mechanism
 
+    def drawn(self, name: str, draw: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Release something else than hops or a network."""
+        return draw()
+
 
 class Journal(NoJournal):
     """Keeps what a run has finished in a folder of its own.
@@ -126,6 +130,12 @@ class Journal(NoJournal):
                 f"`out` has an unfinished run beside it, which was charged: {str(self.folder)!r}. "
                 "Go on with it by `--resume`, or delete the folder."
             )
+
+    @property
+    def paid(self) -> str | None:
+        """The charge that a run which is interrupted now can go on with."""
+        charge: str | None = self._state.get("charge")
+        return charge
 
     def charged(self, about: Mapping[str, Any], charge: Callable[[], Charge | None]) -> Any:
         """Return the charge that pays for this run: the one of its first start, or a new one.
@@ -244,6 +254,15 @@ class Journal(NoJournal):
     def hops(self, mechanism: Hops) -> Hops:
         """Return a mechanism whose finished hops are read and whose other ones are kept."""
         return _KeptHops(self, mechanism)
+
+    def drawn(self, name: str, draw: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Return what was released under a name, or release it and keep it."""
+        state = self._load(name)
+        if state is None:
+            self._check_open(name)
+            state = draw()
+            self._keep(name, state)
+        return state
 
     def hop(self, index: int, rows: Tensor, draw: Callable[[], Tensor]) -> Tensor:
         """Return a finished hop, or release it and keep it; ``rows`` is what nodes send in it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -45,6 +46,7 @@ class MLP(NodeClassifier):
     """
 
     method: ClassVar[str] = "mlp"
+    _keeps_releases: ClassVar[bool] = True
 
     epsilon: float = 8.0
     layers: int = 3
@@ -79,7 +81,10 @@ class MLP(NodeClassifier):
         inputs = FeatureInputs(graph, device)
         trainer = self._trainer(run)
         with run.timed("classifier"):
-            trainer.fit(model, inputs, phase="classifier", private=self._private(run))
+            train = partial(
+                trainer.fit, model, inputs, phase="classifier", private=self._private(run)
+            )
+            run.journal.trained("classifier", model, train)
             with torch.no_grad():
                 scores: Tensor = model(inputs.all())
         return scores

@@ -87,6 +87,11 @@ class Releases:
         found = self._release_of.get(graph.fingerprint)
         return None if found is None else _in_order_of(graph, self.hops[found])
 
+    def is_training(self, graph: Graph) -> bool:
+        """Tell whether a graph that was answered for is the one of training."""
+        release = self._release_of.get(graph.fingerprint)
+        return release is not None and release == next(iter(self.hops))
+
     def cached(self, ids: NDArray[Any]) -> ReleasedHops:
         """Return the training graph's release for these of its people, whatever else is known.
 

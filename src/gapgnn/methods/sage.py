@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph, csr
 from gapgnn.methods.base import EdgeReader, Run
+from gapgnn.methods.journal import NoJournal
 from gapgnn.methods.releases import ReleasedHops
 from gapgnn.nn import Arcs, InLists, Sage
 from gapgnn.privacy import Guarantee, check_finite_budget, resolve_relation
@@ -22,7 +24,6 @@ from gapgnn.privacy.ledger import Charge
 from gapgnn.privacy.mechanisms import (
     PERTURBATIONS,
     Cells,
-    Construction,
     check_output_fits,
     perturb_edges,
     perturbation_events,
@@ -75,6 +76,7 @@ class SAGE(EdgeReader):
     """
 
     method: ClassVar[str] = "sage"
+    _keeps_releases: ClassVar[bool] = True
 
     epsilon: float = 4.0
     layers: int | Literal["auto"] = "auto"
@@ -178,7 +180,8 @@ class SAGE(EdgeReader):
         if self.level == "node":
             return self._train_examples(run, trainer, features, charge)
         with run.timed("aggregate"):
-            inputs = GraphInputs(features, self._arcs(graph, run.guarantee, run.keys, device))
+            arcs = self._arcs(graph, run.guarantee, run.keys, device, run.journal)
+            inputs = GraphInputs(features, arcs)
         with run.timed("classifier"):
             trainer.fit(model, inputs, phase="classifier")
             with torch.no_grad():
@@ -205,10 +208,11 @@ class SAGE(EdgeReader):
                 sensitivity=neighbourhood_sensitivity(self.max_degree),
             )
             examples = ExampleInputs(features, lists)
-            trainer.fit(model, examples, phase="classifier", private=private)
+            train = partial(trainer.fit, model, examples, phase="classifier", private=private)
+            run.journal.trained("classifier", model, train)
         with run.timed("aggregate"), torch.no_grad():
             codes = self._codes(features)
-            summed = aggregation.hop(codes, 1)
+            summed = run.journal.hops(aggregation).hop(codes, 1)
             scores = self._classify(codes, summed)
         self._remember(run.graph, charge, summed)
         return scores
@@ -219,20 +223,36 @@ class SAGE(EdgeReader):
         guarantee: Guarantee,
         keys: Sequence[NoiseKey],
         device: torch.device,
+        journal: NoJournal,
     ) -> Arcs:
-        """Return the arcs to learn from: the graph's own at level none, released ones otherwise."""
+        """Return the arcs to learn from: the graph's own at level none, released ones otherwise.
+
+        Edges are randomised once for each replica. Relation ``undirected`` or ``directed``, cost
+        ``epsilon`` at delta 0 for each replica (privacy page, section 5); see
+        :func:`gapgnn.privacy.mechanisms.perturb_edges`.
+        """
         if guarantee.level == "none":
             return _own_arcs(graph, device)
-        return _released_arcs(
-            graph,
-            keys,
-            device,
-            perturbation=self.perturbation,
-            epsilon=self.epsilon,
-            relation=guarantee.relation,
-            construction=self.noise,
-            memory_limit=self.memory_limit,
-        )
+
+        def draw(key: NoiseKey) -> dict[str, Tensor]:
+            released = perturb_edges(
+                graph,
+                perturbation=self.perturbation,
+                epsilon=self.epsilon,
+                relation=guarantee.relation,
+                key=key.derive("edges"),
+                construction=self.noise,
+                memory_limit=self.memory_limit,
+            )
+            indptr, indices = map(torch.tensor, released.in_lists())
+            is_symmetric = torch.tensor(released.is_symmetric)
+            return {"indptr": indptr, "indices": indices, "is_symmetric": is_symmetric}
+
+        kept = [
+            journal.drawn(f"edges-{repeat}", partial(draw, key)) for repeat, key in enumerate(keys)
+        ]
+        lists: list[InLists] = [(one["indptr"].numpy(), one["indices"].numpy()) for one in kept]
+        return Arcs(lists, is_symmetric=bool(kept[0]["is_symmetric"]), device=device)
 
     def _codes(self, features: FeatureInputs) -> Tensor:
         """Return the unit rows that nodes send at node level."""
@@ -277,7 +297,7 @@ class SAGE(EdgeReader):
             aggregation = self._aggregation(graph, guarantee, keys, device)
             rows = aggregation.hop(self._codes(features), 1)
         else:
-            arcs = self._arcs(graph, guarantee, keys, device)
+            arcs = self._arcs(graph, guarantee, keys, device, NoJournal())
             rows = self.modules_["sage"](GraphInputs(features, arcs).all())
         return self._remember(graph, charge, rows)
 
@@ -302,35 +322,3 @@ def _own_arcs(graph: Graph, device: torch.device) -> Arcs:
         columns = csr.matrix(graph.indptr, graph.indices).tocsc()
         lists = columns.indptr, columns.indices
     return Arcs([lists], is_symmetric=not graph.is_directed, device=device)
-
-
-def _released_arcs(
-    graph: Graph,
-    keys: Sequence[NoiseKey],
-    device: torch.device,
-    *,
-    perturbation: str,
-    epsilon: float,
-    relation: str,
-    construction: Construction,
-    memory_limit: float,
-) -> Arcs:
-    """Randomise the edges once for each replica and return what was released.
-
-    Relation ``undirected`` or ``directed``, cost ``epsilon`` at delta 0 for each replica (privacy
-    page, section 5); see :func:`gapgnn.privacy.mechanisms.perturb_edges`.
-    """
-    released = [
-        perturb_edges(
-            graph,
-            perturbation=perturbation,
-            epsilon=epsilon,
-            relation=relation,
-            key=key.derive("edges"),
-            construction=construction,
-            memory_limit=memory_limit,
-        )
-        for key in keys
-    ]
-    lists = [edges.in_lists() for edges in released]
-    return Arcs(lists, is_symmetric=released[0].is_symmetric, device=device)

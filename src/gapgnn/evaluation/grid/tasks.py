@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import shlex
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gapgnn.graph.tables.nodes import NodeColumns as NodeColumns
     from gapgnn.graph.tables.nodes import scan_nodes as scan_nodes
     from gapgnn.graph.tables.proposal import propose_schema as propose_schema
+    from gapgnn.graph.tables.read import read_ids as read_ids
     from gapgnn.graph.tables.read import read_tables as read_tables
     from gapgnn.graph.tables.schema import OTHER as OTHER
     from gapgnn.graph.tables.schema import Category as Category

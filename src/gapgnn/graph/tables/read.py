@@ -7,9 +7,11 @@ is printed: a caller who wants to show progress passes a callback.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from numpy.typing import NDArray
 
 from gapgnn.errors import check_choice, check_integer
 from gapgnn.graph import Graph, NotFinite, Progress, filter_classes
@@ -36,6 +38,33 @@ class Tables:
     feature_names: tuple[str, ...]
     dropped_self_loops: int
     dropped_duplicates: int
+
+
+def read_ids(
+    nodes: Path | str, column: str | None = None, *, progress: Progress | None = None
+) -> NDArray[Any]:
+    """Return the ids of a node table, and read nothing else of it.
+
+    Args:
+        nodes: the node table.
+        column: with the ids; left out: ``id``, or else the first one.
+        progress: called with "nodes", how much is read and how much there is.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     people = Path(folder, "people.csv")
+    ...     _ = people.write_text("id,age\\n7,31\\n9,25\\n")
+    ...     read_ids(people)
+    array([7, 9])
+    """
+    table = open_table(nodes, what="nodes")
+    wanted = NodeColumns.choose(table, None, (), skip_features=True, schema=None)
+    if column is not None:
+        wanted = replace(wanted, id=table.check_column("id", column))
+    ids: NDArray[Any] = scan_nodes(
+        table, wanted, keep_features=False, min_class_count=0, progress=progress
+    ).index.names
+    return ids
 
 
 def read_tables(
