@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.ledger.filters import COMPOSITIONS as COMPOSITIONS
     from gapgnn.privacy.ledger.forecast import Forecast as Forecast
     from gapgnn.privacy.ledger.forecast import forecast_fits as forecast_fits
+    from gapgnn.privacy.ledger.ledger import SETTINGS as SETTINGS
     from gapgnn.privacy.ledger.ledger import Charge as Charge
     from gapgnn.privacy.ledger.ledger import Grant as Grant
     from gapgnn.privacy.ledger.ledger import Ledger as Ledger

@@ -561,9 +561,11 @@ def _last_claim(db: sqlite3.Connection, charge_id: str) -> str | None:
 
 def _check_day(text: str) -> None:
     try:
-        date.fromisoformat(text)
+        is_day = date.fromisoformat(text).isoformat() == text
     except ValueError:
-        raise InputError(f"`until` must be a day such as 2027-11-15. Got {text!r}.") from None
+        is_day = False
+    if not is_day:  # days are compared as text
+        raise InputError(f"`until` must be a day such as 2027-11-15. Got {text!r}.")
 
 
 def _now() -> str:

@@ -59,6 +59,18 @@ class People:
             ids = np.concatenate([ids, listed])
         return cls(ids, graph.fingerprint, graph.population, graph.name)
 
+    @classmethod
+    def listed(cls, ids: NDArray[Any], *, namespace: str = "default", name: str = "") -> People:
+        """Return people who are known by their ids alone: no graph of theirs was read yet.
+
+        >>> len(People.listed(np.array(["ann", "bob"])).fingerprint)
+        64
+        """
+        raw = np.ascontiguousarray(ids)
+        digest = hashlib.blake2b(f"{raw.dtype.str} ids ".encode(), digest_size=32)
+        digest.update(raw.view(np.uint8))
+        return cls(ids, digest.hexdigest(), namespace, name)
+
 
 def hash_ids(ids: NDArray[Any], key: bytes) -> Hashes:
     """Return the sorted, distinct hashes of ids, ``(n, 2)``.
