@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gapgnn.cli.data import add_data_options, load_graph
+from gapgnn.cli.data import add_curator_option, add_data_options, check_curator, load_graph
 from gapgnn.cli.main import Parser
 from gapgnn.cli.options import add_estimator_options, add_options, estimator_options, number
 from gapgnn.cli.output import console, emit_json
@@ -117,6 +117,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             output = target.add_argument_group("run and output")
             output.add_argument("--config", metavar="FILE", help="TOML file with the same options")
             output.add_argument("--json", action="store_true", help="print one JSON object")
+            add_curator_option(output)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -127,6 +128,7 @@ def execute(args: argparse.Namespace) -> int:
     estimator = kind(**estimator_options(args, kind))
     estimator.check()
     graph = load_graph(args, seed=args.seed, quiet=args.json).graph
+    check_curator(args, graph, purpose=f"attack {args.attack}")
     with ProgressBars(console(to_stderr=True)) as bars:
         result = _attack(args, estimator, graph, bars)
     if "runs" in result:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli.output import progress_bars
-from gapgnn.errors import InputError
+from gapgnn.errors import InputError, PrivacyError
 
 if TYPE_CHECKING:
     from gapgnn.graph import Graph
@@ -299,6 +299,44 @@ def _check_node_level(args: argparse.Namespace, has_schema: bool) -> None:
         raise InputError(
             "`--features` must be a matrix (.npz or .npy) at node level, because in JSON the "
             f"largest column that anybody has decides the width. Got {str(args.features)!r}."
+        )
+
+
+def add_curator_option(group: argparse._ActionsContainer) -> None:
+    """Add `--curator-only` to a command that shows figures computed from private data."""
+    group.add_argument(
+        "--curator-only",
+        metavar="REASON",
+        help="for people with a privacy budget: the figures stay with the curator, and the look is "
+        "written to the ledger with this reason, uncharged",
+    )
+
+
+def check_curator(args: argparse.Namespace, graph: Graph, *, purpose: str) -> None:
+    """Refuse to look at people who have a budget without spending it, unless the curator says so.
+
+    Figures of an experiment or an attack are computed from private data without noise. Whoever
+    passes them on releases them, so under a grant they are for the curator alone, on record.
+    """
+    from gapgnn.privacy.ledger import Ledger, People
+
+    ledger, people = Ledger(getattr(args, "ledger", None)), People.of(graph)
+    budgets = ledger.budgets_of(people)
+    if not budgets:
+        return
+    if args.curator_only is None:
+        raise PrivacyError(
+            f"the people of {budgets[0].population!r} have a privacy budget, and `{purpose}` shows "
+            "figures computed from their data without spending it. Say `--curator-only REASON` if "
+            "they stay with you: the look is then written to the ledger."
+        )
+    for budget in budgets:
+        ledger.look(
+            people,
+            level=budget.level,
+            relation=budget.relation,
+            purpose=purpose,
+            reason=args.curator_only,
         )
 
 

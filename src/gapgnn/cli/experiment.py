@@ -9,7 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapgnn.cli.data import DEFAULT_DATASET, add_data_options, check_options, load_graph
+from gapgnn.cli.data import (
+    DEFAULT_DATASET,
+    add_curator_option,
+    add_data_options,
+    check_curator,
+    check_options,
+    load_graph,
+)
 from gapgnn.cli.output import complain, console, emit_json
 from gapgnn.errors import GapgnnError, InputError, check_choice, check_integer
 from gapgnn.evaluation.grid import EXPERIMENTS, Failure, estimate, missing_tasks
@@ -125,6 +132,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     output.add_argument("--config", metavar="FILE", help="TOML file with the same options")
     output.add_argument("--json", action="store_true", help="print one JSON object")
+    add_curator_option(output)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -227,6 +235,8 @@ def _rows(args: argparse.Namespace, source: Source, configurations: Sequence[Any
     from gapgnn.evaluation.grid import Row, Task, code_version, open_graph
 
     graph = open_graph(source, args.seed)
+    if not args.dry_run:
+        check_curator(args, graph, purpose="experiment")
     # On a cluster the folder may be another machine's.
     logs = None if args.out is None or args.ray is not None else str(args.out / "logs")
     rows = []
