@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from gapgnn.graph.people import absorb_first as absorb_first
     from gapgnn.graph.people import absorb_last as absorb_last
     from gapgnn.graph.people import encode_ids as encode_ids
+    from gapgnn.graph.people import letters_of as letters_of
     from gapgnn.graph.people import roles as roles
+    from gapgnn.graph.people import siphash_128 as siphash_128
+    from gapgnn.graph.people import whole_numbers as whole_numbers
     from gapgnn.graph.transforms import align_features as align_features
     from gapgnn.graph.transforms import filter_classes as filter_classes
     from gapgnn.graph.transforms import induced as induced

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,20 +66,19 @@ def encode_ids(ids: NDArray[Any], key: bytes) -> Words:
 
     Whole numbers stand for themselves, also when written as text: whether a column of ids is read
     as numbers or as strings can depend on other people's records, and must not change anything for
-    anybody. Other names go through keyed BLAKE2b, once per name.
+    anybody. Other names go through keyed BLAKE2b.
     """
     if ids.dtype.kind in "iu":
         return ids.astype(np.int64, copy=False).view(np.uint64)
     names = ids.astype(str)
     is_number, codes = whole_numbers(names)
-    others = names[~is_number].tolist()
-    digests = {
-        name: hashlib.blake2b(
-            name.encode("utf-8", "surrogatepass"), digest_size=8, key=key
-        ).digest()
-        for name in set(others)
-    }
-    codes[~is_number] = np.frombuffer(b"".join([digests[name] for name in others]), dtype="<u8")
+    start = hashlib.blake2b(digest_size=8, key=key)
+    digests = []
+    for name in names[~is_number].tolist():
+        state = start.copy()
+        state.update(name.encode("utf-8", "surrogatepass"))
+        digests.append(state.digest())
+    codes[~is_number] = np.frombuffer(b"".join(digests), dtype="<u8")
     return codes
 
 
@@ -92,41 +91,41 @@ def whole_numbers(names: NDArray[np.str_]) -> tuple[NDArray[np.bool_], Words]:
     """
     is_number = np.zeros(len(names), dtype=np.bool_)
     words = np.zeros(len(names), dtype=np.uint64)
+    wide = names if names.dtype.itemsize >= 8 else names.astype("U2")
     for start in range(0, len(names), CHUNK):
         part = slice(start, start + CHUNK)
-        is_number[part], words[part] = _whole_numbers(letters_of(names[part]))
+        is_number[part], words[part] = _whole_numbers(letters_of(wide[part]))
     return is_number, words
 
 
 def letters_of(names: NDArray[np.str_]) -> NDArray[np.uint32]:
-    """Return the code points of texts, one row per place: ``(longest, n)``, zero behind the end."""
-    width = names.dtype.itemsize // 4
+    """Return the code points of texts, ``(longest, n)``, with zeros behind the end of each.
+
+    >>> letters_of(np.array(["ab", "c"])).tolist()
+    [[97, 99], [98, 0]]
+    """
     native = np.ascontiguousarray(names, dtype=names.dtype.newbyteorder("="))
-    return np.ascontiguousarray(native.view(np.uint32).reshape(len(names), width).T)
+    return np.ascontiguousarray(native.view(np.uint32).reshape(len(names), -1).T)
 
 
 def _whole_numbers(letters: NDArray[np.uint32]) -> tuple[NDArray[np.bool_], Words]:
-    longest, count = letters.shape
-    digits = letters - np.uint32(ord("0"))  # anything else wraps around to more than nine
-    is_negative = letters[0] == ord("-") if longest else np.zeros(count, dtype=np.bool_)
-    is_over = np.ones(count, dtype=np.bool_) if not longest else letters[0] == 0
-    is_number = ~is_over
-    value = np.zeros(count, dtype=np.uint64)
-    for place in range(longest):
-        is_over = letters[place] == 0
-        is_digit = digits[place] <= 9
-        if place == 0:
-            is_number &= is_digit | is_negative
-        else:
-            # A number that has ended is followed by nothing, and a first zero stands alone.
-            was_over = letters[place - 1] == 0
-            is_number &= is_over | (is_digit & ~was_over)
-        if place < _MOST_LETTERS:
-            grown = value * np.uint64(10) + digits[place].astype(np.uint64)
-            np.copyto(value, grown, where=is_digit)
-        else:
-            is_number &= is_over
-    return is_number, value
+    """Do so for letters, of which there are at least two rows."""
+    digits = letters - np.uint32(ord("0"))  # what is no digit wraps around to more than nine
+    is_digit, is_over = digits <= 9, letters == 0
+    is_negative = letters[0] == ord("-")
+    is_fine = is_digit | is_over
+    is_fine[0] = is_digit[0] | (is_negative & is_digit[1])
+    is_fine[1:] &= is_over[1:] | ~is_over[:-1]
+    has_first_zero = np.where(is_negative, digits[1], digits[0]) == 0
+    is_number = is_fine.all(axis=0) & ~(has_first_zero & (is_negative | ~is_over[1]))
+    # Nineteen digits never overflow 64 bits, and twenty are too many.
+    is_number &= is_digit.sum(axis=0) <= 19
+    value = np.zeros(letters.shape[1], dtype=np.uint64)
+    for place in range(min(20, len(letters))):
+        grown = value * np.uint64(10) + digits[place]
+        np.copyto(value, grown, where=is_digit[place])
+    is_number &= value < np.uint64(2**63) + is_negative.astype(np.uint64)
+    return is_number, np.where(is_negative, np.uint64(0) - value, value)
 
 
 class WordKind(NamedTuple):
@@ -174,6 +173,34 @@ def absorb_last(state: list[Any], words: Any, kind: WordKind = NUMPY_WORDS) -> A
     state[2] ^= kind.constant(0xFF)
     _rounds(state, 4, kind)
     return state[0] ^ state[1] ^ state[2] ^ state[3]
+
+
+def siphash_128(words: Sequence[Words], length: int, key: bytes) -> tuple[Words, Words]:
+    """Return SipHash-2-4 with 128 bits of messages of one length, in two halves.
+
+    Args:
+        words: the whole words of eight bytes of each message, and, unless they are all, what is
+            left over.
+        length: bytes of each message.
+        key: of 16 bytes.
+    """
+    halves = [int.from_bytes(key[at : at + 8], "little") for at in (0, 8)]
+    state = [
+        np.full_like(words[0], np.uint64(constant ^ halves[place % 2]))
+        for place, constant in enumerate(SIPHASH_CONSTANTS)
+    ]
+    state[1] ^= np.uint64(0xEE)
+    last = np.uint64((length % 256) << 56)
+    for word in [*words, last] if length % 8 == 0 else [*words[:-1], words[-1] | last]:
+        state[3] ^= word
+        _rounds(state, 2, NUMPY_WORDS)
+        state[0] ^= word
+    state[2] ^= np.uint64(0xEE)
+    _rounds(state, 4, NUMPY_WORDS)
+    first = state[0] ^ state[1] ^ state[2] ^ state[3]
+    state[1] ^= np.uint64(0xDD)
+    _rounds(state, 4, NUMPY_WORDS)
+    return first, state[0] ^ state[1] ^ state[2] ^ state[3]
 
 
 def _rounds(state: list[Any], count: int, kind: WordKind) -> None:

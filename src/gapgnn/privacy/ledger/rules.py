@@ -192,7 +192,14 @@ class Books:
                 f"The budget of {known} at {level} level ({budget.relation}, {budget.composition}) "
                 f"has {budget.left(spends)} left. Got a request for "
                 f"{asked.amount.times(asked.count)}; nothing was charged."
+                + self._name_apart(population)
             )
+
+    def _name_apart(self, population: int) -> str:
+        """Say what to do where ids of unrelated tables may only look the same."""
+        if self.namespace(population) != "default":
+            return ""
+        return " If your tables are of other people, say so with `--population NAME`."
 
     def check_grantable(self, population: int, budget: Filter) -> None:
         """Refuse a budget below what is spent, or one under which a charge cannot be counted."""
