@@ -1,58 +1,152 @@
-"""``gapgnn ledger``: budgets per data set, what was charged to them, and how to grant one."""
+"""``gapgnn ledger``: budgets of people, what was charged to them, and how far they go."""
 
 from __future__ import annotations
 
 import argparse
-import re
+import csv
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from datetime import date, datetime
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from pathlib import Path
+from typing import Any
 
-from gapgnn.cli.output import console, emit_json, say
-from gapgnn.errors import InputError, check_number
+from gapgnn.cli.output import complain, emit_json, say
+from gapgnn.errors import InputError, check_number, did_you_mean
 from gapgnn.privacy import RELATIONS as ALL_RELATIONS
-from gapgnn.privacy import resolve_relation
-from gapgnn.privacy.ledger import RELATIONS, Budget, Charge, Ledger
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from gapgnn.privacy import auto_delta, resolve_relation
+from gapgnn.privacy.ledger import (
+    COMPOSITIONS,
+    RELATIONS,
+    SETTINGS,
+    Budget,
+    Charge,
+    Forecast,
+    Ledger,
+    People,
+    check_population,
+    forecast_fits,
+)
 
 EPILOG = """\
-A budget belongs to a data set, not to a run. Charges add up; one that does not fit is refused
-before anything is computed. Without a budget, runs are recorded and not limited.
+A budget belongs to people, not to a file and not to a run: next month's table, one column fewer or
+ids written as text are the same people. A charge that does not fit is refused before anything is
+computed. Without a budget, runs are recorded and not limited.
 
 examples:
   gapgnn ledger                                      all budgets
-  gapgnn ledger grant social --epsilon 4 --delta 1e-5
-  gapgnn ledger grant facebook100/Cornell5 --epsilon 8 --delta 1e-5 --level node
-  gapgnn ledger show social                          what was charged, and when
+  gapgnn ledger grant customers --nodes customers.csv --epsilon 4 --until 2027-11-15
+  gapgnn ledger grant social --epsilon 4             a data set of `gapgnn datasets`
+  gapgnn ledger show customers                       who charged what, when and why
+  gapgnn ledger forecast customers --epsilon 1 --hops 4
+  gapgnn ledger settings require-grant on            nothing without a budget
+  gapgnn ledger export --out ledger.csv
+  gapgnn ledger verify                               was a row changed or removed?
+  gapgnn ledger init team.sqlite                     a ledger at a path of your own
 """
-DATASET_HELP = "a data set's name, its fingerprint, or the beginning of one in the ledger"
+# Below this share of the budget an amount is rounding.
+NOTHING = 1e-6
+# So many fits of a plan are shown to people; JSON has all that are planned.
+MOST_SHOWN = 24
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the actions and their options."""
     parser.epilog = EPILOG
     _add_common(parser, json=False, ledger=None)
-    actions = parser.add_subparsers(dest="action", metavar="[show|grant]", title="actions")
-    show = actions.add_parser("show", help="the charges of one data set")
-    show.add_argument("dataset", metavar="DATASET", help=DATASET_HELP)
-    grant = actions.add_parser("grant", help="set a data set's budget, or replace it")
-    grant.add_argument("dataset", metavar="DATASET", help=DATASET_HELP)
-    grant.add_argument("--epsilon", type=float, required=True, metavar="E", help="for all charges")
-    grant.add_argument("--delta", type=float, required=True, metavar="D", help="for all charges")
-    grant.add_argument(
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
+    init = actions.add_parser("init", help="make a ledger at a path of your own")
+    init.add_argument("path", metavar="PATH", type=Path, help="a new file")
+    grant = actions.add_parser("grant", help="set the budget of people, or replace it")
+    _configure_grant(grant)
+    show = actions.add_parser("show", help="the charges of one population, and what is left")
+    show.add_argument("population", metavar="NAME", help="as `gapgnn ledger` lists it")
+    forecast = actions.add_parser("forecast", help="how many more fits a budget allows")
+    _configure_forecast(forecast)
+    settings = actions.add_parser("settings", help="show or change a setting of the ledger")
+    settings.add_argument("name", metavar="NAME", nargs="?", help="require-grant")
+    settings.add_argument("value", metavar="VALUE", nargs="?", help="on or off")
+    export = actions.add_parser("export", help="write all grants and charges to a file")
+    export.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="a new .csv or .json file"
+    )
+    verify = actions.add_parser("verify", help="check that no row was changed or removed")
+    for action in (init, grant, show, forecast, settings, export, verify):
+        # Suppressed, or the action's default would overwrite what stood before its name.
+        _add_common(action, json=argparse.SUPPRESS, ledger=argparse.SUPPRESS)
+
+
+def _configure_grant(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "population",
+        metavar="NAME",
+        help="what to call these people; a known population, or a data set of `gapgnn datasets`",
+    )
+    parser.add_argument(
+        "--nodes", type=Path, metavar="FILE", help="the table of its people; only ids are read"
+    )
+    parser.add_argument(
+        "--id", metavar="COLUMN", help="the column with the ids (`id`, or else the first one)"
+    )
+    parser.add_argument(
+        "--population",
+        dest="namespace",
+        metavar="NAMESPACE",
+        help="what the ids belong to, if another table uses the same ids for others (default)",
+    )
+    parser.add_argument(
         "--level", choices=tuple(RELATIONS), default="edge", help="what is protected (edge)"
     )
-    grant.add_argument(
+    parser.add_argument("--epsilon", type=float, required=True, metavar="E", help="for all charges")
+    parser.add_argument(
+        "--delta",
+        type=_number_or_auto,
+        metavar="auto|D",
+        help="for all charges (as before; for a new budget auto: by the number of people)",
+    )
+    parser.add_argument(
         "--relation",
         choices=("auto", *ALL_RELATIONS),
         default="auto",
-        help="the neighbouring relation of the budget; charges must use the same (auto)",
+        help="the neighbouring relation; charges must use the same (auto: as before, as the data "
+        "set is, else undirected at edge and add-remove at node level)",
     )
-    for action in (show, grant):
-        # Suppressed, or the action's default would overwrite what stood before its name.
-        _add_common(action, json=argparse.SUPPRESS, ledger=argparse.SUPPRESS)
+    parser.add_argument(
+        "--composition",
+        choices=("auto", *COMPOSITIONS),
+        default="auto",
+        help="how charges come together (auto: as before; else gaussian at edge and renyi at node "
+        "level)",
+    )
+    parser.add_argument(
+        "--until",
+        metavar="DAY",
+        help="last day on which it can be spent, such as 2027-11-15, or never (as before)",
+    )
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why, for the ledger")
+
+
+def _configure_forecast(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("population", metavar="NAME", help="as `gapgnn ledger` lists it")
+    parser.add_argument("--epsilon", type=float, required=True, metavar="E", help="of one fit")
+    parser.add_argument(
+        "--delta", type=float, metavar="D", help="of one fit (of the last charge, or the budget's)"
+    )
+    parser.add_argument("--hops", type=int, metavar="K", help="of one fit at edge level (2)")
+    parser.add_argument(
+        "--level", choices=tuple(RELATIONS), default="edge", help="of the budget (edge)"
+    )
+    parser.add_argument(
+        "--every", type=int, default=30, metavar="N", help="days from one fit to the next (30)"
+    )
+
+
+def _number_or_auto(text: str) -> float | str:
+    try:
+        return "auto" if text == "auto" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be auto or a number. Got {text!r}.") from None
 
 
 def _add_common(parser: argparse.ArgumentParser, *, json: Any, ledger: Any) -> None:
@@ -66,163 +160,387 @@ def _add_common(parser: argparse.ArgumentParser, *, json: Any, ledger: Any) -> N
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Show the budgets, show one data set's charges, or grant a budget."""
+    """Do what was asked; without an action, list the budgets."""
     ledger = Ledger(args.ledger)
-    if args.action == "grant":
-        _grant(ledger, args)
-    elif args.action == "show":
-        _show(ledger, args)
+    if args.action == "init":
+        return _init(args)
+    if args.action == "verify":
+        return _verify(ledger, args)
+    actions = {
+        None: _list,
+        "grant": _grant,
+        "show": _show,
+        "forecast": _forecast,
+        "settings": _settings,
+        "export": _export,
+    }
+    actions[args.action](ledger, args)
+    return 0
+
+
+def _list(ledger: Ledger, args: argparse.Namespace) -> None:
+    budgets = ledger.summary()
+    if args.json:
+        emit_json({"ledger": str(ledger.path), "budgets": [asdict(row) for row in budgets]})
+    elif budgets:
+        _print_budgets(budgets)
     else:
-        budgets = ledger.summary()
-        if args.json:
-            emit_json({"ledger": str(ledger.path), "budgets": [asdict(row) for row in budgets]})
-        elif budgets:
-            _print_budgets(budgets)
-        else:
-            say(f"Nothing was granted or charged yet in {ledger.path}.", to_stderr=True)
+        say(f"Nothing was granted or charged yet in {ledger.path}.", to_stderr=True)
+
+
+def _init(args: argparse.Namespace) -> int:
+    if args.ledger is not None:
+        raise InputError("`--ledger` must be left out: `init` makes the ledger at PATH.")
+    was_there = args.path.exists()
+    ledger = Ledger.init(args.path)
+    ledger.summary()  # refuses whatever else may lie there
+    if args.json:
+        emit_json({"ledger": str(ledger.path), "made": not was_there})
+    elif was_there:
+        say(f"The ledger {ledger.path} was there already; nothing was changed.")
+    else:
+        say(f"Made the ledger {ledger.path}.")
+        say(f"Use it with `--ledger {ledger.path}`, or set GAPGNN_LEDGER to it.", to_stderr=True)
     return 0
 
 
 def _grant(ledger: Ledger, args: argparse.Namespace) -> None:
-    relation = args.relation
-    # Before a large graph is read: are the numbers and the relation possible at all?
+    # Before a large table is read: are the numbers and the relation possible at all?
     check_number("--epsilon", args.epsilon, above=0)
-    check_number("--delta", args.delta, at_least=0, below=1)
-    resolve_relation(args.level, relation, is_directed=False)
-    fingerprint, name, is_directed = _find(ledger, args.dataset, by_content=True)
-    if relation == "auto" and is_directed is None:
-        relation = _relation_in_use(ledger, fingerprint, args.level)
+    if isinstance(args.delta, float):
+        check_number("--delta", args.delta, at_least=0, below=1)
+    resolve_relation(args.level, args.relation, is_directed=False)
+    if args.until not in (None, "never") and args.until < date.today().isoformat():
+        raise InputError(f"`--until` must not be over. Got {args.until!r}.")
+    for option, value in (("id", args.id), ("population", args.namespace)):
+        if value is not None and args.nodes is None:
+            raise InputError(f"`--{option}` must come with `--nodes`. Got no table of people.")
+    known = ledger.summary()
+    people, is_directed = _people(args)
+    name = args.population if people is None or args.nodes is not None else people.name
+    before = [row for row in known if row.population == name]
+    same_level = next((row for row in before if row.level == args.level), None)
+    replaced = same_level if same_level and same_level.granted_epsilon is not None else None
+    relation, why = _relation(args, same_level, is_directed)
+    until = args.until
+    if until is None and replaced is not None:
+        until = replaced.until
+    composition = args.composition
+    if composition == "auto" and replaced is not None:
+        composition = replaced.composition
     budget = ledger.grant(
-        fingerprint,
+        name,
+        people,
         level=args.level,
-        relation=resolve_relation(args.level, relation, is_directed=bool(is_directed)),
+        relation=relation,
         epsilon=args.epsilon,
-        delta=args.delta,
-        name=name,
+        delta=_delta(args, before, replaced, people),
+        composition=composition,
+        until=None if until == "never" else until,
+        reason=args.reason,
     )
     if args.json:
         emit_json({"ledger": str(ledger.path), "budget": asdict(budget)})
-    else:
-        _print_budgets([budget])
+        return
+    say(
+        f"{budget.population}: {budget.people:,} people in the namespace {budget.namespace}. The "
+        f"relation is {budget.relation}, {why}; charges come together by {budget.composition}."
+    )
+    _print_budgets([budget])
+
+
+def _people(args: argparse.Namespace) -> tuple[People | None, bool | None]:
+    """Return who is meant and, if a graph was read, whether it is directed.
+
+    A data set's own graph is read, because anybody could have given its name to other people; the
+    ledger refuses the name then.
+    """
+    from gapgnn.cli.data import reading_bars
+
+    if args.nodes is not None:
+        from gapgnn.graph.tables import read_ids
+
+        check_population(args.population)
+        namespace = "default" if args.namespace is None else check_population(args.namespace)
+        with reading_bars(args.json) as progress:
+            ids = read_ids(args.nodes, args.id, progress=progress)
+        return People.listed(ids, namespace=namespace, name=args.population), None
+    from gapgnn.graph.datasets import dataset_names, load_dataset
+
+    if args.population not in dataset_names():
+        return None, None
+    with reading_bars(args.json) as progress:
+        graph = load_dataset(args.population, split_seed=None, progress=progress)
+    return People.of(graph), graph.is_directed
+
+
+def _relation(
+    args: argparse.Namespace, before: Budget | None, is_directed: bool | None
+) -> tuple[str, str]:
+    """Return the relation of a budget, and where it comes from."""
+    if args.relation != "auto":
+        return args.relation, "as given"
+    if before is not None:
+        return before.relation, "as before"
+    relation = resolve_relation(args.level, is_directed=bool(is_directed))
+    by_graph = args.level == "edge" and is_directed is not None
+    return relation, "as the data set is" if by_graph else f"the default at {args.level} level"
+
+
+def _delta(
+    args: argparse.Namespace,
+    before: Sequence[Budget],
+    replaced: Budget | None,
+    people: People | None,
+) -> float:
+    if isinstance(args.delta, float):
+        return args.delta
+    if args.delta is None and replaced is not None and replaced.granted_delta is not None:
+        return replaced.granted_delta
+    count = max([row.people for row in before] + [0 if people is None else len(people.ids)])
+    if before and not count:
+        raise InputError(
+            f"`--delta` must be a number: who belongs to {args.population!r} is not known before "
+            "it is read again. Got auto."
+        )
+    return auto_delta(count)
 
 
 def _show(ledger: Ledger, args: argparse.Namespace) -> None:
-    fingerprint, name, _ = _find(ledger, args.dataset, by_content=False)
-    charges = ledger.entries(fingerprint)
+    known = ledger.summary()
+    budgets = [row for row in known if row.population == args.population]
+    if not budgets:
+        names = sorted({row.population for row in known})
+        raise InputError(
+            f"`NAME` must be a population of {ledger.path}. Got {args.population!r}."
+            f"{did_you_mean(args.population, names)} `gapgnn ledger` lists all."
+        )
+    charges = ledger.entries(args.population)
     if args.json:
         plain = [{k: v for k, v in asdict(row).items() if k != "budget"} for row in charges]
-        about = {"ledger": str(ledger.path), "dataset": name, "fingerprint": fingerprint}
-        emit_json({**about, "charges": plain})
-    elif charges:
-        _print_charges(charges)
+        about = {"ledger": str(ledger.path), "population": args.population}
+        emit_json({**about, "budgets": [asdict(row) for row in budgets], "charges": plain})
+        return
+    _print_budgets(budgets)
+    if charges:
+        say("")
+        _print_charges(charges, budgets)
     else:
-        say(f"Nothing was charged to {name or fingerprint[:12]} yet.", to_stderr=True)
+        say(f"Nothing was charged to {args.population} yet.", to_stderr=True)
 
 
-def _find(ledger: Ledger, text: str, *, by_content: bool) -> tuple[str, str, bool | None]:
-    """Return the fingerprint, the name and, if the graph was read, whether it is directed.
-
-    A budget is granted to content, so a known data set's own graph is read, and a name in the
-    ledger, which anybody could have given to another graph, is only the second choice. To show
-    charges the name in the ledger is enough, if it is unique.
-    """
-    budgets = ledger.summary()
-    names = {row.fingerprint: row.name for row in budgets}
-    if re.fullmatch("[0-9a-f]{64}", text):
-        return text, names.get(text, ""), None
-    same_name = sorted({key for key, name in names.items() if name == text})
-    if len(same_name) == 1 and not by_content:
-        return same_name[0], text, None
-    begins = [key for key in names if re.fullmatch("[0-9a-f]+", text) and key.startswith(text)]
-    if len(begins) == 1:
-        return begins[0], names[begins[0]], None
-    if len(begins) > 1:
-        raise InputError(
-            f"`DATASET` must be the beginning of one fingerprint. Got {text!r}, which begins "
-            f"{len(begins)}."
-        )
-    from gapgnn.graph.datasets import load_dataset
-
-    try:
-        graph = load_dataset(text, split_seed=None)
-    except InputError:
-        if len(same_name) == 1:
-            return same_name[0], text, None
-        if same_name:
-            raise InputError(
-                f"`DATASET` must name one data set. Got {text!r}, the name of {len(same_name)} in "
-                "the ledger; use the fingerprint that `gapgnn ledger` shows."
-            ) from None
-        raise
-    return graph.fingerprint, graph.name, graph.is_directed
-
-
-def _relation_in_use(ledger: Ledger, fingerprint: str, level: str) -> str:
-    """Take `auto` from the ledger where the graph itself is not at hand."""
-    if level == "node":
-        return "auto"
-    for row in ledger.summary():
-        if (row.fingerprint, row.level) == (fingerprint, level):
-            return row.relation
-    raise InputError(
-        "`--relation` must be given for a fingerprint that has no charges yet: directed or "
-        "undirected. Got auto."
+def _forecast(ledger: Ledger, args: argparse.Namespace) -> None:
+    found = forecast_fits(
+        ledger,
+        args.population,
+        epsilon=args.epsilon,
+        delta=args.delta,
+        hops=args.hops,
+        level=args.level,
+        every=args.every,
     )
+    if args.json:
+        emit_json({"ledger": str(ledger.path), "forecast": asdict(found)})
+    else:
+        _print_forecast(found, args.every)
+
+
+def _settings(ledger: Ledger, args: argparse.Namespace) -> None:
+    if args.value is not None:
+        ledger.set(args.name, args.value)
+    names = SETTINGS if args.name is None else [args.name]
+    values = {name: ledger.setting(name) for name in names}
+    if args.json:
+        emit_json({"ledger": str(ledger.path), "settings": values})
+        return
+    for name, value in values.items():
+        say(f"{name} {value}")
+
+
+def _export(ledger: Ledger, args: argparse.Namespace) -> None:
+    if args.out.suffix.lower() not in (".csv", ".json"):
+        raise InputError(f"`--out` must end in .csv or .json. Got {str(args.out)!r}.")
+    grants = [asdict(row) for row in ledger.grants()]
+    charges = [{k: v for k, v in asdict(row).items() if k != "budget"} for row in ledger.entries()]
+    try:
+        # Exclusive: an earlier export is a record of its own.
+        with args.out.open("x", encoding="utf-8", newline="") as file:
+            if args.out.suffix.lower() == ".json":
+                about = {"ledger": str(ledger.path), "grants": grants, "charges": charges}
+                file.write(json.dumps(about, indent=1, allow_nan=False) + "\n")
+            else:
+                _write_csv(file, grants, charges)
+    except OSError as error:
+        raise InputError(
+            f"`--out` must be a new file in a folder that exists. Got {str(args.out)!r}: "
+            f"{error.strerror}."
+        ) from None
+    if args.json:
+        counts = {"grants": len(grants), "charges": len(charges)}
+        emit_json({"ledger": str(ledger.path), "out": str(args.out), **counts})
+    else:
+        say(f"{len(grants)} grants and {len(charges)} charges written to {args.out}.")
+
+
+def _write_csv(
+    file: Any, grants: Sequence[dict[str, Any]], charges: Sequence[dict[str, Any]]
+) -> None:
+    """Write one row for each grant and charge, in the order in which they were made."""
+    rows = [{"row": "grant", "at": row.pop("granted_at"), **row} for row in grants]
+    for row in charges:
+        written = {name: json.dumps(row[name]) for name in ("events", "others")}
+        rows.append({"row": "charge", "at": row.pop("charged_at"), **row, **written})
+    rows.sort(key=lambda row: str(row["at"]))
+    columns = dict.fromkeys(name for row in rows for name in row)
+    table = csv.DictWriter(file, list(columns) or ["row", "at"])
+    table.writeheader()
+    table.writerows(rows)
+
+
+def _verify(ledger: Ledger, args: argparse.Namespace) -> int:
+    problems = ledger.problems()
+    for problem in problems:
+        complain(f"{ledger.path}: {problem}.")
+    if args.json:
+        emit_json({"ledger": str(ledger.path), "problems": problems})
+    elif not problems:
+        grants, charges = len(ledger.grants()), len(ledger.entries())
+        say(f"{ledger.path}: {grants} grants and {charges} charges, none changed or removed.")
+    return 2 if problems else 0
 
 
 def _print_budgets(budgets: Sequence[Budget]) -> None:
-    table = _table(["data set", "level", "relation"], ["granted", "spent", "left", "charges"])
+    has_end = any(row.until for row in budgets)
+    heads = ["population", "level", "relation", "composition", "granted", "spent", "left"]
+    heads += ["until", "charges"] if has_end else ["charges"]
+    rows = []
     for row in budgets:
-        table.add_row(
-            _called(row.name, row.fingerprint),
-            row.level,
-            row.relation,
-            _amount(row.granted_epsilon, row.granted_delta),
-            _amount(row.spent_epsilon, row.spent_delta),
-            _amount(row.left_epsilon, row.left_delta),
-            str(row.charges),
-        )
-    console(to_stderr=False).print(table)
-    say("Amounts are epsilon / delta.", to_stderr=True)
+        granted = "-"
+        if row.granted_epsilon is not None:
+            granted = f"{row.granted_epsilon:g} / {row.granted_delta:g}"
+        spent = _amount(row, row.spent_epsilon, row.spent_delta, up=True)
+        left = _amount(row, row.left_epsilon, row.left_delta, up=False)
+        rule = row.composition if row.granted_epsilon is not None else "-"
+        cells = [row.population, row.level, row.relation, rule, granted, spent, left]
+        rows.append([*cells, *([row.until or "-"] if has_end else []), str(row.charges)])
+    _print_table(heads, rows, left=4)
+    say(
+        "Amounts are epsilon / delta; by gaussian and renyi, delta is the budget's.", to_stderr=True
+    )
     if any(row.granted_epsilon is None for row in budgets):
         say(
-            "No budget: recorded, not limited. `gapgnn ledger grant DATASET` sets one.",
+            "No budget: recorded, not limited. `gapgnn ledger grant NAME` sets one.",
             to_stderr=True,
         )
 
 
-def _print_charges(charges: Sequence[Charge]) -> None:
-    columns = ["charged", "for", "level", "relation"]
-    table = _table(columns, ["releases", "each", "completed", "id"])
+def _print_charges(charges: Sequence[Charge], budgets: Sequence[Budget]) -> None:
+    granted = {row.level: row.granted_epsilon or 0.0 for row in budgets}
+    heads = ["when", "who", "for", "level", "alone", "together"]
+    rows, remarks = [], []
     for row in charges:
-        table.add_row(
-            row.charged_at,
-            row.purpose + (f" (with {len(row.others)} more)" if row.others else ""),
-            row.level,
-            row.relation,
-            str(row.count),
-            _amount(row.epsilon, row.delta),
-            "yes" if row.completed_at else "no",
-            row.id,
+        alone = _rounded(row.epsilon, up=True)
+        together = "-"
+        if row.together is not None:
+            together = _rounded(row.together, of=granted[row.level], up=True)
+        purpose = row.purpose + (f" (with {len(row.others)} more)" if row.others else "")
+        cells = [_local(row.charged_at), f"{row.who}@{row.host}".strip("@") or "-", purpose]
+        times = f"{row.count} x " if row.count > 1 else ""
+        rows.append([*cells, row.level, times + alone, together])
+        unfinished = (
+            [] if row.completed_at else ["not noted as completed; it is spent all the same"]
         )
-    console(to_stderr=False).print(table)
+        remarks.append([text for text in (row.reason, row.command, *unfinished) if text])
+    _print_table(heads, rows, left=4, remarks=remarks)
     say(
-        "Amounts are epsilon / delta. A charge counts as spent whether or not it was completed.",
+        "Epsilon of each charge alone, and of all up to it together by the budget's composition.",
         to_stderr=True,
     )
 
 
-def _table(left: Sequence[str], right: Sequence[str]) -> Table:
-    from rich.table import Column, Table
+def _print_forecast(found: Forecast, every: int) -> None:
+    hops = "" if found.hops is None else f", {found.hops} hops"
+    say(
+        f"{found.fits:,} more fits of epsilon {_rounded(found.epsilon, up=True)} (delta "
+        f"{found.delta:g}{hops}) fit the budget of {found.population} at {found.level} level "
+        f"({found.granted_epsilon:g} / {found.granted_delta:g}, {found.composition}, "
+        f"{found.relation})."
+    )
+    if found.plan:
+        rows = []
+        for fit in found.plan[:MOST_SHOWN]:
+            of = (found.granted_epsilon, found.granted_delta)
+            spent = _pair(found.composition, fit.spent_epsilon, fit.spent_delta, of, up=True)
+            left = _pair(found.composition, fit.left_epsilon, fit.left_delta, of, up=False)
+            rows.append([str(fit.number), fit.day, spent, left])
+        _print_table(["fit", "day", "spent", "left"], rows, left=0)
+    if len(found.plan) > MOST_SHOWN:
+        say(f"... and so on, every {every} days.")
+    if found.until is not None and len(found.plan) < min(found.fits, MOST_SHOWN):
+        say(f"The budget ends on {found.until}: the later ones are not made in time.")
+    if found.composition == "sum" and found.fits * found.epsilon < 0.999 * found.granted_epsilon:
+        say("By `sum` deltas add up too; see what a smaller `--delta` does.", to_stderr=True)
+    say("")
+    say("More fits with the noise of each hop as it is:" if found.hops else "More fits:")
+    heads = ["hops", "epsilon", *(f"by {rule}" for rule in COMPOSITIONS)]
+    rows = [
+        [
+            "-" if row.hops is None else str(row.hops),
+            _rounded(row.epsilon, up=True),
+            *("-" if fits is None else f"{fits:,}" for fits in map(row.fits.get, COMPOSITIONS)),
+        ]
+        for row in found.alternatives
+    ]
+    _print_table(heads, rows, left=0)
 
-    columns = [Column(title, overflow="fold") for title in left]
-    columns += [Column(title, justify="right", overflow="fold") for title in right]
-    return Table(*columns, box=None, padding=(0, 1, 0, 0), pad_edge=False)
+
+def _print_table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: int,
+    remarks: Sequence[Sequence[str]] = (),
+) -> None:
+    """Print aligned columns, the first ones to the left; a line is never broken."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    for number, row in enumerate((heads, *rows)):
+        cells = [
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        say("  ".join(cells).rstrip())
+        for remark in remarks[number - 1] if number and remarks else ():
+            say(f"    {remark}")
 
 
-def _called(name: str, fingerprint: str) -> str:
-    return f"{name} ({fingerprint[:12]})" if name else fingerprint[:12]
+def _amount(row: Budget, epsilon: float | None, delta: float | None, *, up: bool) -> str:
+    if epsilon is None or delta is None:
+        return "-"
+    of = (row.granted_epsilon or 0.0, row.granted_delta or 0.0)
+    return _pair(row.composition, epsilon, delta, of, up=up)
 
 
-def _amount(epsilon: float | None, delta: float | None) -> str:
-    return "-" if epsilon is None or delta is None else f"{epsilon:.6g} / {delta:.3g}"
+def _pair(
+    composition: str, epsilon: float, delta: float, of: tuple[float, float], *, up: bool
+) -> str:
+    shown = _rounded(epsilon, of=of[0], up=up)
+    return shown if composition != "sum" else f"{shown} / {_rounded(delta, of=of[1], up=up)}"
+
+
+def _rounded(value: float, *, of: float = 0.0, up: bool) -> str:
+    """Return a number for people: four digits on the safe side, 0 for a trifle of the budget.
+
+    >>> _rounded(3.46412, up=True), _rounded(0.53588, up=False), _rounded(1.099e-10, of=4, up=True)
+    ('3.465', '0.5358', '0')
+    """
+    if value == 0 or abs(value) < NOTHING * of:
+        return "0"
+    # Nine digits first: what a float is off by is no reason to round 1.0000000000002 up.
+    exact = Decimal(f"{value:.9g}")
+    digits = Decimal(1).scaleb(exact.adjusted() - 3)
+    return f"{float(exact.quantize(digits, ROUND_CEILING if up else ROUND_FLOOR)):.6g}"
+
+
+def _local(moment: str) -> str:
+    """Return a time of the ledger on the clock of whoever reads it."""
+    return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M")

@@ -6,8 +6,9 @@ import argparse
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gapgnn import __version__
 from gapgnn.cli.output import complain
@@ -126,8 +127,24 @@ def main(argv: Sequence[str]) -> int:
     return code
 
 
+_python_shows = warnings.showwarning
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], *place: Any, **more: Any
+) -> None:
+    """Show what the ledger has to tell people as one line, and other warnings as Python does."""
+    from gapgnn.privacy.ledger import LedgerNotice
+
+    if issubclass(category, LedgerNotice):
+        complain(str(message))
+    else:
+        _python_shows(message, category, *place, **more)
+
+
 def run() -> NoReturn:
     """Console script: exit 0, or 2 with one line on stderr, or 130 on Ctrl-C."""
+    warnings.showwarning = _show_warning
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()

@@ -475,7 +475,10 @@ class Ledger:
                 "FROM grants g JOIN populations p ON p.id = g.population ORDER BY g.seq"
             ).fetchall()
         try:
-            return [Grant(*row[:4], float(row[4]), float(row[5]), *row[6:]) for row in rows]
+            return [
+                Grant(name, namespace, level, relation, float(epsilon), float(delta), *rest)
+                for name, namespace, level, relation, epsilon, delta, *rest in rows
+            ]
         except (TypeError, ValueError) as error:
             raise damaged(self.path, error) from None
 

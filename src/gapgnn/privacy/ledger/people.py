@@ -26,8 +26,6 @@ from gapgnn.graph import Graph, Words, letters_of, siphash_128, whole_numbers
 Hashes = NDArray[np.uint64]
 # Hashed this many at a time, which stays in cache.
 _CHUNK = 1 << 16
-# Ids that joined one after the other are brought together when there are this many pieces.
-_MOST_PARTS = 8
 _LARGEST = 2**63 - 1
 # SQLite takes pieces of up to a gigabyte; these have at most 64 MB.
 _PART_SIZE = 1 << 22
@@ -69,7 +67,7 @@ class People:
         """
         raw = np.ascontiguousarray(ids)
         digest = hashlib.blake2b(f"{raw.dtype.str} ids ".encode(), digest_size=32)
-        digest.update(raw.view(np.uint8))
+        digest.update(raw.view(np.uint8).data)
         return cls(ids, digest.hexdigest(), namespace, name)
 
 
@@ -132,10 +130,9 @@ def _distinct(hashes: Hashes) -> Hashes:
     packed <<= bits
     packed |= np.arange(len(hashes), dtype=np.uint64)
     packed.sort()
-    order = packed & ((np.uint64(1) << bits) - np.uint64(1))
-    hashes = np.take(hashes, order.view(np.int64), axis=0)
-    upper = np.right_shift(packed, bits, out=packed)
-    alike = np.flatnonzero(upper[1:] == upper[:-1])
+    alike = np.flatnonzero(packed[1:] >> bits == packed[:-1] >> bits)
+    packed &= (np.uint64(1) << bits) - np.uint64(1)
+    hashes = np.take(hashes, packed.view(np.int64), axis=0)
     if not len(alike):
         return hashes
     rows = np.union1d(alike, alike + 1)
@@ -178,7 +175,7 @@ class Members:
             "SELECT hashes, digest FROM members WHERE population = ? ORDER BY part", (population,)
         )
         for blob, digest in rows:
-            if hashlib.blake2b(blob, digest_size=16).digest() != digest:
+            if _digest(blob) != digest:
                 raise sqlite3.DatabaseError("the list of a population's members was changed")
             yield np.frombuffer(blob, dtype="<u8").reshape(-1, 2)
 
@@ -198,19 +195,35 @@ class Members:
         return int(size) // 16
 
     def join(self, population: int, newcomers: Hashes) -> None:
-        """Add people who are not members yet."""
+        """Add people who are not members yet.
+
+        Small pieces are brought together until each is more than twice the one after it, so there
+        are few, and the large ones are seldom written.
+        """
         if not len(newcomers):
             return
-        (parts,) = self.db.execute(
-            "SELECT count(*) FROM members WHERE population = ?", (population,)
-        ).fetchone()
-        if parts >= _MOST_PARTS + self.count(population) // _PART_SIZE:
-            newcomers = _distinct(np.concatenate([*self.parts(population), newcomers]))
-            self.db.execute("DELETE FROM members WHERE population = ?", (population,))
-            parts = 0
+        pieces = self.db.execute(
+            "SELECT part, hashes FROM members WHERE population = ? ORDER BY part DESC",
+            (population,),
+        )
+        part, together = 0, [newcomers]
+        for number, blob in pieces:
+            last = np.frombuffer(blob, dtype="<u8").reshape(-1, 2)
+            if len(last) > 2 * sum(map(len, together)):
+                part = number + 1
+                break
+            together.append(last)
+        if len(together) > 1:
+            newcomers = _distinct(np.concatenate(together))
+            self.db.execute(
+                "DELETE FROM members WHERE population = ? AND part >= ?", (population, part)
+            )
         for start in range(0, len(newcomers), _PART_SIZE):
-            blob = newcomers[start : start + _PART_SIZE].astype("<u8").tobytes()
-            digest = hashlib.blake2b(blob, digest_size=16).digest()
-            row = (population, parts, blob, digest)
+            blob = newcomers[start : start + _PART_SIZE].astype("<u8", copy=False).tobytes()
+            row = (population, part, _digest(blob), blob)
             self.db.execute("INSERT INTO members VALUES (?, ?, ?, ?)", row)
-            parts += 1
+            part += 1
+
+
+def _digest(blob: bytes) -> bytes:
+    return hashlib.blake2b(blob, digest_size=16).digest()
