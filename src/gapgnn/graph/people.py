@@ -185,13 +185,14 @@ def siphash_128(words: Sequence[Words], length: int, key: bytes) -> tuple[Words,
         key: of 16 bytes.
     """
     halves = [int.from_bytes(key[at : at + 8], "little") for at in (0, 8)]
-    state = [
+    state: list[Any] = [
         np.full_like(words[0], np.uint64(constant ^ halves[place % 2]))
         for place, constant in enumerate(SIPHASH_CONSTANTS)
     ]
     state[1] ^= np.uint64(0xEE)
     last = np.uint64((length % 256) << 56)
-    for word in [*words, last] if length % 8 == 0 else [*words[:-1], words[-1] | last]:
+    message: list[Any] = [*words, last] if length % 8 == 0 else [*words[:-1], words[-1] | last]
+    for word in message:
         state[3] ^= word
         _rounds(state, 2, NUMPY_WORDS)
         state[0] ^= word

@@ -19,8 +19,9 @@ rows. An older file is copied beside itself and upgraded, once, by the first tra
 it, and the upgrade says so. An older program refuses the file from then on.
 
 Chain. Every charge and grant carries a keyed hash of itself and the row before, and the last one is
-kept apart: a row that was removed or changed is found whenever the ledger is written to, and by
-`gapgnn ledger verify`. The key is in the file, so this finds accidents and careless hands, not
+kept apart; what may change (members, names, claims, settings) is under one seal. A row that was
+removed, changed or added is found whenever the ledger is written to, and by `gapgnn ledger verify`.
+The key is in the file, so this finds accidents and careless hands, not
 somebody who computes the chain anew.
 
 The file is only ever opened through SQLite: closing any other descriptor of it would drop the locks
@@ -37,7 +38,9 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 from gapgnn.errors import InputError, PrivacyError, UnavailableError
 from gapgnn.rng import system_entropy
@@ -61,8 +64,8 @@ CREATE TABLE populations (
 CREATE TABLE members (
     population INTEGER NOT NULL,
     part INTEGER NOT NULL,
-    hashes BLOB NOT NULL,
     digest BLOB NOT NULL,
+    hashes BLOB NOT NULL,
     PRIMARY KEY (population, part)
 );
 CREATE TABLE fingerprints (
@@ -122,6 +125,16 @@ CHAINED = {
     "charges": "id, population, fingerprint, level, relation, epsilon, delta, count, purpose, "
     "events, charged_at, who, host, command, reason",
 }
+
+
+# What the seal covers; the members themselves are under their digests.
+SEALED = (
+    "SELECT id, name, namespace, made_at FROM populations ORDER BY id",
+    "SELECT population, part, hex(digest) FROM members ORDER BY population, part",
+    "SELECT population, fingerprint FROM fingerprints ORDER BY population, fingerprint",
+    "SELECT charge, token, claimed_at FROM claims ORDER BY charge",
+    "SELECT key, value FROM settings WHERE key != 'seal' ORDER BY key",
+)
 
 
 class LedgerNotice(UserWarning):
@@ -211,6 +224,7 @@ def _make_tables(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     put_setting(connection, "key", system_entropy(32).hex())
     put_setting(connection, "require-grant", "off")
+    put_setting(connection, "seal", _seal(connection))
 
 
 def setting(connection: sqlite3.Connection, key: str) -> str:
@@ -235,22 +249,44 @@ def broken_links(connection: sqlite3.Connection) -> list[str]:
             problems.append(f"row {wrong} of {table}, or one before it, was changed or removed")
         elif setting(connection, f"last of {table}") != last:
             problems.append(f"the last row of {table} was removed, or one was added by hand")
+    if not problems and setting(connection, "seal") != _seal(connection):
+        problems.append("a population, a claim or a setting was changed, removed or added by hand")
     return problems
+
+
+def secret_key(connection: sqlite3.Connection) -> bytes:
+    """Return the key of this ledger's hashes."""
+    try:
+        key = bytes.fromhex(setting(connection, "key"))
+    except ValueError:
+        key = b""
+    if len(key) != 32:
+        raise sqlite3.DatabaseError("its key was changed or removed")
+    return key
+
+
+def _keyed(key: bytes, values: list[Any]) -> str:
+    text = json.dumps(values, default=repr)
+    return hashlib.blake2b(text.encode(), key=key, digest_size=16).hexdigest()
+
+
+def _seal(connection: sqlite3.Connection) -> str:
+    tables = [connection.execute(query).fetchall() for query in SEALED]
+    return _keyed(secret_key(connection), tables)
 
 
 def _links(connection: sqlite3.Connection, table: str) -> Iterator[tuple[int, str | None, str]]:
     """Return each row's number, its link in the chain, and what that should be."""
-    key = bytes.fromhex(setting(connection, "key"))
+    key = secret_key(connection)
     previous = ""
     rows = connection.execute(f"SELECT seq, chain, {CHAINED[table]} FROM {table} ORDER BY seq")
     for seq, chain, *values in rows.fetchall():
-        text = json.dumps([previous, *values])
-        previous = hashlib.blake2b(text.encode(), key=key, digest_size=16).hexdigest()
+        previous = _keyed(key, [previous, *values])
         yield seq, chain, previous
 
 
-def _extend_chains(connection: sqlite3.Connection) -> None:
-    """Link the rows that this transaction has added."""
+def _close_books(connection: sqlite3.Connection) -> None:
+    """Link the rows that this transaction has added, and seal the rest."""
     for table in CHAINED:
         links = list(_links(connection, table))
         for seq, chain, expected in links:
@@ -258,6 +294,7 @@ def _extend_chains(connection: sqlite3.Connection) -> None:
                 connection.execute(f"UPDATE {table} SET chain = ? WHERE seq = ?", (expected, seq))
         if links:
             put_setting(connection, f"last of {table}", f"{len(links)} {links[-1][2]}")
+    put_setting(connection, "seal", _seal(connection))
 
 
 def _sync_folder(folder: Path) -> None:
@@ -291,7 +328,7 @@ def transaction(path: Path, *, writing: bool) -> Iterator[sqlite3.Connection]:
                 raise damaged(path, problems[0])
             yield connection
             if writing:
-                _extend_chains(connection)
+                _close_books(connection)
             connection.execute("COMMIT")
     except sqlite3.OperationalError as error:
         if "locked" in str(error):
@@ -332,14 +369,7 @@ def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
     if version == SCHEMA_VERSION:  # another process was first
         connection.execute("COMMIT")
         return
-    backup = path.with_name(f"{path.name}.version-{version}")
-    source = f"{path.absolute().as_uri()}?mode=ro"
-    with (
-        closing(sqlite3.connect(source, uri=True)) as before,
-        closing(sqlite3.connect(backup)) as copy,
-    ):
-        before.backup(copy)
-    backup.chmod(0o600)
+    backup = _back_up(path, version)
     for table in ("datasets", "grants", "charges"):
         connection.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
     for index in ("charges_of_budget", "grants_of_budget"):
@@ -372,7 +402,7 @@ def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
     )
     for table in ("datasets", "grants", "charges"):
         connection.execute(f"DROP TABLE old_{table}")
-    _extend_chains(connection)
+    _close_books(connection)
     connection.execute("COMMIT")
     warnings.warn(
         f"Ledger {path} was brought to version {SCHEMA_VERSION}, which counts people; the file as "
@@ -380,6 +410,37 @@ def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
         LedgerNotice,
         stacklevel=2,
     )
+
+
+def _back_up(path: Path, version: int) -> Path:
+    """Copy the ledger beside itself, whole or not at all, over no earlier copy."""
+    source = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        descriptor, draft = tempfile.mkstemp(prefix=".ledger-", suffix=".old", dir=path.parent)
+        os.close(descriptor)
+        try:
+            with (
+                closing(sqlite3.connect(source, uri=True)) as before,
+                closing(sqlite3.connect(draft)) as copy,
+            ):
+                before.backup(copy)
+            for number in count(1):
+                further = f".{number}" if number > 1 else ""
+                backup = path.with_name(f"{path.name}.version-{version}{further}")
+                try:
+                    os.link(draft, backup)
+                except FileExistsError:
+                    continue
+                break
+        finally:
+            os.unlink(draft)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise UnavailableError(
+            f"Ledger {path} is of version {version} and cannot be copied before it is brought to "
+            f"version {SCHEMA_VERSION}: {error.strerror}. Nothing was changed or released."
+        ) from None
+    return backup
 
 
 def damaged(path: Path, reason: object) -> PrivacyError:

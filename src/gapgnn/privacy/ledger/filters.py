@@ -153,7 +153,8 @@ class Filter:
         return math.fsum(spend.count * self._priced(spend) for spend in spends)
 
     def _priced(self, spend: Spend) -> float:
-        if spend.amount.epsilon == 0:
+        # At a large delta some noise costs an epsilon of 0, and ten times that does not.
+        if not any(spend.amount):
             return 0.0
         strict = RELATIONS_OF_LEVEL[self.level][-1]
         is_arc = (spend.relation, self.relation) == ("directed", "undirected")

@@ -23,6 +23,8 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
 from gapgnn.privacy.ledger.amounts import Amount
 from gapgnn.privacy.ledger.file import (
@@ -171,17 +173,17 @@ class Ledger:
             relation: the neighbouring relation of the budget.
             epsilon: of everything that is ever released.
             delta: likewise.
-            composition: ``gaussian``, ``renyi`` or ``sum``, for good; auto is gaussian at edge
-                level and renyi at node level.
+            composition: ``gaussian``, ``renyi`` or ``sum``. auto is that of the budget which is
+                replaced; for a new one gaussian at edge level and renyi at node level.
             until: last day on which it can be spent, such as ``2027-11-15``.
             reason: for people.
         """
         check_population(population)
         check_stated(level, relation)
         check_number("epsilon", epsilon, above=0)
-        if composition == "auto":
-            composition = "gaussian" if level == "edge" else "renyi"
-        budget = Filter.granted(composition, level, relation, Amount.of(epsilon, delta))
+        usual = "gaussian" if level == "edge" else "renyi"
+        rule = usual if composition == "auto" else composition
+        budget = Filter.granted(rule, level, relation, Amount.of(epsilon, delta))
         if until is not None:
             _check_day(until)
         origin, moment = Origin.here(), _now()
@@ -189,14 +191,21 @@ class Ledger:
         with transaction(self.path, writing=True) as db:
             books = Books(db, self.path)
             found = self._population(books, population, people, moment)
+            before = books.granted(found, level)
+            if composition == "auto" and before is not None:
+                budget = Filter.granted(before[0].composition, level, relation, budget.amount)
             books.check_grantable(found, budget)
+            # What the people who join bring with them counts at the other level too.
+            other = books.granted(found, "node" if level == "edge" else "edge")
+            if other is not None:
+                books.check_grantable(found, other[0])
             row = (found, level, relation, repr(float(epsilon)), repr(float(delta)))
-            rule = (composition, budget.order or None, until, moment)
+            terms = (budget.composition, budget.order or None, until, moment)
             db.execute(
                 "INSERT INTO grants (population, level, relation, epsilon, delta, composition, "
                 "renyi_order, until, granted_at, who, host, reason) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*row, *rule, origin.who, origin.host, reason),
+                (*row, *terms, origin.who, origin.host, reason),
             )
             granted = books.budget(found, level)
         return granted
@@ -223,7 +232,7 @@ class Ledger:
             same = (
                 other
                 for other, common in touched.items()
-                if books.is_free(other) and common == books.members.count(other)
+                if books.is_free(other) and common.sum() == books.members.count(other)
             )
             found = next(same, None)
             if found is None:
@@ -233,7 +242,10 @@ class Ledger:
         for other in touched:
             if other != found:
                 books.inherit(found, other)
-        books.welcome({found: 1}, people, hashes, "edge")
+                if not books.namespace(other):
+                    books.meet(other, people, hashes)
+        nobody = np.zeros(len(hashes), dtype=np.bool_)
+        books.welcome({found: touched.get(found, nobody)}, people, hashes, "edge")
         return found
 
     def charge(
@@ -276,8 +288,11 @@ class Ledger:
             touched = books.touched(people, hashes)
             if not touched:
                 name = people.name or "data set"
-                touched = {books.add_population(name, people.namespace, moment): 0}
-            for population in touched:
+                made = books.add_population(name, people.namespace, moment)
+                touched = {made: np.zeros(len(hashes), dtype=np.bool_)}
+            # The one whose budget matters most stands for the charge.
+            charged = books.by_weight(touched, level)
+            for population in charged:
                 books.check_affordable(population, level=level, asked=asked)
             books.welcome(touched, people, hashes, level)
             price = (repr(float(epsilon)), repr(float(delta)), int(count))
@@ -288,11 +303,11 @@ class Ledger:
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [
                     (charge_id, population, *bought, moment, *origin, reason)
-                    for population in touched
+                    for population in charged
                 ],
             )
-            names = [books.name(population) for population in touched]
-            budget = books.budget(next(iter(touched)), level)
+            names = [books.name(population) for population in charged]
+            budget = books.budget(charged[0], level)
         return Charge(
             id=charge_id,
             population=names[0],
@@ -527,9 +542,12 @@ class Ledger:
             found = [str(row[0]) for row in db.execute("PRAGMA integrity_check").fetchall()]
             problems = [text for text in found if text != "ok"] + broken_links(db)
             books = Books(db, self.path)
-            for (population,) in db.execute("SELECT id FROM populations").fetchall():
-                for _ in books.members.parts(population):
-                    pass
+            for population, name in db.execute("SELECT id, name FROM populations").fetchall():
+                try:
+                    for _ in books.members.parts(population):
+                        pass
+                except sqlite3.DatabaseError as error:
+                    problems.append(f"{name}: {error}")
         return problems
 
     def check(self) -> None:

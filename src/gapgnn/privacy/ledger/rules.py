@@ -25,13 +25,18 @@ from datetime import datetime, timezone
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gapgnn.errors import BudgetExceededError, InputError, PrivacyError, check_choice
 from gapgnn.privacy import RELATIONS_OF_LEVEL
 from gapgnn.privacy.ledger.amounts import Amount
-from gapgnn.privacy.ledger.file import damaged, setting
+from gapgnn.privacy.ledger.file import damaged, secret_key, setting
 from gapgnn.privacy.ledger.filters import Filter, Spend
 from gapgnn.privacy.ledger.people import Hashes, Members, People, hash_ids
 
+# Populations, and who of the people read is known to be a member.
+Touched = dict[int, NDArray[np.bool_]]
 # The relations of each level that has a price, the stricter one last.
 RELATIONS = {level: RELATIONS_OF_LEVEL[level] for level in ("edge", "node")}
 
@@ -88,22 +93,24 @@ class Books:
 
     def hashes(self, people: People) -> Hashes:
         """Return the hashes of people under this ledger's key."""
-        return hash_ids(people.ids, bytes.fromhex(setting(self.db, "key")))
+        return hash_ids(people.ids, secret_key(self.db))
 
-    def touched(self, people: People, hashes: Hashes) -> dict[int, int]:
-        """Return the populations that a release on these people reads, with the common members."""
-        found: dict[int, int] = {}
+    def touched(self, people: People, hashes: Hashes) -> Touched:
+        """Return the populations that a release on these people reads, and whom of each."""
+        found: Touched = {}
         for (population,) in self.db.execute(
             "SELECT id FROM populations WHERE namespace = ?", (people.namespace,)
         ).fetchall():
-            common = int(self.members.known(population, hashes).sum())
-            if common:
+            common = self.members.known(population, hashes)
+            if common.any():
                 found[population] = common
         # A population of version 0.1 is known by the graph that was read, until its people are.
         for (population,) in self.db.execute(
-            "SELECT population FROM fingerprints WHERE fingerprint = ?", (people.fingerprint,)
+            "SELECT id FROM populations JOIN fingerprints ON population = id "
+            "WHERE namespace = '' AND fingerprint = ?",
+            (people.fingerprint,),
         ).fetchall():
-            found.setdefault(population, 0)
+            found[population] = np.zeros(len(hashes), dtype=np.bool_)
         return found
 
     def add_population(self, name: str, namespace: str, moment: str) -> int:
@@ -118,21 +125,39 @@ class Books:
         )
         return int(made.lastrowid or 0)
 
-    def welcome(self, touched: dict[int, int], people: People, hashes: Hashes, level: str) -> None:
+    def welcome(self, touched: Touched, people: People, hashes: Hashes, level: str) -> None:
         """Let those who are in no population yet join one of those that are charged."""
-        known = self.members.known(next(iter(touched)), hashes)
-        for population in touched:
-            known |= self.members.known(population, hashes)
+        known = np.zeros(len(hashes), dtype=np.bool_)
+        for population, common in touched.items():
+            known |= common
             self.db.execute(
                 "INSERT OR IGNORE INTO fingerprints VALUES (?, ?)",
                 (population, people.fingerprint),
             )
-            self.db.execute(
-                "UPDATE populations SET namespace = ? WHERE id = ? AND namespace = ''",
-                (people.namespace, population),
-            )
-        home = max(touched, key=lambda p: (self.granted(p, level) is not None, touched[p], -p))
-        self.members.join(home, hashes[~known])
+        home = self.by_weight(touched, level)[0]
+        for population in touched:
+            if not self.namespace(population):
+                self.meet(population, people, hashes)
+            elif population == home:
+                self.members.join(home, hashes[~known])
+
+    def meet(self, population: int, people: People, hashes: Hashes) -> None:
+        """Learn who is in a population of version 0.1: all people of the graph it was known by."""
+        self.members.join(population, hashes)
+        self.db.execute(
+            "UPDATE populations SET namespace = ? WHERE id = ?", (people.namespace, population)
+        )
+
+    def by_weight(self, touched: Touched, level: str) -> list[int]:
+        """Return populations, the one that newcomers join first.
+
+        Those with a budget come first, then those that have most in common with the people read.
+        """
+        weights = {
+            population: (self.granted(population, level) is None, -int(common.sum()), population)
+            for population, common in touched.items()
+        }
+        return sorted(touched, key=weights.__getitem__)
 
     def rename(self, population: int, name: str) -> None:
         """Give a population another name."""
@@ -213,8 +238,9 @@ class Books:
         spends = self.spends(population, budget.level)
         if not budget.allows(spends):
             raise PrivacyError(
-                f"A budget cannot be below what is spent: {budget.spent(spends)} under "
-                f"{budget.relation} by {budget.composition}. Got {budget.amount}."
+                f"A budget at {budget.level} level cannot be below what is spent: "
+                f"{budget.spent(spends)} under {budget.relation} by {budget.composition}. Got "
+                f"{budget.amount}."
             )
 
     def budget(self, population: int, level: str) -> Budget:
