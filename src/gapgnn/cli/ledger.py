@@ -200,7 +200,11 @@ def _init(args: argparse.Namespace) -> int:
         say(f"The ledger {ledger.path} was there already; nothing was changed.")
     else:
         say(f"Made the ledger {ledger.path}.")
-        say(f"Use it with `--ledger {ledger.path}`, or set GAPGNN_LEDGER to it.", to_stderr=True)
+        say(
+            f"Use it with `--ledger {ledger.path}`, or set GAPGNN_LEDGER to "
+            f"{ledger.path.absolute()}.",
+            to_stderr=True,
+        )
     return 0
 
 
@@ -244,7 +248,8 @@ def _grant(ledger: Ledger, args: argparse.Namespace) -> None:
         return
     say(
         f"{budget.population}: {budget.people:,} people in the namespace {budget.namespace}. The "
-        f"relation is {budget.relation}, {why}; charges come together by {budget.composition}."
+        f"relation is {budget.relation}, {why}; charges come together by {budget.composition}.",
+        to_stderr=True,
     )
     _print_budgets([budget])
 
@@ -379,7 +384,7 @@ def _export(ledger: Ledger, args: argparse.Namespace) -> None:
         counts = {"grants": len(grants), "charges": len(charges)}
         emit_json({"ledger": str(ledger.path), "out": str(args.out), **counts})
     else:
-        say(f"{len(grants)} grants and {len(charges)} charges written to {args.out}.")
+        say(f"{_counted(len(grants), len(charges))} written to {args.out}.")
 
 
 def _write_csv(
@@ -404,9 +409,19 @@ def _verify(ledger: Ledger, args: argparse.Namespace) -> int:
     if args.json:
         emit_json({"ledger": str(ledger.path), "problems": problems})
     elif not problems:
-        grants, charges = len(ledger.grants()), len(ledger.entries())
-        say(f"{ledger.path}: {grants} grants and {charges} charges, none changed or removed.")
+        counted = _counted(len(ledger.grants()), len(ledger.entries()))
+        say(f"{ledger.path}: {counted}, none changed or removed.")
     return 2 if problems else 0
+
+
+def _counted(grants: int, charges: int) -> str:
+    """Return two counts in words.
+
+    >>> _counted(1, 12)
+    '1 grant and 12 charges'
+    """
+    counts = {"grant": grants, "charge": charges}
+    return " and ".join(f"{n} {word}{'' if n == 1 else 's'}" for word, n in counts.items())
 
 
 def _print_budgets(budgets: Sequence[Budget]) -> None:
@@ -439,7 +454,7 @@ def _print_charges(charges: Sequence[Charge], budgets: Sequence[Budget]) -> None
     heads = ["when", "who", "for", "level", "alone", "together"]
     rows, remarks = [], []
     for row in charges:
-        alone = _rounded(row.epsilon, up=True)
+        alone = f"{_rounded(row.epsilon, up=True)} / {_rounded(row.delta, up=True)}"
         together = "-"
         if row.together is not None:
             together = _rounded(row.together, of=granted[row.level], up=True)
@@ -447,13 +462,14 @@ def _print_charges(charges: Sequence[Charge], budgets: Sequence[Budget]) -> None
         cells = [_local(row.charged_at), f"{row.who}@{row.host}".strip("@") or "-", purpose]
         times = f"{row.count} x " if row.count > 1 else ""
         rows.append([*cells, row.level, times + alone, together])
-        unfinished = (
-            [] if row.completed_at else ["not noted as completed; it is spent all the same"]
-        )
-        remarks.append([text for text in (row.reason, row.command, *unfinished) if text])
+        remark = [("reason", row.reason), ("command", row.command)]
+        remarks.append([f"{name}: {text}" for name, text in remark if text])
+        if not row.completed_at:
+            remarks[-1].append("spent, and not noted as completed")
     _print_table(heads, rows, left=4, remarks=remarks)
     say(
-        "Epsilon of each charge alone, and of all up to it together by the budget's composition.",
+        "Each charge alone is epsilon / delta; together is the epsilon of all up to it, by the "
+        "budget's composition at its delta.",
         to_stderr=True,
     )
 
@@ -477,7 +493,7 @@ def _print_forecast(found: Forecast, every: int) -> None:
     if len(found.plan) > MOST_SHOWN:
         say(f"... and so on, every {every} days.")
     if found.until is not None and len(found.plan) < min(found.fits, MOST_SHOWN):
-        say(f"The budget ends on {found.until}: the later ones are not made in time.")
+        say(f"The budget ends on {found.until}: {len(found.plan)} of them are in time.")
     if found.composition == "sum" and found.fits * found.epsilon < 0.999 * found.granted_epsilon:
         say("By `sum` deltas add up too; see what a smaller `--delta` does.", to_stderr=True)
     say("")

@@ -133,7 +133,11 @@ def forecast_fits(
     """
     check_choice("level", level, RELATIONS)
     check_integer("every", every, at_least=1, at_most=3650)
-    charges = [charge for charge in ledger.entries(population) if charge.level == level]
+    charges = [
+        charge
+        for charge in ledger.entries(population)
+        if charge.level == level and charge.epsilon > 0
+    ]
     budget, until, spends = _budget(ledger, population, level)
     if delta is None:
         earlier = (charge.delta for charge in reversed(charges) if charge.delta > 0)
