@@ -12,8 +12,9 @@ from gapgnn.cli.main import run
 
 @pytest.fixture
 def ledger(tmp_path, monkeypatch) -> Ledger:
-    monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
-    return Ledger()
+    made = Ledger.init(tmp_path / "ledger.sqlite")
+    monkeypatch.setenv("GAPGNN_LEDGER", str(made.path))
+    return made
 
 
 @pytest.fixture
