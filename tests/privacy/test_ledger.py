@@ -5,59 +5,67 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import socket
 import sqlite3
 import stat
 import tempfile
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapgnn.errors import BudgetExceededError, InputError, PrivacyError, UnavailableError
+from gapgnn.privacy.ledger import Budget, Charge, Ledger, People
+from gapgnn.privacy.ledger.amounts import Amount
 from gapgnn.privacy.ledger.file import SCHEMA_VERSION, default_path
-from gapgnn.privacy.ledger.ledger import Budget, Charge, Ledger
-from gapgnn.privacy.ledger.rules import Amount
 
-DATA = "5f" * 32
-OTHER = "a0" * 32
+CUSTOMERS = People(np.arange(10), "5f" * 32, name="customers")
+OTHERS = People(np.arange(20, 30), "a0" * 32, name="others")
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "ledger.sqlite")
+    return Ledger.init(tmp_path / "ledger.sqlite")
 
 
-def grant(ledger: Ledger, epsilon: float, delta: float = 1e-3, **options: str) -> Budget:
-    return ledger.grant(
-        options.pop("fingerprint", DATA),
-        **{"level": "edge", "relation": "undirected", **options},
-        epsilon=epsilon,
-        delta=delta,
-    )
+def grant(
+    ledger: Ledger, epsilon: float, delta: float = 1e-3, people: People = CUSTOMERS, **options: str
+) -> Budget:
+    stated = {"level": "edge", "relation": "undirected", "composition": "sum", **options}
+    return ledger.grant(people.name, people, **stated, epsilon=epsilon, delta=delta)  # type: ignore[arg-type]
 
 
-def charge(ledger: Ledger, epsilon: float = 1.0, delta: float = 0.0, **options: object) -> Charge:
+def charge(
+    ledger: Ledger,
+    epsilon: float = 1.0,
+    delta: float = 0.0,
+    people: People = CUSTOMERS,
+    **options: object,
+) -> Charge:
     given = {"level": "edge", "relation": "undirected", "events": [], "purpose": "test", **options}
-    return ledger.charge(DATA, epsilon=epsilon, delta=delta, **given)  # type: ignore[arg-type]
+    return ledger.charge(people, epsilon=epsilon, delta=delta, **given)  # type: ignore[arg-type]
 
 
 def spent(ledger: Ledger, level: str = "edge") -> tuple[float, float]:
-    (row,) = (row for row in ledger.summary() if (row.fingerprint, row.level) == (DATA, level))
+    (row,) = (r for r in ledger.summary() if (r.population, r.level) == ("customers", level))
     return row.spent_epsilon, row.spent_delta
 
 
 def test_a_charge_is_read_back_as_it_was_made(ledger: Ledger) -> None:
     events = [{"kind": "gaussian", "noise_multiplier": 6.617, "count": 2}]
-    made = charge(ledger, 0.5, 1e-6, events=events, purpose="GAP fit", name="social", count=3)
+    made = charge(ledger, 0.5, 1e-6, events=events, purpose="GAP fit", reason="monthly", count=3)
     (read,) = ledger.entries()
     assert (read.id, read.epsilon, read.delta, read.count) == (made.id, 0.5, 1e-6, 3)
-    assert (read.purpose, list(read.events)) == ("GAP fit", events)
+    assert (read.purpose, read.reason, list(read.events)) == ("GAP fit", "monthly", events)
+    assert (read.who, read.host, read.command) == (made.who, made.host, made.command)
+    assert read.host == socket.gethostname()
     assert read.completed_at is None
     ledger.complete(made.id)
-    assert ledger.entries(DATA)[0].completed_at is not None
-    assert ledger.entries(OTHER) == []
+    assert ledger.entries("customers")[0].completed_at is not None
+    assert ledger.entries("others") == []
 
 
 def test_completion_changes_nothing_about_what_is_spent(ledger: Ledger) -> None:
@@ -83,10 +91,10 @@ def test_over_budget_says_what_is_left_and_what_was_asked_and_records_nothing(
     grant(ledger, 4, 1e-5)
     charge(ledger, 3, 1e-6)
     with pytest.raises(BudgetExceededError) as refusal:
-        charge(ledger, 0.5, 1e-6, count=3, name="social")
-    assert str(refusal.value) == (
-        "The budget of social at edge level (undirected) has epsilon 1 and delta 9e-06 left. "
-        "Got a request for epsilon 1.5 and delta 3e-06; nothing was charged."
+        charge(ledger, 0.5, 1e-6, count=3)
+    assert str(refusal.value).startswith(
+        "The budget of customers at edge level (undirected, sum) has epsilon 1 and delta 9e-06 "
+        "left. Got a request for epsilon 1.5 and delta 3e-06; nothing was charged."
     )
     assert len(ledger.entries()) == 1
     assert spent(ledger) == (3.0, 1e-6)
@@ -119,7 +127,7 @@ def test_what_was_let_in_never_exceeds_the_grant_and_what_fits_is_let_in(
     amounts: list[float], budget: float
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        ledger = Ledger(Path(folder) / "ledger.sqlite")
+        ledger = Ledger.init(Path(folder) / "ledger.sqlite")
         grant(ledger, budget)
         total = Fraction(0)
         for amount in amounts:
@@ -132,14 +140,17 @@ def test_what_was_let_in_never_exceeds_the_grant_and_what_fits_is_let_in(
         assert spent(ledger)[0] == float(total)
 
 
-def test_overlapping_data_sets_are_charged_together_or_not_at_all(ledger: Ledger) -> None:
+def test_populations_that_are_read_together_are_charged_together_or_not_at_all(
+    ledger: Ledger,
+) -> None:
     grant(ledger, 5)
-    grant(ledger, 1, fingerprint=OTHER)
-    made = charge(ledger, 1, others=[OTHER, OTHER, DATA])
-    assert made.others == (OTHER,)
-    assert [entry.others for entry in ledger.entries()] == [(OTHER,), (DATA,)]
-    with pytest.raises(BudgetExceededError, match=f"budget of {OTHER[:12]}"):
-        charge(ledger, 1, others=[OTHER])
+    grant(ledger, 1, people=OTHERS)
+    both = People(np.arange(5, 25), "77" * 32)
+    made = charge(ledger, 1, people=both)
+    assert (made.population, made.others) == ("customers", ("others",))
+    assert [entry.others for entry in ledger.entries()] == [("others",), ("customers",)]
+    with pytest.raises(BudgetExceededError, match="budget of others"):
+        charge(ledger, 1, people=both)
     assert len(ledger.entries()) == 2
     assert spent(ledger)[0] == 1.0
 
@@ -208,26 +219,60 @@ def test_levels_have_budgets_of_their_own_and_one_is_no_way_around_the_other(
         ({"count": 0}, "`count` must be at least 1"),
         ({"level": "none"}, "`level` must be one of edge, node"),
         ({"relation": "replace"}, "`relation` must be one of directed, undirected"),
-        ({"others": ["social"]}, "`fingerprint` must be 64 hexadecimal digits"),
         ({"events": [{"at": math.nan}]}, "`events` must be plain dictionaries"),
     ],
 )
 def test_bad_input_is_refused_before_a_ledger_is_made(
-    ledger: Ledger, wrong: dict[str, object], message: str
+    own: Ledger, wrong: dict[str, object], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        charge(ledger, **wrong)  # type: ignore[arg-type]
-    assert not ledger.path.exists()
+        charge(own, **wrong)  # type: ignore[arg-type]
+    assert not own.path.exists()
 
 
-def test_the_file_is_for_its_owner_only_and_reading_does_not_make_one(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "new" / "ledger.sqlite")
-    assert (ledger.entries(), ledger.summary()) == ([], [])
-    assert not ledger.path.parent.exists()
-    charge(ledger)
-    assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(ledger.path.parent.stat().st_mode) == 0o700
-    assert os.listdir(ledger.path.parent) == ["ledger.sqlite"]
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ledger:
+    """Return the user's own ledger, which is not there yet."""
+    monkeypatch.delenv("GAPGNN_LEDGER")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return Ledger()
+
+
+def test_the_users_own_ledger_is_made_by_the_first_write_for_its_owner_only(own: Ledger) -> None:
+    assert (own.entries(), own.summary(), own.problems()) == ([], [], [])
+    assert own.setting("require-grant") == "off"
+    assert not own.path.parent.exists()
+    charge(own)
+    assert stat.S_IMODE(own.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(own.path.parent.stat().st_mode) == 0o700
+    assert os.listdir(own.path.parent) == ["ledger.sqlite"]
+
+
+def test_a_ledger_that_was_named_must_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mistyped.sqlite"
+    monkeypatch.setenv("GAPGNN_LEDGER", str(path))
+    for ledger in (Ledger(path), Ledger()):
+        operations = (
+            lambda: charge(ledger),  # noqa: B023
+            lambda: grant(ledger, 1),  # noqa: B023
+            lambda: ledger.set("require-grant", "on"),  # noqa: B023
+            ledger.entries,
+            ledger.summary,
+            ledger.problems,
+            lambda: ledger.claimed("x"),  # noqa: B023
+        )
+        for operation in operations:
+            with pytest.raises(InputError) as refusal:
+                operation()
+            assert f"`gapgnn ledger init {path}`" in str(refusal.value)
+            assert "\n" not in str(refusal.value)
+    assert os.listdir(tmp_path) == []
+    made = Ledger.init(path)
+    charge(made)
+    assert len(Ledger.init(path).entries()) == 1  # what is there stays
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_the_default_file_follows_the_environment(
@@ -306,9 +351,10 @@ def test_a_damaged_or_foreign_file_stops_everything_and_stays_as_it_is(
 
 
 def test_a_journal_without_its_ledger_is_not_a_reason_to_begin_anew(ledger: Ledger) -> None:
+    ledger.path.unlink()
     Path(f"{ledger.path}-journal").write_bytes(b"half a transaction")
     with pytest.raises(PrivacyError, match="journal is there"):
-        charge(ledger)
+        Ledger.init(ledger.path)
     assert not ledger.path.exists()
 
 
@@ -324,7 +370,7 @@ def test_a_ledger_of_a_newer_version_is_not_touched(ledger: Ledger) -> None:
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UnavailableError, match="cannot be created"):
-        charge(Ledger(tmp_path / "file" / "ledger.sqlite"))
+        Ledger.init(tmp_path / "file" / "ledger.sqlite")
     (tmp_path / "folder").mkdir()
     with pytest.raises(UnavailableError, match="cannot be read or written"):
         charge(Ledger(tmp_path / "folder"))
@@ -335,7 +381,7 @@ def test_permissions_are_one_line(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o500)
     with pytest.raises(UnavailableError, match="cannot be created: Permission denied"):
-        charge(Ledger(closed / "ledger.sqlite"))
+        Ledger.init(closed / "ledger.sqlite")
 
 
 def test_a_ledger_that_stays_locked_is_reported_as_busy(

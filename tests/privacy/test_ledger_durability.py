@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,65 +12,87 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from gapgnn.privacy.ledger.ledger import Ledger
-
-DATA = "5f" * 32
+from gapgnn.privacy.ledger import Ledger, People
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "ledger.sqlite")
+    return Ledger.init(tmp_path / "ledger.sqlite")
 
 
+# Every process reads a table of its own: one of the customers, and people nobody has seen before.
 SPENDER = """
-import sys
+import os, sys
+import numpy as np
 from gapgnn.errors import BudgetExceededError
-from gapgnn.privacy.ledger.ledger import Ledger
+from gapgnn.privacy.ledger import Ledger, People
 
-path, data, tries = sys.argv[1], sys.argv[2], int(sys.argv[3])
+path, processes, tries = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+number = 0
+while number + 1 < processes and os.fork():
+    number += 1
+people = People(np.array([number % 3, 1000 + number]).astype(str), f"{number:064x}")
 for _ in range(tries):
     try:
-        made = Ledger(path).charge(data, level="edge", relation="undirected", epsilon=1.0,
+        made = Ledger(path).charge(people, level="edge", relation="undirected", epsilon=1.0,
                                    delta=1e-6, events=[], purpose="race")
-        print(made.id)
+        os.write(1, f"{made.id}\\n".encode())
     except BudgetExceededError:
         pass
 """
 
 
-def test_eight_processes_on_one_budget_never_exceed_it_and_lose_none(ledger: Ledger) -> None:
-    ledger.grant(DATA, level="edge", relation="undirected", epsilon=100, delta=1e-4)
-    command = [sys.executable, "-c", SPENDER, str(ledger.path), DATA, "20"]
-    spenders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(8)]
-    successes = [line for spender in spenders for line in spender.communicate()[0].split()]
-    assert [spender.returncode for spender in spenders] == [0] * 8
-    assert len(successes) == len(set(successes)) == 100
-    assert {entry.id for entry in ledger.entries()} == set(successes)
+def run_spenders(path: Path, *, processes: int, tries: int) -> list[str]:
+    """Run processes that all spend at once and return the charges they made."""
+    command = [sys.executable, "-c", SPENDER, str(path), str(processes), str(tries)]
+    # The output ends when the last of them does.
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+
+
+def test_eight_processes_on_one_population_never_exceed_its_budget_and_lose_none(
+    ledger: Ledger,
+) -> None:
+    customers = People(np.arange(3), "5f" * 32)
+    stated = {"level": "edge", "relation": "undirected", "composition": "sum"}
+    ledger.grant("customers", customers, **stated, epsilon=100, delta=1e-4)  # type: ignore[arg-type]
+    made = run_spenders(ledger.path, processes=8, tries=20)
+    assert len(made) == len(set(made)) == 100
+    assert {entry.id for entry in ledger.entries()} == set(made)
     (row,) = ledger.summary()
     assert (row.spent_epsilon, row.left_epsilon, row.charges) == (100.0, 0.0, 100)
+    assert row.people == 3 + len({entry.fingerprint for entry in ledger.entries()})
+    assert ledger.problems() == []
 
 
-def test_processes_that_create_the_ledger_at_once_share_one(ledger: Ledger) -> None:
-    command = [sys.executable, "-c", SPENDER, str(ledger.path), DATA, "1"]
-    spenders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(6)]
-    ids = {spender.communicate()[0].strip() for spender in spenders}
-    assert {entry.id for entry in ledger.entries()} == ids
-    assert len(ids) == 6
+def test_processes_that_make_the_users_own_ledger_at_once_share_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("GAPGNN_LEDGER")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    ledger = Ledger()
+    made = run_spenders(ledger.path, processes=6, tries=1)
+    assert {entry.id for entry in ledger.entries()} == set(made)
+    assert len(made) == 6
+    assert ledger.problems() == []
 
 
-# Writes a release for every charge, under the charge's id, until it is killed. The last argument
-# plants the bug: the release leaves first and is named in the charge's purpose afterwards.
+# Reads the tables of one month after the other, each sharing people with the ones before, and
+# writes a release for every charge, under the charge's id, until it is killed. The last argument
+# plants the bug: the release leaves first and is named in the charge's purpose afterwards. Every
+# ledger it is sent makes another process.
 RELEASER = """
 import itertools, os, secrets, sys
-from gapgnn.privacy.ledger.ledger import Ledger
+import numpy as np
+from gapgnn.privacy.ledger import Ledger, People
 
-path, data, folder, order = sys.argv[1:]
-ledger = Ledger(path)
+folder, order = sys.argv[1:]
 
-def charge(purpose):
-    return ledger.charge(data, level="edge", relation="undirected", epsilon=1.0, delta=0.0,
+def charge(purpose, month):
+    people = People(np.arange(month, month + 30), f"{month:064x}")
+    return ledger.charge(people, level="edge", relation="undirected", epsilon=1.0, delta=0.0,
                          events=[], purpose=purpose)
 
 def release(name):
@@ -79,14 +103,24 @@ def release(name):
         os.fsync(file.fileno())
     os.rename(draft, os.path.join(folder, name + ".release"))
 
-print("started", flush=True)
+for line in sys.stdin:
+    ledger = Ledger(line.strip())
+    child = os.fork()
+    if child == 0:
+        break
+    os.waitpid(child, 0)
+    print("gone", flush=True)
+else:
+    sys.exit()
+print(os.getpid(), flush=True)
 for turn in itertools.count():
+    month = 7 * (len(os.listdir(folder)) % 12)
     if order == "charge-first":
-        release(charge("kill").id)
+        release(charge("kill", month).id)
     else:
         name = secrets.token_hex(12)
         release(name)
-        charge(name)
+        charge(name, month)
     if turn == 0:
         print("released", flush=True)
 """
@@ -105,29 +139,60 @@ def kill_at_random_moments(
     The moments are spread over two turns of charge and release, however long the disk takes.
     """
     moments = random.Random(0)
-    command = [sys.executable, "-c", RELEASER, str(ledger.path), DATA, str(folder), order]
-    for _ in range(times):
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
-            assert child.stdout is not None
-            child.stdout.readline()
+    with releaser(folder, order) as parent:
+        for _ in range(times):
+            child = next_child(parent, ledger)
             started = time.monotonic()
-            child.stdout.readline()
+            parent.stdout.readline()  # type: ignore[union-attr]
             turn = time.monotonic() - started
             time.sleep(moments.uniform(0.0, min(2 * turn, 0.2)))
-            child.send_signal(signal.SIGKILL)
-        yield uncharged_releases(ledger, folder)
+            kill(parent, child)
+            yield uncharged_releases(ledger, folder)
+
+
+def releaser(folder: Path, order: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", RELEASER, str(folder), order]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def next_child(parent: subprocess.Popen[str], ledger: Ledger) -> int:
+    """Start another process and return its number when it begins to work."""
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    parent.stdin.write(f"{ledger.path}\n")
+    parent.stdin.flush()
+    return int(parent.stdout.readline())
+
+
+def kill(parent: subprocess.Popen[str], child: int) -> None:
+    """Kill a process, and return when it is gone."""
+    assert parent.stdout is not None
+    os.kill(child, signal.SIGKILL)
+    while parent.stdout.readline() != "gone\n":
+        pass
 
 
 def test_kill_at_fifty_random_moments_leaves_no_release_without_its_charge(
     ledger: Ledger, tmp_path: Path
 ) -> None:
+    """Two populations that overlap with each other and with every month's table."""
     folder = tmp_path / "releases"
     folder.mkdir()
+    stated = {"level": "edge", "relation": "undirected", "composition": "sum"}
+    for name, first in (("north", 0), ("south", 20)):
+        people = People(np.arange(first, first + 30), name)
+        ledger.grant(name, people, **stated, epsilon=1e6, delta=0.5)  # type: ignore[arg-type]
     for uncharged in kill_at_random_moments(ledger, folder, order="charge-first", times=50):
         assert uncharged == set()
+    assert ledger.problems() == []
     released = len(list(folder.glob("*.release")))
-    assert 50 <= released <= len(ledger.entries())
-    assert ledger.summary()[0].spent_epsilon == len(ledger.entries())
+    assert 50 <= released <= len({entry.id for entry in ledger.entries()})
+    # A month that names somebody of both is charged to both, or to neither.
+    both = {f"{month:064x}" for month in range(0, 29, 7)}
+    for charge in ledger.entries():
+        assert charge.fingerprint not in both or len(charge.others) == 1
+    for row in ledger.summary():
+        assert row.spent_epsilon == len(ledger.entries(row.population)) == row.charges
 
 
 def test_the_kill_test_catches_a_release_that_leaves_before_its_charge(
@@ -139,25 +204,22 @@ def test_the_kill_test_catches_a_release_that_leaves_before_its_charge(
     assert any(uncharged for uncharged in kills)
 
 
-def test_a_kill_while_the_ledger_is_made_leaves_none_or_a_whole_one(tmp_path: Path) -> None:
+def test_a_kill_while_the_ledger_is_made_leaves_none_or_a_whole_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     moments = random.Random(1)
-    for attempt in range(8):
-        ledger = Ledger(tmp_path / f"{attempt}" / "ledger.sqlite")
-        command = [
-            sys.executable,
-            "-c",
-            RELEASER,
-            str(ledger.path),
-            DATA,
-            str(tmp_path),
-            "charge-first",
-        ]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
-            assert child.stdout is not None
-            child.stdout.readline()
-            time.sleep(moments.uniform(0.0, 0.004))
-            child.send_signal(signal.SIGKILL)
-        before = len(ledger.entries())
-        spend = {"epsilon": 1.0, "delta": 0.0, "events": [], "purpose": "after the kill"}
-        ledger.charge(DATA, level="edge", relation="undirected", **spend)  # type: ignore[arg-type]
-        assert len(ledger.entries()) == before + 1
+    spend = {"epsilon": 1.0, "delta": 0.0, "events": [], "purpose": "after the kill"}
+    people = People(np.arange(3), "5f" * 32)
+    monkeypatch.delenv("GAPGNN_LEDGER")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    ledger = Ledger()
+    with releaser(tmp_path, "charge-first") as parent:
+        for _ in range(12):
+            child = next_child(parent, ledger)
+            time.sleep(moments.uniform(0.0, 0.008))
+            kill(parent, child)
+            before = len(ledger.entries())
+            ledger.charge(people, level="edge", relation="undirected", **spend)  # type: ignore[arg-type]
+            assert len(ledger.entries()) == before + 1
+            assert ledger.problems() == []
+            shutil.rmtree(tmp_path / "data")
