@@ -11,7 +11,7 @@ from gapgnn.training import trainer as trainer_module
 
 @pytest.fixture
 def ledger(tmp_path) -> Ledger:
-    return Ledger(tmp_path / "ledger.sqlite")
+    return Ledger.init(tmp_path / "ledger.sqlite")
 
 
 @pytest.fixture

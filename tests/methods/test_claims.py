@@ -12,68 +12,53 @@ from pathlib import Path
 
 import pytest
 import torch
+from journalcases import RUNS, KillError, Steps, counted_steps, people
 
 from gapgnn.errors import PrivacyError
-from gapgnn.graph.datasets.synthetic import generate
-from gapgnn.graph.transforms import random_split
 from gapgnn.methods import journal as journal_module
+from gapgnn.methods.base import NodeClassifier
 from gapgnn.methods.gap.estimator import GAP
 from gapgnn.methods.journal import INDEX, Journal
 from gapgnn.privacy.ledger.ledger import Ledger
-from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
 
 OPTIONS = {"level": "edge", "messages": "features", "hops": 2, "epochs": 1}
-
-
-class KillError(BaseException):
-    """Ends a run where it stands, as SIGKILL would."""
+# What each run releases, in this order.
+RELEASES = {
+    "papers": ["hop 1", "hop 2"],
+    "sage edge": ["edges", "edges"],
+    "sage node": ["classifier", "hop 1"],
+    "mlp node": ["classifier"],
+}
+RUN_AND_KILL = [(run, kill) for run, releases in RELEASES.items() for kill in range(len(releases))]
 
 
 @pytest.fixture
 def graph():
-    return random_split(
-        generate(num_nodes=300, mean_degree=6, num_features=4, num_classes=3), seed=0
-    )
+    return people()
 
 
 @pytest.fixture
-def ledger(tmp_path) -> Ledger:
-    return Ledger(tmp_path / "ledger.sqlite")
+def drawn(monkeypatch) -> Steps:
+    """Collect what is really released."""
+    return counted_steps(monkeypatch, released_only=True)
 
 
-@pytest.fixture
-def drawn(monkeypatch) -> list[int]:
-    """Collect the hops that are really drawn; the run dies before the one named in `kill`."""
-    hops: list[int] = []
-    real = PrivateAggregation.hop
-
-    def hop(self, rows, index, **options):
-        if index == drawn_before_kill[0]:
-            raise KillError
-        hops.append(index)
-        return real(self, rows, index, **options)
-
-    drawn_before_kill[0] = None
-    monkeypatch.setattr(PrivateAggregation, "hop", hop)
-    return hops
-
-
-drawn_before_kill: list[int | None] = [None]
-
-
-def fit(graph, ledger, folder, *, resume=False, kill=None, **options) -> GAP:
-    drawn_before_kill[0] = kill
+def fit(graph, ledger, folder, *, run="papers", resume=False, **options) -> NodeClassifier:
+    kind, own = RUNS[run]
     journal = Journal(folder, ledger=ledger.path, resume=resume)
     try:
-        return GAP(**{**OPTIONS, "ledger": ledger.path, **options}).fit(graph, journal=journal)
+        model = kind(**{**own, "epochs": 1, "ledger": ledger.path, **options})
+        return model.fit(graph, journal=journal)
     finally:
         journal.close()
-        drawn_before_kill[0] = None
 
 
-def interrupted(graph, ledger, folder, *, kill: int = 2, **options) -> Path:
+def killed(drawn: Steps, graph, ledger, folder, *, kill: int, **options) -> Path:
+    """Return the folder of a run that died before its release of this number."""
+    drawn.kill_after = kill
     with pytest.raises(KillError):
-        fit(graph, ledger, folder, kill=kill, **options)
+        fit(graph, ledger, folder, **options)
+    drawn.kill_after = None
     return folder
 
 
@@ -98,16 +83,16 @@ def about_of(model: GAP, graph) -> dict:
 
 @pytest.mark.parametrize("change", [{"epsilon": 50.0}, {"repeats": 3}, {"delta": 1e-3}])
 def test_a_journal_altered_to_another_price_is_refused(graph, ledger, tmp_path, drawn, change):
-    folder = interrupted(graph, ledger, tmp_path / "run", kill=1, epsilon=1.0)
+    folder = killed(drawn, graph, ledger, tmp_path / "run", kill=0, epsilon=1.0)
     greedy = about_of(GAP(**{**OPTIONS, "epsilon": 1.0, **change}), graph)
     alter(folder, lambda state: state["about"].update(greedy))
     with pytest.raises(PrivacyError, match=r"must be as charged"):
         fit(graph, ledger, folder, resume=True, **{"epsilon": 1.0, **change})
-    assert drawn == []
+    assert drawn.done == []
 
 
 def test_altered_events_of_the_same_price_are_refused(graph, ledger, tmp_path, drawn, monkeypatch):
-    folder = interrupted(graph, ledger, tmp_path / "run", kill=1)
+    folder = killed(drawn, graph, ledger, tmp_path / "run", kill=0)
     real = GAP._about_run
 
     def other(self, graph, guarantee):
@@ -119,26 +104,26 @@ def test_altered_events_of_the_same_price_are_refused(graph, ledger, tmp_path, d
     alter(folder, lambda s: s["about"].update(about_of(GAP(**OPTIONS), graph)))
     with pytest.raises(PrivacyError, match="`events` must be as charged"):
         fit(graph, ledger, folder, resume=True)
-    assert drawn == []
+    assert drawn.done == []
 
 
 def test_a_journal_altered_to_say_that_nothing_was_charged_is_refused(
     graph, ledger, tmp_path, drawn
 ):
-    folder = interrupted(graph, ledger, tmp_path / "run", kill=1)
+    folder = killed(drawn, graph, ledger, tmp_path / "run", kill=0)
     alter(folder, lambda state: state.update(charge=None))
     with pytest.raises(PrivacyError, match="names no charge"):
         fit(graph, ledger, folder, resume=True)
-    assert drawn == []
+    assert drawn.done == []
 
 
 def test_a_finished_hop_struck_from_the_journal_is_not_drawn_again(graph, ledger, tmp_path, drawn):
-    folder = interrupted(graph, ledger, tmp_path / "run", kill=2)
-    assert drawn == [1]
+    folder = killed(drawn, graph, ledger, tmp_path / "run", kill=1)
+    assert drawn.done == ["hop 1"]
     alter(folder, lambda state: state["finished"].pop("hop-1", None))
     with pytest.raises(PrivacyError, match="went on, or its files were changed"):
         fit(graph, ledger, folder, resume=True)
-    assert drawn == [1]
+    assert drawn.done == ["hop 1"]
 
 
 def test_a_journal_altered_to_name_the_charge_of_a_finished_run_is_refused(
@@ -146,34 +131,33 @@ def test_a_journal_altered_to_name_the_charge_of_a_finished_run_is_refused(
 ):
     GAP(**OPTIONS, ledger=ledger.path).fit(graph)
     (spent,) = ledger.entries()
-    folder = interrupted(graph, ledger, tmp_path / "run", kill=1)
+    folder = killed(drawn, graph, ledger, tmp_path / "run", kill=0)
     alter(folder, lambda state: state.update(charge=spent.id, finished={}))
     with pytest.raises(PrivacyError, match="went on, or its files were changed"):
         fit(graph, ledger, folder, resume=True)
-    assert drawn == [1, 2]
+    assert drawn.done == ["hop 1", "hop 2"]
 
 
 # Copies of a folder
 
 
 @pytest.mark.parametrize("winner", [0, 1])
-@pytest.mark.parametrize("kill", [1, 2])
+@pytest.mark.parametrize(("run", "kill"), RUN_AND_KILL)
 def test_of_two_copies_the_first_to_resume_wins_and_the_other_is_refused_for_good(
-    graph, ledger, tmp_path, drawn, winner, kill
+    graph, ledger, tmp_path, drawn, winner, run, kill
 ):
-    folder = interrupted(graph, ledger, tmp_path / "run", kill=kill)
+    folder = killed(drawn, graph, ledger, tmp_path / "run", kill=kill, run=run)
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     first, second = (folder, copy) if winner == 0 else (copy, folder)
     # Even a winner that dies again at once keeps the other out, and may go on itself.
-    with pytest.raises(KillError):
-        fit(graph, ledger, first, resume=True, kill=kill)
+    killed(drawn, graph, ledger, first, kill=kill, run=run, resume=True)
     for _ in range(2):
         with pytest.raises(PrivacyError, match="went on, or its files were changed"):
-            fit(graph, ledger, second, resume=True)
-    fit(graph, ledger, first, resume=True)
+            fit(graph, ledger, second, run=run, resume=True)
+    fit(graph, ledger, first, run=run, resume=True)
     with pytest.raises(PrivacyError, match="went on, or its files were changed"):
-        fit(graph, ledger, second, resume=True)
-    assert drawn == [1, 2]
+        fit(graph, ledger, second, run=run, resume=True)
+    assert drawn.done == RELEASES[run]
     (charge,) = ledger.entries()
     assert charge.completed_at
 
@@ -225,7 +209,7 @@ except PrivacyError as error:
 
 
 def test_of_copies_resumed_at_once_by_two_processes_one_wins(graph, ledger, tmp_path, drawn):
-    folder = interrupted(graph, ledger, tmp_path / "run", kill=1)
+    folder = killed(drawn, graph, ledger, tmp_path / "run", kill=0)
     folders = [folder, Path(shutil.copytree(folder, tmp_path / "copy"))]
     children = [
         subprocess.Popen(
@@ -251,8 +235,11 @@ def test_of_copies_resumed_at_once_by_two_processes_one_wins(graph, ledger, tmp_
 # Kills around a claim
 
 
+@pytest.mark.parametrize(
+    ("run", "claims"), [("papers", 5), ("sage edge", 3), ("sage node", 3), ("mlp node", 2)]
+)
 def test_killed_before_or_after_any_claim_the_one_folder_still_goes_on(
-    graph, ledger, tmp_path, monkeypatch
+    graph, ledger, tmp_path, monkeypatch, run, claims
 ):
     """Every claim of a run and of its resume, killed right before and right after it counts."""
     real = Ledger.claim
@@ -270,7 +257,7 @@ def test_killed_before_or_after_any_claim_the_one_folder_still_goes_on(
 
             monkeypatch.setattr(Ledger, "claim", claim)
             try:
-                fit(graph, ledger, folder)
+                fit(graph, ledger, folder, run=run)
                 break
             except KillError:
                 pass
@@ -284,14 +271,13 @@ def test_killed_before_or_after_any_claim_the_one_folder_still_goes_on(
                 ),
             )
             with pytest.raises(KillError):
-                fit(graph, ledger, folder, resume=True)
+                fit(graph, ledger, folder, run=run, resume=True)
             monkeypatch.setattr(Ledger, "claim", real)
-            model = fit(graph, ledger, folder, resume=True)
-            assert len(model.releases_.training().hops) == 3
-        # The start, the encoder, two hops and the classifier.
-        assert place == 5
+            fit(graph, ledger, folder, run=run, resume=True)
+        # The start and every step that is kept, such as the encoder, two hops and the classifier.
+        assert place == claims
     charges = ledger.entries()
-    assert len(charges) == 12
+    assert len(charges) == 2 * (claims + 1)
     assert all(charge.completed_at for charge in charges)
 
 
@@ -303,7 +289,7 @@ def test_the_unfinished_folder_and_its_files_are_for_their_owner_alone(
 ):
     before = os.umask(0)
     try:
-        folder = interrupted(graph, ledger, tmp_path / "run", kill=2)
+        folder = killed(drawn, graph, ledger, tmp_path / "run", kill=1)
     finally:
         os.umask(before)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

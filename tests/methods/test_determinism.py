@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gapgnn import GAP, MLP, SAGE
+from gapgnn import GAP, MLP, SAGE, Ledger
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.transforms import random_split
@@ -48,7 +48,7 @@ def posteriors(method: str, graph: Graph, folder: Path, *, threads: int, repeats
         insecure_noise_seed=2,
         repeats=repeats,
         device="cpu",
-        ledger=folder / f"{threads} {repeats}.sqlite",
+        ledger=Ledger.init(folder / f"{threads} {repeats}.sqlite").path,
         **options,
     )
     return model.fit(graph).predict_proba(graph)

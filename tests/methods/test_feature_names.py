@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from methodgraphs import small_graph
 
-from gapgnn import GAP, MLP, Ledger, load_model
+from gapgnn import GAP, MLP, load_model
 from gapgnn.errors import InputError
 
 METHODS = [GAP, MLP]
@@ -36,8 +36,7 @@ def without_first(graph):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_columns_are_matched_by_name(method, graph, tmp_path):
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+def test_columns_are_matched_by_name(method, graph, ledger, tmp_path):
     options = {"level": "edge", "epochs": 2, "epsilon": 4.0, "insecure_noise_seed": 0}
     model = method(**options, ledger=ledger.path).fit(graph)
     other = other_columns(graph)
@@ -47,21 +46,21 @@ def test_columns_are_matched_by_name(method, graph, tmp_path):
         if method is MLP:
             np.testing.assert_allclose(got, each.predict_proba(without_first(graph)), atol=1e-6)
     if method is GAP:
-        # What is charged is the graph as it was given, together with the one it overlaps.
-        charge = ledger.entries(other.fingerprint)[0]
-        assert charge.others == (graph.fingerprint,)
+        # What is charged is the graph as it was given, to the same people.
+        fit, *predictions = ledger.entries()
+        assert {charge.fingerprint for charge in predictions} == {other.fingerprint}
+        assert {charge.population for charge in predictions} == {fit.population}
 
 
-def test_the_same_aligned_graph_is_charged_once(graph, tmp_path):
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+def test_the_same_aligned_graph_is_charged_once(graph, ledger):
     model = GAP(level="edge", epochs=2, epsilon=4.0, ledger=ledger.path).fit(graph)
     other = other_columns(graph)
     np.testing.assert_array_equal(model.predict_proba(other), model.predict_proba(other))
-    assert len(ledger.entries(other.fingerprint)) == 1
+    read = [charge.fingerprint for charge in ledger.entries()]
+    assert read == [graph.fingerprint, other.fingerprint]
 
 
-def test_names_that_share_nothing_are_refused_before_the_charge(graph, tmp_path):
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+def test_names_that_share_nothing_are_refused_before_the_charge(graph, ledger):
     model = GAP(level="edge", epochs=2, epsilon=4.0, ledger=ledger.path).fit(graph)
     stranger = graph._replace(feature_names=tuple(f"g{i}" for i in range(graph.num_features)))
     with pytest.raises(InputError, match="must share a feature"):

@@ -13,8 +13,16 @@ from methodgraphs import cut_in_two, small_graph
 from safetensors.numpy import load_file
 
 from gapgnn import GAP, MLP, Graph, Ledger, load_model
-from gapgnn.errors import DataError, GapgnnError, InputError, PrivacyError, UnavailableError
+from gapgnn.errors import (
+    BudgetExceededError,
+    DataError,
+    GapgnnError,
+    InputError,
+    PrivacyError,
+    UnavailableError,
+)
 from gapgnn.methods import folder as folder_module
+from gapgnn.privacy.ledger.people import People
 
 LEVELS = ["none", "edge", "node"]
 
@@ -136,7 +144,7 @@ class TestWhatIsInside:
     @pytest.mark.parametrize("level", LEVELS)
     def test_neither_ledger_nor_noise_key(self, level, saved):
         config = json.loads((saved[level] / "config.json").read_text())
-        assert not {"ledger", "device"} & config["params"].keys()
+        assert not {"ledger", "device", "reason"} & config["params"].keys()
         assert "secret" not in json.dumps(config)
 
     def test_at_node_level_no_hop_zero_and_no_features(self, saved, graph):
@@ -298,12 +306,11 @@ class TestSaving:
         assert list(tmp_path.iterdir()) == []
 
     def test_a_stop_while_hops_are_added_leaves_the_model_as_it_was(
-        self, halves, tmp_path, monkeypatch
+        self, halves, ledger, tmp_path, monkeypatch
     ):
         first, second = halves
         folder = tmp_path / "model"
-        ledger = tmp_path / "ledger.sqlite"
-        model = quick(GAP, "edge", ledger=ledger).fit(first)
+        model = quick(GAP, "edge", ledger=ledger.path).fit(first)
         model.save(folder)
         model.predict(second)
         monkeypatch.setattr(folder_module, "_write_config", lambda *a, **k: 1 / 0)
@@ -314,43 +321,71 @@ class TestSaving:
 
 class TestWhoseGraphItIs:
     @pytest.fixture
-    def trained(self, halves, tmp_path) -> tuple[Path, Ledger]:
-        ledger = Ledger(tmp_path / "ledger.sqlite")
+    def trained(self, halves, ledger, tmp_path) -> Path:
+        """A model of the first half, whose charge the ledger knows."""
         quick(GAP, "edge", ledger=ledger.path).fit(halves[0]).save(tmp_path / "model")
-        return tmp_path / "model", ledger
+        return tmp_path / "model"
 
-    def test_the_training_graph_is_known_by_the_ledger(self, trained, halves):
-        folder, ledger = trained
-        model = load_model(folder, ledger=ledger.path)
+    def test_the_training_graph_is_known_by_the_ledger(self, trained, halves, ledger):
+        model = load_model(trained, ledger=ledger.path)
         np.testing.assert_array_equal(model.predict_proba(halves[0]), model.predict_proba())
+        assert model.releases_.is_training(halves[0])
         assert len(ledger.entries()) == 1
 
-    def test_changed_edges_of_the_same_people_are_charged_to_both(self, trained, halves):
-        folder, ledger = trained
-        first = halves[0]
-        changed = cut(first)
-        load_model(folder, ledger=ledger.path).predict(changed)
-        assert [charge.others for charge in ledger.entries(changed.fingerprint)] == [
-            (first.fingerprint,)
-        ]
-        assert len(ledger.entries(first.fingerprint)) == 2
+    def test_changed_edges_of_the_same_people_are_charged_and_read(self, trained, halves, ledger):
+        changed = cut(halves[0])
+        model = load_model(trained, ledger=ledger.path)
+        assert (model.predict_proba(changed) != model.predict_proba()).any()
+        assert not model.releases_.is_training(changed)
+        fit, prediction = ledger.entries()
+        assert prediction.fingerprint == changed.fingerprint
+        assert prediction.population == fit.population
 
-    def test_without_the_ledger_the_ids_decide(self, trained, halves, tmp_path):
-        folder, _ = trained
-        elsewhere = Ledger(tmp_path / "other.sqlite")
-        model = load_model(folder, ledger=elsewhere.path)
-        np.testing.assert_array_equal(model.predict_proba(cut(halves[0])), model.predict_proba())
-        assert elsewhere.entries() == []
+    def test_over_budget_changed_edges_are_refused(self, trained, halves, ledger):
+        budget = {"level": "edge", "relation": "undirected", "epsilon": 5, "delta": 1e-3}
+        ledger.grant("customers", People.of(halves[0]), **budget, composition="sum")
+        model = load_model(trained, ledger=ledger.path)
+        with pytest.raises(BudgetExceededError, match="customers at edge level"):
+            model.predict(cut(halves[0]))
+        assert len(ledger.entries()) == 1
+        np.testing.assert_array_equal(model.predict_proba(halves[0]), model.predict_proba())
 
-    def test_without_the_ledger_shared_people_cannot_be_charged(self, trained, halves, tmp_path):
-        folder, _ = trained
-        elsewhere = Ledger(tmp_path / "other.sqlite")
-        from gapgnn.graph.transforms import induced
+    @pytest.mark.parametrize("is_made", [True, False])
+    @pytest.mark.parametrize("level", ["edge", "node"])
+    def test_a_ledger_that_does_not_know_the_charge_answers_for_no_graph(
+        self, level, is_made, saved, graph, tmp_path
+    ):
+        """Not even for the graph of training: nobody can tell that it is."""
+        path = tmp_path / "other.sqlite"
+        if is_made:
+            Ledger.init(path)
+        for each in (graph, cut(graph)):
+            with pytest.raises(PrivacyError, match=r"`--ledger`.*`--cached`"):
+                load_model(saved[level], ledger=path).predict(each)
+        assert path.exists() == is_made
+        if is_made:
+            assert Ledger(path).entries() == []
 
-        model = load_model(folder, ledger=elsewhere.path)
-        with pytest.raises(PrivacyError, match="shares 100 node ids"):
-            model.predict(induced(halves[0], np.arange(100)))
-        assert elsewhere.entries() == []
+    def test_a_copy_of_the_ledger_knows_it_too(self, trained, halves, ledger, tmp_path):
+        copy = shutil.copy(ledger.path, tmp_path / "copy.sqlite")
+        model = load_model(trained, ledger=copy)
+        np.testing.assert_array_equal(model.predict_proba(halves[0]), model.predict_proba())
+
+    def test_the_cache_answers_for_the_graph_of_training_without_any_ledger(
+        self, trained, halves, tmp_path
+    ):
+        model = load_model(trained, ledger=tmp_path / "none.sqlite")
+        everybody = model.predict_cached()
+        np.testing.assert_array_equal(everybody, model.predict_proba())
+        some = np.array([70, 3, 12])
+        for ids in (halves[0].ids[some], halves[0].ids[some].astype(str)):
+            np.testing.assert_allclose(model.predict_cached(ids), everybody[some], atol=1e-6)
+        with pytest.raises(InputError, match=r"2 of the ids were not in the graph of training"):
+            model.predict_cached(np.array([halves[0].ids[0], -5, -6]))
+
+    def test_at_node_level_the_cache_lacks_the_features(self, saved):
+        with pytest.raises(InputError, match="keeps no features"):
+            GAP.load(saved["node"]).predict_cached()
 
     def test_without_privacy_changed_edges_are_read_again(self, saved, graph):
         model = GAP.load(saved["none"])
@@ -358,17 +393,16 @@ class TestWhoseGraphItIs:
         np.testing.assert_array_equal(model.predict_proba(cut(graph)), wanted)
         assert (model.predict_proba(graph) != wanted).any()
 
-    def test_what_another_graph_paid_for_is_kept_in_the_folder(self, trained, halves):
-        folder, ledger = trained
-        model = load_model(folder, ledger=ledger.path)
+    def test_what_another_graph_paid_for_is_kept_in_the_folder(self, trained, halves, ledger):
+        model = load_model(trained, ledger=ledger.path)
         wanted = model.predict_proba(halves[1])
-        model.save_releases(folder)
-        model.save_releases(folder)
-        again = load_model(folder, ledger=ledger.path)
+        model.save_releases(trained)
+        model.save_releases(trained)
+        again = load_model(trained, ledger=ledger.path)
         np.testing.assert_array_equal(again.predict_proba(halves[1]), wanted)
         np.testing.assert_array_equal(again.predict_proba(), model.predict_proba(halves[0]))
         assert len(ledger.entries()) == 2
-        assert len(list(folder.glob("hops/*.safetensors"))) == 2
+        assert len(list(trained.glob("hops/*.safetensors"))) == 2
 
     def test_without_privacy_nothing_was_paid_and_nothing_is_kept(self, saved, tmp_path, halves):
         folder = shutil.copytree(saved["none"], tmp_path / "model")

@@ -10,10 +10,11 @@ from gapcases import LEVELS, PRIVATE, forbid, hops, quick, weights
 from methodgraphs import cut_in_two, shuffled, small_graph
 from sklearn.exceptions import NotFittedError
 
-from gapgnn import Graph
+from gapgnn import Graph, Ledger
 from gapgnn.errors import BudgetExceededError, InputError, PrivacyError
 from gapgnn.graph.transforms import induced
 from gapgnn.methods import base as base_module
+from gapgnn.privacy.ledger.people import People
 from gapgnn.training.trainer import Trainer
 
 
@@ -67,11 +68,13 @@ class TestAnotherGraph:
         model = quick(level, ledger=ledger.path).fit(first)
         once, twice = model.predict_proba(second), model.predict_proba(second)
         np.testing.assert_array_equal(once, twice)
-        (charge,) = ledger.entries(second.fingerprint)
+        fit, charge = ledger.entries()
+        assert (fit.fingerprint, charge.fingerprint) == (first.fingerprint, second.fingerprint)
+        # Nobody is in both, so what the one has left is nothing to the other.
+        assert charge.population != fit.population
         assert charge.others == ()
         assert charge.completed_at is not None
         assert charge.events[0]["count"] == model.hops
-        assert len(ledger.entries(first.fingerprint)) == 1
         assert once.shape[0] == second.num_nodes
 
     def test_it_gets_the_noise_that_it_is_charged_for(self, ledger, spied):
@@ -79,20 +82,22 @@ class TestAnotherGraph:
         model = quick("edge", ledger=ledger.path).fit(first)
         spied.clear()
         model.predict(second)
-        (charge,) = ledger.entries(second.fingerprint)
+        charge = ledger.entries()[-1]
+        assert charge.fingerprint == second.fingerprint
         assert charge.events[0]["noise_multiplier"] == model.noise_multiplier_
         assert {std for std, _ in spied} == {model.noise_multiplier_ * math.sqrt(2)}
         assert charge.epsilon <= 4.0 * 1.001
 
-    def test_one_that_shares_people_with_the_training_graph_is_charged_to_both(self, ledger):
+    def test_one_that_shares_people_with_the_training_graph_is_charged_to_them(self, ledger):
         whole = small_graph(num_nodes=300)
         first, second = induced(whole, np.arange(200)), induced(whole, np.arange(150, 300))
         model = quick("edge", ledger=ledger.path).fit(first)
         model.predict(second)
-        (theirs,) = ledger.entries(second.fingerprint)
-        mine = ledger.entries(first.fingerprint)
-        assert [charge.id for charge in mine][1:] == [theirs.id]
-        assert theirs.others == (first.fingerprint,)
+        fit, prediction = ledger.entries()
+        assert prediction.population == fit.population
+        # Those whom only the second graph knows joined: whoever reads them pays, too.
+        (budget,) = ledger.summary()
+        assert budget.people == 300
 
     def test_changed_edges_of_the_same_people_are_another_graph(self, graph, ledger):
         model = quick("edge", ledger=ledger.path).fit(graph)
@@ -102,8 +107,9 @@ class TestAnotherGraph:
         )
         assert fewer.num_arcs == len(arcs.row) - 2
         model.predict(fewer)
-        assert len(ledger.entries(graph.fingerprint)) == 2
-        assert len(ledger.entries(fewer.fingerprint)) == 1
+        fit, prediction = ledger.entries()
+        assert (fit.fingerprint, prediction.fingerprint) == (graph.fingerprint, fewer.fingerprint)
+        assert prediction.population == fit.population
 
     def test_without_privacy_it_is_read_without_a_charge(self, ledger):
         first, second = cut_in_two(small_graph(num_nodes=300), seed=0)
@@ -121,14 +127,20 @@ def without_one_edge(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
     return kept.indptr.astype(np.int64), kept.indices
 
 
+def grant(ledger: Ledger, graph: Graph, *, epsilon: float) -> None:
+    """Give everybody of a graph a budget whose epsilons add up."""
+    budget = {"level": "edge", "relation": "undirected", "epsilon": epsilon, "delta": 1e-3}
+    ledger.grant("everybody", People.of(graph), **budget, composition="sum")
+
+
 class TestBudget:
     def test_over_budget_is_refused_before_anything_is_computed(self, graph, ledger, monkeypatch):
-        ledger.grant(graph.fingerprint, level="edge", relation="undirected", epsilon=3, delta=1e-3)
+        grant(ledger, graph, epsilon=3)
         forbid(monkeypatch, Trainer, "fit")
         forbid(monkeypatch, base_module, "PrivateAggregation")
         model = quick("edge", ledger=ledger.path)
         with pytest.raises(
-            BudgetExceededError, match=r"social at edge level .* has epsilon 3 .* left"
+            BudgetExceededError, match=r"everybody at edge level .* has epsilon 3 .* left"
         ):
             model.fit(graph)
         assert ledger.entries() == []
@@ -136,7 +148,7 @@ class TestBudget:
             model.predict(graph)
 
     def test_repeats_are_charged_each_and_the_first_is_the_model(self, graph, ledger):
-        ledger.grant(graph.fingerprint, level="edge", relation="undirected", epsilon=9, delta=1e-3)
+        grant(ledger, graph, epsilon=9)
         shared = {"ledger": ledger.path, "insecure_noise_seed": 3}
         model = quick("edge", repeats=2, **shared).fit(graph)
         (charge,) = ledger.entries()

@@ -8,72 +8,43 @@ from pathlib import Path
 
 import pytest
 import torch
+from journalcases import PAID_RUNS, RUNS, KillError, counted_steps, people
 
-from gapgnn.errors import DataError, InputError, PrivacyError
+from gapgnn.errors import DataError, InputError, PrivacyError, UnavailableError
 from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.transforms import random_split
-from gapgnn.methods.gap.estimator import GAP
+from gapgnn.methods import base as base_module
+from gapgnn.methods.base import NodeClassifier
 from gapgnn.methods.journal import Journal
 from gapgnn.methods.mlp import MLP
 from gapgnn.privacy.ledger.ledger import Ledger
-from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
-from gapgnn.training.trainer import Trainer
+from gapgnn.privacy.ledger.people import People
+from gapgnn.training import trainer as trainer_module
 
-LEVELS = {
-    "edge": {"level": "edge", "hops": 2},
-    "papers": {"level": "edge", "messages": "features", "hops": 2},
-    "node": {"level": "node", "messages": "features", "hops": 2, "max_degree": 5},
-    "none": {"level": "none", "hops": 2},
-}
-
-
-class KillError(BaseException):
-    """Ends a run where it stands, as SIGKILL would."""
+NODE_RUNS = ["gap node", "sage node", "mlp node"]
 
 
 @pytest.fixture
 def graph():
-    return random_split(
-        generate(num_nodes=300, mean_degree=6, num_features=4, num_classes=3), seed=0
-    )
+    return people()
 
 
 @pytest.fixture
 def steps(monkeypatch):
-    """Count what is trained and drawn, and kill the run after a number of such steps."""
-
-    class Steps:
-        done: list[str] = []  # noqa: RUF012
-        kill_after: int | None = None
-
-        def step(self, name: str) -> None:
-            if self.kill_after is not None and len(self.done) >= self.kill_after:
-                raise KillError
-            self.done.append(name)
-
-    counter = Steps()
-    counter.done = []
-    real_hop, real_fit = PrivateAggregation.hop, Trainer.fit
-
-    def hop(self, rows, index, **options):
-        counter.step(f"hop {index}")
-        return real_hop(self, rows, index, **options)
-
-    def fit(self, model, inputs, *, phase, private=None):
-        counter.step(phase)
-        return real_fit(self, model, inputs, phase=phase, private=private)
-
-    monkeypatch.setattr(PrivateAggregation, "hop", hop)
-    monkeypatch.setattr(Trainer, "fit", fit)
-    return counter
+    return counted_steps(monkeypatch)
 
 
-def model(ledger: Path, **options) -> GAP:
-    return GAP(**{"epochs": 2, "insecure_noise_seed": 2, "ledger": ledger, **options})
+def model(ledger: Ledger, run: str = "gap edge", **options) -> NodeClassifier:
+    kind, own = RUNS[run]
+    shared = {"epochs": 2, "insecure_noise_seed": 2, "ledger": ledger.path}
+    return kind(**{**own, **shared, **options})
 
 
-def same(first: GAP, second: GAP) -> bool:
-    ours, theirs = first.releases_.training().hops, second.releases_.training().hops
+def same(first: NodeClassifier, second: NodeClassifier) -> bool:
+    ours, theirs = (
+        [hop for released in each.releases_.hops.values() for hop in released.hops]
+        for each in (first, second)
+    )
     weights = [
         torch.equal(value, second.modules_[phase].state_dict()[key])
         for phase, module in first.modules_.items()
@@ -82,67 +53,98 @@ def same(first: GAP, second: GAP) -> bool:
     return all(map(torch.equal, ours, theirs)) and len(ours) == len(theirs) and all(weights)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_killed_after_any_step_the_result_is_the_undisturbed_one(graph, steps, tmp_path, level):
-    undisturbed = model(tmp_path / "other.sqlite", **LEVELS[level]).fit(graph)
+@pytest.mark.parametrize("run", RUNS)
+def test_killed_after_any_step_the_result_is_the_undisturbed_one(graph, steps, tmp_path, run):
+    undisturbed = model(Ledger.init(tmp_path / "other.sqlite"), run).fit(graph)
     names, steps.done = steps.done, []
+    assert len(names) >= 1
     for kill in range(len(names)):
-        ledger, folder = tmp_path / f"{kill}.sqlite", tmp_path / f"run {kill}"
+        ledger, folder = Ledger.init(tmp_path / f"{kill}.sqlite"), tmp_path / f"run {kill}"
         steps.done, steps.kill_after = [], kill
-        journal = Journal(folder, ledger=ledger)
+        journal = Journal(folder, ledger=ledger.path)
         with pytest.raises(KillError):
-            model(ledger, **LEVELS[level]).fit(graph, journal=journal)
+            model(ledger, run).fit(graph, journal=journal)
         journal.close()
         steps.kill_after = None
-        journal = Journal(folder, ledger=ledger, resume=True)
-        resumed = model(ledger, **LEVELS[level]).fit(graph, journal=journal)
+        journal = Journal(folder, ledger=ledger.path, resume=True)
+        resumed = model(ledger, run).fit(graph, journal=journal)
         # Every step was done exactly once, the killed one not before the resume.
         assert sorted(steps.done) == sorted(names)
         assert same(undisturbed, resumed)
         assert resumed.repeat_scores_ == undisturbed.repeat_scores_
-        charges = Ledger(ledger).entries()
-        assert len(charges) == (0 if level == "none" else 1)
+        charges = ledger.entries()
+        assert len(charges) == (run in PAID_RUNS)
         assert all(charge.completed_at for charge in charges)
         journal.remove()
         assert not folder.exists()
 
 
-def test_with_secret_noise_a_finished_hop_is_kept_byte_for_byte(graph, steps, tmp_path):
-    options = {"level": "edge", "messages": "features", "hops": 3, "insecure_noise_seed": None}
-    ledger, folder = tmp_path / "ledger.sqlite", tmp_path / "run"
-    steps.kill_after = 3
-    journal = Journal(folder, ledger=ledger)
+@pytest.mark.parametrize("run", PAID_RUNS)
+def test_with_secret_noise_a_finished_release_is_kept_byte_for_byte(
+    graph, steps, ledger, tmp_path, run
+):
+    secret = {"insecure_noise_seed": None}
+    model(Ledger.init(tmp_path / "other.sqlite"), run, **secret).fit(graph)
+    names, steps.done = steps.done, []
+    folder = interrupted(graph, steps, ledger, tmp_path, run, kill=len(names) - 1, **secret)
+    kept = {path: path.read_bytes() for path in folder.glob("*.safetensors")}
+    assert len(kept) == len(names) - 1
+    journal = Journal(folder, ledger=ledger.path, resume=True)
+    model(ledger, run, **secret).fit(graph, journal=journal)
+    assert steps.done == names
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
+@pytest.mark.parametrize("run", NODE_RUNS)
+def test_killed_in_the_middle_of_private_training_nothing_of_it_stays(
+    graph, ledger, tmp_path, monkeypatch, run
+):
+    """Steps that nobody saw were not released, so all of them are drawn anew, on one charge."""
+    folder, taken, kill = tmp_path / "run", [], 1
+    real = trainer_module.PrivateStep._noised
+
+    def noised(self, total):
+        if len(taken) == kill:
+            raise KillError
+        taken.append(self.phase)
+        return real(self, total)
+
+    monkeypatch.setattr(trainer_module.PrivateStep, "_noised", noised)
+    options = {"batch_size": 50, "insecure_noise_seed": None}
+    journal = Journal(folder, ledger=ledger.path)
     with pytest.raises(KillError):
-        model(ledger, **options).fit(graph, journal=journal)
+        model(ledger, run, **options).fit(graph, journal=journal)
     journal.close()
-    assert steps.done == ["encoder", "hop 1", "hop 2"]
-    kept = [path.read_bytes() for path in sorted(folder.glob("hop-*.safetensors"))]
-    steps.kill_after = None
-    journal = Journal(folder, ledger=ledger, resume=True)
-    resumed = model(ledger, **options).fit(graph, journal=journal)
-    assert steps.done[3:] == ["hop 3", "classifier"]
-    again = [path.read_bytes() for path in sorted(folder.glob("hop-*.safetensors"))]
-    assert again[:2] == kept
-    assert len(again) == 3
-    assert len(resumed.releases_.training().hops) == 4
+    assert not list(folder.glob("*.safetensors"))
+    taken, kill = [], None
+    resumed = model(ledger, run, **options)
+    resumed.fit(graph, journal=Journal(folder, ledger=ledger.path, resume=True))
+    events = resumed.card_.events
+    assert len(taken) == sum(event.get("steps", 0) for event in events)
+    assert len(ledger.entries()) == 1
 
 
-def interrupted(graph, steps, tmp_path, kill: int = 2, **options) -> tuple[Path, Path]:
-    ledger, folder = tmp_path / "ledger.sqlite", tmp_path / "run"
+def interrupted(
+    graph, steps, ledger, tmp_path, run="gap edge", *, kill: int = 2, **options
+) -> Path:
+    """Return the folder of a run that was killed before a step."""
+    folder = tmp_path / "run"
     steps.kill_after = kill
-    journal = Journal(folder, ledger=ledger)
+    journal = Journal(folder, ledger=ledger.path)
     with pytest.raises(KillError):
-        model(ledger, **options).fit(graph, journal=journal)
+        model(ledger, run, **options).fit(graph, journal=journal)
     journal.close()
     steps.kill_after = None
-    return ledger, folder
+    return folder
 
 
-def test_neither_the_key_nor_the_fingerprint_nor_hop_zero_is_written(graph, steps, tmp_path):
-    estimator = model(tmp_path / "ledger.sqlite", **LEVELS["node"])
+def test_neither_the_key_nor_the_fingerprint_nor_hop_zero_is_written(
+    graph, steps, ledger, tmp_path
+):
+    estimator = model(ledger, "gap node")
     secrets = [key.derive("aggregation").secret for key in estimator._noise_keys()]
     secrets += [key.secret for key in estimator._noise_keys()]
-    _, folder = interrupted(graph, steps, tmp_path, kill=3, **LEVELS["node"])
+    folder = interrupted(graph, steps, ledger, tmp_path, "gap node", kill=3)
     names = {path.name for path in folder.iterdir()}
     assert names == {
         *("journal.json", "lock", "network-encoder.safetensors"),
@@ -162,113 +164,142 @@ def test_neither_the_key_nor_the_fingerprint_nor_hop_zero_is_written(graph, step
         ({"hops": 1}, "must be as in the unfinished run"),
     ],
 )
-def test_other_options_are_refused(graph, steps, tmp_path, change, message):
-    ledger, folder = interrupted(graph, steps, tmp_path, hops=2)
+def test_other_options_are_refused(graph, steps, ledger, tmp_path, change, message):
+    folder = interrupted(graph, steps, ledger, tmp_path)
     with pytest.raises(InputError, match=message):
-        model(ledger, **{"hops": 2, **change}).fit(
-            graph, journal=Journal(folder, ledger=ledger, resume=True)
-        )
-    assert len(Ledger(ledger).entries()) == 1
+        model(ledger, **change).fit(graph, journal=Journal(folder, ledger=ledger.path, resume=True))
+    assert len(ledger.entries()) == 1
 
 
-def test_another_graph_is_refused(graph, steps, tmp_path):
-    ledger, folder = interrupted(graph, steps, tmp_path)
+def test_another_reason_is_no_other_run(graph, steps, ledger, tmp_path):
+    folder = interrupted(graph, steps, ledger, tmp_path, reason="monthly report")
+    journal = Journal(folder, ledger=ledger.path, resume=True)
+    model(ledger, reason="after the power cut").fit(graph, journal=journal)
+    assert [charge.reason for charge in ledger.entries()] == ["monthly report"]
+
+
+@pytest.mark.parametrize("run", PAID_RUNS)
+def test_another_graph_is_refused(graph, steps, ledger, tmp_path, run):
+    folder = interrupted(graph, steps, ledger, tmp_path, run, kill=0)
     other = random_split(
         generate(num_nodes=300, mean_degree=6, num_features=4, num_classes=3, seed=1), seed=0
     )
     # As many nodes and the same price, so that only the ledger can tell.
-    journal = Journal(folder, ledger=ledger, resume=True)
+    journal = Journal(folder, ledger=ledger.path, resume=True)
     with pytest.raises(PrivacyError, match="on another graph"):
-        model(ledger).fit(other, journal=journal)
+        model(ledger, run).fit(other, journal=journal)
 
 
-def test_another_ledger_is_refused(graph, steps, tmp_path):
-    _, folder = interrupted(graph, steps, tmp_path)
-    other = tmp_path / "other.sqlite"
+def test_another_ledger_is_refused(graph, steps, ledger, tmp_path):
+    folder = interrupted(graph, steps, ledger, tmp_path)
+    other = Ledger.init(tmp_path / "other.sqlite")
     with pytest.raises(PrivacyError, match="another ledger"):
-        model(other).fit(graph, journal=Journal(folder, ledger=other, resume=True))
+        model(other).fit(graph, journal=Journal(folder, ledger=other.path, resume=True))
 
 
-def test_a_copy_of_a_folder_cannot_use_the_charge_a_second_time(graph, steps, tmp_path):
-    ledger, folder = interrupted(graph, steps, tmp_path, insecure_noise_seed=None)
+def test_a_ledger_that_is_not_there_is_refused(graph, steps, ledger, tmp_path):
+    folder, missing = interrupted(graph, steps, ledger, tmp_path), Ledger(tmp_path / "none.sqlite")
+    with pytest.raises(InputError, match=r"none\.sqlite. does not exist"):
+        model(missing).fit(graph, journal=Journal(folder, ledger=missing.path, resume=True))
+    assert not missing.path.exists()
+
+
+def test_a_copy_of_a_folder_cannot_use_the_charge_a_second_time(graph, steps, ledger, tmp_path):
+    folder = interrupted(graph, steps, ledger, tmp_path, insecure_noise_seed=None)
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-    journal = Journal(folder, ledger=ledger, resume=True)
+    journal = Journal(folder, ledger=ledger.path, resume=True)
     model(ledger, insecure_noise_seed=None).fit(graph, journal=journal)
     with pytest.raises(PrivacyError, match="a copy of it went on"):
         model(ledger, insecure_noise_seed=None).fit(
-            graph, journal=Journal(copy, ledger=ledger, resume=True)
+            graph, journal=Journal(copy, ledger=ledger.path, resume=True)
         )
 
 
-def test_a_finished_run_that_was_not_saved_is_read_and_not_drawn(graph, steps, tmp_path):
-    ledger, folder = tmp_path / "ledger.sqlite", tmp_path / "run"
-    journal = Journal(folder, ledger=ledger)
-    first = model(ledger, insecure_noise_seed=None).fit(graph, journal=journal)
+@pytest.mark.parametrize("run", PAID_RUNS)
+def test_a_finished_run_that_was_not_saved_is_read_and_not_drawn(
+    graph, steps, ledger, tmp_path, run
+):
+    folder = tmp_path / "run"
+    journal = Journal(folder, ledger=ledger.path)
+    first = model(ledger, run, insecure_noise_seed=None).fit(graph, journal=journal)
     journal.close()
     steps.done = []
-    journal = Journal(folder, ledger=ledger, resume=True)
-    again = model(ledger, insecure_noise_seed=None).fit(graph, journal=journal)
-    assert steps.done == []
+    journal = Journal(folder, ledger=ledger.path, resume=True)
+    again = model(ledger, run, insecure_noise_seed=None).fit(graph, journal=journal)
+    # What learns from randomised edges is free, so it is not kept but learned again.
+    assert steps.done == (["classifier"] if run == "sage edge" else [])
     assert same(first, again)
+    assert len(ledger.entries()) == 1
 
 
-def test_two_processes_cannot_go_on_with_one_run(graph, steps, tmp_path):
-    ledger, folder = interrupted(graph, steps, tmp_path)
-    held = Journal(folder, ledger=ledger, resume=True)
+def test_two_processes_cannot_go_on_with_one_run(graph, steps, ledger, tmp_path):
+    folder = interrupted(graph, steps, ledger, tmp_path)
+    held = Journal(folder, ledger=ledger.path, resume=True)
     held._acquire()
     with pytest.raises(InputError, match="another process"):
-        model(ledger).fit(graph, journal=Journal(folder, ledger=ledger, resume=True))
+        model(ledger).fit(graph, journal=Journal(folder, ledger=ledger.path, resume=True))
     held.close()
 
 
-def test_an_unfinished_run_is_not_overwritten(graph, steps, tmp_path):
-    ledger, folder = interrupted(graph, steps, tmp_path)
+def test_an_unfinished_run_is_not_overwritten(graph, steps, ledger, tmp_path):
+    folder = interrupted(graph, steps, ledger, tmp_path)
     with pytest.raises(InputError, match="--resume"):
-        model(ledger).fit(graph, journal=Journal(folder, ledger=ledger))
-    assert len(Ledger(ledger).entries()) == 1
+        model(ledger).fit(graph, journal=Journal(folder, ledger=ledger.path))
+    assert len(ledger.entries()) == 1
 
 
-def test_nothing_to_resume_is_refused(graph, tmp_path):
-    journal = Journal(tmp_path / "run", ledger=None, resume=True)
+def test_nothing_to_resume_is_refused(graph, ledger, tmp_path):
+    journal = Journal(tmp_path / "run", ledger=ledger.path, resume=True)
     with pytest.raises(InputError, match="must find an unfinished run"):
-        model(tmp_path / "ledger.sqlite").fit(graph, journal=journal)
-    assert not (tmp_path / "ledger.sqlite").exists()
+        model(ledger).fit(graph, journal=journal)
+    assert ledger.entries() == []
 
 
-def test_a_damaged_file_is_named_and_not_drawn_again(graph, steps, tmp_path):
-    ledger, folder = interrupted(graph, steps, tmp_path)
+def test_a_damaged_file_is_named_and_not_drawn_again(graph, steps, ledger, tmp_path):
+    folder = interrupted(graph, steps, ledger, tmp_path)
     for name in ("hop-1.safetensors", "network-encoder.safetensors", "journal.json"):
         copy = Path(shutil.copytree(folder, tmp_path / f"copy of {name}"))
         raw = bytearray((copy / name).read_bytes())
         raw[len(raw) // 2] ^= 1
         (copy / name).write_bytes(raw)
-        journal = Journal(copy, ledger=ledger, resume=True)
+        journal = Journal(copy, ledger=ledger.path, resume=True)
         with pytest.raises(DataError, match=name):
             model(ledger).fit(graph, journal=journal)
         journal.close()
     (folder / "hop-1.safetensors").unlink()
     with pytest.raises(DataError, match="hop-1"):
-        model(ledger).fit(graph, journal=Journal(folder, ledger=ledger, resume=True))
+        model(ledger).fit(graph, journal=Journal(folder, ledger=ledger.path, resume=True))
 
 
-def test_over_budget_leaves_no_folder(graph, tmp_path):
-    ledger = tmp_path / "ledger.sqlite"
-    Ledger(ledger).grant(
-        graph.fingerprint, level="edge", relation="undirected", epsilon=0.1, delta=1e-5
-    )
+def test_over_budget_leaves_no_folder(graph, ledger, tmp_path):
+    budget = {"level": "edge", "relation": "undirected", "epsilon": 0.1, "delta": 1e-5}
+    ledger.grant("everybody", People.of(graph), **budget)
     with pytest.raises(PrivacyError):
-        model(ledger).fit(graph, journal=Journal(tmp_path / "run", ledger=ledger))
+        model(ledger).fit(graph, journal=Journal(tmp_path / "run", ledger=ledger.path))
     assert not (tmp_path / "run").exists()
 
 
 def test_methods_that_do_not_keep_their_releases_refuse_a_journal(graph, tmp_path):
+    class Forgetful(MLP):
+        method = "forgetful"
+        _keeps_releases = False
+
     journal = Journal(tmp_path / "run", ledger=None)
-    with pytest.raises(InputError, match="for gap"):
-        MLP(level="node", epochs=1).fit(graph, journal=journal)
+    with pytest.raises(InputError, match="None for forgetful"):
+        Forgetful(level="node", epochs=1).fit(graph, journal=journal)
 
 
-def test_the_index_says_what_is_finished(graph, steps, tmp_path):
-    _, folder = interrupted(graph, steps, tmp_path)
+@pytest.mark.parametrize("run", RUNS)
+def test_too_little_memory_is_refused_before_the_charge(graph, ledger, tmp_path, monkeypatch, run):
+    monkeypatch.setattr(base_module, "_free_memory", lambda device: 1000)
+    with pytest.raises(UnavailableError, match=r"free memory; nothing was charged"):
+        model(ledger, run).fit(graph, journal=Journal(tmp_path / "run", ledger=ledger.path))
+    assert ledger.entries() == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_index_says_what_is_finished(graph, steps, ledger, tmp_path):
+    folder = interrupted(graph, steps, ledger, tmp_path)
     content = json.loads((folder / "journal.json").read_text())
     before, last = content["states"]
     assert sorted(before["finished"]) == ["network-encoder"]
@@ -278,11 +309,10 @@ def test_the_index_says_what_is_finished(graph, steps, tmp_path):
 
 @pytest.mark.parametrize("moment", ["before the index", "before the claim", "before the name"])
 def test_killed_while_a_hop_is_written_one_draw_of_it_survives(
-    graph, steps, tmp_path, monkeypatch, moment
+    graph, steps, ledger, tmp_path, monkeypatch, moment
 ):
-    ledger, folder = tmp_path / "ledger.sqlite", tmp_path / "run"
-    options = {"level": "edge", "messages": "features", "insecure_noise_seed": None}
-    journal = Journal(folder, ledger=ledger)
+    folder, options = tmp_path / "run", {"insecure_noise_seed": None}
+    journal = Journal(folder, ledger=ledger.path)
     write, claim, states = journal._write_index, Ledger.claim, []
 
     def kill_before_writing(written) -> None:
@@ -301,15 +331,15 @@ def test_killed_while_a_hop_is_written_one_draw_of_it_survives(
     monkeypatch.setattr(journal, "_write_index", kill_before_writing)
     monkeypatch.setattr(Ledger, "claim", kill_around_the_claim)
     with pytest.raises(KillError):
-        model(ledger, **options).fit(graph, journal=journal)
+        model(ledger, "papers", **options).fit(graph, journal=journal)
     journal.close()
     monkeypatch.setattr(Ledger, "claim", claim)
     written = (folder / "hop-1.part").read_bytes()
     steps.done = []
-    journal = Journal(folder, ledger=ledger, resume=True)
-    model(ledger, **options).fit(graph, journal=journal)
+    journal = Journal(folder, ledger=ledger.path, resume=True)
+    model(ledger, "papers", **options).fit(graph, journal=journal)
     is_kept = (folder / "hop-1.safetensors").read_bytes() == written
     assert is_kept == (moment == "before the name")
     assert ("hop 1" in steps.done) == (moment != "before the name")
     assert not list(folder.glob("*.part"))
-    assert len(Ledger(ledger).entries()) == 1
+    assert len(ledger.entries()) == 1

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from methodgraphs import cut_in_two, small_graph
 
-from gapgnn import GAP, MLP, Ledger
+from gapgnn import GAP, MLP
 from gapgnn.errors import InputError
 from gapgnn.graph.transforms import random_split
 from gapgnn.methods import base as base_module
@@ -74,8 +74,7 @@ def test_a_node_without_a_training_label_never_sends_its_label(graph):
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 @pytest.mark.parametrize("level", ["none", "edge", "node"])
-def test_every_variant_trains_predicts_and_charges_what_ran(options, level, graph, tmp_path):
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+def test_every_variant_trains_predicts_and_charges_what_ran(options, level, graph, ledger):
     model = quick(level, ledger=ledger.path, **options).fit(graph)
     first, second = model.predict_proba(graph), model.predict_proba(graph)
     np.testing.assert_array_equal(first, second)
