@@ -339,7 +339,7 @@ def transaction(path: Path, *, writing: bool) -> Iterator[sqlite3.Connection]:
         raise UnavailableError(
             f"Ledger {path} cannot be read or written: {error}. Nothing was released."
         ) from None
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise damaged(path, error) from None
 
 

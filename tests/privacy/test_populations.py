@@ -1,0 +1,692 @@
+"""Whose budget it is: people, whatever the table looks like; and a ledger that shows what was done.
+
+Every test takes numbers from one plain table of ten customers and what may become of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gapgnn import Graph
+from gapgnn.errors import BudgetExceededError, InputError, PrivacyError, UnavailableError
+from gapgnn.privacy.accounting import Gaussian, Laplace
+from gapgnn.privacy.ledger import Budget, Charge, Ledger, LedgerNotice, People
+from gapgnn.privacy.ledger.people import Members, _distinct, among, hash_ids
+
+OLD = Path(__file__).parent.parent / "fixtures" / "v0_1" / "ledger.sqlite"
+CUSTOMERS = People(np.arange(10), "5f" * 32, name="customers.csv")
+KEY = b"k" * 32
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger.init(tmp_path / "ledger.sqlite")
+
+
+def people(*ids: object, fingerprint: str = "", namespace: str = "default") -> People:
+    """Return some people, in a graph that nobody has seen before unless it is named."""
+    found = np.array(ids)
+    fingerprint = fingerprint or hashlib.sha256(repr((ids, namespace)).encode()).hexdigest()
+    return People(found, fingerprint, namespace, "a table")
+
+
+def grant(
+    ledger: Ledger,
+    name: str = "customers",
+    who: People | None = CUSTOMERS,
+    *,
+    epsilon: float = 4.0,
+    delta: float = 1e-3,
+    level: str = "edge",
+    composition: str = "sum",
+    until: str | None = None,
+) -> Budget:
+    relation = "undirected" if level == "edge" else "add-remove"
+    stated = {"level": level, "relation": relation, "composition": composition, "until": until}
+    return ledger.grant(name, who, **stated, epsilon=epsilon, delta=delta)  # type: ignore[arg-type]
+
+
+def charge(
+    ledger: Ledger,
+    who: People = CUSTOMERS,
+    *,
+    epsilon: float = 1.0,
+    delta: float = 0.0,
+    level: str = "edge",
+    events: tuple[Gaussian | Laplace, ...] = (),
+) -> Charge:
+    return ledger.charge(
+        who,
+        level=level,
+        relation="undirected" if level == "edge" else "add-remove",
+        epsilon=epsilon,
+        delta=delta,
+        events=[event.to_dict() for event in events],
+        purpose="test",
+    )
+
+
+def budget(ledger: Ledger, name: str = "customers", level: str = "edge") -> Budget:
+    (found,) = (b for b in ledger.summary() if (b.population, b.level) == (name, level))
+    return found
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        People(np.arange(10).astype(str), "01" * 32),
+        People(np.arange(10).astype(object), "02" * 32),
+        People(np.arange(10)[::-1], "03" * 32),
+        People(np.array([9]), "04" * 32),
+        People(np.array(["ann", "9"]), "05" * 32, name="renamed.parquet"),
+        People(np.arange(9, 10_000), "06" * 32),
+        People(np.arange(10, dtype=np.uint8), "5f" * 32),
+        People(np.array([-1, 3], dtype=np.int32), "07" * 32),
+    ],
+    ids=["text", "objects", "reordered", "one", "mixed", "larger", "bytes", "small ints"],
+)
+def test_one_common_person_is_enough_whatever_the_table_looks_like(
+    ledger: Ledger, table: People
+) -> None:
+    grant(ledger, epsilon=2)
+    made = charge(ledger, table)
+    assert (made.population, made.others) == ("customers", ())
+    assert budget(ledger).spent_epsilon == 1.0
+    charge(ledger)
+    with pytest.raises(BudgetExceededError):
+        charge(ledger, table)
+
+
+def test_people_in_another_namespace_are_other_people(ledger: Ledger) -> None:
+    grant(ledger, epsilon=1)
+    charge(ledger)
+    elsewhere = people(*range(10), namespace="suppliers")
+    made = charge(ledger, elsewhere, epsilon=100)
+    assert made.population != "customers"
+    assert made.budget is not None
+    assert made.budget.namespace == "suppliers"
+    assert budget(ledger).spent_epsilon == 1.0
+    with pytest.raises(InputError, match="choose another name"):
+        grant(ledger, "customers", elsewhere, epsilon=1000)
+    # The very same graph, declared to be other people.
+    same = People(CUSTOMERS.ids, CUSTOMERS.fingerprint, "third")
+    assert charge(ledger, same).population not in ("customers", made.population)
+    assert charge(ledger, people(5, namespace="third")).others == ()
+
+
+def test_a_graph_names_everybody_who_has_a_record_or_is_only_listed() -> None:
+    graph = Graph.from_arcs(
+        [0, 1],
+        [1, 0],
+        num_nodes=2,
+        features=np.eye(2),
+        ids=np.array([7, 8]),
+        dangling={0: [99]},
+        directed=True,
+        population="branch",
+    )
+    found = People.of(graph)
+    assert sorted(found.ids.tolist()) == [7, 8, 99]
+    assert (found.namespace, found.fingerprint) == ("branch", graph.fingerprint)
+
+
+def test_newcomers_join_the_charged_population_that_has_a_budget(ledger: Ledger) -> None:
+    charge(ledger, people(*range(20, 30)))
+    grant(ledger, epsilon=3)
+    # More of them are of the other one, but the budget decides where the new ones go.
+    made = charge(ledger, people(0, *range(20, 30), 99))
+    assert (made.population, made.others) == ("customers", ("a table",))
+    assert made.budget is not None
+    assert (made.budget.people, made.budget.left_epsilon) == (11, 2.0)
+    assert charge(ledger, people(99)).population == "customers"
+    assert budget(ledger).spent_epsilon == 2.0
+    assert budget(ledger, "a table").spent_epsilon == 2.0
+
+
+def test_months_of_churn_are_one_population(ledger: Ledger) -> None:
+    grant(ledger, epsilon=6)
+    for month in range(6):
+        charge(ledger, people(*range(month * 9, month * 9 + 10)))
+    assert budget(ledger).people == 55
+    with pytest.raises(BudgetExceededError):
+        charge(ledger, people(*range(54, 64)))
+    # Nobody of the first month is left in the last one, and nothing was forgotten.
+    with pytest.raises(BudgetExceededError):
+        charge(ledger, people(0))
+    assert budget(ledger).people == 55
+
+
+def test_a_refused_charge_leaves_every_population_as_it_was(ledger: Ledger) -> None:
+    grant(ledger, "north", people(1, 2), epsilon=5)
+    grant(ledger, "south", people(3, 4), epsilon=1)
+    before = ledger.summary()
+    for _ in range(2):
+        with pytest.raises(BudgetExceededError, match="budget of south"):
+            charge(ledger, people(1, 3, 77), epsilon=2)
+    assert (ledger.summary(), ledger.entries()) == (before, [])
+    assert charge(ledger, people(77)).population not in ("north", "south")
+
+
+def test_a_new_budget_counts_what_was_charged_to_anybody_in_it(ledger: Ledger) -> None:
+    charge(ledger, people(1, 2), epsilon=1)
+    charge(ledger, people(3, 4), epsilon=2)
+    charge(ledger, people(50, 51), epsilon=40)
+    found = grant(ledger, "customers", people(2, 3, 10), epsilon=4)
+    assert (found.spent_epsilon, found.left_epsilon) == (3.0, 1.0)
+    with pytest.raises(BudgetExceededError):
+        charge(ledger, people(10), epsilon=1.5)
+    with pytest.raises(PrivacyError, match="below what is spent: epsilon 43"):
+        grant(ledger, "everybody", people(1, 3, 50), epsilon=42)
+    # Counted once, however often it is granted.
+    assert grant(ledger, "customers", people(2, 3, 10), epsilon=5).spent_epsilon == 3.0
+
+
+def test_a_budget_counts_what_those_who_join_by_a_later_grant_bring_with_them(
+    ledger: Ledger,
+) -> None:
+    grant(ledger, "customers", people(1), epsilon=3)
+    charge(ledger, people(1), epsilon=1)
+    charge(ledger, people(2), epsilon=2.5)
+    with pytest.raises(PrivacyError, match=r"edge level cannot be below .* epsilon 3\.5"):
+        grant(ledger, "customers", people(2), epsilon=3)
+    # Neither by way of the other level.
+    with pytest.raises(PrivacyError, match=r"edge level cannot be below .* epsilon 3\.5"):
+        grant(ledger, "customers", people(2), epsilon=100, level="node")
+    assert budget(ledger).spent_epsilon == 1.0
+    assert grant(ledger, "customers", people(2), epsilon=3.5).left_epsilon == 0.0
+
+
+def test_those_who_were_charged_before_there_was_a_budget_get_its_name(ledger: Ledger) -> None:
+    charge(ledger)
+    assert [row.population for row in ledger.summary()] == ["customers.csv"]
+    found = grant(ledger, "customers", people(*range(12)))
+    assert [row.population for row in ledger.summary()] == ["customers"]
+    assert (found.people, found.spent_epsilon) == (12, 1.0)
+
+
+def test_a_name_without_people_must_be_known(ledger: Ledger) -> None:
+    with pytest.raises(InputError, match="must be a known population"):
+        grant(ledger, "customers", None)
+    grant(ledger)
+    assert grant(ledger, "customers", None, epsilon=9).granted_epsilon == 9.0
+    for name in ("", "-x", "a\nb", "x" * 101):
+        with pytest.raises(InputError, match="must have a name of letters"):
+            grant(ledger, name)
+
+
+def test_a_ledger_can_require_a_grant(ledger: Ledger) -> None:
+    ledger.set("require-grant", "on")
+    with pytest.raises(PrivacyError, match="this ledger requires one"):
+        charge(ledger)
+    assert (ledger.entries(), ledger.summary()) == ([], [])
+    grant(ledger)
+    charge(ledger)
+    with pytest.raises(PrivacyError, match="this ledger requires one"):
+        charge(ledger, people(50))
+    ledger.set("require-grant", "off")
+    charge(ledger, people(50))
+    with pytest.raises(InputError, match="`require-grant` must be one of off, on"):
+        ledger.set("require-grant", "maybe")
+    with pytest.raises(InputError, match="`setting` must be one of require-grant"):
+        ledger.set("key", "00")
+
+
+def test_a_budget_ends_with_its_last_day(ledger: Ledger) -> None:
+    today = datetime.now(timezone.utc).date()
+    grant(ledger, until=today.isoformat())
+    charge(ledger)
+    yesterday = (today - timedelta(days=1)).isoformat()
+    grant(ledger, until=yesterday)
+    with pytest.raises(BudgetExceededError, match=f"ended on {yesterday}; nothing was charged"):
+        charge(ledger)
+    grant(ledger, until=None)
+    charge(ledger)
+    for wrong in ("tomorrow", "20271115", "2027-W46-1", "2027-13-01"):
+        with pytest.raises(InputError, match="`until` must be a day"):
+            grant(ledger, until=wrong)
+
+
+FIT = (Gaussian(6.617, count=2),)
+
+
+def test_ten_fits_of_epsilon_one_fit_a_gaussian_budget_of_three_and_a_half(ledger: Ledger) -> None:
+    grant(ledger, epsilon=3.47, delta=1e-7, composition="gaussian")
+    for month in range(10):
+        charge(ledger, people(month), epsilon=1.0, delta=1e-7, events=FIT)
+    found = budget(ledger)
+    assert found.spent_epsilon == pytest.approx(3.46, abs=5e-3)
+    assert (found.spent_delta, found.charges) == (1e-7, 10)
+    assert [round(entry.together or 0, 2) for entry in ledger.entries()][::9] == [1.0, 3.46]
+    with pytest.raises(BudgetExceededError, match="undirected, gaussian"):
+        charge(ledger, epsilon=1.0, delta=1e-7, events=FIT)
+
+
+def test_ten_fits_of_epsilon_one_need_ten_by_sum(ledger: Ledger) -> None:
+    grant(ledger, epsilon=10, delta=1e-6, composition="sum")
+    for _ in range(10):
+        charge(ledger, epsilon=1.0, delta=1e-7, events=FIT)
+    assert (budget(ledger).spent_epsilon, budget(ledger).left_epsilon) == (10.0, 0.0)
+
+
+def test_other_noise_on_a_gaussian_budget_is_refused_and_not_recorded(ledger: Ledger) -> None:
+    grant(ledger, composition="gaussian")
+    with pytest.raises(PrivacyError, match="Gaussian noise alone"):
+        charge(ledger, events=(Laplace(5.0),))
+    assert ledger.entries() == []
+
+
+def test_a_later_grant_keeps_the_rule_unless_it_says_otherwise(ledger: Ledger) -> None:
+    assert grant(ledger, composition="auto").composition == "gaussian"
+    assert grant(ledger, level="node", composition="auto").composition == "renyi"
+    assert grant(ledger, composition="sum").composition == "sum"
+    assert grant(ledger, epsilon=9, composition="auto").composition == "sum"
+
+
+names = st.one_of(st.integers(-(2**63), 2**63 - 1).map(str), st.text(max_size=9))
+
+
+@settings(max_examples=50)
+@given(some=st.lists(names, max_size=20), others=st.lists(names, max_size=20))
+def test_hashes_are_equal_where_the_ids_are(some: list[str], others: list[str]) -> None:
+    # NumPy cannot tell zeros at the end of a text from its end.
+    some, others = ([name.rstrip("\0") for name in ids] for ids in (some, others))
+    here, there = (hash_ids(np.array(ids, dtype=str), KEY) for ids in (some, others))
+    assert len(here) == len(set(some))
+    assert among(here, there).sum() == len(set(some) & set(others))
+    assert np.array_equal(here, hash_ids(np.array(some[::-1] + some, dtype="U40"), KEY))
+
+
+def test_numbers_have_one_hash_however_they_are_written_and_each_ledger_its_own() -> None:
+    numbers = np.array([0, 7, -3, 2**63 - 1, -(2**63)])
+    hashes = hash_ids(numbers, KEY)
+    assert np.array_equal(hashes, hash_ids(numbers.astype(str), KEY))
+    assert np.array_equal(hashes, hash_ids(numbers.astype(object), KEY))
+    assert not among(hashes, hash_ids(numbers, b"x" * 32)).any()
+    large = np.array([2**63, 2**64 - 1], dtype=np.uint64)
+    assert np.array_equal(hash_ids(large, KEY), hash_ids(large.astype(str), KEY))
+    assert not among(hash_ids(np.array(["07", "+7", "7.0"]), KEY), hashes).any()
+
+
+def test_hashes_are_sorted_and_compared_by_both_halves() -> None:
+    rows = [[5, 2], [1, 9], [5, 1], [5, 2], [1, 9], [0, 0]]
+    found = _distinct(np.array(rows, dtype=np.uint64))
+    assert found.tolist() == [[0, 0], [1, 9], [5, 1], [5, 2]]
+    some = np.array([[0, 1], [1, 9], [5, 2], [5, 3], [9, 9]], dtype=np.uint64)
+    assert among(some, found).tolist() == [False, True, True, False, False]
+    assert among(some, found[:0]).tolist() == [False] * 5
+    assert among(found[:0], some).tolist() == []
+
+
+@given(sizes=st.lists(st.integers(0, 40), max_size=12))
+@settings(max_examples=20)
+def test_members_who_come_in_any_pieces_are_found_again(sizes: list[int]) -> None:
+    db = sqlite3.connect(":memory:")
+    db.execute("CREATE TABLE members (population, part, digest, hashes)")
+    members, total = Members(db), sum(sizes)
+    everybody = hash_ids(np.arange(total + 5), KEY)
+    order = np.random.default_rng(0).permutation(total)
+    for end, size in zip(np.cumsum(sizes), sizes, strict=True):
+        members.join(3, everybody[np.sort(order[end - size : end])])
+    assert members.count(3) == total
+    assert members.known(3, everybody)[:total].all()
+    assert not members.known(3, everybody)[total:].any()
+    assert not members.known(4, everybody).any()
+    (pieces,) = db.execute("SELECT count(*) FROM members").fetchone()
+    assert pieces <= 2 + np.log2(total + 1)
+
+
+def tamper(ledger: Ledger, *statements: str) -> None:
+    with sqlite3.connect(ledger.path) as db:
+        for statement in statements:
+            assert db.execute(statement).rowcount
+    db.close()
+
+
+ADDED = (
+    "INSERT INTO {0} SELECT seq + 10, {1} FROM {0} WHERE seq = 2",
+    "id || 'x', population, fingerprint, level, relation, epsilon, delta, count, purpose, events, "
+    "charged_at, completed_at, who, host, command, reason, chain",
+    "population, level, relation, epsilon, delta, composition, renyi_order, until, granted_at, "
+    "who, host, reason, chain",
+)
+TAMPERING = {
+    "an amount changed": "UPDATE charges SET epsilon = '0.25' WHERE seq = 2",
+    "a count changed": "UPDATE charges SET count = 0 WHERE seq = 1",
+    "a cell of another type": "UPDATE charges SET reason = x'00ff' WHERE seq = 1",
+    "events changed": "UPDATE charges SET events = '[{}]' WHERE seq = 3",
+    "a charge moved to others": "UPDATE charges SET population = 9 WHERE seq = 3",
+    "a grant changed": "UPDATE grants SET epsilon = '400' WHERE seq = 1",
+    "a rule changed": "UPDATE grants SET composition = 'gaussian' WHERE seq = 2",
+    "a link removed": "UPDATE charges SET chain = NULL WHERE seq = 3",
+    "first row removed": "DELETE FROM charges WHERE seq = 1",
+    "middle row removed": "DELETE FROM charges WHERE seq = 2",
+    "last row removed": "DELETE FROM charges WHERE seq = 3",
+    "all rows removed": "DELETE FROM charges",
+    "last grant removed": "DELETE FROM grants WHERE seq = 2",
+    "a charge added": ADDED[0].format("charges", ADDED[1]),
+    "a grant added": ADDED[0].format("grants", ADDED[2]),
+    "a byte of the members flipped": "UPDATE members SET hashes = "
+    "CAST(substr(hashes, 1, 7) || x'5a' || substr(hashes, 9) AS BLOB) WHERE population = 1",
+    "members removed": "DELETE FROM members WHERE population = 1",
+    "members replaced": "UPDATE members SET hashes = zeroblob(16), digest = "
+    f"x'{hashlib.blake2b(bytes(16), digest_size=16).hexdigest()}' WHERE population = 1",
+    "a population moved": "UPDATE populations SET namespace = 'nobody' WHERE id = 1",
+    "a population removed": "DELETE FROM populations WHERE id = 1",
+    "a claim removed": "DELETE FROM claims",
+    "a setting changed": "UPDATE settings SET value = 'off' WHERE key = 'require-grant'",
+    "the key changed": f"UPDATE settings SET value = '{'00' * 32}' WHERE key = 'key'",
+    "the key damaged": "UPDATE settings SET value = 'no key' WHERE key = 'key'",
+    "the key removed": "DELETE FROM settings WHERE key = 'key'",
+    "the seal removed": "DELETE FROM settings WHERE key = 'seal'",
+}
+
+
+@pytest.mark.parametrize("statement", TAMPERING.values(), ids=TAMPERING)
+def test_a_row_that_was_changed_removed_or_added_is_found_and_stops_every_charge(
+    ledger: Ledger, statement: str
+) -> None:
+    grant(ledger, epsilon=40)
+    grant(ledger, epsilon=50)
+    made = [charge(ledger), charge(ledger), charge(ledger)]
+    ledger.claim(made[0].id, None, "token")
+    ledger.set("require-grant", "on")
+    assert ledger.problems() == []
+    tamper(ledger, statement)
+    before = ledger.path.read_bytes()
+    assert found_by(ledger)
+    with pytest.raises(PrivacyError) as refusal:
+        charge(ledger)
+    assert "damaged" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert ledger.path.read_bytes() == before
+
+
+def found_by(ledger: Ledger) -> bool:
+    """Tell whether a look at the ledger finds something, as a list or as a refusal."""
+    try:
+        problems = ledger.problems()
+    except PrivacyError:
+        return True
+    assert all("\n" not in problem for problem in problems)
+    return bool(problems)
+
+
+def test_any_flipped_byte_of_the_file_is_found_or_changes_nothing(ledger: Ledger) -> None:
+    """One byte in every hundred: what is not found must be where SQLite keeps no content."""
+    grant(ledger, epsilon=40)
+    charge(ledger)
+    whole = ledger.path.read_bytes()
+    state = (ledger.summary(), ledger.entries())
+    found = 0
+    for place in range(50, len(whole), 211):
+        flipped = bytearray(whole)
+        flipped[place] ^= 0xFF
+        ledger.path.write_bytes(flipped)
+        try:
+            if ledger.problems():
+                found += 1
+            else:
+                assert (ledger.summary(), ledger.entries()) == state
+        except (PrivacyError, UnavailableError):
+            found += 1
+    assert found > 10
+
+
+def test_the_chain_holds_through_every_operation(ledger: Ledger) -> None:
+    grant(ledger, epsilon=40)
+    made = charge(ledger)
+    ledger.claim(made.id, None, "one")
+    ledger.claim(made.id, "one", "two")
+    ledger.complete(made.id)
+    ledger.set("require-grant", "on")
+    grant(ledger, "more", people(1, 2, 50), epsilon=30)
+    charge(ledger, people(3, 60))
+    assert ledger.problems() == []
+    assert len(ledger.entries()) == 3
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Ledger:
+    shutil.copy(OLD, tmp_path / "ledger.sqlite")
+    return Ledger(tmp_path / "ledger.sqlite")
+
+
+OLD_FINGERPRINT = "ed26ed14ba87ea499b41bf66f60650c466e8c947698fbcb851cf19047d701cc4"
+
+
+def rows(path: Path) -> list[object]:
+    with sqlite3.connect(path) as db:
+        found = db.execute("SELECT id, epsilon, delta, events FROM charges ORDER BY seq").fetchall()
+        found += db.execute("SELECT seq, level, epsilon, delta FROM grants ORDER BY seq").fetchall()
+    db.close()
+    return found
+
+
+def make_version_two(path: Path) -> None:
+    """Make what version 0.1.1 wrote: claims, and two data sets of one name and some people."""
+    with sqlite3.connect(path) as db:
+        db.executescript(
+            f"""
+            CREATE TABLE claims (charge TEXT PRIMARY KEY, token TEXT NOT NULL,
+                                 claimed_at TEXT NOT NULL);
+            INSERT INTO claims VALUES ('97490d5d65f657da7d09101b', 'token', '2026-11-16');
+            INSERT INTO datasets VALUES ('{"aa" * 32}', 'people');
+            INSERT INTO charges (id, fingerprint, level, relation, epsilon, delta, count, purpose,
+                                 events, charged_at)
+                VALUES ('later', '{"aa" * 32}', 'edge', 'undirected', '1.5', '0.0', 2, 'fit',
+                        '[]', '2026-11-17T00:00:00+00:00');
+            INSERT INTO grants (fingerprint, level, relation, epsilon, delta, granted_at)
+                VALUES ('{"aa" * 32}', 'edge', 'undirected', '9.0', '0.01',
+                        '2026-11-17T00:00:00+00:00');
+            PRAGMA user_version = 2;
+            """
+        )
+    db.close()
+
+
+def test_a_ledger_of_version_one_is_brought_up_once_with_a_backup_and_a_notice(
+    old: Ledger,
+) -> None:
+    before, kept = old.path.read_bytes(), rows(old.path)
+    with pytest.warns(LedgerNotice, match=r"version 3, which counts people; .*\.version-1"):
+        entries = old.entries()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert old.entries() == entries
+        assert old.problems() == []
+    backup = old.path.with_name("ledger.sqlite.version-1")
+    assert rows(backup) == rows(old.path) == kept
+    assert backup.stat().st_mode & 0o777 == 0o600
+    assert sorted(os.listdir(old.path.parent)) == ["ledger.sqlite", backup.name]
+    assert len(before) == backup.stat().st_size
+    found = budget(old, "people")
+    assert (found.granted_epsilon, found.charges, found.composition) == (20.0, 2, "sum")
+    assert (found.people, found.namespace) == (0, "")
+    assert entries[0].events[0]["noise_multiplier"] == pytest.approx(1.6461553706555843)
+
+
+def test_the_backup_is_a_ledger_and_no_earlier_backup_is_written_over(old: Ledger) -> None:
+    backup = old.path.with_name("ledger.sqlite.version-1")
+    backup.write_text("something else")
+    with pytest.warns(LedgerNotice):
+        old.summary()
+    assert backup.read_text() == "something else"
+    second = old.path.with_name("ledger.sqlite.version-1.2")
+    with pytest.warns(LedgerNotice):
+        assert Ledger(second).summary() == old.summary()
+
+
+def test_an_old_data_set_is_found_by_its_graph_and_then_by_its_people(old: Ledger) -> None:
+    with pytest.warns(LedgerNotice):
+        spent = next(b for b in old.summary() if b.level == "edge").spent_epsilon
+    # Another table is other people, as long as nobody knows who was in the old one.
+    assert charge(old, people(1, 2)).population == "a table"
+    made = charge(old, People(np.array([2, 3]), OLD_FINGERPRINT))
+    assert (made.population, made.others) == ("people", ("a table",))
+    found = budget(old, "people")
+    assert (found.people, found.namespace) == (2, "default")
+    assert found.spent_epsilon == pytest.approx(spent + 1)
+    # From now on its people are known, also those who were somewhere else before.
+    assert charge(old, people(2)).population == "people"
+    assert charge(old, people("3")).population == "people"
+    assert budget(old, "people").spent_epsilon == pytest.approx(spent + 3)
+
+
+def test_a_grant_to_the_people_of_an_old_data_set_counts_its_charges(old: Ledger) -> None:
+    who = People(np.array([2, 3]), OLD_FINGERPRINT)
+    with pytest.warns(LedgerNotice), pytest.raises(PrivacyError, match="below what is spent"):
+        grant(old, "members", who, epsilon=5)
+    found = grant(old, "members", who, epsilon=30, delta=0.1)
+    assert found.spent_epsilon == pytest.approx(8.0)
+    # The old budget knows its people from now on and still counts them.
+    assert {charge(old, people(2)).population, "members"} == {"people", "members"}
+    assert grant(old, "people", None, epsilon=40, composition="auto").composition == "sum"
+
+
+def test_a_ledger_of_version_two_keeps_claims_and_tells_data_sets_of_one_name_apart(
+    old: Ledger,
+) -> None:
+    make_version_two(old.path)
+    kept = rows(old.path)
+    with pytest.warns(LedgerNotice, match="version-2"):
+        assert old.claimed("97490d5d65f657da7d09101b") == "token"
+    assert rows(old.path) == kept
+    assert {row.population for row in old.summary()} == {"people", "people aaaaaaaa"}
+    later = budget(old, "people aaaaaaaa")
+    assert (later.spent_epsilon, later.granted_epsilon) == (3.0, 9.0)
+    old.claim("97490d5d65f657da7d09101b", "token", "next")
+    assert old.problems() == []
+
+
+def test_two_months_of_one_old_ledger_both_learn_their_people(old: Ledger) -> None:
+    """Who is known from the first table is no stranger to the second."""
+    make_version_two(old.path)
+    with pytest.warns(LedgerNotice):
+        charge(old, People(np.array([1, 2]), OLD_FINGERPRINT))
+    charge(old, People(np.array([1, 2]), "aa" * 32))
+    made = charge(old, people(2, 9))
+    assert {made.population, *made.others} == {"people", "people aaaaaaaa"}
+
+
+MIGRANT = """
+import os, sys, warnings
+from gapgnn.privacy.ledger import Ledger, LedgerNotice
+
+ledger = Ledger(sys.argv[1])
+number = 0
+while number < 5 and os.fork():
+    number += 1
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    charges = len(ledger.entries())
+notices = sum(issubclass(one.category, LedgerNotice) for one in caught)
+os.write(1, f"{charges} {notices}\\n".encode())
+"""
+
+
+def test_of_processes_that_bring_a_ledger_up_at_once_one_does(old: Ledger) -> None:
+    command = [sys.executable, "-c", MIGRANT, str(old.path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    assert sorted(done.stdout.splitlines()) == ["5 0"] * 5 + ["5 1"]
+    assert sorted(os.listdir(old.path.parent)) == ["ledger.sqlite", "ledger.sqlite.version-1"]
+    assert old.problems() == []
+
+
+def test_an_upgrade_that_fails_changes_nothing(
+    old: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = old.path.read_bytes()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gapgnn.privacy.ledger.file.os.link", fail)
+        with pytest.raises(UnavailableError, match="No space left on device"):
+            old.summary()
+    assert old.path.read_bytes() == before
+    assert os.listdir(old.path.parent) == ["ledger.sqlite"]
+    with pytest.warns(LedgerNotice):
+        assert len(old.entries()) == 5
+
+
+def test_a_program_of_version_two_refuses_a_ledger_of_people(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charge(ledger)
+    monkeypatch.setattr("gapgnn.privacy.ledger.file.SCHEMA_VERSION", 2)
+    with pytest.raises(PrivacyError, match="newer gapgnn"):
+        charge(ledger)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """Return a folder that somebody else may look into."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+        os.chmod(folder, 0o700)
+
+
+def without_rights(action: Callable[[], object]) -> str:
+    """Return what an action says when it is done by somebody who may only read."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        if os.geteuid() == 0:
+            os.setuid(65534)
+        try:
+            said = f"{action()}"
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(writer, said.encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as pipe:
+        return pipe.read()
+
+
+def test_a_ledger_that_is_read_only_is_read_and_nothing_is_charged(open_folder: Path) -> None:
+    ledger = Ledger.init(open_folder / "ledger.sqlite")
+    grant(ledger)
+    charge(ledger)
+    ledger.path.chmod(0o444)
+    open_folder.chmod(0o555)
+    before = ledger.path.read_bytes()
+    assert without_rights(lambda: [len(ledger.entries()), ledger.problems()]) == "[1, []]"
+    assert without_rights(lambda: ledger.summary()[0].spent_epsilon) == "1.0"
+    for action in (lambda: charge(ledger), lambda: grant(ledger, epsilon=9)):
+        said = without_rights(action)
+        assert said.startswith("UnavailableError: Ledger")
+        assert "readonly" in said
+        assert "Nothing was released" in said
+        assert "\n" not in said
+    assert ledger.path.read_bytes() == before
+
+
+def test_an_old_ledger_that_is_read_only_says_so_and_stays(open_folder: Path) -> None:
+    ledger = Ledger(open_folder / "ledger.sqlite")
+    shutil.copy(OLD, ledger.path)
+    ledger.path.chmod(0o444)
+    open_folder.chmod(0o555)
+    before = ledger.path.read_bytes()
+    said = without_rights(ledger.summary)
+    assert said.startswith("UnavailableError: Ledger")
+    assert "\n" not in said
+    assert (ledger.path.read_bytes(), os.listdir(open_folder)) == (before, ["ledger.sqlite"])
