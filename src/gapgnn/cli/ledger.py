@@ -229,9 +229,6 @@ def _grant(ledger: Ledger, args: argparse.Namespace) -> None:
     until = args.until
     if until is None and replaced is not None:
         until = replaced.until
-    composition = args.composition
-    if composition == "auto" and replaced is not None:
-        composition = replaced.composition
     budget = ledger.grant(
         name,
         people,
@@ -239,7 +236,7 @@ def _grant(ledger: Ledger, args: argparse.Namespace) -> None:
         relation=relation,
         epsilon=args.epsilon,
         delta=_delta(args, before, replaced, people),
-        composition=composition,
+        composition=args.composition,
         until=None if until == "never" else until,
         reason=args.reason,
     )
@@ -494,8 +491,6 @@ def _print_forecast(found: Forecast, every: int) -> None:
         say(f"... and so on, every {every} days.")
     if found.until is not None and len(found.plan) < min(found.fits, MOST_SHOWN):
         say(f"The budget ends on {found.until}: {len(found.plan)} of them are in time.")
-    if found.composition == "sum" and found.fits * found.epsilon < 0.999 * found.granted_epsilon:
-        say("By `sum` deltas add up too; see what a smaller `--delta` does.", to_stderr=True)
     say("")
     say("More fits with the noise of each hop as it is:" if found.hops else "More fits:")
     heads = ["hops", "epsilon", *(f"by {rule}" for rule in COMPOSITIONS)]
@@ -508,6 +503,7 @@ def _print_forecast(found: Forecast, every: int) -> None:
         for row in found.alternatives
     ]
     _print_table(heads, rows, left=0)
+    say("By sum the deltas of fits add up as well; a smaller `--delta` may help.", to_stderr=True)
 
 
 def _print_table(
