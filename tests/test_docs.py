@@ -114,7 +114,9 @@ def unknown_option(words: list[str]) -> str | None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder with a ledger of its own."""
-    monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
+    from gapgnn import Ledger
+
+    monkeypatch.setenv("GAPGNN_LEDGER", str(Ledger.init(tmp_path / "ledger.sqlite").path))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
