@@ -15,7 +15,8 @@ import pytest
 
 from gapgnn import Ledger, load_model, read_tables
 from gapgnn.cli.main import main
-from gapgnn.errors import PrivacyError
+from gapgnn.errors import BudgetExceededError, PrivacyError
+from gapgnn.privacy.ledger import LedgerNotice, People
 
 FIXTURE = Path(__file__).parent / "fixtures" / "v0_1"
 MODELS = ("gap-edge", "gap-node", "sage-edge", "sage-node", "mlp-node")
@@ -29,6 +30,8 @@ def before(tmp_path, monkeypatch):
     shutil.copytree(FIXTURE, folder)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("GAPGNN_LEDGER", str(folder / "ledger.sqlite"))
+    with pytest.warns(LedgerNotice, match="brought to version 3"):
+        assert Ledger().problems() == []
     return folder
 
 
@@ -77,7 +80,8 @@ def test_a_store_opens_and_is_the_graph_of_its_tables(before, capsys):
     graph = read_tables(edges="friends.csv", nodes="people.csv", label="team").graph
     assert main(["describe", "--store", "store", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["fingerprint"] == graph.fingerprint
-    assert main(["train", "gap", "--store", "store", "--epochs", "2", "--json"]) == 0
+    training = ["train", "gap", "--store", "store", "--epochs", "2", "--no-save", "--json"]
+    assert main(training) == 0
 
 
 def test_a_ledger_keeps_its_grants_and_charges(before):
@@ -89,10 +93,16 @@ def test_a_ledger_keeps_its_grants_and_charges(before):
     assert edge.spent_epsilon == pytest.approx(8.0)
     assert (node.granted_epsilon, node.charges) == (None, 3)
     spend = {"level": "edge", "relation": "undirected", "epsilon": 11.0, "delta": 1e-6}
-    charge = ledger.charge(edge.fingerprint, **spend, events=[], purpose="test")
+    graph = read_tables(edges="friends.csv", nodes="people.csv", label="team").graph
+    charge = ledger.charge(People.of(graph), **spend, events=[], purpose="test")
     assert charge.budget is not None
     assert charge.budget.left_epsilon == pytest.approx(1.0)
     assert len(ledger.entries()) == 6
+    # The budget was that of a file; now it is that of the people in it.
+    next_month = People(graph.ids[:1].astype(str), "00" * 32)
+    with pytest.raises(BudgetExceededError, match="budget of people"):
+        ledger.charge(next_month, **spend, events=[], purpose="test")
+    assert ledger.problems() == []
 
 
 def test_results_become_a_page(before):
