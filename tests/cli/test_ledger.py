@@ -264,6 +264,16 @@ def test_show_says_who_charged_what_when_and_why(run, ledger, monkeypatch) -> No
     assert "Did you mean 'customers'?" in refused(run, "show", "custmers")
 
 
+def test_show_lists_an_uncharged_look_with_its_reason(run, ledger) -> None:
+    run(*CUSTOMERS)
+    stated = {"level": "edge", "relation": "undirected"}
+    ledger.look(people(1), **stated, purpose="attack links", reason="our own audit")
+    _, out, _ = run("show", "customers")
+    assert re.search(r"look: attack links +edge +- +0\n    reason: our own audit\n", out)
+    (charge,) = asked(run, "show", "customers")["charges"]
+    assert (charge["count"], charge["epsilon"]) == (0, 0.0)
+
+
 def test_a_forecast_counts_the_fits_and_names_the_days(run, ledger) -> None:
     run(*CUSTOMERS, "--delta", "1e-7")
     words = ("forecast", "customers", "--epsilon", "1", "--hops", "4")

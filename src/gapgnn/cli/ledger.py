@@ -451,7 +451,9 @@ def _print_charges(charges: Sequence[Charge], budgets: Sequence[Budget]) -> None
     heads = ["when", "who", "for", "level", "alone", "together"]
     rows, remarks = [], []
     for row in charges:
-        alone = f"{_rounded(row.epsilon, up=True)} / {_rounded(row.delta, up=True)}"
+        alone = "-"  # for a look of the curator, which costs nothing
+        if row.count:
+            alone = f"{_rounded(row.epsilon, up=True)} / {_rounded(row.delta, up=True)}"
         together = "-"
         if row.together is not None:
             together = _rounded(row.together, of=granted[row.level], up=True)
