@@ -194,6 +194,12 @@ def test_a_known_population_is_granted_anew_by_its_name_and_keeps_the_rest(run, 
     assert (changed["composition"], changed["people"]) == ("renyi", 1000)
 
 
+def test_a_sum_of_pure_epsilons_stays_one(run) -> None:
+    run(*CUSTOMERS, "--composition", "sum", "--delta", "0")
+    again = asked(run, "grant", "customers", "--epsilon", "8")["budget"]
+    assert (again["composition"], again["granted_delta"]) == ("sum", 0.0)
+
+
 def test_a_registered_data_set_is_granted_by_its_name_and_relation(run, ledger) -> None:
     budget = asked(run, "grant", "tiny", "--epsilon", "1")["budget"]
     assert (budget["namespace"], budget["relation"]) == ("dataset tiny", "undirected")

@@ -181,9 +181,9 @@ class Ledger:
         check_population(population)
         check_stated(level, relation)
         check_number("epsilon", epsilon, above=0)
-        usual = "gaussian" if level == "edge" else "renyi"
-        rule = usual if composition == "auto" else composition
-        budget = Filter.granted(rule, level, relation, Amount.of(epsilon, delta))
+        amount = Amount.of(epsilon, delta)
+        if composition != "auto":
+            Filter.granted(composition, level, relation, amount)  # refused before anything is made
         if until is not None:
             _check_day(until)
         origin, moment = Origin.here(), _now()
@@ -192,8 +192,10 @@ class Ledger:
             books = Books(db, self.path)
             found = self._population(books, population, people, moment)
             before = books.granted(found, level)
-            if composition == "auto" and before is not None:
-                budget = Filter.granted(before[0].composition, level, relation, budget.amount)
+            if composition == "auto":
+                usual = "gaussian" if level == "edge" else "renyi"
+                composition = usual if before is None else before[0].composition
+            budget = Filter.granted(composition, level, relation, amount)
             books.check_grantable(found, budget)
             # What the people who join bring with them counts at the other level too.
             other = books.granted(found, "node" if level == "edge" else "edge")
