@@ -52,25 +52,36 @@ class UnavailableError(GapgnnError):
     """A file, an address or an optional dependency that is not there."""
 
 
+class _ListedError(InputError):
+    """Several complaints in one line."""
+
+    def __init__(self, errors: list[GapgnnError]) -> None:
+        listed = " ".join(f"({number}) {error}" for number, error in enumerate(errors, start=1))
+        super().__init__(f"{len(errors)} things must be changed: {listed}")
+        self.errors = errors
+
+
 def check_all(*checks: Callable[[], object]) -> None:
     """Run every check and complain about all that fail at once, in one line.
 
     >>> check_all(lambda: check_number("epsilon", -1, above=0), lambda: check_integer("hops", 0.5))
     Traceback (most recent call last):
     ...
-    gapgnn.errors.InputError: 2 things must be changed: (1) `epsilon` must ... (2) `hops` must ...
+    gapgnn.errors._ListedError: 2 things must be changed: (1) `epsilon` must ... (2) `hops` must ...
     """
-    errors: list[GapgnnError] = []
+    # One mistake can fail several checks and is told once.
+    errors: dict[str, GapgnnError] = {}
     for check in checks:
         try:
             check()
+        except _ListedError as several:
+            errors |= {str(error): error for error in several.errors}
         except GapgnnError as error:
-            errors.append(error)
+            errors[str(error)] = error
     if len(errors) == 1:
-        raise errors[0]
+        raise next(iter(errors.values()))
     if errors:
-        listed = " ".join(f"({number}) {error}" for number, error in enumerate(errors, start=1))
-        raise InputError(f"{len(errors)} things must be changed: {listed}") from None
+        raise _ListedError(list(errors.values()))
 
 
 def check_number(

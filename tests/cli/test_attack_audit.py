@@ -17,9 +17,8 @@ WANTED = {"mechanism", "epsilon_claimed", "epsilon_lower_bound", "confidence", "
 
 
 @pytest.fixture(autouse=True)
-def _own_folders(tmp_path, monkeypatch):
+def _own_folders(tmp_path, monkeypatch, ledger):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
 
 
 @pytest.fixture
@@ -175,14 +174,9 @@ def test_help_shows_examples(capsys, words):
 
 
 @pytest.mark.parametrize("level", ["edge", "node"])
-def test_the_pipeline_audit_takes_a_command_of_training_and_of_prediction(
-    level, tmp_path, monkeypatch, capsys
-):
+def test_the_pipeline_audit_takes_a_command_of_training_and_of_prediction(level, tmp_path, capsys):
     from pipelinecases import tables
 
-    from gapgnn.cli.main import main
-
-    monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
     words = {}
     for name, size in (("train", 120), ("predict", 100)):
         (tmp_path / name).mkdir()

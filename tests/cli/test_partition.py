@@ -9,7 +9,6 @@ import pytest
 from methodgraphs import write_tables
 
 from gapgnn.cli.main import COMMANDS
-from gapgnn.privacy.ledger.ledger import Ledger
 
 
 @pytest.fixture
@@ -49,7 +48,7 @@ def test_a_known_data_set_becomes_a_store(gapgnn):
     assert found["bytes"] == sum(path.stat().st_size for path in Path("store").iterdir())
 
 
-def test_training_and_predicting_from_a_store_are_those_from_tables(gapgnn, tables, store):
+def test_training_and_predicting_from_a_store_are_those_from_tables(gapgnn, tables, store, ledger):
     options = ("--epochs", "3", "--insecure-noise-seed", "1", "--json")
     results = []
     for words, out in ((tables, "a"), (("--store", store), "b")):
@@ -60,14 +59,18 @@ def test_training_and_predicting_from_a_store_are_those_from_tables(gapgnn, tabl
     assert results[0] == results[1]
     assert Path("a.csv").read_bytes() == Path("b.csv").read_bytes()
     assert not Path("b.unfinished").exists()
-    assert len(Ledger("ledger.sqlite").entries()) == 2
+    assert len(ledger.entries()) == 2
+    # The store knows the same people as the tables.
+    assert len({charge.population for charge in ledger.entries()}) == 1
 
 
 @pytest.mark.parametrize("method", ["mlp", "sage"])
 def test_the_other_methods_take_a_store_too(gapgnn, store, method):
-    code, printed, err = gapgnn("train", method, "--store", store, "--epochs", "2", "--json")
+    words = ("--store", store, "--epochs", "2", "--out", method, "--json")
+    code, printed, err = gapgnn("train", method, *words)
     assert (code, err) == (0, "")
     assert json.loads(printed)["method"] == method
+    assert not Path(f"{method}.unfinished").exists()
 
 
 def test_an_experiment_takes_a_store(gapgnn, store):
@@ -89,14 +92,15 @@ BAD = {
     "no tables": (("partition", "--edges", "x.csv", "--out", "new"), "--nodes"),
     "ray alone": (("train", "gap", "--ray", "local"), "`--ray` must come with `--store`"),
     "resume alone": (("train", "gap", "--resume"), "`--resume` must come with"),
-    "resume sage": (
-        ("train", "sage", "--store", "store", "--out", "new", "--resume"),
-        "`--resume` must come with",
-    ),
     "nothing to resume": (
         ("train", "gap", "--store", "store", "--out", "new", "--resume"),
         "must find an unfinished run",
     ),
+    "nor for sage": (
+        ("train", "sage", "--store", "store", "--out", "new", "--resume"),
+        "must find an unfinished run",
+    ),
+    "nowhere to go": (("train", "gap", "--store", "store"), "`--out` must say where"),
 }
 
 
@@ -110,7 +114,7 @@ def test_bad_input_is_one_line_and_writes_nothing(gapgnn, store, case):
     assert sorted(str(path) for path in Path().rglob("*")) == before
 
 
-def test_a_damaged_store_is_refused_before_anything_is_charged(gapgnn, store):
+def test_a_damaged_store_is_refused_before_anything_is_charged(gapgnn, store, ledger):
     path = Path(store, "arcs-00001.parquet")
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 3] ^= 4
@@ -118,16 +122,16 @@ def test_a_damaged_store_is_refused_before_anything_is_charged(gapgnn, store):
     code, out, err = gapgnn("train", "gap", "--store", store, "--out", "model")
     assert (code, out) == (2, "")
     assert "arcs-00001.parquet" in err
-    assert not Path("ledger.sqlite").exists()
+    assert ledger.entries() == []
     assert not Path("model.unfinished").exists()
 
 
-def test_an_address_that_does_not_answer_is_one_line(gapgnn, store):
+def test_an_address_that_does_not_answer_is_one_line(gapgnn, store, ledger):
     pytest.importorskip("ray")
-    code, out, err = gapgnn("train", "gap", "--store", store, "--ray", "localhost:1")
+    code, out, err = gapgnn("train", "gap", "--store", store, "--ray", "localhost:1", "--out", "m")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "does not answer" in err
-    assert not Path("ledger.sqlite").exists()
+    assert ledger.entries() == []
 
 
 def test_the_command_is_listed():

@@ -44,6 +44,10 @@ def saved(folder: Path, tables: list[str], method=GAP, schema=None, **options) -
     return folder
 
 
+def column(out: Path, name: str) -> list:
+    return pcsv.read_csv(out)[name].to_pylist()
+
+
 @pytest.mark.parametrize("suffix", READERS)
 def test_every_format_holds_ids_and_label_names(suffix, gapgnn, model, tmp_path, ledger):
     out = tmp_path / f"labels{suffix}"
@@ -51,7 +55,8 @@ def test_every_format_holds_ids_and_label_names(suffix, gapgnn, model, tmp_path,
     assert (code, err) == (0, "")
     assert text == f"120 labels written to {out}; no budget was spent\n"
     table = READERS[suffix](out)
-    assert table.column_names == ["id", "label", "probability"]
+    assert table.column_names == ["id", "label", "probability", "graph"]
+    assert set(table["graph"].to_pylist()) == {"training"}
     assert table["id"].to_pylist() == [f"p{row}" for row in range(120)]
     assert {str(label) for label in table["label"].to_pylist()} <= YEARS
     wanted = load_model(model).predict_proba().max(axis=1)
@@ -74,6 +79,7 @@ def test_the_training_tables_are_known_and_free(gapgnn, model, tables, tmp_path,
     assert code == 0
     assert "no budget was spent" in text
     assert once.read_text() == again.read_text()
+    assert set(column(again, "graph")) == {"training"}
     assert len(ledger.entries()) == 1
 
 
@@ -99,6 +105,7 @@ def test_another_graph_is_charged_once_and_its_hops_are_kept(gapgnn, model, tmp_
     assert len(ledger.entries()) == 2
     assert len(list((model / "hops").glob("*.safetensors"))) == 2
     assert len(outs[0].read_text().splitlines()) == 81
+    assert set(column(outs[0], "graph")) == {"given"}
 
 
 def test_columns_of_other_tables_are_matched_by_name(gapgnn, model, tmp_path, ledger):
@@ -118,7 +125,7 @@ def test_columns_of_other_tables_are_matched_by_name(gapgnn, model, tmp_path, le
     ]
     assert len(out.read_text().splitlines()) == 81
     read = read_tables(edges=other[1], nodes=other[3], label=None)
-    assert ledger.entries(read.graph.fingerprint)
+    assert ledger.entries()[-1].fingerprint == read.graph.fingerprint
 
 
 def test_a_features_only_model_gives_a_person_the_same_label_in_another_table(

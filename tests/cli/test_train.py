@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,9 @@ from schemacases import declared
 
 from gapgnn import load_model
 from gapgnn.graph.datasets import load as datasets
+from gapgnn.methods import base as base_module
+from gapgnn.methods import folder as folder_module
+from gapgnn.privacy.ledger.people import People
 from gapgnn.training.callbacks import ProgressBars
 from gapgnn.training.trainer import Trainer
 
@@ -61,7 +68,7 @@ class TestResult:
     @pytest.mark.parametrize("level", [["--level", "none"], ["--level", "edge"], NODE])
     def test_json_is_one_object_with_the_contracts_keys(self, method, level, gapgnn, tables):
         own = declared(tables) if level is NODE else tables
-        code, out, err = gapgnn("train", method, *own, *QUICK, *level, "--json")
+        code, out, err = gapgnn("train", method, *own, *QUICK, *level, "--no-save", "--json")
         assert (code, err) == (0, "")
         assert len(out.splitlines()) == 1
         result = json.loads(out)
@@ -81,7 +88,7 @@ class TestResult:
             assert result["epsilon"] == 0
 
     def test_repeats_are_listed_with_their_interval(self, gapgnn, tables, ledger):
-        _, out, _ = gapgnn("train", "gap", *tables, *QUICK, "--repeats", "3", "--json")
+        _, out, _ = gapgnn("train", *tables, *QUICK, "--repeats", "3", "--no-save", "--json")
         accuracy = json.loads(out)["test_accuracy"]
         assert len(accuracy["runs"]) == 3
         low, high = accuracy["ci95"]
@@ -99,7 +106,7 @@ class TestResult:
         assert 0.99 < charge.epsilon <= 1
 
     def test_people_get_a_table_and_the_promise_in_a_sentence(self, gapgnn, tables):
-        code, out, _ = gapgnn("train", "gap", *tables, *QUICK)
+        code, out, _ = gapgnn("train", "gap", *tables, *QUICK, "--no-save")
         assert code == 0
         assert "people: 120 nodes" in out
         assert "without privacy" not in out
@@ -110,7 +117,7 @@ class TestResult:
     ):
         graph = small_graph(num_nodes=150)
         budget = {"level": "node", "relation": "add-remove", "epsilon": 4, "delta": 1e-2}
-        ledger.grant(graph.fingerprint, **budget)
+        ledger.grant("everybody", People.of(graph), **budget, composition="sum")
         code, out, err = gapgnn("train", *QUICK, *NODE, "--out", str(tmp_path / "model"))
         assert code == 0
         assert "No features-only reference" in err
@@ -133,9 +140,9 @@ class TestConfig:
         config.write_text(
             f'edges = "{tables[1]}"\nnodes = "{tables[3]}"\nlabel = "year"\n'
             'level = "edge"\nepsilon = 4\nepochs = 2\nhidden = 8\ncombine = "mean"\n'
-            "insecure_noise_seed = 3\nbatch-norm = false\njson = true\n"
+            "insecure_noise_seed = 3\nbatch-norm = false\njson = true\nno-save = true\n"
         )
-        _, from_options, _ = gapgnn("train", "gap", *tables, *options, "--json")
+        _, from_options, _ = gapgnn("train", "gap", *tables, *options, "--no-save", "--json")
         code, from_file, err = gapgnn("train", "--config", str(config))
         assert code == 0, err
         assert stable(json.loads(from_file)) == stable(json.loads(from_options))
@@ -147,7 +154,7 @@ class TestConfig:
             ["--config", str(config), "--epsilon", "2"],
             ["--epsilon", "2", f"--config={config}"],
         ):
-            _, out, _ = gapgnn("train", "gap", *words, *tables, "--json")
+            _, out, _ = gapgnn("train", "gap", *words, *tables, "--no-save", "--json")
             assert 1.9 < json.loads(out)["epsilon"] <= 2
 
     @pytest.mark.parametrize(
@@ -207,7 +214,7 @@ class TestRefusals:
         self, words, complaint, gapgnn, tables, ledger
     ):
         own = declared(tables) if "node" in words else tables
-        code, out, err = gapgnn("train", "gap", *own, *words)
+        code, out, err = gapgnn("train", "gap", *own, *words, "--out", "model")
         assert (code, out) == (2, "")
         assert complaint in err
         assert len(err.splitlines()) == 1
@@ -232,9 +239,10 @@ class TestRefusals:
         assert [path.name for path in folder.iterdir()] == ["mine.txt"]
 
     def test_over_budget_is_one_line(self, gapgnn, tables, ledger, tmp_path):
-        assert gapgnn("train", "gap", *tables, *QUICK, "--json")[0] == 0
-        data = ledger.entries()[0].fingerprint
-        ledger.grant(data, level="edge", relation="undirected", epsilon=5, delta=0.5)
+        assert gapgnn("train", "gap", *tables, *QUICK, "--no-save", "--json")[0] == 0
+        spent = ledger.entries()[0].population
+        budget = {"level": "edge", "relation": "undirected", "epsilon": 5, "delta": 0.5}
+        ledger.grant(spent, **budget, composition="sum")
         folder = tmp_path / "model"
         code, out, err = gapgnn("train", "gap", *tables, *QUICK, "--out", str(folder))
         assert (code, out) == (2, "")
@@ -243,39 +251,257 @@ class TestRefusals:
         assert not folder.exists()
 
 
-class TestInterruption:
-    @pytest.mark.parametrize("phase", ["encoder", "classifier"])
-    def test_ctrl_c_leaves_nothing_half_written(
-        self, phase, gapgnn, tables, ledger, tmp_path, monkeypatch
+def doomed(monkeypatch, cause: str, tmp_path: Path) -> tuple[list[str], str]:
+    """Bring about something that makes training fail; return its options and its complaint."""
+    if cause == "under a file":
+        (tmp_path / "afile").write_text("mine")
+        return ["--out", "afile/deep/model"], "`out` must be in a folder"
+    if cause == "read-only folder":
+        # Permissions do not stop the superuser, under whom tests may run.
+        access = os.access
+        closed = tmp_path / "closed"
+        closed.mkdir()
+        monkeypatch.setattr(os, "access", lambda path, mode: path != closed and access(path, mode))
+        return ["--out", "closed/model"], "`out` must be writable"
+    if cause == "too little disk":
+        real = shutil.disk_usage
+
+        def full(path):
+            return real(path)._replace(free=1000)
+
+        monkeypatch.setattr(shutil, "disk_usage", full)
+        return ["--out", "model"], "`out` must have room for"
+    if cause == "too little memory":
+        monkeypatch.setattr(base_module, "_free_memory", lambda device: 1000)
+        return ["--out", "model"], "of free memory; nothing was charged"
+    if cause == "mistyped ledger":
+        return ["--out", "model", "--ledger", "legder.sqlite"], "gapgnn ledger init legder.sqlite"
+    if cause == "nowhere to go":
+        return [], "`--out` must say where the model goes"
+    if cause == "saved and not saved":
+        return ["--out", "model", "--no-save"], "`--no-save` must not come with `--out`"
+    raise AssertionError(cause)
+
+
+class TestBeforeTheCharge:
+    @pytest.mark.parametrize(
+        "cause",
+        [
+            *("under a file", "read-only folder", "too little disk", "too little memory"),
+            *("mistyped ledger", "nowhere to go", "saved and not saved"),
+        ],
+    )
+    @pytest.mark.parametrize("method", ["gap", "sage", "mlp"])
+    def test_what_is_bound_to_fail_fails_without_a_charge(
+        self, cause, method, gapgnn, tables, ledger, tmp_path, monkeypatch
     ):
-        original = Trainer.fit
+        own = [*declared(tables), *NODE] if method == "mlp" else tables
+        options, complaint = doomed(monkeypatch, cause, tmp_path)
+        before = sorted(tmp_path.rglob("*"))
+        code, out, err = gapgnn("train", method, *own, "--epochs", "1", *options)
+        assert (code, out) == (2, "")
+        assert complaint in err
+        assert len(err.splitlines()) == 1
+        assert ledger.entries() == []
+        assert sorted(tmp_path.rglob("*")) == before
 
-        def interrupted(self, *args, **options):
-            if options["phase"] == phase:
-                raise KeyboardInterrupt
-            original(self, *args, **options)
+    def test_everything_that_is_wrong_is_said_at_once(self, gapgnn, tables, ledger):
+        wrong = ["--epsilon", "-1", "--hops", "0", "--seed", "-1", "--ledger", "none.sqlite"]
+        code, _, err = gapgnn("train", "gap", *tables[:4], *wrong)
+        assert code == 2
+        assert len(err.splitlines()) == 1
+        assert "6 things must be changed: (1)" in err
+        for name in ("`epsilon`", "`hops`", "`seed`", "`--out`", "'none.sqlite'", "--label"):
+            assert name in err
 
-        monkeypatch.setattr(Trainer, "fit", interrupted)
-        folder = tmp_path / "results" / "model"
-        code, out, err = gapgnn("train", "gap", *tables, *QUICK, "--out", str(folder))
+    def test_one_mistake_is_no_list(self, gapgnn, tables):
+        _, _, err = gapgnn("train", "gap", *tables, "--out", "model", "--hops", "0")
+        assert err == "gapgnn: `hops` must be at least 1. Got 0.\n"
+
+    def test_without_privacy_nothing_is_lost_without_a_folder(self, gapgnn, tables, ledger):
+        code, _, _ = gapgnn("train", "gap", *tables, *QUICK, "--level", "none")
+        assert code == 0
+        assert ledger.entries() == []
+
+    def test_why_it_was_trained_is_in_the_ledger_and_not_in_the_model(
+        self, gapgnn, tables, ledger, tmp_path
+    ):
+        words = [*QUICK, "--reason", "monthly fraud model", "--out", "model"]
+        assert gapgnn("train", "gap", *tables, *words)[0] == 0
+        (charge,) = ledger.entries()
+        assert charge.reason == "monthly fraud model"
+        assert charge.command.startswith("gapgnn train gap --edges")
+        texts = [path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file()]
+        assert b"monthly fraud" not in b"".join(texts)
+
+    def test_people_of_another_population_have_another_budget(self, gapgnn, tables, ledger):
+        for name in ("clients", "suppliers", "clients"):
+            words = ["--no-save", "--population", name]
+            assert gapgnn("train", "gap", *tables, *QUICK, *words)[0] == 0
+        budgets = {budget.namespace: budget.charges for budget in ledger.summary()}
+        assert budgets == {"clients": 2, "suppliers": 1}
+
+
+PHASES = {
+    "gap": ["encoder", "classifier"],
+    "sage": ["classifier"],
+    "mlp": ["classifier"],
+}
+
+
+# By method and moment: what presses Ctrl-C then.
+INTERRUPTED = {
+    ("gap", "right after the charge"): """
+from gapgnn.privacy.ledger.ledger import Ledger
+real = Ledger.charge
+def charge(*args, **options):
+    paid = real(*args, **options)
+    os.kill(os.getpid(), signal.SIGINT)
+    return paid
+Ledger.charge = charge
+""",
+    ("sage", "while training"): """
+from gapgnn.training.trainer import Trainer
+Trainer.fit = lambda *args, **options: os.kill(os.getpid(), signal.SIGINT)
+""",
+}
+
+
+class TestInterruption:
+    @pytest.mark.parametrize(
+        ("method", "phase"), [(method, phase) for method in PHASES for phase in PHASES[method]]
+    )
+    @pytest.mark.parametrize("level", ["edge", "node"])
+    def test_ctrl_c_says_what_was_charged_and_the_command_that_goes_on(
+        self, method, phase, level, gapgnn, tables, ledger, tmp_path, monkeypatch
+    ):
+        own = [*declared(tables), *NODE] if level == "node" else tables
+        words = ["train", method, *own, "--epochs", "2", "--epsilon", "4"]
+        words += {
+            "gap": ["--messages", "features"],
+            "sage": ["--max-degree", "3"],
+            "mlp": [],
+        }[method]
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "fit", interrupting(Trainer.fit, phase))
+            code, out, err = gapgnn(*words, "--out", "results/my model")
+        assert (code, out) == (130, "")
+        assert len(err.splitlines()) == 1
+        assert not Path("results/my model").exists()
+        charges = ledger.entries()
+        if method == "mlp" and level == "edge":
+            assert charges == []
+            assert "nothing was charged" in err
+        else:
+            assert [charge.completed_at for charge in charges] == [None]
+            assert f"the budget was charged ({charges[0].id})" in err
+        (command,) = re.findall(r"`(gapgnn .*?)`", err)
+        code, _, err = gapgnn(*shlex.split(command)[1:])
+        assert (code, err) == (0, "")
+        assert load_model(Path("results/my model")).method == method
+        assert [charge.id for charge in ledger.entries()] == [charge.id for charge in charges]
+        assert not Path("results/my model.unfinished").exists()
+
+    def test_without_a_folder_it_says_that_the_charge_stays(
+        self, gapgnn, tables, ledger, monkeypatch
+    ):
+        monkeypatch.setattr(Trainer, "fit", interrupting(Trainer.fit, "classifier"))
+        code, _, err = gapgnn("train", "gap", *tables, *QUICK, "--no-save")
+        assert code == 130
+        assert "What was charged stays charged" in err
+        assert len(ledger.entries()) == 1
+
+    def test_before_the_charge_nothing_is_left(self, gapgnn, tables, ledger, tmp_path, monkeypatch):
+        def stop(*args, **options):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("gapgnn.cli.train.load_graph", stop)
+        code, out, err = gapgnn("train", "gap", *tables, *QUICK, "--out", "model")
         assert (code, out) == (130, "")
         assert err.splitlines() == ["gapgnn: interrupted; nothing is left half-written"]
-        assert not folder.exists()
         assert leftovers(tmp_path) == []
-        assert [charge.completed_at for charge in ledger.entries()] == [None]
+        assert ledger.entries() == []
 
-    def test_ctrl_c_while_saving_leaves_no_folder(self, gapgnn, tables, tmp_path, monkeypatch):
-        from gapgnn.methods import folder as folder_module
-
-        def interrupted(path, content):
-            if path.name == "card.json":
-                raise KeyboardInterrupt
-            path.write_bytes(content)
-
-        monkeypatch.setattr(folder_module, "_write", interrupted)
-        code, _, _ = gapgnn("train", "gap", *tables, *QUICK, "--out", str(tmp_path / "model"))
+    def test_ctrl_c_while_saving_leaves_no_folder_and_goes_on(
+        self, gapgnn, tables, ledger, tmp_path, monkeypatch
+    ):
+        words = ["train", "gap", *tables, *QUICK, "--out", "model"]
+        with monkeypatch.context() as patch:
+            patch.setattr(folder_module, "_write", interrupting_at("card.json"))
+            code, _, err = gapgnn(*words)
         assert code == 130
-        assert leftovers(tmp_path) == []
+        assert f"the budget was charged ({ledger.entries()[0].id})" in err
+        assert not Path("model").exists()
+        assert not list(tmp_path.glob(".model*"))
+        assert gapgnn(*words, "--resume")[0] == 0
+        assert len(ledger.entries()) == 1
+        assert not Path("model.unfinished").exists()
+
+    def test_an_unfinished_run_is_not_forgotten(self, gapgnn, tables, ledger, monkeypatch):
+        words = ["train", "sage", *tables, "--epochs", "2", "--out", "model"]
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "fit", interrupting(Trainer.fit, "classifier"))
+            gapgnn(*words)
+        code, _, err = gapgnn(*words)
+        assert code == 2
+        assert "has an unfinished run beside it, which was charged" in err
+        assert len(ledger.entries()) == 1
+
+    @pytest.mark.parametrize(("method", "moment"), INTERRUPTED)
+    def test_a_real_signal_and_the_very_command_it_names(
+        self, method, moment, tables, ledger, tmp_path
+    ):
+        """As at a terminal: SIGINT once the charge is there, then the command as it is printed."""
+        words = ["train", method, *tables, "--epochs", "2", "--out", "my model"]
+        stopped = run_program(RUN.format(before=INTERRUPTED[method, moment]), words, tmp_path)
+        assert (stopped.returncode, stopped.stdout) == (130, ""), stopped.stderr
+        (charge,) = ledger.entries()
+        assert f"the budget was charged ({charge.id})" in stopped.stderr
+        assert charge.completed_at is None
+        (command,) = re.findall(r"`(gapgnn .*?)`", stopped.stderr)
+        assert command == shlex.join(["gapgnn", *words, "--resume"])
+        done = run_program(RUN.format(before=""), shlex.split(command)[1:], tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert [entry.id for entry in ledger.entries()] == [charge.id]
+        assert load_model(tmp_path / "my model").method == method
+        assert not (tmp_path / "my model.unfinished").exists()
+
+
+# The program, in which Ctrl-C is pressed at one moment.
+RUN = """
+import os, signal
+from gapgnn.cli.main import run
+{before}
+run()
+"""
+
+
+def run_program(program: str, words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *words], cwd=folder, capture_output=True, text=True
+    )
+
+
+def interrupting(original, phase: str):
+    """Return a training loop in which Ctrl-C is pressed in a phase."""
+
+    def fit(self, *args, **options):
+        if options["phase"] == phase:
+            raise KeyboardInterrupt
+        original(self, *args, **options)
+
+    return fit
+
+
+def interrupting_at(name: str):
+    """Return how files are written when Ctrl-C is pressed at one of them."""
+
+    def write(path, content):
+        if path.name == name:
+            raise KeyboardInterrupt
+        path.write_bytes(content)
+
+    return write
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -304,7 +530,7 @@ class TestProgress:
 
     def test_edge_level_shows_loss_and_validation_accuracy(self, gapgnn, tables, shown):
         paper = ("--messages", "features", "--hops", "2")
-        gapgnn("train", "gap", *tables, *QUICK, *paper, "--json")
+        gapgnn("train", "gap", *tables, *QUICK, *paper, "--no-save", "--json")
         assert [entry for entry in shown if len(entry) == 2] == [
             ("encoder", 2),
             ("aggregation", 2),
@@ -316,14 +542,14 @@ class TestProgress:
 
     @pytest.mark.parametrize("method", ["gap", "mlp"])
     def test_node_level_shows_neither(self, method, gapgnn, tables, shown):
-        gapgnn("train", method, *declared(tables), *QUICK, *NODE, "--json")
+        gapgnn("train", method, *declared(tables), *QUICK, *NODE, "--no-save", "--json")
         advanced = [entry[1:] for entry in shown if len(entry) == 3]
         assert len(advanced) >= 5
         assert set(advanced) == {(None, None)}
 
     def test_bars_go_to_stderr_even_on_a_terminal(self, gapgnn, tables, monkeypatch):
         monkeypatch.setenv("FORCE_COLOR", "1")
-        code, out, err = gapgnn("train", "gap", *tables, *QUICK, "--json")
+        code, out, err = gapgnn("train", "gap", *tables, *QUICK, "--no-save", "--json")
         assert code == 0
         json.loads(out)
         assert "\x1b" not in out

@@ -129,7 +129,10 @@ def config_words(path: Path, parser: argparse.ArgumentParser) -> list[str]:
         flag[2:]: action
         for action in parser._actions
         for flag in action.option_strings
-        if flag.startswith("--") and flag not in ("--help", "--config") and flag[:5] != "--no-"
+        if flag.startswith("--")
+        and flag not in ("--help", "--config")
+        # What says no to another option is written as `false`.
+        and "--" + flag.removeprefix("--no-") not in action.option_strings
     }
     words: list[str] = []
     for key, value in config.items():

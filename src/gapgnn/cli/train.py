@@ -91,27 +91,28 @@ def execute(args: argparse.Namespace) -> int:
         lambda: _check_out(args),
         lambda: check_ray(args),
         lambda: check_options(args, needs_label=True),
+        lambda: open_journal(args),
         Ledger(estimator.ledger).check,
     )
     journal = open_journal(args)
     graph = load_graph(args, seed=args.seed, quiet=args.json).graph
     _check_space(args.out, estimator.space_needed(graph))
-    rows: list[tuple[str, NodeClassifier]] = []
     try:
         with ProgressBars(console(to_stderr=True)) as bars, at_scale(args, graph, bars) as placed:
             estimator.fit(placed, callback=bars, journal=journal)
+        audits = _audited(estimator) if args.audit else []
+        if args.out is not None:
+            estimator.save(args.out)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_how_to_go_on(args, journal)) from None
+        raise KeyboardInterrupt(_how_to_go_on(journal)) from None
     finally:
         if journal is not None:
             journal.close()
-    audits = _audited(estimator) if args.audit else []
-    with ProgressBars(console(to_stderr=True)) as bars:
-        if args.out is not None:
-            estimator.save(args.out)
-        if journal is not None:
-            journal.remove()
-        if _wants_references(args):
+    if journal is not None:
+        journal.remove()
+    rows: list[tuple[str, NodeClassifier]] = []
+    if _wants_references(args):
+        with ProgressBars(console(to_stderr=True)) as bars:
             rows = _references(estimator, graph, bars)
     if args.json:
         emit_json(_result(estimator, graph))
@@ -151,14 +152,16 @@ def _check_space(folder: Path | None, needed: int) -> None:
         )
 
 
-def _how_to_go_on(args: argparse.Namespace, journal: Journal | None) -> str:
+def _how_to_go_on(journal: Journal | None) -> str:
     """Say what an interrupted run has cost, and the command that goes on with it."""
-    words = [word for word in sys.argv[1:] if word != "--resume"]
-    if journal is None or not journal.folder.exists():
+    if journal is None:
         return "interrupted; nothing was saved. What was charged stays charged (`gapgnn ledger`)"
+    if not journal.folder.exists():
+        return "interrupted; nothing was charged or saved"
+    words = [word for word in sys.argv[1:] if word != "--resume"]
     command = shlex.join(["gapgnn", *words, "--resume"])
     if journal.paid is None:
-        return f"interrupted; nothing was charged. Go on with `{command}`"
+        return f"interrupted; nothing was charged by this run. Go on with `{command}`"
     return (
         f"interrupted; the budget was charged ({journal.paid}) and is not charged again by "
         f"`{command}`, which goes on from the last finished step"

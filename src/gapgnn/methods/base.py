@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from gapgnn.errors import (
     InputError,
     PrivacyError,
     UnavailableError,
+    check_all,
     check_choice,
     check_integer,
 )
@@ -37,7 +39,15 @@ from gapgnn.methods.folder import add_hops, load_folder, save_folder
 from gapgnn.methods.journal import Journal, NoJournal
 from gapgnn.methods.releases import ReleasedHops, Releases
 from gapgnn.nn import replica_state, reset_replicas
-from gapgnn.privacy import LEVELS, Guarantee, active_witness, public_count, resolve_relation
+from gapgnn.privacy import (
+    LEVELS,
+    Guarantee,
+    active_witness,
+    check_delta,
+    check_finite_budget,
+    public_count,
+    resolve_relation,
+)
 from gapgnn.privacy.accounting import Event, Gaussian
 from gapgnn.privacy.card import PrivacyCard, ReleaseFacts, make_card, public_facts
 from gapgnn.privacy.ledger import Charge, Ledger, People
@@ -210,7 +220,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         Args:
             graph: in memory or in a store.
             callback: told about progress.
-            journal: keeps finished steps, for a run that can be killed and resumed (GAP).
+            journal: keeps finished steps, for a run that can be killed and resumed.
         """
         start = time.perf_counter()
         self.check()
@@ -391,8 +401,18 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         return model
 
     def check(self) -> None:
-        """Raise if a parameter cannot work, before any data is read."""
-        check_choice("level", self.level, LEVELS)
+        """Raise if parameters cannot work, about all of them at once, before any data is read."""
+        check_choice("level", self.level, LEVELS)  # which the others depend on
+        check_all(
+            self._check_run,
+            self._check_budget,
+            self._check_parameters,
+            # As in a graph that is large enough for any batch.
+            lambda: self._recipe(sys.maxsize),
+            self._check_batches,
+        )
+
+    def _check_run(self) -> None:
         check_choice("noise", self.noise, ("safe", "fast"))
         check_choice("split", self.split, ("fresh", "fixed"))
         check_integer("repeats", self.repeats, at_least=1)
@@ -402,7 +422,14 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         if self.train_size != "auto":
             check_integer("train_size", self.train_size, at_least=1)
         choose_device(self.device)
-        self._check_parameters()
+
+    def _check_budget(self) -> None:
+        resolve_relation(self.level, self.relation, is_directed=False)
+        if self.level != "none":
+            check_finite_budget(self.level, self.epsilon)
+            check_delta(self.delta)
+
+    def _check_batches(self) -> None:
         if self.level == "node" and self.get_params().get("dropout", 0) not in ("auto", 0):
             raise PrivacyError(
                 "`dropout` must be 0 at level node: masks that are drawn row after row change for "

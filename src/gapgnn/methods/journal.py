@@ -32,6 +32,8 @@ import hashlib
 import json
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,9 +155,11 @@ class Journal(NoJournal):
         public = {key: value for key, value in about.items() if key != "fingerprint"}
         public = json.loads(json.dumps({**public, "gapgnn": __version__}))
         if not self._resume:
-            paid = charge()
-            self._make_folder()
-            self._commit({"about": public, "charge": paid and paid.id, "finished": {}})
+            # What Ctrl-C leaves behind is either no charge or one that the folder knows.
+            with _interrupts_held_back():
+                paid = charge()
+                self._make_folder()
+                self._commit({"about": public, "charge": paid and paid.id, "finished": {}})
             return paid
         self._acquire()
         states = self._read_index()
@@ -400,6 +404,22 @@ class _KeptHops:
             return self._mechanism.hop(rows, index, normalise=normalise)
 
         return self._journal.hop(index, rows, draw)
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Let Ctrl-C wait until a block is over; only the main thread hears of it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def _damaged(path: Path) -> DataError:

@@ -8,6 +8,7 @@ from gapgnn.facade import front
 
 if TYPE_CHECKING:
     from gapgnn.privacy.guarantee import Guarantee as Guarantee
+    from gapgnn.privacy.guarantee import check_delta as check_delta
     from gapgnn.privacy.guarantee import check_finite_budget as check_finite_budget
     from gapgnn.privacy.relations import LEVELS as LEVELS
     from gapgnn.privacy.relations import RELATIONS as RELATIONS

@@ -145,13 +145,9 @@ class Guarantee:
         # Under `directed` each arc is an entity of its own, also on a symmetric graph.
         num_edges = graph.num_arcs if resolved == "directed" else graph.num_edges
         entities = protected_entities(level, num_nodes=graph.num_nodes, num_edges=num_edges)
-        if isinstance(delta, str):
-            if delta != "auto":
-                raise InputError(f"`delta` must be auto or a number in (0, 1). Got {delta!r}.")
-            chosen = auto_delta(entities)
-        else:
-            chosen = check_number("delta", delta, above=0, below=1)
-        is_auto = delta == "auto"
+        stated = check_delta(delta)
+        is_auto = stated is None
+        chosen = auto_delta(entities) if stated is None else stated
         return cls(
             level, resolved, 0.0, chosen, is_auto, entities, None, "nothing private is read", ()
         )
@@ -175,6 +171,19 @@ class Guarantee:
         # The sensitivity of an edge of two arcs is sqrt(2) times that of one (section 1).
         events = [event.scaled(1 / math.sqrt(2)) for event in self.events]
         return account(events, self.delta, relation="undirected").epsilon
+
+
+def check_delta(delta: float | str) -> float | None:
+    """Return a stated delta, or None for ``auto``; refuse anything else.
+
+    >>> check_delta(1e-5), check_delta("auto")
+    (1e-05, None)
+    """
+    if not isinstance(delta, str):
+        return check_number("delta", delta, above=0, below=1)
+    if delta != "auto":
+        raise InputError(f"`delta` must be auto or a number in (0, 1). Got {delta!r}.")
+    return None
 
 
 def check_finite_budget(level: str, epsilon: float) -> None:
