@@ -14,7 +14,7 @@ import pytest
 from methodgraphs import write_tables
 from schemacases import SCHEMA, declared
 
-from gapgnn import GAP, MLP, load_model, read_tables
+from gapgnn import GAP, MLP, Ledger, load_model, read_tables
 from gapgnn.graph.tables.schema import Ignored, Number
 from gapgnn.graph.transforms import random_split
 
@@ -106,6 +106,106 @@ def test_another_graph_is_charged_once_and_its_hops_are_kept(gapgnn, model, tmp_
     assert len(list((model / "hops").glob("*.safetensors"))) == 2
     assert len(outs[0].read_text().splitlines()) == 81
     assert set(column(outs[0], "graph")) == {"given"}
+
+
+def next_month(folder: Path) -> list[str]:
+    """Write as many different transactions of the same people."""
+    return write_tables(folder, seed=1)
+
+
+def test_another_ledger_never_answers_with_last_months_labels(gapgnn, model, tmp_path, ledger):
+    month, out = next_month(tmp_path / "month"), tmp_path / "labels.csv"
+    other = Ledger.init(tmp_path / "other.sqlite")
+    before = sorted(tmp_path.rglob("*"))
+    for path in (other.path, tmp_path / "none.sqlite"):
+        code, text, err = gapgnn(
+            "predict", "--model", model, "--out", out, *month, "--ledger", path
+        )
+        assert (code, text) == (2, "")
+        assert "`--ledger`" in err
+        assert "`--cached`" in err
+        assert len(err.splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before
+    assert other.entries() == []
+    assert len(ledger.entries()) == 1
+    # The way out that the complaint names: the same command, and no word about these edges.
+    assert gapgnn(*words, "--ledger", other.path, "--cached")[0] == 0
+    assert set(column(out, "graph")) == {"training"}
+    assert other.entries() == []
+
+
+def test_changed_edges_of_the_same_people_are_charged_and_read(gapgnn, model, tmp_path, ledger):
+    out, cached, month = tmp_path / "new.csv", tmp_path / "old.csv", next_month(tmp_path / "month")
+    code, text, _ = gapgnn("predict", "--model", model, "--out", out, *month, "--reason", "May")
+    assert code == 0
+    assert "one new graph was charged" in text
+    assert set(column(out, "graph")) == {"given"}
+    fit, prediction = ledger.entries()
+    assert prediction.population == fit.population
+    assert prediction.reason == "May"
+    gapgnn("predict", "--model", model, "--out", cached, "--cached")
+    assert column(out, "id") == column(cached, "id")
+    assert column(out, "probability") != column(cached, "probability")
+
+
+def test_over_budget_changed_edges_are_refused(gapgnn, model, tables, tmp_path, ledger):
+    spent = ledger.entries()[0].population
+    budget = {"level": "edge", "relation": "undirected", "epsilon": 5, "delta": 0.5}
+    ledger.grant(spent, **budget, composition="sum")
+    out, month = tmp_path / "labels.csv", next_month(tmp_path / "month")
+    code, text, err = gapgnn("predict", "--model", model, "--out", out, *month)
+    assert (code, text) == (2, "")
+    assert "nothing was charged" in err
+    assert not out.exists()
+    assert len(ledger.entries()) == 1
+    # What is paid for stays free.
+    assert gapgnn("predict", "--model", model, "--out", out, *tables)[0] == 0
+
+
+def test_cached_answers_for_the_graph_of_training_by_ids_alone(gapgnn, model, tmp_path):
+    """Neither ledger nor edges are needed, and of the table nothing but the ids is looked at."""
+    plain, cached = tmp_path / "plain.csv", tmp_path / "cached.csv"
+    gapgnn("predict", "--model", model, "--out", plain)
+    nodes = tmp_path / "ids.csv"
+    nodes.write_text("id,salary\np7,secret\np3,\n")
+    words = ["--cached", "--nodes", nodes, "--ledger", tmp_path / "none.sqlite"]
+    code, text, err = gapgnn("predict", "--model", model, "--out", cached, *words)
+    assert (code, err) == (0, "")
+    assert text == f"2 labels for the graph of training written to {cached}\n"
+    assert column(cached, "id") == ["p7", "p3"]
+    assert set(column(cached, "graph")) == {"training"}
+    labels = dict(zip(column(plain, "id"), column(plain, "label"), strict=True))
+    assert column(cached, "label") == [labels["p7"], labels["p3"]]
+    code, _, _ = gapgnn("predict", "--model", model, "--out", cached, "--cached", "--json")
+    assert code == 0
+    assert cached.read_text() == plain.read_text()
+
+
+@pytest.mark.parametrize(
+    ("case", "complaint"),
+    [
+        ("a stranger", "1 of the ids were not in the graph of training, such as 'q9'"),
+        ("node level", "keeps no features"),
+        ("features only", "`--cached` must be left out: mlp"),
+    ],
+)
+def test_what_the_cache_cannot_answer_is_one_line(
+    case, complaint, gapgnn, tables, tmp_path, ledger
+):
+    kinds = {
+        "node level": {"schema": SCHEMA, "level": "node", "batch_size": 30},
+        "features only": {"method": MLP},
+    }
+    folder = saved(tmp_path / "model", tables, **kinds.get(case, {}))
+    nodes = tmp_path / "ids.csv"
+    nodes.write_text("id\np7\nq9\n" if case == "a stranger" else "id\np7\n")
+    out = tmp_path / "labels.csv"
+    words = ["predict", "--model", folder, "--out", out, "--cached", "--nodes", nodes]
+    code, text, err = gapgnn(*words)
+    assert (code, text) == (2, "")
+    assert complaint in err
+    assert len(err.splitlines()) == 1
+    assert not out.exists()
 
 
 def test_columns_of_other_tables_are_matched_by_name(gapgnn, model, tmp_path, ledger):

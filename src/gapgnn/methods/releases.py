@@ -104,7 +104,7 @@ class Releases:
         if strangers.any():
             raise InputError(
                 f"{int(strangers.sum())} of the ids were not in the graph of training, such as "
-                f"{now[strangers][0]!r}. Answers from the cache are for its people alone."
+                f"{now[strangers][0].item()!r}. Answers from the cache are for its people alone."
             )
         return _rows_of(ids, known)
 
