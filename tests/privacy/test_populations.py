@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 
 from gapgnn import Graph
 from gapgnn.errors import BudgetExceededError, InputError, PrivacyError, UnavailableError
+from gapgnn.graph import encode_ids, siphash_128
 from gapgnn.privacy.accounting import Gaussian, Laplace
 from gapgnn.privacy.ledger import Budget, Charge, Ledger, LedgerNotice, People
 from gapgnn.privacy.ledger.people import Members, _distinct, among, hash_ids
@@ -295,6 +297,39 @@ def test_a_later_grant_keeps_the_rule_unless_it_says_otherwise(ledger: Ledger) -
     assert grant(ledger, level="node", composition="auto").composition == "renyi"
     assert grant(ledger, composition="sum").composition == "sum"
     assert grant(ledger, epsilon=9, composition="auto").composition == "sum"
+
+
+def test_hashes_are_siphash_with_128_bits() -> None:
+    """Values of OpenSSL for messages 00 01 02 ... under the key 00 01 ... 0f."""
+    known = {
+        4: "f88164c12d9c8faf7d0f6e7c7bcd5579",
+        8: "3b62a9ba6258f5610f83e264f31497b4",
+        12: "d626b266905ef35882634df68532c125",
+        16: "6ee2a4ca67b054bbfd3315bf85230577",
+    }
+    for length, expected in known.items():
+        message = bytes(range(length)) + bytes(-length % 8)
+        words = [np.frombuffer(message[at : at + 8], "<u8") for at in range(0, len(message), 8)]
+        halves = siphash_128(words, length, bytes(range(16)))
+        assert b"".join(half.astype("<u8").tobytes() for half in halves).hex() == expected
+
+
+numerals = st.text("0123456789-", min_size=1, max_size=21)
+
+
+@given(ids=st.lists(st.one_of(st.text(max_size=4), numerals, st.integers().map(str)), max_size=9))
+def test_numbers_stand_for_themselves_and_names_for_their_keyed_hash(ids: list[str]) -> None:
+    ids = [name.rstrip("\0") for name in ids]
+    expected = []
+    for name in ids:
+        is_number = re.fullmatch("0|-?[1-9][0-9]*", name) is not None
+        if is_number and -(2**63) <= int(name) < 2**63:
+            expected.append(int(name) % 2**64)
+        else:
+            raw = name.encode("utf-8", "surrogatepass")
+            digest = hashlib.blake2b(raw, digest_size=8, key=KEY).digest()
+            expected.append(int.from_bytes(digest, "little"))
+    assert encode_ids(np.array(ids, dtype=str), KEY).tolist() == expected
 
 
 names = st.one_of(st.integers(-(2**63), 2**63 - 1).map(str), st.text(max_size=9))

@@ -70,49 +70,48 @@ def encode_ids(ids: NDArray[Any], key: bytes) -> Words:
     """
     if ids.dtype.kind in "iu":
         return ids.astype(np.int64, copy=False).view(np.uint64)
-    names = ids.astype(str)
-    is_number, codes = whole_numbers(names)
+    names = ids.astype(str, copy=False)
+    codes = np.empty(len(names), dtype=np.uint64)
     start = hashlib.blake2b(digest_size=8, key=key)
-    digests = []
-    for name in names[~is_number].tolist():
-        state = start.copy()
-        state.update(name.encode("utf-8", "surrogatepass"))
-        digests.append(state.digest())
-    codes[~is_number] = np.frombuffer(b"".join(digests), dtype="<u8")
+    for first in range(0, len(names), CHUNK):
+        part = names[first : first + CHUNK]
+        is_number, words = whole_numbers(letters_of(part))
+        digests = []
+        for name in part[~is_number].tolist():
+            state = start.copy()
+            state.update(name.encode("utf-8", "surrogatepass"))
+            digests.append(state.digest())
+        words[~is_number] = np.frombuffer(b"".join(digests), dtype="<u8")
+        codes[first : first + CHUNK] = words
     return codes
 
 
-def whole_numbers(names: NDArray[np.str_]) -> tuple[NDArray[np.bool_], Words]:
-    """Tell which texts are whole numbers of 64 bits as people write them, and their value.
-
-    >>> is_number, words = whole_numbers(np.array(["7", "-1", "007", "x", ""]))
-    >>> is_number.tolist(), words[:2].view(np.int64).tolist()
-    ([True, True, False, False, False], [7, -1])
-    """
-    is_number = np.zeros(len(names), dtype=np.bool_)
-    words = np.zeros(len(names), dtype=np.uint64)
-    wide = names if names.dtype.itemsize >= 8 else names.astype("U2")
-    for start in range(0, len(names), CHUNK):
-        part = slice(start, start + CHUNK)
-        is_number[part], words[part] = _whole_numbers(letters_of(wide[part]))
-    return is_number, words
-
-
 def letters_of(names: NDArray[np.str_]) -> NDArray[np.uint32]:
-    """Return the code points of texts, ``(longest, n)``, with zeros behind the end of each.
+    """Return the code points of texts, with zeros behind the end of each: ``(longest, n)``.
+
+    There are at least two rows.
 
     >>> letters_of(np.array(["ab", "c"])).tolist()
     [[97, 99], [98, 0]]
     """
-    native = np.ascontiguousarray(names, dtype=names.dtype.newbyteorder("="))
-    return np.ascontiguousarray(native.view(np.uint32).reshape(len(names), -1).T)
+    width = max(2, names.dtype.itemsize // 4)
+    native = np.ascontiguousarray(names, dtype=f"U{width}")
+    return np.ascontiguousarray(native.view(np.uint32).reshape(len(names), width).T)
 
 
-def _whole_numbers(letters: NDArray[np.uint32]) -> tuple[NDArray[np.bool_], Words]:
-    """Do so for letters, of which there are at least two rows."""
+def whole_numbers(letters: NDArray[np.uint32]) -> tuple[NDArray[np.bool_], Words]:
+    """Tell which texts are whole numbers of 64 bits as people write them, and their value.
+
+    >>> is_number, words = whole_numbers(letters_of(np.array(["7", "-1", "007", "x", ""])))
+    >>> is_number.tolist(), words[:2].view(np.int64).tolist()
+    ([True, True, False, False, False], [7, -1])
+    """
     digits = letters - np.uint32(ord("0"))  # what is no digit wraps around to more than nine
-    is_digit, is_over = digits <= 9, letters == 0
+    value = np.zeros(letters.shape[1], dtype=np.uint64)
     is_negative = letters[0] == ord("-")
+    if not (is_negative | (digits[0] <= 9)).any():
+        return is_negative, value
+    is_digit, is_over = digits <= 9, letters == 0
     is_fine = is_digit | is_over
     is_fine[0] = is_digit[0] | (is_negative & is_digit[1])
     is_fine[1:] &= is_over[1:] | ~is_over[:-1]
@@ -120,7 +119,6 @@ def _whole_numbers(letters: NDArray[np.uint32]) -> tuple[NDArray[np.bool_], Word
     is_number = is_fine.all(axis=0) & ~(has_first_zero & (is_negative | ~is_over[1]))
     # Nineteen digits never overflow 64 bits, and twenty are too many.
     is_number &= is_digit.sum(axis=0) <= 19
-    value = np.zeros(letters.shape[1], dtype=np.uint64)
     for place in range(min(20, len(letters))):
         grown = value * np.uint64(10) + digits[place]
         np.copyto(value, grown, where=is_digit[place])

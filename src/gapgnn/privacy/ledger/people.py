@@ -25,7 +25,7 @@ from gapgnn.graph import Graph, Words, letters_of, siphash_128, whole_numbers
 # Sorted by the first half, then the second; 16 bytes each.
 Hashes = NDArray[np.uint64]
 # Hashed this many at a time, which stays in cache.
-_CHUNK = 1 << 16
+_CHUNK = 1 << 14
 _LARGEST = 2**63 - 1
 # SQLite takes pieces of up to a gigabyte; these have at most 64 MB.
 _PART_SIZE = 1 << 22
@@ -82,11 +82,14 @@ def hash_ids(ids: NDArray[Any], key: bytes) -> Hashes:
     """
     if ids.dtype.kind == "i" or (ids.dtype.kind == "u" and not (ids > _LARGEST).any()):
         return _distinct(_hash_numbers(ids.astype(np.int64, copy=False).view(np.uint64), key))
-    names = ids.astype(str)
-    is_number, codes = whole_numbers(names)
+    names = ids.astype(str, copy=False)
     found = np.empty((len(names), 2), dtype=np.uint64)
-    found[is_number] = _hash_numbers(codes[is_number], key)
-    found[~is_number] = _hash_names(names[~is_number], key)
+    for start in range(0, len(names), _CHUNK):
+        letters = letters_of(names[start : start + _CHUNK])
+        is_number, codes = whole_numbers(letters)
+        hashes = found[start : start + _CHUNK]
+        hashes[is_number] = _hash_numbers(codes[is_number], key)
+        hashes[~is_number] = _hash_letters(letters[:, ~is_number], key)
     return _distinct(found)
 
 
@@ -99,22 +102,20 @@ def _hash_numbers(numbers: Words, key: bytes) -> Hashes:
     return found
 
 
-def _hash_names(names: NDArray[np.str_], key: bytes) -> Hashes:
-    """Hash texts as UTF-32: its words are what NumPy holds, and those of one length go together."""
+def _hash_letters(letters: NDArray[np.uint32], key: bytes) -> Hashes:
+    """Hash texts as UTF-32, which is what NumPy holds; those of one length go together."""
     own = hashlib.blake2b(b"names", key=key, digest_size=16).digest()
-    found = np.empty((len(names), 2), dtype=np.uint64)
-    for start in range(0, len(names), _CHUNK):
-        letters = letters_of(names[start : start + _CHUNK]).astype(np.uint64)
-        places = np.arange(1, len(letters) + 1, dtype=np.int64)[:, None]
-        # A text of nothing but zeros is the empty text, so that counts as one of them.
-        lengths = ((letters != 0) * places).max(axis=0, initial=1)
-        letters = np.concatenate([letters, np.zeros((2, letters.shape[1]), dtype=np.uint64)])
-        for length in np.unique(lengths).tolist():
-            alike = np.flatnonzero(lengths == length)
-            some = letters[: length + 1, alike]
-            words = [some[at] | some[at + 1] << np.uint64(32) for at in range(0, length, 2)]
-            halves = siphash_128(words, 4 * length, own)
-            found[start + alike, 0], found[start + alike, 1] = halves
+    found = np.empty((letters.shape[1], 2), dtype=np.uint64)
+    # A text of nothing but zeros is the empty text, so that counts as one of them.
+    lengths = np.ones(letters.shape[1], dtype=np.int64)
+    for place, row in enumerate(letters, start=1):
+        lengths[row != 0] = place
+    letters = np.concatenate([letters, np.zeros_like(letters[:1])])
+    for length in np.unique(lengths).tolist():
+        alike = np.flatnonzero(lengths == length)
+        pairs = letters[: length + length % 2, alike].astype(np.uint64)
+        words = [pairs[at] | pairs[at + 1] << np.uint64(32) for at in range(0, len(pairs), 2)]
+        found[alike, 0], found[alike, 1] = siphash_128(words, 4 * length, own)
     return found
 
 
@@ -156,7 +157,7 @@ def among(some: Hashes, others: Hashes) -> NDArray[np.bool_]:
             near = others[low:high]
             place = np.searchsorted(firsts[low:high], part[:, 0])
             same = np.take(near, place, axis=0, mode="clip") == part
-            found[start : start + _CHUNK] = same.all(axis=1)
+            found[start : start + _CHUNK] = same[:, 0] & same[:, 1]
             # First halves that are equal by chance stand side by side.
             for row in np.flatnonzero(same[:, 0] & ~same[:, 1]):
                 found[start + row] = (near == part[row]).all(axis=1).any()
