@@ -117,10 +117,9 @@ def test_another_ledger_never_answers_with_last_months_labels(gapgnn, model, tmp
     month, out = next_month(tmp_path / "month"), tmp_path / "labels.csv"
     other = Ledger.init(tmp_path / "other.sqlite")
     before = sorted(tmp_path.rglob("*"))
+    words = ["predict", "--model", model, "--out", out, *month]
     for path in (other.path, tmp_path / "none.sqlite"):
-        code, text, err = gapgnn(
-            "predict", "--model", model, "--out", out, *month, "--ledger", path
-        )
+        code, text, err = gapgnn(*words, "--ledger", path)
         assert (code, text) == (2, "")
         assert "`--ledger`" in err
         assert "`--cached`" in err
