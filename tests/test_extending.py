@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gapgnn import MLP
+from gapgnn import MLP, Ledger
 from gapgnn.errors import InputError
 from gapgnn.graph.datasets import DatasetInfo, register_dataset
 from gapgnn.methods import method_class, methods, register_method
@@ -42,15 +42,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def with_package(site: Path) -> dict[str, str]:
+    """Return this environment with the package in it."""
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path}
+
+
 @pytest.fixture
 def gapgnn(site: Path, tmp_path: Path):
     """Run the command line with the package installed, in a folder and with a ledger of its own."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(site),
-        "COLUMNS": "200",
-        "GAPGNN_LEDGER": str(tmp_path / "ledger.sqlite"),
-    }
+    ledger = Ledger.init(tmp_path / "ledger.sqlite")
+    environment = {**with_package(site), "COLUMNS": "200", "GAPGNN_LEDGER": str(ledger.path)}
 
     def run(*words: str, code: int = 0) -> str:
         command = [sys.executable, "-c", "from gapgnn.cli.main import run; run()", *words]
@@ -108,9 +110,12 @@ def test_an_event_is_known_to_a_process_that_never_named_its_package(site):
         "event = Event.from_dict({'event': 'NoisyCounts', 'noise_multiplier': 2.0}); "
         "print(event, account([event], 0.0, relation='replace').epsilon)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(site)}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=with_package(site),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.strip() == "NoisyCounts(noise_multiplier=2.0, times=1, label='') 0.5"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gapgnn import GAP, MLP, SAGE, Graph
+from gapgnn import GAP, MLP, SAGE, Graph, Ledger
 from gapgnn.attacks.attacker import AttackNetwork, rank
 from gapgnn.attacks.links import (
     all_pairs,
@@ -31,9 +31,10 @@ from gapgnn.graph.transforms import random_split
 
 @pytest.fixture(autouse=True)
 def own_ledger(tmp_path, monkeypatch):
-    """Point the user's ledger at a place where an entry would be seen."""
-    monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
-    return tmp_path / "ledger.sqlite"
+    """Make a user's ledger in which an entry would be seen."""
+    ledger = Ledger.init(tmp_path / "ledger.sqlite")
+    monkeypatch.setenv("GAPGNN_LEDGER", str(ledger.path))
+    return ledger
 
 
 @pytest.fixture(scope="module")
@@ -302,7 +303,7 @@ def test_attacks_charge_no_ledger_and_leave_the_estimator_alone(graph, own_ledge
     link_stealing_attack(model, graph, pairs=100)
     assert model.get_params() == before
     assert not hasattr(model, "card_")
-    assert not own_ledger.exists()
+    assert own_ledger.entries() == []
 
 
 def test_asking_leaves_nothing_behind(graph):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gapgnn import GAP, MLP, SAGE
+from gapgnn import GAP, MLP, SAGE, Ledger
 from gapgnn.attacks.audits import (
     audit_aggregation,
     audit_dpsgd,
@@ -170,7 +170,7 @@ def graph():
 
 @pytest.fixture
 def ledger(tmp_path):
-    return tmp_path / "ledger.sqlite"
+    return Ledger.init(tmp_path / "ledger.sqlite").path
 
 
 @pytest.mark.parametrize(

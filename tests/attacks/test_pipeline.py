@@ -10,6 +10,7 @@ import pytest
 import torch
 from pipelinecases import LABEL_ONLY, audit, findings, tables
 
+from gapgnn import Ledger
 from gapgnn.attacks.audits import pipeline
 from gapgnn.attacks.audits.neighbours import (
     EDGE_KINDS,
@@ -171,7 +172,7 @@ class TestPrediction:
         (tmp_path / "train").mkdir()
         words = given.write(tmp_path / "train")
         monkeypatch.chdir(tmp_path / "train")
-        ledger = tmp_path / "ledger.sqlite"
+        ledger = Ledger.init(tmp_path / "ledger.sqlite").path
         monkeypatch.setenv("GAPGNN_LEDGER", str(ledger))
         out = ["--out", str(tmp_path / "model"), "--level", level]
         assert main(["train", "gap", *words, *FAST.split(), *out]) == 0

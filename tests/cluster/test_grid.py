@@ -9,6 +9,7 @@ import os
 import pytest
 from methodgraphs import write_tables
 
+from gapgnn import Ledger
 from gapgnn.cli.main import main
 from gapgnn.cluster import ray_executor
 from gapgnn.errors import InputError, UnavailableError, check_integer
@@ -22,7 +23,7 @@ pytestmark = [
 
 
 def test_the_table_is_that_of_one_process(two_nodes, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
+    monkeypatch.setenv("GAPGNN_LEDGER", str(Ledger.init(tmp_path / "ledger.sqlite").path))
     tables = write_tables(tmp_path / "tables", count=120)
     # At node level what is public must be declared.
     schema = str(tmp_path / "schema.toml")

@@ -96,6 +96,7 @@ def test_killing_workers_in_the_middle_of_a_hop_changes_nothing(graph, store, tw
 
 
 def train(store: Path, folder: Path, *words: str) -> list[str]:
+    Ledger.init(folder / "ledger.sqlite")
     return [
         *(sys.executable, "-c", "from gapgnn.cli.main import run; run()"),
         *("train", "gap", "--store", str(store)),

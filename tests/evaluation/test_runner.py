@@ -276,7 +276,8 @@ class TestPerform:
     def test_a_private_row_says_what_it_costs_and_charges_nobody(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("GAPGNN_LEDGER", str(tmp_path / "ledger.sqlite"))
+        ledger = Ledger.init(tmp_path / "ledger.sqlite")
+        monkeypatch.setenv("GAPGNN_LEDGER", str(ledger.path))
         (configuration,) = plan("accuracy", methods=["GAP-EDP"])
         record = perform(a_task(configuration, log_folder=str(tmp_path / "logs")))
         assert record.epsilon == 4.0
@@ -286,7 +287,7 @@ class TestPerform:
         assert [dict(event)["count"] for event in record.events] == [2]  # type: ignore[call-overload]
         assert record.guarantee.startswith("Not a private release, because fast float32 noise")
         assert len(record.runs) == len(record.extra["validation_runs"]) == 2
-        assert Ledger(tmp_path / "ledger.sqlite").entries() == []
+        assert ledger.entries() == []
         assert [path.suffix for path in (tmp_path / "logs").iterdir()] == [".jsonl"]
         assert Record.from_json(record.to_json()) == record
 

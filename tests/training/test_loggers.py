@@ -20,7 +20,7 @@ def lines(path: Path) -> list[dict]:
 
 def test_every_phase_and_step_of_a_fit_is_a_line(tmp_path: Path) -> None:
     with JsonlLogger(tmp_path / "logs" / "run.jsonl") as logger:
-        GAP(epochs=3, ledger=tmp_path / "ledger").fit(small_graph(num_nodes=120), callback=logger)
+        GAP(epochs=3).fit(small_graph(num_nodes=120), callback=logger)
     found = lines(logger.path)
     starts = {entry["phase"]: entry["total"] for entry in found if entry["event"] == "start"}
     assert {"encoder", "aggregation", "classifier"} <= set(starts)
@@ -32,7 +32,7 @@ def test_every_phase_and_step_of_a_fit_is_a_line(tmp_path: Path) -> None:
 
 
 def test_at_node_level_no_figure_of_private_labels_is_logged(tmp_path: Path) -> None:
-    model = GAP(level="node", epsilon=8.0, epochs=1, batch_size=40, ledger=tmp_path / "ledger")
+    model = GAP(level="node", epsilon=8.0, epochs=1, batch_size=40)
     with JsonlLogger(tmp_path / "run.jsonl") as logger:
         model.fit(small_graph(num_nodes=120), callback=logger)
     found = lines(logger.path)
