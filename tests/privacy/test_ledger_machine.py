@@ -21,13 +21,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gapgnn.errors import BudgetExceededError, GapgnnError, PrivacyError
+from gapgnn.errors import GapgnnError, PrivacyError
 from gapgnn.privacy.accounting import Gaussian, account
 from gapgnn.privacy.ledger import Charge, Ledger, People
 from gapgnn.privacy.ledger.file import transaction
 from gapgnn.privacy.ledger.rules import Books
 
-PERSONS = range(12)
+PERSONS = range(7)
 RELATION = {"edge": "undirected", "node": "add-remove"}
 DELTA = 1e-6
 # Noise, and its price alone; the price is what `sum` adds up.
@@ -36,9 +36,9 @@ PRICES = {
     for noise in (5.0, 10.0, 20.0)
 }
 
-levels = st.sampled_from(["edge", "node"])
+levels = st.sampled_from(["edge", "edge", "edge", "node"])
 noises = st.sampled_from(sorted(PRICES))
-tables = st.sets(st.sampled_from(PERSONS), min_size=1, max_size=5).map(sorted)
+tables = st.sets(st.sampled_from(PERSONS), min_size=1, max_size=3).map(sorted)
 
 
 @dataclass
@@ -62,6 +62,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.tables = 0
         self.copies = [Copy(Ledger.init(self.folder / "0.sqlite"))]
+        self.grant(0, "customers", [0, 1], "edge", 4, "gaussian")
+        self.grant(0, "staff", [2], "edge", 8, "sum")
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
@@ -79,11 +81,11 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(
         which=st.integers(0, 9),
-        name=st.sampled_from(["customers", "staff", "suppliers"]),
-        ids=st.none() | tables,
+        name=st.sampled_from(["customers", "staff", "suppliers", "others"]),
+        ids=tables | st.none(),
         level=levels,
-        epsilon=st.sampled_from([1, 2, 4, 8]),
-        composition=st.sampled_from(["auto", "gaussian", "renyi", "sum"]),
+        epsilon=st.sampled_from([8, 16, 4, 2]),
+        composition=st.sampled_from(["sum", "gaussian", "auto", "renyi"]),
     )
     def grant(
         self,
@@ -218,8 +220,6 @@ class LedgerMachine(RuleBasedStateMachine):
         for _ in range(8):
             try:
                 made = self.spend(copy, ids, "edge", 5.0, 2)
-            except BudgetExceededError:
-                return
             except PrivacyError:
                 return
             copy.charges[made.id] = None
@@ -282,4 +282,4 @@ TestLedger.settings = settings(max_examples=12, stateful_step_count=15, **common
 
 @pytest.mark.slow
 class TestLedgerAtLength(LedgerMachine.TestCase):  # type: ignore[misc,valid-type]
-    settings = settings(max_examples=300, stateful_step_count=40, **common)  # type: ignore[arg-type]
+    settings = settings(max_examples=150, stateful_step_count=30, **common)  # type: ignore[arg-type]
