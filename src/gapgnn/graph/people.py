@@ -28,6 +28,7 @@ KEY_BYTES = 16
 NAME_KEY_BYTES = 32
 # Hashed at a time: the words of SipHash's state stay in cache.
 CHUNK = 1 << 16
+_FEW = 1 << 14
 SIPHASH_CONSTANTS = (
     0x736F6D6570736575,
     0x646F72616E646F6D,
@@ -173,8 +174,8 @@ def absorb_last(state: list[Any], words: Any, kind: WordKind = NUMPY_WORDS) -> A
     return state[0] ^ state[1] ^ state[2] ^ state[3]
 
 
-def siphash_128(words: Sequence[Words], length: int, key: bytes) -> tuple[Words, Words]:
-    """Return SipHash-2-4 with 128 bits of messages of one length, in two halves.
+def siphash_128(words: Sequence[Words], length: int, key: bytes) -> Words:
+    """Return SipHash-2-4 with 128 bits of messages of one length: two halves each, ``(n, 2)``.
 
     Args:
         words: the whole words of eight bytes of each message, and, unless they are all, what is
@@ -183,28 +184,39 @@ def siphash_128(words: Sequence[Words], length: int, key: bytes) -> tuple[Words,
         key: of 16 bytes.
     """
     halves = [int.from_bytes(key[at : at + 8], "little") for at in (0, 8)]
-    state: list[Any] = [
-        np.full_like(words[0], np.uint64(constant ^ halves[place % 2]))
-        for place, constant in enumerate(SIPHASH_CONSTANTS)
-    ]
-    state[1] ^= np.uint64(0xEE)
     last = np.uint64((length % 256) << 56)
-    message: list[Any] = [*words, last] if length % 8 == 0 else [*words[:-1], words[-1] | last]
-    for word in message:
-        state[3] ^= word
-        _rounds(state, 2, NUMPY_WORDS)
-        state[0] ^= word
-    state[2] ^= np.uint64(0xEE)
-    _rounds(state, 4, NUMPY_WORDS)
-    first = state[0] ^ state[1] ^ state[2] ^ state[3]
-    state[1] ^= np.uint64(0xDD)
-    _rounds(state, 4, NUMPY_WORDS)
-    return first, state[0] ^ state[1] ^ state[2] ^ state[3]
+    found = np.empty((len(words[0]), 2), dtype=np.uint64)
+    # What is used again need not be asked for again: that would take longer than the hashes.
+    rows = np.empty((5, min(len(found), _FEW)), dtype=np.uint64)
+    for start in range(0, len(found), _FEW):
+        part = slice(start, start + _FEW)
+        *state, spare = rows[:, : len(found[part])]
+        for place, constant in enumerate(SIPHASH_CONSTANTS):
+            state[place].fill(constant ^ halves[place % 2])
+        state[1] ^= np.uint64(0xEE)
+        message: list[Any] = [word[part] for word in words]
+        if length % 8:
+            message[-1] = message[-1] | last
+        else:
+            message.append(last)
+        for word in message:
+            state[3] ^= word
+            _rounds(state, 2, NUMPY_WORDS, spare)
+            state[0] ^= word
+        state[2] ^= np.uint64(0xEE)
+        for half in (0, 1):
+            _rounds(state, 4, NUMPY_WORDS, spare)
+            np.bitwise_xor(state[0], state[1], out=spare)
+            spare ^= state[2]
+            np.bitwise_xor(spare, state[3], out=found[part, half])
+            state[1] ^= np.uint64(0xDD)
+    return found
 
 
-def _rounds(state: list[Any], count: int, kind: WordKind) -> None:
+def _rounds(state: list[Any], count: int, kind: WordKind, spare: Any = None) -> None:
     """Take the four words through some rounds in place."""
-    spare = kind.filled(state[0], 0)
+    if spare is None:
+        spare = kind.filled(state[0], 0)
 
     def rotate(word: Any, by: int) -> None:
         kind.rotate(word, by, spare)

@@ -95,11 +95,7 @@ def hash_ids(ids: NDArray[Any], key: bytes) -> Hashes:
 
 def _hash_numbers(numbers: Words, key: bytes) -> Hashes:
     own = hashlib.blake2b(b"numbers", key=key, digest_size=16).digest()
-    found = np.empty((len(numbers), 2), dtype=np.uint64)
-    for start in range(0, len(numbers), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        found[part, 0], found[part, 1] = siphash_128([numbers[part]], 8, own)
-    return found
+    return siphash_128([numbers], 8, own)
 
 
 def _hash_letters(letters: NDArray[np.uint32], key: bytes) -> Hashes:
@@ -115,7 +111,7 @@ def _hash_letters(letters: NDArray[np.uint32], key: bytes) -> Hashes:
         alike = np.flatnonzero(lengths == length)
         pairs = letters[: length + length % 2, alike].astype(np.uint64)
         words = [pairs[at] | pairs[at + 1] << np.uint64(32) for at in range(0, len(pairs), 2)]
-        found[alike, 0], found[alike, 1] = siphash_128(words, 4 * length, own)
+        found[alike] = siphash_128(words, 4 * length, own)
     return found
 
 
@@ -129,9 +125,11 @@ def _distinct(hashes: Hashes) -> Hashes:
     bits = np.uint64(len(hashes).bit_length())
     packed = hashes[:, 0] >> bits
     packed <<= bits
-    packed |= np.arange(len(hashes), dtype=np.uint64)
+    for start in range(0, len(packed), _CHUNK):
+        part = packed[start : start + _CHUNK]
+        part |= np.arange(start, start + len(part), dtype=np.uint64)
     packed.sort()
-    alike = np.flatnonzero(packed[1:] >> bits == packed[:-1] >> bits)
+    alike = _neighbours_alike(packed, bits)
     packed &= (np.uint64(1) << bits) - np.uint64(1)
     hashes = np.take(hashes, packed.view(np.int64), axis=0)
     if not len(alike):
@@ -142,6 +140,15 @@ def _distinct(hashes: Hashes) -> Hashes:
     hashes[rows] = some
     repeats = rows[1:][(some[1:] == some[:-1]).all(axis=1)]
     return np.delete(hashes, repeats, axis=0) if len(repeats) else hashes
+
+
+def _neighbours_alike(packed: Words, bits: np.uint64) -> NDArray[np.int64]:
+    """Return where a number agrees with the next one but for the lower bits."""
+    found = []
+    for start in range(0, len(packed), _CHUNK):
+        upper = packed[start : start + _CHUNK + 1] >> bits
+        found.append(start + np.flatnonzero(upper[1:] == upper[:-1]))
+    return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
 
 def among(some: Hashes, others: Hashes) -> NDArray[np.bool_]:
