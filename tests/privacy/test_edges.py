@@ -12,8 +12,7 @@ from gapgnn.errors import InputError
 from gapgnn.graph import csr
 from gapgnn.graph.graph import Graph
 from gapgnn.privacy.mechanisms import edges
-from gapgnn.privacy.mechanisms.cells import Cells
-from gapgnn.privacy.mechanisms.edges import PERTURBATIONS, perturb_edges, perturbation_events
+from gapgnn.privacy.mechanisms.edges import PERTURBATIONS, Cells, perturb_edges, perturbation_events
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.rng import NoiseKey
 

@@ -20,7 +20,6 @@ FILES = {
 
 DRAWS = "privacy/mechanisms/draws.py"
 NOISE = "privacy/mechanisms/noise.py"
-COINS = "privacy/mechanisms/coins.py"
 
 ALLOWED: dict[str, dict[str, str]] = {
     "bytes of a secret key": {
@@ -62,7 +61,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "noise": {
         NOISE: "noise that a kernel draws",
-        COINS: "coins are made of the same draws",
+        DRAWS: "coins are made of the same draws",
         "privacy/mechanisms/aggregation.py": "the hops of PMA",
         "privacy/mechanisms/edges.py": "randomised edges and their number",
         "privacy/dpsgd/poisson.py": "the coins of Poisson batches",

@@ -2,7 +2,7 @@
 
 Amplification by subsampling holds only while nobody knows who was in a batch, so the coins come
 from the secret noise key and never from the experiment's seed
-(:class:`~gapgnn.privacy.mechanisms.coins.Coins`). The work is proportional to the batch and not to
+(:class:`~gapgnn.privacy.mechanisms.draws.Coins`). The work is proportional to the batch and not to
 the data set.
 
 On an accelerator, where a batch of thousands is needed every moment, ``fast`` coins are tossed by
