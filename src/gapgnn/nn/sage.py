@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from gapgnn.privacy.dpsgd import (
     active_tape,
     record_linears,
 )
+from gapgnn.privacy.mechanisms import csr_tensor
 
 InLists = tuple[NDArray[Any], NDArray[Any]]
 
@@ -77,18 +77,12 @@ class Arcs:
         return total
 
     def _matrix(self, indptr: NDArray[Any], indices: NDArray[Any]) -> Tensor:
-        kind = torch.int32 if len(indices) < 2**31 else torch.int64
-        with warnings.catch_warnings():
-            # torch announces that CSR is in beta and unchecked; the lists are checked already.
-            warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant checks)")
-            return torch.sparse_csr_tensor(
-                torch.from_numpy(np.array(indptr)).to(kind),
-                torch.from_numpy(np.array(indices)).to(kind),
-                torch.ones(len(indices)),
-                size=(len(indptr) - 1,) * 2,
-                device=self.device,
-                check_invariants=False,
-            )
+        kind = np.int32 if len(indices) < 2**31 else np.int64
+        pointers, columns = (
+            torch.from_numpy(part.astype(kind)).to(self.device) for part in (indptr, indices)
+        )
+        ones = torch.ones(len(indices), device=self.device)
+        return csr_tensor(pointers, columns, ones, (len(indptr) - 1,) * 2)
 
 
 class _NeighbourSum(torch.autograd.Function):

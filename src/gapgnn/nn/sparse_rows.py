@@ -7,7 +7,6 @@ matrix.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from gapgnn.errors import InputError
+from gapgnn.privacy.mechanisms import csr_tensor
 
 NORM_ROWS = 1 << 16
 # On a GPU a batch of up to this many entries (256 MiB) becomes dense, for one batched product.
@@ -110,10 +110,6 @@ class SparseRows:
         if (kept[index] != self._scipy).nnz:
             return None
         return SparseRows(kept, device=self.device, counts=counts), torch.from_numpy(index)
-
-    def take(self, positions: Tensor) -> SparseRows:
-        """Return some rows, the same ones for all replicas."""
-        return SparseRows(self._scipy[positions.cpu().numpy()], device=self.device)
 
     def select(self, positions: Tensor) -> BatchRows:
         """Return each replica's own rows, for positions ``(R, B)``."""
@@ -398,14 +394,6 @@ def _as_tensor(array: NDArray[Any], dtype: type) -> Tensor:
 
 def _torch_csr(matrix: sp.csr_array, device: torch.device) -> Tensor:
     """Copy a SciPy CSR array to torch, with int32 indices: half the memory traffic of int64."""
-    with warnings.catch_warnings():
-        # torch calls its CSR layout a beta state, once per process.
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        csr = torch.sparse_csr_tensor(
-            _as_tensor(matrix.indptr, np.int32),
-            _as_tensor(matrix.indices, np.int32),
-            _as_tensor(matrix.data, np.float32),
-            size=matrix.shape,
-            check_invariants=False,
-        )
-    return csr.to(device)
+    pointers, columns = (_as_tensor(part, np.int32) for part in (matrix.indptr, matrix.indices))
+    values = _as_tensor(matrix.data, np.float32)
+    return csr_tensor(pointers, columns, values, matrix.shape).to(device)

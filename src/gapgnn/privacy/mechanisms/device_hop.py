@@ -138,6 +138,14 @@ def can_use_triton(device: torch.device) -> bool:
     return bool(IS_PRESENT)
 
 
+def csr_tensor(pointers: Tensor, columns: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return a sparse matrix of torch over these very tensors, unchecked: a Graph is checked."""
+    with warnings.catch_warnings():
+        # torch announces that CSR is in beta and unchecked.
+        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant checks)")
+        return torch.sparse_csr_tensor(pointers, columns, values, size=size, check_invariants=False)
+
+
 @dataclass(frozen=True)
 class Items:
     """Pieces of work: add up ``counts[i]`` entries from ``starts[i]`` on, for row ``rows[i]``."""
@@ -192,18 +200,10 @@ class InLists:
         [[1.0, 1.0], [0.0, 1.0]]
         """
         if dtype not in self._matrices:
-            rows = len(self.indptr) - 1
-            index_type = torch.int32 if len(self.indices) < 2**31 else torch.int64
-            with warnings.catch_warnings():
-                # torch announces that CSR is in beta and unchecked; a Graph is checked already.
-                warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant checks)")
-                self._matrices[dtype] = torch.sparse_csr_tensor(
-                    self.indptr.to(index_type),
-                    self.indices.to(index_type),
-                    torch.ones(len(self.indices), dtype=dtype, device=self.indices.device),
-                    size=(rows, rows),
-                    check_invariants=False,
-                )
+            kind = torch.int32 if len(self.indices) < 2**31 else torch.int64
+            lists = self.indptr.to(kind), self.indices.to(kind)
+            ones = torch.ones(len(self.indices), dtype=dtype, device=self.indices.device)
+            self._matrices[dtype] = csr_tensor(*lists, ones, (len(self.indptr) - 1,) * 2)
         return self._matrices[dtype]
 
     def can_release(self, num_columns: int) -> bool:

@@ -9,7 +9,6 @@ died, gives the same bytes again, and nothing is drawn twice.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from torch import Tensor
 from gapgnn.errors import PrivacyError
 from gapgnn.graph.store import Limits, PartFile, StoredGraph, check_once, cut_secret, find_limits
 from gapgnn.privacy.mechanisms.aggregation import BlockRelease
+from gapgnn.privacy.mechanisms.sums import shared
 from gapgnn.rng import NoiseKey
 
 
@@ -53,10 +53,10 @@ class StoredLists:
             (graph.in_part(part), graph.digest(part), block, self._secret)
             for part in range(graph.num_parts)
         ]
-        shared = (rows.cpu().numpy(), *(() if self._limits is None else self._limits.arrays))
+        everywhere = (rows.cpu().numpy(), *(() if self._limits is None else self._limits.arrays))
         files = [task[0].path for task in tasks]
         done: set[int] = set()
-        for part, released in graph.executor.run(release_part, tasks, shared, files):
+        for part, released in graph.executor.run(release_part, tasks, everywhere, files):
             first, last = graph.bounds[part], graph.bounds[part + 1]
             if part in done or released.shape != (last - first, rows.shape[1]):
                 raise PrivacyError(f"Part {part} must be released once and whole. Got another.")
@@ -91,16 +91,10 @@ def release_part(
     cut = Limits(*limits) if secret else None
     count = len(part.lengths)
     out = np.empty((count, values.shape[1]), dtype=np.float32)
-    sent = _as_tensor(values)
+    # The array of a cluster is read-only, and nobody writes to it.
+    sent = shared(values)
     for rows in part.blocks():
         kept = rows if cut is None else cut.cut(rows, secret)
         first, last = rows.first - part.first, rows.last - part.first
         out[first:last] = block.release(sent, rows.first, kept.pointers, kept.entries).numpy()
     return out
-
-
-def _as_tensor(values: NDArray[Any]) -> Tensor:
-    """Share an array with torch; that of a cluster is read-only, and nobody writes to it."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(values)
