@@ -89,7 +89,11 @@ class ReplicaLinear(nn.Module):
     @torch.no_grad()
     def reset(self, generators: Sequence[torch.Generator]) -> None:
         """Draw each replica's parameters as ``torch.nn.Linear`` does: uniform, up to 1/sqrt(in)."""
-        _check_generators(generators, self.replicas)
+        if len(generators) != self.replicas:
+            raise InputError(
+                f"`generators` must have one entry per replica ({self.replicas}). "
+                f"Got {len(generators)}."
+            )
         bound = 1 / math.sqrt(self.in_features)
         for replica, generator in enumerate(generators):
             for parameter in (self.weight, self.bias):
@@ -327,10 +331,3 @@ def cross_entropy_slopes(scores: Tensor, targets: Tensor, totals: Tensor) -> tup
     """
     chances = torch.softmax(scores.detach().transpose(1, 2), dim=1)
     return (chances * totals).sub_(targets).transpose(1, 2), chances
-
-
-def _check_generators(generators: Sequence[torch.Generator], replicas: int) -> None:
-    if len(generators) != replicas:
-        raise InputError(
-            f"`generators` must have one entry per replica ({replicas}). Got {len(generators)}."
-        )

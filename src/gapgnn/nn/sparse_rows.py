@@ -238,7 +238,8 @@ class BatchRows:
         self._block = block
         self._pointers, self._columns, self._values = pointers, columns, values
         self._rows, self._positions = rows, positions
-        self._is_dense = values.is_cuda and shape[0] * shape[1] * shape[2] <= DENSE_ENTRIES
+        # Whether products are computed from dense rows.
+        self.is_dense = values.is_cuda and shape[0] * shape[1] * shape[2] <= DENSE_ENTRIES
         self._dense: Tensor | None = None
 
     def squared_norms(self) -> Tensor:
@@ -252,7 +253,7 @@ class BatchRows:
     def product(self, weight: Tensor) -> Tensor:
         """As :meth:`matmul`, without a gradient."""
         replicas, count, width = self.shape
-        if self._is_dense:
+        if self.is_dense:
             return self.dense() @ weight
         matrix = torch.sparse_csr_tensor(
             self._pointers,
@@ -269,7 +270,7 @@ class BatchRows:
     def transposed_matmul(self, delta: Tensor) -> Tensor:
         """Return ``rows^T delta`` for each replica: ``(R, B, out)`` to ``(R, in, out)``."""
         replicas, count, width = self.shape
-        if self._is_dense:
+        if self.is_dense:
             return self.dense().to(delta.dtype).transpose(1, 2) @ delta
         if delta.is_cuda:
             terms = self._values.to(delta.dtype).unsqueeze(-1) * delta.flatten(0, 1)[self._row_of()]
@@ -284,10 +285,6 @@ class BatchRows:
         """Return some of one replica's rows, repeated as often as they are named."""
         positions = self._positions.view(self.shape[:2])[replica]
         return self._rows.select(positions.index_select(0, rows).unsqueeze(0))
-
-    def is_small_on_device(self) -> bool:
-        """Whether products are computed from dense rows."""
-        return self._is_dense
 
     def squares_by_owner(self, delta: Tensor, starts: Tensor) -> Tensor:
         """Return ``|rows^T delta|^2`` for each owner's range of a single replica's rows.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -19,23 +18,17 @@ class Callback(Protocol):
 
     def start(self, phase: str, total: int) -> None:
         """A phase (encoder, aggregation, classifier) begins and will take ``total`` steps."""
+        return
 
     def advance(
         self, phase: str, *, loss: float | None = None, accuracy: float | None = None
     ) -> None:
         """One step is done."""
+        return
 
 
-class Silent:
+class Silent(Callback):
     """The default watcher: says nothing."""
-
-    def start(self, phase: str, total: int) -> None:
-        """Ignore it."""
-
-    def advance(
-        self, phase: str, *, loss: float | None = None, accuracy: float | None = None
-    ) -> None:
-        """Ignore it."""
 
 
 class ProgressBars:
@@ -62,12 +55,7 @@ class ProgressBars:
         self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
     def start(self, phase: str, total: int) -> None:

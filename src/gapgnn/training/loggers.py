@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from gapgnn.errors import UnavailableError
@@ -46,12 +45,7 @@ class JsonlLogger:
     def __enter__(self) -> JsonlLogger:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self, phase: str, total: int) -> None:
@@ -94,12 +88,7 @@ class TensorBoardLogger:
     def __enter__(self) -> TensorBoardLogger:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._writer.close()
 
     def start(self, phase: str, total: int) -> None:

@@ -16,8 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from gapgnn.nn import BatchRows, SparseRows
 from gapgnn.nn.fast import gpu
-from gapgnn.nn.fast.exponential import exponential
-from gapgnn.nn.fast.narrow import LONG, NARROW, narrow_product
+from gapgnn.nn.fast.cpu import LONG, NARROW, exponential, narrow_product
 from gapgnn.nn.fast.normed import Chosen, Sample, can_norm, normed_layer
 from gapgnn.privacy.dpsgd import active_tape
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 # Numbers in a vector register, at most.
 LANES = 16
-# Activations that :mod:`gapgnn.nn.fast.exponential` is faster with; torch's own ReLU is.
+# Activations that :mod:`gapgnn.nn.fast.cpu` is faster with; torch's own ReLU is.
 EXPONENTIAL = ("selu", "elu")
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gapgnn.nn import SparseRows
-from gapgnn.nn.fast.exponential import activate_, slopes_before
+from gapgnn.nn.fast.cpu import activate_, slopes_before
 from gapgnn.nn.fast.gpu import EXPONENTIAL
 
 # The covariance of wider inputs would cost more than the passes it saves.
