@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from gapgnn.graph.people import absorb_first as absorb_first
     from gapgnn.graph.people import absorb_last as absorb_last
     from gapgnn.graph.people import encode_ids as encode_ids
+    from gapgnn.graph.people import repeat_roles as repeat_roles
     from gapgnn.graph.people import roles as roles
     from gapgnn.graph.transforms import align_features as align_features
     from gapgnn.graph.transforms import filter_classes as filter_classes
     from gapgnn.graph.transforms import induced as induced
     from gapgnn.graph.transforms import random_split as random_split
-    from gapgnn.graph.transforms import role_masks as role_masks
 
 __getattr__, __dir__, __all__ = front(__name__)

@@ -83,32 +83,13 @@ def random_split(graph: Graph, *, seed: int, train: float = 0.75, val: float = 0
     if train + val > 1 + 1e-9:
         raise InputError(f"`train` and `val` must sum to at most 1. Got {train} and {val}.")
     labelled = graph.labels >= 0
-    masks = role_masks(graph, labelled, seed=seed, train=train, val=val)
+    found = roles(graph.ids, seed=seed, train=train, val=val)
+    masks = [(found == role) & labelled for role in range(3)]
     if not masks[0].any():
         raise DataError(
             f"`train` must select a node; {labelled.sum()} nodes have a label. Got {train}."
         )
     return graph.with_masks(*masks)
-
-
-def role_masks(
-    graph: Graph,
-    among: NDArray[np.bool_],
-    *,
-    seed: int,
-    train: float,
-    val: float,
-    purpose: str = "split",
-) -> NDArray[np.bool_]:
-    """Return masks ``(3, nodes)`` of who trains, validates and tests among some nodes.
-
-    >>> import numpy as np
-    >>> graph = Graph.from_arcs([], [], num_nodes=9, features=np.eye(9))
-    >>> role_masks(graph, np.ones(9, bool), seed=0, train=0.5, val=0.2).sum(axis=0).tolist()
-    [1, 1, 1, 1, 1, 1, 1, 1, 1]
-    """
-    found = roles(graph.ids, seed=seed, train=train, val=val, purpose=purpose)
-    return np.stack([(found == role) & among for role in range(3)])
 
 
 def induced(graph: Graph, keep: ArrayLike, *, dangle: bool = False) -> Graph:
