@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from gapgnn.cli.main import run
 from gapgnn.cli.report import SECTIONS
-from gapgnn.errors import DataError
+from gapgnn.errors import DataError, UnavailableError
 from gapgnn.evaluation.grid.records import FILE, Record
+from gapgnn.evaluation.report import figures
 from gapgnn.evaluation.report import page as report_module
 from gapgnn.evaluation.report.content import event_words, right_guesses
 from gapgnn.evaluation.report.findings import load_findings
@@ -436,3 +437,10 @@ def test_a_kill_while_writing_leaves_the_old_page(
         write_report(results)
     assert (results / "report.html").read_text() == old
     assert sorted(results.rglob(".*.part")) == []
+
+
+def test_without_matplotlib_nothing_is_written_and_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "find_spec", lambda name: None)
+    with pytest.raises(UnavailableError, match=r"gapgnn\[report\]"):
+        write_report(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gapgnn.errors import UnavailableError
 from gapgnn.evaluation.report.plots import STYLES, Panel, Plot
 from gapgnn.evaluation.report.writing import write_file
 
@@ -59,6 +61,14 @@ def draw(plot: Plot) -> dict[str, bytes]:
         style.use(sheet)
         figure = _figure(plot)
         return {suffix: _bytes(figure, suffix) for suffix in FORMATS}
+
+
+def check_can_draw() -> None:
+    """Say how to get what draws figures, before anything is written."""
+    if find_spec("matplotlib") is None:
+        raise UnavailableError(
+            "`matplotlib` must be installed to draw figures. Got none; install `gapgnn[report]`."
+        )
 
 
 def _bytes(figure: Figure, suffix: str) -> bytes:

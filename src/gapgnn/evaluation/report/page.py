@@ -21,7 +21,7 @@ from gapgnn.errors import InputError
 from gapgnn.evaluation.grid import EXPERIMENTS, Record, load
 from gapgnn.evaluation.report import charts
 from gapgnn.evaluation.report import content as report_content
-from gapgnn.evaluation.report.figures import save_figures
+from gapgnn.evaluation.report.figures import check_can_draw, save_figures
 from gapgnn.evaluation.report.findings import Attack, Audit, load_findings
 from gapgnn.evaluation.report.plots import STYLES, Plot, plots, unique
 from gapgnn.evaluation.report.table_formats import FORMATS
@@ -53,6 +53,7 @@ def write_report(folder: str | Path) -> Written:
     ...
     gapgnn.errors.UnavailableError: `nowhere` must hold results.jsonl. Got no such file.
     """
+    check_can_draw()
     records = load_results(folder)
     audits, attacks = load_findings(folder)
     place = Path(folder)
