@@ -23,9 +23,13 @@ from gapgnn.graph.transforms import random_split
 from gapgnn.methods.gap.estimator import GAP
 from gapgnn.methods.mlp import MLP
 from gapgnn.privacy.ledger.ledger import Ledger
-from gapgnn.privacy.mechanisms.aggregation import BlockRelease, PrivateAggregation, row_normalise
+from gapgnn.privacy.mechanisms.aggregation import (
+    BlockRelease,
+    PrivateAggregation,
+    release_part,
+    row_normalise,
+)
 from gapgnn.privacy.mechanisms.noise import NoiseSource
-from gapgnn.privacy.mechanisms.stored_hop import release_part
 from gapgnn.rng import NoiseKey
 from gapgnn.training.inputs import FeatureInputs
 

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx, once_differentiable
 
 from gapgnn.errors import InputError
 from gapgnn.nn.layers import Inputs, ReplicaBatchNorm, ReplicaLinear, ReplicaMLP, activate
+from gapgnn.nn.sparse_rows import sparse_product
 from gapgnn.privacy.dpsgd import (
     SHORTEST,
     Members,
@@ -56,12 +56,18 @@ class Arcs:
 
     def sum(self, rows: Tensor) -> Tensor:
         """Return the sum of the rows of each node's in-neighbours, ``(R, N, C)`` to the same."""
-        total: Tensor = _NeighbourSum.apply(rows, self)  # type: ignore[no-untyped-call]
-        return total
+        return sparse_product(self, rows)
 
-    def product(self, rows: Tensor, *, transposed: bool) -> Tensor:
-        """As :meth:`sum`, or along reversed arcs, without a gradient."""
-        matrices = self._backward if transposed else self._forward
+    def product(self, rows: Tensor) -> Tensor:
+        """As :meth:`sum`, without a gradient."""
+        return self._times(self._forward, rows)
+
+    def transposed_matmul(self, delta: Tensor) -> Tensor:
+        """As :meth:`product`, along reversed arcs."""
+        return self._times(self._backward, delta)
+
+    @staticmethod
+    def _times(matrices: list[Tensor], rows: Tensor) -> Tensor:
         replicas, count, width = rows.shape
         if len(matrices) == 1 and rows.is_cuda:
             beside = rows.permute(1, 0, 2).reshape(count, replicas * width)
@@ -83,20 +89,6 @@ class Arcs:
         )
         ones = torch.ones(len(indices), device=self.device)
         return csr_tensor(pointers, columns, ones, (len(indptr) - 1,) * 2)
-
-
-class _NeighbourSum(torch.autograd.Function):
-    """``A^T rows``; the arcs are data and have no gradient."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, rows: Tensor, arcs: Arcs) -> Tensor:
-        ctx.arcs = arcs  # type: ignore[attr-defined]
-        return arcs.product(rows, transposed=False)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.arcs.product(gradient, transposed=True), None  # type: ignore[attr-defined]
 
 
 def _transposed(indptr: NDArray[Any], indices: NDArray[Any]) -> InLists:

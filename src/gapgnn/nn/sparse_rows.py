@@ -8,14 +8,14 @@ matrix.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 from gapgnn.errors import InputError
 from gapgnn.privacy.mechanisms import csr_tensor
@@ -348,7 +348,17 @@ class BatchRows:
         return torch.repeat_interleave(rows, counts, output_size=self._columns.numel())
 
 
-def sparse_product(rows: SparseRows | BatchRows, weight: Tensor) -> Tensor:
+class Factor(Protocol):
+    """The left side of a product: data, which have no gradient."""
+
+    def product(self, weight: Tensor) -> Tensor:
+        """Return the product for each replica."""
+
+    def transposed_matmul(self, delta: Tensor) -> Tensor:
+        """Return the product of the transposed data."""
+
+
+def sparse_product(rows: Factor, weight: Tensor) -> Tensor:
     """Return ``rows @ weight`` for each replica, with the gradient of the weight."""
     if not torch.is_grad_enabled():
         return rows.product(weight)
@@ -357,17 +367,15 @@ def sparse_product(rows: SparseRows | BatchRows, weight: Tensor) -> Tensor:
 
 
 class _SparseProduct(torch.autograd.Function):
-    """``rows @ weight``; the rows are data and have no gradient."""
-
     @staticmethod
-    def forward(ctx: FunctionCtx, weight: Tensor, rows: SparseRows | BatchRows) -> Tensor:
-        ctx.rows = rows  # type: ignore[attr-defined]
+    def forward(ctx: Any, weight: Tensor, rows: Factor) -> Tensor:
+        ctx.rows = rows
         return rows.product(weight)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.rows.transposed_matmul(gradient), None  # type: ignore[attr-defined]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.rows.transposed_matmul(gradient), None
 
 
 def _squared_norms(matrix: sp.csr_array) -> NDArray[np.float64]:

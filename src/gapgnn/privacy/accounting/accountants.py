@@ -14,8 +14,7 @@ from typing import Protocol
 
 from gapgnn.errors import InputError, check_choice, check_number
 from gapgnn.privacy import RELATIONS
-from gapgnn.privacy.accounting.composition import merge
-from gapgnn.privacy.accounting.events import Event
+from gapgnn.privacy.accounting.events import Event, merge
 from gapgnn.privacy.accounting.gaussian import gaussian_epsilon, log_delta
 from gapgnn.privacy.accounting.pld import pld_delta, pld_epsilon
 from gapgnn.privacy.accounting.rdp import rdp_delta, rdp_epsilon

@@ -17,8 +17,7 @@ from gapgnn.errors import CalibrationError, InputError, check_choice, check_numb
 from gapgnn.privacy import RELATIONS
 from gapgnn.privacy.accounting import cache as calibration_cache
 from gapgnn.privacy.accounting.accountants import account
-from gapgnn.privacy.accounting.composition import merge
-from gapgnn.privacy.accounting.events import Composition, Event
+from gapgnn.privacy.accounting.events import Composition, Event, merge
 from gapgnn.privacy.accounting.gaussian import gaussian_shift
 from gapgnn.privacy.accounting.pld import COARSE, pld_epsilon
 from gapgnn.privacy.accounting.rdp import ORDERS, rdp_epsilon
