@@ -387,7 +387,7 @@ def test_without_a_browser_a_screenshot_is_one_line_and_the_page_is_still_writte
     no_figures: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("gapgnn.evaluation.report.browser.find_browser", lambda: None)
+    monkeypatch.setattr("gapgnn.evaluation.report.page.find_browser", lambda: None)
     words = ["report", str(results), "--screenshot", str(results / "shot.png")]
     assert gapgnn(*words, monkeypatch=monkeypatch) == 2
     said = capsys.readouterr().err
@@ -432,7 +432,7 @@ def test_a_kill_while_writing_leaves_the_old_page(
     def stop(*words: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gapgnn.evaluation.report.writing.os.fsync", stop)
+    monkeypatch.setattr("gapgnn.evaluation.report.figures.os.fsync", stop)
     with pytest.raises(KeyboardInterrupt):
         write_report(results)
     assert (results / "report.html").read_text() == old

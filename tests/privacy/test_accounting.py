@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gapgnn.errors import InputError
 from gapgnn.privacy.accounting import ACCOUNTANTS, account, accountant_named, pld
+from gapgnn.privacy.accounting.accountants import gaussian_epsilon, gaussian_shift, log_delta
 from gapgnn.privacy.accounting.events import (
     Gaussian,
     Laplace,
@@ -19,7 +20,6 @@ from gapgnn.privacy.accounting.events import (
     RandomisedResponse,
     merge,
 )
-from gapgnn.privacy.accounting.gaussian import gaussian_epsilon, gaussian_shift, log_delta
 from gapgnn.privacy.accounting.rdp import ORDERS, renyi_curve
 
 FACEBOOK = PoissonGaussian(1.0, sampling_rate=0.0129, steps=1546)

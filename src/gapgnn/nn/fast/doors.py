@@ -16,8 +16,16 @@ from torch.autograd.function import once_differentiable
 
 from gapgnn.nn import BatchRows, SparseRows
 from gapgnn.nn.fast import gpu
-from gapgnn.nn.fast.cpu import LONG, NARROW, exponential, narrow_product
-from gapgnn.nn.fast.normed import Chosen, Sample, can_norm, normed_layer
+from gapgnn.nn.fast.cpu import (
+    LONG,
+    NARROW,
+    Chosen,
+    Sample,
+    can_norm,
+    exponential,
+    narrow_product,
+    normed_layer,
+)
 from gapgnn.privacy.dpsgd import active_tape
 
 if TYPE_CHECKING:

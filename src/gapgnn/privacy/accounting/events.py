@@ -316,7 +316,6 @@ class RandomisedResponse(Event):
 
 
 Composition = tuple[Event, ...]
-event_from_dict = Event.from_dict
 
 
 @dataclass(frozen=True)

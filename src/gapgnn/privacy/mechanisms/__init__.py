@@ -9,9 +9,9 @@ from gapgnn.facade import front
 if TYPE_CHECKING:
     from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation as PrivateAggregation
     from gapgnn.privacy.mechanisms.aggregation import row_normalise as row_normalise
-    from gapgnn.privacy.mechanisms.device_hop import can_use_triton as can_use_triton
-    from gapgnn.privacy.mechanisms.device_hop import csr_tensor as csr_tensor
-    from gapgnn.privacy.mechanisms.device_lists import copy_on as copy_on
+    from gapgnn.privacy.mechanisms.device import can_use_triton as can_use_triton
+    from gapgnn.privacy.mechanisms.device import copy_on as copy_on
+    from gapgnn.privacy.mechanisms.device import csr_tensor as csr_tensor
     from gapgnn.privacy.mechanisms.draws import Coins as Coins
     from gapgnn.privacy.mechanisms.draws import device_heads as device_heads
     from gapgnn.privacy.mechanisms.edges import COUNT_SHARE as COUNT_SHARE

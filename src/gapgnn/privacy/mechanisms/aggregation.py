@@ -26,13 +26,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
-from gapgnn.graph import Graph, bound_out_degrees
-from gapgnn.graph.store import Limits, PartFile, StoredGraph, check_once, cut_secret, find_limits
+from gapgnn.graph import Graph, bound_out_degrees, split_key
+from gapgnn.graph.store import Limits, PartFile, StoredGraph, check_once, find_limits
 from gapgnn.privacy import Release, aggregation_sensitivity, shown
 from gapgnn.privacy.accounting import Gaussian
-from gapgnn.privacy.mechanisms.device_hop import InLists as DeviceLists
-from gapgnn.privacy.mechanisms.device_hop import longest_row
-from gapgnn.privacy.mechanisms.device_lists import in_lists_on
+from gapgnn.privacy.mechanisms.device import InLists as DeviceLists
+from gapgnn.privacy.mechanisms.device import in_lists_on, longest_row
 from gapgnn.privacy.mechanisms.noise import GRID, ROW_BLOCK, Construction, NoiseSource
 from gapgnn.privacy.mechanisms.sums import (
     MOST_HALVES,
@@ -142,7 +141,7 @@ class StoredLists:
         self._secret = b""
         if max_degree is not None and int(graph.out_degrees.max()) > max_degree:
             self._limits = find_limits(graph, max_degree, key)
-            self._secret = cut_secret(key)
+            self._secret = split_key(key)[0]
 
     def release(self, block: BlockRelease, rows: Tensor, out: Tensor) -> None:
         """Release one hop of all rows into ``out``, part after part.
@@ -446,7 +445,7 @@ class PrivateAggregation:
         """Aggregate, perturb and normalise on an accelerator: in one kernel, or product by product.
 
         Safe noise comes from the host, fast noise from the kernel
-        (:mod:`gapgnn.privacy.mechanisms.device_hop`).
+        (:mod:`gapgnn.privacy.mechanisms.device`).
         """
         lists = self._lists_on_device(replica)
         source = None if self.level == "none" else self._sources[replica]

@@ -11,7 +11,7 @@ Two constructions:
 ``fast``
     Single-precision noise: on a CPU from torch's Mersenne twister, one seed of 63 bits per block of
     rows; on an accelerator from Philox with 128 secret bits, drawn by the kernel that adds it
-    (:mod:`gapgnn.privacy.mechanisms.device_hop`). It has the right distribution and none of the
+    (:mod:`gapgnn.privacy.mechanisms.device`). It has the right distribution and none of the
     protection above: for experiments.
 
 How the safe Gaussian is drawn. SHAKE-256 of the secret key and a path gives one sign bit and a
@@ -41,7 +41,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer
-from gapgnn.privacy.mechanisms.device_hop import PhiloxNoise
+from gapgnn.privacy.mechanisms.device import PhiloxNoise
 from gapgnn.privacy.mechanisms.draws import Draws, torch_generator
 from gapgnn.rng import NoiseKey, PathPart
 

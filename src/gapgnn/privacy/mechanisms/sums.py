@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.errors import PrivacyError
-from gapgnn.privacy.mechanisms.device_hop import csr_tensor
+from gapgnn.privacy.mechanisms.device import csr_tensor
 from gapgnn.privacy.mechanisms.noise import GRID
 
 # Entries that are multiplied at a time: few enough that the ones of the product stay in cache.
