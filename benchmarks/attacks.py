@@ -32,7 +32,7 @@ from gapgnn import GAP, MLP, SAGE, load_dataset
 from gapgnn.attacks.links import link_stealing_attack, linkteller_attack
 from gapgnn.attacks.membership import membership_attack
 from gapgnn.evaluation.metrics import bootstrap_interval
-from gapgnn.evaluation.report.published import published
+from gapgnn.evaluation.report.tables import published
 
 METHODS: dict[str, Callable[..., Any]] = {
     "gap": lambda **options: GAP(messages="features", **options),

@@ -26,7 +26,7 @@ import generated
 from gapgnn import GAP
 from gapgnn.graph.graph import Graph
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
-from gapgnn.privacy.mechanisms.device_lists import in_lists_on
+from gapgnn.privacy.mechanisms.device import in_lists_on
 from gapgnn.rng import NoiseKey
 
 NODES, ARCS, FEATURES, CLASSES = 1_790_731, 80_966_832, 100, 10

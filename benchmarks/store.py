@@ -51,7 +51,7 @@ def generate_tables(args: argparse.Namespace) -> dict[str, Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from gapgnn.graph.datasets.blockmodel import BlockModel
+    from gapgnn.graph.datasets.synthetic import BlockModel
 
     model = BlockModel(
         num_nodes=args.nodes,

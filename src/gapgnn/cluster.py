@@ -22,7 +22,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from gapgnn.errors import DataError, GapgnnError, UnavailableError, check_integer
@@ -78,12 +77,7 @@ class RayCluster:
             self._is_ours = True
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._is_ours:
             ray_module().shutdown()
             self._is_ours = False

@@ -17,7 +17,7 @@ from gapgnn.attacks.audits.bounds import (
 )
 from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, confirmed
 from gapgnn.errors import InputError
-from gapgnn.privacy.accounting.gaussian import gaussian_epsilon
+from gapgnn.privacy.accounting.accountants import gaussian_epsilon
 
 
 def gaussian_trials(shift: float, count: int, rng: np.random.Generator) -> Trials:

@@ -26,7 +26,7 @@ from gapgnn.attacks.audits import (
 )
 from gapgnn.attacks.audits import edges as edges_audit
 from gapgnn.attacks.audits import subgraphs as subgraph_audit
-from gapgnn.attacks.audits.prediction import audit_prediction
+from gapgnn.attacks.audits.model import audit_prediction
 from gapgnn.methods import sage
 from gapgnn.methods.releases import Releases
 from gapgnn.privacy import guarantee

@@ -21,8 +21,7 @@ from matplotlib.image import imread
 
 from gapgnn.errors import InputError
 from gapgnn.evaluation.grid.records import Record
-from gapgnn.evaluation.report.browser import SWITCHES, find_browser, screenshot
-from gapgnn.evaluation.report.page import render
+from gapgnn.evaluation.report.page import SWITCHES, find_browser, render, screenshot
 
 pytestmark = [
     pytest.mark.browser,

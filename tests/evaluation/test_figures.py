@@ -12,8 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from gapgnn.evaluation.grid.records import Record
 from gapgnn.evaluation.report import figures
-from gapgnn.evaluation.report.charts import Chart, ticks
-from gapgnn.evaluation.report.figures import draw, save_figures
+from gapgnn.evaluation.report.figures import Chart, draw, save_figures, ticks
 from gapgnn.evaluation.report.plots import STYLES, Plot, plots
 
 FIVE = ["tradeoff-edge", "tradeoff-node", "encoder", "hops", "degree"]

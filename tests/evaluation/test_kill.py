@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from methodgraphs import write_tables
 
-from gapgnn.evaluation.grid.records import FILE, load
-from gapgnn.evaluation.grid.store import Store
+from gapgnn.evaluation.grid.records import FILE, Store, load
 
 # Results are made up, so that most of the time is spent recording them, where a kill can hurt.
 GRID = """
@@ -23,7 +22,7 @@ import json, os, sys, time
 from gapgnn.evaluation.grid import runner
 from gapgnn.evaluation.grid.plans import plan
 from gapgnn.evaluation.grid.records import Record
-from gapgnn.evaluation.grid.store import Store
+from gapgnn.evaluation.grid.records import Store
 from gapgnn.evaluation.grid.tasks import Source, Task
 
 folder, started = sys.argv[1:]

@@ -6,7 +6,7 @@ import pytest
 
 from gapgnn.errors import InputError
 from gapgnn.evaluation.grid.plans import EXPERIMENTS, METHODS, candidates, plan
-from gapgnn.evaluation.report.published import published
+from gapgnn.evaluation.report.tables import published
 
 PAPERS = {"GAP-inf", "SAGE-inf", "GAP-EDP", "SAGE-EDP", "MLP", "GAP-NDP", "SAGE-NDP", "MLP-DP"}
 

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from gapgnn.cli.main import run
 from gapgnn.cli.report import SECTIONS
-from gapgnn.errors import DataError
+from gapgnn.errors import DataError, UnavailableError
 from gapgnn.evaluation.grid.records import FILE, Record
+from gapgnn.evaluation.report import figures
 from gapgnn.evaluation.report import page as report_module
 from gapgnn.evaluation.report.content import event_words, right_guesses
 from gapgnn.evaluation.report.findings import load_findings
@@ -386,7 +387,7 @@ def test_without_a_browser_a_screenshot_is_one_line_and_the_page_is_still_writte
     no_figures: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("gapgnn.evaluation.report.browser.find_browser", lambda: None)
+    monkeypatch.setattr("gapgnn.evaluation.report.page.find_browser", lambda: None)
     words = ["report", str(results), "--screenshot", str(results / "shot.png")]
     assert gapgnn(*words, monkeypatch=monkeypatch) == 2
     said = capsys.readouterr().err
@@ -431,8 +432,15 @@ def test_a_kill_while_writing_leaves_the_old_page(
     def stop(*words: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gapgnn.evaluation.report.writing.os.fsync", stop)
+    monkeypatch.setattr("gapgnn.evaluation.report.figures.os.fsync", stop)
     with pytest.raises(KeyboardInterrupt):
         write_report(results)
     assert (results / "report.html").read_text() == old
     assert sorted(results.rglob(".*.part")) == []
+
+
+def test_without_matplotlib_nothing_is_written_and_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "find_spec", lambda name: None)
+    with pytest.raises(UnavailableError, match=r"gapgnn\[report\]"):
+        write_report(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -18,9 +18,8 @@ from gapgnn.cli.main import main
 from gapgnn.errors import DataError, InputError
 from gapgnn.evaluation.grid import runner
 from gapgnn.evaluation.grid.plans import Configuration, plan
-from gapgnn.evaluation.grid.records import CANDIDATE, Record, load
+from gapgnn.evaluation.grid.records import CANDIDATE, Record, Store, load
 from gapgnn.evaluation.grid.runner import Failure, Row, estimate, missing_tasks, run_grid
-from gapgnn.evaluation.grid.store import Store
 from gapgnn.evaluation.grid.tasks import Source, Task, open_graph, perform
 from gapgnn.graph.graph import Graph
 

@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapgnn.errors import DataError, GapgnnError, UnavailableError
-from gapgnn.evaluation.grid import store as store_module
-from gapgnn.evaluation.grid.records import CANDIDATE, FILE, Record, load, newest
-from gapgnn.evaluation.grid.store import Store
+from gapgnn.evaluation.grid import records
+from gapgnn.evaluation.grid.records import CANDIDATE, FILE, Record, Store, load, newest
 
 
 def result(key: str = "a", **changes: Any) -> Record:
@@ -169,7 +168,7 @@ class TestAppend:
         store.append(result("a"))
         before = store.path.read_bytes()
         write = os.write
-        monkeypatch.setattr(store_module.os, "write", lambda fd, data: write(fd, data[:40]))
+        monkeypatch.setattr(records.os, "write", lambda fd, data: write(fd, data[:40]))
         with pytest.raises(UnavailableError, match="disk is full; earlier results are safe"):
             store.append(result("b"))
         assert store.path.read_bytes() == before

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapgnn.evaluation.grid.records import Record
-from gapgnn.evaluation.report.table_formats import to_csv, to_latex, to_markdown
-from gapgnn.evaluation.report.tables import Cell, Row, Table, tables
+from gapgnn.evaluation.report.tables import Cell, Row, Table, tables, to_csv, to_latex, to_markdown
 
 CLEAR = tuple(0.80 + 0.001 * k for k in range(10))
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gapgnn.errors import DataError
-from gapgnn.graph.checks import check_trainable
 from gapgnn.graph.graph import Graph
+from gapgnn.graph.transforms import check_trainable
 
 
 class TestTrainable:

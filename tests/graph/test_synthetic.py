@@ -5,9 +5,8 @@ from sklearn.linear_model import LogisticRegression
 
 from gapgnn.errors import InputError
 from gapgnn.graph import csr
-from gapgnn.graph.datasets import blockmodel
-from gapgnn.graph.datasets.blockmodel import FIELDS, BlockModel
-from gapgnn.graph.datasets.synthetic import generate, social_graph
+from gapgnn.graph.datasets import synthetic
+from gapgnn.graph.datasets.synthetic import FIELDS, BlockModel, generate, social_graph
 from gapgnn.graph.graph import Graph
 
 
@@ -106,7 +105,7 @@ def test_equal_seeds_give_equal_graphs_and_other_seeds_do_not():
 
 @pytest.mark.parametrize("kind", ["gaussian", "profile"])
 def test_pieces_fit_together_whatever_the_number_of_blocks(kind, monkeypatch):
-    monkeypatch.setattr(blockmodel, "BLOCK_NODES", 128)
+    monkeypatch.setattr(synthetic, "BLOCK_NODES", 128)
     graph = generate(num_nodes=1_000, num_arcs=20_000, num_features=50, features=kind, seed=4)
     assert graph.num_nodes == 1_000
     assert 0.9 < graph.num_arcs / 20_000 < 1.1
@@ -117,7 +116,7 @@ def test_pieces_fit_together_whatever_the_number_of_blocks(kind, monkeypatch):
 
 
 def test_edges_between_blocks_are_as_frequent_as_within(monkeypatch):
-    monkeypatch.setattr(blockmodel, "BLOCK_NODES", 500)
+    monkeypatch.setattr(synthetic, "BLOCK_NODES", 500)
     model = BlockModel(num_nodes=1_000, mean_degree=40, num_classes=3, num_features=4)
     within = len(model.edges(0, 0)[0]) + len(model.edges(1, 1)[0])
     between = len(model.edges(0, 1)[0])
@@ -132,7 +131,7 @@ def test_the_mean_degree_is_met_although_repeated_edges_are_merged(degree):
 
 @pytest.mark.parametrize("kind", ["gaussian", "profile"])
 def test_pieces_are_the_same_drawn_alone_and_in_any_order(monkeypatch, kind):
-    monkeypatch.setattr(blockmodel, "BLOCK_NODES", 64)
+    monkeypatch.setattr(synthetic, "BLOCK_NODES", 64)
     size = {"num_nodes": 300, "mean_degree": 7, "num_features": 50, "features": kind, "seed": 5}
     model = BlockModel(**size, num_classes=10)
     blocks = range(model.num_blocks)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gapgnn.errors import DataError, InputError
 from gapgnn.graph.graph import MASKS, Graph
-from gapgnn.graph.people import roles
+from gapgnn.graph.people import repeat_roles, roles
 from gapgnn.graph.transforms import (
     filter_classes,
     induced,
@@ -178,3 +178,24 @@ def test_a_selection_that_makes_no_sense_is_one_line(keep, message):
     with pytest.raises(DataError) as caught:
         induced(labelled([0, 1, 0]), keep)
     assert str(caught.value) == message
+
+
+class TestRolesOfRepeats:
+    IDS = np.arange(40_000) * 7
+
+    def drawn(self, ids: np.ndarray) -> np.ndarray:
+        return repeat_roles(ids, seed=3, train=0.75, val=0.1, repeats=range(5, 9))
+
+    def test_whoever_leaves_moves_nobody(self):
+        kept = np.random.default_rng(0).random(len(self.IDS)) < 0.9
+        assert np.array_equal(self.drawn(self.IDS)[:, kept], self.drawn(self.IDS[kept]))
+
+    def test_every_repeat_has_its_shares(self):
+        for row in self.drawn(self.IDS):
+            for role, share in enumerate((0.75, 0.1, 0.15)):
+                spread = np.sqrt(share * (1 - share) / len(row))
+                assert abs((row == role).mean() - share) < 6 * spread
+
+    def test_repeats_are_independent(self):
+        trains = self.drawn(self.IDS) == 0
+        assert np.abs(np.corrcoef(trains) - np.eye(4)).max() < 6 / np.sqrt(len(self.IDS))

@@ -25,6 +25,12 @@ METHODS = {
     "SAGE, ten wide": (SAGE, {"level": "none", "hidden": 10}),
     "MLP": (MLP, {"level": "none"}),
 }
+# On two threads the loops are torch's; one of each kind of training is enough by default.
+ON_TWO = ("features", "node level", "SAGE", "MLP")
+CASES = [(method, 1) for method in METHODS] + [
+    pytest.param(method, 2, marks=[] if method in ON_TWO else [pytest.mark.slow])
+    for method in METHODS
+]
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +60,7 @@ def posteriors(method: str, graph: Graph, folder: Path, *, threads: int, repeats
     return model.fit(graph).predict_proba(graph)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "threads"), CASES)
 def test_the_same_seeds_and_threads_give_the_same_bits(method, threads, graph, tmp_path):
     one, other = (
         posteriors(method, graph, tmp_path / run, threads=threads, repeats=1) for run in "ab"
@@ -63,8 +68,7 @@ def test_the_same_seeds_and_threads_give_the_same_bits(method, threads, graph, t
     assert np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "threads"), CASES)
 def test_the_number_of_repeats_changes_rounding_at_most(method, threads, graph, tmp_path):
     """No bit on one thread; several threads share out more repeats otherwise."""
     alone, together = (

@@ -6,7 +6,7 @@ import scipy.sparse as sp
 import torch
 
 from gapgnn.nn.fast import doors
-from gapgnn.nn.fast.narrow import LONG
+from gapgnn.nn.fast.cpu import LONG
 from gapgnn.nn.layers import ACTIVATIONS, Layer, ReplicaMLP, linear
 from gapgnn.nn.sparse_rows import SparseRows
 from gapgnn.privacy.dpsgd import record_linears

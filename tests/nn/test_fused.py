@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from gapgnn.nn.fast import gpu as fused
 from gapgnn.nn.layers import ReplicaMLP, cross_entropy
-from gapgnn.privacy.mechanisms.device_hop import can_use_triton
+from gapgnn.privacy.mechanisms.device import can_use_triton
 
 on_gpu = [
     pytest.mark.gpu,

@@ -6,7 +6,7 @@ import scipy.sparse as sp
 import torch
 from torch import nn
 
-from gapgnn.nn.fast.normed import Chosen, Moments, Places, Sample, normed_layer
+from gapgnn.nn.fast.cpu import Chosen, Moments, Places, Sample, normed_layer
 from gapgnn.nn.layers import ReplicaMLP
 from gapgnn.nn.sparse_rows import SparseRows
 

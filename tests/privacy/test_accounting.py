@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from gapgnn.errors import InputError
 from gapgnn.privacy.accounting import ACCOUNTANTS, account, accountant_named, pld
-from gapgnn.privacy.accounting.composition import merge
+from gapgnn.privacy.accounting.accountants import gaussian_epsilon, gaussian_shift, log_delta
 from gapgnn.privacy.accounting.events import (
     Gaussian,
     Laplace,
     MixtureOfGaussians,
     PoissonGaussian,
     RandomisedResponse,
+    merge,
 )
-from gapgnn.privacy.accounting.gaussian import gaussian_epsilon, gaussian_shift, log_delta
 from gapgnn.privacy.accounting.rdp import ORDERS, renyi_curve
 
 FACEBOOK = PoissonGaussian(1.0, sampling_rate=0.0129, steps=1546)

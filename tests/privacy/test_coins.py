@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from gapgnn.errors import InputError, PrivacyError
-from gapgnn.privacy.mechanisms import coins as coins_module
-from gapgnn.privacy.mechanisms.coins import Coins
+from gapgnn.privacy.mechanisms import draws
+from gapgnn.privacy.mechanisms.draws import Coins
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.rng import NoiseKey
 
@@ -20,7 +20,7 @@ def coins(request):
 
 @pytest.mark.parametrize("block", [7, 1 << 20])
 def test_heads_are_where_independent_coins_would_put_them(coins, block, monkeypatch):
-    monkeypatch.setattr(coins_module, "BLOCK", block)
+    monkeypatch.setattr(draws, "BLOCK", block)
     count, rate = 2000, 0.03
     runs = [coins.heads(count, rate, "run", run) for run in range(200)]
     assert all((np.diff(heads) > 0).all() and heads[0] >= 0 and heads[-1] < count for heads in runs)

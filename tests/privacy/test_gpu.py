@@ -9,10 +9,16 @@ import torch
 from gapgnn.graph.degree import bound_out_degrees
 from gapgnn.graph.graph import Graph
 from gapgnn.privacy.dpsgd.poisson import PoissonBatches, plan_steps
-from gapgnn.privacy.mechanisms import device_hop as kernels
+from gapgnn.privacy.mechanisms import device as kernels
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
-from gapgnn.privacy.mechanisms.device_hop import SEGMENT, InLists, PhiloxNoise, longest_row
-from gapgnn.privacy.mechanisms.device_lists import _cut, in_lists_on
+from gapgnn.privacy.mechanisms.device import (
+    SEGMENT,
+    InLists,
+    PhiloxNoise,
+    _cut,
+    in_lists_on,
+    longest_row,
+)
 from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource
 from gapgnn.rng import NoiseKey
 

@@ -10,9 +10,15 @@ from scipy import special, stats
 from gapgnn.errors import PrivacyError
 from gapgnn.graph.degree import bound_out_degrees
 from gapgnn.graph.graph import Graph
-from gapgnn.privacy.mechanisms import device_lists, sums
-from gapgnn.privacy.mechanisms.device_hop import SEGMENT, InLists, PhiloxNoise, longest_row, philox
-from gapgnn.privacy.mechanisms.device_lists import in_lists_on
+from gapgnn.privacy.mechanisms import device, sums
+from gapgnn.privacy.mechanisms.device import (
+    SEGMENT,
+    InLists,
+    PhiloxNoise,
+    in_lists_on,
+    longest_row,
+    philox,
+)
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.privacy.mechanisms.sums import (
     MOST_HALVES,
@@ -140,11 +146,11 @@ def random_graph(seed, *, directed, names=False):
 @pytest.mark.parametrize("limit", [1, 7, 30, 500])
 @pytest.mark.parametrize("names", [False, True])
 def test_a_device_keeps_the_entries_that_the_host_keeps(limit, names, monkeypatch):
-    monkeypatch.setattr(device_lists, "CHUNK_ENTRIES", 1000)
+    monkeypatch.setattr(device, "CHUNK_ENTRIES", 1000)
     for seed in range(4):
         graph = random_graph(seed, directed=bool(seed % 2), names=names)
         key = NoiseKey.insecure(seed)
-        cut = device_lists._cut(graph, CPU, limit, key)
+        cut = device._cut(graph, CPU, limit, key)
         wanted = bound_out_degrees(graph, limit, key)
         assert cut is not None
         assert np.array_equal(cut[0].numpy(), wanted.indptr)
@@ -156,12 +162,12 @@ def test_what_a_device_cannot_decide_is_left_to_the_host(monkeypatch):
         [0] * 9, range(1, 10), num_nodes=10, features=np.eye(10), directed=True, dangling={0: [99]}
     )
     key = NoiseKey.insecure(0)
-    assert device_lists._cut(graph, CPU, 3, key) is None
+    assert device._cut(graph, CPU, 3, key) is None
     kept = in_lists_on(graph, CPU, max_degree=3, key=key)
     assert len(kept.indices) == len(bound_out_degrees(graph, 3, key).indices)
-    monkeypatch.setattr(device_lists, "absorb_last", lambda state, targets, kind: targets * 0)
+    monkeypatch.setattr(device, "absorb_last", lambda state, targets, kind: targets * 0)
     tied = random_graph(0, directed=True)
-    assert device_lists._cut(tied, CPU, 3, key) is None
+    assert device._cut(tied, CPU, 3, key) is None
 
 
 @pytest.mark.parametrize("directed", [False, True])

@@ -20,14 +20,13 @@ FILES = {
 
 DRAWS = "privacy/mechanisms/draws.py"
 NOISE = "privacy/mechanisms/noise.py"
-COINS = "privacy/mechanisms/coins.py"
 
 ALLOWED: dict[str, dict[str, str]] = {
     "bytes of a secret key": {
         "rng.py": "defines the key",
         DRAWS: "turns a key into words, uniforms and waiting times",
         NOISE: "the 16 bytes of a release that a kernel draws for itself",
-        "privacy/mechanisms/device_hop.py": "hands those 16 bytes to the kernel",
+        "privacy/mechanisms/device.py": "hands those 16 bytes to the kernel",
         "privacy/mechanisms/aggregation.py": "refuses the same key for two replicas",
         "graph/degree.py": "keys the order in which out-lists are cut; no noise",
     },
@@ -48,7 +47,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "NumPy generator": {
         "rng.py": "seeded experiments",
         DRAWS: "fast draws, from a secret key",
-        "nn/dropout.py": "masks during training, seeded",
+        "nn/layers.py": "masks during training, seeded",
         "nn/sparse_rows.py": "a fixed projection that finds equal rows",
         "training/splits.py": "seeded splits",
     },
@@ -56,13 +55,12 @@ ALLOWED: dict[str, dict[str, str]] = {
         "rng.py": "seeded experiments",
         DRAWS: "fast draws, from a secret key",
         NOISE: "fast noise, from a generator of draws.py",
-        "nn/layers.py": "initial weights, from a seeded generator",
-        "nn/dropout.py": "masks during training, seeded",
+        "nn/layers.py": "initial weights and masks during training, seeded",
         "attacks/attacker.py": "the attacker's own shuffling",
     },
     "noise": {
         NOISE: "noise that a kernel draws",
-        COINS: "coins are made of the same draws",
+        DRAWS: "coins are made of the same draws",
         "privacy/mechanisms/aggregation.py": "the hops of PMA",
         "privacy/mechanisms/edges.py": "randomised edges and their number",
         "privacy/dpsgd/poisson.py": "the coins of Poisson batches",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from gapgnn.privacy.dpsgd.poisson_device import device_block
+from gapgnn.privacy.dpsgd.poisson import DPSchedule, PoissonBatches
 from gapgnn.rng import NoiseKey
 
 KEYS = [NoiseKey.insecure(seed) for seed in range(2)]
@@ -15,14 +15,9 @@ FALSE_ALARM = 1e-9
 
 
 def block(keys=KEYS, number=0):
-    return device_block(
-        keys,
-        rate=RATE,
-        num_examples=[COUNT] * len(keys),
-        steps=STEPS,
-        block=number,
-        device=torch.device("cpu"),
-    )
+    schedule = DPSchedule(COUNT, RATE, STEPS, COUNT * RATE)
+    batches = PoissonBatches(schedule, keys, phase="test", construction="fast")
+    return batches._block(number, STEPS, there=True)
 
 
 def joins():

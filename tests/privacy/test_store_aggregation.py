@@ -14,18 +14,22 @@ from hypothesis import strategies as st
 
 from gapgnn.errors import PrivacyError
 from gapgnn.graph.datasets.synthetic import generate, social_graph
-from gapgnn.graph.degree import bound_out_degrees
+from gapgnn.graph.degree import bound_out_degrees, split_key
 from gapgnn.graph.graph import Graph
+from gapgnn.graph.store.arcs import find_limits
 from gapgnn.graph.store.build import store_graph
-from gapgnn.graph.store.degree import cut_secret, find_limits
 from gapgnn.graph.store.graph import InProcess, open_store
 from gapgnn.graph.transforms import random_split
 from gapgnn.methods.gap.estimator import GAP
 from gapgnn.methods.mlp import MLP
 from gapgnn.privacy.ledger.ledger import Ledger
-from gapgnn.privacy.mechanisms.aggregation import BlockRelease, PrivateAggregation, row_normalise
+from gapgnn.privacy.mechanisms.aggregation import (
+    BlockRelease,
+    PrivateAggregation,
+    release_part,
+    row_normalise,
+)
 from gapgnn.privacy.mechanisms.noise import NoiseSource
-from gapgnn.privacy.mechanisms.stored_hop import release_part
 from gapgnn.rng import NoiseKey
 from gapgnn.training.inputs import FeatureInputs
 
@@ -212,7 +216,7 @@ def test_the_cut_is_the_one_in_memory(graph, limit, parts):
     with tempfile.TemporaryDirectory() as scratch:
         store_graph(graph, Path(scratch, "store"), parts=min(parts, graph.num_nodes))
         found = open_store(Path(scratch, "store"))
-        limits, secret = find_limits(found, limit, key), cut_secret(key)
+        limits, secret = find_limits(found, limit, key), split_key(key)[0]
         arcs = []
         for part in range(found.num_parts):
             for block in found.in_part(part).blocks():
@@ -226,7 +230,7 @@ def test_the_cut_is_the_one_in_memory(graph, limit, parts):
 def test_equal_hashes_are_settled_as_in_memory(stores, monkeypatch, kept):
     """With a hash of a few bits many entries tie, and the smaller target word decides."""
     from gapgnn.graph import degree
-    from gapgnn.graph.store import degree as store_degree
+    from gapgnn.graph.store import arcs
 
     real = degree.absorb_last
 
@@ -234,7 +238,7 @@ def test_equal_hashes_are_settled_as_in_memory(stores, monkeypatch, kept):
         return real(state, targets) & np.uint64(kept)
 
     monkeypatch.setattr(degree, "absorb_last", coarse)
-    monkeypatch.setattr(store_degree, "absorb_last", coarse)
+    monkeypatch.setattr(arcs, "absorb_last", coarse)
     options = {"level": "node", "relation": "add-remove", "max_degree": 3}
     graphs = {parts: stores["directed"][parts] for parts in (0, 7)}
     here, there = (hops(graph, **options) for graph in graphs.values())

@@ -13,10 +13,9 @@ from gapgnn.privacy.dpsgd.step import PrivateStep
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.rng import NoiseKey
 from gapgnn.training.callbacks import Silent
-from gapgnn.training.cuda_graph import RecordedSteps
 from gapgnn.training.recipe import Recipe
 from gapgnn.training.splits import Splits
-from gapgnn.training.trainer import Trainer
+from gapgnn.training.trainer import RecordedSteps, Trainer
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,7 +11,7 @@ from methodgraphs import small_graph
 
 from gapgnn import GAP
 from gapgnn.errors import UnavailableError
-from gapgnn.training.loggers import JsonlLogger, Several, TensorBoardLogger
+from gapgnn.training.callbacks import JsonlLogger, Several, TensorBoardLogger
 
 
 def lines(path: Path) -> list[dict]:

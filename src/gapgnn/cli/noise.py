@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gapgnn.cli.output import console, emit_json
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.privacy import (
+    RELATIONS_OF_LEVEL,
     aggregation_ratio,
     aggregation_sensitivity,
     describe_relation,
@@ -28,12 +29,6 @@ from gapgnn.privacy.accounting import (
 from gapgnn.privacy.dpsgd import neighbourhood_event, neighbourhood_sensitivity, original_epsilon
 
 DEFAULT_MAX_DEGREE = 100
-_OTHER = {
-    "directed": "undirected",
-    "undirected": "directed",
-    "add-remove": "replace",
-    "replace": "add-remove",
-}
 
 EXAMPLES = """\
 examples:
@@ -113,24 +108,20 @@ def execute(args: argparse.Namespace) -> int:
             raise InputError(
                 f"`noise_multiplier` {multiplier:g} is too small: no finite epsilon describes it."
             )
-    if args.json:
-        emit_json(
-            {
-                "noise_multiplier": multiplier,
-                "sigma": question.sigma(multiplier),
-                "sensitivity": question.sensitivity,
-                "epsilon": epsilon,
-                "delta": args.delta,
-                "accountant": accountant,
-                **(
-                    {"original_theorem_epsilon": question.original(multiplier, args.delta)}
-                    if question.method == "sage"
-                    else {}
-                ),
-            }
-        )
-    else:
+    if not args.json:
         _print_table(args, question, multiplier, epsilon, accountant)
+        return 0
+    answer = {
+        "noise_multiplier": multiplier,
+        "sigma": question.sigma(multiplier),
+        "sensitivity": question.sensitivity,
+        "epsilon": epsilon,
+        "delta": args.delta,
+        "accountant": accountant,
+    }
+    if question.method == "sage":
+        answer["original_theorem_epsilon"] = question.original(multiplier, args.delta)
+    emit_json(answer)
     return 0
 
 
@@ -215,7 +206,7 @@ class _Question:
 
     def under_other_relation(self, multiplier: float) -> tuple[str, Composition]:
         """The other relation of the level, and the same noise as it appears there."""
-        other = _OTHER[self.relation]
+        other = next(r for r in RELATIONS_OF_LEVEL[self.level] if r != self.relation)
         sensitivity = aggregation_sensitivity(self.level, other, max_degree=self.max_degree)
         hops = Gaussian(self.sigma(multiplier) / sensitivity, count=self.hops)
         return other, (*self.events(multiplier)[:-1], hops)

@@ -129,14 +129,14 @@ def case_of(
         parsed.level, parsed.schema_of_model = level, fitted.schema_
     if level not in ("edge", "node"):
         raise InputError(f"`level` must be edge or node to be audited. Got {level!r}.")
-    tables, is_directed = _tables(parsed)
+    tables = _tables(parsed)
     from gapgnn.privacy import resolve_relation
 
     return Case(
         words=tuple(kept),
         tables=tables,
         level=level,
-        relation=resolve_relation(level, relation or "auto", is_directed=is_directed),
+        relation=resolve_relation(level, relation or "auto", is_directed=tables.directed),
         max_degree=degree,
         seed=getattr(parsed, "seed", 0),
         parts=parts,
@@ -183,7 +183,7 @@ def _parsed(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     return parsed, kept
 
 
-def _tables(parsed: argparse.Namespace) -> tuple[Tables, bool]:
+def _tables(parsed: argparse.Namespace) -> Tables:
     """Read the input of a command as rows of text; a known data set is written as tables first."""
     from gapgnn.attacks.audits import Tables
     from gapgnn.cli.data import check_options
@@ -215,8 +215,7 @@ def _tables(parsed: argparse.Namespace) -> tuple[Tables, bool]:
     elif known is not None:
         schema = known.to_toml()
     directed = bool(parsed.directed)
-    tables = Tables(node_columns, nodes, edge_columns, edges, label, directed, features, schema)
-    return tables, directed
+    return Tables(node_columns, nodes, edge_columns, edges, label, directed, features, schema)
 
 
 def _rows(path: Path, first: list[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
@@ -241,7 +240,7 @@ def _rows(path: Path, first: list[str]) -> tuple[tuple[str, ...], tuple[tuple[st
     return names, tuple(tuple(row[place] for place in order) for row in rows if row)
 
 
-def _tables_of_dataset(parsed: argparse.Namespace) -> tuple[Tables, bool]:
+def _tables_of_dataset(parsed: argparse.Namespace) -> Tables:
     """Return a known data set as tables: ids and classes, links, and its features as a matrix."""
     import numpy as np
 
@@ -249,6 +248,7 @@ def _tables_of_dataset(parsed: argparse.Namespace) -> tuple[Tables, bool]:
     from gapgnn.cli.data import DEFAULT_DATASET
     from gapgnn.graph import csr
     from gapgnn.graph.datasets import load_dataset
+    from gapgnn.graph.tables import Schema
 
     graph = load_dataset(parsed.dataset or DEFAULT_DATASET, split_seed=None)
     names = graph.label_names or tuple(str(label) for label in range(graph.num_classes))
@@ -263,24 +263,10 @@ def _tables_of_dataset(parsed: argparse.Namespace) -> tuple[Tables, bool]:
         (ids[u], ids[v])
         for u, v in zip(sources[wanted].tolist(), targets[wanted].tolist(), strict=True)
     )
-    classes = ", ".join(_quoted(name) for name in names)
-    schema = f'[label]\ncolumn = "class"\nclasses = [{classes}]\n'
-    tables = Tables(
-        ("id", "class"),
-        nodes,
-        ("source", "target"),
-        edges,
-        "class",
-        graph.is_directed,
-        graph.features,
-        schema,
-    )
-    return tables, graph.is_directed
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    schema = Schema.from_dict({"label": {"column": "class", "classes": names}}).to_toml()
+    heads = ("id", "class"), ("source", "target")
+    is_directed, features = graph.is_directed, graph.features
+    return Tables(heads[0], nodes, heads[1], edges, "class", is_directed, features, schema)
 
 
 def _print(outcomes: Sequence[Outcome]) -> None:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from gapgnn.graph.canonical import as_names as as_names
     from gapgnn.graph.canonical import frozen as frozen
     from gapgnn.graph.canonical import schema_of_note as schema_of_note
-    from gapgnn.graph.checks import check_declared as check_declared
-    from gapgnn.graph.checks import check_trainable as check_trainable
     from gapgnn.graph.convert import as_graph as as_graph
     from gapgnn.graph.degree import CutRule as CutRule
     from gapgnn.graph.degree import bound_out_degrees as bound_out_degrees
@@ -38,13 +36,15 @@ if TYPE_CHECKING:
     from gapgnn.graph.people import absorb_last as absorb_last
     from gapgnn.graph.people import encode_ids as encode_ids
     from gapgnn.graph.people import letters_of as letters_of
+    from gapgnn.graph.people import repeat_roles as repeat_roles
     from gapgnn.graph.people import roles as roles
     from gapgnn.graph.people import siphash_128 as siphash_128
     from gapgnn.graph.people import whole_numbers as whole_numbers
     from gapgnn.graph.transforms import align_features as align_features
+    from gapgnn.graph.transforms import check_declared as check_declared
+    from gapgnn.graph.transforms import check_trainable as check_trainable
     from gapgnn.graph.transforms import filter_classes as filter_classes
     from gapgnn.graph.transforms import induced as induced
     from gapgnn.graph.transforms import random_split as random_split
-    from gapgnn.graph.transforms import role_masks as role_masks
 
 __getattr__, __dir__, __all__ = front(__name__)

@@ -3,32 +3,32 @@
 Going out and coming back gives the same graph: ids, direction, dangling entries and self-loops
 that were kept travel as extra attributes. Edge weights and edge attributes are not read. Unless it
 is told, or finds a note left by the outward conversion, each ``from_`` function looks whether every
-arc has its reverse, and calls the graph undirected if so.
+arc has its reverse, and calls the graph undirected if so. Neither torch, PyG nor NetworkX is loaded
+before it is needed.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from gapgnn.errors import DataError, InputError
-from gapgnn.graph.canonical import NotFinite
-from gapgnn.graph.graph import MASKS, Graph
-from gapgnn.graph.nx import from_networkx, to_networkx
-from gapgnn.graph.pyg import from_pyg, to_pyg
+from gapgnn.graph import csr
+from gapgnn.graph.canonical import NotFinite, as_inferred, note_of, options_of_note
+from gapgnn.graph.graph import MASKS, Graph, SelfLoops
 
-__all__ = [
-    "as_graph",
-    "from_networkx",
-    "from_pyg",
-    "from_scipy",
-    "to_networkx",
-    "to_pyg",
-    "to_scipy",
-]
+if TYPE_CHECKING:
+    import networkx
+    import torch
+    from torch_geometric.data import Data
 
 
 def as_graph(obj: object, *, not_finite: NotFinite = "refuse") -> Graph:
@@ -108,3 +108,265 @@ def to_scipy(graph: Graph) -> dict[str, Any]:
         "schema": graph.schema,
         "inferred": graph.inferred,
     }
+
+
+def from_networkx(
+    graph: networkx.Graph,
+    *,
+    directed: bool | None = None,
+    self_loops: SelfLoops | None = None,
+    not_finite: NotFinite = "refuse",
+) -> Graph:
+    """Convert a NetworkX graph whose nodes carry ``x`` and maybe ``y``, masks and ``dangling``.
+
+    Args:
+        graph: its node keys, all whole numbers or all strings, become the ids. ``x`` is a sequence
+            of numbers, or a mapping from column to value beside ``graph.graph["num_features"]``.
+        directed: None takes the graph's own word; False symmetrises a DiGraph.
+        self_loops: ``"drop"`` (unless ``graph.graph["self_loops"]`` says otherwise) or ``"keep"``.
+        not_finite: ``"refuse"`` rows of ``x`` with NaN or infinity, or make them ``"zero"``.
+
+    >>> import networkx
+    >>> friends = networkx.Graph([("ann", "bob"), ("bob", "cem")])
+    >>> networkx.set_node_attributes(friends, {name: [len(name), 1.0] for name in friends}, "x")
+    >>> from_networkx(friends)
+    Graph('graph', undirected, nodes=3, arcs=4, features=2, classes=0)
+    """
+    keys = list(graph)
+    integers = all(isinstance(key, Integral) and not isinstance(key, bool) for key in keys)
+    if not integers and not all(isinstance(key, str) for key in keys):
+        raise DataError("Node keys must be all whole numbers or all strings. Got others.")
+    if not keys:
+        raise DataError("A graph must have at least one node. Got 0.")
+    position = {key: index for index, key in enumerate(keys)}
+    nodes = [graph.nodes[key] for key in keys]
+    arcs = np.array(
+        [(position[source], position[target]) for source, target in graph.edges()], dtype=np.int64
+    ).reshape(-1, 2)
+    labelled = any("y" in node for node in nodes)
+    masks: dict[str, Any] = {key: [bool(node.get(key)) for node in nodes] for key in MASKS}
+    width = graph.graph.get("num_features")
+    features = _node_features(keys, nodes, width)
+    result = Graph.from_arcs(
+        arcs[:, 0],
+        arcs[:, 1],
+        directed=graph.is_directed() if directed is None else directed,
+        num_nodes=len(keys),
+        features=features,
+        labels=np.array([node.get("y", -1) for node in nodes]) if labelled else None,
+        ids=keys,
+        name=graph.graph.get("name") or "graph",
+        dangling={i: node["dangling"] for i, node in enumerate(nodes) if "dangling" in node},
+        not_finite=not_finite,
+        **options_of_note(graph.graph, directed, self_loops),
+        **masks,
+    )
+    if width is None and sp.issparse(features):
+        # Nobody stated the width, so it is the largest column that somebody has.
+        return replace(result, inferred=as_inferred([*result.inferred, "columns"]))
+    return result
+
+
+def to_networkx(graph: Graph) -> networkx.Graph:
+    """Convert to a NetworkX ``Graph``, or ``DiGraph`` if directed; the ids become the node keys.
+
+    >>> import numpy as np
+    >>> graph = Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2), ids=["ann", "bob"])
+    >>> to_networkx(graph).edges()
+    EdgeView([('ann', 'bob')])
+    """
+    import networkx
+
+    result = networkx.DiGraph() if graph.is_directed else networkx.Graph()
+    result.graph.update(note_of(graph), num_features=graph.num_features)
+    keys = graph.ids.tolist()
+    columns = {key: getattr(graph, key).tolist() for key in MASKS}
+    for index, key in enumerate(keys):
+        attributes = {"y": int(graph.labels[index]), **{m: columns[m][index] for m in MASKS}}
+        result.add_node(key, x=_row(graph, index), **attributes)
+    for index, names in graph.dangling_lists().items():
+        result.nodes[keys[index]]["dangling"] = names.tolist()
+    arcs = zip(
+        csr.sources(graph.indptr, graph.indices.dtype).tolist(), graph.indices.tolist(), strict=True
+    )
+    result.add_edges_from((keys[source], keys[target]) for source, target in arcs)
+    return result
+
+
+def _row(graph: Graph, index: int) -> Any:
+    """Return one node's features: an array, or column and value of the nonzeros."""
+    features = graph.features
+    if isinstance(features, np.ndarray):
+        return features[index]
+    span = slice(features.indptr[index], features.indptr[index + 1])
+    return dict(zip(features.indices[span].tolist(), features.data[span].tolist(), strict=True))
+
+
+def _node_features(keys: list[Any], nodes: list[Any], width: int | None) -> Any:
+    """Gather ``x`` of all nodes: dense if the rows are sequences, sparse if they are mappings."""
+    rows = [node.get("x") for node in nodes]
+    missing = [key for key, row in zip(keys, rows, strict=True) if row is None]
+    if missing:
+        raise DataError(
+            f"Every node must have features `x`. Got {len(missing)} without, first {missing[0]!r}."
+        )
+    mappings = sum(isinstance(row, Mapping) for row in rows)
+    if not mappings:
+        try:
+            # What float32 cannot hold becomes infinite, and is dealt with as such.
+            with np.errstate(over="ignore"):
+                return np.array(rows, dtype=np.float32)
+        except (TypeError, ValueError):
+            raise DataError(
+                "`x` must be equally many numbers for every node. Got others."
+            ) from None
+    if mappings < len(rows):
+        raise DataError("`x` must be a mapping for all nodes or for none. Got both.")
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    columns = np.array([column for row in rows for column in row], dtype=np.int64)
+    with np.errstate(over="ignore"):
+        values = np.array([value for row in rows for value in row.values()], dtype=np.float32)
+    if width is None:
+        width = int(columns.max()) + 1 if len(columns) else 0
+    if len(columns) and not 0 <= columns.min() <= columns.max() < width:
+        raise DataError(f"`x` must use columns below {width}. Got {columns.max()}.")
+    return sp.csr_array((values, columns, indptr), shape=(len(rows), width))
+
+
+def from_pyg(
+    data: Data,
+    *,
+    directed: bool | None = None,
+    self_loops: SelfLoops | None = None,
+    not_finite: NotFinite = "refuse",
+) -> Graph:
+    """Convert a PyG ``Data`` with ``x``, ``edge_index`` or ``adj_t``, and maybe ``y`` and masks.
+
+    Args:
+        data: one homogeneous graph. ``adj_t`` (row = target) may be a torch sparse tensor.
+        directed: None looks at ``data.directed`` and then at the arcs; False symmetrises.
+        self_loops: ``"drop"`` (unless ``data.self_loops`` says otherwise) or ``"keep"``.
+        not_finite: ``"refuse"`` rows of ``x`` with NaN or infinity, or make them ``"zero"``.
+
+    >>> import numpy as np
+    >>> graph = Graph.from_arcs([0], [1], num_nodes=3, features=np.eye(3), labels=[0, 1, 1])
+    >>> from_pyg(to_pyg(graph))
+    Graph('graph', undirected, nodes=3, arcs=2, features=3, classes=2)
+    """
+    note = data.to_dict()
+    if note.get("x") is None:
+        raise DataError("`data` must have node features `x`. Got none.")
+    features = _from_torch(note["x"])
+    num_nodes = int(features.shape[0])
+    sources, targets = _pyg_arcs(note)
+    parts: dict[str, Any] = {key: _pyg_vector(note, key) for key in ("y", *MASKS)}
+    return Graph.from_arcs(
+        sources,
+        targets,
+        directed=note.get("directed") if directed is None else directed,
+        num_nodes=num_nodes,
+        features=features,
+        labels=parts.pop("y"),
+        ids=note.get("ids"),
+        name=note.get("name", "graph"),
+        dangling=note.get("dangling"),
+        not_finite=not_finite,
+        **options_of_note(note, directed, self_loops),
+        **parts,
+    )
+
+
+def to_pyg(graph: Graph) -> Data:
+    """Convert to a PyG ``Data``; sparse features become a sparse COO tensor.
+
+    >>> import numpy as np
+    >>> graph = Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2), ids=["ann", "bob"])
+    >>> to_pyg(graph).edge_index.tolist()
+    [[0, 1], [1, 0]]
+    """
+    import torch
+
+    with warnings.catch_warnings():
+        # PyG scripts its models on import, which recent torch versions call deprecated.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch_geometric.data import Data
+
+    arcs = np.stack([csr.sources(graph.indptr, graph.indices.dtype), graph.indices]).astype(
+        np.int64, copy=False
+    )
+    data = Data(
+        x=_to_torch(graph.features),
+        edge_index=torch.from_numpy(arcs),
+        y=torch.tensor(graph.labels),
+        num_nodes=graph.num_nodes,
+        directed=graph.is_directed,
+        ids=graph.ids.tolist() if graph.ids.dtype.kind == "U" else torch.tensor(graph.ids),
+        **{mask: torch.tensor(getattr(graph, mask)) for mask in MASKS},
+        **{k: list(v) if isinstance(v, tuple) else v for k, v in note_of(graph).items()},
+    )
+    if graph.num_dangling:
+        lists = graph.dangling_lists()
+        data.dangling = {node: names.tolist() for node, names in lists.items()}
+    return data
+
+
+def _pyg_arcs(note: Mapping[str, Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return sources and targets from ``edge_index`` or ``adj_t``."""
+    arcs = note.get("edge_index")
+    if arcs is not None:
+        if arcs.ndim != 2 or arcs.shape[0] != 2:
+            raise DataError(f"`edge_index` must have shape (2, arcs). Got {tuple(arcs.shape)}.")
+        sources, targets = arcs.detach().cpu().numpy()
+        return sources, targets
+    transposed = note.get("adj_t")
+    if transposed is None:
+        raise DataError("`data` must have arcs in `edge_index` or `adj_t`. Got neither.")
+    targets, sources, weights = _entries(transposed)
+    return sources[weights != 0], targets[weights != 0]
+
+
+def _pyg_vector(note: Mapping[str, Any], key: str) -> NDArray[Any] | None:
+    """Return ``y`` or a mask as one entry per node, or None if it is not there."""
+    values = note.get(key)
+    if values is None:
+        return None
+    array: NDArray[Any] = values.detach().cpu().numpy()
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise DataError(f"`{key}` must have one entry per node. Got shape {array.shape}.")
+    return array
+
+
+def _from_torch(values: torch.Tensor) -> Any:
+    """Return dense features as an array and sparse ones as SciPy CSR."""
+    import torch
+
+    if values.layout == torch.strided:
+        return values.detach().cpu().numpy()
+    rows, columns, entries = _entries(values)
+    return sp.coo_array((entries, (rows, columns)), shape=tuple(values.shape)).tocsr()
+
+
+def _entries(matrix: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return rows, columns and values of a sparse tensor of any layout."""
+    # A torch-sparse SparseTensor is read without importing that package.
+    if hasattr(matrix, "to_torch_sparse_coo_tensor"):
+        matrix = matrix.to_torch_sparse_coo_tensor()
+    stored = matrix.detach().cpu().to_sparse_coo().coalesce()
+    rows, columns = stored.indices().numpy()
+    return rows, columns, stored.values().numpy()
+
+
+def _to_torch(features: Any) -> torch.Tensor:
+    """Return features as a dense or sparse COO tensor that shares no memory with the graph."""
+    import torch
+
+    if isinstance(features, np.ndarray):
+        return torch.tensor(features)
+    entries = features.tocoo()
+    places = torch.from_numpy(np.stack([entries.row, entries.col]).astype(np.int64))
+    values = torch.tensor(entries.data)
+    return torch.sparse_coo_tensor(
+        places, values, features.shape, is_coalesced=True, check_invariants=False
+    )

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gapgnn.errors import check_integer
 from gapgnn.rng import experiment_bytes
 
 Words = NDArray[np.uint64]
@@ -37,9 +38,7 @@ SIPHASH_CONSTANTS = (
 )
 
 
-def roles(
-    ids: NDArray[Any], *, seed: int, train: float, val: float, purpose: str = "split"
-) -> NDArray[np.int8]:
+def roles(ids: NDArray[Any], *, seed: int, train: float, val: float) -> NDArray[np.int8]:
     """Return everybody's role: 0 to train, 1 to validate, 2 to test.
 
     A role is a public hash of (seed, id), so removing a person moves nobody else. The counts are
@@ -51,7 +50,7 @@ def roles(
     >>> bool((np.delete(everybody, 7) == others).all())
     True
     """
-    material = experiment_bytes(seed, KEY_BYTES + NAME_KEY_BYTES, "role", purpose)
+    material = experiment_bytes(seed, KEY_BYTES + NAME_KEY_BYTES, "role", "split")
     words = encode_ids(ids, material[KEY_BYTES:])
     found = np.empty(len(words), dtype=np.int8)
     for start in range(0, len(words), CHUNK):
@@ -59,6 +58,33 @@ def roles(
         hashes = absorb_last(absorb_first(part, material[:KEY_BYTES]), part)
         share = (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
         found[start : start + CHUNK] = (share >= train).astype(np.int8) + (share >= train + val)
+    return found
+
+
+def repeat_roles(
+    ids: NDArray[Any], *, seed: int, train: float, val: float, repeats: range
+) -> NDArray[np.int8]:
+    """Return everybody's role in up to four further repeats, ``(repeats, ids)``.
+
+    As :func:`roles`, a quarter of a hash for each repeat: 16 bits decide a role, which is exact to
+    one in 65,536.
+
+    >>> found = repeat_roles(np.arange(1000), seed=0, train=0.75, val=0.1, repeats=range(1, 4))
+    >>> found.shape, bool((found[0] == found[1]).all())
+    ((3, 1000), False)
+    """
+    check_integer("repeats", len(repeats), at_least=1, at_most=4)
+    material = experiment_bytes(seed, KEY_BYTES + NAME_KEY_BYTES, "role", f"repeats {repeats[0]}")
+    words = encode_ids(ids, material[KEY_BYTES:])
+    found = np.empty((len(repeats), len(words)), dtype=np.int8)
+    ends = [round(share * 2**16) for share in (train, train + val)]
+    for start in range(0, len(words), CHUNK):
+        part = words[start : start + CHUNK]
+        hashes = absorb_last(absorb_first(part, material[:KEY_BYTES]), part)
+        quarters = hashes.astype("<u8", copy=False).view("<u2").reshape(-1, 4).astype(np.int32)
+        for place, role in enumerate(found):
+            share = quarters[:, place]
+            role[start : start + CHUNK] = (share >= ends[0]).astype(np.int8) + (share >= ends[1])
     return found
 
 

@@ -2,7 +2,8 @@
 
 What a transform reads decides what it costs (privacy page, section 2): the class filter and the
 splits read labels only, which is free at edge level and part of the declared, public protocol at
-node level. The seed of a split is experiment randomness, not noise.
+node level. The seed of a split is experiment randomness, not noise. The checks at the end say what
+a graph must have before a model can be trained on it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from gapgnn.errors import DataError, InputError, check_number
+from gapgnn.errors import DataError, InputError, PrivacyError, check_number
 from gapgnn.graph import csr
 from gapgnn.graph.graph import MASKS, Graph
 from gapgnn.graph.people import roles
@@ -83,32 +84,13 @@ def random_split(graph: Graph, *, seed: int, train: float = 0.75, val: float = 0
     if train + val > 1 + 1e-9:
         raise InputError(f"`train` and `val` must sum to at most 1. Got {train} and {val}.")
     labelled = graph.labels >= 0
-    masks = role_masks(graph, labelled, seed=seed, train=train, val=val)
+    found = roles(graph.ids, seed=seed, train=train, val=val)
+    masks = [(found == role) & labelled for role in range(3)]
     if not masks[0].any():
         raise DataError(
             f"`train` must select a node; {labelled.sum()} nodes have a label. Got {train}."
         )
     return graph.with_masks(*masks)
-
-
-def role_masks(
-    graph: Graph,
-    among: NDArray[np.bool_],
-    *,
-    seed: int,
-    train: float,
-    val: float,
-    purpose: str = "split",
-) -> NDArray[np.bool_]:
-    """Return masks ``(3, nodes)`` of who trains, validates and tests among some nodes.
-
-    >>> import numpy as np
-    >>> graph = Graph.from_arcs([], [], num_nodes=9, features=np.eye(9))
-    >>> role_masks(graph, np.ones(9, bool), seed=0, train=0.5, val=0.2).sum(axis=0).tolist()
-    [1, 1, 1, 1, 1, 1, 1, 1, 1]
-    """
-    found = roles(graph.ids, seed=seed, train=train, val=val, purpose=purpose)
-    return np.stack([(found == role) & among for role in range(3)])
 
 
 def induced(graph: Graph, keep: ArrayLike, *, dangle: bool = False) -> Graph:
@@ -223,3 +205,58 @@ def align_features(graph: Graph, names: Sequence[str]) -> Graph:
     aligned = graph._replace(features=graph.features @ moves, feature_names=wanted)
     aligned.__dict__["fingerprint"] = graph.fingerprint
     return aligned
+
+
+def check_declared(graph: Graph) -> None:
+    """Refuse, at node level, columns and categories that were learned from people's own table.
+
+    A category that one person has would stand in the saved model, and the width of its input would
+    tell whether that person is there (privacy page, section 2). Arrays have a declared width by
+    nature.
+    """
+    if "columns" in graph.inferred:
+        raise PrivacyError(
+            "the columns of the node table must be declared at level node: their categories and "
+            "ranges would otherwise be read from single people. Got no schema. Propose one with "
+            "`gapgnn schema --nodes FILE --label COLUMN --out schema.toml`, edit it, and give it "
+            "as `--schema schema.toml` (`schema=` in read_tables)."
+        )
+
+
+def check_trainable(graph: Graph, *, level: str = "none") -> None:
+    """Raise unless the split can train and score a classifier.
+
+    At least two classes have nodes, every class has a training node, and some node is for testing.
+    At node level there need only be two classes: whether a class has anybody in it can depend on
+    one person, who must not be able to stop the run (privacy page, sections 2 and 9).
+
+    >>> from gapgnn.graph.graph import Graph
+    >>> graph = Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2), labels=[0, 0])
+    >>> check_trainable(graph)
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.DataError: `labels` must have at least two classes. Got 1.
+    """
+    if level == "node":
+        if graph.num_classes < 2:
+            raise DataError(f"`labels` must have at least two classes. Got {graph.num_classes}.")
+        return
+    labelled = graph.labels[graph.labels >= 0]
+    counts = np.bincount(labelled, minlength=graph.num_classes)
+    present = np.count_nonzero(counts)
+    if present < 2:
+        raise DataError(f"`labels` must have at least two classes. Got {present}.")
+    trained = np.bincount(graph.labels[graph.train_mask], minlength=graph.num_classes)
+    without = np.flatnonzero(trained == 0)
+    if len(without):
+        first = int(without[0])
+        name = repr(graph.label_names[first]) if graph.label_names is not None else str(first)
+        raise DataError(
+            f"Each class must have a training node. Got none for class {name} "
+            f"({counts[first]} nodes in all); drop rare classes with `--min-class-count N`."
+        )
+    if not graph.test_mask.any():
+        raise DataError(
+            f"The split must leave a test node. Got none out of {len(labelled)} labelled nodes; "
+            "give more labelled nodes."
+        )

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from gapgnn.facade import front
 
 if TYPE_CHECKING:
-    from gapgnn.nn.dropout import ReplicaDropout as ReplicaDropout
     from gapgnn.nn.gap import COMBINATIONS as COMBINATIONS
     from gapgnn.nn.gap import Encoded as Encoded
     from gapgnn.nn.gap import Encoder as Encoder
     from gapgnn.nn.gap import MultiHopClassifier as MultiHopClassifier
     from gapgnn.nn.layers import ReplicaBatchNorm as ReplicaBatchNorm
+    from gapgnn.nn.layers import ReplicaDropout as ReplicaDropout
     from gapgnn.nn.layers import ReplicaLinear as ReplicaLinear
     from gapgnn.nn.layers import ReplicaMLP as ReplicaMLP
     from gapgnn.nn.layers import cross_entropy as cross_entropy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx, once_differentiable
 
 from gapgnn.errors import InputError
 from gapgnn.nn.layers import Inputs, ReplicaBatchNorm, ReplicaLinear, ReplicaMLP, activate
+from gapgnn.nn.sparse_rows import sparse_product
 from gapgnn.privacy.dpsgd import (
     SHORTEST,
     Members,
@@ -24,6 +23,7 @@ from gapgnn.privacy.dpsgd import (
     active_tape,
     record_linears,
 )
+from gapgnn.privacy.mechanisms import csr_tensor
 
 InLists = tuple[NDArray[Any], NDArray[Any]]
 
@@ -56,12 +56,18 @@ class Arcs:
 
     def sum(self, rows: Tensor) -> Tensor:
         """Return the sum of the rows of each node's in-neighbours, ``(R, N, C)`` to the same."""
-        total: Tensor = _NeighbourSum.apply(rows, self)  # type: ignore[no-untyped-call]
-        return total
+        return sparse_product(self, rows)
 
-    def product(self, rows: Tensor, *, transposed: bool) -> Tensor:
-        """As :meth:`sum`, or along reversed arcs, without a gradient."""
-        matrices = self._backward if transposed else self._forward
+    def product(self, rows: Tensor) -> Tensor:
+        """As :meth:`sum`, without a gradient."""
+        return self._times(self._forward, rows)
+
+    def transposed_matmul(self, delta: Tensor) -> Tensor:
+        """As :meth:`product`, along reversed arcs."""
+        return self._times(self._backward, delta)
+
+    @staticmethod
+    def _times(matrices: list[Tensor], rows: Tensor) -> Tensor:
         replicas, count, width = rows.shape
         if len(matrices) == 1 and rows.is_cuda:
             beside = rows.permute(1, 0, 2).reshape(count, replicas * width)
@@ -77,32 +83,12 @@ class Arcs:
         return total
 
     def _matrix(self, indptr: NDArray[Any], indices: NDArray[Any]) -> Tensor:
-        kind = torch.int32 if len(indices) < 2**31 else torch.int64
-        with warnings.catch_warnings():
-            # torch announces that CSR is in beta and unchecked; the lists are checked already.
-            warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant checks)")
-            return torch.sparse_csr_tensor(
-                torch.from_numpy(np.array(indptr)).to(kind),
-                torch.from_numpy(np.array(indices)).to(kind),
-                torch.ones(len(indices)),
-                size=(len(indptr) - 1,) * 2,
-                device=self.device,
-                check_invariants=False,
-            )
-
-
-class _NeighbourSum(torch.autograd.Function):
-    """``A^T rows``; the arcs are data and have no gradient."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, rows: Tensor, arcs: Arcs) -> Tensor:
-        ctx.arcs = arcs  # type: ignore[attr-defined]
-        return arcs.product(rows, transposed=False)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.arcs.product(gradient, transposed=True), None  # type: ignore[attr-defined]
+        kind = np.int32 if len(indices) < 2**31 else np.int64
+        pointers, columns = (
+            torch.from_numpy(part.astype(kind)).to(self.device) for part in (indptr, indices)
+        )
+        ones = torch.ones(len(indices), device=self.device)
+        return csr_tensor(pointers, columns, ones, (len(indptr) - 1,) * 2)
 
 
 def _transposed(indptr: NDArray[Any], indices: NDArray[Any]) -> InLists:

@@ -7,18 +7,18 @@ matrix.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 from gapgnn.errors import InputError
+from gapgnn.privacy.mechanisms import csr_tensor
 
 NORM_ROWS = 1 << 16
 # On a GPU a batch of up to this many entries (256 MiB) becomes dense, for one batched product.
@@ -110,10 +110,6 @@ class SparseRows:
         if (kept[index] != self._scipy).nnz:
             return None
         return SparseRows(kept, device=self.device, counts=counts), torch.from_numpy(index)
-
-    def take(self, positions: Tensor) -> SparseRows:
-        """Return some rows, the same ones for all replicas."""
-        return SparseRows(self._scipy[positions.cpu().numpy()], device=self.device)
 
     def select(self, positions: Tensor) -> BatchRows:
         """Return each replica's own rows, for positions ``(R, B)``."""
@@ -242,7 +238,8 @@ class BatchRows:
         self._block = block
         self._pointers, self._columns, self._values = pointers, columns, values
         self._rows, self._positions = rows, positions
-        self._is_dense = values.is_cuda and shape[0] * shape[1] * shape[2] <= DENSE_ENTRIES
+        # Whether products are computed from dense rows.
+        self.is_dense = values.is_cuda and shape[0] * shape[1] * shape[2] <= DENSE_ENTRIES
         self._dense: Tensor | None = None
 
     def squared_norms(self) -> Tensor:
@@ -256,7 +253,7 @@ class BatchRows:
     def product(self, weight: Tensor) -> Tensor:
         """As :meth:`matmul`, without a gradient."""
         replicas, count, width = self.shape
-        if self._is_dense:
+        if self.is_dense:
             return self.dense() @ weight
         matrix = torch.sparse_csr_tensor(
             self._pointers,
@@ -273,7 +270,7 @@ class BatchRows:
     def transposed_matmul(self, delta: Tensor) -> Tensor:
         """Return ``rows^T delta`` for each replica: ``(R, B, out)`` to ``(R, in, out)``."""
         replicas, count, width = self.shape
-        if self._is_dense:
+        if self.is_dense:
             return self.dense().to(delta.dtype).transpose(1, 2) @ delta
         if delta.is_cuda:
             terms = self._values.to(delta.dtype).unsqueeze(-1) * delta.flatten(0, 1)[self._row_of()]
@@ -288,10 +285,6 @@ class BatchRows:
         """Return some of one replica's rows, repeated as often as they are named."""
         positions = self._positions.view(self.shape[:2])[replica]
         return self._rows.select(positions.index_select(0, rows).unsqueeze(0))
-
-    def is_small_on_device(self) -> bool:
-        """Whether products are computed from dense rows."""
-        return self._is_dense
 
     def squares_by_owner(self, delta: Tensor, starts: Tensor) -> Tensor:
         """Return ``|rows^T delta|^2`` for each owner's range of a single replica's rows.
@@ -355,7 +348,17 @@ class BatchRows:
         return torch.repeat_interleave(rows, counts, output_size=self._columns.numel())
 
 
-def sparse_product(rows: SparseRows | BatchRows, weight: Tensor) -> Tensor:
+class Factor(Protocol):
+    """The left side of a product: data, which have no gradient."""
+
+    def product(self, weight: Tensor) -> Tensor:
+        """Return the product for each replica."""
+
+    def transposed_matmul(self, delta: Tensor) -> Tensor:
+        """Return the product of the transposed data."""
+
+
+def sparse_product(rows: Factor, weight: Tensor) -> Tensor:
     """Return ``rows @ weight`` for each replica, with the gradient of the weight."""
     if not torch.is_grad_enabled():
         return rows.product(weight)
@@ -364,17 +367,15 @@ def sparse_product(rows: SparseRows | BatchRows, weight: Tensor) -> Tensor:
 
 
 class _SparseProduct(torch.autograd.Function):
-    """``rows @ weight``; the rows are data and have no gradient."""
-
     @staticmethod
-    def forward(ctx: FunctionCtx, weight: Tensor, rows: SparseRows | BatchRows) -> Tensor:
-        ctx.rows = rows  # type: ignore[attr-defined]
+    def forward(ctx: Any, weight: Tensor, rows: Factor) -> Tensor:
+        ctx.rows = rows
         return rows.product(weight)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.rows.transposed_matmul(gradient), None  # type: ignore[attr-defined]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.rows.transposed_matmul(gradient), None
 
 
 def _squared_norms(matrix: sp.csr_array) -> NDArray[np.float64]:
@@ -398,14 +399,6 @@ def _as_tensor(array: NDArray[Any], dtype: type) -> Tensor:
 
 def _torch_csr(matrix: sp.csr_array, device: torch.device) -> Tensor:
     """Copy a SciPy CSR array to torch, with int32 indices: half the memory traffic of int64."""
-    with warnings.catch_warnings():
-        # torch calls its CSR layout a beta state, once per process.
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        csr = torch.sparse_csr_tensor(
-            _as_tensor(matrix.indptr, np.int32),
-            _as_tensor(matrix.indices, np.int32),
-            _as_tensor(matrix.data, np.float32),
-            size=matrix.shape,
-            check_invariants=False,
-        )
-    return csr.to(device)
+    pointers, columns = (_as_tensor(part, np.int32) for part in (matrix.indptr, matrix.indices))
+    values = _as_tensor(matrix.data, np.float32)
+    return csr_tensor(pointers, columns, values, matrix.shape).to(device)

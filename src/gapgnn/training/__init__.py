@@ -8,16 +8,16 @@ from gapgnn.facade import front
 
 if TYPE_CHECKING:
     from gapgnn.training.callbacks import Callback as Callback
+    from gapgnn.training.callbacks import JsonlLogger as JsonlLogger
     from gapgnn.training.callbacks import ProgressBars as ProgressBars
+    from gapgnn.training.callbacks import Several as Several
     from gapgnn.training.callbacks import Silent as Silent
+    from gapgnn.training.callbacks import TensorBoardLogger as TensorBoardLogger
     from gapgnn.training.inputs import ExampleInputs as ExampleInputs
     from gapgnn.training.inputs import FeatureInputs as FeatureInputs
     from gapgnn.training.inputs import GraphInputs as GraphInputs
     from gapgnn.training.inputs import HopInputs as HopInputs
     from gapgnn.training.inputs import Inputs as Inputs
-    from gapgnn.training.loggers import JsonlLogger as JsonlLogger
-    from gapgnn.training.loggers import Several as Several
-    from gapgnn.training.loggers import TensorBoardLogger as TensorBoardLogger
     from gapgnn.training.recipe import PrivateTraining as PrivateTraining
     from gapgnn.training.recipe import Recipe as Recipe
     from gapgnn.training.splits import Splits as Splits

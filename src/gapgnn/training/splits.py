@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gapgnn.graph import Graph, role_masks
+from gapgnn.graph import Graph, repeat_roles
 from gapgnn.nn.fast import best_class
 from gapgnn.rng import experiment_seed
 
@@ -53,20 +53,24 @@ def repeat_splits(graph: Graph, *, level: str, repeats: int, split: str, seed: i
     ends = np.cumsum(own.sum(axis=1))[:2]
     shares = [round(share, 2) for share in own.sum(axis=1) / max(1, len(positions))]
 
-    def draw(repeat: int) -> None:
-        if split == "fixed":
-            masks[:, repeat] = own
-        elif level == "node":
-            masks[:, repeat] = role_masks(
-                graph, used, seed=seed, train=shares[0], val=shares[1], purpose=f"repeat {repeat}"
-            )
-        else:
-            rng = np.random.default_rng(experiment_seed(seed, "split", repeat))
-            for mask, part in zip(masks, np.split(rng.permutation(positions), ends), strict=True):
-                mask[repeat, part] = True
+    def shuffle(repeat: int) -> None:
+        rng = np.random.default_rng(experiment_seed(seed, "split", repeat))
+        for mask, part in zip(masks, np.split(rng.permutation(positions), ends), strict=True):
+            mask[repeat, part] = True
 
-    # NumPy shuffles without the interpreter's lock. Hashing is many short calls, between which
-    # threads would only hand the lock around.
-    with ThreadPoolExecutor(1 if level == "node" else torch.get_num_threads()) as pool:
-        list(pool.map(draw, range(1, repeats)))
+    def hash_four(first: int) -> None:
+        four = range(first, min(first + 4, repeats))
+        found = repeat_roles(graph.ids, seed=seed, train=shares[0], val=shares[1], repeats=four)
+        for role, mask in enumerate(masks):
+            mask[four.start : four.stop] = (found == role) & used
+
+    if split == "fixed":
+        masks[:, 1:] = own[:, None]
+        return Splits(*masks)
+    # NumPy shuffles and computes without the interpreter's lock.
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        if level == "node":
+            list(pool.map(hash_four, range(1, repeats, 4)))
+        else:
+            list(pool.map(shuffle, range(1, repeats)))
     return Splits(*masks)

@@ -4,11 +4,18 @@ Without privacy a step is the plain gradient over all training nodes, or over sh
 privacy it is DP-SGD on Poisson batches (privacy page, sections 2 to 4): the caller has charged it,
 batches and noise come from the secret keys, and the last iterate is used, because choosing an epoch
 by validation accuracy would be another query.
+
+On a GPU, steps and epochs are recorded once as a CUDA graph and taken again and again: a DP-SGD
+step is some ninety small kernels, and launched one by one from Python they take several times as
+long as they run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,13 +34,19 @@ from gapgnn.privacy.dpsgd import (
 )
 from gapgnn.privacy.mechanisms import NoiseSource
 from gapgnn.rng import experiment_rng
-from gapgnn.training.allocator import pages_kept
 from gapgnn.training.callbacks import Callback, Silent
-from gapgnn.training.cuda_graph import RecordedEpochs, RecordedSteps
 from gapgnn.training.full_batch import BestEpoch, FullBatch, clean_scores, dropouts
 from gapgnn.training.inputs import Inputs
 from gapgnn.training.recipe import PrivateTraining, Recipe
 from gapgnn.training.splits import Splits
+
+# Taken one kernel at a time first: they load libraries and compile what needs compiling.
+WARM_STEPS = 3
+# From glibc's malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+# Where glibc's own adjustment of the two ends: a process may have come here by itself.
+LARGEST_MMAP_THRESHOLD, LARGEST_TRIM_THRESHOLD = 32 << 20, 64 << 20
+KEPT = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -234,3 +247,109 @@ def _settle_statistics(model: nn.Module, inputs: Inputs) -> None:
     clean_scores(model, inputs.all())
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
+
+
+class RecordedEpochs:
+    """Repeats one piece of work that reads and writes the same tensors every time.
+
+    Args:
+        work: one epoch; returns its loss and, where there is one, the validation accuracy. What it
+            returns keeps its place: the next call writes there.
+    """
+
+    def __init__(self, work: Callable[[], tuple[Tensor, Tensor | None]]) -> None:
+        self._work = work
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._result: tuple[Tensor, Tensor | None]
+        self._taken = 0
+
+    def __call__(self) -> tuple[Tensor, Tensor | None]:
+        """Do the work once more."""
+        self._taken += 1
+        if self._taken <= WARM_STEPS:
+            return self._work()
+        if self._graph is None:
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._result = self._work()
+        self._graph.replay()
+        return self._result
+
+
+class RecordedSteps:
+    """Takes steps by a graph as soon as one is recorded.
+
+    Recording needs fixed shapes, so batches are padded to one width. No batch is cut to it: the
+    rare one that is wider is taken without the graph, and sampling stays exactly Poisson (privacy
+    page, section 4).
+
+    Args:
+        take: takes one step for positions ``(R, B)`` and which of them are real.
+        step: what ``take`` calls; it provides each step's noise.
+        replicas: R.
+        expected_batch: mean size of a batch.
+        device: a CUDA device.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[Tensor, Tensor], None],
+        step: PrivateStep,
+        *,
+        replicas: int,
+        expected_batch: float,
+        device: torch.device,
+    ) -> None:
+        self._take = take
+        self._step = step
+        width = math.ceil((expected_batch + 6 * math.sqrt(expected_batch) + 16) / 64) * 64
+        self._positions = torch.zeros(replicas, width, dtype=torch.int64, device=device)
+        self._valid = torch.zeros(replicas, width, dtype=torch.bool, device=device)
+        self._replay: Callable[[], None] | None = None
+        self._taken = 0
+
+    def __call__(self, positions: Tensor, valid: Tensor) -> None:
+        """Take one step."""
+        width = positions.shape[1]
+        self._taken += 1
+        if self._taken <= WARM_STEPS or width > self._positions.shape[1]:
+            self._take(positions, valid)
+            return
+        if self._replay is None:
+            self._replay = self._step.record(lambda: self._take(self._positions, self._valid))
+        self._positions[:, :width] = positions
+        self._valid[:, :width] = valid
+        self._valid[:, width:] = False
+        self._replay()
+
+
+@contextmanager
+def pages_kept() -> Iterator[None]:
+    """Keep freed memory, up to a gigabyte, while the block runs; without glibc do nothing.
+
+    glibc gives memory at the end of the heap back to the system as soon as there is much of it. A
+    full-batch epoch of ten replicas frees some fifty megabytes, and the next one asks for them
+    again, page by page: a fifth of the time on a CPU, or none of it, as the heap happens to lie.
+
+    >>> with pages_kept():
+    ...     sum([1, 2])
+    3
+    """
+    set_option = _mallopt()
+    if set_option is None:
+        yield
+        return
+    set_option(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD)
+    set_option(M_TRIM_THRESHOLD, KEPT)
+    try:
+        yield
+    finally:
+        set_option(M_TRIM_THRESHOLD, LARGEST_TRIM_THRESHOLD)
+
+
+def _mallopt() -> Callable[[int, int], int] | None:
+    try:
+        found: Callable[[int, int], int] = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return None
+    return found

@@ -32,7 +32,7 @@ from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, c
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph
 from gapgnn.privacy import aggregation_sensitivity, resolve_relation
-from gapgnn.privacy.accounting import Event, Gaussian, account, event_from_dict
+from gapgnn.privacy.accounting import Event, Gaussian, account
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -113,7 +113,7 @@ def check_card(card: PrivacyCard) -> Check:
 
 
 def _events(card: PrivacyCard) -> list[Event]:
-    return [event_from_dict(dict(event)) for event in card.events]
+    return [Event.from_dict(dict(event)) for event in card.events]
 
 
 class _Canaries:

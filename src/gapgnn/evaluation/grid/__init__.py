@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gapgnn.evaluation.grid.plans import METHODS as METHODS
     from gapgnn.evaluation.grid.plans import plan as plan
     from gapgnn.evaluation.grid.records import Record as Record
+    from gapgnn.evaluation.grid.records import Store as Store
     from gapgnn.evaluation.grid.records import load as load
     from gapgnn.evaluation.grid.runner import Failure as Failure
     from gapgnn.evaluation.grid.runner import Row as Row
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from gapgnn.evaluation.grid.runner import estimate as estimate
     from gapgnn.evaluation.grid.runner import missing_tasks as missing_tasks
     from gapgnn.evaluation.grid.runner import run_grid as run_grid
-    from gapgnn.evaluation.grid.store import Store as Store
     from gapgnn.evaluation.grid.tasks import Source as Source
     from gapgnn.evaluation.grid.tasks import Task as Task
     from gapgnn.evaluation.grid.tasks import code_version as code_version

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 from gapgnn.errors import GapgnnError, InputError, check_choice
 from gapgnn.evaluation.grid.executors import Executor, local_executor
 from gapgnn.evaluation.grid.plans import candidates
-from gapgnn.evaluation.grid.records import CANDIDATE, Record
-from gapgnn.evaluation.grid.store import Store
+from gapgnn.evaluation.grid.records import CANDIDATE, Record, Store
 from gapgnn.evaluation.grid.tasks import Attack, Task, content_key, perform
 
 SELECTIONS = ("fixed", "validation")

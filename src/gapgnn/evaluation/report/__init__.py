@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from gapgnn.facade import front
 
 if TYPE_CHECKING:
-    from gapgnn.evaluation.report.browser import screenshot as screenshot
     from gapgnn.evaluation.report.findings import FILE as FILE
     from gapgnn.evaluation.report.findings import Audit as Audit
     from gapgnn.evaluation.report.findings import load_findings as load_findings
     from gapgnn.evaluation.report.page import load_results as load_results
+    from gapgnn.evaluation.report.page import screenshot as screenshot
     from gapgnn.evaluation.report.page import write_report as write_report
 
 __getattr__, __dir__, __all__ = front(__name__)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -17,20 +20,43 @@ from pathlib import Path
 from typing import Any
 
 from gapgnn import __version__
-from gapgnn.errors import InputError
+from gapgnn.errors import InputError, UnavailableError
 from gapgnn.evaluation.grid import EXPERIMENTS, Record, load
-from gapgnn.evaluation.report import charts
 from gapgnn.evaluation.report import content as report_content
-from gapgnn.evaluation.report.figures import save_figures
+from gapgnn.evaluation.report.figures import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Chart,
+    check_can_draw,
+    marker,
+    save_figures,
+    write_file,
+)
 from gapgnn.evaluation.report.findings import Attack, Audit, load_findings
 from gapgnn.evaluation.report.plots import STYLES, Plot, plots, unique
-from gapgnn.evaluation.report.table_formats import FORMATS
-from gapgnn.evaluation.report.tables import Row, Table, price, tables
-from gapgnn.evaluation.report.writing import write_file
+from gapgnn.evaluation.report.tables import FORMATS, Row, Table, price, tables
 
 PAGE = "report.html"
 _TRADEOFFS = ("tradeoff-edge", "tradeoff-node")
 _ATTACKS = ("membership",)
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# No sandbox: containers often cannot make one, and the only page opened is one's own, which by its
+# policy loads nothing. The other switches keep the browser itself off the network.
+SWITCHES = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-quic",
+)
+_LONGEST_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -53,6 +79,7 @@ def write_report(folder: str | Path) -> Written:
     ...
     gapgnn.errors.UnavailableError: `nowhere` must hold results.jsonl. Got no such file.
     """
+    check_can_draw()
     records = load_results(folder)
     audits, attacks = load_findings(folder)
     place = Path(folder)
@@ -108,7 +135,7 @@ def render(
         trim_blocks=True,
     )
     environment.globals.update(
-        marker=charts.marker,
+        marker=marker,
         dashes=lambda index: _dashes(STYLES[index].dashes),
         level_dashes=lambda index: _dashes(STYLES[index].level_dashes),
         legend=_legend,
@@ -149,7 +176,7 @@ def _content(
     drawn = [
         (
             plot,
-            [charts.Chart(plot, panel) for panel in plot.panels],
+            [Chart(plot, panel) for panel in plot.panels],
             [table for table in made if table.name.startswith(plot.name)],
         )
         for plot in plots(records)
@@ -174,11 +201,11 @@ def _content(
         "releases": report_content.released(records),
         "commands": report_content.commands(records, audits),
         "frame": {
-            "width": charts.WIDTH,
-            "height": charts.HEIGHT,
-            "left": charts.LEFT,
-            "right": charts.RIGHT,
-            "bottom": charts.BOTTOM,
+            "width": WIDTH,
+            "height": HEIGHT,
+            "left": LEFT,
+            "right": RIGHT,
+            "bottom": BOTTOM,
         },
     }
 
@@ -213,3 +240,74 @@ def _legend(plot: Plot) -> list[tuple[str, int, bool]]:
 
 def _blocks(table: Table) -> list[tuple[str, list[Row]]]:
     return [(name, list(rows)) for name, rows in groupby(table.rows, attrgetter("block"))]
+
+
+def find_browser() -> str | None:
+    """Return the path of an installed Chromium or Chrome, or None."""
+    return next((path for path in map(shutil.which, NAMES) if path), None)
+
+
+def screenshot(
+    page: Path, target: Path, *, section: str = "", width: int = 1280, height: int = 1400
+) -> None:
+    """Write a PNG of a report's top; it appears complete or not at all.
+
+    Args:
+        page: an HTML file.
+        target: ending in ``.png``.
+        section: id of the section that shall follow the page's head; those before are left out.
+        width: of the window, in pixels.
+        height: likewise.
+
+    >>> screenshot(Path("report.html"), Path("shot.gif"))
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.InputError: `screenshot` must end in .png. Got 'shot.gif'.
+    """
+    if target.suffix != ".png":
+        raise InputError(f"`screenshot` must end in .png. Got {str(target)!r}.")
+    browser = find_browser()
+    if browser is None:
+        raise UnavailableError(
+            "A screenshot needs Chromium or Chrome on the PATH. Got none; on Debian: "
+            "`apt install chromium`."
+        )
+    with tempfile.TemporaryDirectory() as scratch:
+        picture = Path(scratch) / "page.png"
+        shown = page.resolve()
+        if section:
+            # A headless browser takes its picture at the top, whatever the address names.
+            shown = Path(scratch) / "page.html"
+            shown.write_text(_from(page.read_text(encoding="utf-8"), section), encoding="utf-8")
+        words = [
+            browser,
+            *SWITCHES,
+            "--hide-scrollbars",
+            f"--user-data-dir={scratch}/profile",
+            f"--window-size={width},{height}",
+            f"--screenshot={picture}",
+            shown.as_uri(),
+        ]
+        try:
+            done = subprocess.run(words, capture_output=True, timeout=_LONGEST_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            raise UnavailableError(
+                f"`{browser}` must answer. Got nothing in {_LONGEST_SECONDS} seconds."
+            ) from None
+        if not picture.exists():
+            raise UnavailableError(f"`{browser}` must take a picture. Got exit {done.returncode}.")
+        write_file(target, picture.read_bytes())
+
+
+def _from(text: str, section: str) -> str:
+    """Return a report without the sections before the given one.
+
+    >>> _from('<main><section id="a">A</section><section id="b">B</section></main>', "b")
+    '<main><section id="b">B</section></main>'
+    """
+    first, start = text.find("<section id="), text.find(f'<section id="{section}"')
+    if start < 0:
+        raise InputError(
+            f"`section` must be in the report. Got {section!r}, which it does not have."
+        )
+    return text[:first] + text[start:]

@@ -1,8 +1,8 @@
 """What each figure shows, whoever draws it: the paper's five, and the attack beside them.
 
 A plot is a row of panels, a panel has lines over one axis and level lines for comparison. The files
-for papers (:mod:`gapgnn.evaluation.report.figures`) and the report's own drawings
-(:mod:`gapgnn.evaluation.report.charts`) are made from the same description.
+for papers and the report's own drawings (:mod:`gapgnn.evaluation.report.figures`) are made from the
+same description.
 """
 
 from __future__ import annotations
@@ -204,17 +204,12 @@ def _encoder(records: Sequence[Record]) -> Plot | None:
 
 
 def _hops(records: Sequence[Record]) -> Plot | None:
-    rows = [r for r in records if r.experiment == "hops" and "hops" in r.parameters]
-    panels = [
-        Panel(title, _by_epsilon(group, _budgets(rows), lambda r: r.parameters["hops"]))
-        for group, title in _groups(rows, by_level=True)
-    ]
     return _plot(
         "hops",
         "Effect of the number of hops",
         "More hops see more of the graph and share the same budget, so each is noisier. "
         + _INTERVAL,
-        panels,
+        _swept(records, "hops", "hops", by_level=True),
         x_label="hops K",
         x_name="K",
         is_log=False,
@@ -222,17 +217,12 @@ def _hops(records: Sequence[Record]) -> Plot | None:
 
 
 def _degree(records: Sequence[Record]) -> Plot | None:
-    rows = [r for r in records if r.experiment == "degree" and "max_degree" in r.parameters]
-    panels = [
-        Panel(title, _by_epsilon(group, _budgets(rows), lambda r: r.parameters["max_degree"]))
-        for group, title in _groups(rows)
-    ]
     return _plot(
         "degree",
         "Effect of the degree bound",
         "A larger bound D drops fewer neighbours and needs noise that grows with its square root. "
         + _INTERVAL,
-        panels,
+        _swept(records, "degree", "max_degree"),
         x_label="degree bound D",
         x_name="D",
     )
@@ -296,23 +286,25 @@ def _by_method(records: Sequence[Record]) -> tuple[Line, ...]:
     return tuple(lines)
 
 
-def _by_epsilon(
-    records: Sequence[Record], styles: Sequence[float | None], x: Callable[[Record], float]
-) -> tuple[Line, ...]:
-    """Return one line per method and budget; ``styles`` gives a budget the same look everywhere."""
-    pairs = unique((shown(r), r.epsilon) for r in sorted(records, key=_price))
-    several = len({label for label, _ in pairs}) > 1
-    lines = []
-    for label, epsilon in pairs:
-        group = [r for r in records if (shown(r), r.epsilon) == (label, epsilon)]
-        name = "no privacy" if epsilon is None else f"ε = {epsilon:g}"
-        style = styles.index(epsilon) % len(STYLES)
-        lines.append(Line(f"{label}, {name}" if several else name, style, _values(group, x)))
-    return tuple(lines)
-
-
-def _budgets(records: Sequence[Record]) -> list[float | None]:
-    return unique(record.epsilon for record in sorted(records, key=_price))
+def _swept(
+    records: Sequence[Record], experiment: str, parameter: str, *, by_level: bool = False
+) -> list[Panel]:
+    """Return panels over a parameter: one line per method and budget, a budget's look the same."""
+    rows = [r for r in records if r.experiment == experiment and parameter in r.parameters]
+    budgets = unique(record.epsilon for record in sorted(rows, key=_price))
+    panels = []
+    for group, title in _groups(rows, by_level=by_level):
+        pairs = unique((shown(r), r.epsilon) for r in sorted(group, key=_price))
+        several = len({label for label, _ in pairs}) > 1
+        lines = []
+        for label, epsilon in pairs:
+            name = "no privacy" if epsilon is None else f"ε = {epsilon:g}"
+            same = [r for r in group if (shown(r), r.epsilon) == (label, epsilon)]
+            values = _values(same, lambda r: r.parameters[parameter])
+            style = budgets.index(epsilon) % len(STYLES)
+            lines.append(Line(f"{label}, {name}" if several else name, style, values))
+        panels.append(Panel(title, tuple(lines)))
+    return panels
 
 
 def _price(record: Record) -> tuple[float, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from gapgnn.errors import InputError
@@ -43,6 +44,10 @@ class DatasetInfo:
     measured: bool = False
     min_class_count: int | None = None
     fallback_classes: int | None = None
+
+
+def _sizes(nodes: int, arcs: int, features: int, classes: int) -> dict[str, Any]:
+    return {"nodes": nodes, "arcs": arcs, "features": features, "classes": classes}
 
 
 def _social(paths: Sequence[Path]) -> Graph:
@@ -109,18 +114,14 @@ _PUBMED = {
 
 def _school(school: str) -> DatasetInfo:
     sha256, size, sizes = _MEASURED_SCHOOLS.get(school, (None, None, None))
-    unknown = (None, None, None, None)
-    nodes, arcs, features, classes = sizes or _PUBLISHED_SCHOOLS.get(school) or unknown
+    known = sizes or _PUBLISHED_SCHOOLS.get(school)
     host = "https://github.com/sisaman/pyg-datasets/raw/main/datasets/facebook100"
     return DatasetInfo(
         name=f"facebook100/{school}",
         description="friendships at one US school in 2005, class year (Facebook100)",
         parser=parsers.facebook100,
         files=(DataFile(f"facebook100/{school}.mat", f"{host}/{quote(school)}.mat", sha256, size),),
-        nodes=nodes,
-        arcs=arcs,
-        features=features,
-        classes=classes,
+        **({} if known is None else _sizes(*known)),
         measured=sizes is not None,
         min_class_count=1_000,
         fallback_classes=6,
@@ -142,25 +143,33 @@ def _planetoid(name: str, description: str, sizes: tuple[int, int, int, int]) ->
             )
             for part in _PLANETOID_PARTS
         ),
-        nodes=sizes[0],
-        arcs=sizes[1],
-        features=sizes[2],
-        classes=sizes[3],
+        **_sizes(*sizes),
         measured=bool(known),
     )
 
 
 _SNAP = "https://snap.stanford.edu/data"
 _PAGES = "facebook-page-page"
+_PAGE_FILES = {
+    "facebook_edges.csv": (
+        "7c50d8f02a75cc0829577814a1fc14535164daa38d79c3612340c9e9cdbd4022",
+        1_882_610,
+    ),
+    "facebook_target.csv": (
+        "7bd96eafea3c2ca40f44bfa9e73642194696c21e38c7b29ed409c32ad14075cd",
+        1_177_912,
+    ),
+    "facebook.json": (
+        "ea870537646a93642a0008d38aa9bfeff02018070ba97b1f3f469d9622626436",
+        2_088_766,
+    ),
+}
 _MAIN = (
     DatasetInfo(
         name="social",
         description="a generated social network (built in)",
         parser=_social,
-        nodes=10_000,
-        arcs=601_514,
-        features=349,
-        classes=6,
+        **_sizes(10_000, 601_514, 349, 6),
     ),
     _school("UIllinois20"),
     DatasetInfo(
@@ -168,10 +177,7 @@ _MAIN = (
         description="posts linked by common commenters, community (GraphSAGE)",
         parser=parsers.reddit,
         files=(DataFile("reddit/reddit.zip", "https://data.dgl.ai/dataset/reddit.zip"),),
-        nodes=116_713,
-        arcs=46_233_380,
-        features=602,
-        classes=8,
+        **_sizes(116_713, 46_233_380, 602, 8),
         min_class_count=10_000,
     ),
     DatasetInfo(
@@ -184,10 +190,7 @@ _MAIN = (
                 "https://snap.stanford.edu/ogb/data/nodeproppred/products.zip",
             ),
         ),
-        nodes=1_790_731,
-        arcs=80_966_832,
-        features=100,
-        classes=10,
+        **_sizes(1_790_731, 80_966_832, 100, 10),
         min_class_count=100_000,
     ),
     _planetoid("pubmed", "citations, type of diabetes", (19_717, 88_648, 500, 3)),
@@ -197,31 +200,12 @@ _MAIN = (
         name=_PAGES,
         description="verified pages that like each other, kind of page (MUSAE)",
         parser=parsers.facebook_page_page,
-        files=(
-            DataFile(
-                f"{_PAGES}/facebook_edges.csv",
-                f"{_SNAP}/facebook_large.zip",
-                "7c50d8f02a75cc0829577814a1fc14535164daa38d79c3612340c9e9cdbd4022",
-                1_882_610,
-            ),
-            DataFile(
-                f"{_PAGES}/facebook_target.csv",
-                f"{_SNAP}/facebook_large.zip",
-                "7bd96eafea3c2ca40f44bfa9e73642194696c21e38c7b29ed409c32ad14075cd",
-                1_177_912,
-            ),
-            DataFile(
-                f"{_PAGES}/facebook.json",
-                f"{_SNAP}/facebook_large.zip",
-                "ea870537646a93642a0008d38aa9bfeff02018070ba97b1f3f469d9622626436",
-                2_088_766,
-            ),
+        files=tuple(
+            DataFile(f"{_PAGES}/{file}", f"{_SNAP}/facebook_large.zip", *known)
+            for file, known in _PAGE_FILES.items()
         ),
         archive=DataFile(f"{_PAGES}/facebook_large.zip", f"{_SNAP}/facebook_large.zip"),
-        nodes=22_470,
-        arcs=341_646,
-        features=4_714,
-        classes=4,
+        **_sizes(22_470, 341_646, 4_714, 4),
         measured=True,
     ),
     DatasetInfo(
@@ -236,10 +220,7 @@ _MAIN = (
                 2_396_031,
             ),
         ),
-        nodes=37_700,
-        arcs=578_006,
-        features=4_005,
-        classes=2,
+        **_sizes(37_700, 578_006, 4_005, 2),
         measured=True,
     ),
     DatasetInfo(
@@ -254,10 +235,7 @@ _MAIN = (
                 1_329_769,
             ),
         ),
-        nodes=11_758,
-        arcs=1_038_000,
-        features=10,
-        classes=2,
+        **_sizes(11_758, 1_038_000, 10, 2),
         measured=True,
     ),
 )

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from gapgnn.facade import front
 
 if TYPE_CHECKING:
+    from gapgnn.graph.store.arcs import Limits as Limits
     from gapgnn.graph.store.arcs import PartFile as PartFile
+    from gapgnn.graph.store.arcs import find_limits as find_limits
     from gapgnn.graph.store.build import build_store as build_store
     from gapgnn.graph.store.build import store_graph as store_graph
-    from gapgnn.graph.store.degree import Limits as Limits
-    from gapgnn.graph.store.degree import cut_secret as cut_secret
-    from gapgnn.graph.store.degree import find_limits as find_limits
     from gapgnn.graph.store.format import check_once as check_once
     from gapgnn.graph.store.graph import InProcess as InProcess
     from gapgnn.graph.store.graph import StoredGraph as StoredGraph

@@ -4,6 +4,12 @@ A *row* is the list of one node: who writes to it (``arcs-*.parquet``) or, in a 
 it names (``out-*.parquet``). Rows come in blocks of :data:`BLOCK_ROWS`, counted from node 0
 whatever the parts are, because noise is drawn by such blocks. One block's arcs are in memory at a
 time, or one row group of about a million arcs where that is more.
+
+Out-lists are cut to at most D entries without a second copy of the arcs, by the rule of
+:mod:`gapgnn.graph.degree`. One pass over the out-lists finds the last hash that stays in each list
+too long (16 bytes per node). After that every arc answers for itself, wherever it lies: its own
+hash is at most that of its list. So the cut does not depend on the parts, and it is the cut in
+memory.
 """
 
 from __future__ import annotations
@@ -12,16 +18,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gapgnn.graph import CutRule, Words, absorb_first, absorb_last, in_chunks, stays
 from gapgnn.graph.store.format import explained, wrong_file
 from gapgnn.graph.store.sort import Keys
+from gapgnn.rng import NoiseKey
+
+if TYPE_CHECKING:
+    from gapgnn.graph.store.graph import StoredGraph
 
 BLOCK_ROWS = 4096
 GROUP_ARCS = 1 << 20
+CHUNK_ARCS = 1 << 15
+ALL = np.uint64(2**64 - 1)
 
 
 def part_bounds(num_nodes: int, parts: int) -> list[int]:
@@ -189,3 +202,81 @@ class _Carry:
                 return
             self._held = self._held[len(piece) :]
             yield piece
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which entries stay: everything a part needs to cut the arcs that lead to it.
+
+    Attributes:
+        ids: the 64 bits that stand for each node in the hash.
+        last_hash: of each out-list, the largest hash that stays; all ones where nothing is cut.
+        last_target: and the largest target word at that hash: where hashes tie, smaller words stay.
+    """
+
+    ids: Words
+    last_hash: Words
+    last_target: Words
+
+    @property
+    def arrays(self) -> tuple[Words, Words, Words]:
+        """The large part, which can be shared between processes."""
+        return self.ids, self.last_hash, self.last_target
+
+    def cut(self, block: Block, secret: bytes) -> Block:
+        """Return the in-lists of some rows without the entries that their sources' lists lost.
+
+        Args:
+            block: who writes to each row.
+            secret: the SipHash key of the run, from :func:`gapgnn.graph.degree.split_key`.
+        """
+        sources = block.entries
+        targets = np.repeat(self.ids[block.first : block.last], np.diff(block.pointers))
+        keep = np.ones(len(sources), dtype=np.bool_)
+        for start in range(0, len(sources), CHUNK_ARCS):
+            owner = sources[start : start + CHUNK_ARCS]
+            last = self.last_hash[owner]
+            doubtful = np.flatnonzero(last != ALL)
+            if len(doubtful) < len(owner):
+                owner, last = owner[doubtful], last[doubtful]
+            target = targets[start + doubtful]
+            found = absorb_last(absorb_first(self.ids[owner], secret), target)
+            keep[start + doubtful] = stays(found, target, last, self.last_target[owner])
+        before = np.concatenate([[0], np.cumsum(keep)])
+        return Block(block.first, before[block.pointers], sources[keep])
+
+
+def find_limits(graph: StoredGraph, max_degree: int, key: NoiseKey) -> Limits:
+    """Find where each out-list of a store ends when it is cut to ``max_degree`` entries.
+
+    Relation: ``add-remove`` or ``replace`` at node level (privacy page, section 1). What stays of a
+    list is a function of that list, the ids on it and the key, as in
+    :func:`gapgnn.graph.degree.bound_out_degrees`; a record writes to at most ``max_degree`` rows.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from gapgnn.graph.degree import split_key
+    >>> from gapgnn.graph.graph import Graph
+    >>> from gapgnn.graph.store.graph import open_store
+    >>> from gapgnn.graph.store.build import store_graph
+    >>> hub = Graph.from_arcs([0] * 9, range(1, 10), num_nodes=10, features=np.eye(10))
+    >>> key = NoiseKey.insecure(0)
+    >>> with tempfile.TemporaryDirectory() as scratch:
+    ...     store_graph(hub, Path(scratch, "store"), parts=2)
+    ...     stored = open_store(Path(scratch, "store"))
+    ...     limits = find_limits(stored, 3, key)
+    ...     blocks = [block for part in (0, 1) for block in stored.in_part(part).blocks()]
+    ...     sum(len(limits.cut(block, split_key(key)[0]).entries) for block in blocks)
+    12
+    """
+    rule = CutRule.of(graph, max_degree, key)
+    last_hash = np.full(graph.num_nodes, ALL)
+    last_target = np.full(graph.num_nodes, ALL)
+    degrees = graph.out_degrees
+    for part in graph.out_parts():
+        for block in part.blocks():
+            rows = block.first + np.flatnonzero(degrees[block.first : block.last] > rule.limit)
+            for some in in_chunks(rows, degrees, CHUNK_ARCS):
+                entries = rule.entries(some, block.pointers, block.entries, block.first)
+                last_hash[some], last_target[some] = rule.last_kept(entries, len(some))
+    return Limits(rule.ids, last_hash, last_target)

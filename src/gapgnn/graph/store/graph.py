@@ -2,7 +2,7 @@
 
 Ids, labels, masks and degrees are in memory, some tens of bytes per node. Features are mapped, so a
 row comes in when it is read. Arcs stay on disk: aggregation reads one part after the other
-(:mod:`gapgnn.privacy.mechanisms.stored_hop`). Whoever asks for ``indptr`` or ``indices`` gets them
+(:mod:`gapgnn.privacy.mechanisms.aggregation`). Whoever asks for ``indptr`` or ``indices`` gets them
 like those of any graph, loaded at that moment; methods that need arcs at random (SAGE, the attacks)
 do.
 """

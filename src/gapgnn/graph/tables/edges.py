@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -142,7 +142,7 @@ class _Unknown:
     rows: int = 0
     first: str = ""
 
-    def add(self, batch: tuple[Any, Any], bad: tuple[Any, Any], row: int) -> None:
+    def add(self, batch: Sequence[Any], bad: tuple[Any, Any], row: int) -> None:
         either = bad[0] | bad[1]
         if not self.rows:
             at = int(np.argmax(either))
@@ -265,17 +265,11 @@ def edge_batches(
             ends, types=dict.fromkeys(ends, kind), missing=[""], progress=progress
         ):
             if dangling is None:
-                pair = (
-                    _ids_of(table, batch.column(ends[0]), ends[0], index.whole, rows),
-                    _ids_of(table, batch.column(ends[1]), ends[1], index.whole, rows),
-                )
+                pair = [_ids_of(table, batch.column(end), end, index.whole, rows) for end in ends]
             else:
                 filled = batch.filter(pc.and_(*(pc.is_valid(batch.column(end)) for end in ends)))
-                pair = (
-                    any_ids(filled.column(ends[0]), whole=index.whole),
-                    any_ids(filled.column(ends[1]), whole=index.whole),
-                )
-            source, target = index.positions(pair[0]), index.positions(pair[1])
+                pair = [any_ids(filled.column(end), whole=index.whole) for end in ends]
+            source, target = map(index.positions, pair)
             bad = (source < 0, target < 0)
             either = bad[0] | bad[1]
             if either.any():

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from gapgnn.facade import front
 
 if TYPE_CHECKING:
+    from gapgnn.nn.fast.cpu import Chosen as Chosen
+    from gapgnn.nn.fast.cpu import Moments as Moments
+    from gapgnn.nn.fast.cpu import Places as Places
+    from gapgnn.nn.fast.cpu import Sample as Sample
+    from gapgnn.nn.fast.cpu import can_norm as can_norm
+    from gapgnn.nn.fast.cpu import exact_moments as exact_moments
     from gapgnn.nn.fast.doors import cross_entropy_slopes as cross_entropy_slopes
     from gapgnn.nn.fast.gpu import best_class as best_class
-    from gapgnn.nn.fast.normed import Chosen as Chosen
-    from gapgnn.nn.fast.normed import Moments as Moments
-    from gapgnn.nn.fast.normed import Places as Places
-    from gapgnn.nn.fast.normed import Sample as Sample
-    from gapgnn.nn.fast.normed import can_norm as can_norm
-    from gapgnn.nn.fast.normed import exact_moments as exact_moments
 
 __getattr__, __dir__, __all__ = front(__name__)

@@ -16,9 +16,16 @@ from torch.autograd.function import once_differentiable
 
 from gapgnn.nn import BatchRows, SparseRows
 from gapgnn.nn.fast import gpu
-from gapgnn.nn.fast.exponential import exponential
-from gapgnn.nn.fast.narrow import LONG, NARROW, narrow_product
-from gapgnn.nn.fast.normed import Chosen, Sample, can_norm, normed_layer
+from gapgnn.nn.fast.cpu import (
+    LONG,
+    NARROW,
+    Chosen,
+    Sample,
+    can_norm,
+    exponential,
+    narrow_product,
+    normed_layer,
+)
 from gapgnn.privacy.dpsgd import active_tape
 
 if TYPE_CHECKING:
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
 
 # Numbers in a vector register, at most.
 LANES = 16
-# Activations that :mod:`gapgnn.nn.fast.exponential` is faster with; torch's own ReLU is.
+# Activations that :mod:`gapgnn.nn.fast.cpu` is faster with; torch's own ReLU is.
 EXPONENTIAL = ("selu", "elu")
 
 

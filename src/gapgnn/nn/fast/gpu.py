@@ -238,12 +238,8 @@ def long_product(blocks: Sequence[Tensor], weight: Tensor, bias: Tensor | None) 
 
     Narrow products have a kernel of their own, where torch's take twice as long. The gradient of
     the weight is a product along N: it has few outputs to share among many processors, so it is cut
-    into parts that run side by side. Blocks need not be joined.
-
-    Args:
-        blocks: ``(R, N, in_1)``, ``(R, N, in_2)`` and so on.
-        weight: ``(R, in_1 + in_2 + ..., out)``.
-        bias: ``(R, 1, out)`` or None.
+    into parts that run side by side. Blocks need not be joined; shapes are those of
+    :func:`~gapgnn.nn.fast.cpu.narrow_product`.
 
     >>> long_product([torch.ones(2, 3, 4)], torch.ones(2, 4, 1), None).flatten().tolist()
     [4.0, 4.0, 4.0, 4.0, 4.0, 4.0]

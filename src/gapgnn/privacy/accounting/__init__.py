@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from gapgnn.privacy.accounting.accountants import ACCOUNTANTS as ACCOUNTANTS
     from gapgnn.privacy.accounting.accountants import account as account
     from gapgnn.privacy.accounting.accountants import accountant_named as accountant_named
+    from gapgnn.privacy.accounting.accountants import gaussian_epsilon as gaussian_epsilon
+    from gapgnn.privacy.accounting.accountants import gaussian_shift as gaussian_shift
     from gapgnn.privacy.accounting.calibration import calibrate as calibrate
     from gapgnn.privacy.accounting.calibration import search_multiplier as search_multiplier
-    from gapgnn.privacy.accounting.composition import merge as merge
     from gapgnn.privacy.accounting.events import Composition as Composition
     from gapgnn.privacy.accounting.events import Event as Event
     from gapgnn.privacy.accounting.events import Gaussian as Gaussian
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.accounting.events import MixtureOfGaussians as MixtureOfGaussians
     from gapgnn.privacy.accounting.events import PoissonGaussian as PoissonGaussian
     from gapgnn.privacy.accounting.events import RandomisedResponse as RandomisedResponse
-    from gapgnn.privacy.accounting.events import event_from_dict as event_from_dict
-    from gapgnn.privacy.accounting.gaussian import gaussian_epsilon as gaussian_epsilon
-    from gapgnn.privacy.accounting.gaussian import gaussian_shift as gaussian_shift
+    from gapgnn.privacy.accounting.events import merge as merge
     from gapgnn.privacy.accounting.pairs import DiscretePair as DiscretePair
     from gapgnn.privacy.accounting.pairs import GaussianPair as GaussianPair
     from gapgnn.privacy.accounting.pairs import LaplacePair as LaplacePair

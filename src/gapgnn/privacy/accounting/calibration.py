@@ -4,22 +4,32 @@ A *template* is a composition whose noise multipliers are ratios to one free num
 ``[PoissonGaussian(1.0, ...), Gaussian(0.5, count=2)]`` the aggregation gets half the multiplier of
 the training steps. :func:`calibrate` finds the smallest m whose accounted epsilon is at most the
 target.
+
+Slow answers are kept on disk between runs: one small JSON file for each question in
+``$XDG_CACHE_HOME/gapgnn/calibration`` (``~/.cache`` without the variable), named by the SHA-256 of
+the question and of the versions that answered it. Files are written for their owner alone and moved
+into place whole. A file that is damaged, or that somebody else owns or may write, is ignored. The
+answer is accounted in full before it is used: a cache may save time, not privacy.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import math
+import os
+import stat
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from gapgnn.errors import CalibrationError, InputError, check_choice, check_number
 from gapgnn.privacy import RELATIONS
-from gapgnn.privacy.accounting import cache as calibration_cache
-from gapgnn.privacy.accounting.accountants import account
-from gapgnn.privacy.accounting.composition import merge
-from gapgnn.privacy.accounting.events import Composition, Event
-from gapgnn.privacy.accounting.gaussian import gaussian_shift
+from gapgnn.privacy.accounting.accountants import account, gaussian_shift
+from gapgnn.privacy.accounting.events import Composition, Event, merge
 from gapgnn.privacy.accounting.pld import COARSE, pld_epsilon
 from gapgnn.privacy.accounting.rdp import ORDERS, rdp_epsilon
 
@@ -31,6 +41,8 @@ _MOST_EVALUATIONS = 80
 # Answers of this process by question: each was accounted in full after it was found or read.
 _REMEMBERED: dict[str, Calibrated] = {}
 _MOST_REMEMBERED = 256
+FORMAT = 2
+_MOST_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -73,8 +85,8 @@ def calibrate(
         delta: in (0, 1). Tested from 1e-12 to 0.1.
         relation: the run's neighbouring relation, ``auto`` already resolved.
         fixed: events that are charged too but whose noise is already decided.
-        cache: whether slow answers are remembered, by this process and on disk
-            (:mod:`gapgnn.privacy.accounting.cache`). What a file says is accounted before use.
+        cache: whether slow answers are remembered, by this process and on disk. What a file
+            says is accounted before use.
 
     Raises:
         CalibrationError: if no noise keeps the budget, for instance because ``fixed`` spends it
@@ -99,7 +111,7 @@ def calibrate(
     answer = _recall(request, key)
     if answer is None:
         answer = request.confirm(_solve(request))
-        calibration_cache.write(key, answer.noise_multiplier)
+        write_answer(key, answer.noise_multiplier)
     if len(_REMEMBERED) >= _MOST_REMEMBERED:
         _REMEMBERED.clear()
     _REMEMBERED[key] = answer
@@ -151,13 +163,22 @@ class _Request:
 
     def key(self) -> str:
         """Return the name of the cached answer; labels do not change it."""
-        return calibration_cache.key(
-            template=[_nameless(event) for event in self.template],
-            fixed=[_nameless(event) for event in self.fixed],
-            epsilon=float(self.epsilon),
-            delta=float(self.delta),
-            relation=self.relation,
-        )
+        from importlib.metadata import version
+
+        from gapgnn import __version__
+
+        content = {
+            "format": FORMAT,
+            "versions": [__version__, version("dp-accounting")],
+            "question": {
+                "template": [_nameless(event) for event in self.template],
+                "fixed": [_nameless(event) for event in self.fixed],
+                "epsilon": float(self.epsilon),
+                "delta": float(self.delta),
+                "relation": self.relation,
+            },
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def unreachable(self) -> CalibrationError:
         """Return the error that says why no noise is enough."""
@@ -219,7 +240,7 @@ def _recall(request: _Request, key: str) -> Calibrated | None:
     A file is not proof: it only spares the search, of which one accounting is about a fifth. An
     answer that is over the budget, or that wastes more of it than the search would, is dropped.
     """
-    multiplier = calibration_cache.read(key)
+    multiplier = read_answer(key)
     if multiplier is None or not LEAST_NOISE <= multiplier <= _MOST_NOISE:
         return None
     try:
@@ -296,3 +317,59 @@ def _inside(guess: float | None, last: float, costly: float, cheap: float) -> fl
         return min(_MOST_NOISE, max(costly * 1.0001, min(step, 8 * last)))
     step = guess if guess is not None and guess < cheap else cheap / 2
     return max(LEAST_NOISE, min(cheap / 1.0001, max(step, last / 8)))
+
+
+def read_answer(name: str) -> float | None:
+    """Return a stored multiplier, or None if there is none that is surely ours and whole."""
+    try:
+        with open(_folder() / f"{name}.json", encoding="utf-8") as file:
+            if not _is_ours(os.fstat(file.fileno())):
+                return None
+            content = json.loads(file.read(_MOST_BYTES))
+        multiplier = content["noise_multiplier"]
+        if content["key"] != name or content["digest"] != _digest(name, multiplier):
+            return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    is_number = isinstance(multiplier, float) and math.isfinite(multiplier) and multiplier > 0
+    return multiplier if is_number else None
+
+
+def write_answer(name: str, noise_multiplier: float) -> None:
+    """Store an answer; a folder that cannot be written only costs time at the next call."""
+    content = {
+        "key": name,
+        "noise_multiplier": noise_multiplier,
+        "digest": _digest(name, noise_multiplier),
+    }
+    with contextlib.suppress(OSError):
+        folder = _folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # mkstemp makes the file readable and writable by its owner only.
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(content, file)
+            os.replace(temporary, folder / f"{name}.json")
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+def _folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    # The XDG specification says to ignore a relative path.
+    root = Path(base) if base and os.path.isabs(base) else Path.home() / ".cache"
+    return root / "gapgnn" / "calibration"
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    if not hasattr(os, "getuid"):
+        return True
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _digest(name: str, noise_multiplier: float) -> str:
+    return hashlib.sha256(json.dumps([name, noise_multiplier]).encode()).hexdigest()

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gapgnn.privacy.accounting.composition import Merged, merge
-from gapgnn.privacy.accounting.events import Event
+from gapgnn.privacy.accounting.events import Event, Merged, merge
 from gapgnn.privacy.accounting.pairs import (
     Array,
     DiscretePair,

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gapgnn.errors import check_integer, check_number
-from gapgnn.privacy.accounting.composition import merge
-from gapgnn.privacy.accounting.events import Event
+from gapgnn.privacy.accounting.events import Event, merge
 from gapgnn.privacy.accounting.pairs import Array, DiscretePair, GaussianPair, LaplacePair, Pair
 
 # Dense where budgets of practice have their optimum, sparse up to where tiny budgets have theirs.

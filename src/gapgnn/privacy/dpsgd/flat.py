@@ -89,13 +89,22 @@ class Optimiser(Protocol):
     """What moves the parameters, given a gradient of the same shape."""
 
     def step(self, gradient: Tensor) -> None:
-        """Change the parameters in place."""
+        """Move the parameters one step, in place."""
 
 
-class FlatAdam:
+class _Flat:
+    """Settings of an optimiser; ``weight_decay`` is added to the gradient (L2)."""
+
+    def __init__(
+        self, values: Tensor, *, learning_rate: float = 0.01, weight_decay: float = 0.0
+    ) -> None:
+        self.values = values
+        self.learning_rate = check_number("learning_rate", learning_rate, above=0)
+        self.weight_decay = check_number("weight_decay", weight_decay, at_least=0)
+
+
+class FlatAdam(_Flat):
     """Adam on a flat tensor, step for step that of ``torch.optim.Adam``.
-
-    ``weight_decay`` is added to the gradient (L2).
 
     >>> values = torch.zeros(1, 2)
     >>> FlatAdam(values, learning_rate=0.1).step(torch.tensor([[3.0, -5.0]]))
@@ -103,16 +112,8 @@ class FlatAdam:
     [[-1.0, 1.0]]
     """
 
-    def __init__(
-        self,
-        values: Tensor,
-        *,
-        learning_rate: float = 0.01,
-        weight_decay: float = 0.0,
-    ) -> None:
-        self.values = values
-        self.learning_rate = check_number("learning_rate", learning_rate, above=0)
-        self.weight_decay = check_number("weight_decay", weight_decay, at_least=0)
+    def __init__(self, values: Tensor, **options: float) -> None:
+        super().__init__(values, **options)
         self._mean = torch.zeros_like(values)
         self._square = torch.zeros_like(values)
         # A tensor: on a GPU a recorded step moves it, on a CPU the fused kernel reads it.
@@ -159,7 +160,7 @@ class FlatAdam:
         self.values.sub_(self._mean / (self._square.sqrt() + EPSILON * root) * size)
 
 
-class FlatSGD:
+class FlatSGD(_Flat):
     """Stochastic gradient descent on a flat tensor, step for step that of ``torch.optim.SGD``.
 
     >>> values = torch.zeros(1, 2)
@@ -167,17 +168,6 @@ class FlatSGD:
     >>> values.tolist()
     [[-1.0, 2.0]]
     """
-
-    def __init__(
-        self,
-        values: Tensor,
-        *,
-        learning_rate: float = 0.1,
-        weight_decay: float = 0.0,
-    ) -> None:
-        self.values = values
-        self.learning_rate = check_number("learning_rate", learning_rate, above=0)
-        self.weight_decay = check_number("weight_decay", weight_decay, at_least=0)
 
     @torch.no_grad()
     def step(self, gradient: Tensor) -> None:

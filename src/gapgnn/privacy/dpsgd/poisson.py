@@ -2,8 +2,12 @@
 
 Amplification by subsampling holds only while nobody knows who was in a batch, so the coins come
 from the secret noise key and never from the experiment's seed
-(:class:`~gapgnn.privacy.mechanisms.coins.Coins`). The work is proportional to the batch and not to
+(:class:`~gapgnn.privacy.mechanisms.draws.Coins`). The work is proportional to the batch and not to
 the data set.
+
+On an accelerator, where a batch of thousands is needed every moment, ``fast`` coins are tossed by
+its own generator. Its seed is derived from the secret key for one block of steps, so amplification
+rests on 63 secret bits of a generator that is not cryptographic.
 """
 
 from __future__ import annotations
@@ -11,18 +15,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
-from gapgnn.privacy.dpsgd import poisson_device
-from gapgnn.privacy.mechanisms import Coins
+from gapgnn.privacy.mechanisms import Coins, device_heads
 from gapgnn.rng import NoiseKey
 
 # Draws per block of steps: bounds memory, and amortises the work per block over many small steps.
-BLOCK_DRAWS = 1 << 16
+# On an accelerator per replica. Depends on nothing else: a replica's batches are its own.
+BLOCK_DRAWS, DEVICE_DRAWS = 1 << 16, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -127,66 +129,48 @@ class PoissonBatches:
 
     def __iter__(self) -> Iterator[PoissonBatch]:
         """Yield the batch of every step; iterating again yields the same batches."""
-        if self.device.type != "cpu" and self._construction == "fast" and self._rate < 1:
-            yield from self._on_device()
-            return
-        most = max(1, int(BLOCK_DRAWS / self.schedule.expected_batch))
+        there = self.device.type != "cpu" and self._construction == "fast" and self._rate < 1
+        draws = DEVICE_DRAWS if there else BLOCK_DRAWS
+        most = max(1, int(draws / self.schedule.expected_batch))
         for block, first in enumerate(range(0, self.schedule.steps, most)):
             length = min(most, self.schedule.steps - first)
-            drawn = [
-                self._heads(key, len(mine), block, length)
-                for key, mine in zip(self._keys, self._members, strict=True)
-            ]
-            counts = np.stack([np.bincount(steps, minlength=length) for steps, _ in drawn], axis=1)
-            positions = self._padded(drawn, counts)
-            sizes = torch.from_numpy(counts).to(self.device).unsqueeze(-1)
-            valid = torch.arange(positions.shape[2], device=self.device) < sizes
-            widths = counts.max(axis=1).tolist()
-            for row, both in enumerate(zip(positions.unbind(), valid.unbind(), strict=True)):
+            positions, sizes = self._block(block, length, there=there)
+            widths = sizes.amax(dim=1).tolist()
+            positions, sizes = positions.to(self.device), sizes.to(self.device)
+            valid = torch.arange(positions.shape[2], device=self.device) < sizes.unsqueeze(-1)
+            named = [mine[positions[:, place]] for place, mine in enumerate(self._members)]
+            tables = torch.stack(named, dim=1).unbind(), valid.unbind()
+            for row, both in enumerate(zip(*tables, strict=True)):
                 chosen, real = (part[:, : max(1, widths[row])] for part in both)
                 yield PoissonBatch(first + row, chosen, real)
 
-    def _on_device(self) -> Iterator[PoissonBatch]:
-        """Draw fast batches where they are needed."""
-        most = max(1, int(poisson_device.BLOCK_DRAWS / self.schedule.expected_batch))
-        for block, first in enumerate(range(0, self.schedule.steps, most)):
-            positions, sizes = poisson_device.device_block(
-                self._keys,
-                rate=self._rate,
-                num_examples=[len(mine) for mine in self._members],
-                steps=min(most, self.schedule.steps - first),
-                block=block,
-                device=self.device,
-            )
-            valid = torch.arange(positions.shape[2], device=self.device) < sizes.unsqueeze(-1)
-            chosen = self._named(positions)
-            for row, width in enumerate(sizes.amax(dim=1).tolist()):
-                part = slice(0, max(1, width))
-                yield PoissonBatch(first + row, chosen[row, :, part], valid[row, :, part])
+    def _block(self, block: int, steps: int, *, there: bool) -> tuple[Tensor, Tensor]:
+        """Toss the coins of some steps, on the host or ``there``, on the device.
 
-    def _named(self, positions: Tensor) -> Tensor:
-        """Return which examples the positions ``(steps, R, width)`` mean."""
-        found = [mine[positions[:, place]] for place, mine in enumerate(self._members)]
-        return torch.stack(found, dim=1)
-
-    def _padded(
-        self, drawn: list[tuple[NDArray[np.int64], NDArray[np.int64]]], counts: NDArray[np.int64]
-    ) -> Tensor:
-        """Arrange the draws as ``(steps, R, width)``, example 0 where a batch is shorter."""
-        length, replicas = counts.shape
-        width = max(1, int(counts.max()))
-        table = np.zeros((length, replicas, width), dtype=np.int64)
-        cells = table.reshape(-1)
-        for replica, (steps, examples) in enumerate(drawn):
-            before = np.cumsum(counts[:, replica]) - counts[:, replica]
-            firsts = (np.arange(length) * replicas + replica) * width
-            cells[np.arange(len(steps)) + (firsts - before)[steps]] = examples
-        return self._named(torch.from_numpy(table).to(self.device))
-
-    def _heads(
-        self, key: NoiseKey, num_examples: int, block: int, length: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Toss ``length * n`` coins in a row and return the (step, example) of every head."""
-        coins = Coins(key, construction=self._construction)
-        heads = coins.heads(length * num_examples, self._rate, block)
-        return np.divmod(heads, num_examples)
+        Returns:
+            Positions among the members ``(steps, R, width)``, 0 where a batch is shorter, and sizes
+            ``(steps, R)``.
+        """
+        drawn = []
+        for key, mine in zip(self._keys, self._members, strict=True):
+            count = len(mine)
+            if there:
+                path = ("device", block)
+                heads = device_heads(key, steps * count, self._rate, *path, device=self.device)
+            else:
+                coins = Coins(key, construction=self._construction)
+                heads = torch.from_numpy(coins.heads(steps * count, self._rate, block))
+            rows = heads // count
+            drawn.append((rows, heads - rows * count))
+        sizes = torch.stack([torch.bincount(rows, minlength=steps) for rows, _ in drawn], dim=1)
+        width = max(1, int(sizes.max()))
+        positions = torch.zeros(
+            steps, len(drawn), width, dtype=torch.int64, device=drawn[0][0].device
+        )
+        for replica, (rows, examples) in enumerate(drawn):
+            before = sizes[:, replica].cumsum(0) - sizes[:, replica]
+            firsts = torch.arange(replica, sizes.numel(), len(drawn), device=rows.device) * width
+            cells = (firsts - before).index_select(0, rows)
+            cells += torch.arange(len(rows), device=rows.device)
+            positions.view(-1).scatter_(0, cells, examples)
+        return positions, sizes

@@ -33,6 +33,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gapgnn.privacy.dpsgd.ghost import Rows
+
 # An example's parts lie in rows of this many slots: one batched product adds up each row's.
 SLOTS = 16
 # Codes shorter than this are not scaled to norm 1 but by a constant.
@@ -46,30 +48,19 @@ SMALLEST = 2.0**-62  # twice the largest number whose square may be zero in floa
 PRODUCTS_AT_ONCE = 1 << 18
 
 
-class PickedRows(Protocol):
-    """Sparse rows of slots."""
+class NodeRows(Rows, Protocol):
+    """Sparse rows of nodes, or of slots, for which some of them were picked."""
 
-    def is_small_on_device(self) -> bool:
-        """Whether they had better be dense."""
+    is_dense: bool
+
+    def pick(self, replica: int, rows: Tensor) -> NodeRows:
+        """Return some rows of one replica, repeated as often as they are named."""
 
     def dense(self) -> Tensor:
         """Return them as a dense ``(1, slots, in)`` tensor."""
 
     def squares_by_owner(self, delta: Tensor, starts: Tensor) -> Tensor:
         """Return ``|rows^T delta|^2`` for each owner's range of rows."""
-
-    def transposed_matmul(self, delta: Tensor) -> Tensor:
-        """Return ``rows^T delta``: ``(1, slots, out)`` to ``(1, in, out)``."""
-
-
-class NodeRows(Protocol):
-    """Rows of nodes that are not a dense tensor."""
-
-    def squared_norms(self) -> Tensor:
-        """Return the squared norm of every row, ``(R, M)``."""
-
-    def pick(self, replica: int, rows: Tensor) -> PickedRows:
-        """Return some rows of one replica."""
 
 
 OWN, NEIGHBOUR, PADDING = 0, 1, 2
@@ -205,7 +196,7 @@ class SharedParts:
         self._scaling = scaling
         self._members = list(members)
         self._deltas: tuple[Tensor, list[list[Tensor]]] | None = None
-        self._picked: dict[tuple[int, int], PickedRows] = {}
+        self._picked: dict[tuple[int, int], NodeRows] = {}
         with torch.no_grad():
             sides = [
                 torch.cat([rows.index_select(0, each.own), each.sum_neighbours(rows)], dim=1)
@@ -290,7 +281,7 @@ class SharedParts:
             squares = _dense_squares(layer.inputs[replica], each.nodes, delta, each)
         else:
             picked = self._pick(replica, layer.inputs)
-            if picked.is_small_on_device():
+            if picked.is_dense:
                 slots = torch.arange(len(delta), device=delta.device).view(-1, SLOTS)
                 squares = _dense_squares(picked.dense()[0], slots, delta, each)
             else:
@@ -319,7 +310,7 @@ class SharedParts:
             total.addmm_(rows.T, scaled[part])
         return total
 
-    def _pick(self, replica: int, inputs: NodeRows) -> PickedRows:
+    def _pick(self, replica: int, inputs: NodeRows) -> NodeRows:
         """Return the sparse rows of all slots, looked up once."""
         key = replica, id(inputs)
         if key not in self._picked:

@@ -9,13 +9,14 @@ from gapgnn.facade import front
 if TYPE_CHECKING:
     from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation as PrivateAggregation
     from gapgnn.privacy.mechanisms.aggregation import row_normalise as row_normalise
-    from gapgnn.privacy.mechanisms.cells import Cells as Cells
-    from gapgnn.privacy.mechanisms.coins import Coins as Coins
-    from gapgnn.privacy.mechanisms.coins import device_heads as device_heads
-    from gapgnn.privacy.mechanisms.device_hop import can_use_triton as can_use_triton
-    from gapgnn.privacy.mechanisms.device_lists import copy_on as copy_on
+    from gapgnn.privacy.mechanisms.device import can_use_triton as can_use_triton
+    from gapgnn.privacy.mechanisms.device import copy_on as copy_on
+    from gapgnn.privacy.mechanisms.device import csr_tensor as csr_tensor
+    from gapgnn.privacy.mechanisms.draws import Coins as Coins
+    from gapgnn.privacy.mechanisms.draws import device_heads as device_heads
     from gapgnn.privacy.mechanisms.edges import COUNT_SHARE as COUNT_SHARE
     from gapgnn.privacy.mechanisms.edges import PERTURBATIONS as PERTURBATIONS
+    from gapgnn.privacy.mechanisms.edges import Cells as Cells
     from gapgnn.privacy.mechanisms.edges import PerturbedEdges as PerturbedEdges
     from gapgnn.privacy.mechanisms.edges import check_output_fits as check_output_fits
     from gapgnn.privacy.mechanisms.edges import perturb_edges as perturb_edges

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -26,13 +26,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
-from gapgnn.graph import Graph, bound_out_degrees
-from gapgnn.graph.store import StoredGraph
+from gapgnn.graph import Graph, bound_out_degrees, split_key
+from gapgnn.graph.store import Limits, PartFile, StoredGraph, check_once, find_limits
 from gapgnn.privacy import Release, aggregation_sensitivity, shown
 from gapgnn.privacy.accounting import Gaussian
-from gapgnn.privacy.mechanisms.device_hop import InLists as DeviceLists
-from gapgnn.privacy.mechanisms.device_hop import longest_row
-from gapgnn.privacy.mechanisms.device_lists import in_lists_on
+from gapgnn.privacy.mechanisms.device import InLists as DeviceLists
+from gapgnn.privacy.mechanisms.device import in_lists_on, longest_row
 from gapgnn.privacy.mechanisms.noise import GRID, ROW_BLOCK, Construction, NoiseSource
 from gapgnn.privacy.mechanisms.sums import (
     MOST_HALVES,
@@ -40,11 +39,9 @@ from gapgnn.privacy.mechanisms.sums import (
     halves_of,
     join_halves,
     quantise_rows,
+    shared,
 )
 from gapgnn.rng import NoiseKey
-
-if TYPE_CHECKING:
-    from gapgnn.privacy.mechanisms.stored_hop import StoredLists
 
 NORM_TOLERANCE = 1e-6
 # A CPU finishes rows in chunks of about this many numbers, which stay in its cache.
@@ -121,6 +118,89 @@ class BlockRelease:
             noise = self.source.gaussian_rows(start, size, width, self.std, "hop", self.index)
             total += noise[first_row - start : first_row - start + count]
         return row_normalise(total) if self.normalise else total
+
+
+class StoredLists:
+    """The in-lists of a store as one replica aggregates over them: whole, or cut to D entries.
+
+    A hop over them is released a part at a time, here or on a cluster. Each part is read,
+    multiplied, perturbed and normalised by itself, and only the noisy rows leave it. Price,
+    sensitivity and noise are those of the hop in memory (privacy page, sections 1, 2 and 4): noise
+    is keyed by the run's secret, the hop and the block of rows, so a part that is computed again,
+    because a worker died, gives the same bytes again, and nothing is drawn twice.
+
+    Args:
+        graph: the store.
+        max_degree: D at node level, None elsewhere.
+        key: the secret of the cut, from which nothing else is derived.
+    """
+
+    def __init__(self, graph: StoredGraph, *, max_degree: int | None, key: NoiseKey) -> None:
+        self._graph = graph
+        self._limits: Limits | None = None
+        self._secret = b""
+        if max_degree is not None and int(graph.out_degrees.max()) > max_degree:
+            self._limits = find_limits(graph, max_degree, key)
+            self._secret = split_key(key)[0]
+
+    def release(self, block: BlockRelease, rows: Tensor, out: Tensor) -> None:
+        """Release one hop of all rows into ``out``, part after part.
+
+        Args:
+            block: the noise of this hop and replica, and whether rows are normalised.
+            rows: what every node sends, ``(N, d)``.
+            out: takes the released rows, ``(N, d)`` float32.
+        """
+        graph = self._graph
+        tasks = [
+            (graph.in_part(part), graph.digest(part), block, self._secret)
+            for part in range(graph.num_parts)
+        ]
+        everywhere = (rows.cpu().numpy(), *(() if self._limits is None else self._limits.arrays))
+        files = [task[0].path for task in tasks]
+        done: set[int] = set()
+        for part, released in graph.executor.run(release_part, tasks, everywhere, files):
+            first, last = graph.bounds[part], graph.bounds[part + 1]
+            if part in done or released.shape != (last - first, rows.shape[1]):
+                raise PrivacyError(f"Part {part} must be released once and whole. Got another.")
+            done.add(part)
+            out[first:last] = torch.from_numpy(np.array(released)).to(out.device)
+        if len(done) != graph.num_parts:
+            raise PrivacyError(f"All {graph.num_parts} parts must be released. Got {len(done)}.")
+
+
+def release_part(
+    part: PartFile,
+    digest: str,
+    block: BlockRelease,
+    secret: bytes,
+    values: NDArray[Any],
+    *limits: Any,
+) -> NDArray[np.float32]:
+    """Release the rows of one part: the task of a cluster's worker, and of this process.
+
+    Relation, sensitivity and price are those of the hop these rows are part of (privacy page,
+    sections 1 and 2).
+
+    Args:
+        part: the file with the arcs that lead to the part's rows, and how many each row has.
+        digest: the SHA-256 that the file must have, compared where the file is not known yet.
+        block: the noise of this hop and replica.
+        secret: the key of the cut; empty where nothing is cut.
+        values: what every node sends, ``(N, d)``.
+        limits: what the cut needs to know of every node.
+    """
+    check_once(part.path, digest)
+    cut = Limits(*limits) if secret else None
+    count = len(part.lengths)
+    out = np.empty((count, values.shape[1]), dtype=np.float32)
+    # The array of a cluster is read-only, and nobody writes to it.
+    sent = shared(values)
+    for rows in part.blocks():
+        kept = rows if cut is None else cut.cut(rows, secret)
+        first, last = rows.first - part.first, rows.last - part.first
+        out[first:last] = block.release(sent, rows.first, kept.pointers, kept.entries).numpy()
+    return out
 
 
 class PrivateAggregation:
@@ -352,8 +432,6 @@ class PrivateAggregation:
         self, replica: int, rows: Tensor, index: int, out: Tensor, normalise: bool
     ) -> None:
         """Aggregate a graph on disk one part at a time; the arcs are never all in memory."""
-        from gapgnn.privacy.mechanisms.stored_hop import StoredLists
-
         which = self._which_lists(replica)
         if which not in self._stored:
             key = self._sources[replica].key.derive("degree")
@@ -367,7 +445,7 @@ class PrivateAggregation:
         """Aggregate, perturb and normalise on an accelerator: in one kernel, or product by product.
 
         Safe noise comes from the host, fast noise from the kernel
-        (:mod:`gapgnn.privacy.mechanisms.device_hop`).
+        (:mod:`gapgnn.privacy.mechanisms.device`).
         """
         lists = self._lists_on_device(replica)
         source = None if self.level == "none" else self._sources[replica]

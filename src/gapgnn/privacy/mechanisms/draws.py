@@ -1,8 +1,8 @@
 """The one place where a secret key becomes random numbers (privacy page, section 4).
 
-Noise (:mod:`gapgnn.privacy.mechanisms.noise`), the coins of randomised edges and of Poisson batches
-(:mod:`gapgnn.privacy.mechanisms.coins`) are made of three things that are drawn here and nowhere
-else: 64-bit words, uniforms that stay precise at both ends, and waiting times.
+Noise (:mod:`gapgnn.privacy.mechanisms.noise`) and the coins of randomised edges and of Poisson
+batches (:class:`Coins`) are made of three things that are drawn here and nowhere else: 64-bit
+words, uniforms that stay precise at both ends, and waiting times.
 
 ``safe`` words are SHAKE-256 of the key and a path. ``fast`` ones come from NumPy's Philox, seeded
 with all 256 bits of a derived key, or from torch's own generator of a device, seeded with 63.
@@ -13,14 +13,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, repeat
+from itertools import count as numbers
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gapgnn.errors import check_choice, check_number
 from gapgnn.rng import NoiseKey, PathPart
 
+BLOCK = 1 << 20
+_WORD = 1 << 64
 TOP_BIT = np.uint64(2**63)
 
 
@@ -79,13 +84,6 @@ def torch_generator(
     return torch.Generator(device=device).manual_seed(key.seed(*path))
 
 
-def torch_waits(generator: torch.Generator, count: int) -> Tensor:
-    """Return exponential waiting times of mean 1 in float64, drawn where the generator is."""
-    uniform = torch.rand(count, generator=generator, dtype=torch.float64, device=generator.device)
-    # One minus a uniform is never zero.
-    return uniform.neg_().add_(1).log_().neg_()
-
-
 def enough_waits(count: int, probability: float) -> int:
     """Return how many waiting times nearly always cover the heads among ``count`` coins."""
     expected = count * probability
@@ -113,3 +111,76 @@ def heads_after(waits: Iterator[Tensor], count: int, probability: float) -> Tens
         last = int(parts[-1][-1])
     parts[-1] = parts[-1][: int(torch.searchsorted(parts[-1], count))]
     return torch.cat(parts)
+
+
+class Coins:
+    """Bernoulli draws for very many numbered cells, of which few come up heads, from one key.
+
+    Every draw names a path and uses it once. Work and memory are proportional to the heads, not to
+    the cells (privacy page, sections 4 and 5).
+
+    >>> coins = Coins(NoiseKey.insecure(0))
+    >>> bool((coins.heads(10**12, 1e-9, "a") == coins.heads(10**12, 1e-9, "a")).all())
+    True
+    """
+
+    def __init__(self, key: NoiseKey, *, construction: str = "safe") -> None:
+        is_safe = check_choice("construction", construction, ("safe", "fast")) == "safe"
+        self._draws = Draws(key, is_safe)
+
+    def each(self, count: int, probability: float, *path: PathPart) -> NDArray[np.bool_]:
+        """Toss one coin for each of ``count`` cells.
+
+        Safe: a 64-bit word below ``probability * 2**64``, rounded to a whole number, is a head, so
+        the probability is exact to 2**-64.
+        """
+        check_number("probability", probability, at_least=0, at_most=1)
+        result = np.empty(count, dtype=np.bool_)
+        threshold = round(probability * _WORD)
+        if threshold in (0, _WORD):
+            result[:] = threshold > 0
+            return result
+        for block, start in enumerate(range(0, count, BLOCK)):
+            size = min(BLOCK, count - start)
+            words = self._draws.words(size, *path, "each", block)
+            result[start : start + size] = words < np.uint64(threshold)
+        return result
+
+    def heads(self, count: int, probability: float, *path: PathPart) -> NDArray[np.int64]:
+        """Toss a coin for each of ``count`` cells and return the heads, in increasing order.
+
+        The geometric gaps between heads are drawn instead of the coins, which gives the same
+        distribution: how many heads, and where. A gap is the inverse of the geometric distribution
+        at a uniform with the full relative precision of float64 at both ends, so the probability of
+        a head in any one cell is right to a relative ``2**-51 / probability``, in total variation
+        ``2**-51`` per cell: as if each cell had a coin of 51 bits.
+        """
+        check_number("probability", probability, at_least=0, at_most=1)
+        if probability == 0 or count == 0:
+            return np.zeros(0, dtype=np.int64)
+        if probability == 1:
+            return np.arange(count, dtype=np.int64)
+        size = min(BLOCK, enough_waits(count, probability))
+        waits = (
+            torch.from_numpy(self._draws.waits(size, *path, "heads", block)) for block in numbers()
+        )
+        places: NDArray[np.int64] = heads_after(waits, count, probability).numpy()
+        return places
+
+
+def device_heads(
+    key: NoiseKey, count: int, probability: float, *path: PathPart, device: str | torch.device
+) -> Tensor:
+    """Toss ``fast`` coins where they are needed, from the device's own generator.
+
+    >>> device_heads(NoiseKey.insecure(0), 10**6, 1e-4, "example", device="cpu").dtype
+    torch.int64
+    """
+    generator = torch_generator(key, *path, device=device)
+    sizes = chain([enough_waits(count, probability)], repeat(1024))
+    uniforms = (
+        torch.rand(size, generator=generator, dtype=torch.float64, device=device) for size in sizes
+    )
+    # One minus a uniform is never zero.
+    waits = (uniform.neg_().add_(1).log_().neg_() for uniform in uniforms)
+    return heads_after(waits, count, probability)

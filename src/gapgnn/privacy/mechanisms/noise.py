@@ -11,7 +11,7 @@ Two constructions:
 ``fast``
     Single-precision noise: on a CPU from torch's Mersenne twister, one seed of 63 bits per block of
     rows; on an accelerator from Philox with 128 secret bits, drawn by the kernel that adds it
-    (:mod:`gapgnn.privacy.mechanisms.device_hop`). It has the right distribution and none of the
+    (:mod:`gapgnn.privacy.mechanisms.device`). It has the right distribution and none of the
     protection above: for experiments.
 
 How the safe Gaussian is drawn. SHAKE-256 of the secret key and a path gives one sign bit and a
@@ -29,7 +29,7 @@ path, so a retried, partitioned or moved computation that holds the key draws th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
@@ -41,7 +41,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer
-from gapgnn.privacy.mechanisms.device_hop import PhiloxNoise
+from gapgnn.privacy.mechanisms.device import PhiloxNoise
 from gapgnn.privacy.mechanisms.draws import Draws, torch_generator
 from gapgnn.rng import NoiseKey, PathPart
 
@@ -99,16 +99,6 @@ class NoiseSource:
         torch.float32
         """
         return self._shaped("gaussian", shape, std, path, device)
-
-    def laplace(
-        self,
-        shape: Sequence[int],
-        scale: float,
-        *path: PathPart,
-        device: str | torch.device = "cpu",
-    ) -> Tensor:
-        """Return Laplace noise, of standard deviation ``sqrt(2) * scale``; see :meth:`gaussian`."""
-        return self._shaped("laplace", shape, scale, path, device)
 
     def laplace_unrounded(self, count: int, scale: float, *path: PathPart) -> NDArray[np.float64]:
         """Return Laplace noise in float64, for comparisons only: its low bits are not safe.
@@ -183,8 +173,9 @@ class NoiseSource:
         return self._add("gaussian", values, std, path)
 
     def add_laplace(self, values: Tensor, scale: float, *path: PathPart) -> Tensor:
-        """Return ``values`` plus Laplace noise; rounding as in :meth:`add_gaussian`.
+        """Return ``values`` plus Laplace noise, of standard deviation ``sqrt(2) * scale``.
 
+        Rounding is as in :meth:`add_gaussian`.
         For an L1 sensitivity the slack of rounding is one step per coordinate, ``GRID * P``; whole
         counts are on the grid and have none.
         """
@@ -253,7 +244,14 @@ class NoiseSource:
             else:
                 _draw_fast(self.key, kind, part, scale, block_path)
 
-        _for_blocks(fill, num_rows, threads=safe)
+        starts = range(0, num_rows, ROW_BLOCK)
+        workers = min(torch.get_num_threads(), len(starts)) if safe else 1
+        if workers > 1:
+            with ThreadPoolExecutor(workers) as pool:
+                list(pool.map(fill, starts))
+        else:
+            for start in starts:
+                fill(start)
         return out.to(device)
 
     def _halves(
@@ -276,18 +274,6 @@ class NoiseSource:
 def _check_positive(name: str, scale: float) -> None:
     if not isinstance(scale, (int, float)) or not math.isfinite(scale) or scale <= 0:
         raise PrivacyError(f"`{name}` of a release must be positive and finite. Got {scale!r}.")
-
-
-def _for_blocks(fill: Callable[[int], None], num_rows: int, *, threads: bool) -> None:
-    """Call ``fill`` with the first row of every block, in parallel where that helps."""
-    starts = range(0, num_rows, ROW_BLOCK)
-    workers = min(torch.get_num_threads(), len(starts)) if threads else 1
-    if workers <= 1:
-        for start in starts:
-            fill(start)
-        return
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(fill, starts))
 
 
 def _draw_on_grid(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.errors import PrivacyError
+from gapgnn.privacy.mechanisms.device import csr_tensor
 from gapgnn.privacy.mechanisms.noise import GRID
 
 # Entries that are multiplied at a time: few enough that the ones of the product stay in cache.
@@ -90,17 +91,8 @@ def _add_bags(rows: Tensor, starts: Tensor, columns: Tensor) -> Tensor:
 
 
 def _add_product(rows: Tensor, starts: Tensor, columns: Tensor) -> Tensor:
-    with warnings.catch_warnings():
-        # torch announces that CSR is in beta and unchecked; a Graph is checked already.
-        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant checks)")
-        lists = torch.sparse_csr_tensor(
-            starts,
-            columns,
-            torch.ones(len(columns), dtype=rows.dtype),
-            size=(len(starts) - 1, len(rows)),
-            check_invariants=False,
-        )
-        return lists @ rows
+    ones = torch.ones(len(columns), dtype=rows.dtype)
+    return csr_tensor(starts, columns, ones, (len(starts) - 1, len(rows))) @ rows
 
 
 def shared(array: NDArray[Any]) -> Tensor:

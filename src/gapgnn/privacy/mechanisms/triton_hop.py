@@ -1,7 +1,7 @@
 """Triton kernels of a noisy hop; used only where Triton and a CUDA device are present.
 
 What they compute, and the same in plain torch, is described in
-:mod:`gapgnn.privacy.mechanisms.device_hop`. Without Triton the functions are ordinary Python that
+:mod:`gapgnn.privacy.mechanisms.device`. Without Triton the functions are ordinary Python that
 nothing calls.
 """
 
