@@ -34,6 +34,8 @@ FORMATS: dict[str, dict[str, Any]] = {
 _MOST_ACROSS = 3
 WIDTH, HEIGHT = 560, 350
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 34, 56
+# What the template needs of these.
+FRAME = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": RIGHT, "bottom": BOTTOM}
 _SIZE = 5.0
 _TICK_WIDTH = 38
 

@@ -24,11 +24,7 @@ from gapgnn.errors import InputError, UnavailableError
 from gapgnn.evaluation.grid import EXPERIMENTS, Record, load
 from gapgnn.evaluation.report import content as report_content
 from gapgnn.evaluation.report.figures import (
-    BOTTOM,
-    HEIGHT,
-    LEFT,
-    RIGHT,
-    WIDTH,
+    FRAME,
     Chart,
     check_can_draw,
     marker,
@@ -200,13 +196,7 @@ def _content(
         "attacks": report_content.other_attacks(attacks),
         "releases": report_content.released(records),
         "commands": report_content.commands(records, audits),
-        "frame": {
-            "width": WIDTH,
-            "height": HEIGHT,
-            "left": LEFT,
-            "right": RIGHT,
-            "bottom": BOTTOM,
-        },
+        "frame": FRAME,
     }
 
 
