@@ -33,6 +33,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "entropy of the system": {
         "rng.py": "the one door to it",
         "privacy/ledger/ledger.py": "the public number of a charge",
+        "privacy/ledger/file.py": "the key of a ledger's hashes of people",
         "methods/releases.py": "the public number of a release without a ledger",
         "methods/journal.py": "a nonce against a copied journal",
     },
@@ -72,6 +73,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "privacy/accounting/calibration.py": "searches the noise of a budget",
         "privacy/accounting/pld.py": "the PLD accountant",
         "privacy/accounting/__init__.py": "offers the names",
+        "privacy/ledger/filters.py": "what a budget's charges come to by the rule it was granted",
         "attacks/audits/bounds.py": "a measured distance on the Gaussian curve; no release",
     },
 }
