@@ -299,6 +299,20 @@ def test_a_later_grant_keeps_the_rule_unless_it_says_otherwise(ledger: Ledger) -
     assert grant(ledger, epsilon=9, composition="auto").composition == "sum"
 
 
+@pytest.mark.parametrize("rule", ["gaussian", "renyi"])
+def test_the_rule_of_a_budget_stays_once_something_was_charged_under_it(
+    ledger: Ledger, rule: str
+) -> None:
+    grant(ledger, epsilon=2, delta=1e-6, composition=rule)
+    charge(ledger, epsilon=1.0, delta=1e-7, events=FIT)
+    for other in {"gaussian", "renyi", "sum"} - {rule}:
+        with pytest.raises(PrivacyError, match=f"must stay {rule}"):
+            grant(ledger, epsilon=9, delta=1e-6, composition=other)
+    (before,) = ledger.grants()
+    grant(ledger, epsilon=9, delta=1e-6, composition=rule)
+    assert ledger.grants()[-1].renyi_order == before.renyi_order
+
+
 def test_hashes_are_siphash_with_128_bits() -> None:
     """Values of OpenSSL for messages 00 01 02 ... under the key 00 01 ... 0f."""
     known = {

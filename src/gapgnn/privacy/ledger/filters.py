@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
@@ -94,6 +94,20 @@ class Filter:
             rooms = float(amount.epsilon) - _converted(ORDERS, float(amount.delta))
             order = float(ORDERS[np.argmax(rooms / ORDERS)])
         return cls(composition, level, relation, amount, order)
+
+    def in_place_of(self, before: Filter) -> Filter:
+        """Return this filter with the rule of the one it replaces, under which was spent.
+
+        The rule and its order were chosen before anything was seen. Whoever changed them afterwards
+        would take the better of two filters, which is none.
+        """
+        if self.composition != before.composition:
+            raise PrivacyError(
+                f"`composition` must stay {before.composition}: charges were made under it, and "
+                "the better of two rules after the fact promises nothing. "
+                f"Got {self.composition!r}."
+            )
+        return replace(self, order=before.order)
 
     @property
     def room(self) -> float:

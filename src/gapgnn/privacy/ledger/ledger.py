@@ -173,8 +173,9 @@ class Ledger:
             relation: the neighbouring relation of the budget.
             epsilon: of everything that is ever released.
             delta: likewise.
-            composition: ``gaussian``, ``renyi`` or ``sum``. auto is that of the budget which is
-                replaced; for a new one gaussian at edge level and renyi at node level.
+            composition: ``gaussian``, ``renyi`` or ``sum``, for good once something was charged
+                under it. auto is that of the budget which is replaced; for a new one gaussian at
+                edge level and renyi at node level.
             until: last day on which it can be spent, such as ``2027-11-15``.
             reason: for people.
         """
@@ -196,6 +197,8 @@ class Ledger:
                 usual = "gaussian" if level == "edge" else "renyi"
                 composition = usual if before is None else before[0].composition
             budget = Filter.granted(composition, level, relation, amount)
+            if before is not None and books.spends(found, level):
+                budget = budget.in_place_of(before[0])
             books.check_grantable(found, budget)
             # What the people who join bring with them counts at the other level too.
             other = books.granted(found, "node" if level == "edge" else "edge")
