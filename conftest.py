@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# A package that tests install is not imported from its source.
+collect_ignore_glob = ["tests/fixtures/*"]
+
 # One thread per test process: with one worker per core, more threads only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

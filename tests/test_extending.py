@@ -17,10 +17,14 @@ from pathlib import Path
 import pytest
 
 from gapgnn import MLP, Ledger
+from gapgnn.cli.main import run as command_line
 from gapgnn.errors import InputError
 from gapgnn.graph.datasets import DatasetInfo, register_dataset
+from gapgnn.graph.datasets import registry as dataset_registry
 from gapgnn.methods import method_class, methods, register_method
-from gapgnn.privacy.accounting import Event, LaplacePair
+from gapgnn.methods import registry as method_registry
+from gapgnn.privacy.accounting import Event, LaplacePair, events
+from gapgnn.registration import load_registered
 
 PACKAGE = Path(__file__).parent / "fixtures" / "gapgnn_vote"
 
@@ -49,20 +53,30 @@ def with_package(site: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def gapgnn(site: Path, tmp_path: Path):
+def gapgnn(site: Path, tmp_path: Path, monkeypatch, capsys):
     """Run the command line with the package installed, in a folder and with a ledger of its own."""
     ledger = Ledger.init(tmp_path / "ledger.sqlite")
-    environment = {**with_package(site), "COLUMNS": "200", "GAPGNN_LEDGER": str(ledger.path)}
+    monkeypatch.setenv("GAPGNN_LEDGER", str(ledger.path))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setattr(events, "_KINDS", dict(events._KINDS))
+    monkeypatch.setattr(method_registry, "_ADDED", {})
+    monkeypatch.setattr(dataset_registry, "DATASETS", dict(dataset_registry.DATASETS))
+    load_registered.cache_clear()
 
-    def run(*words: str, code: int = 0) -> str:
-        command = [sys.executable, "-c", "from gapgnn.cli.main import run; run()", *words]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
-        assert done.returncode == code, done.stderr
-        return done.stdout + done.stderr
+    def run(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["gapgnn", *words])
+        with pytest.raises(SystemExit) as ended:
+            command_line()
+        told = capsys.readouterr()
+        assert ended.value.code == 0, told.err
+        return told.out + told.err
 
-    return run
+    yield run
+    load_registered.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "gapgnn_vote"]:
+        del sys.modules[name]
 
 
 def test_installed_methods_and_data_sets_are_listed(gapgnn):

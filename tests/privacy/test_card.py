@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,11 +18,12 @@ from gapgnn.privacy.accounting.events import Gaussian
 from gapgnn.privacy.card.card import PrivacyCard, ReleaseFacts, guarantee_sentence, make_card
 from gapgnn.privacy.card.texts import STEPS, odds, rounded_up
 from gapgnn.privacy.guarantee import Guarantee
-from gapgnn.privacy.ledger.ledger import Ledger
+from gapgnn.privacy.ledger import Ledger, People
 
 NOISE = Gaussian(6.617, count=2)
 EVENT = NOISE.to_dict()
 FINGERPRINT = "5f" * 32
+PEOPLE = People(np.array(["somebody"]), FINGERPRINT, name="people")
 EVERY_RELATION = [
     ("edge", "undirected"),
     ("edge", "directed"),
@@ -176,10 +178,10 @@ def test_edge_level_says_that_features_and_labels_are_public() -> None:
 
 
 def test_markdown_states_every_fact(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = Ledger.init(tmp_path / "ledger.sqlite")
     spend: dict[str, Any] = {"level": "node", "relation": "replace", "delta": 1e-5}
-    ledger.grant(FINGERPRINT, epsilon=10, **spend)
-    charge = ledger.charge(FINGERPRINT, epsilon=2.5, events=[EVENT], purpose="fit", **spend)
+    ledger.grant("people", PEOPLE, epsilon=10, composition="sum", **spend)
+    charge = ledger.charge(PEOPLE, epsilon=2.5, events=[EVENT], purpose="fit", **spend)
     made = card(
         **{**spend, "epsilon": 2.5},
         max_degree=120,
@@ -204,14 +206,15 @@ def test_markdown_states_every_fact(tmp_path: Path) -> None:
 
 
 def test_the_card_says_whether_a_budget_limits_it(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = Ledger.init(tmp_path / "ledger.sqlite")
     spend: dict[str, Any] = {"level": "edge", "relation": "undirected", "delta": 1e-6}
-    free = ledger.charge(FINGERPRINT, epsilon=1, events=[], purpose="fit", count=10, **spend)
+    free = ledger.charge(PEOPLE, epsilon=1, events=[], purpose="fit", count=10, **spend)
     made = card(charge=free)
     assert "no grant: recorded, not limited" in str(made)
     assert any("10 independent releases" in warning for warning in made.warnings)
-    ledger.grant(FINGERPRINT, epsilon=20, **{**spend, "delta": 1e-3})
-    limited = ledger.charge(FINGERPRINT, epsilon=1, events=[], purpose="fit", **spend)
+    stated = {**spend, "delta": 1e-3, "composition": "sum"}
+    ledger.grant("people", PEOPLE, epsilon=20, **stated)
+    limited = ledger.charge(PEOPLE, epsilon=1, events=[], purpose="fit", **spend)
     assert card(charge=limited).warnings == ()
     assert card().warnings == ("This release is not recorded in a ledger.",)
 
@@ -234,19 +237,18 @@ def test_a_delta_that_is_too_large_is_a_warning_without_the_count() -> None:
 
 
 def test_nothing_in_a_card_identifies_the_content_of_the_data_set(tmp_path: Path) -> None:
-    charge = Ledger(tmp_path / "ledger.sqlite").charge(
-        FINGERPRINT,
+    charge = Ledger.init(tmp_path / "ledger.sqlite").charge(
+        PEOPLE,
         level="edge",
         relation="undirected",
         epsilon=1,
         delta=0,
         events=[],
         purpose="fit",
-        others=["a0" * 32],
     )
     text = card(charge=charge).to_json()
     assert FINGERPRINT[:8] not in text
-    assert "a0a0a0a0" not in text
+    assert "somebody" not in text
 
 
 def changed(**changes: Any) -> str:

@@ -146,7 +146,7 @@ def test_features_of_a_store_are_shared_with_the_file_and_not_copied(stores):
 
 
 def test_a_budget_counts_for_the_graph_in_memory_and_on_disk(stores, tmp_path):
-    ledger = tmp_path / "ledger.sqlite"
+    ledger = Ledger.init(tmp_path / "ledger.sqlite").path
     model = GAP(epochs=2, ledger=ledger).fit(stores["dense"][7])
     before = len(Ledger(ledger).entries())
     assert np.array_equal(model.predict(stores["dense"][0]), model.predict(stores["dense"][1]))
@@ -154,7 +154,7 @@ def test_a_budget_counts_for_the_graph_in_memory_and_on_disk(stores, tmp_path):
 
 
 def test_an_unknown_store_is_charged_once_for_prediction(stores, tmp_path):
-    ledger = tmp_path / "ledger.sqlite"
+    ledger = Ledger.init(tmp_path / "ledger.sqlite").path
     model = GAP(epochs=2, messages="features", ledger=ledger).fit(stores["dense"][0])
     other = generate(num_nodes=300, mean_degree=8, num_features=6, num_classes=3, seed=5)
     other = other._replace(ids=np.arange(300) + 10**6)
