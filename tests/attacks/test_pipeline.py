@@ -121,7 +121,7 @@ class TestNodeLevel:
         holds(f"train gap {FAST} --messages {messages}", "node", relation, given)
 
     @some_or_all(FEW)
-    @pytest.mark.parametrize("matrix", BOTH)
+    @pytest.mark.parametrize("matrix", [False, pytest.param(True, marks=pytest.mark.slow)])
     def test_features_from_columns_or_a_matrix(self, matrix, kinds):
         words = f"train gap {FAST} --messages features"
         holds(words, "node", "add-remove", tables(matrix=matrix, directed=True), kinds)

@@ -447,7 +447,10 @@ class TestInterruption:
         assert "has an unfinished run beside it, which was charged" in err
         assert len(ledger.entries()) == 1
 
-    @pytest.mark.parametrize(("method", "moment"), INTERRUPTED)
+    @pytest.mark.parametrize(
+        ("method", "moment"),
+        [pytest.param(*row, marks=[pytest.mark.slow] * (row[0] != "gap")) for row in INTERRUPTED],
+    )
     def test_a_real_signal_and_the_very_command_it_names(
         self, method, moment, tables, ledger, tmp_path
     ):
