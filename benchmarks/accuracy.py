@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import generated
-from gapgnn import GAP, MLP, SAGE, load_dataset
+from gapgnn import GAP, MLP, SAGE, Ledger, load_dataset
 from gapgnn.evaluation.metrics import bootstrap_interval
 
 SCHOOLS = ("facebook100/Cornell5", "facebook100/Rutgers89", "facebook100/Wisconsin87")
@@ -150,7 +150,7 @@ def main() -> None:
                     repeats=args.repeats,
                     seed=args.seed,
                     device=args.device,
-                    ledger=Path(folder) / "ledger.sqlite",
+                    ledger=Ledger.init(Path(folder) / "ledger.sqlite").path,
                 ).fit(graph)
                 runs = model.repeat_scores_
                 accuracy, (low, high) = sum(runs) / len(runs), bootstrap_interval(runs)

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import generated
-from gapgnn import GAP
+from gapgnn import GAP, Ledger
 from gapgnn.graph.graph import Graph
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
 from gapgnn.privacy.mechanisms.device import in_lists_on
@@ -134,7 +134,7 @@ def measure_fit(graph: Graph, level: str, repeats: int, runs: int, **options: ob
                 noise="fast",
                 repeats=repeats,
                 device="cuda",
-                ledger=Path(folder) / "ledger.sqlite",
+                ledger=Ledger.init(Path(folder) / "ledger.sqlite").path,
                 **{"messages": "features", **options},
             ).fit(graph)
             seconds.append(model.seconds_)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gapgnn import GAP, load_dataset
+from gapgnn import GAP, Ledger, load_dataset
 from gapgnn.graph import Graph, induced
 from gapgnn.rng import experiment_rng
 
@@ -45,7 +45,7 @@ def main() -> None:
                     messages=messages,
                     noise="fast",
                     seed=seed,
-                    ledger=Path(folder) / "ledger.sqlite",
+                    ledger=Ledger.init(Path(folder) / "ledger.sqlite").path,
                 ).fit(first)
                 own.append(model.score(first))
                 other.append(model.score(second))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from gapgnn import GAP, load_dataset
+from gapgnn import GAP, Ledger, load_dataset
 from gapgnn.graph.graph import Graph
 
 
@@ -29,7 +29,7 @@ def seconds(graph: Graph, level: str, repeats: int, device: str, runs: int) -> f
                 noise="fast",
                 repeats=repeats,
                 device=device,
-                ledger=Path(folder) / "ledger.sqlite",
+                ledger=Ledger.init(Path(folder) / "ledger.sqlite").path,
             ).fit(graph)
             found.append(model.seconds_["total"])
     return statistics.median(found[1:])

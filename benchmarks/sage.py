@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from gapgnn import SAGE, load_dataset
+from gapgnn import SAGE, Ledger, load_dataset
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
                 repeats=repeats,
                 seed=seed,
                 device=args.device,
-                ledger=Path(folder) / "ledger.sqlite",
+                ledger=Ledger.init(Path(folder) / "ledger.sqlite").path,
             )
             start = time.perf_counter()
             model.fit(graph)

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from aggregation import product_and_hops
-from gapgnn import GAP
+from gapgnn import GAP, Ledger
 from gapgnn.graph.graph import Graph
 from gapgnn.privacy.mechanisms.aggregation import row_normalise
 
@@ -83,7 +83,7 @@ def measure(graph: Graph, rounds: int) -> dict[str, float]:
             noise="fast",
             epochs=2,
             device="cpu",
-            ledger=Path(folder) / "ledger.sqlite",
+            ledger=Ledger.init(Path(folder) / "ledger.sqlite").path,
         )
         found["whole fit, 2 + 2 epochs"] = seconds_of(lambda: model.fit(graph), 1)
     return {name: 1e9 * seconds / graph.num_arcs for name, seconds in found.items()}

@@ -35,7 +35,7 @@ import torch
 
 import generated
 import yardstick
-from gapgnn import GAP, SAGE, load_dataset
+from gapgnn import GAP, SAGE, Ledger, load_dataset
 from gapgnn.graph.graph import Graph
 
 REPEATS, YARDSTICK_STEPS = 10, 20
@@ -68,7 +68,7 @@ def trained(graph: Graph, folder: Path, method: type, **options: Any) -> Callabl
     """Return a function that fits some repeats and returns the estimator."""
 
     def fit(repeats: int = REPEATS) -> Any:
-        ledger = folder / "ledger.sqlite"
+        ledger = Ledger.init(folder / "ledger.sqlite").path
         estimator = method(**options, noise="fast", repeats=repeats, ledger=ledger, device="cpu")
         return estimator.fit(graph)
 
@@ -201,7 +201,7 @@ MEMORY = {
 TRAIN = """
 import sys, tempfile, time, numpy as np
 from pathlib import Path
-from gapgnn import GAP
+from gapgnn import GAP, Ledger
 from gapgnn.graph.graph import Graph
 def gib():
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -214,7 +214,7 @@ built = gib()
 with tempfile.TemporaryDirectory() as folder:
     start = time.perf_counter()
     model = GAP(level="edge", epsilon=4.0, hops=2, messages=sys.argv[2], device="cpu",
-                ledger=Path(folder) / "ledger.sqlite").fit(graph)
+                ledger=Ledger.init(Path(folder) / "ledger.sqlite").path).fit(graph)
     seconds = time.perf_counter() - start
 peak = gib()
 print(built, peak, seconds, model.repeat_scores_[0])

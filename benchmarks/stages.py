@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gapgnn import GAP, load_dataset
+from gapgnn import GAP, Ledger, load_dataset
 from gapgnn.graph.graph import Graph
 from gapgnn.nn.sparse_rows import SparseRows
 
@@ -117,7 +117,7 @@ def measure(graph: Graph, level: str, folder: Path) -> tuple[GAP, dict[str, floa
         noise="fast",
         repeats=REPEATS,
         device="cpu",
-        ledger=folder / "ledger.sqlite",
+        ledger=Ledger.init(folder / "ledger.sqlite").path,
         **options,
     )
     # The first fit calibrates.
