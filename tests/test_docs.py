@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import pytest
 
+from gapgnn.privacy.accounting import events
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -146,6 +148,8 @@ def run_python(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     module = ModuleType("page")
     # A dataclass looks its own module up.
     monkeypatch.setitem(sys.modules, "page", module)
+    # An event that a page defines is forgotten with it.
+    monkeypatch.setattr(events, "_KINDS", dict(events._KINDS))
     for block in blocks_of(page):
         if block.language == "python":
             # Empty lines in front: a traceback then names the line of the page.

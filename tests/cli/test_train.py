@@ -473,6 +473,8 @@ class TestInterruption:
 # The program, in which Ctrl-C is pressed at one moment.
 RUN = """
 import os, signal
+# A shell starts what runs behind it with Ctrl-C ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from gapgnn.cli.main import run
 {before}
 run()
