@@ -322,7 +322,7 @@ def test_hashes_are_siphash_with_128_bits() -> None:
         16: "6ee2a4ca67b054bbfd3315bf85230577",
     }
     for length, expected in known.items():
-        message = bytes(range(length)) + bytes(-length % 8)
+        message = bytes(range(length)) + bytes(8 - length % 8)
         words = [np.frombuffer(message[at : at + 8], "<u8") for at in range(0, len(message), 8)]
         hashes = siphash_128(words, length, bytes(range(16)))
         assert hashes.astype("<u8").tobytes().hex() == expected

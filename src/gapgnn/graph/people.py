@@ -126,14 +126,17 @@ def letters_of(names: NDArray[np.str_]) -> NDArray[np.uint32]:
     return np.ascontiguousarray(native.view(np.uint32).reshape(len(names), width).T)
 
 
-def whole_numbers(letters: NDArray[np.uint32]) -> tuple[NDArray[np.bool_], Words]:
+def whole_numbers(letters: NDArray[Any]) -> tuple[NDArray[np.bool_], Words]:
     """Tell which texts are whole numbers of 64 bits as people write them, and their value.
+
+    Letters are as :func:`letters_of` gives them, or bytes in the same order.
 
     >>> is_number, words = whole_numbers(letters_of(np.array(["7", "-1", "007", "x", ""])))
     >>> is_number.tolist(), words[:2].view(np.int64).tolist()
     ([True, True, False, False, False], [7, -1])
     """
-    digits = letters - np.uint32(ord("0"))  # what is no digit wraps around to more than nine
+    # What is no digit wraps around to more than nine.
+    digits = letters - letters.dtype.type(ord("0"))
     value = np.zeros(letters.shape[1], dtype=np.uint64)
     is_negative = letters[0] == ord("-")
     if not (is_negative | (digits[0] <= 9)).any():
@@ -200,18 +203,19 @@ def absorb_last(state: list[Any], words: Any, kind: WordKind = NUMPY_WORDS) -> A
     return state[0] ^ state[1] ^ state[2] ^ state[3]
 
 
-def siphash_128(words: Sequence[Words], length: int, key: bytes) -> Words:
-    """Return SipHash-2-4 with 128 bits of messages of one length: two halves each, ``(n, 2)``.
+def siphash_128(words: Sequence[Words], lengths: int | Words, key: bytes) -> Words:
+    """Return SipHash-2-4 with 128 bits of messages: two halves each, ``(n, 2)``.
 
     Args:
-        words: the whole words of eight bytes of each message, and, unless they are all, what is
-            left over.
-        length: bytes of each message.
+        words: the words of eight bytes of each message; the last one is what is left over, fewer
+            than eight bytes or none.
+        lengths: bytes of each message, which fill the same number of words.
         key: of 16 bytes.
     """
     halves = [int.from_bytes(key[at : at + 8], "little") for at in (0, 8)]
-    last = np.uint64((length % 256) << 56)
-    found = np.empty((len(words[0]), 2), dtype=np.uint64)
+    *whole, rest = words
+    rest = rest | np.asarray(lengths, dtype=np.uint64) << np.uint64(56)
+    found = np.empty((len(rest), 2), dtype=np.uint64)
     # What is used again need not be asked for again: that would take longer than the hashes.
     rows = np.empty((5, min(len(found), _FEW)), dtype=np.uint64)
     for start in range(0, len(found), _FEW):
@@ -220,15 +224,10 @@ def siphash_128(words: Sequence[Words], length: int, key: bytes) -> Words:
         for place, constant in enumerate(SIPHASH_CONSTANTS):
             state[place].fill(constant ^ halves[place % 2])
         state[1] ^= np.uint64(0xEE)
-        message: list[Any] = [word[part] for word in words]
-        if length % 8:
-            message[-1] = message[-1] | last
-        else:
-            message.append(last)
-        for word in message:
-            state[3] ^= word
+        for word in (*whole, rest):
+            state[3] ^= word[part]
             _rounds(state, 2, NUMPY_WORDS, spare)
-            state[0] ^= word
+            state[0] ^= word[part]
         state[2] ^= np.uint64(0xEE)
         for half in (0, 1):
             _rounds(state, 4, NUMPY_WORDS, spare)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gapgnn.graph import Graph, Words, letters_of, siphash_128, whole_numbers
+from gapgnn.graph import Graph, Words, siphash_128, whole_numbers
 
 # Sorted by the first half, then the second; 16 bytes each.
 Hashes = NDArray[np.uint64]
@@ -85,33 +85,46 @@ def hash_ids(ids: NDArray[Any], key: bytes) -> Hashes:
     names = ids.astype(str, copy=False)
     found = np.empty((len(names), 2), dtype=np.uint64)
     for start in range(0, len(names), _CHUNK):
-        letters = letters_of(names[start : start + _CHUNK])
-        is_number, codes = whole_numbers(letters)
+        letters = _utf8(names[start : start + _CHUNK])
+        is_number, codes = whole_numbers(np.ascontiguousarray(letters.T))
         hashes = found[start : start + _CHUNK]
-        hashes[is_number] = _hash_numbers(codes[is_number], key)
-        hashes[~is_number] = _hash_letters(letters[:, ~is_number], key)
+        if is_number.any():
+            hashes[is_number] = _hash_numbers(codes[is_number], key)
+            hashes[~is_number] = _hash_letters(letters[~is_number], key)
+        else:
+            hashes[:] = _hash_letters(letters, key)
     return _distinct(found)
+
+
+def _utf8(names: NDArray[np.str_]) -> NDArray[np.uint8]:
+    """Return texts in UTF-8, zeros behind the end of each, in whole words: ``(n, longest)``."""
+    letters = np.ascontiguousarray(names).view(np.uint32).reshape(len(names), -1)
+    if letters.max(initial=0) >= 128:  # in ASCII a letter is its own byte
+        encoded = np.char.encode(names, "utf-8", "surrogatepass")
+        letters = encoded.view(np.uint8).reshape(len(names), -1)
+    found = np.zeros((len(names), 8 * (letters.shape[1] // 8 + 1)), dtype=np.uint8)
+    found[:, : letters.shape[1]] = letters
+    return found
 
 
 def _hash_numbers(numbers: Words, key: bytes) -> Hashes:
     own = hashlib.blake2b(b"numbers", key=key, digest_size=16).digest()
-    return siphash_128([numbers], 8, own)
+    return siphash_128([numbers, np.zeros_like(numbers)], 8, own)
 
 
-def _hash_letters(letters: NDArray[np.uint32], key: bytes) -> Hashes:
-    """Hash texts as UTF-32, which is what NumPy holds; those of one length go together."""
+def _hash_letters(letters: NDArray[np.uint8], key: bytes) -> Hashes:
+    """Hash texts; those that fill equally many words go together."""
     own = hashlib.blake2b(b"names", key=key, digest_size=16).digest()
-    found = np.empty((letters.shape[1], 2), dtype=np.uint64)
-    # A text of nothing but zeros is the empty text, so that counts as one of them.
-    lengths = np.ones(letters.shape[1], dtype=np.int64)
-    for place, row in enumerate(letters, start=1):
-        lengths[row != 0] = place
-    letters = np.concatenate([letters, np.zeros_like(letters[:1])])
-    for length in np.unique(lengths).tolist():
-        alike = np.flatnonzero(lengths == length)
-        pairs = letters[: length + length % 2, alike].astype(np.uint64)
-        words = [pairs[at] | pairs[at + 1] << np.uint64(32) for at in range(0, len(pairs), 2)]
-        found[alike] = siphash_128(words, 4 * length, own)
+    words = letters.view("<u8").astype(np.uint64, copy=False)
+    # The last letter is a zero, so where nothing else is found from behind, the text is empty.
+    zeros_behind = np.argmax(letters[:, ::-1] != 0, axis=1).astype(np.uint64)
+    lengths = np.where(zeros_behind == 0, np.uint64(0), np.uint64(letters.shape[1]) - zeros_behind)
+    found = np.empty((len(letters), 2), dtype=np.uint64)
+    full_words = lengths >> np.uint64(3)
+    for count in range(words.shape[1]):
+        alike = np.flatnonzero(full_words == count)
+        columns = np.ascontiguousarray(words[alike, : count + 1].T)
+        found[alike] = siphash_128(list(columns), lengths[alike], own)
     return found
 
 
