@@ -98,7 +98,7 @@ def hash_ids(ids: NDArray[Any], key: bytes) -> Hashes:
 
 def _utf8(names: NDArray[np.str_]) -> NDArray[np.uint8]:
     """Return texts in UTF-8, zeros behind the end of each, in whole words: ``(n, longest)``."""
-    letters = np.ascontiguousarray(names).view(np.uint32).reshape(len(names), -1)
+    letters: NDArray[Any] = np.ascontiguousarray(names).view(np.uint32).reshape(len(names), -1)
     if letters.max(initial=0) >= 128:  # in ASCII a letter is its own byte
         encoded = np.char.encode(names, "utf-8", "surrogatepass")
         letters = encoded.view(np.uint8).reshape(len(names), -1)
