@@ -28,7 +28,7 @@ METHODS = {
 # On two threads the loops are torch's; one of each kind of training is enough by default.
 ON_TWO = ("features", "node level", "SAGE", "MLP")
 CASES = [(method, 1) for method in METHODS] + [
-    pytest.param(method, 2, marks=[] if method in ON_TWO else [pytest.mark.slow])
+    pytest.param((method, 2), marks=[] if method in ON_TWO else [pytest.mark.slow])
     for method in METHODS
 ]
 
@@ -38,42 +38,45 @@ def graph() -> Graph:
     return random_split(social_graph(num_nodes=4_001, mean_degree=20), seed=0)
 
 
-@pytest.fixture(autouse=True)
-def own_threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def case(request) -> tuple[str, int]:
+    return request.param
 
 
-def posteriors(method: str, graph: Graph, folder: Path, *, threads: int, repeats: int):
-    torch.set_num_threads(threads)
+@pytest.fixture(scope="module")
+def alone(case, graph, tmp_path_factory) -> np.ndarray:
+    """One repeat, trained once for all that is compared with it."""
+    return posteriors(case, graph, tmp_path_factory.mktemp("alone"), repeats=1)
+
+
+def posteriors(case: tuple[str, int], graph: Graph, folder: Path, *, repeats: int) -> np.ndarray:
+    method, threads = case
     kind, options = METHODS[method]
     model = kind(
-        epochs=3,
+        epochs=2,
         seed=1,
         insecure_noise_seed=2,
         repeats=repeats,
         device="cpu",
-        ledger=Ledger.init(folder / f"{threads} {repeats}.sqlite").path,
+        ledger=Ledger.init(folder / "ledger.sqlite").path,
         **options,
     )
-    return model.fit(graph).predict_proba(graph)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return model.fit(graph).predict_proba(graph)
+    finally:
+        torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("method", "threads"), CASES)
-def test_the_same_seeds_and_threads_give_the_same_bits(method, threads, graph, tmp_path):
-    one, other = (
-        posteriors(method, graph, tmp_path / run, threads=threads, repeats=1) for run in "ab"
-    )
-    assert np.array_equal(one, other)
+def test_the_same_seeds_and_threads_give_the_same_bits(case, alone, graph, tmp_path):
+    assert np.array_equal(alone, posteriors(case, graph, tmp_path, repeats=1))
 
 
-@pytest.mark.parametrize(("method", "threads"), CASES)
-def test_the_number_of_repeats_changes_rounding_at_most(method, threads, graph, tmp_path):
+def test_the_number_of_repeats_changes_rounding_at_most(case, alone, graph, tmp_path):
     """No bit on one thread; several threads share out more repeats otherwise."""
-    alone, together = (
-        posteriors(method, graph, tmp_path, threads=threads, repeats=repeats) for repeats in (1, 3)
-    )
+    together = posteriors(case, graph, tmp_path, repeats=3)
+    method, threads = case
     if threads == 1 and method != "node level":
         assert np.array_equal(alone, together)
     else:
