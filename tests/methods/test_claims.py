@@ -184,22 +184,35 @@ def test_a_run_whose_copy_goes_on_meanwhile_releases_nothing_more(
     assert not [path for path in folder.iterdir() if path.name.startswith("hop-2")]
 
 
+# Loaded once, then a process for each folder; they wait for each other and go on at the same time.
 RESUME = """
-import sys
-from pathlib import Path
+import os, sys
 from gapgnn.errors import PrivacyError
 from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.transforms import random_split
 from gapgnn.methods.gap.estimator import GAP
 from gapgnn.methods.journal import Journal
 
-folder, ledger = sys.argv[1:]
+ledger, *folders = sys.argv[1:]
+ready, go = os.pipe(), os.pipe()
+for folder in folders:
+    if os.fork() == 0:
+        break
+else:
+    os.close(ready[1])
+    os.close(go[0])
+    for _ in folders:
+        os.read(ready[0], 1)
+    os.write(go[1], b"g" * len(folders))
+    sys.exit(any(os.wait()[1] for _ in folders))
+os.close(go[1])
 graph = random_split(
     generate(num_nodes=300, mean_degree=6, num_features=4, num_classes=3), seed=0
 )
 model = GAP(level="edge", messages="features", hops=2, epochs=1, ledger=ledger)
-print("ready", flush=True)
-sys.stdin.readline()
+os.write(ready[1], b"r")
+os.close(ready[1])
+os.read(go[0], 1)
 try:
     model.fit(graph, journal=Journal(folder, ledger=ledger, resume=True))
     print("finished")
@@ -210,25 +223,10 @@ except PrivacyError as error:
 
 def test_of_copies_resumed_at_once_by_two_processes_one_wins(graph, ledger, tmp_path, drawn):
     folder = killed(drawn, graph, ledger, tmp_path / "run", kill=0)
-    folders = [folder, Path(shutil.copytree(folder, tmp_path / "copy"))]
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", RESUME, str(each), str(ledger.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for each in folders
-    ]
-    for child in children:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.write("go\n")
-        child.stdin.flush()
-    said = sorted(child.communicate()[0].strip() for child in children)
-    assert said == ["finished", "refused"]
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    words = [sys.executable, "-c", RESUME, str(ledger.path), str(folder), str(copy)]
+    said = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert sorted(said.splitlines()) == ["finished", "refused"]
     assert len(ledger.entries()) == 1
 
 
