@@ -95,8 +95,13 @@ class TestResult:
         assert low <= accuracy["mean"] <= high
         assert ledger.entries()[0].count == 3
 
-    def test_a_bare_train_is_gap_on_the_built_in_graph(self, gapgnn, builtin, ledger):
-        code, out, _ = gapgnn("train")
+    @pytest.mark.parametrize(
+        "words",
+        [["--epochs", "5"], pytest.param([], marks=pytest.mark.slow)],
+        ids=["short", "bare"],
+    )
+    def test_a_bare_train_is_gap_on_the_built_in_graph(self, words, gapgnn, builtin, ledger):
+        code, out, _ = gapgnn("train", *words)
         assert code == 0
         assert builtin == ["social"]
         for words in ("GAP, level edge", "features only (MLP)", "without privacy", "epsilon"):
@@ -452,19 +457,20 @@ class TestInterruption:
         [pytest.param(*row, marks=[pytest.mark.slow] * (row[0] != "gap")) for row in INTERRUPTED],
     )
     def test_a_real_signal_and_the_very_command_it_names(
-        self, method, moment, tables, ledger, tmp_path
+        self, method, moment, gapgnn, tables, ledger, tmp_path
     ):
         """As at a terminal: SIGINT once the charge is there, then the command as it is printed."""
         words = ["train", method, *tables, "--epochs", "2", "--out", "my model"]
-        stopped = run_program(RUN.format(before=INTERRUPTED[method, moment]), words, tmp_path)
+        program = [sys.executable, "-c", RUN.format(before=INTERRUPTED[method, moment])]
+        stopped = subprocess.run([*program, *words], cwd=tmp_path, capture_output=True, text=True)
         assert (stopped.returncode, stopped.stdout) == (130, ""), stopped.stderr
         (charge,) = ledger.entries()
         assert f"the budget was charged ({charge.id})" in stopped.stderr
         assert charge.completed_at is None
         (command,) = re.findall(r"`(gapgnn .*?)`", stopped.stderr)
         assert command == shlex.join(["gapgnn", *words, "--resume"])
-        done = run_program(RUN.format(before=""), shlex.split(command)[1:], tmp_path)
-        assert done.returncode == 0, done.stderr
+        code, _, err = gapgnn(*shlex.split(command)[1:])
+        assert code == 0, err
         assert [entry.id for entry in ledger.entries()] == [charge.id]
         assert load_model(tmp_path / "my model").method == method
         assert not (tmp_path / "my model.unfinished").exists()
@@ -479,12 +485,6 @@ from gapgnn.cli.main import run
 {before}
 run()
 """
-
-
-def run_program(program: str, words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program, *words], cwd=folder, capture_output=True, text=True
-    )
 
 
 def interrupting(original, phase: str):
