@@ -46,6 +46,12 @@ def crossed(name, other, values, others):
     return pytest.mark.parametrize((name, other), rows)
 
 
+# A run from a store that is resumed by default; one that goes through is part of it.
+store_or_resumed = pytest.mark.parametrize(
+    "more",
+    [{"parts": 3, "interrupt_after": 2}, pytest.param({"parts": 3}, marks=pytest.mark.slow)],
+    ids=["resumed", "store"],
+)
 BOTH = (False, True)
 # Of each method what a user can combine; the paper's, the default and ProGAP.
 GAPS = ("labels", "features", "both", "features --progressive true")
@@ -83,8 +89,9 @@ class TestEdgeLevel:
         words = f"train sage --epochs 2 --perturbation {perturbation}"
         holds(words, "edge", relation, tables(schema=None, directed=directed), kinds)
 
-    def test_mlp_releases_nothing(self):
-        outcomes = audit("train mlp --epochs 2", "edge", "undirected", tables(schema=None))
+    @some_or_all(["hub", "added"])
+    def test_mlp_releases_nothing(self, kinds):
+        outcomes = audit("train mlp --epochs 2", "edge", "undirected", tables(schema=None), kinds)
         assert findings(outcomes) == []
         assert not any(outcome.releases for outcome in outcomes)
 
@@ -98,10 +105,10 @@ class TestEdgeLevel:
         given = tables(schema=None)
         holds("train gap --epochs 2 --repeats 2", "edge", "undirected", given, kinds)
 
-    def test_a_store_and_a_resumed_run(self):
+    @store_or_resumed
+    def test_a_store_and_a_resumed_run(self, more):
         given = tables(schema=None)
-        for more in ({"parts": 3}, {"parts": 3, "interrupt_after": 2}):
-            holds("train gap --epochs 2", "edge", "undirected", given, ["hub", "added"], **more)
+        holds("train gap --epochs 2", "edge", "undirected", given, ["hub", "added"], **more)
 
 
 class TestNodeLevel:
@@ -139,13 +146,20 @@ class TestNodeLevel:
         given = tables(matrix=matrix, directed=directed)
         holds(f"train sage {FAST}", "node", "add-remove", given, kinds)
 
-    def test_repeats(self):
-        holds(f"train gap {FAST} --repeats 3", "node", "add-remove", kinds=["first", "hub", "huge"])
+    @pytest.mark.parametrize(
+        ("repeats", "kinds"),
+        [
+            (2, ["hub", "huge"]),
+            pytest.param(3, ["first", "hub", "huge"], marks=pytest.mark.slow),
+        ],
+    )
+    def test_repeats(self, repeats, kinds):
+        holds(f"train gap {FAST} --repeats {repeats}", "node", "add-remove", kinds=kinds)
 
     @some_or_all(["hub", "dangling"])
-    def test_a_store_and_a_resumed_run(self, kinds):
-        for more in ({"parts": 3}, {"parts": 3, "interrupt_after": 2}):
-            holds(f"train gap {FAST}", "node", "add-remove", kinds=kinds, **more)
+    @store_or_resumed
+    def test_a_store_and_a_resumed_run(self, more, kinds):
+        holds(f"train gap {FAST}", "node", "add-remove", kinds=kinds, **more)
 
     def test_the_edge_between_two_roundings_is_a_public_fact_that_is_reported(self, monkeypatch):
         # As if everybody stood at such an edge.
