@@ -96,7 +96,7 @@ def test_membership_in_a_model_that_learnt_by_heart_is_found(by_heart):
 )
 def test_membership_is_found_in_other_settings_too(noise_graph, on, setting, per_class):
     result = membership_attack(
-        MLP(**OVERFITTED), noise_graph, runs=2, on=on, setting=setting, shadow_per_class=per_class
+        MLP(**OVERFITTED), noise_graph, runs=1, on=on, setting=setting, shadow_per_class=per_class
     )
     assert result.to_dict()["auc"] > 0.7
     assert result.to_dict()["on"] == on
@@ -146,7 +146,7 @@ def test_membership_under_a_small_node_level_budget_is_a_guess(graph):
 
 def test_an_equally_small_target_shares_no_node_with_the_shadow(noise_graph):
     result = membership_attack(
-        MLP(**OVERFITTED), noise_graph, runs=2, shadow_per_class=90, target_per_class=90
+        MLP(**OVERFITTED), noise_graph, runs=1, shadow_per_class=90, target_per_class=90
     )
     assert result.to_dict()["auc"] > 0.6
 

@@ -215,7 +215,7 @@ def test_a_model_that_was_charged_for_fewer_hops_is_found(graph, ledger, monkeyp
     monkeypatch.setattr(GAP, "_template", lambda *args: (replace(original(*args)[0], count=1),))
     options = {"messages": messages, "hops": 3, "epochs": 2, "batch_norm": False}
     model = GAP(ledger=ledger, epsilon=1.0, **options).fit(graph)
-    found = {audit["mechanism"]: audit["holds"] for audit in audit_model(model)}
+    found = {audit["mechanism"]: audit["holds"] for audit in audit_model(model, trials=8_000)}
     assert not found["aggregation"]
     assert not found.get("messages", False)
 

@@ -177,7 +177,7 @@ def test_noise_forgotten_on_empty_batches(monkeypatch):
 SHARED = {"epsilon": 2.0, "steps": 20, "sampling_rate": 0.1, "trials": 4_000}
 
 
-@pytest.mark.parametrize("construction", ["safe", "fast"])
+@pytest.mark.parametrize("construction", ["safe", pytest.param("fast", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "relation", ["add-remove", pytest.param("replace", marks=pytest.mark.slow)]
 )
@@ -302,8 +302,10 @@ def _without_its_own_example(multiplier, *, max_degree, **options):
 
 @pytest.mark.parametrize("fault", [_one_person_fewer, _without_its_own_example])
 def test_a_mixture_of_one_example_too_few(monkeypatch, fault):
-    """Too little for statistics to see; what a record moves is counted."""
-    assert_sound(audit_subgraphs, 0.2, **SUBGRAPHS)
+    """Too little for statistics to see; what a record moves is counted.
+
+    Without the fault this audit holds: test_audit.py asks it of more trials.
+    """
     monkeypatch.setattr(sage, "neighbourhood_event", fault)
     assert_counted(audit_subgraphs(**FEW_SUBGRAPHS), MOST, MEAN)
 
