@@ -306,7 +306,10 @@ def test_an_entry_that_cannot_be_true_is_ignored(multiplier):
     assert calibration.read_answer("absurd") is None
 
 
-ALTERED = [1e-300, 1e-4, 0.5, 0.8, 0.9, 0.95, 0.98, 0.999, 1.01, 1.5, 100.0, 1e300]
+ALTERED = [1e-300, 0.9, 0.999, 1.01, 100.0]
+ALTERED += [
+    pytest.param(s, marks=pytest.mark.slow) for s in (1e-4, 0.5, 0.8, 0.95, 0.98, 1.5, 1e300)
+]
 
 
 @pytest.mark.parametrize("share", ALTERED)
@@ -322,7 +325,7 @@ def test_no_altered_entry_weakens_the_noise_or_wastes_the_budget(folder, share):
 
 
 @pytest.mark.parametrize(
-    "share", [0.9, 0.9999, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.93, 0.95, 0.98))]
+    "share", [0.9999, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.9, 0.93, 0.95, 0.98))]
 )
 def test_asked_for_eight_an_altered_entry_never_costs_more(folder, share):
     request = {"epsilon": 8.0, "delta": 1e-5, "relation": "add-remove"}

@@ -277,7 +277,7 @@ def check_exposure(copy: Copy, members: list[int], level: str, epsilon: float) -
 
 common = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=8, stateful_step_count=15, **common)  # type: ignore[arg-type]
+TestLedger.settings = settings(max_examples=5, stateful_step_count=15, **common)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

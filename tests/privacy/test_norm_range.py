@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -96,16 +98,16 @@ def contribution(tape: Tape, deltas: list[Tensor], clip: float, *, exact: bool) 
     return float(torch.cat([value.double().flatten() for value in sums.values()]).norm())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=150, deadline=None)
-@given(
-    powers=layers,
-    clip=clips,
-    has_bias=st.booleans(),
-    exact=st.booleans(),
-    seed=st.integers(0, 2**16),
-)
-def test_no_size_of_inputs_gradients_or_clip_lifts_an_example_over_its_clip(
+SIZES = {
+    "powers": layers,
+    "clip": clips,
+    "has_bias": st.booleans(),
+    "exact": st.booleans(),
+    "seed": st.integers(0, 2**16),
+}
+
+
+def check_sizes(
     kind: str,
     powers: list[tuple[int, int]],
     clip: float,
@@ -128,6 +130,25 @@ def test_no_size_of_inputs_gradients_or_clip_lifts_an_example_over_its_clip(
         assert found <= true * (1 + 1e-9)
     # Fast sums round each product in float32.
     assert contribution(tape, deltas, clip, exact=exact) <= (1 if exact else 1 + 1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40, deadline=None)
+@given(**SIZES)
+def test_no_size_of_inputs_gradients_or_clip_lifts_an_example_over_its_clip(
+    kind: str, **sizes: Any
+) -> None:
+    check_sizes(kind, **sizes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=150, deadline=None)
+@given(**SIZES)
+def test_many_sizes_of_inputs_gradients_or_clip_lift_no_example_over_its_clip(
+    kind: str, **sizes: Any
+) -> None:
+    check_sizes(kind, **sizes)
 
 
 def test_an_example_of_tiny_gradients_and_huge_inputs_moves_the_sum_by_one_clip() -> None:
