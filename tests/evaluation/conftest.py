@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gapgnn.evaluation.grid.records import FILE, Record
+from gapgnn.evaluation.report.page import render
 
 CREATED = "2026-11-15T08:00:00+00:00"
 TOPS = {"GAP": 0.82, "SAGE": 0.84, "MLP": 0.51}
@@ -59,6 +60,16 @@ def make_record() -> Callable[..., Record]:
 @pytest.fixture
 def made_up() -> list[Record]:
     """Return results of every experiment on two data sets."""
+    return every_result()
+
+
+@pytest.fixture(scope="module")
+def rendered() -> str:
+    """Return the page of those results."""
+    return render(every_result())
+
+
+def every_result() -> list[Record]:
     return [
         record
         for dataset in ("social", "facebook100/UIllinois20")

@@ -20,7 +20,6 @@ import pytest
 from matplotlib.image import imread
 
 from gapgnn.errors import InputError
-from gapgnn.evaluation.grid.records import Record
 from gapgnn.evaluation.report.page import SWITCHES, find_browser, render, screenshot
 
 pytestmark = [
@@ -176,9 +175,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(made_up: list[Record], tmp_path: Path) -> Path:
+def page(rendered: str, tmp_path: Path) -> Path:
     path = tmp_path / "report.html"
-    path.write_text(render(made_up))
+    path.write_text(rendered)
     return path
 
 
