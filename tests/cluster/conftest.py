@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes on this machine, once for all tests that need one."""
+"""A Ray cluster of two nodes on this machine, only while the tests of a file need it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def two_nodes():
     """The address of a cluster of two nodes of one core each, and the folder of its session."""
     ray = pytest.importorskip("ray")
