@@ -309,7 +309,9 @@ def test_bad_input_is_one_clear_line(
     assert snapshot(tmp_path) == before
 
 
-@pytest.mark.parametrize("kind", ["truncated parquet", "unknown ids"])
+@pytest.mark.parametrize(
+    "kind", ["truncated parquet", pytest.param("unknown ids", marks=pytest.mark.slow)]
+)
 def test_the_installed_command_complains_the_same_way(kind: str, tmp_path: Path) -> None:
     prepare(tmp_path, BAD[kind])
     before = snapshot(tmp_path)
