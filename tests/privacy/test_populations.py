@@ -368,7 +368,29 @@ def test_numbers_have_one_hash_however_they_are_written_and_each_ledger_its_own(
     assert not among(hashes, hash_ids(numbers, b"x" * 32)).any()
     large = np.array([2**63, 2**64 - 1], dtype=np.uint64)
     assert np.array_equal(hash_ids(large, KEY), hash_ids(large.astype(str), KEY))
-    assert not among(hash_ids(np.array(["07", "+7", "7.0"]), KEY), hashes).any()
+
+
+@settings(max_examples=200)
+@given(
+    number=st.integers(-(2**63), 2**63 - 1),
+    zeros=st.integers(0, 25),
+    behind=st.sampled_from(["", ".", ".0", ".000"]),
+    space=st.sampled_from(["", " ", "\t"]),
+    plus=st.booleans(),
+)
+def test_a_number_has_one_hash_in_every_spelling(number, zeros, behind, space, plus) -> None:
+    sign = "-" if number < 0 else "+" if plus else ""
+    spelled = f"{space}{sign}{'0' * zeros}{abs(number)}{behind}{space}"
+    mixed = np.array([spelled, "a name", "7x", "1.5", ".0", "+", "-", "1.0.0", "1 2"])
+    hashes = hash_ids(np.array([number]), KEY)
+    assert among(hashes, hash_ids(mixed, KEY)).all()
+    assert not among(hashes, hash_ids(mixed[1:], KEY)).any()
+    assert len(hash_ids(mixed, KEY)) == len(mixed)
+
+
+def test_spaces_around_a_name_make_nobody_else() -> None:
+    plain, spaced = np.array(["ann", "bo b", "käthe"]), np.array([" ann", "bo b ", "\tkäthe\u00a0"])
+    assert np.array_equal(hash_ids(plain, KEY), hash_ids(spaced, KEY))
 
 
 def test_hashes_are_sorted_and_compared_by_both_halves() -> None:
@@ -583,10 +605,13 @@ def test_the_backup_is_a_ledger_and_no_earlier_backup_is_written_over(old: Ledge
 def test_an_old_data_set_is_found_by_its_graph_and_then_by_its_people(old: Ledger) -> None:
     with pytest.warns(LedgerNotice):
         spent = next(b for b in old.summary() if b.level == "edge").spent_epsilon
-    # Another table is other people, as long as nobody knows who was in the old one.
-    assert charge(old, people(1, 2)).population == "a table"
+    # Anybody may be one of its people, as long as nobody knows who was in the old one.
+    for ask in (lambda: charge(old, people(1, 2)), lambda: old.budgets_of(people(1, 2))):
+        with pytest.raises(PrivacyError, match=r"anybody may be one of them.* --nodes FILE"):
+            ask()
     made = charge(old, People(np.array([2, 3]), OLD_FINGERPRINT))
-    assert (made.population, made.others) == ("people", ("a table",))
+    assert (made.population, made.others) == ("people", ())
+    assert charge(old, people(1)).population == "a table"
     found = budget(old, "people")
     assert (found.people, found.namespace) == (2, "default")
     assert found.spent_epsilon == pytest.approx(spent + 1)

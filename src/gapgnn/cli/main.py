@@ -110,6 +110,7 @@ def _overview() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     """Run one command and return its exit code; library errors pass through."""
+    _check_words(argv)
     overview = _overview()
     if not argv or argv[0].startswith("-"):
         overview.parse_args(argv)
@@ -125,6 +126,17 @@ def main(argv: Sequence[str]) -> int:
     module.configure(parser)
     code: int = module.execute(parser.parse_args(argv[1:]))
     return code
+
+
+def _check_words(argv: Sequence[str]) -> None:
+    """Refuse bytes that are no text: names, reasons and paths are written to files as UTF-8."""
+    for word in argv:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise InputError(
+                f"every word of the command must be UTF-8 text. Got {word!a}."
+            ) from None
 
 
 _python_shows = warnings.showwarning

@@ -84,8 +84,11 @@ def execute(args: argparse.Namespace) -> int:
         _check_model_folder(args.model, model, graph)
         _mention_columns(model, graph)
     before = set(model.releases_.hops)
-    with at_scale(args, graph) as placed:
-        probabilities = model.predict_proba(placed)
+    try:
+        with at_scale(args, graph) as placed:
+            probabilities = model.predict_proba(placed)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_what_is_lost(model)) from None
     model.save_releases(args.model)
     ids = model.releases_.training().ids if graph is None else graph.ids
     is_training = graph is None or model.releases_.is_training(graph)
@@ -99,6 +102,17 @@ def execute(args: argparse.Namespace) -> int:
         line = f"{len(ids):,} labels written to {args.out}; {charged}"
         say(line)
     return 0
+
+
+def _what_is_lost(model: NodeClassifier) -> str:
+    """Say what an interrupted prediction has cost."""
+    charge = getattr(model, "_unfinished", None)
+    if charge is None:
+        return "interrupted; nothing was charged for a new graph and nothing was written"
+    return (
+        f"interrupted; the new graph was charged ({charge.id}: epsilon {charge.epsilon:.4g}) and "
+        "its hops are not finished. The charge stays, and predicting on it again is charged again"
+    )
 
 
 def _from_cache(args: argparse.Namespace, model: NodeClassifier) -> int:

@@ -47,7 +47,7 @@ def open_journal(args: argparse.Namespace) -> Journal | None:
         if args.resume:
             raise InputError(f"`--resume` must be left out: {args.method} cannot go on.")
         return None
-    folder = args.out.with_name(f"{args.out.name}.unfinished")
+    folder = args.out.parent / f"{args.out.name}.unfinished"
     journal = Journal(folder, ledger=args.ledger, resume=args.resume)
     journal.check()
     return journal

@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapgnn.cli.data import add_data_options, check_options, load_graph
+from gapgnn.cli.data import add_curator_option, add_data_options, check_options, load_graph
 from gapgnn.cli.main import Parser
 from gapgnn.cli.options import add_estimator_options, estimator_options
 from gapgnn.cli.output import console, emit_json
 from gapgnn.cli.scale import add_ray_option, at_scale, check_ray, open_journal
-from gapgnn.errors import BudgetExceededError, InputError, UnavailableError, check_all
+from gapgnn.errors import InputError, PrivacyError, UnavailableError, check_all
 from gapgnn.methods import method_class, methods, methods_left_out
 from gapgnn.privacy.ledger import Ledger
 
@@ -55,6 +55,7 @@ def configure(parser: Parser) -> None:
             action="store_true",
             help="on your own data: train, charge the budget, print the result and drop the model",
         )
+        add_curator_option(output)
         add_ray_option(output)
         output.add_argument(
             "--resume",
@@ -99,7 +100,7 @@ def execute(args: argparse.Namespace) -> int:
     _check_space(args.out, estimator.space_needed(graph))
     try:
         with ProgressBars(console(to_stderr=True)) as bars, at_scale(args, graph, bars) as placed:
-            estimator.fit(placed, callback=bars, journal=journal)
+            estimator.fit(placed, callback=bars, journal=journal, curator_only=args.curator_only)
         audits = _audited(estimator) if args.audit else []
         if args.out is not None:
             estimator.save(args.out)
@@ -113,7 +114,7 @@ def execute(args: argparse.Namespace) -> int:
     rows: list[tuple[str, NodeClassifier]] = []
     if _wants_references(args):
         with ProgressBars(console(to_stderr=True)) as bars:
-            rows = _references(estimator, graph, bars)
+            rows = _references(estimator, graph, bars, args.curator_only)
     if args.json:
         emit_json(_result(estimator, graph))
     else:
@@ -191,7 +192,7 @@ def _wants_references(args: argparse.Namespace) -> bool:
 
 
 def _references(
-    estimator: NodeClassifier, graph: Graph, callback: Callback
+    estimator: NodeClassifier, graph: Graph, callback: Callback, curator_only: str | None
 ) -> list[tuple[str, NodeClassifier]]:
     """Train features only at the same level, and the same method without privacy.
 
@@ -208,12 +209,16 @@ def _references(
     rows: list[tuple[str, NodeClassifier]] = []
     try:
         rows.append(("features only (MLP)", MLP(**shared).fit(graph, callback=callback)))
-    except BudgetExceededError as error:
+    except PrivacyError as error:
         # The result itself is paid for and must be shown; at node level this reference has a price.
         console(to_stderr=True).print(f"No features-only reference: {error}", markup=False)
     if estimator.level != "none":
         free = type(estimator)(**{**estimator.get_params(), "level": "none", "relation": "auto"})
-        rows.append(("without privacy", free.fit(graph, callback=callback)))
+        try:
+            free.fit(graph, callback=callback, curator_only=curator_only)
+            rows.append(("without privacy", free))
+        except PrivacyError as error:
+            console(to_stderr=True).print(f"No reference without privacy: {error}", markup=False)
     return rows
 
 

@@ -210,7 +210,12 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         """Return what the privacy card says about this method alone."""
 
     def fit(
-        self: Self, graph: Any, *, callback: Callback | None = None, journal: Journal | None = None
+        self: Self,
+        graph: Any,
+        *,
+        callback: Callback | None = None,
+        journal: Journal | None = None,
+        curator_only: str | None = None,
     ) -> Self:
         """Train on a graph (or PyG ``Data``) and return the estimator itself.
 
@@ -221,6 +226,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             graph: in memory or in a store.
             callback: told about progress.
             journal: keeps finished steps, for a run that can be killed and resumed.
+            curator_only: at level none, why the curator looks at people with a budget without
+                spending it; written to the ledger. Without it they are refused.
         """
         start = time.perf_counter()
         self.check()
@@ -246,6 +253,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         self._check_memory(graph, run.device)
         self._build(1, graph.num_features, graph.num_classes)
         self._recipe(self._num_train(graph))
+        self._check_free(guarantee, graph, purpose="fit", curator_only=curator_only)
         charge = run.journal.charged(
             self._about_run(graph, guarantee),
             lambda: self._charge(guarantee, graph, purpose="fit"),
@@ -568,6 +576,23 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         key = NoiseKey.insecure(self.insecure_noise_seed)
         return [key.derive("repeat", repeat) for repeat in range(self.repeats)]
 
+    def _check_free(
+        self,
+        guarantee: Guarantee,
+        graph: Graph,
+        *,
+        purpose: str,
+        curator_only: str | None = None,
+    ) -> None:
+        """Refuse what has no price where it would walk around a budget (section 6)."""
+        if not guarantee.events:
+            Ledger(self.ledger).check_free(
+                People.of(graph),
+                level=guarantee.level,
+                purpose=f"{self.method} {purpose}",
+                curator_only=curator_only,
+            )
+
     def _charge(self, guarantee: Guarantee, graph: Graph, *, purpose: str) -> Charge | None:
         """Record the price durably before the release is computed (privacy page, section 6)."""
         if not guarantee.events:
@@ -651,6 +676,9 @@ class EdgeReader(NodeClassifier):
     """
 
     max_degree: int = 100
+
+    # The charge of a prediction that was interrupted before its release was made.
+    _unfinished = None
 
     @abstractmethod
     def _num_hops(self) -> int:
@@ -758,7 +786,8 @@ class EdgeReader(NodeClassifier):
             check_declared(graph)
         guarantee = self._prediction_guarantee(graph)
         ledger = Ledger(self.ledger)
-        charge = self._charge(guarantee, graph, purpose="predict")
+        self._check_free(guarantee, graph, purpose="predict")
+        self._unfinished = charge = self._charge(guarantee, graph, purpose="predict")
         if (witness := active_witness()) is not None:
             relation = guarantee.relation
             witness.begin("predict", ids=graph.ids, level=guarantee.level, relation=relation)
@@ -766,6 +795,7 @@ class EdgeReader(NodeClassifier):
         released = self._read(graph, guarantee, [key], device, charge)
         if charge is not None:
             ledger.complete(charge.id)
+        self._unfinished = None
         return released
 
 

@@ -56,6 +56,8 @@ def check_new_folder(folder: Path) -> None:
     >>> import tempfile
     >>> check_new_folder(Path(tempfile.mkdtemp()) / "model")
     """
+    if not folder.name:
+        raise InputError(f"`out` must name a folder of its own. Got {str(folder)!r}.")
     if folder.is_file():
         raise InputError(f"`out` must be a folder. Got the file {str(folder)!r}.")
     if folder.is_dir() and any(folder.iterdir()):

@@ -20,7 +20,8 @@ it, and the upgrade says so. An older program refuses the file from then on.
 
 Chain. Every charge and grant carries a keyed hash of itself and the row before, and the last one is
 kept apart; what may change (members, names, claims, settings) is under one seal. A row that was
-removed, changed or added is found whenever the ledger is written to, and by `gapgnn ledger verify`.
+removed, changed or added is found whenever the ledger is opened, and `gapgnn ledger verify` says
+which.
 The key is in the file, so this finds accidents and careless hands, not
 somebody who computes the chain anew.
 
@@ -308,10 +309,17 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def transaction(path: Path, *, writing: bool) -> Iterator[sqlite3.Connection]:
+def transaction(
+    path: Path, *, writing: bool, checking: bool = True
+) -> Iterator[sqlite3.Connection]:
     """Open the ledger for one transaction: committed, durably, if the block ends without an error.
 
     Every transaction has its own connection, so a fork or a pickle shares nothing.
+
+    Args:
+        path: of the ledger.
+        writing: whether to take the lock first, and link what was added.
+        checking: refuse a file whose chain is broken; off only to say what is wrong with it.
     """
     try:
         uri = f"{path.absolute().as_uri()}?mode=rw"
@@ -324,7 +332,7 @@ def transaction(path: Path, *, writing: bool) -> Iterator[sqlite3.Connection]:
             if _check_is_ours(connection, path) < SCHEMA_VERSION:
                 _upgrade(connection, path)
             connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
-            if writing and (problems := broken_links(connection)):
+            if checking and (problems := broken_links(connection)):
                 raise damaged(path, problems[0])
             yield connection
             if writing:
@@ -362,7 +370,8 @@ def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
     """Copy an older file beside itself, then make populations of its data sets.
 
     Who was in a data set is not known, so its population begins without members: it is found by the
-    graph's fingerprint, and that graph's people join it when it is read again.
+    graph's fingerprint, and that graph's people join it when it is read again. Until then anybody
+    may be one of them, and where it has a budget other people's tables are refused.
     """
     connection.execute("BEGIN IMMEDIATE")
     version = _check_is_ours(connection, path)

@@ -196,7 +196,8 @@ def _gaussian_price(events: str, relation: str, order: float) -> float:
     if not merged.is_gaussian:
         raise PrivacyError(
             "A budget with the composition `gaussian` takes releases with Gaussian noise alone. "
-            "Grant it with the composition `renyi` or `sum`."
+            "Until something was charged it can be granted with `renyi` or `sum` instead; from "
+            "then on use a method with Gaussian noise."
         )
     return merged.shift**2
 

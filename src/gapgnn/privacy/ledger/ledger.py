@@ -295,6 +295,7 @@ class Ledger:
                 name = people.name or "data set"
                 made = books.add_population(name, people.namespace, moment)
                 touched = {made: np.zeros(len(hashes), dtype=np.bool_)}
+            books.check_all_known(people, touched)
             # The one whose budget matters most stands for the charge.
             charged = books.by_weight(touched, level)
             for population in charged:
@@ -333,6 +334,34 @@ class Ledger:
             budget=budget,
         )
 
+    def check_free(
+        self, people: People, *, level: str, purpose: str, curator_only: str | None
+    ) -> None:
+        """Refuse a release that has no price, where it would walk around a budget.
+
+        Without noise nothing can be charged, so people with a budget are only read that way by
+        their curator, on record. A model that reads no edge is free at edge level, but not where
+        only node level has a budget: there features are private.
+
+        Args:
+            people: whom the release reads.
+            level: ``none``, ``edge`` or ``node``.
+            purpose: what it is for.
+            curator_only: why the curator looks without spending; None if it is to be released.
+        """
+        if not self._is_made():
+            return
+        with transaction(self.path, writing=False) as db:
+            books = Books(db, self.path)
+            touched = books.touched(people, books.hashes(people))
+            books.check_all_known(people, touched)
+            looked = books.check_unpriced(
+                touched, level=level, purpose=purpose, is_curator=curator_only is not None
+            )
+        for level, relation in looked:
+            reason = curator_only or ""
+            self.look(people, level=level, relation=relation, purpose=purpose, reason=reason)
+
     def look(self, people: People, *, level: str, relation: str, purpose: str, reason: str) -> None:
         """Record that the curator looked at private data without releasing anything.
 
@@ -362,9 +391,11 @@ class Ledger:
             return []
         with transaction(self.path, writing=False) as db:
             books = Books(db, self.path)
+            touched = books.touched(people, books.hashes(people))
+            books.check_all_known(people, touched)
             return [
                 books.budget(population, level)
-                for population in books.touched(people, books.hashes(people))
+                for population in touched
                 for level in ("edge", "node")
                 if books.granted(population, level) is not None
             ]
@@ -543,7 +574,7 @@ class Ledger:
         """Return what is wrong with the file: damage, and rows that were changed or removed."""
         if not self._is_made():
             return []
-        with transaction(self.path, writing=False) as db:
+        with transaction(self.path, writing=False, checking=False) as db:
             found = [str(row[0]) for row in db.execute("PRAGMA integrity_check").fetchall()]
             problems = [text for text in found if text != "ok"] + broken_links(db)
             books = Books(db, self.path)
@@ -585,12 +616,20 @@ def _last_claim(db: sqlite3.Connection, charge_id: str) -> str | None:
     return None if row is None else str(row[0])
 
 
-def _check_day(text: str) -> None:
+def is_day(text: str) -> bool:
+    """Tell whether a text is a day as the ledger writes it, such as 2027-11-15.
+
+    >>> is_day("2027-11-15"), is_day("15.11.2027")
+    (True, False)
+    """
     try:
-        is_day = date.fromisoformat(text).isoformat() == text
+        return date.fromisoformat(text).isoformat() == text
     except ValueError:
-        is_day = False
-    if not is_day:  # days are compared as text
+        return False
+
+
+def _check_day(text: str) -> None:
+    if not is_day(text):  # days are compared as text
         raise InputError(f"`until` must be a day such as 2027-11-15. Got {text!r}.")
 
 

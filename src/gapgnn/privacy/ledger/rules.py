@@ -19,6 +19,7 @@ The rules, chosen to be simple and sound (privacy page, section 6):
 from __future__ import annotations
 
 import re
+import shlex
 import sqlite3
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -182,8 +183,58 @@ class Books:
             (population, other),
         )
 
-    def check_affordable(self, population: int, *, level: str, asked: Spend) -> None:
-        """Refuse a charge that its budget does not allow."""
+    def check_all_known(self, people: People, touched: Touched) -> None:
+        """Refuse people who may be those of a budget of version 0.1, which knew graphs alone.
+
+        A graph that was read then has a budget of its own; published people are found by theirs.
+        """
+        was_read = any(not self.namespace(population) for population in touched)
+        if was_read or people.namespace.startswith("dataset "):
+            return
+        for population, name in self.db.execute(
+            "SELECT id, name FROM populations WHERE namespace = '' ORDER BY id"
+        ).fetchall():
+            if population not in touched and not self.is_free(population):
+                raise PrivacyError(
+                    f"The budget of {name!r} was granted by version 0.1, which did not keep who "
+                    "its people are, so anybody may be one of them. Say who they are once: `gapgnn "
+                    f"ledger grant {shlex.quote(name)} --nodes FILE` with its level and epsilon."
+                )
+
+    def check_unpriced(
+        self, touched: Touched, *, level: str, purpose: str, is_curator: bool
+    ) -> list[tuple[str, str]]:
+        """Refuse a release without a price on people with a budget.
+
+        Returns the levels and relations of the budgets that a curator looks past.
+        """
+        if level != "none":
+            for population in touched:
+                self._open_budget(population, level)
+            return []
+        needs_grant = setting(self.db, "require-grant") == "on"
+        budgets = [
+            (self.name(population), limited, granted[0].relation)
+            for population in touched
+            for limited in RELATIONS
+            if (granted := self.granted(population, limited)) is not None
+        ]
+        if (budgets or needs_grant) and not is_curator:
+            why = (
+                f"the people of {budgets[0][0]!r} have a privacy budget"
+                if budgets
+                else "this ledger requires a privacy budget"
+            )
+            raise PrivacyError(
+                f"{why}, and `{purpose}` at level none computes from their data without noise, "
+                "which no budget can pay. Say `--curator-only REASON` (in Python "
+                "`fit(..., curator_only=REASON)`) if it stays with you: the look is then written "
+                "to the ledger."
+            )
+        return [(limited, relation) for _, limited, relation in budgets]
+
+    def _open_budget(self, population: int, level: str) -> tuple[Filter, str | None] | None:
+        """Return the budget that a charge at a level goes to; refuse a level that is closed."""
         granted = self.granted(population, level)
         known = self.name(population)
         if granted is None:
@@ -198,6 +249,12 @@ class Books:
                     f"{known} has no budget at {level} level, and this ledger requires one. Grant "
                     f"it with `gapgnn ledger grant` and `--level {level}`."
                 )
+        return granted
+
+    def check_affordable(self, population: int, *, level: str, asked: Spend) -> None:
+        """Refuse a charge that its budget does not allow."""
+        granted, known = self._open_budget(population, level), self.name(population)
+        if granted is None:
             return
         budget, until = granted
         if until is not None and datetime.now(timezone.utc).date().isoformat() > until:
@@ -213,9 +270,12 @@ class Books:
             )
         spends = self.spends(population, level)
         if not budget.allows([*spends, asked]):
+            left = budget.left(spends)
+            # What rounding leaves of a spent budget is nothing to anybody.
+            is_spent = left.epsilon <= budget.amount.epsilon / 10**6
             raise BudgetExceededError(
                 f"The budget of {known} at {level} level ({budget.relation}, {budget.composition}) "
-                f"has {budget.left(spends)} left. Got a request for "
+                f"has {'nothing' if is_spent else left} left. Got a request for "
                 f"{asked.amount.times(asked.count)}; nothing was charged."
                 + self._name_apart(population)
             )

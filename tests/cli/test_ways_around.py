@@ -1,0 +1,182 @@
+"""A budget cannot be walked around: not without noise, not by spelling, not by a damaged ledger."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from methodgraphs import write_tables
+
+from gapgnn import GAP, Ledger
+
+QUICK = ("--epochs", "2", "--epsilon", "1", "--delta", "1e-5", "--hidden", "8")
+
+
+@pytest.fixture
+def tables(tmp_path, ledger) -> list[str]:
+    return write_tables(tmp_path / "data")
+
+
+def grant(gapgnn, tables, *words: str) -> None:
+    grants = ("ledger", "grant", "everybody", "--nodes", tables[3], "--delta", "1e-4")
+    assert gapgnn(*grants, *words)[0] == 0
+
+
+def refused(gapgnn, *words: object) -> str:
+    code, out, err = gapgnn(*words)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    return err
+
+
+class TestWithoutNoise:
+    """A model without a promise is no release that a budget could pay."""
+
+    @pytest.mark.parametrize("level", ["edge", "node"])
+    def test_people_with_a_budget_are_not_read_at_level_none(
+        self, level, gapgnn, tables, ledger, tmp_path
+    ):
+        grant(gapgnn, tables, "--level", level, "--epsilon", "4")
+        words = ("train", "gap", *tables, *QUICK, "--level", "none", "--out", "model")
+        assert "'everybody' have a privacy budget" in refused(gapgnn, *words)
+        assert not (tmp_path / "model").exists()
+        assert ledger.entries() == []
+
+    def test_their_curator_may_look_and_it_is_on_record(self, gapgnn, tables, ledger):
+        grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
+        words = ("train", "gap", *tables, *QUICK, "--level", "none", "--no-save")
+        assert gapgnn(*words, "--curator-only", "how good could it be")[0] == 0
+        (look,) = ledger.entries()
+        assert (look.epsilon, look.count, look.reason) == (0.0, 0, "how good could it be")
+        assert look.purpose == "look: gap fit"
+
+    def test_a_ledger_that_requires_a_grant_requires_it_here_too(self, gapgnn, tables):
+        gapgnn("ledger", "settings", "require-grant", "on")
+        words = ("train", "gap", *tables, *QUICK, "--level", "none", "--no-save")
+        assert "this ledger requires a privacy budget" in refused(gapgnn, *words)
+
+    def test_without_any_budget_nothing_is_in_the_way(self, gapgnn, tables, ledger):
+        words = ("train", "gap", *tables, *QUICK, "--level", "none", "--no-save")
+        assert gapgnn(*words)[0] == 0
+        assert ledger.entries() == []
+
+    def test_the_reference_without_privacy_is_left_out_under_a_budget(self, gapgnn, tables, ledger):
+        grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
+        words = ("train", "gap", *tables, *QUICK, "--no-save", "--compare")
+        code, out, err = gapgnn(*words)
+        assert code == 0
+        assert "without privacy" not in out
+        assert err.startswith("No reference without privacy: the people of 'everybody'")
+        code, out, _ = gapgnn(*words, "--curator-only", "to compare")
+        assert "without privacy" in out
+        assert [entry.purpose for entry in ledger.entries()][-1] == "look: gap fit"
+
+    def test_features_are_not_public_where_only_node_level_has_a_budget(self, gapgnn, tables):
+        grant(gapgnn, tables, "--level", "node", "--epsilon", "4")
+        words = ("train", "mlp", *tables, *QUICK, "--no-save")
+        assert "so edge level is closed" in refused(gapgnn, *words)
+        grant(gapgnn, tables, "--level", "edge", "--epsilon", "1")
+        assert gapgnn(*words)[0] == 0
+
+
+@pytest.mark.parametrize("spelling", ["{}.0", " {}", "{} ", "+{}", "0{}", "{}.00"])
+def test_ids_in_another_spelling_are_the_same_people(spelling, gapgnn, tables, ledger, tmp_path):
+    renamed = []
+    for path in (tables[1], tables[3]):
+        text = Path(path).read_text().replace("p", "1")
+        Path(path).write_text(text)
+        header, *rows = text.splitlines()
+        ends = 2 if path == tables[1] else 1
+        spelled = [
+            ",".join([spelling.format(part) if k < ends else part for k, part in enumerate(cells)])
+            for cells in (row.split(",") for row in rows)
+        ]
+        renamed.append(tmp_path / f"again-{Path(path).name}")
+        renamed[-1].write_text("\n".join([header, *spelled]) + "\n")
+    grant(gapgnn, tables, "--level", "edge", "--epsilon", "1", "--composition", "sum")
+    assert gapgnn("train", "gap", *tables, *QUICK, "--no-save")[0] == 0
+    again = [tables[0], str(renamed[0]), tables[2], str(renamed[1]), *tables[4:]]
+    words = ("train", "gap", *again, *QUICK, "--no-save")
+    assert "has nothing left" in refused(gapgnn, *words)
+    assert len(ledger.summary()) == 1
+
+
+TAMPERING = (
+    "DELETE FROM grants",
+    "DELETE FROM members",
+    "DELETE FROM charges",
+    "DELETE FROM populations",
+    "UPDATE populations SET name = X'00'",
+    "UPDATE charges SET epsilon = '0.1'",
+    "UPDATE settings SET value = 'off' WHERE key = 'seal'",
+)
+COMMANDS = (
+    ("ledger",),
+    ("ledger", "show", "everybody"),
+    ("ledger", "forecast", "everybody", "--epsilon", "1"),
+    ("ledger", "export", "--out", "all.json"),
+    ("experiment", "accuracy", "--methods", "MLP", "--repeats", "1", "--out", "results"),
+    ("attack", "membership", "--runs", "1"),
+    ("train", "gap", *QUICK, "--no-save"),
+    ("train", "mlp", *QUICK, "--no-save"),
+)
+
+
+@pytest.mark.parametrize("tampering", TAMPERING)
+def test_a_damaged_ledger_is_one_line_whatever_is_asked(
+    tampering, gapgnn, tables, ledger, tmp_path
+):
+    grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
+    assert gapgnn("train", "gap", *tables, *QUICK, "--no-save")[0] == 0
+    with closing(sqlite3.connect(ledger.path)) as db, db:
+        db.execute(tampering)
+    for command in COMMANDS:
+        own = () if command[0] == "ledger" else tables
+        assert "is damaged or not a ledger" in refused(gapgnn, *command, *own)
+    assert not (tmp_path / "results").exists()
+    assert not (tmp_path / "all.json").exists()
+
+
+def test_an_interrupted_prediction_says_what_it_has_cost(gapgnn, tables, tmp_path, monkeypatch):
+    assert gapgnn("train", "gap", *tables, *QUICK, "--out", "model")[0] == 0
+    edges = Path(tables[1])
+    edges.write_text("\n".join(edges.read_text().splitlines()[:-3]) + "\n")
+    predict = ("predict", "--model", "model", *tables, "--out", "labels.csv")
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(GAP, "_read", stop)
+    code, _, err = gapgnn(*predict)
+    assert code == 130
+    assert "the new graph was charged (" in err
+    assert "predicting on it again is charged again" in err
+    monkeypatch.setattr(GAP, "predict_proba", stop)
+    assert "nothing was charged for a new graph" in gapgnn(*predict)[2]
+
+
+@pytest.mark.parametrize("out", [".", "/", ""])
+def test_a_folder_without_a_name_is_refused_before_the_charge(out, gapgnn, tables, ledger):
+    words = ("train", "gap", *tables, *QUICK, "--out", out)
+    assert "`out` must name a folder of its own" in refused(gapgnn, *words)
+    assert ledger.entries() == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "gap", "--reason", "caf\udce9"],
+        ["train", "gap", "--nodes", "caf\udce9.csv", "--edges", "e.csv"],
+        ["ledger", "grant", "customers", "--reason", "caf\udce9"],
+    ],
+)
+def test_bytes_that_are_no_text_are_refused(words, gapgnn, ledger):
+    assert "must be UTF-8 text" in refused(gapgnn, *words)
+    assert ledger.entries() == Ledger(ledger.path).grants() == []
+
+
+def test_a_day_is_asked_for_as_a_day(gapgnn, tables):
+    words = ("ledger", "grant", "everybody", "--nodes", tables[3], "--epsilon", "1")
+    assert "must be a day such as" in refused(gapgnn, *words, "--until", "15.11.2027")
