@@ -215,11 +215,9 @@ def _grant(ledger: Ledger, args: argparse.Namespace) -> None:
     if isinstance(args.delta, float):
         check_number("--delta", args.delta, at_least=0, below=1)
     resolve_relation(args.level, args.relation, is_directed=False)
-    if args.until not in (None, "never"):
-        if not is_day(args.until):
-            raise InputError(f"`--until` must be a day such as 2027-11-15. Got {args.until!r}.")
-        if args.until < date.today().isoformat():
-            raise InputError(f"`--until` must not be over. Got {args.until!r}.")
+    # What is no day at all is refused by the ledger.
+    if args.until is not None and is_day(args.until) and args.until < date.today().isoformat():
+        raise InputError(f"`--until` must not be over. Got {args.until!r}.")
     for option, value in (("id", args.id), ("population", args.namespace)):
         if value is not None and args.nodes is None:
             raise InputError(f"`--{option}` must come with `--nodes`. Got no table of people.")
