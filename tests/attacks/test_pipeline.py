@@ -83,6 +83,10 @@ class TestEdgeLevel:
         words = f"train sage --epochs 2 --perturbation {perturbation}"
         holds(words, "edge", relation, tables(schema=None, directed=directed), kinds)
 
+    def test_weights_of_classes_and_a_threshold(self):
+        words = "train gap --epochs 2 --class-weight balanced"
+        holds(words, "edge", "undirected", tables(schema=None), ["hub", "added"])
+
     def test_mlp_releases_nothing(self):
         outcomes = audit("train mlp --epochs 2", "edge", "undirected", tables(schema=None))
         assert findings(outcomes) == []
@@ -138,6 +142,10 @@ class TestNodeLevel:
     def test_sage(self, matrix, directed, kinds):
         given = tables(matrix=matrix, directed=directed)
         holds(f"train sage {FAST}", "node", "add-remove", given, kinds)
+
+    def test_weights_of_classes(self):
+        kinds = ["first", "rare-class", "huge"]
+        holds(f"train mlp {FAST} --class-weight 1,20,1,1", "node", "add-remove", kinds=kinds)
 
     def test_repeats(self):
         holds(f"train gap {FAST} --repeats 3", "node", "add-remove", kinds=["first", "hub", "huge"])

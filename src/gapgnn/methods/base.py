@@ -882,10 +882,10 @@ class _Tested:
         return measure(chances, _decide(chances, self.threshold), self.labels[known], names)
 
 
-def _chances(scores: Tensor, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the class probabilities of some nodes."""
+def _chances(scores: Tensor, mask: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Return the class probabilities of some nodes, as predictions have them."""
     chosen = scores.detach()[torch.from_numpy(mask).to(scores.device)]
-    found: NDArray[np.float64] = torch.softmax(chosen.double(), dim=-1).cpu().numpy()
+    found: NDArray[np.float32] = torch.softmax(chosen.double(), dim=-1).float().cpu().numpy()
     return found
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gapgnn.training.metrics import best_threshold as best_threshold
     from gapgnn.training.metrics import mean_metrics as mean_metrics
     from gapgnn.training.metrics import measure as measure
+    from gapgnn.training.metrics import shortcomings as shortcomings
     from gapgnn.training.recipe import PrivateTraining as PrivateTraining
     from gapgnn.training.recipe import Recipe as Recipe
     from gapgnn.training.recipe import class_weights as class_weights

@@ -181,6 +181,54 @@ def _means(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
+def shortcomings(runs: Sequence[Metrics], without_graph: Sequence[Metrics] = ()) -> list[str]:
+    """Say plainly what a model fails at: one sentence each, none for a model that is fine.
+
+    Args:
+        runs: the figures of every repeat.
+        without_graph: those of a model that ignores the graph, if one was trained.
+
+    >>> answers, labels = np.zeros(10, dtype=int), np.array([0] * 9 + [1])
+    >>> useless = measure(np.array([[0.9, 0.1]] * 10), answers, labels, ["low", "high"])
+    >>> for sentence in shortcomings([useless]):
+    ...     print(sentence.partition(":")[0])
+    Not better than always answering 'low', which is right for 90.0% of the test nodes
+    Of class 'high' not one test node was found.
+    """
+    mean = mean_metrics(runs)
+    support = {name: figures["support"] for name, figures in mean["per_class"].items()}
+    occurring = [name for name, count in support.items() if count]
+    guessing = 1 / len(occurring)
+    sentences = []
+    error = (mean["accuracy"] * (1 - mean["accuracy"]) / sum(support.values())) ** 0.5
+    if mean["accuracy"] <= mean["majority"] + error:
+        largest = max(support, key=lambda name: support[name] or 0)
+        sentences.append(
+            f"Not better than always answering {largest!r}, which is right for "
+            f"{mean['majority']:.1%} of the test nodes: balanced accuracy is "
+            f"{mean['balanced_accuracy']:.1%} where guessing has {guessing:.1%}."
+        )
+    lost = [name for name in occurring if not mean["per_class"][name]["recall"]]
+    if lost:
+        names = ", ".join(repr(name) for name in lost[:5]) + (" ..." if len(lost) > 5 else "")
+        sentences.append(f"Of class {names} not one test node was found.")
+    if without_graph:
+        other = mean_metrics(without_graph)
+        if not any(
+            (mean[name] or 0) > (other[name] or 0) + error
+            for name in ("accuracy", "auc", "macro_f1")
+        ):
+            sentences.append(
+                "Not better than ignoring the graph: features alone reach "
+                f"{other['accuracy']:.1%}{_shown_auc(other)}, and read no edge."
+            )
+    return sentences
+
+
+def _shown_auc(mean: dict[str, Any]) -> str:
+    return "" if mean["auc"] is None else f" (AUC {mean['auc']:.2f})"
+
+
 def best_threshold(chances: NDArray[Any], is_member: NDArray[np.bool_]) -> float:
     """Return the probability from which to answer a class so that balanced accuracy is highest.
 
