@@ -89,6 +89,10 @@ class TestEdgeLevel:
         words = f"train sage --epochs 2 --perturbation {perturbation}"
         holds(words, "edge", relation, tables(schema=None, directed=directed), kinds)
 
+    def test_weights_of_classes(self):
+        words = "train gap --epochs 2 --class-weight balanced"
+        holds(words, "edge", "undirected", tables(schema=None), ["hub", "added"])
+
     @some_or_all(["hub", "added"])
     def test_mlp_releases_nothing(self, kinds):
         outcomes = audit("train mlp --epochs 2", "edge", "undirected", tables(schema=None), kinds)
@@ -145,6 +149,10 @@ class TestNodeLevel:
     def test_sage(self, matrix, directed, kinds):
         given = tables(matrix=matrix, directed=directed)
         holds(f"train sage {FAST}", "node", "add-remove", given, kinds)
+
+    def test_weights_of_classes(self):
+        kinds = ["first", "rare-class", "huge"]
+        holds(f"train mlp {FAST} --class-weight 1,20,1,1", "node", "add-remove", kinds=kinds)
 
     @pytest.mark.parametrize(
         ("repeats", "kinds"),

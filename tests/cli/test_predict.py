@@ -65,6 +65,71 @@ def test_every_format_holds_ids_and_label_names(suffix, gapgnn, model, tmp_path,
     assert not list(tmp_path.glob(".*"))
 
 
+def test_json_lines_are_one_object_each(gapgnn, model, tmp_path):
+    out = tmp_path / "labels.jsonl"
+    assert gapgnn("predict", "--model", model, "--out", out, "--with", "probabilities")[0] == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(rows) == 120
+    for row in rows:
+        shares = {name: value for name, value in row.items() if name.startswith("probability of")}
+        assert sum(shares.values()) == pytest.approx(1, abs=1e-5)
+        assert shares[f"probability of {row['label']}"] == pytest.approx(row["probability"])
+
+
+class TestLabelsOfTheTable:
+    """What is asked about labels is read from the table; the answers do not change with it."""
+
+    @pytest.fixture
+    def unlabelled(self, tables) -> list[str]:
+        nodes = Path(tables[3])
+        header, *rows = nodes.read_text().splitlines()
+        year = header.split(",").index("year")
+        changed = [row.split(",") for row in rows]
+        for row in changed[::5]:
+            row[year] = ""
+        nodes.write_text("\n".join([header, *map(",".join, changed)]) + "\n")
+        return tables
+
+    def predict(self, gapgnn, model, tables, tmp_path, *words):
+        out = tmp_path / "labels.csv"
+        code, _, err = gapgnn("predict", "--model", model, "--out", out, *tables, *words)
+        assert (code, err) == (0, "")
+        return pcsv.read_csv(out)
+
+    def test_only_the_unlabelled(self, gapgnn, unlabelled, tmp_path, ledger):
+        model = saved(tmp_path / "model", unlabelled)
+        every = self.predict(gapgnn, model, unlabelled, tmp_path)
+        some = self.predict(gapgnn, model, unlabelled, tmp_path, "--only", "unlabelled")
+        assert some["id"].to_pylist() == [f"p{row}" for row in range(0, 120, 5)]
+        assert some["label"].to_pylist() == every["label"].to_pylist()[::5]
+        rest = self.predict(gapgnn, model, unlabelled, tmp_path, "--only", "labelled")
+        assert len(some) + len(rest) == 120
+        assert len(ledger.entries()) == 1
+
+    def test_roles_are_those_of_the_training(self, gapgnn, unlabelled, tmp_path, ledger):
+        folder = tmp_path / "model"
+        words = ["--epochs", "2", "--epsilon", "4", "--seed", "7", "--out", str(folder)]
+        assert gapgnn("train", "gap", *unlabelled, *words)[0] == 0
+        more = ("--with", "role", "--with", "truth")
+        table = self.predict(gapgnn, folder, unlabelled, tmp_path, *more)
+        graph = read_tables(edges=unlabelled[1], nodes=unlabelled[3], label="year").graph
+        graph = random_split(graph, seed=7)
+        roles = table["role"].to_pylist()
+        assert [role == "training" for role in roles] == graph.train_mask.tolist()
+        assert [role == "test" for role in roles] == graph.test_mask.tolist()
+        assert [role == "unlabelled" for role in roles] == [row % 5 == 0 for row in range(120)]
+        truth = table["truth"].to_pylist()
+        assert [entry is None for entry in truth] == [role == "unlabelled" for role in roles]
+
+    def test_without_tables_there_is_nothing_to_ask(self, gapgnn, model, tmp_path):
+        out = tmp_path / "labels.csv"
+        for words in (["--only", "unlabelled"], ["--with", "role", "--cached"]):
+            code, _, err = gapgnn("predict", "--model", model, "--out", out, *words)
+            assert code == 2
+            assert "`--only`, `--with role`" in err
+        assert not out.exists()
+
+
 def test_json_is_one_object(gapgnn, model, tmp_path):
     out = tmp_path / "labels.csv"
     code, text, err = gapgnn("predict", "--model", model, "--out", out, "--json")
@@ -293,7 +358,7 @@ def test_tables_are_read_by_the_schema_the_model_knows(gapgnn, tables, tmp_path,
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--out", "labels.xlsx"], "`out` must end in .csv, .tsv, .parquet, .feather"),
+        (["--out", "labels.xlsx"], "`out` must end in .csv, .tsv, .jsonl, .parquet"),
         (["--out", "nowhere/labels.csv"], "`out` must be a file in an existing folder"),
         (["--out", "labels.csv", "--model", "nowhere"], "'nowhere' does not exist"),
         (["--out", "labels.csv", "--device", "tpu"], "`device`"),

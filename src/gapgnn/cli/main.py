@@ -28,6 +28,7 @@ COMMANDS = {
     "partition": ("gapgnn.cli.partition", "put a graph on disk, for one that outgrows the memory"),
     "schema": ("gapgnn.cli.schema", "propose what to declare public about your node table"),
     "describe": ("gapgnn.cli.describe", "what a data set or your own tables contain"),
+    "example": ("gapgnn.cli.example", "tables of a bank or a hospital to try everything on"),
 }
 
 EXAMPLES = """\

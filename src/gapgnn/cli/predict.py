@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,8 @@ EXAMPLES = """\
 examples:
   gapgnn predict --model model --out labels.csv
   gapgnn predict --model model --edges friends.csv --nodes people.csv --out labels.parquet
+  gapgnn predict --model model --edges friends.csv --nodes people.csv --label risk \
+    --only unlabelled --with probabilities --out to-check.csv
 
 For the training graph the released hops in the model's folder answer, free of charge; the data may
 be left out except at node level. Another graph is charged once, and its hops stay in the folder.
@@ -42,7 +46,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help="table with id, label and probability: .csv, .tsv, .parquet or .feather",
+        help="table with id, label and probability: .csv, .tsv, .jsonl, .parquet or .feather",
+    )
+    parser.add_argument(
+        "--with",
+        dest="extra",
+        action="append",
+        choices=["probabilities", "role", "truth"],
+        default=[],
+        help="further columns, may be given several times: the probability of every class; whether "
+        "a row was for training, validation, test or is unlabelled; the label it has in the table",
+    )
+    parser.add_argument(
+        "--only",
+        choices=["unlabelled", "labelled"],
+        help="write these rows only; like role and truth it needs the label column (--label, or "
+        "the one of the model's schema)",
     )
     parser.add_argument(
         "--device", default="auto", metavar="auto|cpu|cuda", help="where to compute"
@@ -66,16 +85,22 @@ def execute(args: argparse.Namespace) -> int:
 
     _check_target(args.out)
     check_ray(args)
+    if _needs_label(args) and not args.cached and not _gives_data(args):
+        raise InputError(
+            "`--only`, `--with role` and `--with truth` must come with tables, which have the "
+            "labels. Got no data."
+        )
     model = load_model(args.model, device=args.device, ledger=args.ledger, reason=args.reason)
     if args.cached:
         return _from_cache(args, model)
     graph = None
-    if any(getattr(args, option) is not None for option in DATA_OPTIONS):
+    if _gives_data(args):
         graph = load_graph(
             args,
-            seed=0,
+            # Roles are those of the training: a function of this seed and of each id.
+            seed=model.seed,
             quiet=args.json,
-            needs_label=False,
+            needs_label=_needs_label(args),
             schema=model.schema_,
             # A model of version 0.1 knows the columns of its table by name and has no schema. It
             # answers for the graph it was trained on; reading another one is refused further down.
@@ -92,14 +117,17 @@ def execute(args: argparse.Namespace) -> int:
     model.save_releases(args.model)
     ids = model.releases_.training().ids if graph is None else graph.ids
     is_training = graph is None or model.releases_.is_training(graph)
-    _write_table(args.out, ids, probabilities, model.label_names_, is_training)
+    table = _table(model, ids, probabilities, is_training, args.extra, graph)
+    rows = _chosen_rows(args.only, graph)
+    _write_table(args.out, table if rows is None else table.filter(rows))
     paid = len(set(model.releases_.hops) - before)
     if args.json:
         emit_json({"out": str(args.out), "nodes": len(ids), "new_releases": paid})
     else:
         free = not paid or model.level == "none"
         charged = "no budget was spent" if free else "one new graph was charged"
-        line = f"{len(ids):,} labels written to {args.out}; {charged}"
+        written = len(ids) if rows is None else int(rows.sum())
+        line = f"{written:,} labels written to {args.out}; {charged}"
         say(line)
     return 0
 
@@ -122,10 +150,15 @@ def _from_cache(args: argparse.Namespace, model: NodeClassifier) -> int:
 
     if not isinstance(model, EdgeReader):
         raise InputError(f"`--cached` must be left out: {model.method} answers from features.")
+    if _needs_label(args):
+        raise InputError(
+            "`--cached` reads nothing of the tables but ids: `--only`, `--with role` and "
+            "`--with truth` must be left out. Got one of them."
+        )
     ids = None if args.nodes is None else read_ids(args.nodes)
     probabilities = model.predict_cached(ids)
     ids = model.releases_.training().ids if ids is None else ids
-    _write_table(args.out, ids, probabilities, model.label_names_, is_training=True)
+    _write_table(args.out, _table(model, ids, probabilities, True, args.extra, None))
     if args.json:
         emit_json({"out": str(args.out), "nodes": len(ids), "new_releases": 0})
     else:
@@ -137,7 +170,7 @@ DATA_OPTIONS = (
     *("dataset", "store", "edges", "nodes"),
     *("label", "schema", "features", "drop", "directed", "dangling"),
 )
-WRITERS = {".csv": ",", ".tsv": "\t", ".parquet": "", ".feather": ""}
+WRITERS = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".parquet": "", ".feather": ""}
 
 
 def _check_target(path: Path) -> None:
@@ -174,35 +207,90 @@ def _mention_columns(model: NodeClassifier, graph: Graph) -> None:
             say(line, to_stderr=True)
 
 
-def _write_table(
-    path: Path,
+def _gives_data(args: argparse.Namespace) -> bool:
+    return any(getattr(args, option) is not None for option in DATA_OPTIONS)
+
+
+def _needs_label(args: argparse.Namespace) -> bool:
+    """Whether labels of the tables are asked for; the answers themselves never read them."""
+    return args.only is not None or bool({"role", "truth"} & set(args.extra))
+
+
+def _chosen_rows(only: str | None, graph: Graph | None) -> NDArray[np.bool_] | None:
+    """Return which rows to write; None writes all."""
+    if only is None or graph is None:
+        return None
+    is_labelled: NDArray[np.bool_] = graph.labels >= 0
+    return is_labelled if only == "labelled" else ~is_labelled
+
+
+def _table(
+    model: NodeClassifier,
     ids: NDArray[Any],
     probabilities: NDArray[np.float32],
-    label_names: tuple[str, ...] | None,
     is_training: bool,
-) -> None:
-    """Write id, label, its probability and for which graph; whole or not at all."""
+    extra: Sequence[str],
+    graph: Graph | None,
+) -> Any:
+    """Return id, label, its probability and for which graph, and the columns that were asked for.
+
+    Args:
+        model: which answered.
+        ids: one per row.
+        probabilities: of every class.
+        is_training: whether the answers are for the graph of training.
+        extra: further columns.
+        graph: the graph that was read, if any.
+    """
+    import numpy as np
     import pyarrow as pa
+
+    chosen = model.decide(probabilities)
+    names: Sequence[Any] = model.label_names_ or range(model.num_classes_)
+    columns: dict[str, Any] = {
+        "id": ids.tolist(),
+        "label": [names[k] for k in chosen],
+        "probability": probabilities[np.arange(len(chosen)), chosen],
+        "graph": ["training" if is_training else "given"] * len(ids),
+    }
+    if "probabilities" in extra:
+        columns |= {f"probability of {name}": probabilities[:, k] for k, name in enumerate(names)}
+    if "role" in extra and graph is not None:
+        columns["role"] = _roles(graph)
+    if "truth" in extra and graph is not None:
+        known: Sequence[Any] = graph.label_names or range(graph.num_classes)
+        columns["truth"] = [None if label < 0 else known[label] for label in graph.labels.tolist()]
+    return pa.table(columns)
+
+
+def _roles(graph: Graph) -> list[str]:
+    """Return what each row was for in the training."""
+    masks = {"training": graph.train_mask, "validation": graph.val_mask, "test": graph.test_mask}
+    roles = ["unlabelled"] * graph.num_nodes
+    for name, mask in masks.items():
+        for row in mask.nonzero()[0].tolist():
+            roles[row] = name
+    return roles
+
+
+def _write_table(path: Path, table: Any) -> None:
+    """Write a table as the name of the file says; whole or not at all."""
     import pyarrow.csv
     import pyarrow.feather
     import pyarrow.parquet
 
-    chosen = probabilities.argmax(axis=1)
-    labels = chosen.tolist() if label_names is None else [label_names[k] for k in chosen]
-    table = pa.table(
-        {
-            "id": ids.tolist(),
-            "label": labels,
-            "probability": probabilities.max(axis=1),
-            "graph": ["training" if is_training else "given"] * len(ids),
-        }
-    )
     scratch = path.with_name(f".{path.name}.part")
     try:
         if path.suffix == ".parquet":
             pyarrow.parquet.write_table(table, scratch)
         elif path.suffix == ".feather":
             pyarrow.feather.write_feather(table, scratch)
+        elif path.suffix == ".jsonl":
+            with scratch.open("w", encoding="utf-8") as file:
+                for batch in table.to_batches():
+                    file.writelines(
+                        json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist()
+                    )
         else:
             options = pyarrow.csv.WriteOptions(delimiter=WRITERS[path.suffix])
             pyarrow.csv.write_csv(table, scratch, options)

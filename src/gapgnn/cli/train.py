@@ -7,6 +7,7 @@ import resource
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from gapgnn.training import Callback
 
 DEFAULT_METHOD = "gap"
+SHOWN_CLASSES = 8
+# Parts of the result that are computed from labels without noise.
+FROM_LABELS = ("test_accuracy", "metrics", "references", "shortcomings")
 
 EXAMPLES = """\
 examples:
@@ -75,8 +79,8 @@ def configure(parser: Parser) -> None:
             action=argparse.BooleanOptionalAction,
             default=None,
             help="also train two references: features only, which at node level is charged too, "
-            "and without privacy, which the guarantee does not cover (default: on for the built-in "
-            "graph, off otherwise)",
+            "and without privacy, which the guarantee does not cover (default: both for the "
+            "built-in graph, features only for your own data except at node level)",
         )
 
 
@@ -111,14 +115,14 @@ def execute(args: argparse.Namespace) -> int:
             journal.close()
     if journal is not None:
         journal.remove()
-    rows: list[tuple[str, NodeClassifier]] = []
-    if _wants_references(args):
+    references: dict[str, NodeClassifier] = {}
+    if wanted := _wanted_references(args):
         with ProgressBars(console(to_stderr=True)) as bars:
-            rows = _references(estimator, graph, bars, args.curator_only)
+            references = _references(estimator, graph, wanted, bars, args.curator_only)
     if args.json:
-        emit_json(_result(estimator, graph))
+        emit_json(_result(estimator, graph, references))
     else:
-        _print_table(estimator, graph, rows, args.out)
+        _print_table(estimator, graph, references, args.out)
     return 0 if all(audit["holds"] for audit in audits) else 1
 
 
@@ -184,16 +188,28 @@ def _audited(estimator: NodeClassifier) -> list[dict[str, Any]]:
     return audits
 
 
-def _wants_references(args: argparse.Namespace) -> bool:
+FEATURES_ONLY, NOT_PRIVATE = "features only (MLP)", "without privacy"
+
+
+def _wanted_references(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return what to compare with: on own data what is free of charge and quickly trained."""
+    if args.method == "mlp" and not args.compare:
+        return ()
     if args.compare is not None:
-        return bool(args.compare)
-    is_builtin = args.edges is args.store is None and args.dataset in (None, "social")
-    return is_builtin and args.method != "mlp" and not args.json
+        return (FEATURES_ONLY, NOT_PRIVATE) if args.compare else ()
+    if args.edges is not None or args.store is not None:
+        return () if args.level == "node" else (FEATURES_ONLY,)
+    is_builtin = args.dataset in (None, "social")
+    return (FEATURES_ONLY, NOT_PRIVATE) if is_builtin and not args.json else ()
 
 
 def _references(
-    estimator: NodeClassifier, graph: Graph, callback: Callback, curator_only: str | None
-) -> list[tuple[str, NodeClassifier]]:
+    estimator: NodeClassifier,
+    graph: Graph,
+    wanted: Sequence[str],
+    callback: Callback,
+    curator_only: str | None,
+) -> dict[str, NodeClassifier]:
     """Train features only at the same level, and the same method without privacy.
 
     At node level the features-only model is charged like any other.
@@ -204,26 +220,41 @@ def _references(
         key: value
         for key, value in estimator.get_params().items()
         if key in ("level", "relation", "epsilon", "delta", "repeats", "split", "seed")
-        or key in ("device", "ledger", "noise", "insecure_noise_seed")
+        or key in ("device", "ledger", "noise", "insecure_noise_seed", "class_weight", "threshold")
     }
-    rows: list[tuple[str, NodeClassifier]] = []
-    try:
-        rows.append(("features only (MLP)", MLP(**shared).fit(graph, callback=callback)))
-    except PrivacyError as error:
-        # The result itself is paid for and must be shown; at node level this reference has a price.
-        console(to_stderr=True).print(f"No features-only reference: {error}", markup=False)
-    if estimator.level != "none":
+    found: dict[str, NodeClassifier] = {}
+    if FEATURES_ONLY in wanted:
+        try:
+            found[FEATURES_ONLY] = MLP(**shared).fit(graph, callback=callback)
+        except PrivacyError as error:
+            # The result itself is paid for and must be shown; at node level this has a price.
+            console(to_stderr=True).print(f"No features-only reference: {error}", markup=False)
+    if NOT_PRIVATE in wanted and estimator.level != "none":
         free = type(estimator)(**{**estimator.get_params(), "level": "none", "relation": "auto"})
         try:
             free.fit(graph, callback=callback, curator_only=curator_only)
-            rows.append(("without privacy", free))
+            found[NOT_PRIVATE] = free
         except PrivacyError as error:
             console(to_stderr=True).print(f"No reference without privacy: {error}", markup=False)
-    return rows
+    return found
 
 
-def _result(estimator: NodeClassifier, graph: Graph) -> dict[str, Any]:
+def _shortcomings(estimator: NodeClassifier, references: Mapping[str, NodeClassifier]) -> list[str]:
+    from gapgnn.training import shortcomings
+
+    ignoring = references.get(FEATURES_ONLY)
+    reads_graph = ignoring is not None and estimator.method != "mlp"
+    return shortcomings(
+        estimator.repeat_metrics_,
+        ignoring.repeat_metrics_ if ignoring is not None and reads_graph else (),
+    )
+
+
+def _result(
+    estimator: NodeClassifier, graph: Graph, references: Mapping[str, NodeClassifier]
+) -> dict[str, Any]:
     from gapgnn.evaluation import bootstrap_interval
+    from gapgnn.training import mean_metrics
 
     runs = estimator.repeat_scores_
     card = estimator.card_
@@ -241,12 +272,18 @@ def _result(estimator: NodeClassifier, graph: Graph) -> dict[str, Any]:
             "ci95": list(bootstrap_interval(runs)),
             "runs": runs,
         },
+        "metrics": mean_metrics(estimator.repeat_metrics_),
+        "threshold": estimator.threshold_,
+        "references": {
+            name: mean_metrics(model.repeat_metrics_) for name, model in references.items()
+        },
+        "shortcomings": _shortcomings(estimator, references),
         "seconds": {phase: round(estimator.seconds_.get(phase, 0.0), 4) for phase in phases},
         "device": estimator.device_,
         "peak_memory_mb": _peak_memory_mb(),
         "is_private_release": card.is_private_release,
         # Computed from private labels without noise: not covered by the promise.
-        "curator_only": ["test_accuracy"] if card.level == "node" else [],
+        "curator_only": list(FROM_LABELS) if card.level == "node" else [],
         "noise": estimator.noise,
         "split": estimator.split if len(runs) > 1 else "single",
     }
@@ -260,14 +297,14 @@ def _peak_memory_mb() -> float:
 def _print_table(
     estimator: NodeClassifier,
     graph: Graph,
-    references: list[tuple[str, NodeClassifier]],
+    references: Mapping[str, NodeClassifier],
     saved: Path | None,
 ) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from gapgnn.evaluation import bootstrap_interval
     from gapgnn.privacy.card import guarantee_sentence
+    from gapgnn.training import mean_metrics
 
     out = console(to_stderr=False)
     # What a level protects is not counted beside its promise.
@@ -276,25 +313,59 @@ def _print_table(
         title += f": {graph.num_nodes:,} nodes"
     if estimator.level == "none":
         title += f", {graph.num_arcs:,} arcs"
-    table = Table("", "test accuracy", "epsilon", "delta", title=escape(title))
-    for name, model in [
-        (f"{estimator.card_.method}, level {estimator.level}", estimator),
-        *references,
-    ]:
-        runs = model.repeat_scores_
-        accuracy = f"{sum(runs) / len(runs):.1%}"
-        if len(runs) > 1:
-            low, high = bootstrap_interval(runs)
-            accuracy += f" ({low:.1%} to {high:.1%}, {len(runs)} repeats)"
-        card = model.card_
+    columns = ("test nodes", "accuracy", "balanced", "F1", "AUC", "epsilon", "delta")
+    table = Table(*columns, title=escape(title))
+    own = f"{estimator.card_.method}, level {estimator.level}"
+    for name, model in {own: estimator, **references}.items():
+        card, mean = model.card_, mean_metrics(model.repeat_metrics_)
         epsilon = "inf" if card.epsilon is None else f"{card.epsilon:.3g}"
         delta = "-" if not card.epsilon else f"{card.delta:.0e}"
-        table.add_row(name, accuracy, epsilon, delta)
+        figures = [_percent(mean["balanced_accuracy"]), _percent(mean["macro_f1"])]
+        auc = "-" if mean["auc"] is None else f"{mean['auc']:.3f}"
+        table.add_row(name, _accuracy(model), *figures, auc, epsilon, delta)
+    mean = mean_metrics(estimator.repeat_metrics_)
+    largest = max(mean["per_class"], key=lambda name: mean["per_class"][name]["support"])
+    table.add_row(f"always {largest!r}", _percent(mean["majority"]), "-", "-", "0.500", "0", "-")
     out.print(table)
+    for line in _by_class(mean):
+        out.print(line, markup=False)
     out.print(guarantee_sentence(estimator.card_))
     for warning in estimator.card_.warnings:
         out.print(f"Note: {warning}", markup=False)
+    for sentence in _shortcomings(estimator, references):
+        out.print(f"Warning: {sentence}", markup=False)
     if estimator.level == "node":
         out.print("Note: the accuracies are computed from private labels, for the curator only.")
     if saved is not None:
         out.print(f"Saved to {saved}", markup=False, soft_wrap=True)
+
+
+def _accuracy(model: NodeClassifier) -> str:
+    from gapgnn.evaluation import bootstrap_interval
+
+    runs = model.repeat_scores_
+    shown = f"{sum(runs) / len(runs):.1%}"
+    if len(runs) > 1:
+        low, high = bootstrap_interval(runs)
+        shown += f" ({low:.1%} to {high:.1%}, {len(runs)} repeats)"
+    return shown
+
+
+def _by_class(mean: dict[str, Any]) -> list[str]:
+    """Return one line about each class, of many classes the ones that are found least."""
+    figures = mean["per_class"]
+    worst = sorted(figures, key=lambda name: figures[name]["recall"] or 0)[:SHOWN_CLASSES]
+    lines = [
+        f"  {name}: {_percent(figures[name]['recall'])} found, "
+        f"{_percent(figures[name]['precision'])} of those called so are, "
+        f"{figures[name]['support']:,.0f} test nodes"
+        for name in figures
+        if name in worst
+    ]
+    few = f" (the {SHOWN_CLASSES} found least)" if len(figures) > SHOWN_CLASSES else ""
+    error = f"calibration error {mean['calibration_error']:.1%}"
+    return [f"By class{few}, {error}:", *lines]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"

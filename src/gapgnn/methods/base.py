@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,8 +32,10 @@ from gapgnn.errors import (
     check_all,
     check_choice,
     check_integer,
+    check_number,
 )
 from gapgnn.graph import Graph, align_features, as_graph, check_declared, check_trainable
+from gapgnn.graph.datasets import default_metric
 from gapgnn.graph.tables import Schema
 from gapgnn.methods.folder import add_hops, load_folder, save_folder
 from gapgnn.methods.journal import Journal, NoJournal
@@ -55,11 +57,15 @@ from gapgnn.privacy.mechanisms import Construction, PrivateAggregation
 from gapgnn.rng import NoiseKey, experiment_torch
 from gapgnn.training import (
     Callback,
+    Metrics,
     PrivateTraining,
     Recipe,
     Silent,
     Splits,
     Trainer,
+    best_threshold,
+    class_weights,
+    measure,
     repeat_splits,
 )
 
@@ -104,6 +110,7 @@ class Learned:
     feature_names_: tuple[str, ...] | None
     schema_: Schema | None
     noise_multiplier_: float | None
+    threshold_: float | None
     modules_: dict[str, nn.Module]
     releases_: Releases
     card_: PrivacyCard
@@ -139,6 +146,12 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         weight_decay: L2 penalty.
         optimizer: optimiser.
         clip: largest gradient norm of one node at node level.
+        class_weight: balanced, or what a node of each class counts in the loss, by name or in
+            order: high=10,low=1. At node level it scales a gradient before it is clipped, and
+            balanced needs the rates of the classes declared in the schema.
+        threshold: of two classes, the probability from which the second is answered; auto is the
+            best balanced accuracy on the validation nodes, not at node level. Left out: the more
+            probable one.
         train_size: number of training people that is made public at node level, where the rate and
             the number of steps of DP-SGD follow from it; auto is their number rounded to two
             digits.
@@ -165,6 +178,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     weight_decay: float = 0.0
     optimizer: Literal["adam", "sgd"] = "adam"
     clip: float = 1.0
+    class_weight: str | Sequence[float] | Mapping[str, float] | None = None
+    threshold: float | Literal["auto"] | None = None
     train_size: int | Literal["auto"] = "auto"
     noise: Construction = "safe"
     insecure_noise_seed: int | None = None
@@ -236,6 +251,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         if is_node:
             check_declared(graph)
         check_trainable(graph, level=self.level)
+        self._check_classes(graph)
         guarantee = self._resolve(graph)
         run = Run(
             graph=graph,
@@ -273,7 +289,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         self.device_ = str(run.device)
         self.noise_multiplier_ = guarantee.noise_multiplier
         scores = self._train(run, charge)
-        self.repeat_scores_ = run.splits.test_accuracies(scores, graph.labels)
+        self._evaluate(scores, run.splits, graph)
         if self._keeps_repeats:
             self._repeats = scores.detach().cpu(), run.splits
         self._keep_first_repeat()
@@ -310,19 +326,44 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
 
     def predict(self, graph: Any = None) -> NDArray[np.int64]:
         """Return the most probable class of every node of ``graph``."""
-        labels: NDArray[np.int64] = self.predict_proba(graph).argmax(axis=1)
-        return labels
+        return self.decide(self.predict_proba(graph))
 
-    def score(self, graph: Any) -> float:
-        """Return the accuracy on the nodes of the graph's test mask.
+    def decide(self, probabilities: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the class that is answered for probabilities ``(nodes, classes)``.
+
+        The most probable one, or with a threshold the second class from that probability on.
+        """
+        return _decide(probabilities, self.threshold_)
+
+    def score(self, graph: Any, metric: str | None = None) -> float:
+        """Return one figure on the nodes of the graph's test mask.
 
         Computed from the test labels without noise: at node level a figure for the curator.
+
+        Args:
+            graph: with a test mask.
+            metric: ``accuracy``, ``balanced_accuracy``, ``macro_f1`` or ``auc``; left out: what
+                publications give for a registered data set, accuracy for others.
         """
+        graph = as_graph(graph)
+        return self.metrics(graph).get(metric or default_metric(graph))
+
+    def metrics(self, graph: Any) -> Metrics:
+        """Return all figures on the nodes of the graph's test mask; as private as :meth:`score`."""
         graph = as_graph(graph)
         if not graph.test_mask.any():
             raise InputError("`graph` must have a test mask to be scored. Got no test node.")
-        mask = graph.test_mask
-        return float((self.predict(graph)[mask] == graph.labels[mask]).mean())
+        mask = graph.test_mask & (graph.labels >= 0)
+        chances = self.predict_proba(graph)[mask]
+        return measure(chances, self.decide(chances), graph.labels[mask], graph.label_names)
+
+    @property
+    def repeat_metrics_(self) -> list[Metrics]:
+        """All figures of every repeat on its own test nodes; as private as :meth:`score`."""
+        self._check_fitted()
+        if not hasattr(self, "_tested"):
+            raise NotFittedError("A loaded model has no test figures; call `metrics` with a graph.")
+        return [tested.metrics(self.label_names_) for tested in self._tested]
 
     def save(self, folder: str | Path) -> None:
         """Write the model to a new folder: weights, configuration, card, released hops."""
@@ -338,6 +379,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                 "feature_names": self.feature_names_,
                 "schema": None if self.schema_ is None else self.schema_.to_dict(),
                 "noise_multiplier": self.noise_multiplier_,
+                "threshold": self.threshold_,
                 "releases": list(self.releases_.hops),
             },
             weights={
@@ -391,6 +433,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             declared = config.get("schema")
             model.schema_ = None if declared is None else Schema.from_dict(declared)
             model.noise_multiplier_ = config["noise_multiplier"]
+            threshold = config.get("threshold")
+            model.threshold_ = None if threshold is None else float(threshold)
             model.modules_ = model._build(1, model.num_features_, model.num_classes_)
             for name, module in model.modules_.items():
                 start = f"{name}."
@@ -429,6 +473,13 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             check_integer("insecure_noise_seed", self.insecure_noise_seed, at_least=0)
         if self.train_size != "auto":
             check_integer("train_size", self.train_size, at_least=1)
+        if self.threshold == "auto" and self.level == "node":
+            raise PrivacyError(
+                "`threshold` must be a number at level node: choosing it reads the labels of the "
+                "validation nodes, which are private. Got auto."
+            )
+        if self.threshold not in (None, "auto"):
+            check_number("threshold", self.threshold, above=0, below=1)
         choose_device(self.device)
 
     def _check_budget(self) -> None:
@@ -520,9 +571,56 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             return int(self.train_size)
         return public_count(int(graph.train_mask.sum()))
 
+    def _check_classes(self, graph: Graph) -> None:
+        """Refuse weights or a threshold that do not fit the classes, before the charge."""
+        self._class_weights(graph)
+        if self.threshold is not None and graph.num_classes != 2:
+            raise InputError(
+                "`threshold` must be left out unless there are two classes. Got "
+                f"{graph.num_classes} classes."
+            )
+
+    def _class_weights(self, graph: Graph) -> list[float] | None:
+        """Return what a node of each class counts in the loss.
+
+        The rates of the classes are counted among the training nodes; at node level, where counts
+        are private, they are declared or not known (privacy page, section 2).
+        """
+        rates: Sequence[float] | None
+        if self.level == "node":
+            label = None if graph.schema is None else graph.schema.label
+            rates = None if label is None else label.rates
+        else:
+            labels = graph.labels[graph.train_mask]
+            rates = (np.bincount(labels, minlength=graph.num_classes) / len(labels)).tolist()
+        names = graph.label_names or [str(k) for k in range(graph.num_classes)]
+        return class_weights(self.class_weight, names=names, rates=rates)
+
+    def _evaluate(self, scores: Tensor, splits: Splits, graph: Graph) -> None:
+        """Set the threshold, and keep what is needed to say how good every repeat is."""
+        thresholds: list[float | None] = [None] * len(scores)
+        if self.threshold == "auto":
+            thresholds = [
+                best_threshold(_chances(one, val)[:, 1], graph.labels[val] == 1)
+                for one, val in zip(scores, splits.val, strict=True)
+            ]
+        elif self.threshold is not None:
+            thresholds = [self.threshold] * len(scores)
+        self.threshold_ = thresholds[0]
+        self._tested = [
+            _Tested(one[torch.from_numpy(test).to(one.device)].detach(), graph.labels[test], line)
+            for one, test, line in zip(scores, splits.test, thresholds, strict=True)
+        ]
+        if self.threshold is None:
+            self.repeat_scores_ = splits.test_accuracies(scores, graph.labels)
+        else:
+            names = graph.label_names
+            self.repeat_scores_ = [tested.metrics(names).accuracy for tested in self._tested]
+
     def _trainer(self, run: Run) -> Trainer:
         """Return the one training loop, set up for this run."""
         num_train = self._num_train(run.graph)
+        weights = self._class_weights(run.graph)
         return Trainer(
             labels=torch.tensor(run.graph.labels, device=run.device),
             splits=run.splits,
@@ -530,6 +628,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             recipe=self._recipe(num_train),
             seed=self.seed,
             callback=run.callback,
+            class_weights=None if weights is None else torch.tensor(weights, device=run.device),
         )
 
     def _recipe(self, num_train: int) -> Recipe:
@@ -797,6 +896,34 @@ class EdgeReader(NodeClassifier):
             ledger.complete(charge.id)
         self._unfinished = None
         return released
+
+
+@dataclass(frozen=True)
+class _Tested:
+    """What one repeat said about its test nodes: class scores, labels and threshold."""
+
+    scores: Tensor
+    labels: NDArray[np.int64]
+    threshold: float | None
+
+    def metrics(self, names: Sequence[str] | None) -> Metrics:
+        known = self.labels >= 0
+        chances = _chances(self.scores, known)
+        return measure(chances, _decide(chances, self.threshold), self.labels[known], names)
+
+
+def _chances(scores: Tensor, mask: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Return the class probabilities of some nodes, as predictions have them."""
+    chosen = scores.detach()[torch.from_numpy(mask).to(scores.device)]
+    found: NDArray[np.float32] = torch.softmax(chosen.double(), dim=-1).float().cpu().numpy()
+    return found
+
+
+def _decide(probabilities: NDArray[Any], threshold: float | None) -> NDArray[np.int64]:
+    if threshold is not None:
+        return (probabilities[:, 1] >= threshold).astype(np.int64)
+    answers: NDArray[np.int64] = probabilities.argmax(axis=1)
+    return answers
 
 
 def _free_memory(device: torch.device) -> int | None:

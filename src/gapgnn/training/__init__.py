@@ -18,8 +18,15 @@ if TYPE_CHECKING:
     from gapgnn.training.inputs import GraphInputs as GraphInputs
     from gapgnn.training.inputs import HopInputs as HopInputs
     from gapgnn.training.inputs import Inputs as Inputs
+    from gapgnn.training.metrics import METRICS as METRICS
+    from gapgnn.training.metrics import Metrics as Metrics
+    from gapgnn.training.metrics import best_threshold as best_threshold
+    from gapgnn.training.metrics import mean_metrics as mean_metrics
+    from gapgnn.training.metrics import measure as measure
+    from gapgnn.training.metrics import shortcomings as shortcomings
     from gapgnn.training.recipe import PrivateTraining as PrivateTraining
     from gapgnn.training.recipe import Recipe as Recipe
+    from gapgnn.training.recipe import class_weights as class_weights
     from gapgnn.training.splits import Splits as Splits
     from gapgnn.training.splits import repeat_splits as repeat_splits
     from gapgnn.training.trainer import Trainer as Trainer

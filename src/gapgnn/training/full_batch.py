@@ -33,6 +33,7 @@ class FullBatch:
         labels: class of every node, -1 where unknown.
         train: each replica's training nodes, ``(R, nodes)``.
         val: each replica's validation nodes.
+        class_weights: what a node of each class counts, ``(classes,)``; None counts all alike.
     """
 
     def __init__(
@@ -44,11 +45,13 @@ class FullBatch:
         labels: Tensor,
         train: Tensor,
         val: Tensor,
+        class_weights: Tensor | None = None,
     ) -> None:
         self._model, self._flat = model, flat
         self.has_dropout = bool(dropouts(model))
         replicas, self._known = len(train), labels.clamp(min=0)
-        self._weights = train / train.sum(dim=1, keepdim=True)
+        shares = train if class_weights is None else train * class_weights[self._known]
+        self._weights = shares / shares.sum(dim=1, keepdim=True)
         view = clean = None
         if not labels.is_cuda:
             # Dropout tells nodes apart that are alike, and is off where nodes validate.
@@ -68,7 +71,9 @@ class FullBatch:
             weights = self._weights.gather(1, view.nodes)
             self._targets = Targets(self._known[view.nodes], view.rows, weights)
         is_val = val.gather(1, clean.nodes)
-        self.best = BestEpoch(flat.values, labels[clean.nodes], clean.rows, is_val)
+        self.best = BestEpoch(
+            flat.values, labels[clean.nodes], clean.rows, is_val, class_weights=class_weights
+        )
 
     def gradient(self, *, is_watched: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return gradient ``(R, P)``, summed loss (zero if nobody watches), validation accuracy."""
@@ -139,16 +144,28 @@ class BestEpoch:
         labels: class of some nodes, ``(R, n)``.
         rows: the row of each of these nodes in the scores, ``(R, n)``.
         val: which of these nodes are for validation, ``(R, n)``.
+        class_weights: what a node of each class counts; None counts all alike.
     """
 
-    def __init__(self, values: Tensor, labels: Tensor, rows: Tensor, val: Tensor) -> None:
+    def __init__(
+        self,
+        values: Tensor,
+        labels: Tensor,
+        rows: Tensor,
+        val: Tensor,
+        *,
+        class_weights: Tensor | None = None,
+    ) -> None:
         self._current = values
-        self._counts = val.sum(dim=1)
-        self._can_choose = bool(self._counts.all())
+        counts = val.sum(dim=1)
+        self._can_choose = bool(counts.all())
         # Each replica's validation nodes first, then others to fill up.
         order = val.int().argsort(dim=1, descending=True, stable=True)
-        first = order[:, : int(self._counts.max())]
-        self._is_val, self._labels = val.gather(1, first), labels.gather(1, first)
+        first = order[:, : int(counts.max())]
+        self._worth, self._labels = val.gather(1, first), labels.gather(1, first)
+        if class_weights is not None:
+            self._worth = self._worth * class_weights[self._labels.clamp(min=0)]
+        self._total = self._worth.sum(dim=1)
         self._rows = rows.gather(1, first)
         self._replicas = torch.arange(len(val), device=labels.device).unsqueeze(1)
         self._best = torch.full((len(values),), -1.0, device=labels.device)
@@ -159,7 +176,7 @@ class BestEpoch:
         if not self._can_choose:
             return None
         right = best_class(scores[self._replicas, self._rows]) == self._labels
-        accuracy = (right & self._is_val).sum(dim=1) / self._counts
+        accuracy = (right * self._worth).sum(dim=1) / self._total
         better = accuracy > self._best
         self._best.copy_(torch.where(better, accuracy, self._best))
         self._values.copy_(torch.where(better.unsqueeze(1), self._current, self._values))

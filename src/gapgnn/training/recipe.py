@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.privacy.accounting import PoissonGaussian
@@ -77,6 +78,78 @@ class Recipe:
         """Return what one phase of DP-SGD releases, its noise as a ratio to the free multiplier."""
         schedule = self.schedule(num_train)
         return PoissonGaussian(ratio, schedule.sampling_rate, schedule.steps, label)
+
+
+def class_weights(
+    given: str | Sequence[float] | Mapping[Any, float] | None,
+    *,
+    names: Sequence[str],
+    rates: Sequence[float] | None,
+) -> list[float] | None:
+    """Return what a node of each class counts in the loss, on average 1; None for all alike.
+
+    Args:
+        given: ``balanced`` lets every class count the same in total; otherwise numbers, one for
+            each class or by name, also as text: ``"high=10,low=1"``.
+        names: of the classes, in their order.
+        rates: share of each class among the nodes. With privacy at node level they are declared,
+            because counts of people are private; None where they are not known.
+
+    >>> class_weights("balanced", names=["high", "low"], rates=[0.1, 0.9])
+    [5.0, 0.5555555555555556]
+    >>> class_weights("high=9,low=1", names=["high", "low"], rates=[0.1, 0.9])
+    [5.0, 0.5555555555555556]
+    >>> class_weights([1, 1, 2], names=["a", "b", "c"], rates=None)
+    [0.75, 0.75, 1.5]
+    """
+    if given is None:
+        return None
+    if given == "balanced":
+        if rates is None:
+            raise InputError(
+                "`class_weight` must be numbers where the rates of the classes are not declared: "
+                "at level node their counts are private. Got balanced; declare `rates` beside the "
+                "classes in the schema, or give numbers."
+            )
+        weights = [0.0 if rate == 0 else 1 / (len(names) * rate) for rate in rates]
+    else:
+        weights = _given_weights(given, names)
+    shares = [1 / len(names)] * len(names) if rates is None else rates
+    mean = sum(weight * share for weight, share in zip(weights, shares, strict=True))
+    if not mean:
+        raise InputError(f"`class_weight` must be above 0 for a class that occurs. Got {given!r}.")
+    return [weight / mean for weight in weights]
+
+
+def _given_weights(given: Any, names: Sequence[str]) -> list[float]:
+    """Return one number per class from a list, a table by name, or either as text."""
+    if isinstance(given, str):
+        parts = [part.strip() for part in given.split(",")]
+        is_named = all("=" in part for part in parts)
+        given = dict(part.rsplit("=", 1) for part in parts) if is_named else parts
+    if isinstance(given, Mapping):
+        table = {str(name): weight for name, weight in given.items()}
+        if sorted(table) != sorted(names):
+            raise InputError(
+                f"`class_weight` must name each class once: {', '.join(names)}. "
+                f"Got {', '.join(table)}."
+            )
+        given = [table[name] for name in names]
+    if len(given) != len(names):
+        raise InputError(
+            f"`class_weight` must be balanced or one number for each of the {len(names)} classes "
+            f"({', '.join(names[:8])}). Got {len(given)}."
+        )
+    weights = []
+    for weight in given:
+        try:
+            number = float(weight)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"`class_weight` must be balanced or numbers. Got {weight!r}."
+            ) from None
+        weights.append(check_number("class_weight", number, at_least=0, at_most=1e6))
+    return weights
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,9 @@ class Trainer:
         recipe: epochs, batches, optimiser.
         seed: of the experiment; decides shuffling and nothing that privacy rests on.
         callback: told about every epoch, or every DP-SGD step.
+        class_weights: what a node of each class counts in the loss, ``(classes,)``; None counts all
+            alike. With privacy they scale a node's gradient before it is clipped, so one record
+            still moves a step by at most one clip (privacy page, section 2).
     """
 
     labels: Tensor
@@ -69,6 +72,7 @@ class Trainer:
     recipe: Recipe
     seed: int
     callback: Callback
+    class_weights: Tensor | None = None
 
     def fit(
         self,
@@ -117,7 +121,15 @@ class Trainer:
         train, val = (
             torch.from_numpy(mask).to(device) for mask in (self.splits.train, self.splits.val)
         )
-        batch = FullBatch(model, inputs, flat, labels=self.labels, train=train, val=val)
+        batch = FullBatch(
+            model,
+            inputs,
+            flat,
+            labels=self.labels,
+            train=train,
+            val=val,
+            class_weights=self.class_weights,
+        )
         self.callback.start(phase, self.recipe.epochs)
         is_watched = not isinstance(self.callback, Silent)
 
@@ -144,7 +156,9 @@ class Trainer:
         optimiser = self._optimiser(flat)
         val = torch.from_numpy(self.splits.val).to(self.labels.device)
         nodes = torch.arange(len(self.labels), device=self.labels.device).expand_as(val)
-        best = BestEpoch(flat.values, self.labels.expand_as(val), nodes, val)
+        best = BestEpoch(
+            flat.values, self.labels.expand_as(val), nodes, val, class_weights=self.class_weights
+        )
         # Every repeat has as many training nodes: no two sizes outside node level.
         members = torch.stack(self.splits.train_positions(self.labels.device))
         shuffles = [
@@ -156,12 +170,19 @@ class Trainer:
             shuffled = members.gather(1, torch.from_numpy(order).to(members.device))
             total = 0.0
             for positions in _batches(shuffled, size):
-                losses = cross_entropy(model(inputs.rows(positions)), self.labels[positions])
+                losses = self._losses(model(inputs.rows(positions)), self.labels[positions])
                 optimiser.step(flat.gradient(losses / positions.shape[1]))
                 total += float(losses.detach().sum())
             accuracy = best.consider(clean_scores(model, inputs.all()))
             self.callback.advance(phase, loss=total / members.numel(), accuracy=_number(accuracy))
         best.restore()
+
+    def _losses(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of each node, as much as its class counts."""
+        losses = cross_entropy(scores, labels)
+        if self.class_weights is None:
+            return losses
+        return losses * self.class_weights[labels.clamp(min=0)]
 
     def _fit_privately(
         self,
@@ -196,7 +217,7 @@ class Trainer:
         def take(positions: Tensor, valid: Tensor) -> None:
             with record_linears() as tape:
                 scores = model(inputs.rows(positions, valid))
-                losses = cross_entropy(scores, self.labels.take(positions))
+                losses = self._losses(scores, self.labels.take(positions))
             step.step(tape, losses, valid)
 
         work: Callable[[Tensor, Tensor], None] = take

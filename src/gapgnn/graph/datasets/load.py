@@ -81,6 +81,18 @@ def dataset_info(name: str) -> DatasetInfo:
     return known[name]
 
 
+def default_metric(graph: Graph) -> str:
+    """Return the figure that publications give for a registered data set; accuracy for others.
+
+    >>> from gapgnn.graph.datasets.synthetic import social_graph
+    >>> default_metric(social_graph(num_nodes=50, mean_degree=4))
+    'accuracy'
+    """
+    info = known_datasets().get(graph.name)
+    is_registered = info is not None and graph.population == f"dataset {graph.name}"
+    return info.metric if info is not None and is_registered else "accuracy"
+
+
 def local_status(name: str) -> str:
     """Return where a data set is: ``built in``, ``GAPGNN_DATA``, ``cache`` or ``not here``.
 

@@ -30,6 +30,7 @@ class DatasetInfo:
         measured: whether these sizes are exact for the very file, or only published.
         min_class_count: smallest class that is kept; None keeps all, unlabelled nodes too.
         fallback_classes: how many classes to keep where fewer than two reach that minimum.
+        metric: the figure that publications give for it.
     """
 
     name: str
@@ -44,6 +45,7 @@ class DatasetInfo:
     measured: bool = False
     min_class_count: int | None = None
     fallback_classes: int | None = None
+    metric: str = "accuracy"
 
 
 def _sizes(nodes: int, arcs: int, features: int, classes: int) -> dict[str, Any]:
@@ -237,6 +239,7 @@ _MAIN = (
         ),
         **_sizes(11_758, 1_038_000, 10, 2),
         measured=True,
+        metric="auc",
     ),
 )
 

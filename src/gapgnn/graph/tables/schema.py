@@ -105,14 +105,24 @@ _KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Number, Category
 
 @dataclass(frozen=True)
 class Label:
-    """The column with the class to predict, and all classes there are, in their order."""
+    """The column with the class to predict, and all classes there are, in their order.
+
+    Attributes:
+        column: its name.
+        classes: the declared classes.
+        rates: share of each class as anybody may know it, for weights of classes at node level;
+            None if it is not declared. They are brought to a sum of 1.
+    """
 
     column: str
     classes: tuple[str, ...]
+    rates: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "column", _text("label.column", self.column))
         object.__setattr__(self, "classes", _values("label.classes", self.classes, at_least=2))
+        if self.rates is not None:
+            object.__setattr__(self, "rates", _rates(self.rates, len(self.classes)))
 
 
 @dataclass(frozen=True)
@@ -202,7 +212,7 @@ class Schema:
         label = given.get("label")
         return cls(
             columns=tuple(_column(about) for about in columns),
-            label=None if label is None else Label(**_keys("label", label, ("column", "classes"))),
+            label=None if label is None else _label(label),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -254,7 +264,9 @@ def _plain(part: Column | Label) -> dict[str, Any]:
     values = {key.name: getattr(part, key.name) for key in fields(part)}
     if not isinstance(part, Label):
         values = {"name": part.name, "kind": part.kind, **values}
-    return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+    return {
+        key: list(v) if isinstance(v, tuple) else v for key, v in values.items() if v is not None
+    }
 
 
 def _column(about: Any) -> Column:
@@ -270,6 +282,21 @@ def _column(about: Any) -> Column:
     keys = tuple(part.name for part in fields(chosen))
     values = _keys(_place(name), {k: v for k, v in about.items() if k != "kind"}, keys)
     return chosen(**values)
+
+
+def _label(about: Any) -> Label:
+    """Return the label from its dictionary; `rates` may be left out."""
+    has_rates = "rates" in _table("label", about)
+    return Label(**_keys("label", about, ("column", "classes", *(["rates"] if has_rates else []))))
+
+
+def _rates(given: Any, classes: int) -> tuple[float, ...]:
+    if not isinstance(given, list | tuple) or len(given) != classes:
+        raise DataError(f"`label.rates` must be one number for each class. Got {given!r}.")
+    rates = [_bound("label.rates", rate) for rate in given]
+    if min(rates) <= 0:
+        raise DataError(f"`label.rates` must be positive. Got {_shown(min(rates))}.")
+    return tuple(rate / sum(rates) for rate in rates)
 
 
 def _place(name: str) -> str:

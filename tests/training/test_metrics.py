@@ -1,0 +1,210 @@
+"""Figures that tell: each agrees with scikit-learn, and a useless model is called one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from methodgraphs import small_graph
+from sklearn import metrics as oracle
+
+from gapgnn import GAP, MLP, SAGE
+from gapgnn.errors import InputError, PrivacyError
+from gapgnn.graph.tables import Schema
+from gapgnn.graph.tables.schema import Label
+from gapgnn.training import best_threshold, class_weights, mean_metrics, measure, shortcomings
+from gapgnn.training.metrics import calibration_error
+
+QUICK = {"epochs": 3, "epsilon": 4.0}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    nodes=st.integers(2, 60),
+    classes=st.integers(2, 5),
+    digits=st.sampled_from([1, 6]),
+)
+def test_every_figure_is_the_one_of_scikit_learn(seed, nodes, classes, digits):
+    rng = np.random.default_rng(seed)
+    # Few digits make ties, which the area under the curve must count by half.
+    chances = np.round(rng.dirichlet(np.ones(classes), nodes), digits)
+    labels, answers = rng.integers(0, classes, nodes), chances.argmax(axis=1)
+    found = measure(chances, answers, labels)
+    assert found.accuracy == pytest.approx(oracle.accuracy_score(labels, answers))
+    recalls = oracle.recall_score(labels, answers, average=None, labels=np.unique(labels))
+    assert found.balanced_accuracy == pytest.approx(recalls.mean())
+    assert found.macro_f1 == pytest.approx(
+        oracle.f1_score(labels, answers, average="macro", zero_division=0)
+    )
+    assert found.majority == np.bincount(labels).max() / nodes
+    areas = [
+        oracle.roc_auc_score(labels == k, chances[:, k])
+        for k in (range(classes) if classes > 2 else [1])
+        if 0 < (labels == k).sum() < nodes
+    ]
+    assert found.auc == (pytest.approx(np.mean(areas)) if areas else None)
+    precision = oracle.precision_score(
+        labels, answers, average=None, labels=range(classes), zero_division=0
+    )
+    for k, figures in enumerate(found.per_class.values()):
+        assert figures.support == (labels == k).sum()
+        assert (figures.precision or 0) == pytest.approx(precision[k])
+
+
+def test_probabilities_that_mean_what_they_say_have_no_calibration_error():
+    labels = np.array([1] * 7 + [0] * 3)
+    honest, boasting = np.array([[0.3, 0.7]] * 10), np.array([[0.01, 0.99]] * 10)
+    answers = np.ones(10, dtype=int)
+    assert calibration_error(honest, answers, labels) == 0
+    assert calibration_error(boasting, answers, labels) == pytest.approx(0.29)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), nodes=st.integers(2, 40))
+def test_no_other_threshold_has_a_better_balanced_accuracy(seed, nodes):
+    rng = np.random.default_rng(seed)
+    chances, members = np.round(rng.random(nodes), 1), rng.random(nodes) < 0.3
+    if members.all() or not members.any() or len(set(chances)) == 1:
+        assert best_threshold(chances, members) == 0.5
+        return
+
+    def balanced(line: float) -> float:
+        return ((chances >= line)[members].mean() + (chances < line)[~members].mean()) / 2
+
+    most = max(balanced(line) for line in np.arange(0.05, 1.0, 0.1))
+    # Where no line is better than one answer for everybody, there is nothing to choose.
+    if most > 0.5 + 1e-9:
+        assert balanced(best_threshold(chances, members)) >= most - 1e-9
+
+
+class TestShortcomings:
+    labels = np.array([0] * 90 + [1] * 10)
+
+    def figures(self, answers, chances=None):
+        chances = np.eye(2)[answers] if chances is None else chances
+        return measure(chances, answers, self.labels, ["low", "high"])
+
+    def test_a_model_that_only_answers_the_largest_class_is_told_so(self):
+        found = shortcomings([self.figures(np.zeros(100, dtype=int))])
+        assert "always answering 'low', which is right for 90.0%" in found[0]
+        assert found[1] == "Of class 'high' not one test node was found."
+
+    def test_a_model_that_finds_everybody_is_told_nothing(self):
+        assert shortcomings([self.figures(self.labels)]) == []
+
+    def test_a_model_that_edges_do_not_help_is_told_so(self):
+        good = self.figures(self.labels)
+        (found,) = shortcomings([good], [good])
+        assert found.startswith("Not better than ignoring the graph: features alone reach 100.0%")
+
+    def test_a_model_that_edges_help_is_not(self):
+        worse = self.figures(np.where(np.arange(100) % 3 == 0, 1 - self.labels, self.labels))
+        assert shortcomings([self.figures(self.labels)], [worse]) == []
+
+
+@pytest.fixture(scope="module")
+def graph():
+    """A graph of two classes, a third of the nodes in the second."""
+    several = small_graph(num_nodes=240)
+    rare = several.labels == 0
+    return replace(several, labels=rare.astype(np.int64), label_names=("common", "rare"))
+
+
+@pytest.mark.parametrize("method", [GAP, SAGE, MLP])
+def test_accuracy_of_the_repeats_is_the_one_beside_the_other_figures(method, graph):
+    model = method(level="edge", repeats=2, **QUICK).fit(graph)
+    assert [run.accuracy for run in model.repeat_metrics_] == model.repeat_scores_
+    assert model.metrics(graph) == model.repeat_metrics_[0]
+    assert model.score(graph, metric="auc") == model.metrics(graph).auc
+    assert mean_metrics(model.repeat_metrics_)["majority"] > 0.5
+
+
+def test_an_unknown_metric_is_refused(graph):
+    with pytest.raises(InputError, match="`metric` must be one of accuracy"):
+        MLP(level="edge", **QUICK).fit(graph).score(graph, metric="f2")
+
+
+class TestClassWeights:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"level": "edge"},
+            {"level": "edge", "batch_size": 64},
+            {"level": "node", "batch_size": 60, "epsilon": 1000.0},
+        ],
+        ids=["whole", "batches", "node"],
+    )
+    def test_a_heavy_class_is_answered_more_often(self, options, graph):
+        settings = {"epochs": 15, "epsilon": 4.0, **options}
+
+        def answered(weight):
+            return int(MLP(class_weight=weight, **settings).fit(graph).predict(graph).sum())
+
+        assert answered([1, 50]) > answered([50, 1])
+
+    def test_equal_weights_change_nothing(self, graph):
+        plain = MLP(level="edge", **QUICK).fit(graph).predict_proba(graph)
+        alike = MLP(level="edge", class_weight=[3, 3], **QUICK).fit(graph).predict_proba(graph)
+        assert np.allclose(plain, alike, atol=1e-5)
+
+    def test_at_node_level_counts_are_private(self, graph):
+        model = MLP(level="node", class_weight="balanced", batch_size=50, **QUICK)
+        with pytest.raises(InputError, match="at level node their counts are private"):
+            model.fit(graph)
+        schema = Schema(label=Label("team", ("common", "rare"), rates=(9, 1)))
+        declared = model._class_weights(replace(graph, schema=schema))
+        assert declared == pytest.approx([0.5 / 0.9, 5.0])
+        # The same whatever the people are: one of them changes nothing.
+        other = replace(graph, schema=schema, labels=1 - graph.labels)
+        assert model._class_weights(other) == declared
+
+    @pytest.mark.parametrize(
+        ("given", "fragment"),
+        [
+            ("heavy", "must be balanced or one number for each of the 2 classes"),
+            ("rare=1", "must name each class once: common, rare"),
+            ([1, 2, 3], "one number for each of the 2 classes"),
+            ([0, 0], "must be above 0"),
+            ([-1, 1], "at least 0"),
+            (["x", 1], "must be balanced or numbers"),
+            ({"common": 1, "seldom": 2}, "must name each class once"),
+        ],
+    )
+    def test_weights_that_fit_no_class_are_refused_before_the_charge(
+        self, given, fragment, graph, tmp_path
+    ):
+        with pytest.raises(InputError, match=fragment):
+            GAP(level="edge", class_weight=given, ledger=tmp_path / "no.sqlite").fit(graph)
+        assert not (tmp_path / "no.sqlite").exists()
+
+    def test_weights_are_one_on_average(self):
+        rates = [0.2, 0.3, 0.5]
+        for stated in ("balanced", [1, 2, 3], {"a": 5, "b": 0, "c": 1}):
+            weights = class_weights(stated, names=["a", "b", "c"], rates=rates)
+            assert sum(w * r for w, r in zip(weights, rates, strict=True)) == pytest.approx(1)
+
+
+class TestThreshold:
+    def test_the_validation_nodes_choose_and_predictions_follow(self, graph, tmp_path):
+        model = GAP(level="edge", threshold="auto", repeats=2, **QUICK).fit(graph)
+        chances = model.predict_proba(graph)[:, 1]
+        assert np.array_equal(model.predict(graph), (chances >= model.threshold_).astype(int))
+        val = graph.val_mask
+        assert model.threshold_ == best_threshold(chances[val], graph.labels[val] == 1)
+        model.save(tmp_path / "model")
+        loaded = GAP.load(tmp_path / "model")
+        assert np.array_equal(loaded.predict(graph), model.predict(graph))
+
+    def test_at_node_level_it_must_be_a_number(self, graph):
+        with pytest.raises(PrivacyError, match="`threshold` must be a number at level node"):
+            GAP(level="node", threshold="auto", **QUICK).fit(graph)
+        model = GAP(level="node", threshold=0.2, batch_size=50, **QUICK).fit(graph)
+        assert model.threshold_ == 0.2
+
+    def test_three_classes_have_none(self):
+        with pytest.raises(InputError, match="unless there are two classes"):
+            MLP(level="edge", threshold=0.5, **QUICK).fit(small_graph())
