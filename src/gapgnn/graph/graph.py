@@ -29,7 +29,7 @@ from gapgnn.graph.canonical import (
 from gapgnn.graph.fingerprint import fingerprint
 
 if TYPE_CHECKING:
-    from gapgnn.graph.tables import Schema
+    from gapgnn.graph.tables import Preparation, Schema
 
 SelfLoops = Literal["drop", "keep"]
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -70,6 +70,8 @@ class Graph:
             of the content.
         population: the namespace of ``ids`` in the ledger: graphs in one namespace that name a
             common id share a budget (privacy page, section 6); not part of the content.
+        preparation: what was said about the tables it comes from, for a model to remember; not
+            part of the content.
     """
 
     indptr: NDArray[np.int64]
@@ -89,6 +91,7 @@ class Graph:
     schema: Schema | None = None
     inferred: tuple[str, ...] = ()
     population: str = "default"
+    preparation: Preparation | None = None
 
     @classmethod
     def from_arcs(
