@@ -219,11 +219,12 @@ def test_columns_of_other_tables_are_matched_by_name(gapgnn, model, tmp_path, le
     code, _, err = gapgnn("predict", "--model", model, "--out", out, *other[:4])
     assert code == 0
     assert err.splitlines() == [
-        "2 feature columns left out, such as 'city=Kyiv'",
+        "columns of people.csv new and left out: 'shoe'",
+        "1 feature columns left out, such as 'city=Kyiv'",
         "1 feature columns missing, taken as 0, such as 'city=Oslo'",
     ]
     assert len(out.read_text().splitlines()) == 81
-    read = read_tables(edges=other[1], nodes=other[3], label=None)
+    read = read_tables(edges=other[1], nodes=other[3], label=None, drop=["shoe"])
     assert ledger.entries()[-1].fingerprint == read.graph.fingerprint
 
 
@@ -256,7 +257,8 @@ def test_tables_that_share_no_column_are_refused(gapgnn, model, tmp_path, ledger
     out = tmp_path / "labels.csv"
     code, _, err = gapgnn("predict", "--model", model, "--out", out, *other[:4], "--drop", "class")
     assert code == 2
-    assert "must share a feature with the 4 the model knows" in err.splitlines()[-1]
+    assert "must share a column with the 2 the model knows, such as 'city'" in err
+    assert len(err.splitlines()) == 1
     assert not out.exists()
     assert len(ledger.entries()) == 1
 

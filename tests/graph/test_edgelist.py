@@ -97,7 +97,7 @@ class TestDangling:
             paths = write(tmp_path, nodes=PEOPLE, edges=lines + nobodys)
             graph = read_tables(**paths, label="team", directed=directed, dangling="keep").graph
             assert graph.fingerprint == without.fingerprint
-            with pytest.raises(DataError, match="use `--dangling keep`"):
+            with pytest.raises(DataError, match="with `--dangling drop`"):
                 read_tables(**paths, label="team", directed=directed)
 
     def test_without_direction_the_known_end_keeps_the_entry(self, tmp_path: Path) -> None:

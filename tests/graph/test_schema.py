@@ -110,8 +110,8 @@ class TestReading:
             ),
             (
                 {"schema": Schema(tuple(map(Ignored, ("age", "city", "note"))), SCHEMA.label)},
-                "`schema` must declare a column of kind number or category. Got none; declare one, "
-                "or give `--features FILE`.",
+                "`schema` must declare a column of kind number, category or date. Got none; "
+                "declare one, or give `--features FILE`.",
             ),
             (
                 {"min_class_count": 1},
@@ -304,7 +304,7 @@ class TestFile:
             ("[columns]\nage = 3", "`columns.age` must be a table of keys. Got 3 in"),
             (
                 "[columns.age]\nlow = 1",
-                "`columns.age.kind` must be one of number, category, ignore. Got None in",
+                "`columns.age.kind` must be one of number, category, date, ignore. Got None in",
             ),
             ('[columns.age]\nkind = "nmber"', "`columns.age.kind` must be one of number"),
             ('[columns.age]\nkind = "number"\nlow = 1', "`columns.age.high` must be given. Got no"),

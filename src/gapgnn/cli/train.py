@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapgnn.cli.data import add_data_options, check_options, load_graph
+from gapgnn.cli.data import add_data_options, check_options, load_graph, mention_left_out
 from gapgnn.cli.main import Parser
 from gapgnn.cli.options import add_estimator_options, estimator_options
 from gapgnn.cli.output import console, emit_json
@@ -31,6 +31,8 @@ examples:
   gapgnn train {method}
   gapgnn train {method} --dataset facebook100/Cornell5 --level node --epsilon 8 --repeats 10
   gapgnn train {method} --edges friends.csv --nodes people.csv --label year --out model
+  gapgnn train {method} --edges e.csv --nodes n.csv --label risk --delimiter ';' --dangling drop \\
+      --out model
   gapgnn train {method} --config run.toml --json
 """
 
@@ -95,7 +97,10 @@ def execute(args: argparse.Namespace) -> int:
         Ledger(estimator.ledger).check,
     )
     journal = open_journal(args)
-    graph = load_graph(args, seed=args.seed, quiet=args.json).graph
+    loaded = load_graph(args, seed=args.seed, quiet=args.json)
+    graph = loaded.graph
+    if not args.json:
+        mention_left_out(loaded)
     _check_space(args.out, estimator.space_needed(graph))
     try:
         with ProgressBars(console(to_stderr=True)) as bars, at_scale(args, graph, bars) as placed:
