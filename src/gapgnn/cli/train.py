@@ -99,8 +99,6 @@ def execute(args: argparse.Namespace) -> int:
     journal = open_journal(args)
     loaded = load_graph(args, seed=args.seed, quiet=args.json)
     graph = loaded.graph
-    if not args.json:
-        mention_left_out(loaded)
     _check_space(args.out, estimator.space_needed(graph))
     try:
         with ProgressBars(console(to_stderr=True)) as bars, at_scale(args, graph, bars) as placed:
@@ -123,6 +121,7 @@ def execute(args: argparse.Namespace) -> int:
         emit_json(_result(estimator, graph))
     else:
         _print_table(estimator, graph, rows, args.out)
+        mention_left_out(loaded)
     return 0 if all(audit["holds"] for audit in audits) else 1
 
 

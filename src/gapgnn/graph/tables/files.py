@@ -340,7 +340,7 @@ def open_table(path: Path | str, *, what: str, dialect: Dialect | None = None) -
     unread = TableFile(what, path, (), (), dialect or Dialect())
     with _explained(unread):
         if unread.is_text:
-            _check_not_utf16(unread)
+            _check_header(unread)
             with pa.OSFile(str(path)) as file:
                 schema = _open_text(file, unread, missing=MISSING, block=1 << 20).schema
         elif path.suffix.lower() == ".parquet":
@@ -357,27 +357,21 @@ def open_table(path: Path | str, *, what: str, dialect: Dialect | None = None) -
             f"{str(path)!r}."
         )
     table = TableFile(what, path, columns, tuple(schema.types), unread.dialect)
-    if table.is_text:
-        _check_delimiter(table)
-        if not table.dialect.is_plain:
-            return replace(table, types=_guessed_types(table))
+    if table.is_text and not table.dialect.is_plain:
+        return replace(table, types=_guessed_types(table))
     return table
 
 
-def _check_not_utf16(table: TableFile) -> None:
-    """Refuse what looks like two bytes per character, by the header alone."""
+def _check_header(table: TableFile) -> None:
+    """Refuse two bytes per character, and another delimiter, by the line of column names alone."""
     with table.path.open("rb") as raw:
         start = raw.readline(1 << 16)
     if start[:2] in UTF16_MARKS or b"\0" in start:
         raise _not_utf8(table, "UTF-16, which Excel calls Unicode text,")
-
-
-def _check_delimiter(table: TableFile) -> None:
-    """Say which delimiter to declare if a header has another one than it is read with."""
-    header = table.columns[0]
+    header = start.decode("utf-8-sig", errors="replace").strip("\r\n")
     others = {**OTHER_DELIMITERS, ",": "','"}
-    found = [mark for mark in others if mark in header and mark != table.delimiter]
-    if len(table.columns) > 1 or not found:
+    found = [mark for mark in others if mark in header]
+    if table.delimiter in header or not found:
         return
     fix = f"pass `--delimiter {others[found[0]]}`"
     if table.path.suffix.lower() == ".tsv":
@@ -405,6 +399,15 @@ def _guessed_types(table: TableFile) -> tuple[Any, ...]:
             is_numeric = pt.is_integer(guess) or pt.is_floating(guess)
             types.append(pa.string() if is_numeric else guess)
     return tuple(types)
+
+
+def check_delimiter(dialect: Dialect | None, *files: Path | str) -> None:
+    """Refuse a delimiter that none of the files can have."""
+    given = None if dialect is None else dialect.delimiter
+    if given is None or any(Path(file).suffix.lower() == ".csv" for file in files):
+        return
+    got = " and ".join(repr(str(file)) for file in files)
+    raise InputError(f"`--delimiter` must come with a .csv file. Got {got}; leave it out.")
 
 
 def check_file(path: Path, *, what: str) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from gapgnn.errors import DataError
 from gapgnn.graph.tables.columns import LabelColumn
-from gapgnn.graph.tables.files import Dialect, open_table
+from gapgnn.graph.tables.files import Dialect, check_delimiter, open_table
 from gapgnn.graph.tables.nodes import NodeColumns
 from gapgnn.graph.tables.schema import (
     OTHER,
@@ -70,6 +70,7 @@ def propose_schema(
     ...     propose_schema(people).columns
     (Number(name='age', low=10.0, high=60.0), Category(name='city', values=('Bern', 'Rome')))
     """
+    check_delimiter(dialect, nodes)
     table = open_table(nodes, what="nodes", dialect=dialect)
     wanted = NodeColumns.choose(table, label, drop, skip_features=True)
     features = [name for name in table.columns if name not in wanted.named]

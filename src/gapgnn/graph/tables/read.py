@@ -14,11 +14,11 @@ from typing import Any, Literal, TypeAlias
 
 from numpy.typing import NDArray
 
-from gapgnn.errors import Complaints, InputError, check_choice, check_integer
+from gapgnn.errors import Complaints, check_choice, check_integer
 from gapgnn.graph import Graph, NotFinite, Progress, filter_classes
 from gapgnn.graph.tables.edges import DANGLING, NodeIndex, edge_batches, end_columns, read_edges
 from gapgnn.graph.tables.features import read_features
-from gapgnn.graph.tables.files import Dialect, TableFile, open_table
+from gapgnn.graph.tables.files import Dialect, TableFile, check_delimiter, open_table
 from gapgnn.graph.tables.nodes import NodeColumns, ScannedNodes, scan_nodes
 from gapgnn.graph.tables.preparation import Preparation
 from gapgnn.graph.tables.schema import Schema
@@ -103,8 +103,7 @@ def scan_tables(
     complaints.collect(lambda: check_integer("min_class_count", min_class_count, at_least=0))
     node_table = complaints.collect(lambda: open_table(nodes, what="nodes", dialect=dialect))
     edge_table = complaints.collect(lambda: open_table(edges, what="edges", dialect=dialect))
-    if dialect is not None:
-        complaints.collect(lambda: _check_delimiter(dialect, nodes, edges))
+    complaints.collect(lambda: check_delimiter(dialect, nodes, edges))
     ends = None
     if edge_table is not None:
         ends = complaints.collect(partial(end_columns, edge_table))
@@ -132,14 +131,6 @@ def scan_tables(
         complaints.collect(partial(_check_edges, edge_table, found.index, dangling))
     edge_table = complaints.settled(edge_table)
     return ScannedTables(edge_table, complaints.settled(wanted), complaints.settled(found))
-
-
-def _check_delimiter(dialect: Dialect, *files: Path | str) -> None:
-    """Refuse a delimiter that no file can have."""
-    if dialect.delimiter is None or any(Path(file).suffix.lower() == ".csv" for file in files):
-        return
-    got = " and ".join(repr(str(file)) for file in files)
-    raise InputError(f"`--delimiter` must come with a .csv file. Got {got}; leave it out.")
 
 
 def _check_edges(table: TableFile, index: NodeIndex, dangling: str) -> None:
@@ -171,8 +162,7 @@ def read_ids(
     ...     read_ids(people)
     array([7, 9])
     """
-    if dialect is not None:
-        _check_delimiter(dialect, nodes)
+    check_delimiter(dialect, nodes)
     table = open_table(nodes, what="nodes", dialect=dialect)
     wanted = NodeColumns.choose(table, None, (), skip_features=True, schema=None)
     if column is not None:

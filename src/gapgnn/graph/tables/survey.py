@@ -33,7 +33,7 @@ from gapgnn.graph.tables.columns import (
     plain,
 )
 from gapgnn.graph.tables.dates import days_of, is_date, recognised_format
-from gapgnn.graph.tables.files import ColumnError, Dialect, TableFile, open_table
+from gapgnn.graph.tables.files import ColumnError, Dialect, TableFile, check_delimiter, open_table
 from gapgnn.graph.tables.nodes import NodeColumns, ScannedNodes, scan_nodes
 from gapgnn.graph.tables.schema import OTHER, Category, Column, Date, Ignored, Number, Schema
 
@@ -214,6 +214,7 @@ def survey_columns(
     born date 1985-01-31 to 1990-05-01 0.0
     team category 2 different 0.0
     """
+    check_delimiter(dialect, nodes)
     table = open_table(nodes, what="nodes", dialect=dialect)
     named = [("drop", name) for name in drop] + ([] if label is None else [("label", label)])
     check_all(*(partial(table.check_column, *pair) for pair in named))
