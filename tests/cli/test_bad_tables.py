@@ -303,9 +303,7 @@ BAD = {
         {"schema.toml": DATED.replace("2000-01-01", "2030-01-02")},
     ),
     "a format without a year": Bad(
-        (
-            "`columns.opened.format` must say how dates are written, such as \"%d.%m.%Y\". Got '%d.%m.'",
-        ),
+        ("`columns.opened.format` must say how dates are written", "Got '%d.%m.'"),
         describe(*DECLARED),
         {"schema.toml": DATED + 'format = "%d.%m."\n'},
     ),
@@ -387,7 +385,9 @@ def prepare(folder: Path, files: dict[str, File]) -> None:
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    # A ledger is opened to be checked; what stands in it is asked for itself.
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path): path.read_bytes() for path in files if path.suffix != ".sqlite"}
 
 
 def test_there_are_forty_further_kinds() -> None:
