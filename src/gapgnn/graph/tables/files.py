@@ -118,7 +118,7 @@ class Dialect:
         digits = "[0-9]+"
         if self.thousands is not None:
             digits = f"(?:[0-9]{{1,3}}(?:{self._groups}[0-9]{{3}})+|[0-9]+)"
-        return f"^[+-]?(?:{digits}{point}?[0-9]*|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?$"
+        return f"^[+-]?(?:{digits}(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?$"
 
     @property
     def _groups(self) -> str:
