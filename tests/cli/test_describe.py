@@ -152,6 +152,40 @@ def test_a_schema_shows_what_becomes_of_each_column(
     assert "Bern, Oslo, Rome or other" in capsys.readouterr().out
 
 
+def test_every_column_is_shown_with_its_fate(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {one["name"]: one for one in describe(BASIC, capsys)["columns"]}
+    assert list(shown) == ["id", "age", "city", "member", "bio", "team"]
+    assert shown["age"] == {
+        "name": "age",
+        "kind": "number",
+        "range": "23 to 61",
+        "missing": pytest.approx(0.1),
+        "becomes": "as it is, 0 and `age=missing` where missing",
+    }
+    assert shown["bio"]["becomes"] == "ignored: dropped"
+    assert main(["describe", *BASIC]) == 0
+    out = capsys.readouterr().out
+    for word in ("23 to 61", "10.0%", "one-hot of 3 values", "ignored: dropped"):
+        assert word in out
+    # Only tables have columns.
+    assert describe([], capsys)["columns"] is None
+
+
+def test_a_node_table_alone_shows_also_what_would_be_refused(
+    page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Path("people.csv").read_text().splitlines()
+    more = [f"{line},{1990 + row}-05-0{row % 9 + 1}" for row, line in enumerate(lines[1:])]
+    Path("dated.csv").write_text("\n".join([f"{lines[0]},born", *more]))
+    found = describe(["--nodes", "dated.csv", "--label", "team"], capsys)
+    assert found["nodes"] == "dated.csv"
+    born = found["columns"][-1]
+    assert (born["name"], born["kind"]) == ("born", "date")
+    assert born["becomes"].startswith("refused: dates; declare it in a schema")
+    assert main(["describe", "--nodes", "dated.csv"]) == 0
+    assert "refused: dates" in capsys.readouterr().out
+
+
 @pytest.mark.dataset
 def test_the_plain_files_of_facebook_page_page_are_that_data_set(
     capsys: pytest.CaptureFixture[str],
@@ -165,7 +199,8 @@ def test_the_plain_files_of_facebook_page_page_are_that_data_set(
     known = describe(["--dataset", "facebook-page-page"], capsys)
     assert (plain["nodes"], plain["arcs"], plain["features"]) == (22_470, 341_646, 4_714)
     # What a registered data set declares was read from the tables here.
-    different = {"dataset", "dropped_self_loops", "dropped_duplicates", "inferred"}
+    different = {"dataset", "inferred", "columns"}
+    different |= {key for key in plain if key.startswith("dropped_")}
     assert (plain["inferred"], known["inferred"]) == (["classes", "columns"], [])
     for key in plain.keys() - different:
         assert plain[key] == known[key]
