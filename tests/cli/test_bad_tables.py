@@ -82,11 +82,14 @@ def parquet(path: Path) -> None:
 BAD = {
     # How files are written.
     "semicolons in the nodes": Bad(
-        ("`nodes` must have columns separated by commas. Got one, 'id;income", "`--delimiter ';'`"),
+        (
+            "`nodes` must have columns separated by commas. Got one, 'id;income",
+            "`--delimiter semicolon`",
+        ),
         files={"people.csv": GERMAN},
     ),
     "semicolons in the edges": Bad(
-        ("`edges` must have columns separated by commas", "pass `--delimiter ';'`"),
+        ("`edges` must have columns separated by commas", "pass `--delimiter semicolon`"),
         files={"paid.csv": PAID.replace(",", ";")},
     ),
     "tabs in a csv": Bad(("pass `--delimiter tab`",), files={"paid.csv": PAID.replace(",", "\t")}),
@@ -105,7 +108,7 @@ BAD = {
         files={"people.csv": GERMAN, "paid.csv": PAID.replace(",", ";")},
     ),
     "a delimiter of two": Bad(
-        ("`--delimiter` must be one character such as ';', or tab. Got '::'",),
+        ("`--delimiter` must be one character, semicolon or tab. Got '::'",),
         describe(*TABLES, "--delimiter", "::"),
     ),
     "an empty delimiter": Bad(("`--delimiter` must be",), describe(*TABLES, "--delimiter", "")),
@@ -140,12 +143,12 @@ BAD = {
         ("ledger", "grant", "bank", "--epsilon", "1", "--thousands", ","),
     ),
     "people in another dialect": Bad(
-        ("must have columns separated by commas", "`--delimiter ';'`"),
+        ("must have columns separated by commas", "`--delimiter semicolon`"),
         ("ledger", "grant", "bank", "--epsilon", "1", "--nodes", "people.csv"),
         {"people.csv": GERMAN},
     ),
     "a schema of semicolons": Bad(
-        ("`--delimiter ';'`",),
+        ("`--delimiter semicolon`",),
         ("schema", "--nodes", "people.csv", "--out", "s.toml"),
         {"people.csv": GERMAN},
     ),
@@ -344,7 +347,7 @@ BAD = {
         ("partition", *DECLARED, "--dangling", "drop", *NODE, "--out", "store"),
     ),
     "no schema at node level": Bad(
-        ("`gapgnn schema --nodes people.csv --label risk --delimiter ';' --decimal , --out",),
+        ("`gapgnn schema --nodes people.csv --label risk --delimiter semicolon --decimal , --out",),
         ("train", "gap", *SEMICOLONS, "--label", "risk", "--decimal", ",", *NODE, "--out", "m"),
     ),
     "nodes without edges, to train": Bad(

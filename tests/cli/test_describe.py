@@ -22,7 +22,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Write the page's example files into an empty working folder and return the page."""
     text = PAGE.read_text(encoding="utf-8")
     files = re.findall(r"`(\S+)`:\n\n```(?:csv|json|toml)\n(.*?)```", text, re.DOTALL)
-    assert len(files) == 5
+    assert len(files) == 8
     for name, content in files:
         (tmp_path / name).write_text(content, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -50,7 +50,7 @@ def test_the_page_shows_the_basic_command_first(page: str) -> None:
 def test_every_command_of_the_page_loads_its_graph(page: str) -> None:
     for command in commands(page):
         assert command[0] == "gapgnn"
-        if command[1] == "schema":
+        if command[1] == "schema" or "--edges" not in command:
             assert main(command[1:]) == 0
             continue
         options = command[next(at for at, word in enumerate(command) if word.startswith("--")) :]
@@ -169,6 +169,18 @@ def test_every_column_is_shown_with_its_fate(page: str, capsys: pytest.CaptureFi
         assert word in out
     # Only tables have columns.
     assert describe([], capsys)["columns"] is None
+
+
+def test_the_spreadsheet_of_the_page_is_read_as_it_says(
+    page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (command,) = [words for words in commands(page) if "payments.csv" in words]
+    found = describe(command[2:], capsys)
+    assert (found["nodes"], found["arcs"], found["dropped_dangling"]) == (10, 8, 1)
+    shown = {one["name"]: one for one in found["columns"]}
+    assert shown["income"]["range"] == "980 to 12400"
+    assert shown["opened"]["range"] == "2011-11-02 to 2021-03-23"
+    assert shown["opened"]["missing"] == pytest.approx(0.1)
 
 
 def test_a_node_table_alone_shows_also_what_would_be_refused(

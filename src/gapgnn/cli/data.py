@@ -24,7 +24,7 @@ A known data set (see `gapgnn datasets`), or two tables of your own, CSV, TSV, P
 one row per node with its id, class and features, and one row per edge with two node ids. Or a store
 that `gapgnn partition` made of either, for graphs that do not fit in memory.
 For example: --edges friends.csv --nodes people.csv --label year --drop name
-or of a spreadsheet: --edges e.csv --nodes n.csv --label year --delimiter ';' --decimal ,"""
+or of a spreadsheet: --edges e.csv --nodes n.csv --label year --delimiter semicolon --decimal ,"""
 
 # Options that only mean something for tables, by their name in the parsed arguments.
 _TABLE_OPTIONS = (
@@ -144,8 +144,8 @@ def add_dialect_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--delimiter",
         metavar="CHAR",
-        help="between the cells of .csv files, such as ';' or tab (default: a comma; a .tsv file "
-        "has tabs)",
+        help="between the cells of .csv files: one character, semicolon or tab (default: a comma; "
+        "a .tsv file has tabs)",
     )
     group.add_argument(
         "--decimal", metavar="CHAR", help="the decimal point of numbers, . or , (default: .)"

@@ -26,7 +26,7 @@ examples:
   gapgnn describe --dataset facebook100/Cornell5
   gapgnn describe --edges friends.csv --nodes people.csv --label year --drop name
   gapgnn describe --edges friends.parquet --nodes people.parquet --label year --json
-  gapgnn describe --nodes people.csv --delimiter ';' --decimal ,
+  gapgnn describe --nodes people.csv --delimiter semicolon --decimal ,
                                                    a node table alone: its columns, also those
                                                    that training would refuse, and why
 

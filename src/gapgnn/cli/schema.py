@@ -17,7 +17,7 @@ EXAMPLES = """\
 examples:
   gapgnn schema --nodes people.csv --label team --out schema.toml
   gapgnn schema --nodes people.parquet --label year --drop name --out schema.toml --json
-  gapgnn schema --nodes people.csv --label risk --delimiter ';' --decimal , --out schema.toml
+  gapgnn schema --nodes people.csv --label risk --delimiter semicolon --decimal , --out schema.toml
   gapgnn train gap --edges friends.csv --nodes people.csv --schema schema.toml --level node
 
 At node level nothing may be learned from single people: not which categories there are, not how

@@ -31,8 +31,7 @@ examples:
   gapgnn train {method}
   gapgnn train {method} --dataset facebook100/Cornell5 --level node --epsilon 8 --repeats 10
   gapgnn train {method} --edges friends.csv --nodes people.csv --label year --out model
-  gapgnn train {method} --edges e.csv --nodes n.csv --label risk --delimiter ';' --dangling drop \\
-      --out model
+  gapgnn train {method} --edges e.csv --nodes n.csv --label risk --delimiter semicolon --out model
   gapgnn train {method} --config run.toml --json
 """
 

@@ -31,11 +31,11 @@ MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "null"]
 # Excel's "Unicode text" starts with one of these, and parses as columns of garbage.
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # What a shell makes hard to type, and what a table may write instead of one character.
-SPELLED_OUT = {"tab": "\t", "space": " "}
+SPELLED_OUT = {"tab": "\t", "space": " ", "semicolon": ";"}
 ALSO = {" ": " \u00a0\u202f", "'": "'\u2019"}
 THOUSANDS = (".", ",", "'", " ")
 # Characters that a header without commas may be separated by.
-OTHER_DELIMITERS = {";": "';'", "\t": "tab", "|": "'|'"}
+OTHER_DELIMITERS = {";": "semicolon", "\t": "tab", "|": "'|'"}
 # A table this small is read in full to find everything that is wrong with it.
 SMALL = 1 << 24
 
@@ -68,8 +68,8 @@ class Dialect:
     """How the cells of a table are written: what is between them, and how numbers are spelled.
 
     Attributes:
-        delimiter: between the cells of a ``.csv`` file, one character or ``tab``; None is a comma.
-            A ``.tsv`` file has tabs.
+        delimiter: between the cells of a ``.csv`` file, one character, ``semicolon`` or ``tab``;
+            None is a comma. A ``.tsv`` file has tabs.
         decimal: the decimal point, ``.`` or ``,``.
         thousands: between groups of three digits: ``.``, ``,``, ``'``, a space (or ``space``);
             None where there is nothing.
@@ -90,7 +90,7 @@ class Dialect:
         mark = self.delimiter
         if mark is not None and (len(mark) != 1 or not mark.isascii() or mark.isalnum()):
             raise InputError(
-                f"`--delimiter` must be one character such as ';', or tab. Got {mark!r}."
+                f"`--delimiter` must be one character, semicolon or tab. Got {mark!r}."
             )
         if mark is not None and mark in '\r\n"-+.':
             raise InputError(f"`--delimiter` must not be part of a cell. Got {mark!r}.")
