@@ -11,6 +11,14 @@ from hypothesis import strategies as st
 from tablecases import FRIENDS, PEOPLE, save, write
 
 from gapgnn.errors import DataError, PrivacyError
+from gapgnn.graph.convert import (
+    from_networkx,
+    from_pyg,
+    from_scipy,
+    to_networkx,
+    to_pyg,
+    to_scipy,
+)
 from gapgnn.graph.store.build import build_store
 from gapgnn.graph.store.graph import open_store
 from gapgnn.graph.tables.edges import any_ids
@@ -131,12 +139,18 @@ class TestDangling:
             assert read.dropped_dangling == left_out
 
     def test_dropped_entries_would_not_hold_their_slot_at_node_level(self, tmp_path: Path) -> None:
-        """However the graph comes there: read, split, filtered or from a store."""
+        """However the graph comes there: read, split, converted or from a store."""
         paths = write(tmp_path, nodes=PEOPLE, edges=self.EDGES)
         options = {**paths, "label": "team", "dangling": "drop"}
         stored = build_store(tmp_path / "store", **options, parts=2).graph
         read = read_tables(**options).graph
-        for graph in (read, stored, open_store(tmp_path / "store"), random_split(read, seed=0)):
+        converted = (
+            from_pyg(to_pyg(read)),
+            from_networkx(to_networkx(read)),
+            from_scipy(**to_scipy(read)),
+        )
+        opened = open_store(tmp_path / "store")
+        for graph in (read, stored, opened, random_split(read, seed=0), *converted):
             with pytest.raises(PrivacyError, match="must be kept at level node"):
                 check_declared(graph)
 

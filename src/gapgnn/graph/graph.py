@@ -116,6 +116,7 @@ class Graph:
         schema: Schema | None = None,
         inferred: Iterable[str] | None = None,
         population: str = "default",
+        preparation: Preparation | None = None,
     ) -> Graph:
         """Build a graph from two arrays of node positions, one entry per arc.
 
@@ -146,6 +147,7 @@ class Graph:
             inferred: what the caller read from the data itself. None works it out: the direction
                 if ``directed`` is None, the classes if labels come without ``label_names``.
             population: namespace of the ids in the ledger; give unrelated graphs their own.
+            preparation: what was said about the tables that the graph comes from.
 
         >>> import numpy as np
         >>> graph = Graph.from_arcs([0, 1, 1], [1, 2, 1], num_nodes=3, features=np.eye(3))
@@ -184,6 +186,7 @@ class Graph:
             schema=schema,
             inferred=inferred,
             population=population,
+            preparation=preparation,
         )
 
     @classmethod

@@ -288,10 +288,9 @@ def read_tables(
         schema=schema,
         inferred=scanned.wanted.inferred(features),
         population=population,
-    )._changed(
         preparation=scanned.preparation(
             drop=drop, directed=directed, dangling=dangling, population=population
-        )
+        ),
     )
     loops = int((arcs.sources == arcs.targets).sum())
     repeated = len(arcs.sources) - loops - graph.num_edges + arcs.repeated_dangling
