@@ -20,8 +20,11 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from numbers import Integral, Real
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 
 class GapgnnError(Exception):
@@ -61,6 +64,53 @@ class _ListedError(InputError):
         self.errors = errors
 
 
+class Complaints:
+    """Takes down what checks complain about, so that everything wrong is told at once.
+
+    >>> complaints = Complaints()
+    >>> complaints.collect(lambda: check_integer("hops", 2)), bool(complaints)
+    (2, False)
+    >>> complaints.collect(lambda: check_integer("hops", 0.5)), bool(complaints)
+    (None, True)
+    """
+
+    def __init__(self) -> None:
+        # One mistake can fail several checks and is told once.
+        self._errors: dict[str, GapgnnError] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._errors)
+
+    def __iter__(self) -> Iterator[GapgnnError]:
+        return iter(self._errors.values())
+
+    def add(self, error: GapgnnError) -> None:
+        """Take down one error, or each one of several."""
+        for one in error.errors if isinstance(error, _ListedError) else [error]:
+            self._errors.setdefault(str(one), one)
+
+    def extend(self, others: Iterable[GapgnnError]) -> None:
+        """Take down several errors."""
+        for error in others:
+            self.add(error)
+
+    def collect(self, check: Callable[[], Result]) -> Result | None:
+        """Return what a check returns; None, and what it complains about is taken down."""
+        try:
+            return check()
+        except GapgnnError as error:
+            self.add(error)
+            return None
+
+    def settled(self, value: Result | None) -> Result:
+        """Raise all that was complained about; otherwise return ``value``, which is then there."""
+        if len(self._errors) == 1:
+            raise next(iter(self))
+        if self._errors or value is None:
+            raise _ListedError(list(self))
+        return value
+
+
 def check_all(*checks: Callable[[], object]) -> None:
     """Run every check and complain about all that fail at once, in one line.
 
@@ -69,19 +119,10 @@ def check_all(*checks: Callable[[], object]) -> None:
     ...
     gapgnn.errors._ListedError: 2 things must be changed: (1) `epsilon` must ... (2) `hops` must ...
     """
-    # One mistake can fail several checks and is told once.
-    errors: dict[str, GapgnnError] = {}
+    complaints = Complaints()
     for check in checks:
-        try:
-            check()
-        except _ListedError as several:
-            errors |= {str(error): error for error in several.errors}
-        except GapgnnError as error:
-            errors[str(error)] = error
-    if len(errors) == 1:
-        raise next(iter(errors.values()))
-    if errors:
-        raise _ListedError(list(errors.values()))
+        complaints.collect(check)
+    complaints.settled(True)
 
 
 def check_number(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,6 +25,13 @@ high = 5
 [columns.city]
 kind = "category"
 values = ["Bern", "Rome"]
+"""
+DATED = f"""{SCHEMA}
+[columns.joined]
+kind = "date"
+low = "2010-01-01"
+high = "2030-01-01"
+format = "%d.%m.%Y"
 """
 LABEL_ONLY = SCHEMA.split("\n[columns.age]")[0]
 
@@ -56,6 +64,21 @@ def tables(
     return Tables(
         columns, tuple(rows), ("a", "b"), tuple(links), "team", directed, features, schema
     )
+
+
+def with_dates(given: Tables) -> Tables:
+    """Return tables with a day in each row, some far out of its bounds and some no day at all."""
+    rng = np.random.default_rng(6)
+    cells = [f"{rng.integers(1, 29):02d}.0{rng.integers(1, 10)}.{y}" for y in range(1990, 2040)]
+    cells += ["", "soon", "31.02.2020"]
+    nodes = tuple((*row, cells[k % len(cells)]) for k, row in enumerate(given.nodes))
+    return replace(given, node_columns=(*given.node_columns, "joined"), nodes=nodes, schema=DATED)
+
+
+def with_strangers(given: Tables) -> Tables:
+    """Return tables whose links also name people without a row, at either end."""
+    strangers = [("99999", given.ids[1]), (given.ids[2], "99998"), ("99999", "99998")]
+    return replace(given, edges=(*strangers, *given.edges, *strangers[:2]))
 
 
 def audit(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import date
 
 import numpy as np
 import pytest
 import torch
-from pipelinecases import LABEL_ONLY, audit, findings, tables
+from pipelinecases import LABEL_ONLY, audit, findings, tables, with_dates, with_strangers
 
 from gapgnn import Ledger
 from gapgnn.attacks.audits import pipeline
@@ -20,6 +21,7 @@ from gapgnn.attacks.audits.neighbours import (
 )
 from gapgnn.cli.main import main
 from gapgnn.graph import csr, transforms
+from gapgnn.graph.tables import columns
 from gapgnn.methods import base as base_module
 from gapgnn.methods.gap.variant import Defaults
 from gapgnn.methods.mlp import MLP
@@ -105,6 +107,29 @@ class TestEdgeLevel:
         holds("train gap --epochs 2", "edge", "undirected", tables(matrix=matrix), kinds)
 
     @some_or_all(["hub", "added"])
+    def test_dates_of_a_schema(self, kinds):
+        given = with_dates(tables())
+        holds("train gap --epochs 2 --messages features", "edge", "undirected", given, kinds)
+
+    @some_or_all(["first", "last", "added"])
+    @crossed("dangling", "directed", ["drop", "keep"], BOTH)
+    def test_links_that_name_somebody_without_a_row(self, dangling, directed, kinds):
+        """The first and the last link name a stranger: with or without it nothing differs."""
+        given = with_strangers(tables(schema=None, directed=directed))
+        words = f"train gap --epochs 2 --dangling {dangling}"
+        holds(words, "edge", "directed" if directed else "undirected", given, kinds)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("dangling", ["drop", "keep"])
+    def test_strangers_in_sage_and_dates_in_a_store(self, dangling):
+        given = with_strangers(with_dates(tables()))
+        words = f"--epochs 2 --dangling {dangling}"
+        holds(f"train sage {words}", "edge", "undirected", given)
+        # What is done with strangers is said where the tables are read, which is the store.
+        given = with_dates(tables())
+        holds("train gap --epochs 2", "edge", "undirected", given, parts=3)
+
+    @some_or_all(["hub", "added"])
     def test_repeats(self, kinds):
         given = tables(schema=None)
         holds("train gap --epochs 2 --repeats 2", "edge", "undirected", given, kinds)
@@ -136,6 +161,13 @@ class TestNodeLevel:
     def test_features_from_columns_or_a_matrix(self, matrix, kinds):
         words = f"train gap {FAST} --messages features"
         holds(words, "node", "add-remove", tables(matrix=matrix, directed=True), kinds)
+
+    @some_or_all(["first", "huge", "unseen"])
+    @crossed("relation", "directed", ["add-remove", "replace"], BOTH)
+    def test_dates(self, relation, directed, kinds):
+        """A record with any date, or none, is one record; strangers hold their slots."""
+        given = with_strangers(with_dates(tables(directed=directed)))
+        holds(f"train gap {FAST} --messages features", "node", relation, given, kinds)
 
     @some_or_all(FEW)
     @crossed("relation", "matrix", ["add-remove", "replace"], BOTH)
@@ -272,6 +304,37 @@ class TestPlantedLeaks:
         found = findings(audit(words, "node", "add-remove", tables(schema=None), kinds=["unseen"]))
         assert any("config.json" in text and "num_features" in text for text in found)
         assert any("HIV clinic" in text for text in found)
+
+    def test_bounds_of_dates_that_follow_the_table(self, monkeypatch):
+        real = columns.days_of
+
+        def from_the_first(cells, format):
+            days = real(cells, format)
+            return days - np.nanmin(days) + date(2010, 1, 1).toordinal()
+
+        monkeypatch.setattr(columns, "days_of", from_the_first)
+        given = with_dates(tables())
+        # The first who trains is also the oldest.
+        days = ["01.01.1990" if k < 2 else f"01.01.{2012 + k % 10}" for k in range(150)]
+        rows = tuple((*row[:-1], day) for row, day in zip(given.nodes, days, strict=True))
+        given = replace(given, nodes=rows[1:])
+        words = f"train gap {FAST} --messages features"
+        outcomes = audit(words, "node", "add-remove", given, kinds=["first"])
+        assert rows[1][0] in outcomes[0].who
+        assert any("moved by" in text for text in findings(outcomes))
+
+    def test_links_to_strangers_that_are_dropped_at_node_level(self, monkeypatch):
+        """Whoever leaves would then leave other people's lists as well."""
+        monkeypatch.setattr(base_module, "check_declared", lambda graph: None)
+        monkeypatch.setattr("gapgnn.cli.data._check_node_level", lambda *args: None)
+        given = tables(directed=True)
+        # Everybody lists the first who trains.
+        known = tuple((one, given.ids[1]) for one in given.ids if one != given.ids[1])
+        given = replace(given, edges=(*given.edges, *known))
+        words = f"train gap {FAST} --dangling drop"
+        outcomes = audit(words, "node", "add-remove", given, kinds=["first"])
+        assert given.ids[1] in outcomes[0].who
+        assert any("moved by" in text for text in findings(outcomes))
 
     def test_direction_inferred_from_the_links(self, monkeypatch):
         given = tables(schema=None, directed=True)

@@ -80,11 +80,11 @@ BAD = {
     "unknown data set": Bad("'facebok'", ("--dataset", "facebok")),
     "two sources of data": Bad("`--dataset` must not come with", (*TABLES, "--dataset", "social")),
     "edges without nodes": Bad("Got no node table", ("--edges", "edges.csv", "--label", "year")),
-    "nodes without edges": Bad("Got no edge table", ("--nodes", "nodes.csv", "--label", "year")),
+    "label without edges": Bad("Got no edge table", ("--label", "year")),
     "direction without edges": Bad("`--undirected` must come", ("--undirected",)),
     "no label": Bad("`--label` must name", TABLES[:4]),
     "both directions": Bad("not allowed with", (*TABLES, "--directed", "--undirected")),
-    "unknown treatment of dangling": Bad("'drop'", (*TABLES, "--dangling", "drop")),
+    "unknown treatment of dangling": Bad("'dorp'", (*TABLES, "--dangling", "dorp")),
     "class minimum not a number": Bad("'many'", (*TABLES, "--min-class-count", "many")),
     "negative class minimum": Bad("at least 0. Got -1", (*TABLES, "--min-class-count", "-1")),
     "class minimum too large": Bad(

@@ -22,7 +22,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Write the page's example files into an empty working folder and return the page."""
     text = PAGE.read_text(encoding="utf-8")
     files = re.findall(r"`(\S+)`:\n\n```(?:csv|json|toml)\n(.*?)```", text, re.DOTALL)
-    assert len(files) == 5
+    assert len(files) == 8
     for name, content in files:
         (tmp_path / name).write_text(content, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -50,7 +50,7 @@ def test_the_page_shows_the_basic_command_first(page: str) -> None:
 def test_every_command_of_the_page_loads_its_graph(page: str) -> None:
     for command in commands(page):
         assert command[0] == "gapgnn"
-        if command[1] == "schema":
+        if command[1] == "schema" or "--edges" not in command:
             assert main(command[1:]) == 0
             continue
         options = command[next(at for at, word in enumerate(command) if word.startswith("--")) :]
@@ -152,6 +152,52 @@ def test_a_schema_shows_what_becomes_of_each_column(
     assert "Bern, Oslo, Rome or other" in capsys.readouterr().out
 
 
+def test_every_column_is_shown_with_its_fate(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {one["name"]: one for one in describe(BASIC, capsys)["columns"]}
+    assert list(shown) == ["id", "age", "city", "member", "bio", "team"]
+    assert shown["age"] == {
+        "name": "age",
+        "kind": "number",
+        "range": "23 to 61",
+        "missing": pytest.approx(0.1),
+        "becomes": "as it is, 0 and `age=missing` where missing",
+    }
+    assert shown["bio"]["becomes"] == "ignored: dropped"
+    assert main(["describe", *BASIC]) == 0
+    out = capsys.readouterr().out
+    for word in ("23 to 61", "10.0%", "one-hot of 3 values", "ignored: dropped"):
+        assert word in out
+    # Only tables have columns.
+    assert describe([], capsys)["columns"] is None
+
+
+def test_the_spreadsheet_of_the_page_is_read_as_it_says(
+    page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (command,) = [words for words in commands(page) if "payments.csv" in words]
+    found = describe(command[2:], capsys)
+    assert (found["nodes"], found["arcs"], found["dropped_dangling"]) == (10, 8, 1)
+    shown = {one["name"]: one for one in found["columns"]}
+    assert shown["income"]["range"] == "980 to 12400"
+    assert shown["opened"]["range"] == "2011-11-02 to 2021-03-23"
+    assert shown["opened"]["missing"] == pytest.approx(0.1)
+
+
+def test_a_node_table_alone_shows_also_what_would_be_refused(
+    page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Path("people.csv").read_text().splitlines()
+    more = [f"{line},{1990 + row}-05-0{row % 9 + 1}" for row, line in enumerate(lines[1:])]
+    Path("dated.csv").write_text("\n".join([f"{lines[0]},born", *more]))
+    found = describe(["--nodes", "dated.csv", "--label", "team"], capsys)
+    assert found["nodes"] == "dated.csv"
+    born = found["columns"][-1]
+    assert (born["name"], born["kind"]) == ("born", "date")
+    assert born["becomes"].startswith("refused: dates; declare it in a schema")
+    assert main(["describe", "--nodes", "dated.csv"]) == 0
+    assert "refused: dates" in capsys.readouterr().out
+
+
 @pytest.mark.dataset
 def test_the_plain_files_of_facebook_page_page_are_that_data_set(
     capsys: pytest.CaptureFixture[str],
@@ -165,7 +211,8 @@ def test_the_plain_files_of_facebook_page_page_are_that_data_set(
     known = describe(["--dataset", "facebook-page-page"], capsys)
     assert (plain["nodes"], plain["arcs"], plain["features"]) == (22_470, 341_646, 4_714)
     # What a registered data set declares was read from the tables here.
-    different = {"dataset", "dropped_self_loops", "dropped_duplicates", "inferred"}
+    different = {"dataset", "inferred", "columns"}
+    different |= {key for key in plain if key.startswith("dropped_")}
     assert (plain["inferred"], known["inferred"]) == (["classes", "columns"], [])
     for key in plain.keys() - different:
         assert plain[key] == known[key]

@@ -284,11 +284,12 @@ def test_columns_of_other_tables_are_matched_by_name(gapgnn, model, tmp_path, le
     code, _, err = gapgnn("predict", "--model", model, "--out", out, *other[:4])
     assert code == 0
     assert err.splitlines() == [
-        "2 feature columns left out, such as 'city=Kyiv'",
+        "columns of people.csv new and left out: 'shoe'",
+        "1 feature columns left out, such as 'city=Kyiv'",
         "1 feature columns missing, taken as 0, such as 'city=Oslo'",
     ]
     assert len(out.read_text().splitlines()) == 81
-    read = read_tables(edges=other[1], nodes=other[3], label=None)
+    read = read_tables(edges=other[1], nodes=other[3], label=None, drop=["shoe"])
     assert ledger.entries()[-1].fingerprint == read.graph.fingerprint
 
 
@@ -321,7 +322,8 @@ def test_tables_that_share_no_column_are_refused(gapgnn, model, tmp_path, ledger
     out = tmp_path / "labels.csv"
     code, _, err = gapgnn("predict", "--model", model, "--out", out, *other[:4], "--drop", "class")
     assert code == 2
-    assert "must share a feature with the 4 the model knows" in err.splitlines()[-1]
+    assert "must share a column with the 2 the model knows, such as 'city'" in err
+    assert len(err.splitlines()) == 1
     assert not out.exists()
     assert len(ledger.entries()) == 1
 
@@ -355,6 +357,105 @@ def test_tables_are_read_by_the_schema_the_model_knows(gapgnn, tables, tmp_path,
     assert len(err.splitlines()) == 1
 
 
+class TestRememberedPreparation:
+    """What was said to `train` need not be said to `predict` again."""
+
+    SAID = (
+        *("--label", "year", "--drop", "note", "--delimiter", ";", "--decimal", ","),
+        *("--dangling", "drop", "--directed", "--population", "bank"),
+    )
+    QUICK = ("--epochs", "2", "--epsilon", "4")
+
+    @pytest.fixture
+    def bank(self, tmp_path) -> list[str]:
+        """Write tables of a spreadsheet, with a column of text and payments to others."""
+        words = write_tables(tmp_path / "bank")
+        nodes, edges = Path(words[3]), Path(words[1])
+        head, *rows = nodes.read_text().splitlines()
+        rows = [row.replace(".", "#").replace(",", ";").replace("#", ",") for row in rows]
+        lines = [f"{row};says {number}" for number, row in enumerate(rows)]
+        nodes.write_text("\n".join([head.replace(",", ";") + ";note", *lines]) + "\n")
+        edges.write_text(edges.read_text().replace(",", ";") + "p1;elsewhere\n")
+        return words[:4]
+
+    @pytest.fixture
+    def trained(self, gapgnn, bank) -> str:
+        words = [*bank, *self.SAID, *self.QUICK, "--out", "model", "--json"]
+        code, _, err = gapgnn("train", "gap", *words)
+        assert (code, err) == (0, "")
+        return "model"
+
+    def test_the_same_tables_are_known_without_a_word(self, gapgnn, bank, trained, ledger):
+        code, out, err = gapgnn("predict", "--model", trained, *bank, "--out", "labels.csv")
+        assert code == 0
+        assert "no budget was spent" in out
+        (line,) = err.splitlines()
+        assert line.startswith("For the curator only: left out ")
+        assert line.endswith(", 1 edges that name somebody without a row.")
+        assert len(ledger.entries()) == 1
+        words = ["--cached", "--nodes", bank[3], "--out", "cached.csv"]
+        assert gapgnn("predict", "--model", trained, *words)[0] == 0
+
+    def test_new_columns_are_left_out_and_named(self, gapgnn, bank, trained, ledger):
+        nodes = Path(bank[3])
+        head, *rows = nodes.read_text().splitlines()
+        told = [f"{row};tale {number}" for number, row in enumerate(rows)]
+        nodes.write_text("\n".join([f"{head};story", *told]) + "\n")
+        code, out, err = gapgnn("predict", "--model", trained, *bank, "--out", "labels.csv")
+        assert code == 0
+        assert err.splitlines()[0] == "columns of people.csv new and left out: 'story'"
+        # The same people and the same payments: nothing new was asked.
+        assert "no budget was spent" in out
+
+    def test_missing_columns_are_named_and_the_same_people_are_charged(
+        self, gapgnn, bank, trained, ledger
+    ):
+        nodes = Path(bank[3])
+        rows = [line.split(";") for line in nodes.read_text().splitlines()]
+        nodes.write_text("\n".join(f"{row[0]};{row[2]}" for row in rows))
+        code, _, err = gapgnn("predict", "--model", trained, *bank, "--out", "labels.csv")
+        assert code == 0
+        assert err.splitlines()[0] == "columns of people.csv missing, taken as 0: 'city'"
+        fit, prediction = ledger.entries()
+        assert fit.population == prediction.population
+
+    def test_classes_are_those_of_the_model_whoever_is_in_the_table(
+        self, gapgnn, bank, trained, ledger
+    ):
+        """Only one year is left, and most labels are unknown: that is no reason to refuse."""
+        nodes = Path(bank[3])
+        nodes.write_text(nodes.read_text().replace(";2004;", ";;").replace(";2005;", ";;"))
+        code, _, _ = gapgnn("predict", "--model", trained, *bank, "--out", "labels.csv")
+        assert code == 0
+        assert {str(label) for label in column(Path("labels.csv"), "label")} <= YEARS
+
+    def test_what_is_said_now_counts(self, gapgnn, bank, trained):
+        for name in bank[1::2]:
+            text = Path(name).read_text().replace(",", ".").replace(";", ",")
+            Path(name).write_text(text)
+        code, _, err = gapgnn("predict", "--model", trained, *bank, "--out", "labels.csv")
+        assert code == 2
+        assert "pass `--delimiter ','`" in err
+        words = [*bank, "--delimiter", ",", "--out", "labels.csv"]
+        code, out, _ = gapgnn("predict", "--model", trained, *words)
+        assert (code, "no budget was spent" in out) == (0, True)
+
+    def test_only_what_was_said_stands_in_the_model_under_a_schema(self, gapgnn, bank, tmp_path):
+        (tmp_path / "schema.toml").write_text(SCHEMA.to_toml())
+        words = [*bank, "--schema", "schema.toml", "--drop", "note", "--delimiter", ";"]
+        words += ["--level", "node", "--batch-size", "30", "--decimal", ",", *self.QUICK]
+        assert gapgnn("train", "gap", *words, "--out", "node", "--json")[0] == 0
+        assert json.loads(Path("node", "config.json").read_text())["preparation"] == {
+            "label": "year",
+            "drop": ["note"],
+            "dangling": "keep",
+            "dialect": {"delimiter": ";", "decimal": ","},
+        }
+        code, out, err = gapgnn("predict", "--model", "node", *bank, "--out", "labels.csv")
+        assert (code, err) == (0, "")
+        assert "no budget was spent" in out
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -365,6 +466,7 @@ def test_tables_are_read_by_the_schema_the_model_knows(gapgnn, tables, tmp_path,
         (["--out", "labels.csv", "--label", "year"], "`--label` must come with `--edges`"),
         (["--out", "labels.csv", "--drop", "year"], "`--drop` must come with `--edges`"),
         (["--out", "labels.csv", "--schema", "s.toml"], "`--schema` must come with `--edges`"),
+        (["--out", "labels.csv", "--decimal", ","], "`--decimal` must come with `--edges`"),
     ],
 )
 def test_bad_options_are_one_line_and_nothing_is_written(

@@ -137,7 +137,7 @@ def test_at_node_level_no_record_stops_the_run(gapgnn, schema):
 
 def test_a_store_carries_its_schema(gapgnn, schema):
     words = [*OWN, "--schema", schema, "--level", "node"]
-    code, _, err = gapgnn("partition", *words, "--parts", "2", "--out", "store")
+    code, _, err = gapgnn("partition", *words, "--parts", "2", "--out", "store", "--json")
     assert (code, err) == (0, "")
     stored = open_store("store")
     assert stored.schema == Schema.read(schema)

@@ -375,6 +375,36 @@ Trainer.fit = lambda *args, **options: os.kill(os.getpid(), signal.SIGINT)
 }
 
 
+class TestWhatWasLeftOut:
+    """Counts of edges are exact: said to the curator, never beside the promise."""
+
+    def test_it_is_said_on_stderr_and_stands_nowhere(self, gapgnn, tables):
+        with Path(tables[1]).open("a") as friends:
+            friends.write("p1,elsewhere\n" * 7919)
+        words = [*tables, "--dangling", "drop", *QUICK]
+        code, out, err = gapgnn("train", "gap", *words, "--out", "model")
+        assert code == 0
+        line = err.splitlines()[-1]
+        assert line.startswith("For the curator only: left out ")
+        assert "7,919 edges that name somebody without a row" in line
+        code, printed, err = gapgnn("train", "gap", *words, "--no-save", "--json")
+        assert (code, err) == (0, "")
+        written = [path.read_bytes() for path in Path("model").rglob("*.json")]
+        assert len(written) >= 3
+        for text in (out.encode(), printed.encode(), *written):
+            assert b"left out" not in text
+            assert b"7,919" not in text
+
+    def test_a_store_of_dropped_edges_is_not_for_node_level(self, gapgnn, tables, ledger):
+        words = [*declared(tables), "--dangling", "drop", "--out", "store"]
+        assert gapgnn("partition", *words)[0] == 0
+        words = ["--store", "store", *NODE, *QUICK, "--out", "model"]
+        code, out, err = gapgnn("train", "gap", *words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "Got tables read with `--dangling drop`" in err
+        assert ledger.entries() == []
+
+
 class TestInterruption:
     @pytest.mark.parametrize(
         ("method", "phase"), [(method, phase) for method in PHASES for phase in PHASES[method]]
@@ -405,7 +435,8 @@ class TestInterruption:
             assert f"the budget was charged ({charges[0].id})" in err
         (command,) = re.findall(r"`(gapgnn .*?)`", err)
         code, _, err = gapgnn(*shlex.split(command)[1:])
-        assert (code, err) == (0, "")
+        assert code == 0
+        assert err.startswith("For the curator only: left out ")
         assert load_model(Path("results/my model")).method == method
         assert [charge.id for charge in ledger.entries()] == [charge.id for charge in charges]
         assert not Path("results/my model.unfinished").exists()

@@ -10,9 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tablecases import FRIENDS, PEOPLE, save, write
 
-from gapgnn.errors import DataError
+from gapgnn.errors import DataError, PrivacyError
+from gapgnn.graph.convert import (
+    from_networkx,
+    from_pyg,
+    from_scipy,
+    to_networkx,
+    to_pyg,
+    to_scipy,
+)
+from gapgnn.graph.store.build import build_store
+from gapgnn.graph.store.graph import open_store
 from gapgnn.graph.tables.edges import any_ids
 from gapgnn.graph.tables.read import read_tables
+from gapgnn.graph.transforms import check_declared, random_split
 
 
 class TestEdges:
@@ -97,8 +108,51 @@ class TestDangling:
             paths = write(tmp_path, nodes=PEOPLE, edges=lines + nobodys)
             graph = read_tables(**paths, label="team", directed=directed, dangling="keep").graph
             assert graph.fingerprint == without.fingerprint
-            with pytest.raises(DataError, match="use `--dangling keep`"):
+            with pytest.raises(DataError, match="with `--dangling drop`"):
                 read_tables(**paths, label="team", directed=directed)
+
+    @pytest.mark.parametrize("directed", [True, False])
+    def test_dropped_edges_are_as_if_they_had_not_been_there_and_counted(
+        self, tmp_path: Path, directed: bool
+    ) -> None:
+        nobodys = "eve,ann\nann,eve\neve,fay\n,bob\nann,eve\n"
+        paths = write(tmp_path, nodes=PEOPLE, edges="a,b\nann,bob\ncid,dan\n")
+        options = {"label": "team", "directed": directed}
+        without = read_tables(**paths, **options)
+        paths = write(tmp_path, nodes=PEOPLE, edges="a,b\nann,bob\n" + nobodys + "cid,dan\n")
+        tables = read_tables(**paths, **options, dangling="drop")
+        assert tables.graph.fingerprint == without.graph.fingerprint
+        assert (tables.graph.num_dangling, tables.dropped_dangling) == (0, 5)
+        assert tables.dropped_duplicates == 0
+        stored = build_store(
+            tmp_path / f"store-{directed}", **paths, **options, dangling="drop", parts=2
+        )
+        assert stored.graph.fingerprint == without.graph.fingerprint
+        assert stored.dropped_dangling == 5
+
+    def test_kept_edges_count_as_left_out_only_if_they_are_in_nobodys_list(
+        self, tmp_path: Path
+    ) -> None:
+        paths = write(tmp_path, nodes=PEOPLE, edges="a,b\nann,eve\neve,ann\neve,fay\nann,bob\n")
+        for directed, left_out in ((True, 2), (False, 1)):
+            read = read_tables(**paths, label="team", directed=directed, dangling="keep")
+            assert read.dropped_dangling == left_out
+
+    def test_dropped_entries_would_not_hold_their_slot_at_node_level(self, tmp_path: Path) -> None:
+        """However the graph comes there: read, split, converted or from a store."""
+        paths = write(tmp_path, nodes=PEOPLE, edges=self.EDGES)
+        options = {**paths, "label": "team", "dangling": "drop"}
+        stored = build_store(tmp_path / "store", **options, parts=2).graph
+        read = read_tables(**options).graph
+        converted = (
+            from_pyg(to_pyg(read)),
+            from_networkx(to_networkx(read)),
+            from_scipy(**to_scipy(read)),
+        )
+        opened = open_store(tmp_path / "store")
+        for graph in (read, stored, opened, random_split(read, seed=0), *converted):
+            with pytest.raises(PrivacyError, match="must be kept at level node"):
+                check_declared(graph)
 
     def test_without_direction_the_known_end_keeps_the_entry(self, tmp_path: Path) -> None:
         paths = write(tmp_path, nodes=PEOPLE, edges="a,b\neve,bob\nann,bob\n")

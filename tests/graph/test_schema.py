@@ -25,7 +25,7 @@ from gapgnn.graph.tables.columns import (
     parse_numbers,
 )
 from gapgnn.graph.tables.read import read_tables
-from gapgnn.graph.tables.schema import Category, Ignored, Label, Number, Schema
+from gapgnn.graph.tables.schema import Category, Date, Ignored, Label, Number, Schema
 
 
 class TestReading:
@@ -110,8 +110,8 @@ class TestReading:
             ),
             (
                 {"schema": Schema(tuple(map(Ignored, ("age", "city", "note"))), SCHEMA.label)},
-                "`schema` must declare a column of kind number or category. Got none; declare one, "
-                "or give `--features FILE`.",
+                "`schema` must declare a column of kind number, category or date. Got none; "
+                "declare one, or give `--features FILE`.",
             ),
             (
                 {"min_class_count": 1},
@@ -170,10 +170,13 @@ def schemas(draw) -> Schema:
     columns = []
     names = draw(st.lists(st.text('ab-."\\é= ', max_size=4), max_size=5, unique=True))
     for name in names:
-        kind = draw(st.sampled_from(["number", "category", "ignore"]))
+        kind = draw(st.sampled_from(["number", "category", "date", "ignore"]))
         if kind == "number":
             low, high = sorted(draw(st.lists(BOUND, min_size=2, max_size=2, unique=True)))
             columns.append(Number(name, low, high))
+        elif kind == "date":
+            low, high = sorted(draw(st.lists(st.dates(), min_size=2, max_size=2, unique=True)))
+            columns.append(Date(name, low, high, draw(st.sampled_from([None, "%d.%m.%Y", '%Y"']))))
         elif kind == "category":
             values = draw(st.lists(VALUES, min_size=1, max_size=4, unique_by=_as_number))
             columns.append(Category(name, tuple(values)))
@@ -304,7 +307,7 @@ class TestFile:
             ("[columns]\nage = 3", "`columns.age` must be a table of keys. Got 3 in"),
             (
                 "[columns.age]\nlow = 1",
-                "`columns.age.kind` must be one of number, category, ignore. Got None in",
+                "`columns.age.kind` must be one of number, category, date, ignore. Got None in",
             ),
             ('[columns.age]\nkind = "nmber"', "`columns.age.kind` must be one of number"),
             ('[columns.age]\nkind = "number"\nlow = 1', "`columns.age.high` must be given. Got no"),

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapgnn.cli.output import progress_bars
+from gapgnn.cli.output import progress_bars, say
 from gapgnn.errors import InputError, PrivacyError
 
 if TYPE_CHECKING:
     from gapgnn.graph import Graph
-    from gapgnn.graph.tables import Schema
+    from gapgnn.graph.tables import Dialect, Preparation, Schema
 
 DEFAULT_DATASET = "social"
 
@@ -23,12 +23,14 @@ DESCRIPTION = """\
 A known data set (see `gapgnn datasets`), or two tables of your own, CSV, TSV, Parquet or Feather:
 one row per node with its id, class and features, and one row per edge with two node ids. Or a store
 that `gapgnn partition` made of either, for graphs that do not fit in memory.
-For example: --edges friends.csv --nodes people.csv --label year --drop name"""
+For example: --edges friends.csv --nodes people.csv --label year --drop name
+or of a spreadsheet: --edges e.csv --nodes n.csv --label year --delimiter semicolon --decimal ,"""
 
 # Options that only mean something for tables, by their name in the parsed arguments.
 _TABLE_OPTIONS = (
     *("nodes", "label", "schema", "features", "drop"),
     *("directed", "dangling", "min_class_count", "population"),
+    *("delimiter", "decimal", "thousands"),
 )
 
 
@@ -39,6 +41,17 @@ class LoadedGraph:
     graph: Graph
     dropped_self_loops: int | None = None
     dropped_duplicates: int | None = None
+    dropped_dangling: int | None = None
+
+    @property
+    def left_out(self) -> str:
+        """Which edges were left out, in words; empty if none were."""
+        kinds = {
+            "self-loops": self.dropped_self_loops,
+            "repeated edges": self.dropped_duplicates,
+            "edges that name somebody without a row": self.dropped_dangling,
+        }
+        return ", ".join(f"{count:,} {kind}" for kind, count in kinds.items() if count)
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
@@ -105,10 +118,12 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--dangling",
-        choices=["refuse", "keep"],
-        help="edges that name somebody without a row in the node table: refuse (the default), or "
-        "keep them as entries that contribute nothing (the default at node level)",
+        choices=["refuse", "keep", "drop"],
+        help="edges that name somebody without a row in the node table: refuse (the default), "
+        "drop such edges, or keep them as entries that contribute nothing (the default at node "
+        "level, where drop is not allowed)",
     )
+    add_dialect_options(group)
     group.add_argument(
         "--population",
         metavar="NAME",
@@ -122,6 +137,39 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
         help="leave out unlabelled nodes and classes with fewer than N nodes (default: 0, nothing "
         "is left out)",
     )
+
+
+def add_dialect_options(group: argparse._ActionsContainer) -> None:
+    """Add the options that say how the cells of tables are written."""
+    group.add_argument(
+        "--delimiter",
+        metavar="CHAR",
+        help="between the cells of .csv files: one character, semicolon or tab (default: a comma; "
+        "a .tsv file has tabs)",
+    )
+    group.add_argument(
+        "--decimal", metavar="CHAR", help="the decimal point of numbers, . or , (default: .)"
+    )
+    group.add_argument(
+        "--thousands",
+        metavar="CHAR",
+        help="between groups of three digits, one of . , ' or space (default: nothing)",
+    )
+
+
+def dialect_of(args: argparse.Namespace, known: Preparation | None = None) -> Dialect:
+    """Return how cells are written: as the options say, or else as a model remembers.
+
+    >>> parser = argparse.ArgumentParser()
+    >>> add_dialect_options(parser)
+    >>> dialect_of(parser.parse_args(["--delimiter", "tab", "--decimal", ","]))
+    Dialect(delimiter='\\t', decimal=',', thousands=None)
+    """
+    from gapgnn.graph.tables import Dialect
+
+    said = {key: getattr(args, key) for key in ("delimiter", "decimal", "thousands")}
+    given = {key: value for key, value in said.items() if value is not None}
+    return known.spelling() if known is not None and not given else Dialect(**given)
 
 
 def add_level_option(group: argparse._ArgumentGroup) -> None:
@@ -142,6 +190,8 @@ def load_graph(
     needs_label: bool = True,
     schema: Schema | None = None,
     level: str | None = None,
+    preparation: Preparation | None = None,
+    classes: Sequence[str] | None = None,
 ) -> LoadedGraph:
     """Load the graph that the parsed options choose, split 75/10/15 into train, val and test.
 
@@ -153,6 +203,8 @@ def load_graph(
             column, and then without a split.
         schema: what a saved model knows about tables, used unless `--schema` is given.
         level: the privacy level the graph is for; that of ``args`` if left out.
+        preparation: what a saved model remembers of its tables, where options say nothing.
+        classes: the classes a saved model knows, in their order.
 
     >>> parser = argparse.ArgumentParser()
     >>> add_data_options(parser)
@@ -179,15 +231,26 @@ def load_graph(
             return LoadedGraph(load_dataset(name, split_seed=seed, progress=progress))
     from gapgnn.graph.tables import read_tables
 
-    options = table_options(args, labelled=needs_label, schema=schema, level=level)
+    options = table_options(
+        args, labelled=needs_label, schema=schema, level=level, preparation=preparation
+    )
     if needs_label and options["label"] is None:
         raise _no_label()
+    if options["label"] is not None and options["schema"] is None:
+        options["classes"] = classes
     with reading_bars(quiet) as progress:
         tables = read_tables(**options, progress=progress)
     graph = tables.graph
     if options["label"] is not None:
         graph = random_split(graph, seed=seed)
-    return LoadedGraph(graph, tables.dropped_self_loops, tables.dropped_duplicates)
+    counts = tables.dropped_self_loops, tables.dropped_duplicates, tables.dropped_dangling
+    return LoadedGraph(graph, *counts)
+
+
+def mention_left_out(loaded: LoadedGraph) -> None:
+    """Say on stderr which edges were left out: exact counts, which no promise covers."""
+    if loaded.left_out:
+        say(f"For the curator only: left out {loaded.left_out}.", to_stderr=True)
 
 
 def check_options(
@@ -210,6 +273,7 @@ def check_options(
             )
         if args.nodes is None:
             raise InputError("`--edges` must come with `--nodes`. Got no node table.")
+        dialect_of(args)
         has_schema = args.schema is not None or schema is not None
         if args.label is None and needs_label and not has_schema:
             raise _no_label()
@@ -229,6 +293,7 @@ def table_options(
     labelled: bool,
     schema: Schema | None = None,
     level: str | None = None,
+    preparation: Preparation | None = None,
 ) -> dict[str, Any]:
     """Return the keyword arguments that read the chosen tables, in memory or into a store.
 
@@ -237,8 +302,10 @@ def table_options(
         labelled: whether to read the label that a schema declares if `--label` names none.
         schema: what a saved model knows about tables.
         level: the privacy level the graph is for; that of ``args`` if left out.
+        preparation: what a saved model remembers of its tables; columns it never saw are left out
+            and named on stderr.
     """
-    from gapgnn.graph.tables import Schema
+    from gapgnn.graph.tables import Preparation, Schema
     from gapgnn.privacy.ledger import check_population
 
     if args.schema is not None:
@@ -249,7 +316,11 @@ def table_options(
                 f"{str(args.schema)!r}; leave it out, the model carries its own."
             )
         schema = given
-    label = args.label
+    said = Preparation() if preparation is None else preparation
+    dialect = dialect_of(args, said)
+    label, drop = args.label, tuple(args.drop or ())
+    if preparation is not None:
+        label, drop = _remembered(args, preparation, schema, dialect)
     if label is None and labelled and schema is not None and schema.label is not None:
         label = schema.label.column
     is_node_level = _is_node_level(args, level)
@@ -258,15 +329,41 @@ def table_options(
         "nodes": args.nodes,
         "label": label,
         "features": args.features,
-        "drop": args.drop or (),
-        "directed": bool(args.directed),
+        "drop": drop,
+        "directed": said.directed if args.directed is None else args.directed,
         # At node level one record must not stop the run, whoever it names and whatever it holds.
-        "dangling": args.dangling or ("keep" if is_node_level else "refuse"),
+        "dangling": args.dangling or ("keep" if is_node_level else said.dangling),
         "not_finite": "zero" if is_node_level else "refuse",
         "min_class_count": args.min_class_count or 0,
         "schema": schema,
-        "population": check_population(args.population or "default"),
+        "dialect": dialect,
+        "population": check_population(args.population or said.population),
     }
+
+
+def _remembered(
+    args: argparse.Namespace,
+    preparation: Preparation,
+    schema: Schema | None,
+    dialect: Dialect,
+) -> tuple[str | None, tuple[str, ...]]:
+    """Return the label and the columns to leave out, as a model remembers them; name the others."""
+    from gapgnn.graph.tables import open_table
+
+    columns = open_table(args.nodes, what="nodes", dialect=dialect).columns
+    found = preparation.applied(columns, label=args.label, drop=args.drop or (), schema=schema)
+    if args.features is not None:
+        return found.label, tuple(name for name in found.drop if name not in found.new)
+    if found.missing and found.missing == preparation.columns:
+        raise InputError(
+            f"`nodes` must share a column with the {len(found.missing)} the model knows, such as "
+            f"{found.missing[0]!r}. Got none in {str(args.nodes)!r}."
+        )
+    for text, names in (("new and left out", found.new), ("missing, taken as 0", found.missing)):
+        if names:
+            shown = ", ".join(map(repr, names))
+            say(f"columns of {args.nodes.name} {text}: {shown}", to_stderr=True)
+    return found.label, found.drop
 
 
 def _is_node_level(args: argparse.Namespace, level: str | None) -> bool:
@@ -285,10 +382,16 @@ def _check_node_level(args: argparse.Namespace, has_schema: bool) -> None:
         words = ["gapgnn", "schema", "--nodes", str(args.nodes)]
         words += [] if args.label is None else ["--label", args.label]
         words += [word for name in args.drop or () for word in ("--drop", name)]
+        words += dialect_of(args).words
         command = shlex.join([*words, "--out", "schema.toml"])
         raise InputError(
             "`--schema` must say at node level which columns, categories and classes are public. "
             f"Got none; `{command}` proposes one to edit."
+        )
+    if args.dangling == "drop":
+        raise InputError(
+            "`--dangling` must be keep at node level, where an entry that names nobody holds its "
+            "slot: dropped, other people's lists would change with who is there. Got 'drop'."
         )
     if args.min_class_count is not None:
         raise InputError(

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from gapgnn.cli.data import LoadedGraph, add_data_options, add_level_option, load_graph
+from gapgnn.cli.data import (
+    LoadedGraph,
+    add_data_options,
+    add_level_option,
+    load_graph,
+    table_options,
+)
 from gapgnn.cli.output import console, emit_json
-from gapgnn.cli.schema import column_summary
+
+if TYPE_CHECKING:
+    from gapgnn.graph.tables import ColumnFate
+
 
 EXAMPLES = """\
 examples:
@@ -15,6 +26,9 @@ examples:
   gapgnn describe --dataset facebook100/Cornell5
   gapgnn describe --edges friends.csv --nodes people.csv --label year --drop name
   gapgnn describe --edges friends.parquet --nodes people.parquet --label year --json
+  gapgnn describe --nodes people.csv --delimiter semicolon --decimal ,
+                                                   a node table alone: its columns, also those
+                                                   that training would refuse, and why
 
 The figures are exact, not private: they are for the holder of the data.
 """
@@ -34,14 +48,40 @@ def execute(args: argparse.Namespace) -> int:
     """Load the graph and print its summary."""
     from gapgnn.graph import check_trainable
 
+    if _is_about_nodes_alone(args):
+        columns = _columns(args)
+        if args.json:
+            emit_json({"nodes": str(args.nodes), "columns": [asdict(one) for one in columns]})
+        else:
+            _print_columns(columns, args.nodes.name)
+        return 0
     loaded = load_graph(args, seed=args.seed, quiet=args.json)
     check_trainable(loaded.graph, level=args.level or "none")
     summary = _summary(loaded)
+    columns = [] if args.edges is None else _columns(args)
     if args.json:
-        emit_json(summary)
+        emit_json({**summary, "columns": [asdict(one) for one in columns] or None})
     else:
-        _print(summary)
+        _print({**summary, "declared": {} if columns else summary["declared"]})
+        if columns:
+            _print_columns(columns, args.nodes.name)
     return 0
+
+
+def _is_about_nodes_alone(args: argparse.Namespace) -> bool:
+    """Whether only a node table is given, and only what belongs to it."""
+    others = ("dataset", "store", "edges", "features", "directed", "dangling", "min_class_count")
+    return args.nodes is not None and all(getattr(args, name) is None for name in others)
+
+
+def _columns(args: argparse.Namespace) -> list[ColumnFate]:
+    """Return every column of the node table and what becomes of it."""
+    from gapgnn.graph.tables import survey_columns
+
+    options = table_options(args, labelled=True)
+    return survey_columns(
+        **{key: options[key] for key in ("nodes", "label", "drop", "schema", "features", "dialect")}
+    )
 
 
 def _summary(loaded: LoadedGraph) -> dict[str, Any]:
@@ -54,6 +94,8 @@ def _summary(loaded: LoadedGraph) -> dict[str, Any]:
     degrees = graph.out_degrees
     declared = None
     if graph.schema is not None and graph.feature_names == graph.schema.feature_names:
+        from gapgnn.graph.tables import column_summary
+
         declared = {column.name: column_summary(column) for column in graph.schema.columns}
     return {
         "dataset": graph.name,
@@ -74,6 +116,7 @@ def _summary(loaded: LoadedGraph) -> dict[str, Any]:
         },
         "dropped_self_loops": loaded.dropped_self_loops,
         "dropped_duplicates": loaded.dropped_duplicates,
+        "dropped_dangling": loaded.dropped_dangling,
         "fingerprint": graph.fingerprint,
     }
 
@@ -108,6 +151,27 @@ def _print(summary: dict[str, Any]) -> None:
     if summary["dropped_self_loops"] is not None:
         dropped = f"{summary['dropped_self_loops']:,} self-loops, "
         dropped += f"{summary['dropped_duplicates']:,} duplicate edges"
+        if summary["dropped_dangling"]:
+            dropped += f", {summary['dropped_dangling']:,} edges that name somebody without a row"
         table.add_row("dropped", dropped)
     table.add_row("fingerprint", summary["fingerprint"])
+    console(to_stderr=False).print(table)
+
+
+def _print_columns(columns: Sequence[ColumnFate], title: str) -> None:
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    heads = (
+        Column("column", overflow="fold"),
+        "kind",
+        Column("range", overflow="fold"),
+        Column("missing", justify="right"),
+        Column("becomes", overflow="fold"),
+    )
+    table = Table(*heads, title=escape(title))
+    for one in columns:
+        missing = "-" if one.missing is None else f"{one.missing:.1%}"
+        cells = (one.name, one.kind, one.range or "-", missing, one.becomes)
+        table.add_row(*map(escape, cells))
     console(to_stderr=False).print(table)

@@ -45,7 +45,10 @@ examples:
   gapgnn experiment accuracy --edges friends.csv --nodes people.csv --label year --out results
   gapgnn experiment all --relation directed --select validation --jobs 4 --out results
 """
-_OWN_DATA = "store", "edges", "nodes", "label", "schema", "features", "dangling", "min_class_count"
+_OWN_DATA = (
+    *("store", "edges", "nodes", "label", "schema", "features", "dangling", "min_class_count"),
+    *("delimiter", "decimal", "thousands"),
+)
 _COLUMNS = "data set", "experiment", "row", "epsilon", "parameters"
 
 

@@ -12,6 +12,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import Any
 
+from gapgnn.cli.data import add_dialect_options, dialect_of
 from gapgnn.cli.output import complain, emit_json, say
 from gapgnn.errors import InputError, check_number, did_you_mean
 from gapgnn.privacy import RELATIONS as ALL_RELATIONS
@@ -90,6 +91,7 @@ def _configure_grant(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--id", metavar="COLUMN", help="the column with the ids (`id`, or else the first one)"
     )
+    add_dialect_options(parser)
     parser.add_argument(
         "--population",
         dest="namespace",
@@ -218,9 +220,12 @@ def _grant(ledger: Ledger, args: argparse.Namespace) -> None:
     # What is no day at all is refused by the ledger.
     if args.until is not None and is_day(args.until) and args.until < date.today().isoformat():
         raise InputError(f"`--until` must not be over. Got {args.until!r}.")
-    for option, value in (("id", args.id), ("population", args.namespace)):
+    about_table = {"id": args.id, "population": args.namespace}
+    about_table |= {key: getattr(args, key) for key in ("delimiter", "decimal", "thousands")}
+    for option, value in about_table.items():
         if value is not None and args.nodes is None:
             raise InputError(f"`--{option}` must come with `--nodes`. Got no table of people.")
+    dialect_of(args)
     known = ledger.summary()
     people, is_directed = _people(args)
     name = args.population if people is None or args.nodes is not None else people.name
@@ -267,7 +272,7 @@ def _people(args: argparse.Namespace) -> tuple[People | None, bool | None]:
         check_population(args.population)
         namespace = "default" if args.namespace is None else check_population(args.namespace)
         with reading_bars(args.json) as progress:
-            ids = read_ids(args.nodes, args.id, progress=progress)
+            ids = read_ids(args.nodes, args.id, dialect=dialect_of(args), progress=progress)
         return People.listed(ids, namespace=namespace, name=args.population), None
     from gapgnn.graph.datasets import dataset_names, load_dataset
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli.data import (
     DEFAULT_DATASET,
+    LoadedGraph,
     add_data_options,
     add_level_option,
     check_options,
+    mention_left_out,
     reading_bars,
     table_options,
 )
 from gapgnn.cli.output import emit_json, say
 from gapgnn.errors import InputError, check_integer
-
-if TYPE_CHECKING:
-    from gapgnn.graph import Graph
 
 EXAMPLES = """\
 examples:
@@ -65,26 +63,32 @@ def execute(args: argparse.Namespace) -> int:
     if args.store is not None:
         raise InputError("`--store` is what `partition` makes. Give a data set or tables instead.")
     check_options(args, needs_label=False)
-    result = _from_tables(args) if args.edges is not None else _from_dataset(args)
-    result |= {"store": str(args.out), "parts": args.parts}
-    result["bytes"] = sum(path.stat().st_size for path in args.out.iterdir())
+    loaded = _from_tables(args) if args.edges is not None else _from_dataset(args)
+    size = sum(path.stat().st_size for path in args.out.iterdir())
     if args.json:
-        emit_json(result)
-        return 0
-    line = (
-        f"{result['nodes']:,} nodes and {result['arcs']:,} arcs in {args.parts} parts, "
-        f"{result['bytes'] / 1e6:,.1f} MB, written to {args.out}"
-    )
-    if result["dropped_self_loops"] or result["dropped_duplicates"]:
-        line += (
-            f"; left out {result['dropped_self_loops'] or 0:,} self-loops and "
-            f"{result['dropped_duplicates'] or 0:,} repeated edges"
+        emit_json(
+            {
+                "dataset": loaded.graph.name,
+                "nodes": loaded.graph.num_nodes,
+                "arcs": loaded.graph.num_arcs,
+                "dropped_self_loops": loaded.dropped_self_loops,
+                "dropped_duplicates": loaded.dropped_duplicates,
+                "dropped_dangling": loaded.dropped_dangling,
+                "store": str(args.out),
+                "parts": args.parts,
+                "bytes": size,
+            }
         )
-    say(line)
+        return 0
+    say(
+        f"{loaded.graph.num_nodes:,} nodes and {loaded.graph.num_arcs:,} arcs in {args.parts} "
+        f"parts, {size / 1e6:,.1f} MB, written to {args.out}"
+    )
+    mention_left_out(loaded)
     return 0
 
 
-def _from_tables(args: argparse.Namespace) -> dict[str, Any]:
+def _from_tables(args: argparse.Namespace) -> LoadedGraph:
     """Build from tables of any size."""
     from gapgnn.graph.store import build_store
 
@@ -96,10 +100,11 @@ def _from_tables(args: argparse.Namespace) -> dict[str, Any]:
             memory=args.memory * MEGABYTE,
             progress=progress,
         )
-    return _contents(built.graph, built.dropped_self_loops, built.dropped_duplicates)
+    counts = built.dropped_self_loops, built.dropped_duplicates, built.dropped_dangling
+    return LoadedGraph(built.graph, *counts)
 
 
-def _from_dataset(args: argparse.Namespace) -> dict[str, Any]:
+def _from_dataset(args: argparse.Namespace) -> LoadedGraph:
     """Put a known data set on disk; it is read into memory for that."""
     from gapgnn.graph.datasets import load_dataset
     from gapgnn.graph.store import store_graph
@@ -108,14 +113,4 @@ def _from_dataset(args: argparse.Namespace) -> dict[str, Any]:
     with reading_bars(args.json) as progress:
         graph = load_dataset(name, progress=progress)
     store_graph(graph, args.out, parts=args.parts)
-    return _contents(graph, None, None)
-
-
-def _contents(graph: Graph, self_loops: int | None, duplicates: int | None) -> dict[str, Any]:
-    return {
-        "dataset": graph.name,
-        "nodes": graph.num_nodes,
-        "arcs": graph.num_arcs,
-        "dropped_self_loops": self_loops,
-        "dropped_duplicates": duplicates,
-    }
+    return LoadedGraph(graph)

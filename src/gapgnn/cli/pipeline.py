@@ -7,6 +7,7 @@ import csv
 import functools
 import importlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from gapgnn.errors import InputError
 
 if TYPE_CHECKING:
     from gapgnn.attacks.audits import Case, Outcome, Tables
+    from gapgnn.graph.tables import TableFile
 
 TEXT = "a whole command, from table to folder, on neighbouring files"
 EXAMPLES = """\
@@ -101,6 +103,7 @@ def case_of(
     gapgnn.errors.InputError: `level` must be edge or node to be audited. Got 'none'.
     """
     from gapgnn.attacks.audits import Case
+    from gapgnn.cli.data import dialect_of
 
     if not words or words[0] not in ("train", "predict"):
         raise InputError(
@@ -127,6 +130,10 @@ def case_of(
         level, relation = fitted.level, fitted.card_.relation
         degree = fitted.get_params().get("max_degree")
         parsed.level, parsed.schema_of_model = level, fitted.schema_
+        parsed.preparation_of_model = said = fitted.preparation_
+        if said is not None and said.dialect and dialect_of(parsed, said) == said.spelling():
+            # The audit writes tables with commas, whatever the model remembers.
+            kept += ["--delimiter", ",", *replace(said.spelling(), delimiter=None).words]
     if level not in ("edge", "node"):
         raise InputError(f"`level` must be edge or node to be audited. Got {level!r}.")
     tables = _tables(parsed)
@@ -149,7 +156,7 @@ def case_of(
 # Options that say where data comes from and results go: the audit sets its own.
 _PLACES = {
     **dict.fromkeys(("--dataset", "--edges", "--nodes", "--label", "--features", "--schema"), 1),
-    **dict.fromkeys(("--out", "--model", "--ledger", "--store"), 1),
+    **dict.fromkeys(("--out", "--model", "--ledger", "--store", "--delimiter"), 1),
     **dict.fromkeys(("--directed", "--undirected", "--json", "--resume"), 0),
 }
 
@@ -186,19 +193,20 @@ def _parsed(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 def _tables(parsed: argparse.Namespace) -> Tables:
     """Read the input of a command as rows of text; a known data set is written as tables first."""
     from gapgnn.attacks.audits import Tables
-    from gapgnn.cli.data import check_options
+    from gapgnn.cli.data import check_options, dialect_of
     from gapgnn.graph.tables import Schema, end_columns, open_table
 
     known = getattr(parsed, "schema_of_model", None)
     check_options(parsed, needs_label=False, schema=known)
     if parsed.edges is None:
         return _tables_of_dataset(parsed)
-    node_table = open_table(parsed.nodes, what="nodes")
-    edge_table = open_table(parsed.edges, what="edges")
+    dialect = dialect_of(parsed, getattr(parsed, "preparation_of_model", None))
+    node_table = open_table(parsed.nodes, what="nodes", dialect=dialect)
+    edge_table = open_table(parsed.edges, what="edges", dialect=dialect)
     ends = end_columns(edge_table)
     first = "id" if "id" in node_table.columns else node_table.columns[0]
-    node_columns, nodes = _rows(parsed.nodes, [first])
-    edge_columns, edges = _rows(parsed.edges, list(ends))
+    node_columns, nodes = _rows(node_table, [first])
+    edge_columns, edges = _rows(edge_table, list(ends))
     features = None
     if parsed.features is not None:
         import numpy as np
@@ -218,16 +226,14 @@ def _tables(parsed: argparse.Namespace) -> Tables:
     return Tables(node_columns, nodes, edge_columns, edges, label, directed, features, schema)
 
 
-def _rows(path: Path, first: list[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+def _rows(
+    table: TableFile, first: list[str]
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Return a table's columns and rows as text, with some columns first."""
-    suffix = path.suffix.lower()
-    if suffix in (".csv", ".tsv"):
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            columns, *rows = csv.reader(file, delimiter="\t" if suffix == ".tsv" else ",")
+    if table.is_text:
+        with table.path.open(encoding="utf-8-sig", newline="") as file:
+            columns, *rows = csv.reader(file, delimiter=table.delimiter)
     else:
-        from gapgnn.graph.tables import open_table
-
-        table = open_table(path, what="nodes")
         columns = list(table.columns)
         rows = [
             ["" if value is None else str(value) for value in row.values()]

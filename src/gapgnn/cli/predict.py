@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapgnn.cli.data import add_data_options, load_graph
+from gapgnn.cli.data import add_data_options, dialect_of, load_graph, mention_left_out
 from gapgnn.cli.output import emit_json, say
 from gapgnn.cli.scale import add_ray_option, at_scale, check_ray
 from gapgnn.errors import InputError, UnavailableError
@@ -28,6 +28,8 @@ examples:
   gapgnn predict --model model --edges friends.csv --nodes people.csv --label risk \
     --only unlabelled --with probabilities --out to-check.csv
 
+The model remembers label, dropped columns, delimiter and schema of its tables: other tables need no
+such option again. Columns it never saw are left out, and those it misses are named.
 For the training graph the released hops in the model's folder answer, free of charge; the data may
 be left out except at node level. Another graph is charged once, and its hops stay in the folder.
 Which of the two a graph is, only the ledger of the training knows: without it tables are refused.
@@ -95,17 +97,22 @@ def execute(args: argparse.Namespace) -> int:
         return _from_cache(args, model)
     graph = None
     if _gives_data(args):
-        graph = load_graph(
+        loaded = load_graph(
             args,
             # Roles are those of the training: a function of this seed and of each id.
             seed=model.seed,
             quiet=args.json,
             needs_label=_needs_label(args),
             schema=model.schema_,
+            preparation=model.preparation_,
+            classes=model.label_names_,
             # A model of version 0.1 knows the columns of its table by name and has no schema. It
             # answers for the graph it was trained on; reading another one is refused further down.
             level="none" if model.schema_ is None and model.feature_names_ else model.level,
-        ).graph
+        )
+        graph = loaded.graph
+        if loaded.dropped_dangling and not args.json:
+            mention_left_out(loaded)
         _check_model_folder(args.model, model, graph)
         _mention_columns(model, graph)
     before = set(model.releases_.hops)
@@ -155,7 +162,8 @@ def _from_cache(args: argparse.Namespace, model: NodeClassifier) -> int:
             "`--cached` reads nothing of the tables but ids: `--only`, `--with role` and "
             "`--with truth` must be left out. Got one of them."
         )
-    ids = None if args.nodes is None else read_ids(args.nodes)
+    dialect = dialect_of(args, model.preparation_)
+    ids = None if args.nodes is None else read_ids(args.nodes, dialect=dialect)
     probabilities = model.predict_cached(ids)
     ids = model.releases_.training().ids if ids is None else ids
     _write_table(args.out, _table(model, ids, probabilities, True, args.extra, None))
@@ -169,6 +177,7 @@ def _from_cache(args: argparse.Namespace, model: NodeClassifier) -> int:
 DATA_OPTIONS = (
     *("dataset", "store", "edges", "nodes"),
     *("label", "schema", "features", "drop", "directed", "dangling"),
+    *("delimiter", "decimal", "thousands"),
 )
 WRITERS = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".parquet": "", ".feather": ""}
 

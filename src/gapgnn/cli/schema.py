@@ -6,16 +6,18 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gapgnn.cli.data import add_dialect_options, dialect_of
 from gapgnn.cli.output import console, emit_json, say
-from gapgnn.errors import InputError
+from gapgnn.errors import InputError, check_all
 
 if TYPE_CHECKING:
-    from gapgnn.graph.tables import Column, Schema
+    from gapgnn.graph.tables import Schema
 
 EXAMPLES = """\
 examples:
   gapgnn schema --nodes people.csv --label team --out schema.toml
   gapgnn schema --nodes people.parquet --label year --drop name --out schema.toml --json
+  gapgnn schema --nodes people.csv --label risk --delimiter semicolon --decimal , --out schema.toml
   gapgnn train gap --edges friends.csv --nodes people.csv --schema schema.toml --level node
 
 At node level nothing may be learned from single people: not which categories there are, not how
@@ -35,6 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="a column that is not a feature; may be given several times",
     )
+    add_dialect_options(parser)
     parser.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help="the schema, TOML; must be new"
     )
@@ -45,30 +48,14 @@ def execute(args: argparse.Namespace) -> int:
     """Read the table, write the proposal, say what to check."""
     from gapgnn.graph.tables import propose_schema
 
-    _check_target(args.out)
-    schema = propose_schema(args.nodes, args.label, args.drop or ())
+    check_all(lambda: _check_target(args.out), lambda: dialect_of(args))
+    schema = propose_schema(args.nodes, args.label, args.drop or (), dialect=dialect_of(args))
     _write(args.out, schema.to_toml(args.nodes.name))
     if args.json:
         emit_json({"out": str(args.out), "notes": schema.notes, "schema": schema.to_dict()})
     else:
         _print(args.out, schema)
     return 0
-
-
-def column_summary(column: Column) -> str:
-    """Say in a few words what becomes of a declared column.
-
-    >>> from gapgnn.graph.tables.schema import Category, Number
-    >>> column_summary(Number("age", 0, 100)), column_summary(Category("city", ("Bern", "Rome")))
-    ('0 to 100, scaled to -1 to 1', 'Bern, Rome or other, one-hot')
-    """
-    from gapgnn.graph.tables import OTHER, Category, Number
-
-    if isinstance(column, Number):
-        return f"{column.low:g} to {column.high:g}, scaled to -1 to 1"
-    if isinstance(column, Category):
-        return f"{', '.join(column.values)} or {OTHER}, one-hot"
-    return "ignored"
 
 
 def _check_target(path: Path) -> None:
@@ -92,6 +79,8 @@ def _write(path: Path, text: str) -> None:
 def _print(path: Path, schema: Schema) -> None:
     from rich.markup import escape
     from rich.table import Column, Table
+
+    from gapgnn.graph.tables import column_summary
 
     heads = (Column(title, overflow="fold") for title in ("column", "becomes"))
     table = Table(*heads, title=escape(f"proposed in {path}"))

@@ -11,7 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapgnn.cli.data import add_curator_option, add_data_options, check_options, load_graph
+from gapgnn.cli.data import (
+    add_curator_option,
+    add_data_options,
+    check_options,
+    load_graph,
+    mention_left_out,
+)
 from gapgnn.cli.main import Parser
 from gapgnn.cli.options import add_estimator_options, estimator_options
 from gapgnn.cli.output import console, emit_json
@@ -35,6 +41,7 @@ examples:
   gapgnn train {method}
   gapgnn train {method} --dataset facebook100/Cornell5 --level node --epsilon 8 --repeats 10
   gapgnn train {method} --edges friends.csv --nodes people.csv --label year --out model
+  gapgnn train {method} --edges e.csv --nodes n.csv --label risk --delimiter semicolon --out model
   gapgnn train {method} --config run.toml --json
 """
 
@@ -100,7 +107,8 @@ def execute(args: argparse.Namespace) -> int:
         Ledger(estimator.ledger).check,
     )
     journal = open_journal(args)
-    graph = load_graph(args, seed=args.seed, quiet=args.json).graph
+    loaded = load_graph(args, seed=args.seed, quiet=args.json)
+    graph = loaded.graph
     _check_space(args.out, estimator.space_needed(graph))
     try:
         with ProgressBars(console(to_stderr=True)) as bars, at_scale(args, graph, bars) as placed:
@@ -123,6 +131,7 @@ def execute(args: argparse.Namespace) -> int:
         emit_json(_result(estimator, graph, references))
     else:
         _print_table(estimator, graph, references, args.out)
+        mention_left_out(loaded)
     return 0 if all(audit["holds"] for audit in audits) else 1
 
 

@@ -205,6 +205,7 @@ def note_of(graph: Graph) -> dict[str, Any]:
         "label_names": graph.label_names,
         "feature_names": graph.feature_names,
         "schema": None if graph.schema is None else graph.schema.to_dict(),
+        "preparation": None if graph.preparation is None else graph.preparation.to_dict(),
         "self_loops": "keep" if graph.num_self_loops else None,
     }
     return {key: value for key, value in note.items() if value is not None}
@@ -217,6 +218,8 @@ def options_of_note(
 
     A direction that the caller now states is declared.
     """
+    from gapgnn.graph.tables import Preparation
+
     facts = note.get("inferred")
     if facts is not None and directed is not None:
         facts = [fact for fact in facts if fact != "direction"]
@@ -227,4 +230,5 @@ def options_of_note(
         "schema": schema_of_note(note),
         "inferred": facts,
         "population": note.get("population", "default"),
+        "preparation": Preparation.from_dict(note.get("preparation")),
     }

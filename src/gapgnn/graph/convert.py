@@ -107,6 +107,7 @@ def to_scipy(graph: Graph) -> dict[str, Any]:
         "self_loops": "keep" if graph.num_self_loops else "drop",
         "schema": graph.schema,
         "inferred": graph.inferred,
+        "preparation": graph.preparation,
     }
 
 

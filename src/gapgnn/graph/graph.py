@@ -29,7 +29,7 @@ from gapgnn.graph.canonical import (
 from gapgnn.graph.fingerprint import fingerprint
 
 if TYPE_CHECKING:
-    from gapgnn.graph.tables import Schema
+    from gapgnn.graph.tables import Preparation, Schema
 
 SelfLoops = Literal["drop", "keep"]
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -70,6 +70,8 @@ class Graph:
             of the content.
         population: the namespace of ``ids`` in the ledger: graphs in one namespace that name a
             common id share a budget (privacy page, section 6); not part of the content.
+        preparation: what was said about the tables it comes from, for a model to remember; not
+            part of the content.
     """
 
     indptr: NDArray[np.int64]
@@ -89,6 +91,7 @@ class Graph:
     schema: Schema | None = None
     inferred: tuple[str, ...] = ()
     population: str = "default"
+    preparation: Preparation | None = None
 
     @classmethod
     def from_arcs(
@@ -113,6 +116,7 @@ class Graph:
         schema: Schema | None = None,
         inferred: Iterable[str] | None = None,
         population: str = "default",
+        preparation: Preparation | None = None,
     ) -> Graph:
         """Build a graph from two arrays of node positions, one entry per arc.
 
@@ -143,6 +147,7 @@ class Graph:
             inferred: what the caller read from the data itself. None works it out: the direction
                 if ``directed`` is None, the classes if labels come without ``label_names``.
             population: namespace of the ids in the ledger; give unrelated graphs their own.
+            preparation: what was said about the tables that the graph comes from.
 
         >>> import numpy as np
         >>> graph = Graph.from_arcs([0, 1, 1], [1, 2, 1], num_nodes=3, features=np.eye(3))
@@ -181,6 +186,7 @@ class Graph:
             schema=schema,
             inferred=inferred,
             population=population,
+            preparation=preparation,
         )
 
     @classmethod

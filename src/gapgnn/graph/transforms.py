@@ -214,6 +214,13 @@ def check_declared(graph: Graph) -> None:
     tell whether that person is there (privacy page, section 2). Arrays have a declared width by
     nature.
     """
+    said = graph.preparation
+    if said is not None and said.dangling == "drop":
+        raise PrivacyError(
+            "edges that name somebody without a row must be kept at level node, where such an "
+            "entry holds its slot: dropped, other people's lists would change with who is there. "
+            "Got tables read with `--dangling drop`. Read them with `--dangling keep`."
+        )
     if "columns" in graph.inferred:
         raise PrivacyError(
             "the columns of the node table must be declared at level node: their categories and "

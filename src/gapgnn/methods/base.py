@@ -36,7 +36,7 @@ from gapgnn.errors import (
 )
 from gapgnn.graph import Graph, align_features, as_graph, check_declared, check_trainable
 from gapgnn.graph.datasets import default_metric
-from gapgnn.graph.tables import Schema
+from gapgnn.graph.tables import Preparation, Schema
 from gapgnn.methods.folder import add_hops, load_folder, save_folder
 from gapgnn.methods.journal import Journal, NoJournal
 from gapgnn.methods.releases import ReleasedHops, Releases
@@ -109,6 +109,7 @@ class Learned:
     label_names_: tuple[str, ...] | None
     feature_names_: tuple[str, ...] | None
     schema_: Schema | None
+    preparation_: Preparation | None
     noise_multiplier_: float | None
     threshold_: float | None
     modules_: dict[str, nn.Module]
@@ -286,6 +287,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         self.label_names_ = graph.label_names
         self.feature_names_ = graph.feature_names
         self.schema_ = graph.schema
+        self.preparation_ = graph.preparation
         self.device_ = str(run.device)
         self.noise_multiplier_ = guarantee.noise_multiplier
         scores = self._train(run, charge)
@@ -378,6 +380,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                 "label_names": self.label_names_,
                 "feature_names": self.feature_names_,
                 "schema": None if self.schema_ is None else self.schema_.to_dict(),
+                "preparation": None if self.preparation_ is None else self.preparation_.to_dict(),
                 "noise_multiplier": self.noise_multiplier_,
                 "threshold": self.threshold_,
                 "releases": list(self.releases_.hops),
@@ -432,6 +435,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             # Version 0.1 knew no schemas.
             declared = config.get("schema")
             model.schema_ = None if declared is None else Schema.from_dict(declared)
+            model.preparation_ = Preparation.from_dict(config.get("preparation"))
             model.noise_multiplier_ = config["noise_multiplier"]
             threshold = config.get("threshold")
             model.threshold_ = None if threshold is None else float(threshold)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,7 +25,6 @@ from gapgnn.errors import (
     GapgnnError,
     InputError,
     UnavailableError,
-    check_choice,
     check_integer,
 )
 from gapgnn.graph import Graph, NotFinite, Progress, as_inferred, csr, digest_of, order_of_ids
@@ -40,7 +39,7 @@ from gapgnn.graph.store.format import (
 )
 from gapgnn.graph.store.graph import StoredGraph
 from gapgnn.graph.store.sort import ArcSorter
-from gapgnn.graph.tables import Schema
+from gapgnn.graph.tables import Dialect, OnDangling, Preparation, Schema
 
 DEFAULT_MEMORY = 1 << 30
 NODE_ROWS = 1 << 16
@@ -55,11 +54,13 @@ class Built:
         graph: the store.
         dropped_self_loops: rows of the edge table that join a node to itself.
         dropped_duplicates: rows that repeat an earlier one, between nodes that stay.
+        dropped_dangling: rows that are in nobody's list, because they name somebody without a row.
     """
 
     graph: StoredGraph
     dropped_self_loops: int
     dropped_duplicates: int
+    dropped_dangling: int = 0
 
 
 def build_store(
@@ -72,9 +73,11 @@ def build_store(
     features: Path | str | None = None,
     drop: Sequence[str] = (),
     directed: bool = False,
-    dangling: Literal["refuse", "keep"] = "refuse",
+    dangling: OnDangling = "refuse",
     min_class_count: int = 0,
     schema: Schema | None = None,
+    classes: Sequence[str] | None = None,
+    dialect: Dialect | None = None,
     not_finite: NotFinite = "refuse",
     population: str = "default",
     memory: int = DEFAULT_MEMORY,
@@ -96,9 +99,11 @@ def build_store(
         features: a file of features to use instead of the columns; it is read whole.
         drop: columns of the node table that are not features.
         directed: whether a row u, v says nothing about v, u.
-        dangling: refuse or keep entries to ids without a record.
+        dangling: refuse or keep entries to ids without a record, or drop such edges.
         min_class_count: leave out unlabelled nodes and smaller classes; 0 leaves out nothing.
         schema: what is declared about the node table; with ``features``, only its label is used.
+        classes: the classes in their order, where they are known without a schema.
+        dialect: how cells are written.
         not_finite: refuse rows of the features file with NaN or infinity, or make them zero.
         population: namespace of the ids in the ledger.
         memory: bytes to sort arcs in.
@@ -115,31 +120,28 @@ def build_store(
     """
     from gapgnn.graph.tables import (
         Dangling,
-        NodeColumns,
         edge_batches,
-        end_columns,
-        open_table,
         read_features,
-        scan_nodes,
+        scan_tables,
     )
 
-    check_choice("dangling", dangling, ["refuse", "keep"])
-    check_integer("min_class_count", min_class_count, at_least=0)
     check_integer("parts", parts, at_least=1)
-    node_table = open_table(nodes, what="nodes")
-    edge_table = open_table(edges, what="edges")
-    end_columns(edge_table)
     with _new_folder(folder) as scratch:
-        wanted = NodeColumns.choose(
-            node_table, label, drop, skip_features=features is not None, schema=schema
-        )
-        found = scan_nodes(
-            node_table,
-            wanted,
+        scanned = scan_tables(
+            edges=edges,
+            nodes=nodes,
+            label=label,
+            drop=drop,
+            skip_features=features is not None,
             keep_features=False,
+            dangling=dangling,
             min_class_count=min_class_count,
+            schema=schema,
+            classes=classes,
+            dialect=dialect,
             progress=progress,
         )
+        found = scanned.nodes
         keep, labels, label_names = _classes(found.labels, found.label_names, min_class_count)
         keep = np.ones(len(found.index.names), dtype=np.bool_) if keep is None else keep
         writer = _StoreWriter(scratch, int(keep.sum()), directed, parts, memory)
@@ -154,14 +156,14 @@ def build_store(
             del matrix
         counts = {"rows": 0, "loops": 0}
         position = np.where(keep, np.cumsum(keep) - 1, -1)
-        unknown = Dangling()
+        unknown = Dangling.treated(dangling)
 
         def kept() -> ArcPieces:
             for source, target in edge_batches(
-                edge_table,
+                scanned.edges,
                 found.index,
                 directed=directed,
-                dangling=unknown if dangling == "keep" else None,
+                dangling=unknown,
                 progress=progress,
             ):
                 proper = source != target
@@ -171,20 +173,25 @@ def build_store(
                 yield position[source[proper]], position[target[proper]]
 
         writer.arcs(kept())
+        unknown = unknown or Dangling()
         lists, repeated = unknown.finish()
         graph = writer.finish(
-            name=node_table.path.stem,
+            name=found.table.path.stem,
             ids=found.index.names[keep],
             labels=labels,
             dangling={int(position[k]): v for k, v in lists.items() if keep[k]},
             label_names=label_names,
             feature_names=found.feature_names or None,
             schema=schema,
-            inferred=wanted.inferred(features),
+            inferred=scanned.wanted.inferred(features),
             population=population,
+            preparation=scanned.preparation(
+                drop=drop, directed=directed, dangling=dangling, population=population
+            ),
         )
     duplicates = counts["rows"] - graph.num_edges + repeated
-    return Built(graph._changed(folder=Path(folder)), counts["loops"], duplicates)
+    kept_graph = graph._changed(folder=Path(folder))
+    return Built(kept_graph, counts["loops"], duplicates, unknown.left_out)
 
 
 def store_graph(graph: Graph, folder: str | PathLike[str], *, parts: int) -> None:
@@ -219,6 +226,7 @@ def store_graph(graph: Graph, folder: str | PathLike[str], *, parts: int) -> Non
             schema=graph.schema,
             inferred=graph.inferred,
             population=graph.population,
+            preparation=graph.preparation,
         )
 
 
@@ -283,6 +291,7 @@ class _StoreWriter:
         schema: Schema | None,
         inferred: Sequence[str],
         population: str = "default",
+        preparation: Preparation | None = None,
     ) -> StoredGraph:
         """Write nodes, dangling entries and, once the fingerprint is known, the manifest."""
         in_degrees = self._lengths["target"]
@@ -313,6 +322,7 @@ class _StoreWriter:
             "schema": None if schema is None else schema.to_dict(),
             "inferred": list(as_inferred(inferred)),
             "population": population,
+            "preparation": None if preparation is None else preparation.to_dict(),
         }
         graph = StoredGraph(self._folder, manifest, nodes, dangling)
         manifest["fingerprint"] = _fingerprint(graph, self._folder / "by-id", self._memory)

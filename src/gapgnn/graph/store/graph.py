@@ -41,6 +41,7 @@ from gapgnn.graph.store.format import (
     read_manifest,
     wrong_file,
 )
+from gapgnn.graph.tables import Preparation
 
 Task = tuple[Any, ...]
 
@@ -138,6 +139,7 @@ class StoredGraph(Graph):
             inferred=_inferred(manifest),
             # Before version 0.2 nobody's ids had a namespace.
             population=str(manifest.get("population", "default")),
+            preparation=Preparation.from_dict(manifest.get("preparation")),
             _listed=frozen(nodes["out_degree"]),
             _manifest=manifest,
             **{mask: frozen(np.zeros(count, dtype=np.bool_)) for mask in MASKS},

@@ -6,7 +6,9 @@ of that row alone, and no cell can stop the run (privacy page, section 2).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import shlex
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
@@ -17,14 +19,18 @@ import pyarrow.types as pt
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gapgnn.errors import DataError
-from gapgnn.graph.tables.schema import Category, Number, Schema, match_keys, number
+from gapgnn.graph.tables.dates import days_of, is_date, recognised_format
+from gapgnn.graph.tables.files import ColumnError, Dialect, listed
+from gapgnn.graph.tables.schema import Category, Date, Ignored, Number, Schema, match_keys, number
 
 # A text column is free text, not a category, if this share of more than FEW rows is different.
 FEW = 50
 SHARE_DIFFERENT = 0.8
-# What a text cell must look like to be a number; Arrow reads all of these.
-NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+# A text column is of numbers if this share of its cells can be read as one.
+SHARE_NUMBERS = 0.95
+# So many different values that are nearly all numbers are not meant as categories.
+MANY_NUMBERS = 20
+PLAIN = Dialect()
 
 
 def plain(column: Any) -> Any:
@@ -68,12 +74,14 @@ def category_text(name: str, file: str, column: Any) -> Any:
     try:
         return as_text(column)
     except pa.ArrowException:
-        raise DataError(
-            f"Column `{name}` of {file} must hold categories. Got {column.type}."
+        raise ColumnError(
+            f"Column `{name}` of {file} must hold categories. Got {column.type}.", column=name
         ) from None
 
 
-def parse_numbers(name: str, file: str, column: Any) -> NDArray[np.float64]:
+def parse_numbers(
+    name: str, file: str, column: Any, dialect: Dialect = PLAIN
+) -> NDArray[np.float64]:
     """Return each cell as a number, NaN where it is empty, not finite or cannot be read as one.
 
     >>> parse_numbers("age", "people.csv", pa.array([" 31 ", "1e3", "true", "old", "inf", None]))
@@ -84,17 +92,36 @@ def parse_numbers(name: str, file: str, column: Any) -> NDArray[np.float64]:
         cells = column.cast(pa.float64(), safe=False)
     elif is_text(column.type) or pt.is_binary(column.type) or pt.is_large_binary(column.type):
         text = pc.utf8_trim_whitespace(as_text(column))
-        written = pc.if_else(pc.match_substring_regex(text, NUMBER), text, None)
+        written = dialect.plain_numbers(text)
         words = pc.index_in(pc.utf8_lower(text), value_set=pa.array(["false", "true"], text.type))
         cells = pc.coalesce(written.cast(pa.float64()), words.cast(pa.float64()))
     else:
-        raise DataError(
+        raise ColumnError(
             f"Column `{name}` of {file} must hold numbers, as the schema declares. Got "
-            f"{column.type}."
+            f"{column.type}.",
+            column=name,
         )
     numbers = np.array(cells.fill_null(np.nan).to_numpy(zero_copy_only=False))
     numbers[~np.isfinite(numbers)] = np.nan
     return numbers
+
+
+def parse_dates(name: str, file: str, column: Any, format: str | None) -> NDArray[np.float64]:
+    """Return each cell as a day, NaN where it is empty or cannot be read as one.
+
+    >>> days = parse_dates("opened", "people.csv", pa.array(["2024-01-02", "2024-01-01"]), None)
+    >>> float(days[0] - days[1])
+    1.0
+    """
+    column = plain(column)
+    kind = column.type
+    is_spelled = is_text(kind) or pt.is_binary(kind) or pt.is_large_binary(kind)
+    if not (is_date(kind) or is_spelled or pt.is_integer(kind) or pt.is_null(kind)):
+        raise ColumnError(
+            f"Column `{name}` of {file} must hold dates, as the schema declares. Got {kind}.",
+            column=name,
+        )
+    return days_of(column if is_date(kind) else as_text(column), format)
 
 
 def is_free_text(different: int, present: int) -> bool:
@@ -128,10 +155,11 @@ class NumberColumn:
     file: str
     _rows: int = 0
     _is_missing_somewhere: bool = False
+    _first_bad: str | None = None
     is_sparse: ClassVar[bool] = False
 
     def take(self, column: Any) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Take the next rows; a value that is written but not finite is refused."""
+        """Take the next rows; a value that is written but not finite is refused in the end."""
         missing = column.is_null().to_numpy(zero_copy_only=False)
         numbers = (
             column.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)
@@ -139,19 +167,21 @@ class NumberColumn:
         with np.errstate(over="ignore"):
             values = numbers.astype(np.float32)
         finite = np.isfinite(values)
-        if not finite.all():
+        if not finite.all() and self._first_bad is None:
             first = int(np.argmin(finite))
-            raise DataError(
-                f"Column `{self.name}` of {self.file} must be finite in float32. Got "
-                f"{numbers[first]:g} in row {self._rows + first + 1}; "
-                "leave the cell empty if the value is missing."
-            )
+            self._first_bad = f"{numbers[first]:g} in row {self._rows + first + 1}"
         self._rows += len(values)
         self._is_missing_somewhere |= column.null_count > 0
         return values, missing
 
     def finish(self) -> tuple[str, ...]:
-        """Return the names of the features."""
+        """Return the names of the features; numbers that are not finite are refused."""
+        if self._first_bad is not None:
+            raise ColumnError(
+                f"Column `{self.name}` of {self.file} must be finite in float32. Got "
+                f"{self._first_bad}; leave the cell empty if the value is missing.",
+                column=self.name,
+            )
         return (self.name, f"{self.name}=missing") if self._is_missing_somewhere else (self.name,)
 
     def encode(self, taken: tuple[NDArray[np.float32], NDArray[np.bool_]]) -> NDArray[np.float32]:
@@ -168,6 +198,7 @@ class CategoryColumn:
 
     name: str
     file: str
+    dialect: Dialect = PLAIN
     _rows: int = 0
     _present: int = 0
     _found: set[str] = field(default_factory=set)
@@ -182,15 +213,43 @@ class CategoryColumn:
         return encoded
 
     def finish(self) -> tuple[str, ...]:
-        """Return the names of the features; free text is refused."""
-        if is_free_text(len(self._found), self._present):
-            raise DataError(
-                f"Column `{self.name}` of {self.file} must hold categories or numbers. Got free "
-                f"text ({len(self._found):,} different values in {self._rows:,} rows); leave it "
-                f"out with `--drop {self.name}`."
+        """Return the names of the features; text that is no category is refused."""
+        problem = self._problem()
+        if problem is not None:
+            raise ColumnError(
+                f"Column `{self.name}` of {self.file} must hold categories or numbers. Got "
+                f"{problem}.",
+                column=self.name,
             )
         self._sorted = pa.array(sorted(self._found), pa.large_string())
         return tuple(f"{self.name}={category}" for category in self._sorted.to_pylist())
+
+    def _problem(self) -> str | None:
+        """Return what else than categories the column holds, and what to do."""
+        if recognised_format(_some(self._found))[0]:
+            return f"dates; {date_advice(self.name)}"
+        pattern = re.compile(self.dialect.number)
+        odd = sorted(cell for cell in self._found if not pattern.match(cell.strip()))
+        numbers = len(self._found) - len(odd)
+        # Numbers all through were given as text or as a dictionary on purpose.
+        spelling = Dialect.spelling_of(self._found) if odd else None
+        if spelling is not None:
+            told = f"pass `{shlex.join(spelling.words)}`"
+            if spelling.is_plain:
+                told = "leave `--decimal` and `--thousands` out"
+            return f"numbers written as {odd[0]!r}; {told}"
+        if odd and numbers >= MANY_NUMBERS and numbers >= SHARE_NUMBERS * len(self._found):
+            return (
+                f"{listed(odd, most=2)} beside {numbers:,} different numbers; leave those cells "
+                "empty, declare the column in a schema, or leave it out with "
+                f"{drop_option(self.name)}"
+            )
+        if is_free_text(len(self._found), self._present):
+            return (
+                f"free text ({len(self._found):,} different values in {self._rows:,} rows); turn "
+                f"it into categories, or leave it out with {drop_option(self.name)}"
+            )
+        return None
 
     def encode(self, taken: Any) -> sp.csr_array:
         """Return the features of a block of rows."""
@@ -198,17 +257,43 @@ class CategoryColumn:
         return one_hot(places.to_numpy(zero_copy_only=False), taken, len(self._sorted))
 
 
-def feature_column(name: str, kind: Any, file: str) -> NumberColumn | CategoryColumn | None:
+def _some(cells: Collection[str], most: int = 1000) -> list[str]:
+    """Return some of many cells, always the same ones."""
+    return sorted(cells)[:: max(1, len(cells) // most)]
+
+
+def drop_option(name: str) -> str:
+    """Return the option that leaves out a column, for a message.
+
+    >>> drop_option("home town")
+    "`--drop 'home town'`"
+    """
+    return f"`--drop {shlex.quote(name)}`"
+
+
+def date_advice(name: str) -> str:
+    """Say what to do with a column of dates that nobody declared."""
+    return (
+        'declare it in a schema with `kind = "date"` (`gapgnn schema` proposes one), or leave it '
+        f"out with {drop_option(name)}"
+    )
+
+
+def feature_column(
+    name: str, kind: Any, file: str, dialect: Dialect = PLAIN
+) -> NumberColumn | CategoryColumn | None:
     """Choose how a column of one Arrow type becomes features; None if it holds nothing at all."""
     if pt.is_null(kind):
         return None
     if is_number(kind):
         return NumberColumn(name, file)
     if is_text(kind) or pt.is_dictionary(kind):
-        return CategoryColumn(name, file)
-    raise DataError(
-        f"Column `{name}` of {file} must hold numbers or categories. Got {kind}; turn it into "
-        f"one of them, or leave it out with `--drop {name}`."
+        return CategoryColumn(name, file, dialect)
+    found = f"dates; {date_advice(name)}"
+    if not is_date(kind):
+        found = f"{kind}; turn it into one of them, or leave it out with {drop_option(name)}"
+    raise ColumnError(
+        f"Column `{name}` of {file} must hold numbers or categories. Got {found}.", column=name
     )
 
 
@@ -222,10 +307,14 @@ class DeclaredColumn:
     >>> age = DeclaredColumn(Number("age", 0, 100), "people.csv")
     >>> age.take(pa.array(["75", "1e9", ""])).tolist()
     [[0.5, 0.0], [1.0, 0.0], [0.0, 1.0]]
+    >>> opened = DeclaredColumn(Date("opened", "2024-01-01", "2024-01-05"), "people.csv")
+    >>> opened.take(pa.array(["2024-01-04", "1999-12-31", "soon"])).tolist()
+    [[0.5, 0.0], [-1.0, 0.0], [0.0, 1.0]]
     """
 
-    about: Number | Category
+    about: Number | Category | Date
     file: str
+    dialect: Dialect = PLAIN
 
     @property
     def name(self) -> str:
@@ -239,9 +328,14 @@ class DeclaredColumn:
 
     def take(self, column: Any) -> Any:
         """Return the features of some rows, each from its own cell."""
-        if isinstance(self.about, Number):
-            return self._numbers(self.about, column)
-        return self._categories(self.about, column)
+        about = self.about
+        if isinstance(about, Number):
+            numbers = parse_numbers(self.name, self.file, column, self.dialect)
+            return _scaled(numbers, about.low, about.high)
+        if isinstance(about, Date):
+            days = parse_dates(self.name, self.file, column, about.format)
+            return _scaled(days, about.low.toordinal(), about.high.toordinal())
+        return self._categories(about, column)
 
     def finish(self) -> tuple[str, ...]:
         """Return the names of the features."""
@@ -251,13 +345,6 @@ class DeclaredColumn:
         """Return the features of a block of rows, as they were taken."""
         return taken
 
-    def _numbers(self, about: Number, column: Any) -> NDArray[np.float32]:
-        values = parse_numbers(self.name, self.file, column)
-        missing = np.isnan(values)
-        share = (np.clip(values, about.low, about.high) - about.low) / (about.high - about.low)
-        scaled = np.where(missing, 0.0, np.clip(2 * share - 1, -1, 1))
-        return np.column_stack([scaled, missing]).astype(np.float32)
-
     def _categories(self, about: Category, column: Any) -> sp.csr_array:
         encoded = category_text(self.name, self.file, column).dictionary_encode()
         places = declared_places(encoded.dictionary.to_pylist(), about.values)
@@ -265,15 +352,23 @@ class DeclaredColumn:
         return one_hot(np.where(places < 0, other, places), encoded, other + 1)
 
 
+def _scaled(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.float32]:
+    """Return values clamped to their bounds and scaled to -1 to 1, and where there is none."""
+    missing = np.isnan(values)
+    share = (np.clip(values, low, high) - low) / (high - low)
+    scaled = np.where(missing, 0.0, np.clip(2 * share - 1, -1, 1))
+    return np.column_stack([scaled, missing]).astype(np.float32)
+
+
 FeatureColumn: TypeAlias = NumberColumn | CategoryColumn | DeclaredColumn
 
 
-def declared_columns(schema: Schema, file: str) -> list[DeclaredColumn]:
+def declared_columns(schema: Schema, file: str, dialect: Dialect = PLAIN) -> list[DeclaredColumn]:
     """Return the feature columns of a schema in their order."""
     return [
-        DeclaredColumn(about, file)
+        DeclaredColumn(about, file, dialect)
         for about in schema.columns
-        if isinstance(about, Number | Category)
+        if not isinstance(about, Ignored)
     ]
 
 
@@ -330,9 +425,10 @@ class LabelColumn:
         if declared is not None:
             return np.append(declared_places(values, declared), -1)[codes], tuple(declared)
         if is_free_text(len(values), int((codes >= 0).sum())):
-            raise DataError(
+            raise ColumnError(
                 f"`label` must be a column of classes. Got {len(values):,} different values in "
-                f"{len(codes):,} rows of column `{self.name}`."
+                f"{len(codes):,} rows of column `{self.name}`.",
+                column=self.name,
             )
         numbers = [number(value) for value in values]
         keys: list[Any] = list(values)

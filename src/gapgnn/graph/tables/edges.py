@@ -14,13 +14,15 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from gapgnn.errors import DataError
+from gapgnn.errors import DataError, check_choice
 from gapgnn.graph import Progress
 from gapgnn.graph.tables.columns import as_text, is_text, plain
 from gapgnn.graph.tables.files import ColumnTypeError, TableFile
 
 # A cell that is a whole number and surely fits 64 bits.
 PLAIN_NUMBER = r"^-?[0-9]{1,18}$"
+# What to do with edges that name somebody without a row.
+DANGLING = ("refuse", "keep", "drop")
 # Pairs of column names that say which is which, wherever they stand; otherwise the first two.
 END_NAMES = (("source", "target"), ("src", "dst"), ("id_1", "id_2"))
 
@@ -133,6 +135,7 @@ class Arcs:
     targets: NDArray[Any]
     dangling: dict[int, NDArray[Any]]
     repeated_dangling: int
+    left_out: int = 0
 
 
 @dataclass
@@ -154,10 +157,42 @@ class _Unknown:
 
 @dataclass
 class Dangling:
-    """Entries of out-lists that name nobody: who lists them, and the names."""
+    """Entries of out-lists that name nobody: who lists them, and the names.
 
+    Attributes:
+        is_kept: whether entries stay in the lists, or each edge that names somebody without a
+            record is left out.
+        left_out: rows of the edge table that are in nobody's list.
+    """
+
+    is_kept: bool = True
+    left_out: int = 0
     owners: list[NDArray[np.int64]] = field(default_factory=list)
     names: list[Any] = field(default_factory=list)
+
+    @classmethod
+    def treated(cls, choice: str) -> Dangling | None:
+        """Return what takes dangling entries under a choice; None where they are refused.
+
+        >>> Dangling.treated("drop").is_kept, Dangling.treated("refuse") is None
+        (False, True)
+        """
+        check_choice("dangling", choice, DANGLING)
+        return None if choice == "refuse" else cls(is_kept=choice == "keep")
+
+    def take(
+        self, ends: Sequence[NDArray[np.int64]], names: Sequence[Any], *, directed: bool
+    ) -> None:
+        """Take the rows of a block that name somebody without a record, at either end."""
+        source, target = (end < 0 for end in ends)
+        if not self.is_kept:
+            self.left_out += int((source | target).sum())
+            return
+        self.left_out += int((source if directed else source & target).sum())
+        self.add(ends[0], names[1], ~source & target)
+        if not directed:
+            # Both ends list each other, so the known end keeps the entry.
+            self.add(ends[1], names[0], source & ~target)
 
     def add(self, owners: NDArray[np.int64], names: Any, where: NDArray[np.bool_]) -> None:
         """Take the entries of a block that were found to name nobody."""
@@ -187,9 +222,9 @@ def end_columns(table: TableFile) -> tuple[str, str]:
             return pair
     file = repr(str(table.path))
     if len(table.columns) < 2:
-        hint = f", separated by {'tabs' if table.path.suffix.lower() == '.tsv' else 'commas'}"
+        hint = f", separated by {table.separators}" if table.is_text else ""
         raise DataError(
-            f"`edges` must have two columns of node ids{hint if table.is_text else ''}. "
+            f"`edges` must have two columns of node ids{hint}. "
             f"Got {len(table.columns)} in {file}: {', '.join(map(repr, table.columns))}."
         )
     first, second = table.columns[:2]
@@ -211,18 +246,18 @@ def read_edges(
     index: NodeIndex,
     *,
     directed: bool,
-    keep_dangling: bool,
+    dangling: str,
     progress: Progress | None = None,
 ) -> Arcs:
     """Read all edges as pairs of node positions; ids without a record are refused or set aside."""
     small = np.int32 if len(index.names) <= np.iinfo(np.int32).max else np.int64
     parts: tuple[list[Any], list[Any]] = ([], [])
-    dangling = Dangling()
+    unknown = Dangling.treated(dangling)
     for source, target in edge_batches(
         table,
         index,
         directed=directed,
-        dangling=dangling if keep_dangling else None,
+        dangling=unknown,
         progress=progress,
     ):
         parts[0].append(source.astype(small))
@@ -231,7 +266,8 @@ def read_edges(
     sources = np.concatenate([nothing, *parts[0]])
     parts[0].clear()
     targets = np.concatenate([nothing, *parts[1]])
-    return Arcs(sources, targets, *dangling.finish())
+    unknown = unknown or Dangling()
+    return Arcs(sources, targets, *unknown.finish(), unknown.left_out)
 
 
 def edge_batches(
@@ -249,8 +285,8 @@ def edge_batches(
         index: where each id stands.
         directed: whether a row u, v says nothing about v, u.
         dangling: takes the entries of somebody's list that name no id with a record; lines that
-            are in nobody's list are then left out. None refuses both, at the latest after the
-            last block.
+            are in nobody's list are then left out and counted. None refuses both, at the latest
+            after the last block.
         progress: called after every block.
     """
     ends = end_columns(table)
@@ -268,6 +304,7 @@ def edge_batches(
                 pair = [_ids_of(table, batch.column(end), end, index.whole, rows) for end in ends]
             else:
                 filled = batch.filter(pc.and_(*(pc.is_valid(batch.column(end)) for end in ends)))
+                dangling.left_out += batch.num_rows - filled.num_rows
                 pair = [any_ids(filled.column(end), whole=index.whole) for end in ends]
             source, target = map(index.positions, pair)
             bad = (source < 0, target < 0)
@@ -276,10 +313,7 @@ def edge_batches(
                 if dangling is None:
                     unknown.add(pair, bad, rows)
                 else:
-                    dangling.add(source, pair[1], ~bad[0] & bad[1])
-                    if not directed:
-                        # Both ends list each other, so the known end keeps the entry.
-                        dangling.add(target, pair[0], bad[0] & ~bad[1])
+                    dangling.take((source, target), pair, directed=directed)
                 source, target = source[~either], target[~either]
             yield source, target
             rows += batch.num_rows
@@ -294,7 +328,7 @@ def edge_batches(
         raise DataError(
             f"`edges` must name ids of the node table. Got unknown ids in {unknown.rows:,} "
             f"of {rows:,} rows of {str(table.path)!r}, the first {unknown.first}; add them to the "
-            "node table, or use `--dangling keep`."
+            "node table, or leave such edges out with `--dangling drop` (at node level `keep`)."
         )
 
 

@@ -6,18 +6,21 @@ elsewhere (:mod:`gapgnn.graph.tables.read`).
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
-from gapgnn.errors import DataError, GapgnnError, UnavailableError, did_you_mean
+from gapgnn.errors import DataError, GapgnnError, InputError, UnavailableError, did_you_mean
 from gapgnn.graph import Progress
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -27,6 +30,14 @@ MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "null"]
 
 # Excel's "Unicode text" starts with one of these, and parses as columns of garbage.
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# What a shell makes hard to type, and what a table may write instead of one character.
+SPELLED_OUT = {"tab": "\t", "space": " ", "semicolon": ";"}
+ALSO = {" ": " \u00a0\u202f", "'": "'\u2019"}
+THOUSANDS = (".", ",", "'", " ")
+# Characters that a header without commas may be separated by.
+OTHER_DELIMITERS = {";": "semicolon", "\t": "tab", "|": "'|'"}
+# A table this small is read in full to find everything that is wrong with it.
+SMALL = 1 << 24
 
 _TYPE_ERROR = re.compile(
     r"In CSV column #(?P<column>\d+): (?:Row #(?P<line>\d+): )?"
@@ -35,14 +46,131 @@ _TYPE_ERROR = re.compile(
 )
 
 
-class ColumnTypeError(DataError):
+class ColumnError(DataError):
+    """A column that cannot be what it is to be."""
+
+    def __init__(self, message: str, *, column: str) -> None:
+        super().__init__(message)
+        self.column = column
+
+
+class ColumnTypeError(ColumnError):
     """A text value that does not fit the type its column is read as."""
 
     def __init__(self, message: str, *, column: str, value: str, line: str | None) -> None:
-        super().__init__(message)
-        self.column = column
+        super().__init__(message, column=column)
         self.value = value
         self.line = line
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How the cells of a table are written: what is between them, and how numbers are spelled.
+
+    Attributes:
+        delimiter: between the cells of a ``.csv`` file, one character, ``semicolon`` or ``tab``;
+            None is a comma. A ``.tsv`` file has tabs.
+        decimal: the decimal point, ``.`` or ``,``.
+        thousands: between groups of three digits: ``.``, ``,``, ``'``, a space (or ``space``);
+            None where there is nothing.
+
+    >>> german = Dialect(delimiter=";", decimal=",", thousands=".")
+    >>> german.plain_numbers(pa.array(["1.234,5", "7", "1.5", "old"])).to_pylist()
+    ['1234.5', '7', None, None]
+    """
+
+    delimiter: str | None = None
+    decimal: str = "."
+    thousands: str | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("delimiter", "thousands"):
+            given = getattr(self, key)
+            object.__setattr__(self, key, SPELLED_OUT.get(given, given))
+        mark = self.delimiter
+        if mark is not None and (len(mark) != 1 or not mark.isascii() or mark.isalnum()):
+            raise InputError(
+                f"`--delimiter` must be one character, semicolon or tab. Got {mark!r}."
+            )
+        if mark is not None and mark in '\r\n"-+.':
+            raise InputError(f"`--delimiter` must not be part of a cell. Got {mark!r}.")
+        if self.decimal not in (".", ","):
+            raise InputError(f"`--decimal` must be '.' or ','. Got {self.decimal!r}.")
+        if self.thousands not in (None, *THOUSANDS):
+            raise InputError(
+                f"`--thousands` must be '.', ',', \"'\" or space. Got {self.thousands!r}."
+            )
+        if self.thousands == self.decimal:
+            raise InputError(
+                f"`--thousands` must differ from the decimal point. Got {self.decimal!r} for both; "
+                f"say `--decimal {',' if self.decimal == '.' else '.'}` too."
+            )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether numbers are spelled as programs do."""
+        return self.decimal == "." and self.thousands is None
+
+    @property
+    def number(self) -> str:
+        """What a cell must look like to be a number, as a regular expression."""
+        point = re.escape(self.decimal)
+        digits = "[0-9]+"
+        if self.thousands is not None:
+            digits = f"(?:[0-9]{{1,3}}(?:{self._groups}[0-9]{{3}})+|[0-9]+)"
+        return f"^[+-]?(?:{digits}(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?$"
+
+    @property
+    def _groups(self) -> str:
+        return f"[{ALSO.get(self.thousands or '', self.thousands)}]"
+
+    def plain_numbers(self, text: Any) -> Any:
+        """Return an Arrow column of text with each number spelled plainly, null for other cells."""
+        text = pc.utf8_trim_whitespace(text)
+        found = pc.if_else(pc.match_substring_regex(text, self.number), text, None)
+        if self.thousands is not None:
+            found = pc.replace_substring_regex(found, self._groups, "")
+        return found if self.decimal == "." else pc.replace_substring(found, self.decimal, ".")
+
+    @classmethod
+    def spelling_of(cls, cells: Collection[str]) -> Dialect | None:
+        """Return how numbers are spelled if every cell is one, in some dialect.
+
+        >>> Dialect.spelling_of(["1.234,5", "7"])
+        Dialect(delimiter=None, decimal=',', thousands='.')
+        >>> Dialect.spelling_of(["7", "old"]) is None
+        True
+        """
+        for decimal in (".", ","):
+            for thousands in (None, *(mark for mark in THOUSANDS if mark != decimal)):
+                dialect = cls(decimal=decimal, thousands=thousands)
+                pattern = re.compile(dialect.number)
+                if all(pattern.match(cell.strip()) for cell in cells):
+                    return dialect
+        return None
+
+    @property
+    def words(self) -> list[str]:
+        """The words of a command line that declare this dialect.
+
+        >>> Dialect(delimiter="tab", decimal=",").words
+        ['--delimiter', 'tab', '--decimal', ',']
+        """
+        names = {mark: name for name, mark in SPELLED_OUT.items()}
+        return [
+            word
+            for key, value in self.to_dict().items()
+            for word in (f"--{key}", names.get(value, value))
+        ]
+
+    def to_dict(self) -> dict[str, str]:
+        """Return what differs from a plain CSV file, as keyword arguments."""
+        given = {
+            "delimiter": self.delimiter,
+            "decimal": None if self.decimal == "." else self.decimal,
+            "thousands": self.thousands,
+        }
+        return {key: value for key, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -53,11 +181,28 @@ class TableFile:
     path: Path
     columns: tuple[str, ...]
     types: tuple[Any, ...]
+    dialect: Dialect = field(default_factory=Dialect)
 
     @property
     def is_text(self) -> bool:
         """Whether types are guessed from text (CSV, TSV) and not stated by the file."""
         return self.path.suffix.lower() in DELIMITERS
+
+    @property
+    def delimiter(self) -> str:
+        """What stands between the cells of a text file."""
+        suffix = self.path.suffix.lower()
+        return (self.dialect.delimiter if suffix == ".csv" else None) or DELIMITERS[suffix]
+
+    @property
+    def separators(self) -> str:
+        """What stands between the cells of a text file, in words."""
+        return {",": "commas", "\t": "tabs"}.get(self.delimiter, repr(self.delimiter))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether reading it in full takes no time worth speaking of."""
+        return self.path.stat().st_size < SMALL
 
     def type_of(self, column: str) -> Any:
         """Return the Arrow type of one column; of a text file, the guess from its first rows."""
@@ -71,6 +216,12 @@ class TableFile:
             f"`{option}` must be a column of {str(self.path)!r}. Got {column!r}."
             f"{did_you_mean(column, self.columns)} The columns are {listed(self.columns)}."
         )
+
+    def nearest(self, column: str) -> str | None:
+        """Return ``column`` if the table has it, otherwise the name it is nearest to, if any."""
+        if column in self.columns:
+            return column
+        return next(iter(difflib.get_close_matches(column, self.columns, n=1)), None)
 
     def batches(
         self,
@@ -114,11 +265,37 @@ class TableFile:
         block_bytes: int,
     ) -> Iterator[tuple[pa.RecordBatch, int, int]]:
         total = self.path.stat().st_size
+        # Only the dialect can read its own numbers; whole numbers that are asked for are ids.
+        spelled = [] if self.dialect.is_plain else [c for c in types if pt.is_floating(types[c])]
+        types = {**types, **dict.fromkeys(spelled, pa.large_string())}
+        rows = 0
         with pa.OSFile(str(self.path)) as file:
             for batch in _open_text(
-                file, self.path, columns=columns, types=types, missing=missing, block=block_bytes
+                file, self, columns=columns, types=types, missing=missing, block=block_bytes
             ):
+                for name in spelled:
+                    batch = self._with_numbers(batch, name, rows)
+                rows += batch.num_rows
                 yield batch, file.tell(), total
+
+    def _with_numbers(self, batch: pa.RecordBatch, name: str, rows: int) -> pa.RecordBatch:
+        """Return a batch with one column of text read as numbers of the dialect."""
+        place = batch.schema.get_field_index(name)
+        if place < 0:
+            return batch
+        text = batch.column(place)
+        found = self.dialect.plain_numbers(text)
+        if found.null_count > text.null_count:
+            odd = pc.and_(pc.is_null(found), pc.is_valid(text))
+            first = int(pc.index(odd, True).as_py())
+            value = repr(text[first].as_py())
+            raise ColumnTypeError(
+                f"Column `{name}` of {str(self.path)!r} must hold double values. Got {value}.",
+                column=name,
+                value=value,
+                line=str(rows + first + 2),
+            )
+        return batch.set_column(place, name, found.cast(pa.float64()))
 
     def _parquet_batches(
         self, columns: Sequence[str], block_rows: int
@@ -141,8 +318,13 @@ class TableFile:
                     yield stored.slice(start, block_rows), index + 1, file.num_record_batches
 
 
-def open_table(path: Path | str, *, what: str) -> TableFile:
+def open_table(path: Path | str, *, what: str, dialect: Dialect | None = None) -> TableFile:
     """Look at a table file: that it is there, whole, and what its columns are called.
+
+    Args:
+        path: the file.
+        what: the option it was given by, for messages.
+        dialect: how its cells are written; left out: as programs write them.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -155,13 +337,12 @@ def open_table(path: Path | str, *, what: str) -> TableFile:
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"`{what}` must be a {', '.join(SUFFIXES)} file. Got {str(path)!r}.")
     check_file(path, what=what)
-    with _explained(TableFile(what, path, (), ())):
-        if path.suffix.lower() in DELIMITERS:
-            with path.open("rb") as raw:
-                if raw.read(2) in UTF16_MARKS:
-                    raise _not_utf8(TableFile(what, path, (), ()))
+    unread = TableFile(what, path, (), (), dialect or Dialect())
+    with _explained(unread):
+        if unread.is_text:
+            _check_header(unread)
             with pa.OSFile(str(path)) as file:
-                schema = _open_text(file, path, missing=MISSING, block=1 << 20).schema
+                schema = _open_text(file, unread, missing=MISSING, block=1 << 20).schema
         elif path.suffix.lower() == ".parquet":
             with pq.ParquetFile(path) as parquet:
                 schema = parquet.schema_arrow
@@ -175,7 +356,58 @@ def open_table(path: Path | str, *, what: str) -> TableFile:
             f"`{what}` must name each column once. Got {sorted(repeated)[0]!r} twice in "
             f"{str(path)!r}."
         )
-    return TableFile(what, path, columns, tuple(schema.types))
+    table = TableFile(what, path, columns, tuple(schema.types), unread.dialect)
+    if table.is_text and not table.dialect.is_plain:
+        return replace(table, types=_guessed_types(table))
+    return table
+
+
+def _check_header(table: TableFile) -> None:
+    """Refuse two bytes per character, and another delimiter, by the line of column names alone."""
+    with table.path.open("rb") as raw:
+        start = raw.readline(1 << 16)
+    if start[:2] in UTF16_MARKS or b"\0" in start:
+        raise _not_utf8(table, "UTF-16, which Excel calls Unicode text,")
+    header = start.decode("utf-8-sig", errors="replace").strip("\r\n")
+    others = {**OTHER_DELIMITERS, ",": "','"}
+    found = [mark for mark in others if mark in header]
+    if table.delimiter in header or not found:
+        return
+    fix = f"pass `--delimiter {others[found[0]]}`"
+    if table.path.suffix.lower() == ".tsv":
+        fix = "call the file .csv" if found[0] == "," else f"call the file .csv and {fix}"
+    raise DataError(
+        f"`{table.what}` must have columns separated by {table.separators}. Got one, {header!r}, "
+        f"in {str(table.path)!r}; {fix}."
+    )
+
+
+def _guessed_types(table: TableFile) -> tuple[Any, ...]:
+    """Return the type of each column, numbers being those of the dialect."""
+    text = dict.fromkeys(table.columns, pa.large_string())
+    with _explained(table), pa.OSFile(str(table.path)) as file:
+        reader = _open_text(file, table, types=text, missing=MISSING, block=1 << 20)
+        first = next(iter(reader), None)
+    types = []
+    for name, guess in zip(table.columns, table.types, strict=True):
+        cells = None if first is None else first.column(name)
+        if cells is None or cells.null_count == len(cells):
+            types.append(pa.null())
+        elif table.dialect.plain_numbers(cells).null_count == cells.null_count:
+            types.append(pa.float64())
+        else:
+            is_numeric = pt.is_integer(guess) or pt.is_floating(guess)
+            types.append(pa.string() if is_numeric else guess)
+    return tuple(types)
+
+
+def check_delimiter(dialect: Dialect | None, *files: Path | str) -> None:
+    """Refuse a delimiter that none of the files can have."""
+    given = None if dialect is None else dialect.delimiter
+    if given is None or any(Path(file).suffix.lower() == ".csv" for file in files):
+        return
+    got = " and ".join(repr(str(file)) for file in files)
+    raise InputError(f"`--delimiter` must come with a .csv file. Got {got}; leave it out.")
 
 
 def check_file(path: Path, *, what: str) -> None:
@@ -195,7 +427,7 @@ def check_file(path: Path, *, what: str) -> None:
 
 def _open_text(
     file: Any,
-    path: Path,
+    table: TableFile,
     *,
     columns: Sequence[str] = (),
     types: Mapping[str, Any] | None = None,
@@ -206,9 +438,7 @@ def _open_text(
     return pcsv.open_csv(
         file,
         read_options=pcsv.ReadOptions(use_threads=False, block_size=block),
-        parse_options=pcsv.ParseOptions(
-            delimiter=DELIMITERS[path.suffix.lower()], newlines_in_values=True
-        ),
+        parse_options=pcsv.ParseOptions(delimiter=table.delimiter, newlines_in_values=True),
         convert_options=pcsv.ConvertOptions(
             include_columns=list(columns),
             column_types=dict(types or {}),
@@ -259,11 +489,27 @@ def _explained(table: TableFile) -> Iterator[None]:
         ) from None
 
 
-def _not_utf8(table: TableFile) -> DataError:
+def _not_utf8(table: TableFile, found: str | None = None) -> DataError:
+    where = ""
+    if found is None:
+        found = "other bytes"
+        if table.is_text:
+            found, where = "other bytes, such as Latin-1 or Windows-1252,", _first_foreign(table)
     return DataError(
-        f"`{table.what}` must be UTF-8 text. Got other bytes in {str(table.path)!r}; "
-        "save the file as UTF-8."
+        f"`{table.what}` must be UTF-8 text. Got {found} in {where}{str(table.path)!r}; "
+        "save the file as UTF-8 (in Excel: CSV UTF-8)."
     )
+
+
+def _first_foreign(table: TableFile) -> str:
+    """Return which line is the first that is not UTF-8, in words."""
+    with table.path.open("rb") as raw:
+        for number, line in enumerate(raw, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return f"line {number} of "
+    return ""
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:

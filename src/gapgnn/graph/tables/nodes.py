@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,19 @@ import pyarrow.types as pt
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gapgnn.errors import DataError
+from gapgnn.errors import Complaints, DataError, GapgnnError
 from gapgnn.graph import Progress
 from gapgnn.graph.tables.columns import (
     FeatureColumn,
     LabelColumn,
     declared_columns,
+    drop_option,
     feature_column,
     side_by_side,
 )
 from gapgnn.graph.tables.edges import NodeIndex, as_ids
 from gapgnn.graph.tables.features import has_stated_width
-from gapgnn.graph.tables.files import ColumnTypeError, TableFile, listed
+from gapgnn.graph.tables.files import ColumnError, ColumnTypeError, TableFile, listed
 from gapgnn.graph.tables.schema import Ignored, Schema
 
 # Written like this, a column of ids in a text file is numbers; 007 is a name.
@@ -41,6 +42,7 @@ class NodeColumns:
     label: str | None
     features: tuple[str, ...]
     schema: Schema | None = None
+    known_classes: tuple[str, ...] | None = None
 
     @classmethod
     def choose(
@@ -51,33 +53,50 @@ class NodeColumns:
         *,
         skip_features: bool,
         schema: Schema | None = None,
+        known_classes: Sequence[str] | None = None,
+        complaints: Complaints | None = None,
     ) -> NodeColumns:
-        """Assign every column its part, or say which option does not fit the table."""
+        """Assign every column its part, or say which options do not fit the table.
+
+        Args:
+            table: the node table.
+            label: the column with the class.
+            drop: columns that are not features.
+            skip_features: whether features come from elsewhere.
+            schema: what is declared about the table.
+            known_classes: the classes in their order, where they are known without a schema.
+            complaints: takes what does not fit; what is nearest to the options is then returned,
+                to look for more. Left out, all of it is raised.
+        """
+        noted = Complaints() if complaints is None else complaints
         id_column = "id" if "id" in table.columns else table.columns[0]
-        if label is not None and table.check_column("label", label) == id_column:
-            raise DataError(f"`label` must not be the id column. Got {label!r}.")
+        meant = None
+        if label is not None:
+            noted.collect(lambda: table.check_column("label", label))
+            meant = table.nearest(label)
+            if meant == id_column:
+                noted.add(DataError(f"`label` must not be the id column. Got {label!r}."))
+                meant = None
+        dropped = set()
         for name in drop:
-            if table.check_column("drop", name) in (id_column, label):
+            noted.collect(partial(table.check_column, "drop", name))
+            if name in (id_column, meant):
                 part = "id" if name == id_column else "label"
-                raise DataError(f"`drop` must not name the {part} column. Got {name!r}.")
+                noted.add(DataError(f"`drop` must not name the {part} column. Got {name!r}."))
+            else:
+                dropped.add(table.nearest(name))
         if schema is not None:
-            _check_label(label, schema)
-        if skip_features:
-            return cls(id_column, label, (), schema)
-        if schema is not None:
-            return cls(id_column, label, _declared(table, id_column, drop, schema), schema)
-        features = tuple(c for c in table.columns if c not in {id_column, label, *drop})
-        if not features:
-            raise DataError(
-                f"`nodes` must have a feature column besides the id and the label. Got none in "
-                f"{str(table.path)!r}; add one, or give `--features FILE`."
-            )
-        if "" in features:
-            raise DataError(
-                f"`nodes` must name each column. Got column {table.columns.index('') + 1} of "
-                f"{str(table.path)!r} without a name; name it, or leave it out with `--drop ''`."
-            )
-        return cls(id_column, label, features)
+            noted.collect(lambda: _check_label(label, schema))
+        features: tuple[str, ...] = ()
+        if not skip_features and schema is not None:
+            features = _declared(table, id_column, meant, dropped, schema, noted)
+        elif not skip_features:
+            features = tuple(c for c in table.columns if c not in {id_column, meant, *dropped})
+            noted.collect(lambda: _check_features(table, features))
+            features = tuple(name for name in features if name)
+        known = None if known_classes is None else tuple(known_classes)
+        chosen = cls(id_column, meant, features, schema, known)
+        return chosen if complaints is not None else noted.settled(chosen)
 
     @property
     def named(self) -> list[str]:
@@ -88,7 +107,7 @@ class NodeColumns:
     def classes(self) -> tuple[str, ...] | None:
         """The declared classes, if they are."""
         label = None if self.schema is None else self.schema.label
-        return None if label is None else label.classes
+        return self.known_classes if label is None else label.classes
 
     def inferred(self, features: Path | str | None) -> list[str]:
         """Return which facts are read from the table or from the file of features."""
@@ -106,41 +125,70 @@ def _check_label(label: str | None, schema: Schema) -> None:
         raise DataError(f"`label` must be the one of the schema, {declared!r}. Got {label!r}.")
 
 
+def _check_features(table: TableFile, features: Sequence[str]) -> None:
+    """Raise unless there is a feature column and each has a name."""
+    file = repr(str(table.path))
+    if not features:
+        raise DataError(
+            f"`nodes` must have a feature column besides the id and the label. Got none in {file}; "
+            "add one, or give `--features FILE`."
+        )
+    if "" in features:
+        raise ColumnError(
+            f"`nodes` must name each column. Got column {table.columns.index('') + 1} of {file} "
+            "without a name; name it, or leave it out with `--drop ''`.",
+            column="",
+        )
+
+
 def _declared(
-    table: TableFile, id_column: str, drop: Sequence[str], schema: Schema
+    table: TableFile,
+    id_column: str,
+    label: str | None,
+    dropped: Collection[str | None],
+    schema: Schema,
+    complaints: Complaints,
 ) -> tuple[str, ...]:
-    """Return the feature columns of a schema, if it and the table speak of the same columns."""
+    """Return the feature columns of a schema; it and the table must speak of the same columns."""
     file = repr(str(table.path))
     declared = [column.name for column in schema.columns]
     features = tuple(c.name for c in schema.columns if not isinstance(c, Ignored))
-    label = [] if schema.label is None else [schema.label.column]
+    labels = {label} if schema.label is None else {label, schema.label.column}
     if id_column in declared:
-        raise DataError(f"`schema` must not declare the id column. Got {id_column!r}.")
-    both = [name for name in drop if name in features]
+        complaints.add(DataError(f"`schema` must not declare the id column. Got {id_column!r}."))
+    both = [name for name in features if name in dropped]
     if both:
-        raise DataError(
-            f"`drop` must not name a feature of the schema. Got {listed(both)}; declare "
-            '`kind = "ignore"` there instead.'
+        complaints.add(
+            DataError(
+                f"`drop` must not name a feature of the schema. Got {listed(both)}; declare "
+                '`kind = "ignore"` there instead.'
+            )
         )
-    unknown = [c for c in table.columns if c not in {id_column, *label, *drop, *declared}]
+    unknown = [c for c in table.columns if c not in {id_column, *labels, *dropped, *declared}]
     if unknown:
-        raise DataError(
-            f"`schema` must declare each column of {file}. Got none for {listed(unknown)}; add "
-            '`kind = "ignore"` for a column that is not a feature, or leave it out with '
-            f"`--drop {unknown[0]}`."
+        complaints.add(
+            DataError(
+                f"`schema` must declare each column of {file}. Got none for {listed(unknown)}; add "
+                '`kind = "ignore"` for a column that is not a feature, or leave it out with '
+                f"{drop_option(unknown[0])}."
+            )
         )
     absent = [name for name in features if name not in table.columns]
     if absent:
-        raise DataError(
-            f"`nodes` must have the columns that the schema declares. Got {file} without "
-            f"{listed(absent)}."
+        complaints.add(
+            DataError(
+                f"`nodes` must have the columns that the schema declares. Got {file} without "
+                f"{listed(absent)}."
+            )
         )
     if not features:
-        raise DataError(
-            "`schema` must declare a column of kind number or category. Got none; declare one, or "
-            "give `--features FILE`."
+        complaints.add(
+            DataError(
+                "`schema` must declare a column of kind number, category or date. Got none; "
+                "declare one, or give `--features FILE`."
+            )
         )
-    return features
+    return tuple(name for name in features if name in table.columns and name != id_column)
 
 
 @dataclass
@@ -202,7 +250,8 @@ def scan_nodes(
     keep_features: bool,
     min_class_count: int,
     progress: Progress | None,
-) -> ScannedNodes:
+    complaints: Complaints,
+) -> ScannedNodes | None:
     """Read a node table once, a block of rows at a time, and check its ids and classes.
 
     A text file is read again with wider types if a column's guess proves wrong.
@@ -214,6 +263,10 @@ def scan_nodes(
             and labels only, and a second pass reads features.
         min_class_count: how many nodes a class must have; two classes must have them.
         progress: called with how much is read.
+        complaints: takes everything that is wrong with the table.
+
+    Returns:
+        What was found, to be used if there is no complaint; None if the ids cannot be.
     """
     types: dict[str, Any] = {}
     if table.is_text and wanted.schema is not None:
@@ -227,10 +280,17 @@ def scan_nodes(
                 types[name] = pa.large_string()
         types.update(dict.fromkeys(wanted.named, pa.large_string()))
     while True:
+        noted = Complaints()
         try:
-            return _scan(table, wanted, types, keep_features, min_class_count, progress)
+            found = _scan(table, wanted, types, keep_features, min_class_count, progress, noted)
         except ColumnTypeError as error:
             types[error.column] = _wider(types[error.column])
+            continue
+        except GapgnnError as error:
+            noted.add(error)
+            found = None
+        complaints.extend(noted)
+        return found
 
 
 def _scan(
@@ -240,41 +300,67 @@ def _scan(
     keep_features: bool,
     min_class_count: int,
     progress: Progress | None,
-) -> ScannedNodes:
+    noted: Complaints,
+) -> ScannedNodes | None:
     file = repr(str(table.path))
     columns: list[FeatureColumn] = []
     if wanted.schema is None:
-        kinds = [types.get(name, table.type_of(name)) for name in wanted.features]
-        found = map(feature_column, wanted.features, kinds, repeat(file))
-        # A column that holds nothing at all is no feature, but it is read: it may prove otherwise.
-        columns += [column for column in found if column is not None]
+        for name in wanted.features:
+            kind = types.get(name, table.type_of(name))
+            chosen = noted.collect(partial(feature_column, name, kind, file, table.dialect))
+            # A column that holds nothing at all is no feature, but it is read: it may prove
+            # otherwise.
+            columns += [] if chosen is None else [chosen]
     elif wanted.features:
-        columns += declared_columns(wanted.schema, file)
+        declared = declared_columns(wanted.schema, file, table.dialect)
+        columns += [column for column in declared if column.name in wanted.features]
     # Declared columns have nothing to be found out.
     is_reading = keep_features or wanted.schema is None
     reading = wanted.features if is_reading else ()
     label = None if wanted.label is None else LabelColumn(wanted.label, file)
-    ids, taken = [], []
+    ids: list[Any] = []
+    taken = []
     rows = 0
     for batch in table.batches([*wanted.named, *reading], types=types, progress=progress):
-        ids.append(checked_ids(table, batch.column(wanted.id), wanted.id, rows))
-        if label is not None:
-            label.add(batch.column(wanted.label))
-        block = [c.take(batch.column(c.name)) for c in columns] if is_reading else []
+        ids.append(
+            noted.collect(partial(checked_ids, table, batch.column(wanted.id), wanted.id, rows))
+        )
+        if label is not None and noted.collect(partial(_added, label, batch)) is None:
+            label = None
+        block = []
+        for column in list(columns) if is_reading else ():
+            cells = noted.collect(partial(column.take, batch.column(column.name)))
+            if cells is None:
+                columns.remove(column)
+            else:
+                block.append(cells)
         if keep_features:
             taken.append(block)
         rows += batch.num_rows
     if not rows:
         raise DataError(f"`nodes` must have rows. Got none in {file}.")
-    if wanted.features and not columns:
+    if wanted.features and not columns and not noted:
         raise DataError(f"`nodes` must have features. Got only missing values in {file}.")
-    index = index_ids(pa.chunked_array(ids).combine_chunks(), table, wanted.id)
     labels: tuple[Any, Any] = (None, None)
     if label is not None:
-        labels = label.classes(wanted.classes)
-        check_classes(*labels, min_class_count, table, wanted)
-    names = tuple(name for column in columns for name in column.finish())
-    return ScannedNodes(table, index, *labels, columns, names, types, taken)
+        labels = noted.collect(partial(label.classes, wanted.classes)) or labels
+    if labels[0] is not None:
+        noted.collect(partial(check_classes, *labels, min_class_count, table, wanted))
+    names: list[str] = []
+    for column in columns:
+        names += noted.collect(column.finish) or ()
+    if any(part is None for part in ids):
+        return None
+    joined = pa.chunked_array(ids).combine_chunks()
+    index = noted.collect(partial(index_ids, joined, table, wanted.id))
+    if index is None:
+        return None
+    return ScannedNodes(table, index, *labels, columns, tuple(names), types, taken)
+
+
+def _added(label: LabelColumn, batch: pa.RecordBatch) -> bool:
+    label.add(batch.column(label.name))
+    return True
 
 
 def _wider(kind: Any) -> Any:
@@ -329,9 +415,10 @@ def check_classes(
         return
     if len(names) < 2:
         only = f" ({names[0]!r})" if names else ""
-        raise DataError(
+        raise ColumnError(
             f"`label` must have at least two classes. Got {len(names)}{only} in column "
-            f"`{wanted.label}` of {str(table.path)!r}."
+            f"`{wanted.label}` of {str(table.path)!r}.",
+            column=str(wanted.label),
         )
     counts = np.sort(np.bincount(classes[classes >= 0]))[::-1]
     if min_class_count > counts[1]:

@@ -8,34 +8,33 @@ without noise, so it is for the curator's eyes until every line is checked.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.types as pt
 
 from gapgnn.errors import DataError
-from gapgnn.graph.tables.columns import (
-    LabelColumn,
-    as_text,
-    is_free_text,
-    is_number,
-    is_text,
-    parse_numbers,
-)
-from gapgnn.graph.tables.files import TableFile, open_table
+from gapgnn.graph.tables.columns import LabelColumn
+from gapgnn.graph.tables.files import Dialect, check_delimiter, open_table
 from gapgnn.graph.tables.nodes import NodeColumns
-from gapgnn.graph.tables.schema import OTHER, Category, Column, Ignored, Label, Number, Schema
+from gapgnn.graph.tables.schema import (
+    OTHER,
+    Category,
+    Column,
+    Date,
+    Ignored,
+    Label,
+    Number,
+    Schema,
+)
+from gapgnn.graph.tables.survey import SeenColumn, see_columns
 
 # A value that fewer people share than this might tell who they are.
 SHARED_BY = 10
-# A text column is of numbers if this share of its filled cells can be read as one.
-SHARE_NUMBERS = 0.95
+# Of a column that spans so many years the bounds are whole decades.
+LONG_YEARS = 20
 
 CHECK = (
     "Check each line: bounds and values must be what anybody would expect of such a table, not "
@@ -44,16 +43,24 @@ CHECK = (
 )
 
 
-def propose_schema(nodes: Path | str, label: str | None = None, drop: Sequence[str] = ()) -> Schema:
+def propose_schema(
+    nodes: Path | str,
+    label: str | None = None,
+    drop: Sequence[str] = (),
+    *,
+    dialect: Dialect | None = None,
+) -> Schema:
     """Read a node table and propose what to declare public about it.
 
-    Numbers get bounds rounded outwards to one significant digit. Text gets the categories that at
-    least ten people share; free text, and text without such a category, is ignored.
+    Numbers get bounds rounded outwards to one significant digit, dates to years. Text gets the
+    categories that at least ten people share; free text, and text without such a category, is
+    ignored.
 
     Args:
         nodes: the node table, CSV, TSV, Parquet or Feather.
         label: the column with the class to predict.
         drop: columns to ignore.
+        dialect: how cells are written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -63,26 +70,16 @@ def propose_schema(nodes: Path | str, label: str | None = None, drop: Sequence[s
     ...     propose_schema(people).columns
     (Number(name='age', low=10.0, high=60.0), Category(name='city', values=('Bern', 'Rome')))
     """
-    table = open_table(nodes, what="nodes")
+    check_delimiter(dialect, nodes)
+    table = open_table(nodes, what="nodes", dialect=dialect)
     wanted = NodeColumns.choose(table, label, drop, skip_features=True)
     features = [name for name in table.columns if name not in wanted.named]
     # A column without a name numbers the rows.
     ignored = {"", *drop}
-    seen = {n: _Seen(n) for n in features if n not in ignored and _is_plain(table, n)}
     classes = None if label is None else LabelColumn(label, repr(str(table.path)))
-    reading: list[_Seen | LabelColumn] = list(seen.values())
-    if classes is not None:
-        reading.append(classes)
-    names = [wanted.id, *(column.name for column in reading)]
-    rows = 0
-    for batch in table.batches(names, types=dict.fromkeys(names, pa.large_binary())):
-        rows += batch.num_rows
-        for column in reading:
-            column.add(batch.column(column.name))
-    if not rows:
-        raise DataError(f"`nodes` must have rows. Got none in {str(table.path)!r}.")
+    seen = see_columns(table, [name for name in features if name not in ignored], classes)
     notes = [CHECK]
-    columns = [seen[name].proposed(notes) if name in seen else Ignored(name) for name in features]
+    columns = [_proposed(seen[name], notes) if name in seen else Ignored(name) for name in features]
     return Schema(
         columns=tuple(columns),
         label=None if classes is None else _label(classes, notes),
@@ -90,66 +87,40 @@ def propose_schema(nodes: Path | str, label: str | None = None, drop: Sequence[s
     )
 
 
-def _is_plain(table: TableFile, name: str) -> bool:
-    """Whether a column can hold numbers or categories; dates and lists cannot."""
-    kind = table.type_of(name)
-    if pt.is_dictionary(kind):
-        kind = kind.value_type
-    return table.is_text or is_number(kind) or is_text(kind)
+def _proposed(seen: SeenColumn, notes: list[str]) -> Column:
+    """Propose what to declare about a column, and note what the curator should know."""
+    shared = sorted(value for value in seen.shared(SHARED_BY) if value and value != OTHER)
+    if not seen.present:
+        reason = "it has no value"
+    elif seen.is_dates:
+        return _dates(seen, notes)
+    elif seen.is_numbers:
+        low, high = outward(seen.low, up=False), outward(seen.high, up=True)
+        if seen.is_indicator:
+            return Number(seen.name, 0, 1)
+        if math.isfinite(high - low):
+            return Number(seen.name, low, high)
+        reason = "its numbers are too far apart"
+    elif seen.is_free_text:
+        reason = "free text"
+    elif shared:
+        return Category(seen.name, tuple(shared))
+    else:
+        reason = f"no value is shared by {SHARED_BY} people"
+    notes.append(f"{seen.name} is ignored: {reason}.")
+    return Ignored(seen.name)
 
 
-@dataclass
-class _Seen:
-    """What a column was seen to hold."""
-
-    name: str
-    present: int = 0
-    numbers: int = 0
-    low: float = math.inf
-    high: float = -math.inf
-    is_indicator: bool = True
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def add(self, column: Any) -> None:
-        self.present += len(column) - column.null_count
-        values = parse_numbers(self.name, "the table", column)
-        values = values[~np.isnan(values)]
-        if len(values):
-            self.numbers += len(values)
-            self.low = min(self.low, float(values.min()))
-            self.high = max(self.high, float(values.max()))
-            self.is_indicator &= bool(np.isin(values, (0, 1)).all())
-        for entry in as_text(column).drop_null().value_counts().to_pylist():
-            self.counts[entry["values"]] += entry["counts"]
-
-    def proposed(self, notes: list[str]) -> Column:
-        shared = self.shared()
-        if not self.present:
-            reason = "it has no value"
-        elif self.numbers >= SHARE_NUMBERS * self.present:
-            low, high = outward(self.low, up=False), outward(self.high, up=True)
-            if self.is_indicator:
-                return Number(self.name, 0, 1)
-            if math.isfinite(high - low):
-                return Number(self.name, low, high)
-            reason = "its numbers are too far apart"
-        elif self.looks_like_free_text():
-            reason = "free text"
-        elif shared:
-            return Category(self.name, tuple(shared))
-        else:
-            reason = f"no value is shared by {SHARED_BY} people"
-        notes.append(f"{self.name} is ignored: {reason}.")
-        return Ignored(self.name)
-
-    def shared(self) -> list[str]:
-        """Return the values that enough people have, in sorted order."""
-        enough = (value for value, count in self.counts.items() if count >= SHARED_BY)
-        return sorted(value for value in enough if value and value != OTHER)
-
-    def looks_like_free_text(self) -> bool:
-        """Whether nearly every row has a value of its own."""
-        return is_free_text(len(self.counts), self.present)
+def _dates(seen: SeenColumn, notes: list[str]) -> Date:
+    """Propose bounds that are nobody's day: whole years, of a long time whole decades."""
+    low, high = seen.days
+    step = 1 if high.year - low.year < LONG_YEARS else 10
+    first = (low.year if low > date(low.year, 1, 1) else low.year - 1) // step * step
+    last = (high.year // step + 1) * step
+    if seen.format is not None and seen.format.startswith(("%d/%m", "%m/%d")):
+        notes.append(f"Check whether the day or the month comes first in {seen.name}.")
+    bounds = date(max(1, first), 1, 1), date(min(last, date.max.year), 1, 1)
+    return Date(seen.name, *bounds, seen.format)
 
 
 def _label(column: LabelColumn, notes: list[str]) -> Label:

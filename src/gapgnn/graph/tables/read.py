@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from numpy.typing import NDArray
 
-from gapgnn.errors import check_choice, check_integer
+from gapgnn.errors import Complaints, check_choice, check_integer
 from gapgnn.graph import Graph, NotFinite, Progress, filter_classes
-from gapgnn.graph.tables.edges import end_columns, read_edges
+from gapgnn.graph.tables.edges import DANGLING, NodeIndex, edge_batches, end_columns, read_edges
 from gapgnn.graph.tables.features import read_features
-from gapgnn.graph.tables.files import open_table
-from gapgnn.graph.tables.nodes import NodeColumns, scan_nodes
+from gapgnn.graph.tables.files import Dialect, TableFile, check_delimiter, open_table
+from gapgnn.graph.tables.nodes import NodeColumns, ScannedNodes, scan_nodes
+from gapgnn.graph.tables.preparation import Preparation
 from gapgnn.graph.tables.schema import Schema
+
+OnDangling: TypeAlias = Literal["refuse", "keep", "drop"]
 
 
 @dataclass(frozen=True)
@@ -32,22 +36,123 @@ class Tables:
         dropped_self_loops: rows of the edge table that join a node to itself.
         dropped_duplicates: rows of the edge table that repeat an earlier one. In an undirected
             graph, the same pair the other way round is a repetition too.
+        dropped_dangling: rows of the edge table that are in nobody's list, because they name
+            somebody without a row in the node table.
     """
 
     graph: Graph
     feature_names: tuple[str, ...]
     dropped_self_loops: int
     dropped_duplicates: int
+    dropped_dangling: int = 0
+
+
+@dataclass(frozen=True)
+class ScannedTables:
+    """Two tables that were looked at: nothing is wrong with the columns, and nodes are read.
+
+    Attributes:
+        edges: the edge table, not read yet.
+        wanted: which columns of the node table are what.
+        nodes: what the node table holds.
+    """
+
+    edges: TableFile
+    wanted: NodeColumns
+    nodes: ScannedNodes
+
+    def preparation(
+        self, *, drop: Sequence[str], directed: bool, dangling: str, population: str
+    ) -> Preparation:
+        """Return what was said about these tables; which columns there were, unless declared."""
+        wanted = self.wanted
+        is_learned = wanted.schema is None and wanted.features
+        return Preparation(
+            label=wanted.label,
+            drop=tuple(drop),
+            columns=wanted.features if is_learned else None,
+            directed=directed,
+            dangling=dangling,
+            population=population,
+            dialect=self.nodes.table.dialect.to_dict(),
+        )
+
+
+def scan_tables(
+    *,
+    edges: Path | str,
+    nodes: Path | str,
+    label: str | None,
+    drop: Sequence[str],
+    skip_features: bool,
+    keep_features: bool,
+    dangling: str,
+    min_class_count: int,
+    schema: Schema | None,
+    classes: Sequence[str] | None,
+    dialect: Dialect | None,
+    progress: Progress | None,
+) -> ScannedTables:
+    """Open both tables and read the one of nodes; all that is wrong with either is one complaint.
+
+    Options are those of :func:`read_tables`. Where something is wrong already, a table that is
+    small is read all the same, to tell everything at once.
+    """
+    complaints = Complaints()
+    complaints.collect(lambda: check_choice("dangling", dangling, DANGLING))
+    complaints.collect(lambda: check_integer("min_class_count", min_class_count, at_least=0))
+    node_table = complaints.collect(lambda: open_table(nodes, what="nodes", dialect=dialect))
+    edge_table = complaints.collect(lambda: open_table(edges, what="edges", dialect=dialect))
+    complaints.collect(lambda: check_delimiter(dialect, nodes, edges))
+    ends = None
+    if edge_table is not None:
+        ends = complaints.collect(partial(end_columns, edge_table))
+    wanted = found = None
+    if node_table is not None:
+        wanted = NodeColumns.choose(
+            node_table,
+            label,
+            drop,
+            skip_features=skip_features,
+            schema=schema,
+            known_classes=classes,
+            complaints=complaints,
+        )
+        if not complaints or node_table.is_small:
+            found = scan_nodes(
+                node_table,
+                wanted,
+                keep_features=keep_features and not complaints,
+                min_class_count=min_class_count,
+                progress=progress,
+                complaints=complaints,
+            )
+    if complaints and found is not None and edge_table is not None and ends is not None:
+        complaints.collect(partial(_check_edges, edge_table, found.index, dangling))
+    edge_table = complaints.settled(edge_table)
+    return ScannedTables(edge_table, complaints.settled(wanted), complaints.settled(found))
+
+
+def _check_edges(table: TableFile, index: NodeIndex, dangling: str) -> None:
+    """Complain about the edges of a small table, where anything can be wrong with them."""
+    if table.is_small and dangling == "refuse":
+        for _ in edge_batches(table, index, directed=True, dangling=None):
+            pass
 
 
 def read_ids(
-    nodes: Path | str, column: str | None = None, *, progress: Progress | None = None
+    nodes: Path | str,
+    column: str | None = None,
+    *,
+    dialect: Dialect | None = None,
+    progress: Progress | None = None,
 ) -> NDArray[Any]:
     """Return the ids of a node table, and read nothing else of it.
 
     Args:
         nodes: the node table.
         column: with the ids; left out: ``id``, or else the first one.
+        dialect: how the cells are written.
         progress: called with "nodes", how much is read and how much there is.
 
     >>> import tempfile
@@ -57,13 +162,21 @@ def read_ids(
     ...     read_ids(people)
     array([7, 9])
     """
-    table = open_table(nodes, what="nodes")
+    check_delimiter(dialect, nodes)
+    table = open_table(nodes, what="nodes", dialect=dialect)
     wanted = NodeColumns.choose(table, None, (), skip_features=True, schema=None)
     if column is not None:
         wanted = replace(wanted, id=table.check_column("id", column))
-    ids: NDArray[Any] = scan_nodes(
-        table, wanted, keep_features=False, min_class_count=0, progress=progress
-    ).index.names
+    complaints = Complaints()
+    found = scan_nodes(
+        table,
+        wanted,
+        keep_features=False,
+        min_class_count=0,
+        progress=progress,
+        complaints=complaints,
+    )
+    ids: NDArray[Any] = complaints.settled(found).index.names
     return ids
 
 
@@ -75,9 +188,11 @@ def read_tables(
     features: Path | str | None = None,
     drop: Sequence[str] = (),
     directed: bool = False,
-    dangling: Literal["refuse", "keep"] = "refuse",
+    dangling: OnDangling = "refuse",
     min_class_count: int = 0,
     schema: Schema | None = None,
+    classes: Sequence[str] | None = None,
+    dialect: Dialect | None = None,
     not_finite: NotFinite = "refuse",
     population: str = "default",
     progress: Progress | None = None,
@@ -93,8 +208,10 @@ def read_tables(
     Without a schema, categories, column kinds and classes are learned from the table, and the graph
     says so (``graph.inferred``). With one, each row's features and label are a function of that row
     alone and their names and number of the schema: numbers are clamped to the declared bounds and
-    scaled to -1 to 1, undeclared categories are ``other``, undeclared classes are unlabelled, and
-    what cannot be read is missing (privacy page, section 2).
+    scaled to -1 to 1, and so are dates, undeclared categories are ``other``, undeclared classes are
+    unlabelled, and what cannot be read is missing (privacy page, section 2).
+
+    Everything that is wrong with the columns of both tables is told in one message.
 
     Args:
         edges: the edge table.
@@ -108,10 +225,14 @@ def read_tables(
             leaves the name in the out-list of the node that has one, where it contributes nothing
             but holds its slot (privacy page, section 1). A directed edge from an unknown source, or
             between two unknown ids, belongs to nobody's record and is then left out: whether it
-            is there depends on who withdrew.
+            is there depends on who withdrew. ``"drop"`` leaves out every edge that names somebody
+            without a row; not at node level, where such an entry holds its slot.
         min_class_count: leave out unlabelled nodes and classes with fewer nodes than this;
             0 leaves out nothing.
         schema: what is declared about the node table. With ``features``, only its label is used.
+        classes: the classes in their order, where they are known already, as by a model; a row of
+            any other class is unlabelled. A schema says it itself.
+        dialect: how cells are written: delimiter, decimal point, thousands.
         not_finite: what to do with a row of the features file that holds NaN or infinity: refuse,
             or make the row zero, so that one record cannot stop a run at node level.
         population: namespace of the ids in the ledger.
@@ -130,31 +251,27 @@ def read_tables(
     >>> tables.dropped_self_loops, tables.dropped_duplicates
     (1, 1)
     """
-    check_choice("dangling", dangling, ["refuse", "keep"])
-    check_integer("min_class_count", min_class_count, at_least=0)
-    node_table = open_table(nodes, what="nodes")
-    edge_table = open_table(edges, what="edges")
-    end_columns(edge_table)
-    wanted = NodeColumns.choose(
-        node_table, label, drop, skip_features=features is not None, schema=schema
-    )
-    found = scan_nodes(
-        node_table,
-        wanted,
+    scanned = scan_tables(
+        edges=edges,
+        nodes=nodes,
+        label=label,
+        drop=drop,
+        skip_features=features is not None,
         keep_features=True,
+        dangling=dangling,
         min_class_count=min_class_count,
+        schema=schema,
+        classes=classes,
+        dialect=dialect,
         progress=progress,
     )
+    found = scanned.nodes
     if features is None:
         matrix = found.features()
     else:
         matrix = read_features(features, found.index.names, not_finite=not_finite)
     arcs = read_edges(
-        edge_table,
-        found.index,
-        directed=directed,
-        keep_dangling=dangling == "keep",
-        progress=progress,
+        scanned.edges, found.index, directed=directed, dangling=dangling, progress=progress
     )
     graph = Graph.from_arcs(
         arcs.sources,
@@ -167,13 +284,16 @@ def read_tables(
         dangling=arcs.dangling,
         label_names=found.label_names,
         feature_names=found.feature_names or None,
-        name=node_table.path.stem,
+        name=found.table.path.stem,
         schema=schema,
-        inferred=wanted.inferred(features),
+        inferred=scanned.wanted.inferred(features),
         population=population,
+        preparation=scanned.preparation(
+            drop=drop, directed=directed, dangling=dangling, population=population
+        ),
     )
     loops = int((arcs.sources == arcs.targets).sum())
     repeated = len(arcs.sources) - loops - graph.num_edges + arcs.repeated_dangling
     if min_class_count > 0 and found.labels is not None:
         graph = filter_classes(graph, min_class_count)
-    return Tables(graph, found.feature_names, loops, repeated)
+    return Tables(graph, found.feature_names, loops, repeated, arcs.left_out)

@@ -15,7 +15,9 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import dataclass, field, fields
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -91,6 +93,49 @@ class Category:
 
 
 @dataclass(frozen=True)
+class Date:
+    """A column of dates between two declared ones: a number of days.
+
+    Attributes:
+        low: the earliest day, ``date`` or ISO text; earlier ones count as this one.
+        high: the latest day.
+        format: how the cells are written, as ``datetime.strptime`` takes it; None is ISO, with or
+            without a time, which is not looked at.
+
+    >>> Date("opened", "2000-01-01", "2030-01-01", "%d.%m.%Y").feature_names
+    ('opened', 'opened=missing')
+    """
+
+    name: str
+    low: date
+    high: date
+    format: str | None = None
+    kind: ClassVar[str] = "date"
+
+    def __post_init__(self) -> None:
+        from gapgnn.graph.tables.dates import tells_a_day
+
+        for key in ("low", "high"):
+            object.__setattr__(self, key, _day(f"{_place(self.name)}.{key}", getattr(self, key)))
+        if not self.low < self.high:
+            raise DataError(
+                f"`{_place(self.name)}.low` must be before `high`. Got {self.low} and {self.high}."
+            )
+        if self.format is not None and not tells_a_day(
+            _text(f"{_place(self.name)}.format", self.format)
+        ):
+            raise DataError(
+                f"`{_place(self.name)}.format` must say how dates are written, such as "
+                f'"%d.%m.%Y". Got {self.format!r}.'
+            )
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The scaled day, and whether there is none."""
+        return (self.name, f"{self.name}={MISSING}")
+
+
+@dataclass(frozen=True)
 class Ignored:
     """A column that may stand in the table and is never read."""
 
@@ -99,8 +144,8 @@ class Ignored:
     feature_names: ClassVar[tuple[str, ...]] = ()
 
 
-Column: TypeAlias = Number | Category | Ignored
-_KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Number, Category, Ignored)}
+Column: TypeAlias = Number | Category | Date | Ignored
+_KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Number, Category, Date, Ignored)}
 
 
 @dataclass(frozen=True)
@@ -264,9 +309,13 @@ def _plain(part: Column | Label) -> dict[str, Any]:
     values = {key.name: getattr(part, key.name) for key in fields(part)}
     if not isinstance(part, Label):
         values = {"name": part.name, "kind": part.kind, **values}
-    return {
-        key: list(v) if isinstance(v, tuple) else v for key, v in values.items() if v is not None
-    }
+    return {key: _simple(value) for key, value in values.items() if value is not None}
+
+
+def _simple(value: Any) -> Any:
+    if isinstance(value, date):
+        return value.isoformat()
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _column(about: Any) -> Column:
@@ -279,9 +328,11 @@ def _column(about: Any) -> Column:
     if not isinstance(kind, str) or kind not in _KINDS:
         raise DataError(f"`{_place(name)}.kind` must be one of {', '.join(_KINDS)}. Got {kind!r}.")
     chosen = _KINDS[kind]
-    keys = tuple(part.name for part in fields(chosen))
-    values = _keys(_place(name), {k: v for k, v in about.items() if k != "kind"}, keys)
-    return chosen(**values)
+    given = {k: v for k, v in about.items() if k != "kind"}
+    keys = tuple(
+        part.name for part in fields(chosen) if part.default is NO_DEFAULT or part.name in given
+    )
+    return chosen(**_keys(_place(name), given, keys))
 
 
 def _label(about: Any) -> Label:
@@ -334,6 +385,20 @@ def _bound(place: str, value: Any) -> float:
     if not math.isfinite(number):
         raise DataError(f"`{place}` must be finite. Got {number}.")
     return number
+
+
+def _day(place: str, value: Any) -> date:
+    """Return a declared bound, a day of TOML or ISO text."""
+    if isinstance(value, datetime):
+        return value.date()
+    if isinstance(value, str):
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            pass
+    if not isinstance(value, date):
+        raise DataError(f"`{place}` must be a date such as 2024-12-31. Got {value!r}.")
+    return value
 
 
 def _text(place: str, value: Any) -> str:
