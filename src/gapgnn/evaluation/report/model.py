@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
@@ -67,11 +67,18 @@ def best_guess(card: PrivacyCard) -> Guess:
         return Guess(1.0, "nothing")
     if card.epsilon == 0:
         return Guess(0.5, "nothing")
-    events = [Event.from_dict(dict(event)) for event in card.events]
-    if merge(events, relation=card.relation).is_gaussian:
-        apart = accountant_named("exact").delta(events, 0.0, relation=card.relation)
+    return _guess(card.events, card.relation, card.epsilon, card.delta)
+
+
+def _guess(
+    released: Sequence[Mapping[str, Any]], relation: str, epsilon: float, delta: float
+) -> Guess:
+    """Return the exact share where all that was released is Gaussian, else the bound."""
+    events = [Event.from_dict(dict(event)) for event in released]
+    if events and merge(events, relation=relation).is_gaussian:
+        apart = accountant_named("exact").delta(events, 0.0, relation=relation)
         return Guess(min(1.0, (1 + apart) / 2), "exact")
-    return Guess(_bound(card.epsilon, card.delta), "bound")
+    return Guess(_bound(epsilon, delta), "bound")
 
 
 def _bound(epsilon: float, delta: float) -> float:
@@ -313,7 +320,7 @@ def _history(card: PrivacyCard, path: str | Path | None) -> History:
         populations=tuple(
             {
                 "name": name,
-                "budgets": [_budget(row) for row in budgets if row.population == name],
+                "budgets": [_budget(row, charges) for row in budgets if row.population == name],
                 "charges": [
                     _charge(charge, charge_id) for charge in charges if charge.population == name
                 ],
@@ -335,7 +342,17 @@ def _disagreements(card: PrivacyCard, charge: Charge) -> list[str]:
     return found
 
 
-def _budget(row: Budget) -> dict[str, Any]:
+def _budget(row: Budget, charges: Sequence[Charge]) -> dict[str, Any]:
+    spent = [
+        event
+        for charge in charges
+        if (charge.population, charge.level) == (row.population, row.level)
+        for event in charge.events * charge.count
+    ]
+    delta = row.spent_delta if row.granted_delta is None else row.granted_delta
+    # Events under another relation have another meaning; epsilon was converted for them.
+    alike = spent if row.relations in ((), (row.relation,)) else []
+    guess = _guess(alike, row.relation, row.spent_epsilon, delta)
     has_grant = row.granted_epsilon is not None and row.left_epsilon is not None
     return {
         "level": row.level,
@@ -347,7 +364,7 @@ def _budget(row: Budget) -> dict[str, Any]:
         "left": amount(row.left_epsilon or 0.0, up=False) if has_grant else "not limited",
         "until": row.until or "",
         "charges": row.charges,
-        "right": percent(_bound(row.spent_epsilon, row.granted_delta or row.spent_delta)),
+        "right": percent(guess.share),
     }
 
 
