@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gapgnn.cli.data import add_curator_option, add_data_options, check_curator, load_graph
 from gapgnn.cli.main import Parser
 from gapgnn.cli.options import add_estimator_options, add_options, estimator_options, number
-from gapgnn.cli.output import console, emit_json
+from gapgnn.cli.output import console, emit_json, note, phase_bars
 from gapgnn.errors import InputError
 from gapgnn.methods import method_class, methods
 
@@ -169,8 +169,6 @@ def _configure_saved(attack: str, target: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Train the target, attack it, report."""
-    from gapgnn.training import ProgressBars
-
     if args.method == SAVED:
         estimator, graph = _saved(args)
     else:
@@ -179,7 +177,7 @@ def execute(args: argparse.Namespace) -> int:
         estimator.check()
         graph = load_graph(args, seed=args.seed, quiet=args.json).graph
     check_curator(args, graph, purpose=f"attack {args.attack}")
-    with ProgressBars(console(to_stderr=True)) as bars:
+    with phase_bars() as bars:
         result = _attack(args, estimator, graph, bars)
     if "runs" in result:
         result = _with_intervals(result)
@@ -283,4 +281,4 @@ def _print(result: dict[str, Any]) -> None:
         )
     if "gain_auc" in result:
         out.print(f"Gained because of the edges: {100 * result['gain_auc']:.1f} points of AUC.")
-    out.print("Note: computed from private data without noise, for the curator only.")
+    note("Note: computed from private data without noise, for the curator only.")

@@ -179,7 +179,7 @@ def execute(args: argparse.Namespace) -> int:
         "subgraphs": audit.audit_subgraphs,
         "messages": _audit_messages,
     }
-    ours = ("mechanism", "json", "model", "model_trials")
+    ours = ("mechanism", "json", "model", "model_trials", "voice")
     options = {k: v for k, v in vars(args).items() if k not in ours}
     with progress_bars("trials", "MofNCompleteColumn") as advance:
         advance("trials", 0, args.trials)

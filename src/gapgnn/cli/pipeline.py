@@ -241,6 +241,8 @@ def _parsed(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     if words[0] == "predict" and not any(word.split("=")[0] == "--out" for word in full):
         full += ["--out", "predictions.csv"]
     parsed = parser.parse_args(full)
+    if "--config" in parser._option_string_actions:
+        full = expand_config(full, parser)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             # What `--config` says is spelled out: it may choose data, too.

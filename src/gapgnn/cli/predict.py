@@ -23,6 +23,7 @@ EXAMPLES = """\
 examples:
   gapgnn predict --model model --out labels.csv
   gapgnn predict --model model --edges friends.csv --nodes people.csv --out labels.parquet
+  gapgnn predict --config predict.toml --out labels.csv
 
 For the training graph the released hops in the model's folder answer, free of charge; the data may
 be left out except at node level. Another graph is charged once, and its hops stay in the folder.
@@ -56,6 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--nodes; needs no ledger",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--config", metavar="FILE", help="TOML file with the same options")
     add_ray_option(parser)
     add_data_options(parser)
 

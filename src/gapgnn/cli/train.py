@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gapgnn.cli.data import add_data_options, check_options, load_graph
 from gapgnn.cli.main import Parser
 from gapgnn.cli.options import add_estimator_options, estimator_options
-from gapgnn.cli.output import console, emit_json
+from gapgnn.cli.output import console, emit_json, note, phase_bars
 from gapgnn.cli.scale import add_ray_option, at_scale, check_ray, open_journal
 from gapgnn.errors import BudgetExceededError, InputError, UnavailableError, check_all
 from gapgnn.methods import method_class, methods, methods_left_out
@@ -81,8 +81,6 @@ def configure(parser: Parser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Load, fit, save, report."""
-    from gapgnn.training import ProgressBars
-
     kind = method_class(args.method)
     estimator = kind(**estimator_options(args, kind))
     # Everything that can fail without reading private data fails here, before the charge, at once.
@@ -98,7 +96,7 @@ def execute(args: argparse.Namespace) -> int:
     graph = load_graph(args, seed=args.seed, quiet=args.json).graph
     _check_space(args.out, estimator.space_needed(graph))
     try:
-        with ProgressBars(console(to_stderr=True)) as bars, at_scale(args, graph, bars) as placed:
+        with phase_bars() as bars, at_scale(args, graph, bars) as placed:
             estimator.fit(placed, callback=bars, journal=journal)
         audits = _audited(estimator) if args.audit else []
         if args.out is not None:
@@ -112,7 +110,7 @@ def execute(args: argparse.Namespace) -> int:
         journal.remove()
     rows: list[tuple[str, NodeClassifier]] = []
     if _wants_references(args):
-        with ProgressBars(console(to_stderr=True)) as bars:
+        with phase_bars() as bars:
             rows = _references(estimator, graph, bars)
     if args.json:
         emit_json(_result(estimator, graph))
@@ -288,8 +286,8 @@ def _print_table(
     out.print(table)
     out.print(guarantee_sentence(estimator.card_))
     for warning in estimator.card_.warnings:
-        out.print(f"Note: {warning}", markup=False)
+        note(f"Note: {warning}")
     if estimator.level == "node":
-        out.print("Note: the accuracies are computed from private labels, for the curator only.")
+        note("Note: the accuracies are computed from private labels, for the curator only.")
     if saved is not None:
         out.print(f"Saved to {saved}", markup=False, soft_wrap=True)

@@ -60,6 +60,7 @@ from gapgnn.training import (
     Silent,
     Splits,
     Trainer,
+    announce,
     repeat_splits,
 )
 
@@ -590,6 +591,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         """Build the networks of all repeats, each initialised from its own seed."""
         graph = run.graph
         self.modules_ = self._build(run.replicas, graph.num_features, graph.num_classes)
+        announce(run.callback, list(self.modules_))
         for name, module in self.modules_.items():
             generators = [
                 experiment_torch(self.seed, "initial", name, repeat)
