@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gapgnn.cli.main import run
+from gapgnn.cli import main
 
 if __name__ == "__main__":
-    run()
+    main.run()

@@ -72,7 +72,8 @@ class MembershipResult:
         ]
         means = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
         guessed = {
-            name: float(np.mean([guess[name] for guess in self.guesses])) for name in self.guesses[0]
+            name: float(np.mean([guess[name] for guess in self.guesses]))
+            for name in self.guesses[0]
         }
         about = {"guessing": guessed, "runs": runs, "on": self.on}
         return {"attack": self.attack, **means, **about, **self.details}

@@ -62,7 +62,11 @@ class Parser(argparse.ArgumentParser):
         # One meaning for all commands. Suppressed, or the default of a subcommand would overwrite
         # what stood before its name.
         for names, voice, text in (
-            (("-v", "--verbose"), "verbose", "also tell how long phases took, and where errors are"),
+            (
+                ("-v", "--verbose"),
+                "verbose",
+                "also tell how long phases took, and where errors are",
+            ),
             (("-q", "--quiet"), "quiet", "tell nothing but results and errors"),
         ):
             self.add_argument(

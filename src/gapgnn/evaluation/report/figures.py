@@ -55,7 +55,9 @@ def write_file(path: Path, content: bytes | str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             scratch.unlink(missing_ok=True)
-            with open(scratch, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            with open(
+                scratch, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)
+            ) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
