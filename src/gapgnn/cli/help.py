@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 
 EXAMPLES = """\
 examples:
@@ -24,8 +25,6 @@ def execute(args: argparse.Namespace) -> int:
     """Print the help of the command, or the overview."""
     from gapgnn.cli.main import main
 
-    try:
+    with contextlib.suppress(SystemExit):  # how the parser ends after printing
         main([*args.words, "--help"])
-    except SystemExit:  # how the parser ends after printing
-        pass
     return 0

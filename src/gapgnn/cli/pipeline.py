@@ -35,9 +35,9 @@ release answers what it answered before. Releases may then differ by what is acc
 nothing else may. Nothing is charged to your ledger and nothing is kept: what the runs write is
 compared and deleted. Exit code 1: the two could be told apart.
 
-With `--model` before the command it is the `train` that made this model, on the built-in graph or on
-the tables given; the result is kept in the model's folder, for `gapgnn report`. Of a run on your own
-tables no more is kept than whether anything was found.
+With `--model` before the command it is the `train` that made this model, on the built-in graph or
+on the tables given; the result is kept in the model's folder, for `gapgnn report`. Of a run on your
+own tables no more is kept than whether anything was found.
 """
 
 

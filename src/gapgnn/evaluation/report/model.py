@@ -1,8 +1,8 @@
 """One page about one saved model, for whoever answers for the privacy of those in the data.
 
 Everything it states is read off the card, the ledger and the folder when the page is made: it has
-no words of its own about a promise (privacy page, sections 6 to 9). Figures of usefulness are not on
-it unless the curator asks for a copy of her own: at node level they are computed from private
+no words of its own about a promise (privacy page, sections 6 to 9). Figures of usefulness are not
+on it unless the curator asks for a copy of her own: at node level they are computed from private
 labels without noise.
 """
 
@@ -385,7 +385,7 @@ def _charge(row: Charge, own: str) -> dict[str, Any]:
 
 def _audits(saved: Saved) -> list[dict[str, Any]]:
     """Return every audit of this very model, those of the training first."""
-    runs = []
+    runs: list[dict[str, Any]] = []
     if saved.card.audits:
         results = list(map(dict, saved.card.audits))
         runs.append({"kind": "mechanisms", "when": "", "command": "", "results": results})

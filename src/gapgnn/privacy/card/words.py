@@ -13,7 +13,7 @@ _NAMED = re.compile(
     r"(?P<word>[Pp]ersons?|[Pp]eople|[Ff]riendships?|[Ff]riends?"
     # What graphs are called stays in the names of levels and where two names stand side by side.
     r"|(?<!level )[Nn]odes?(?! level)|(?<!level )(?<!undirected )[Ee]dges?(?! level)|[Ll]inks?)\b"
-    r"(?P<owner>['’]s)?"
+    r"(?P<owner>'s)?"
 )
 _ONES = ("person", "friend", "node")
 _TIES = ("friendship", "link", "edge")
