@@ -106,7 +106,8 @@ class Parser(argparse.ArgumentParser):
 
     def complete(self, words: Sequence[str]) -> list[str]:
         """Return the words with the default subcommand first where none is named."""
-        is_named = words and not words[0].startswith("-")
+        rest = list(itertools.dropwhile(_VOICES.__contains__, words))
+        is_named = rest and not rest[0].startswith("-")
         if self.default_choice is None or is_named or {"-h", "--help"} & set(words):
             return list(words)
         return [self.default_choice, *words]
