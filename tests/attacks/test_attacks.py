@@ -368,7 +368,7 @@ def test_a_class_that_is_too_small_to_share_is_named():
 @pytest.mark.parametrize(
     ("attack", "options"),
     [
-        (membership_attack, {"runs": 1, "shadow_per_class": 20}),
+        (membership_attack, {"runs": 1, "shadow_per_class": 60}),
         (lira_attack, {"models": 4}),
         (link_stealing_attack, {"pairs": 60}),
         (linkteller_attack, {"nodes": 20}),
@@ -388,10 +388,10 @@ def test_a_saved_model_is_attacked_itself(graph, own_ledger, tmp_path, level):
     charges = len(own_ledger.entries())
     model = load_model(tmp_path / "model")
     for attack, options in (
-        (membership_attack, {"runs": 1, "shadow_per_class": 20}),
+        (membership_attack, {"runs": 1, "shadow_per_class": 60}),
         (link_stealing_attack, {"pairs": 60, "others": "degree"}),
         (reconstruction_attack, {"nodes": 40}),
-        (linkteller_attack, {"nodes": 10}),
+        (linkteller_attack, {"nodes": 60}),
     ):
         assert attack(model, graph, itself=True, **options).to_dict()["itself"] is True
     assert len(own_ledger.entries()) == charges

@@ -166,7 +166,8 @@ def test_bars_show_the_estimate_and_lines_tell_what_is_done() -> None:
     from rich.console import Console
 
     text = io.StringIO()
-    with ProgressBars(Console(file=text, force_terminal=True, width=120), lines=True) as bars:
+    console = Console(file=text, force_terminal=True, width=120, highlight=False)
+    with ProgressBars(console, lines=True) as bars:
         bars.expect(["encoder", "classifier"])
         bars.start("encoder", 2)
         bars.advance("encoder", loss=0.5)
