@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gapgnn import GAP, MLP, SAGE, Graph, Ledger
+from gapgnn import GAP, MLP, SAGE, Graph, Ledger, load_model
+from gapgnn.attacks import membership
 from gapgnn.attacks.attacker import AttackNetwork, rank
 from gapgnn.attacks.links import (
     all_pairs,
     held_out_pairs,
+    hold_out,
     link_stealing_attack,
     linkteller_attack,
     reconstruction_attack,
@@ -341,3 +343,68 @@ def test_a_graph_without_edges_cannot_be_attacked(graph, others, least):
     )
     with pytest.raises(DataError, match=f"at least {least} edges"):
         link_stealing_attack(MLP(), empty, others=others)
+
+
+def test_every_class_gives_the_same_share_to_the_shadow_graph_and_keeps_some_for_the_target():
+    """A small class once was in the shadow graph as a whole, and nobody of it was judged."""
+    labels = np.repeat([0, 1, 2], [4_000, 2_000, 150])
+    everybody = np.ones(len(labels), dtype=bool)
+    chosen = membership._in_proportion(labels, 1_000, everybody, np.random.default_rng(0), most=0.5)
+    shares = [chosen[labels == label].mean() for label in range(3)]
+    assert shares == pytest.approx([3_000 / 6_150] * 3, abs=0.01)
+    assert (~chosen)[labels == 2].sum() > 70
+    few = membership._in_proportion(labels, 100_000, everybody, np.random.default_rng(0), most=0.5)
+    assert few.mean() == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_class_that_is_too_small_to_share_is_named():
+    labels = np.repeat([0, 1], [100, 5])
+    with pytest.raises(DataError, match=r"at least 8 nodes to sample from\. Got 5 of class 1"):
+        membership._in_proportion(
+            labels, 20, np.ones(105, dtype=bool), np.random.default_rng(0), most=0.5
+        )
+
+
+@pytest.mark.parametrize(
+    ("attack", "options"),
+    [
+        (membership_attack, {"runs": 1, "shadow_per_class": 60}),
+        (lira_attack, {"models": 4}),
+        (link_stealing_attack, {"pairs": 60}),
+        (linkteller_attack, {"nodes": 20}),
+        (reconstruction_attack, {"nodes": 40}),
+    ],
+)
+def test_guessing_is_told_for_each_figure(graph, attack, options):
+    found = attack(MLP(level="none", epochs=1), graph, **options).to_dict()
+    assert set(found["guessing"]) == {"auc", "average_precision", "tpr_at_1pct_fpr"}
+    assert found["guessing"]["auc"] == 0.5
+    assert 0 < found["guessing"]["average_precision"] < 1
+
+
+@pytest.mark.parametrize("level", ["none", "edge", "node"])
+def test_a_saved_model_is_attacked_itself(graph, own_ledger, tmp_path, level):
+    GAP(level=level, epsilon=4.0, epochs=2, max_degree=5).fit(graph).save(tmp_path / "model")
+    charges = len(own_ledger.entries())
+    model = load_model(tmp_path / "model")
+    for attack, options in (
+        (membership_attack, {"runs": 1, "shadow_per_class": 60}),
+        (link_stealing_attack, {"pairs": 60, "others": "degree"}),
+        (reconstruction_attack, {"nodes": 40}),
+        (linkteller_attack, {"nodes": 60}),
+    ):
+        assert attack(model, graph, itself=True, **options).to_dict()["itself"] is True
+    assert len(own_ledger.entries()) == charges
+
+
+def test_what_cannot_be_done_to_a_saved_model_is_one_line(graph, own_ledger):
+    model = GAP(epochs=1).fit(graph)
+    with pytest.raises(InputError, match="`others` must not be held-out"):
+        link_stealing_attack(model, graph, itself=True)
+    with pytest.raises(InputError, match="`fresh` must be auto"):
+        linkteller_attack(model, graph, nodes=5, fresh="always", itself=True)
+    with pytest.raises(InputError, match="must be fitted"):
+        reconstruction_attack(GAP(), graph, itself=True)
+    other = hold_out(graph, all_pairs(graph, np.arange(50)), np.random.default_rng(0))[0]
+    with pytest.raises(InputError, match="must be the one the model was trained on"):
+        reconstruction_attack(model, other, nodes=10, itself=True)

@@ -20,6 +20,8 @@ import pytest
 from matplotlib.image import imread
 
 from gapgnn.errors import InputError
+from gapgnn.evaluation.grid.records import Record
+from gapgnn.evaluation.report.model import write_model_page
 from gapgnn.evaluation.report.page import SWITCHES, find_browser, render, screenshot
 
 pytestmark = [
@@ -181,6 +183,22 @@ def page(rendered: str, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def model_page(tmp_path: Path) -> Path:
+    from gapgnn import GAP, Ledger
+    from gapgnn.graph.datasets.synthetic import social_graph
+    from gapgnn.methods.folder import keep_audit
+
+    ledger = Ledger.init(tmp_path / "own.sqlite").path
+    graph = social_graph(num_nodes=300, mean_degree=10)
+    folder = tmp_path / "model"
+    GAP(epochs=1, ledger=ledger, reason="for a test").fit(graph).save(folder)
+    found = {"mechanism": "aggregation", "epsilon_claimed": 1.0, "epsilon_lower_bound": 0.9}
+    rows = [{**found, "trials": 100, "holds": True}]
+    keep_audit(folder, kind="mechanisms", command="gapgnn audit --model model", results=rows)
+    return write_model_page(folder, ledger=ledger)
+
+
 def test_the_page_opens_offline_without_errors_and_asks_for_nothing(
     browser: Browser, page: Path
 ) -> None:
@@ -201,6 +219,72 @@ def test_nothing_sticks_out_sideways(browser: Browser, page: Path, width: int) -
         tab.value(f"{wide}.filter(one => one.getBoundingClientRect().right > {width}).length") == 0
     )
     assert tab.errors == []
+
+
+WORDS_CUT = """
+[...document.querySelectorAll('th, td, dd, dt, li, p, pre, h1, h2, h3')].filter(one => {
+  const box = one.getBoundingClientRect();
+  const isShown = box.width > 1 && box.height > 1 && !one.closest('thead, .hidden, .tip');
+  const isCut = one.clientWidth > 0 && one.scrollWidth > one.clientWidth + 1;
+  return isShown && (box.right > innerWidth + 1 || isCut);
+}).map(one => one.outerHTML.slice(0, 120))
+"""
+# Words that are squeezed into a few pixels make a tall row that is blank beside them.
+CELLS_BLANK = """
+[...document.querySelectorAll('tbody th, tbody td')].filter(one => {
+  const words = one.innerText.trim() + (one.dataset.label || '');
+  const box = one.getBoundingClientRect();
+  return box.height > 0 && (words === '' || box.height > 28 * (2 + Math.ceil(words.length / 14)));
+}).map(one => one.outerHTML.slice(0, 120))
+"""
+
+
+@pytest.mark.parametrize("which", ["page", "model_page"])
+def test_on_a_phone_no_cell_is_cut_and_no_row_is_blank(
+    browser: Browser, which: str, request: pytest.FixtureRequest
+) -> None:
+    tab = Tab(browser, request.getfixturevalue(which), width=390)
+    tab.value("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    assert tab.value("document.documentElement.scrollWidth") <= 390
+    assert tab.value(WORDS_CUT) == []
+    assert tab.value(CELLS_BLANK) == []
+    assert tab.value("document.querySelectorAll('tbody td:not([data-label])').length") == 0
+
+
+def test_the_page_of_a_model_opens_offline_without_errors(
+    browser: Browser, model_page: Path
+) -> None:
+    for width in (1280, 390):
+        tab = Tab(browser, model_page, width=width)
+        assert tab.value("document.documentElement.scrollWidth") <= width
+        assert tab.errors == []
+        asked = {event["request"]["url"] for event in tab.said("Network.requestWillBeSent")}
+        assert asked == {model_page.resolve().as_uri()}
+
+
+# GAPGNN_AXE names axe.min.js of the npm package axe-core, which is not part of this project.
+@pytest.mark.skipif(not os.environ.get("GAPGNN_AXE"), reason="GAPGNN_AXE is not set")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("which", ["page", "model_page"])
+def test_axe_finds_no_serious_problem(
+    browser: Browser, which: str, width: int, theme: str, request: pytest.FixtureRequest
+) -> None:
+    tab = Tab(browser, request.getfixturevalue(which), width=width)
+    tab.ask(
+        "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}]
+    )
+    tab.value("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    tab.ask("Runtime.evaluate", expression=Path(os.environ["GAPGNN_AXE"]).read_text())
+    answer = tab.ask(
+        "Runtime.evaluate",
+        expression="axe.run().then(found => JSON.stringify(found.violations.map("
+        "one => [one.impact, one.id, one.nodes[0].html.slice(0, 200)])))",
+        awaitPromise=True,
+        returnByValue=True,
+    )
+    found = json.loads(answer["result"]["value"])
+    assert [one for one in found if one[0] in ("serious", "critical")] == []
 
 
 GROUND = "getComputedStyle(document.body).backgroundColor"

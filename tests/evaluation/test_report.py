@@ -9,6 +9,7 @@ import math
 import os
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from gapgnn.cli.main import run
 from gapgnn.cli.report import SECTIONS
 from gapgnn.errors import DataError, UnavailableError
 from gapgnn.evaluation.grid.records import FILE, Record
-from gapgnn.evaluation.report import figures
+from gapgnn.evaluation.report import content, figures
 from gapgnn.evaluation.report import page as report_module
 from gapgnn.evaluation.report.content import event_words, right_guesses
 from gapgnn.evaluation.report.findings import load_findings
@@ -446,3 +447,73 @@ def test_without_matplotlib_nothing_is_written_and_the_extra_is_named(tmp_path, 
     with pytest.raises(UnavailableError, match=r"gapgnn\[report\]"):
         write_report(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def tiles_of(*rows: Record) -> dict[str, dict[str, Any]]:
+    return {tile["what"]: tile for tile in content.tiles(rows, "social")}
+
+
+def test_tiles_show_the_best_private_row_and_the_budget_it_used(make_record: Any) -> None:
+    tiles = tiles_of(
+        make_record(epsilon=1.0, runs=(0.7,) * 6),
+        make_record(epsilon=4.0, runs=(0.8,) * 6),
+        make_record(method="MLP", epsilon=0.0, runs=(0.6,) * 6),
+    )
+    best = tiles["Best private, edge level"]
+    assert (best["cell"].short, best["how"]) == ("80.0", "GAP-EDP, ε\u00a0=\u00a04")
+    assert best["note"] == ""
+    assert tiles["Without the graph"]["cell"].short == "60.0"
+
+
+def test_of_equally_good_rows_the_cheaper_one_is_shown(make_record: Any) -> None:
+    rows = [make_record(epsilon=epsilon, runs=(0.8, 0.8)) for epsilon in (4.0, 1.0, 2.0)]
+    assert tiles_of(*rows)["Best private, edge level"]["how"].endswith("1")
+
+
+@pytest.mark.parametrize(
+    ("runs", "says"),
+    [
+        ((0.60, 0.62, 0.58, 0.61, 0.59, 0.60, 0.60), True),
+        ((0.55,) * 7, True),
+        ((0.80, 0.82, 0.79, 0.81, 0.80, 0.80, 0.81), False),
+    ],
+)
+def test_a_tile_says_when_the_graph_bought_nothing(
+    make_record: Any, runs: tuple[float, ...], says: bool
+) -> None:
+    plain = make_record(method="MLP", epsilon=0.0, runs=(0.6, 0.61, 0.59, 0.6, 0.6, 0.61, 0.59))
+    tiles = tiles_of(make_record(epsilon=4.0, runs=runs), plain)
+    note = tiles["Best private, edge level"]["note"]
+    assert (note == "No better than ignoring the graph (MLP: 60.0 %).") == says
+    page = render([make_record(epsilon=4.0, runs=runs), plain])
+    assert ("No better than ignoring the graph" in page) == says
+
+
+def test_a_best_row_that_reads_no_edge_says_so(make_record: Any) -> None:
+    node = {"level": "node", "relation": "add-remove", "epsilon": 8.0}
+    tiles = tiles_of(
+        make_record(method="GAP-NDP", runs=(0.5, 0.51), **node),
+        make_record(method="MLP-DP", runs=(0.6, 0.61), **node),
+    )
+    assert "ignores the graph" in tiles["Best private, node level"]["note"]
+
+
+def test_headings_are_in_order_and_ids_are_unique(made_up: list[Record]) -> None:
+    page = render(made_up)
+    levels = [int(level) for level in re.findall(r"<h([1-6])", page)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    ids = re.findall(r'\sid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert 'lang="en"' in page
+    assert len(re.findall(r"<title>[^<]+</title>", page)) == 1
+    assert re.search(r"<th(?![^>]*scope)[ >]", page) is None
+    cells = re.findall(r"<td([^>]*)>", page)
+    assert cells
+    assert all("data-label=" in cell for cell in cells)
+
+
+def test_reports_are_their_owner_s(results: Path) -> None:
+    written = write_report(results)
+    for path in (written.page, *written.figures, *written.tables):
+        assert path.stat().st_mode & 0o777 == 0o600

@@ -5,13 +5,21 @@ from __future__ import annotations
 import builtins
 import json
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from methodgraphs import small_graph
 
 from gapgnn import GAP
 from gapgnn.errors import UnavailableError
-from gapgnn.training.callbacks import JsonlLogger, Several, TensorBoardLogger
+from gapgnn.training.callbacks import (
+    JsonlLogger,
+    Outlook,
+    ProgressBars,
+    Several,
+    Silent,
+    TensorBoardLogger,
+)
 
 
 def lines(path: Path) -> list[dict]:
@@ -75,3 +83,95 @@ def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UnavailableError, match="must be writable"):
         JsonlLogger(tmp_path / "file" / "run.jsonl")
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def step(outlook: Outlook, clock: Clock, phase: str, steps: int, seconds: float) -> None:
+    for _ in range(steps):
+        clock.now += seconds
+        outlook.advance(phase)
+
+
+def test_the_estimate_is_one_for_the_whole_run_and_learns_from_earlier_phases() -> None:
+    clock = Clock()
+    outlook = Outlook(clock)
+    assert outlook.seconds_left() is None
+    assert str(outlook) == ""
+    outlook.expect(["encoder", "stage1", "classifier"])
+    outlook.start("encoder", 100)
+    assert outlook.seconds_left() is None  # nothing is measured yet
+    step(outlook, clock, "encoder", 50, 1.0)
+    assert outlook.seconds_left() == 50 + 200
+    step(outlook, clock, "encoder", 50, 1.0)
+    # A phase around the others has no time of its own.
+    outlook.start("aggregation", 3)
+    outlook.start("stage1", 100)
+    assert outlook.seconds_left() == 200  # at the speed of the phase before
+    step(outlook, clock, "stage1", 10, 3.0)
+    assert outlook.seconds_left() == 90 * 3 + 100 * 3
+    assert str(outlook) == "about 9 min 30 s left"
+    clock.now += 60
+    assert outlook.seconds_left() == 510  # runs down between two steps
+    step(outlook, clock, "stage1", 90, 1.0)
+    outlook.start("classifier", 100)
+    step(outlook, clock, "classifier", 100, 1.0)
+    assert outlook.seconds_left() == 0
+
+
+def test_a_phase_that_a_resumed_run_had_finished_takes_no_time() -> None:
+    clock = Clock()
+    outlook = Outlook(clock)
+    outlook.expect(["encoder", "stage1", "classifier"])
+    outlook.start("classifier", 10)
+    step(outlook, clock, "classifier", 5, 2.0)
+    assert outlook.seconds_left() == 10
+
+
+def test_without_announced_phases_those_that_began_are_known() -> None:
+    clock = Clock()
+    outlook = Outlook(clock)
+    outlook.start("runs", 4)
+    step(outlook, clock, "runs", 1, 8.0)
+    assert outlook.seconds_left() == 24
+
+
+def test_a_method_announces_its_trainings_to_watchers_that_want_to_know() -> None:
+    class Watcher(Silent):
+        phases: ClassVar[list[str]] = []
+        begun: ClassVar[list[str]] = []
+
+        def expect(self, phases):
+            self.phases += phases
+
+        def start(self, phase, total):
+            self.begun.append(phase)
+
+    GAP(epochs=1).fit(small_graph(num_nodes=120), callback=Several(Watcher()))
+    assert Watcher.phases
+    assert [phase for phase in Watcher.begun if phase != "aggregation"] == Watcher.phases
+
+
+def test_bars_show_the_estimate_and_lines_tell_what_is_done() -> None:
+    import io
+
+    from rich.console import Console
+
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=120, highlight=False)
+    with ProgressBars(console, lines=True) as bars:
+        bars.expect(["encoder", "classifier"])
+        bars.start("encoder", 2)
+        bars.advance("encoder", loss=0.5)
+        bars._bars.refresh()
+        bars.advance("encoder", loss=0.4)
+    assert "encoder: 2 steps in " in text.getvalue()
+    assert " left" in text.getvalue()

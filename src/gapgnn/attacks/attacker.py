@@ -41,6 +41,15 @@ class Ranking:
     tpr_at_1pct_fpr: float
 
 
+def guessing(truth: NDArray[np.bool_]) -> dict[str, float]:
+    """Return what scores without any meaning reach, for every figure of a ranking.
+
+    >>> guessing(np.array([True, False, False, False]))["average_precision"]
+    0.25
+    """
+    return {"auc": 0.5, "average_precision": float(truth.mean()), "tpr_at_1pct_fpr": FALSE_ALARMS}
+
+
 def rank(scores: ArrayLike, truth: NDArray[np.bool_]) -> Ranking:
     """Judge scores against the truth.
 

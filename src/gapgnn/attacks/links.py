@@ -14,6 +14,8 @@ is to tell them from those that were kept.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +23,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from gapgnn.attacks.attacker import AttackNetwork, Ranking, Rows, rank
-from gapgnn.attacks.target import ask, described, fitted
+from gapgnn.attacks.attacker import AttackNetwork, Ranking, Rows, guessing, rank
+from gapgnn.attacks.target import ask, check_itself, described, fitted
 from gapgnn.errors import DataError, InputError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph, csr
 from gapgnn.rng import experiment_rng
@@ -78,6 +80,7 @@ def link_stealing_attack(
     *,
     pairs: int = 10_000,
     others: str = "held-out",
+    itself: bool = False,
     seed: int = 0,
     callback: Callback | None = None,
 ) -> LinkResult:
@@ -96,11 +99,15 @@ def link_stealing_attack(
             ``uniform``, as in the original attack. How many friends somebody has, and of which
             class, are sums over many edges, which edge-level privacy does not hide and which the
             last two reward.
+        itself: attack the fitted estimator itself, as it was trained on this graph. No edge can be
+            held out of a training that is over.
         seed: of all choices; never of noise.
         callback: watches the steps.
     """
     check_integer("pairs", pairs, at_least=20)
     check_choice("others", others, OTHERS)
+    if itself:
+        _check_itself(estimator, graph, others)
     watcher = callback or Silent()
     watcher.start("attack", 4)
     rng = experiment_rng(seed, "link stealing")
@@ -108,7 +115,7 @@ def link_stealing_attack(
         graph, drawn = held_out_pairs(graph, pairs, rng)
     else:
         drawn = sample_pairs(graph, pairs, rng, others=others)
-    posteriors = _posteriors(estimator, graph, seed)
+    posteriors = _posteriors(estimator, graph, seed, itself=itself)
     watcher.advance("attack")
     public = _public_rows(graph, seed)
     watcher.advance("attack")
@@ -129,6 +136,8 @@ def link_stealing_attack(
         "control_unsupervised": control_unsupervised,
         "pairs": len(drawn.linked),
         "others": others,
+        "itself": itself,
+        "guessing": guessing(drawn.linked[~known]),
         **described(estimator, graph),
     }
     return LinkResult("link-stealing", attack, control, details)
@@ -142,6 +151,7 @@ def linkteller_attack(
     step: float = 0.01,
     fresh: str = "auto",
     others: str = "all",
+    itself: bool = False,
     seed: int = 0,
     callback: Callback | None = None,
 ) -> LinkResult:
@@ -164,6 +174,8 @@ def linkteller_attack(
         others: tell connected pairs from ``all`` others, or from ``held-out`` ones: half of the
             edges among the watched nodes, removed before training. The watched nodes are then the
             ends of some edges, so that there are some on a sparse graph too.
+        itself: attack the fitted estimator itself, as it was trained on this graph. No edge can be
+            held out of a training that is over.
         seed: of all choices; never of noise.
         callback: watches the questions.
     """
@@ -171,6 +183,13 @@ def linkteller_attack(
     check_number("step", step, above=0)
     check_choice("fresh", fresh, ("auto", "always"))
     check_choice("others", others, ("all", "held-out"))
+    if itself:
+        _check_itself(estimator, graph, others)
+        if fresh == "always" and estimator.level != "none":
+            raise InputError(
+                "`fresh` must be auto for a saved model: every fresh answer would be charged. Got "
+                "'always'."
+            )
     rng = experiment_rng(seed, "linkteller")
     is_held_out = others == "held-out"
     watched = _friends(graph, nodes, rng) if is_held_out else _watched(graph, nodes, rng)
@@ -182,7 +201,7 @@ def linkteller_attack(
     watcher = callback or Silent()
     watcher.start("questions", len(watched))
     influence = np.zeros((len(watched), len(watched)))
-    with fitted(estimator, graph, repeats=1, seed=seed) as model:
+    with _target(estimator, graph, seed, itself=itself) as model:
         is_fresh = fresh == "always" or model.level == "none"
         before = model.predict_proba(graph)[watched].astype(np.float64)
         for place, node in enumerate(watched.tolist()):
@@ -209,6 +228,8 @@ def linkteller_attack(
         "others": others,
         "questions": "fresh" if is_fresh else "cached",
         "epsilon_spent": spent,
+        "itself": itself,
+        "guessing": guessing(chosen.linked),
         **described(estimator, graph),
     }
     scores = both[left, right][judged]
@@ -220,6 +241,7 @@ def reconstruction_attack(
     graph: Graph,
     *,
     nodes: int = 500,
+    itself: bool = False,
     seed: int = 0,
     callback: Callback | None = None,
 ) -> LinkResult:
@@ -233,14 +255,17 @@ def reconstruction_attack(
         estimator: the method, level and parameters under attack; it is not changed.
         graph: the private graph, transductive.
         nodes: among how many nodes, drawn at random.
+        itself: attack the fitted estimator itself, as it was trained on this graph.
         seed: of all choices; never of noise.
         callback: watches the steps.
     """
     check_integer("nodes", nodes, at_least=3)
+    if itself:
+        check_itself(estimator, graph)
     watcher = callback or Silent()
     watcher.start("attack", 2)
     chosen = all_pairs(graph, _watched(graph, nodes, experiment_rng(seed, "reconstruction")))
-    posteriors = _posteriors(estimator, graph, seed)
+    posteriors = _posteriors(estimator, graph, seed, itself=itself)
     watcher.advance("attack")
     scores = -distances(posteriors, chosen)["correlation"]
     control = -distances(_public_rows(graph, seed), chosen)["correlation"]
@@ -251,6 +276,8 @@ def reconstruction_attack(
         "density": float(chosen.linked.mean()),
         "nodes": nodes,
         "links": int(chosen.linked.sum()),
+        "itself": itself,
+        "guessing": guessing(chosen.linked),
         **described(estimator, graph),
     }
     return LinkResult(
@@ -286,8 +313,31 @@ def _nudged(graph: Graph, node: int, step: float) -> Graph:
     return graph._replace(features=features)
 
 
-def _posteriors(estimator: NodeClassifier, graph: Graph, seed: int) -> Rows:
+def _check_itself(estimator: NodeClassifier, graph: Graph, others: str) -> None:
+    if others == "held-out":
+        raise InputError(
+            "`others` must not be held-out for a saved model: edges are held out before training, "
+            "and its training is over. Leave the model out to attack a copy."
+        )
+    check_itself(estimator, graph)
+
+
+@contextmanager
+def _target(
+    estimator: NodeClassifier, graph: Graph, seed: int, *, itself: bool = False
+) -> Iterator[NodeClassifier]:
+    """Give the model under attack: a copy that is fitted for it, or the fitted estimator itself."""
+    if itself:
+        yield estimator
+        return
     with fitted(estimator, graph, repeats=1, seed=seed) as model:
+        yield model
+
+
+def _posteriors(
+    estimator: NodeClassifier, graph: Graph, seed: int, *, itself: bool = False
+) -> Rows:
+    with _target(estimator, graph, seed, itself=itself) as model:
         return model.predict_proba(graph).astype(np.float64)
 
 

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gapgnn.attacks.attacker import AttackNetwork, Ranking, Rows, rank
-from gapgnn.attacks.target import copied, described, fitted
+from gapgnn.attacks.attacker import AttackNetwork, Ranking, Rows, guessing, rank
+from gapgnn.attacks.target import check_itself, copied, described, fitted
 from gapgnn.errors import DataError, check_choice, check_integer
 from gapgnn.graph import Graph, induced, random_split
 from gapgnn.rng import experiment_rng, experiment_seed
@@ -53,6 +53,7 @@ class MembershipResult:
         rankings: one per run.
         accuracies: of the attacked model on its members and on others, one pair per run. What a
             model knows of its members only is what gives them away.
+        guesses: what guessing reaches, one per run.
         details: the setting.
     """
 
@@ -60,6 +61,7 @@ class MembershipResult:
     on: str
     rankings: tuple[Ranking, ...]
     accuracies: tuple[tuple[float, float], ...]
+    guesses: tuple[dict[str, float], ...]
     details: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,7 +71,12 @@ class MembershipResult:
             for ranking, (on_members, on_others) in zip(self.rankings, self.accuracies, strict=True)
         ]
         means = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
-        return {"attack": self.attack, **means, "runs": runs, "on": self.on, **self.details}
+        guessed = {
+            name: float(np.mean([guess[name] for guess in self.guesses]))
+            for name in self.guesses[0]
+        }
+        about = {"guessing": guessed, "runs": runs, "on": self.on}
+        return {"attack": self.attack, **means, **about, **self.details}
 
 
 def membership_attack(
@@ -83,6 +90,7 @@ def membership_attack(
     shadows: int = 2,
     shadow_per_class: int = 1_000,
     target_per_class: int | None = None,
+    itself: bool = False,
     seed: int = 0,
     callback: Callback | None = None,
 ) -> MembershipResult:
@@ -101,10 +109,15 @@ def membership_attack(
             ``last``, or the ``best`` on validation nodes, as ``fit`` does when it has some.
         shadows: shadow models to learn from. Every second one is trained on the nodes that the one
             before was not, so each node is seen on both sides.
-        shadow_per_class: nodes of each class in the shadow graph; half of them are members.
+        shadow_per_class: nodes in the shadow graph, times the number of classes; half of them are
+            members. Every class gives the same share of its nodes, half of them at most, so that
+            each is among the nodes that are judged, as often as it is in the graph.
         target_per_class: train the target on a graph of this many nodes per class too, disjoint
             from the shadow graph and half of them members, instead of on the whole graph: the less
             a model has to learn from, the more it remembers.
+        itself: attack the fitted estimator itself: it is the target, as it was trained on this
+            graph and split. Shadow models are trained the same way, so ``on``, ``setting``,
+            ``epoch`` and ``target_per_class`` follow from it.
         seed: of all choices; never of noise.
         callback: watches the runs.
     """
@@ -114,14 +127,19 @@ def membership_attack(
     check_choice("epoch", epoch, EPOCHS)
     check_integer("shadows", shadows, at_least=1)
     check_integer("shadow_per_class", shadow_per_class, at_least=4)
+    if itself:
+        check_itself(estimator, graph)
+        # As `fit` trains: on one graph, keeping the epoch that validation nodes like best.
+        on, setting, epoch, target_per_class = "target", "transductive", "best", None
     watcher = callback or Silent()
     watcher.start("runs", runs)
-    rankings, accuracies = [], []
+    rankings, accuracies, guesses = [], [], []
     for run in range(runs):
         rng = experiment_rng(seed, "membership", run)
         own_seed = experiment_seed(seed, "membership model", run) % 2**31
         asked = _Asked(estimator, setting, epoch, own_seed)
-        chosen = _per_class(graph.labels, shadow_per_class, np.ones(graph.num_nodes, bool), rng)
+        everybody = np.ones(graph.num_nodes, bool)
+        chosen = _in_proportion(graph.labels, shadow_per_class, everybody, rng, most=0.5)
         shadow = induced(graph, chosen)
         if on == "shadow":
             found = asked.about(_halved(shadow, rng))
@@ -135,9 +153,10 @@ def membership_attack(
                 rows, np.concatenate([answer.members for answer in answers])
             )
             target, fresh = _target(graph, chosen, target_per_class, rng)
-            found = asked.about(target, only=fresh)
+            found = asked.about(target, only=fresh, model=estimator if itself else None)
             scores, members = network.score(found.rows), found.members
         rankings.append(rank(scores, members))
+        guesses.append(guessing(members))
         accuracies.append(found.accuracies)
         watcher.advance("runs", accuracy=rankings[-1].auc)
     details = {
@@ -146,21 +165,36 @@ def membership_attack(
         "shadows": 1 if on == "shadow" else shadows,
         "shadow_per_class": shadow_per_class,
         "target_per_class": target_per_class,
+        "itself": itself,
         **described(estimator, graph),
     }
-    return MembershipResult("membership", on, tuple(rankings), tuple(accuracies), details)
+    return MembershipResult(
+        "membership", on, tuple(rankings), tuple(accuracies), tuple(guesses), details
+    )
 
 
-def _per_class(
-    labels: NDArray[np.int64], count: int, allowed: Mask, rng: np.random.Generator
+def _in_proportion(
+    labels: NDArray[np.int64],
+    per_class: int,
+    allowed: Mask,
+    rng: np.random.Generator,
+    *,
+    most: float = 1.0,
 ) -> Mask:
-    """Choose up to ``count`` nodes of every class at random among the allowed ones."""
+    """Choose ``per_class`` nodes times the classes, the same share of each; ``most`` at most.
+
+    As many of every class would take all of a small one and leave none of it to be judged.
+    """
+    classes = [np.flatnonzero((labels == label) & allowed) for label in range(labels.max() + 1)]
+    share = min(most, per_class * len(classes) / max(1, sum(map(len, classes))))
     chosen = np.zeros(len(labels), dtype=np.bool_)
-    for label in range(int(labels.max()) + 1):
-        nodes = np.flatnonzero((labels == label) & allowed)
-        if len(nodes) < 4:
+    for label, nodes in enumerate(classes):
+        # Two members and two others; where only some may be taken, as many must be left.
+        count = max(4, round(share * len(nodes)))
+        needed = count if most == 1.0 else count + 4
+        if len(nodes) < needed:
             raise DataError(
-                f"Each class must have at least 4 nodes to sample from. Got {len(nodes)} of "
+                f"Each class must have at least {needed} nodes to sample from. Got {len(nodes)} of "
                 f"class {label}; take fewer nodes per class."
             )
         chosen[rng.permutation(nodes)[:count]] = True
@@ -200,7 +234,7 @@ def _target(
     if per_class is None:
         return graph, ~shadow
     check_integer("target_per_class", per_class, at_least=4)
-    chosen = _per_class(graph.labels, per_class, ~shadow, rng)
+    chosen = _in_proportion(graph.labels, per_class, ~shadow, rng)
     target = _halved(induced(graph, chosen), rng)
     return target, np.ones(target.num_nodes, dtype=np.bool_)
 
@@ -224,15 +258,14 @@ class _Asked:
     seed: int
     models: int = 0
 
-    def about(self, graph: Graph, only: Mask | None = None) -> _Answers:
-        """Train on the graph's training nodes; tell these and the test nodes, or ``only`` some."""
-        trained = graph if self.setting == "transductive" else _members_only(graph)
-        if self.epoch == "last":
-            trained = _without_choice(trained)
-        seed = experiment_seed(self.seed, "model", self.models) % 2**31
-        self.models += 1
-        with fitted(self.estimator, trained, seed=seed, repeats=1) as model:
-            posteriors = model.predict_proba(graph)
+    def about(
+        self, graph: Graph, only: Mask | None = None, model: NodeClassifier | None = None
+    ) -> _Answers:
+        """Train on the graph's training nodes; tell these and the test nodes, or ``only`` some.
+
+        A ``model`` that is given was trained on them already and is asked itself.
+        """
+        posteriors = self._trained_on(graph) if model is None else model.predict_proba(graph)
         watched = graph.train_mask | graph.test_mask
         if only is not None:
             watched = watched & only
@@ -240,6 +273,15 @@ class _Asked:
         right = posteriors[watched].argmax(axis=1) == labels
         accuracies = float(right[members].mean()), float(right[~members].mean())
         return _Answers(answer_rows(posteriors[watched], labels), members, accuracies)
+
+    def _trained_on(self, graph: Graph) -> NDArray[np.float32]:
+        trained = graph if self.setting == "transductive" else _members_only(graph)
+        if self.epoch == "last":
+            trained = _without_choice(trained)
+        seed = experiment_seed(self.seed, "model", self.models) % 2**31
+        self.models += 1
+        with fitted(self.estimator, trained, seed=seed, repeats=1) as model:
+            return model.predict_proba(graph)
 
 
 def answer_rows(
@@ -322,10 +364,11 @@ def lira_attack(
     scores, splits = model._repeats
     confidences = _confidences(scores, halved.labels)
     ratios = likelihood_ratios(confidences, splits.train)
-    rankings = []
+    rankings, guesses = [], []
     for ratio, train, test in zip(ratios, splits.train, splits.test, strict=True):
         watched = (train | test) & np.isfinite(ratio)
         rankings.append(rank(ratio[watched], train[watched]))
+        guesses.append(guessing(train[watched]))
     right = scores.argmax(dim=-1).numpy() == halved.labels
     accuracies = tuple(
         (float(hit[train].mean()), float(hit[test].mean()))
@@ -337,7 +380,7 @@ def lira_attack(
         "epoch": "last" if estimator.level == "node" else epoch,
         **described(estimator, graph),
     }
-    return MembershipResult("lira", "target", tuple(rankings), accuracies, details)
+    return MembershipResult("lira", "target", tuple(rankings), accuracies, tuple(guesses), details)
 
 
 def _confidences(scores: torch.Tensor, labels: NDArray[np.int64]) -> Rows:

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
+from gapgnn.errors import InputError
 from gapgnn.graph import Graph
-from gapgnn.methods import Releases
+from gapgnn.methods import Releases, check_trained_on
 from gapgnn.privacy.ledger import scratch_ledger
 
 if TYPE_CHECKING:
@@ -44,6 +45,18 @@ def fitted(estimator: NodeClassifier, graph: Graph, **changes: Any) -> Iterator[
     """
     with copied(estimator, **changes) as model:
         yield model.fit(graph)
+
+
+def check_itself(model: NodeClassifier, graph: Graph) -> None:
+    """Refuse to attack a saved model where its answers would have to be paid for.
+
+    Args:
+        model: a fitted or loaded model, which is attacked itself and not changed.
+        graph: the one it was trained on, with its split.
+    """
+    if getattr(model, "card_", None) is None:
+        raise InputError("`estimator` must be fitted to be attacked itself. Call `fit` first.")
+    check_trained_on(model, graph)
 
 
 def ask(model: NodeClassifier, graph: Graph) -> NDArray[np.float32]:

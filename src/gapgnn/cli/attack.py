@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli.data import add_curator_option, add_data_options, check_curator, load_graph
 from gapgnn.cli.main import Parser
 from gapgnn.cli.options import add_estimator_options, add_options, estimator_options, number
-from gapgnn.cli.output import console, emit_json
+from gapgnn.cli.output import console, emit_json, note, phase_bars
+from gapgnn.errors import InputError
 from gapgnn.methods import method_class, methods
 
 if TYPE_CHECKING:
@@ -83,27 +85,45 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "reconstruction": {"watch": number(500, "nodes watched", metavar="N")},
 }
-_GUESSING = {"auc": 0.5, "tpr_at_1pct_fpr": 0.01}
+# Of a saved model's own options, those that its training has decided.
+_DECIDED = {"membership": ("on", "setting", "epoch", "target-per-class")}
+SAVED = "saved"
 
 EXAMPLES = """\
 examples:
   gapgnn attack {attack} --level edge --epsilon 1
   gapgnn attack {attack} sage --dataset facebook100/Cornell5 --level none
   gapgnn attack {attack} gap --dataset facebook100/Cornell5 --level node --epsilon 8 --json
-
+{saved}
 All options follow the method's name; without a name it is gap. The figures are computed from the
 private data without noise: they are for the curator. The models are not released, so nothing is
 charged to your ledger.
 """
 
 
+class TargetParser(Parser):
+    """Takes `--model FOLDER` for a target of its own: the folder says which method it is."""
+
+    def complete(self, words: Sequence[str]) -> list[str]:
+        """Return the words with the target's name first where it is a saved model."""
+        has_model = any(word.split("=")[0] == "--model" for word in words)
+        if has_model and words and not words[0].startswith("-") and words[0] != SAVED:
+            raise InputError(
+                f"`--model` must come without a method: the folder says which. Got {words[0]!r}."
+            )
+        if has_model and words and words[0].startswith("-"):
+            return [SAVED, *words]
+        return super().complete(words)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add one subcommand per attack and, below it, one per method."""
     attacks = parser.add_subparsers(
-        dest="attack", metavar="ATTACK", required=True, parser_class=Parser
+        dest="attack", metavar="ATTACK", required=True, parser_class=TargetParser
     )
     for name, text in ATTACKS.items():
-        examples = EXAMPLES.format(attack=name)
+        saved = f"  gapgnn attack {name} --model model --edges friends.csv --nodes people.csv ...\n"
+        examples = EXAMPLES.format(attack=name, saved="" if name == "lira" else saved)
         child = attacks.add_parser(name, help=text, description=text, epilog=examples)
         child.default_choice = DEFAULT_TARGET
         targets = child.add_subparsers(
@@ -118,18 +138,46 @@ def configure(parser: argparse.ArgumentParser) -> None:
             output.add_argument("--config", metavar="FILE", help="TOML file with the same options")
             output.add_argument("--json", action="store_true", help="print one JSON object")
             add_curator_option(output)
+        _configure_saved(name, targets.add_parser(SAVED, description=text, epilog=examples))
+
+
+def _configure_saved(attack: str, target: argparse.ArgumentParser) -> None:
+    """Add the options of an attack on a saved model itself."""
+    target.add_argument(
+        "--model",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="attack this saved model itself; the data must be that of its training",
+    )
+    decided = _DECIDED.get(attack, ())
+    options = {name: dict(kept) for name, kept in OPTIONS[attack].items() if name not in decided}
+    if attack == "link-stealing":
+        options["others"] |= {
+            "default": "degree",
+            "help": "unconnected pairs: from the ends of edges (default), or uniform",
+        }
+    add_options(target.add_argument_group("attack"), options)
+    add_data_options(target)
+    output = target.add_argument_group("run and output")
+    output.add_argument("--seed", type=int, default=0, help="of all choices; never of noise")
+    output.add_argument("--ledger", metavar="FILE", help="the ledger that the training charged")
+    output.add_argument("--device", default="auto", metavar="auto|cpu|cuda")
+    output.add_argument("--json", action="store_true", help="print one JSON object")
+    add_curator_option(output)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Train the target, attack it, report."""
-    from gapgnn.training import ProgressBars
-
-    kind = method_class(args.method)
-    estimator = kind(**estimator_options(args, kind))
-    estimator.check()
-    graph = load_graph(args, seed=args.seed, quiet=args.json).graph
+    if args.method == SAVED:
+        estimator, graph = _saved(args)
+    else:
+        kind = method_class(args.method)
+        estimator = kind(**estimator_options(args, kind))
+        estimator.check()
+        graph = load_graph(args, seed=args.seed, quiet=args.json).graph
     check_curator(args, graph, purpose=f"attack {args.attack}")
-    with ProgressBars(console(to_stderr=True)) as bars:
+    with phase_bars() as bars:
         result = _attack(args, estimator, graph, bars)
     if "runs" in result:
         result = _with_intervals(result)
@@ -138,6 +186,29 @@ def execute(args: argparse.Namespace) -> int:
     else:
         _print(result)
     return 0
+
+
+def _saved(args: argparse.Namespace) -> tuple[NodeClassifier, Graph]:
+    """Load a saved model and the graph of its training, with the same split."""
+    from gapgnn.methods import load_model
+
+    if args.attack == "lira":
+        raise InputError(
+            "`--model` must be left out for lira: it judges models that were trained on random "
+            "halves, and a saved one was not. Use membership, or leave the model out."
+        )
+    if getattr(args, "others", None) == "held-out":
+        raise InputError(
+            "`--others` must not be held-out for a saved model: edges are held out before "
+            "training, and its training is over. Leave `--model` out to attack a copy."
+        )
+    model = load_model(args.model, device=args.device, ledger=args.ledger)
+    if args.edges is args.store is args.dataset is None:
+        args.dataset = model.card_.dataset
+    graph = load_graph(
+        args, seed=model.seed, quiet=args.json, schema=model.schema_, level=model.level
+    ).graph
+    return model, graph
 
 
 def _attack(
@@ -155,7 +226,13 @@ def _attack(
     }
     names = [name.replace("-", "_") for name in OPTIONS[args.attack]]
     # The data's own option has the name of the parameter.
-    options = {"nodes" if name == "watch" else name: getattr(args, name) for name in names}
+    options = {
+        "nodes" if name == "watch" else name: getattr(args, name)
+        for name in names
+        if hasattr(args, name)
+    }
+    if args.method == SAVED:
+        options["itself"] = True
     result = attacks[args.attack](estimator, graph, **options, seed=args.seed, callback=callback)
     found: dict[str, Any] = result.to_dict()
     return found
@@ -179,10 +256,11 @@ def _print(result: dict[str, Any]) -> None:
     level = f"level {result['level']}"
     if result["level"] != "none":
         level += f", epsilon {result['epsilon']:g}"
-    title = f"{result['attack']} on {result['method']}, {level}, {result['dataset']}"
+    target = f"the saved {result['method']}" if result.get("itself") else result["method"]
+    title = f"{result['attack']} on {target}, {level}, {result['dataset']}"
     control = result.get("control")
-    known = "features only" if control else "guessing"
-    table = Table("", "attack", known, title=escape(title))
+    heads = ("attack", "features only", "guessing") if control else ("attack", "guessing")
+    table = Table("", *heads, title=escape(title))
     for key, text in (
         ("auc", "AUC"),
         ("average_precision", "average precision"),
@@ -192,11 +270,8 @@ def _print(result: dict[str, Any]) -> None:
         if len(result.get("runs", ())) > 1:
             low, high = result["ci95"][key]
             value += f" ({low:.1%} to {high:.1%}, {len(result['runs'])} runs)"
-        if control:
-            reference = f"{control[key]:.1%}"
-        else:
-            reference = f"{_GUESSING[key]:.0%}" if key in _GUESSING else ""
-        table.add_row(text, value, reference)
+        known = [f"{control[key]:.1%}"] if control else []
+        table.add_row(text, value, *known, f"{result['guessing'][key]:.1%}")
     out = console(to_stderr=False)
     out.print(table)
     if "member_accuracy" in result:
@@ -206,4 +281,4 @@ def _print(result: dict[str, Any]) -> None:
         )
     if "gain_auc" in result:
         out.print(f"Gained because of the edges: {100 * result['gain_auc']:.1f} points of AUC.")
-    out.print("Note: computed from private data without noise, for the curator only.")
+    note("Note: computed from private data without noise, for the curator only.")

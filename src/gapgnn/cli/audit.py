@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli import pipeline
 from gapgnn.cli.options import add_options, number
-from gapgnn.cli.output import complain, console, emit_json, progress_bars
+from gapgnn.cli.output import complain, console, emit_json, progress_bars, say
+from gapgnn.errors import InputError
 
 if TYPE_CHECKING:
     from gapgnn.attacks.audits import AuditReport
@@ -23,6 +26,7 @@ MECHANISMS = {
     "messages": "all hops a GAP releases when nodes send labels, read from the fitted model",
 }
 
+MODEL_TRIALS = 20_000
 _LEVEL: dict[str, Any] = {"choices": ["edge", "node"], "default": "edge"}
 _RELATION: dict[str, Any] = {"choices": ["add-remove"], "default": "add-remove"}
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
@@ -92,6 +96,8 @@ examples:
   gapgnn audit subgraphs --epsilon 4
   gapgnn audit messages --level node --epsilon 4
   gapgnn audit pipeline train gap --level node --epsilon 4
+  gapgnn audit --model model                every mechanism of a saved model, kept in its folder
+  gapgnn audit pipeline --model model       the whole command that made it
 
 Runs the shipped mechanism on canaries, never on your data. Exit code 0: no violation was found,
 which is evidence and not a proof. Exit code 1: the guarantee is broken, with the stated confidence.
@@ -101,7 +107,22 @@ which is evidence and not a proof. Exit code 1: the guarantee is broken, with th
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add one subcommand per mechanism."""
     parser.epilog = EXAMPLES
-    mechanisms = parser.add_subparsers(dest="mechanism", metavar="MECHANISM", required=True)
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="FOLDER",
+        help="instead of a mechanism: audit all that this saved model used, at its very noise, and "
+        "keep the results in its folder, for `gapgnn report FOLDER`",
+    )
+    parser.add_argument(
+        "--trials",
+        dest="model_trials",
+        type=int,
+        metavar="TRIALS",
+        help=f"of each audit, with --model (default {MODEL_TRIALS})",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    mechanisms = parser.add_subparsers(dest="mechanism", metavar="MECHANISM")
     pipeline.configure(
         mechanisms.add_parser("pipeline", help=pipeline.TEXT, description=pipeline.TEXT)
     )
@@ -128,13 +149,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
             help="which construction to audit (default safe)",
         )
         child.add_argument("--seed", type=int, default=0, help="of the coins; never of noise")
-        child.add_argument("--json", action="store_true", help="print one JSON object")
+        # Suppressed, or its default would overwrite what stood before the mechanism's name.
+        child.add_argument(
+            "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object"
+        )
 
 
 def execute(args: argparse.Namespace) -> int:
     """Run the audit and report; a broken guarantee is exit code 1."""
+    if args.mechanism is None:
+        return _audit_folder(args)
+    if args.model_trials is not None:
+        raise InputError(
+            f"`--trials` must follow the mechanism's name. Got it before {args.mechanism}."
+        )
     if args.mechanism == "pipeline":
         return pipeline.execute(args)
+    if args.model is not None:
+        raise InputError(
+            f"`--model` must come without a mechanism: the folder says which. Got {args.mechanism}."
+        )
     from gapgnn.attacks import audits as audit
 
     audits: dict[str, Callable[..., AuditReport]] = {
@@ -145,7 +179,8 @@ def execute(args: argparse.Namespace) -> int:
         "subgraphs": audit.audit_subgraphs,
         "messages": _audit_messages,
     }
-    options = {k: v for k, v in vars(args).items() if k not in ("mechanism", "json")}
+    ours = ("mechanism", "json", "model", "model_trials", "voice")
+    options = {k: v for k, v in vars(args).items() if k not in ours}
     with progress_bars("trials", "MofNCompleteColumn") as advance:
         advance("trials", 0, args.trials)
         options["progress"] = functools.partial(advance, "trials")
@@ -158,6 +193,54 @@ def execute(args: argparse.Namespace) -> int:
         complain(report.sentence)
         return 1
     return 0
+
+
+def _audit_folder(args: argparse.Namespace) -> int:
+    """Audit a saved model, and keep what was found beside it."""
+    if args.model is None:
+        raise InputError(
+            f"a mechanism must be named ({', '.join(('pipeline', *MECHANISMS))}), or a saved model "
+            "(`--model FOLDER`). Got neither."
+        )
+    found = audit_saved(args.model, trials=args.model_trials or MODEL_TRIALS)
+    holds = all(audit["holds"] for audit in found)
+    if args.json:
+        emit_json({"model": str(args.model), "holds": holds, "audits": found})
+    else:
+        _print_found(found, args.model)
+    if not holds:
+        broken = ", ".join(audit["mechanism"] for audit in found if not audit["holds"])
+        complain(f"The guarantee of this model is broken: {broken}.")
+    return 0 if holds else 1
+
+
+def audit_saved(folder: Path, *, trials: int = MODEL_TRIALS) -> list[dict[str, Any]]:
+    """Audit all mechanisms of a saved model on canaries, and keep the results in its folder."""
+    from gapgnn.attacks.audits import audit_model
+    from gapgnn.methods import keep_audit, load_model
+
+    model = load_model(folder)
+    if not model.card_.events:
+        why = "promises nothing" if model.level == "none" else "released nothing on private data"
+        raise InputError(f"`model` must have released something. Got {str(folder)!r}, which {why}.")
+    with progress_bars("auditing", "TimeElapsedColumn") as advance:
+        advance("auditing", 0, None)
+        found = audit_model(model, trials=trials)
+    words = ["gapgnn", "audit", "--model", str(folder), "--trials", str(trials)]
+    keep_audit(folder, kind="mechanisms", command=shlex.join(words), results=found)
+    return found
+
+
+def _print_found(found: Sequence[dict[str, Any]], folder: Path) -> None:
+    from rich.table import Table
+
+    heads = ("mechanism", "claimed epsilon", "measured at least", "")
+    table = Table(*heads, title="audit of a saved model")
+    for audit in found:
+        figures = (f"{audit[key]:.4g}" for key in ("epsilon_claimed", "epsilon_lower_bound"))
+        table.add_row(audit["mechanism"], *figures, "holds" if audit["holds"] else "BROKEN")
+    console(to_stderr=False).print(table)
+    say(f"Kept in {folder}; `gapgnn report {shlex.quote(str(folder))}` shows it.")
 
 
 def _audit_messages(

@@ -17,9 +17,10 @@ from gapgnn.cli.data import (
     check_options,
     load_graph,
 )
-from gapgnn.cli.output import complain, console, emit_json
+from gapgnn.cli.output import complain, console, emit_json, is_quiet, note
 from gapgnn.errors import GapgnnError, InputError, check_choice, check_integer
 from gapgnn.evaluation.grid import EXPERIMENTS, Failure, estimate, missing_tasks
+from gapgnn.training import duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -302,7 +303,7 @@ def _run(
             "it was recorded. The line is removed and that run is done again; all others are safe."
         )
     screen = console(to_stderr=True)
-    progress = GridProgress(screen, records, jobs=args.jobs or 1, quiet=args.json)
+    progress = GridProgress(screen, records, jobs=args.jobs or 1, quiet=args.json or is_quiet())
     with progress.bars:
         return run_grid(rows, store, attack=attack, executor=executor, watcher=progress)
 
@@ -387,9 +388,9 @@ def _print_results(rows: Sequence[Row], store: Store, summary: Summary) -> None:
         markup=False,
         soft_wrap=True,
     )
-    out.print("Note: computed from the data without noise, for the curator only.")
+    note("Note: computed from the data without noise, for the curator only.")
     if any(row.select == "validation" for row in rows):
-        out.print("Note: parameters were chosen by validation accuracy; epsilon does not cover it.")
+        note("Note: parameters were chosen by validation accuracy; epsilon does not cover it.")
 
 
 class Pace:
@@ -490,17 +491,3 @@ def _outcome(result: Record | Failure) -> str:
         return f"failed: {result.message}"
     what = "AUC" if result.metric == "auc" else "accuracy"
     return f"{what} {result.mean:.1%} in {duration(result.seconds)}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time in the words of people.
-
-    >>> duration(9.4), duration(75), duration(7400)
-    ('9 s', '1 min 15 s', '2 h 3 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

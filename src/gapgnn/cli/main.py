@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import os
+import re
 import sys
+import time
+import traceback
 import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from gapgnn import __version__
-from gapgnn.cli.output import complain
+from gapgnn.cli.output import complain, is_quiet, is_verbose, say, speaking
 from gapgnn.errors import GapgnnError, InputError, did_you_mean
 
 # Each module has `configure(parser)` and `execute(args) -> int`; it is imported only when named.
@@ -29,7 +33,12 @@ COMMANDS = {
     "schema": ("gapgnn.cli.schema", "propose what to declare public about your node table"),
     "describe": ("gapgnn.cli.describe", "what a data set or your own tables contain"),
     "example": ("gapgnn.cli.example", "tables of a bank or a hospital to try everything on"),
+    "completion": ("gapgnn.cli.completion", "a script that lets your shell complete commands"),
+    "help": ("gapgnn.cli.help", "what a command does, and its options"),
 }
+# What these commands write is made of public data, and a folder of it may serve several people.
+_PUBLIC = ("datasets",)
+_VOICES = {"-v": "verbose", "--verbose": "verbose", "-q": "quiet", "--quiet": "quiet"}
 
 EXAMPLES = """\
 examples:
@@ -51,10 +60,28 @@ class Parser(argparse.ArgumentParser):
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         kwargs.setdefault("allow_abbrev", False)
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        # One meaning for all commands. Suppressed, or the default of a subcommand would overwrite
+        # what stood before its name.
+        for names, voice, text in (
+            (
+                ("-v", "--verbose"),
+                "verbose",
+                "also tell how long phases took, and where errors are",
+            ),
+            (("-q", "--quiet"), "quiet", "tell nothing but results and errors"),
+        ):
+            self.add_argument(
+                *names,
+                dest="voice",
+                action="store_const",
+                const=voice,
+                default=argparse.SUPPRESS,
+                help=text,
+            )
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage: `run` prints the one line."""
-        raise InputError(f"{message} (see `{self.prog} --help`)")
+        raise InputError(f"{message}{_nearest_choice(message)} (see `{self.prog} --help`)")
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -80,7 +107,8 @@ class Parser(argparse.ArgumentParser):
 
     def complete(self, words: Sequence[str]) -> list[str]:
         """Return the words with the default subcommand first where none is named."""
-        is_named = words and not words[0].startswith("-")
+        rest = list(itertools.dropwhile(_VOICES.__contains__, words))
+        is_named = rest and not rest[0].startswith("-")
         if self.default_choice is None or is_named or {"-h", "--help"} & set(words):
             return list(words)
         return [self.default_choice, *words]
@@ -94,6 +122,19 @@ class Parser(argparse.ArgumentParser):
                 for child in action.choices.values():
                     names += child._option_names()
         return names
+
+
+def _nearest_choice(message: str) -> str:
+    """Return the nearest of the choices that a complaint lists, or nothing.
+
+    >>> _nearest_choice("argument METHOD: invalid choice: 'gpa' (choose from 'gap', 'sage')")
+    " Did you mean 'gap'?"
+    """
+    found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+    if found is None:
+        return ""
+    choices = [word.strip("' ") for word in found[2].split(",")]
+    return did_you_mean(found[1], choices)
 
 
 def _overview() -> Parser:
@@ -113,19 +154,28 @@ def main(argv: Sequence[str]) -> int:
     """Run one command and return its exit code; library errors pass through."""
     _check_words(argv)
     overview = _overview()
+    said = list(itertools.takewhile(_VOICES.__contains__, argv))
+    argv = [*argv[len(said) : len(said) + 1], *said, *argv[len(said) + 1 :]]
     if not argv or argv[0].startswith("-"):
         overview.parse_args(argv)
         overview.print_help()
         return 0
     name = argv[0]
     if name not in COMMANDS:
-        raise InputError(
-            f"unknown command {name!r}.{did_you_mean(name, COMMANDS)} (see `gapgnn --help`)"
-        )
+        raise InputError(f"unknown command {name!r}.{_nearest(name)} (see `gapgnn --help`)")
     module = importlib.import_module(COMMANDS[name][0])
-    parser = Parser(prog=f"gapgnn {name}", description=COMMANDS[name][1])
-    module.configure(parser)
-    code: int = module.execute(parser.parse_args(argv[1:]))
+    parser = parser_of(name)
+    args = parser.parse_args(argv[1:])
+    with speaking(getattr(args, "voice", "normal")):
+        begun = time.monotonic()
+        try:
+            code: int = module.execute(args)
+        except GapgnnError:
+            if is_verbose():
+                traceback.print_exc()
+            raise
+        if is_verbose():
+            say(f"gapgnn {name} took {time.monotonic() - begun:.1f} s", to_stderr=True)
     return code
 
 
@@ -140,6 +190,26 @@ def _check_words(argv: Sequence[str]) -> None:
             ) from None
 
 
+def _nearest(name: str) -> str:
+    """Return the nearest command, or the method that was meant to be trained.
+
+    >>> _nearest("trian"), _nearest("gpa")
+    (" Did you mean 'train'?", " Did you mean 'train gap'?")
+    """
+    from gapgnn.methods import methods
+
+    hint = did_you_mean(name, COMMANDS)
+    return hint or did_you_mean(name, methods()).replace("mean '", "mean 'train ")
+
+
+def parser_of(name: str) -> Parser:
+    """Return the parser of a command, with all of its options."""
+    module, text = COMMANDS[name]
+    parser = Parser(prog=f"gapgnn {name}", description=text)
+    importlib.import_module(module).configure(parser)
+    return parser
+
+
 _python_shows = warnings.showwarning
 
 
@@ -149,6 +219,8 @@ def _show_warning(
     """Show what the ledger has to tell people as one line, and other warnings as Python does."""
     from gapgnn.privacy.ledger import LedgerNotice
 
+    if is_quiet():
+        return
     if issubclass(category, LedgerNotice):
         complain(str(message))
     else:
@@ -158,6 +230,11 @@ def _show_warning(
 def run() -> NoReturn:
     """Console script: exit 0, or 2 with one line on stderr, or 130 on Ctrl-C."""
     warnings.showwarning = _show_warning
+    # Models, predictions, reports and exports are their owner's until she decides otherwise.
+    is_public = sys.argv[1:2] and sys.argv[1] in _PUBLIC
+    mask = os.umask(0o077)
+    if is_public:
+        os.umask(mask)
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()
@@ -170,4 +247,6 @@ def run() -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    finally:
+        os.umask(mask)
     sys.exit(code)

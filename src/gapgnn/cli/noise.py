@@ -92,6 +92,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Answer the question and print it."""
     question = _Question.from_args(args)
+    if args.delta == 0:
+        raise InputError(
+            "`delta` must be above 0 for Gaussian noise: in its tails there are outcomes that tell "
+            "two neighbours apart by any factor, so no epsilon holds without exception. Got 0."
+        )
     check_number("delta", args.delta, above=0, below=1)
     if (args.epsilon is None) == (args.noise_multiplier is None):
         raise InputError("give one of --epsilon and --noise-multiplier.")

@@ -81,6 +81,28 @@ def estimator_options(args: argparse.Namespace, estimator: type) -> dict[str, An
     }
 
 
+def estimator_words(estimator: type, params: Mapping[str, Any]) -> list[str]:
+    """Return the options of the command line that give a constructor these arguments.
+
+    >>> from gapgnn import MLP
+    >>> estimator_words(MLP, {"level": "edge", "batch_norm": True, "reason": "", "ledger": None})
+    ['--level=edge', '--batch-norm=true', '--reason=']
+    """
+    hints = typing.get_type_hints(estimator)
+    words: list[str] = []
+    for name, value in params.items():
+        flag = "--" + name.replace("_", "-")
+        if value is None:
+            continue
+        if hints[name] is bool:
+            words.append(flag if value else f"--no-{flag[2:]}")
+        elif isinstance(value, tuple | list):
+            words += [flag, *map(str, value)]
+        else:
+            words.append(f"{flag}={str(value).lower() if isinstance(value, bool) else value}")
+    return words
+
+
 def parameter_texts(estimator: type) -> dict[str, str]:
     """Return the text of every parameter from the ``Args:`` part of the class docstrings.
 

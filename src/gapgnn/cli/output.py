@@ -1,4 +1,8 @@
-"""Where output goes: results to stdout, everything for people's eyes only to stderr."""
+"""Where output goes: results to stdout, everything for people's eyes only to stderr.
+
+How much of the latter is one setting for all commands. ``quiet`` is results and errors: no
+progress, no notes. ``verbose`` adds how long each phase took, and where an error came from.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
+
+    from gapgnn.training import ProgressBars
+
+VOICES = ("quiet", "normal", "verbose")
+_voice = "normal"
+
+
+@contextmanager
+def speaking(voice: str) -> Iterator[None]:
+    """Set how much people are told while a command runs.
+
+    >>> with speaking("quiet"):
+    ...     note("Note: nobody reads this.")
+    """
+    global _voice
+    before, _voice = _voice, voice
+    try:
+        yield
+    finally:
+        _voice = before
+
+
+def is_quiet() -> bool:
+    """Tell whether nothing but results and errors is wanted."""
+    return _voice == "quiet"
+
+
+def is_verbose() -> bool:
+    """Tell whether details are wanted."""
+    return _voice == "verbose"
 
 
 def complain(message: str) -> None:
@@ -29,10 +63,23 @@ def _plain(value: Any) -> Any:
 
 
 def console(*, to_stderr: bool) -> Console:
-    """Return a rich console for tables and progress."""
+    """Return a rich console for tables and progress; what goes to stderr may not be wanted."""
     from rich.console import Console
 
-    return Console(stderr=to_stderr, highlight=False)
+    return Console(stderr=to_stderr, highlight=False, quiet=to_stderr and is_quiet())
+
+
+def note(line: str) -> None:
+    """Print a remark below a result, where remarks are wanted."""
+    if not is_quiet():
+        console(to_stderr=False).print(line, markup=False)
+
+
+def phase_bars() -> ProgressBars:
+    """Return the bars of a training, on stderr; where details are wanted, a line per phase too."""
+    from gapgnn.training import ProgressBars
+
+    return ProgressBars(console(to_stderr=True), lines=is_verbose())
 
 
 def say(line: str, *, to_stderr: bool = False) -> None:
@@ -52,7 +99,7 @@ def progress_bars(
         quiet: show nothing.
         transient: whether the bars are gone in the end.
     """
-    if quiet:
+    if quiet or is_quiet():
         yield lambda what, done, total: None
         return
     from rich import progress

@@ -6,6 +6,7 @@ import argparse
 import csv
 import functools
 import importlib
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,12 +28,18 @@ examples:
       --edges friends.csv --schema schema.toml
   gapgnn audit pipeline --parts 4 --interrupt-after 2 train gap --edges friends.csv ...
   gapgnn audit pipeline predict --model model --edges new.csv --nodes people.csv --label year
+  gapgnn audit pipeline --model model
+  gapgnn audit pipeline --model model train --edges friends.csv --nodes people.csv --label year
 
 Everything before `train` or `predict` is the audit's, everything behind it the command's. The
 command runs twice for every kind of neighbours: once recorded, once on the neighbour, where every
 release answers what it answered before. Releases may then differ by what is accounted for, and
 nothing else may. Nothing is charged to your ledger and nothing is kept: what the runs write is
 compared and deleted. Exit code 1: the two could be told apart.
+
+With `--model` before the command it is the `train` that made this model, on the built-in graph or
+on the tables given; the result is kept in the model's folder, for `gapgnn report`. Of a run on your
+own tables no more is kept than whether anything was found.
 """
 
 
@@ -54,7 +61,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="kill each run after K releases and resume it (with --parts)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the choice of neighbours")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    # Suppressed, or its default would overwrite what stood before the mechanism's name.
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="FOLDER",
+        default=argparse.SUPPRESS,
+        help="audit the training of this saved model, and keep the result in its folder",
+    )
+    parser.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object"
+    )
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, help="the command: train METHOD ... or predict ..."
     )
@@ -66,6 +83,8 @@ def execute(args: argparse.Namespace) -> int:
     from gapgnn.cli.main import main
 
     words = [word for word in args.command if word != "--"]
+    if args.model is not None:
+        words = _training_of(args.model, words)
     case = case_of(words, parts=args.parts, interrupt_after=args.interrupt_after)
     kinds = None if args.neighbours is None else args.neighbours.split(",")
     with progress_bars("neighbours", "MofNCompleteColumn") as advance:
@@ -73,6 +92,8 @@ def execute(args: argparse.Namespace) -> int:
         move = functools.partial(advance, "neighbours")
         outcomes = audit_pipeline(case, main, kinds=kinds, seed=args.seed, progress=move)
     holds = all(outcome.holds for outcome in outcomes)
+    if args.model is not None:
+        _keep(args.model, args.command, outcomes)
     if args.json:
         emit_json(
             {
@@ -90,6 +111,60 @@ def execute(args: argparse.Namespace) -> int:
         found = sum(len(outcome.findings) for outcome in outcomes)
         complain(f"The promise is broken: {found} findings tell neighbouring inputs apart.")
     return 0 if holds else 1
+
+
+def _training_of(folder: Path, words: Sequence[str]) -> list[str]:
+    """Return the command that trains as a saved model was trained, on the data that is given."""
+    from gapgnn.cli.options import estimator_options, estimator_words
+    from gapgnn.methods import load_model
+
+    if words and words[0] != "train":
+        raise InputError(f"`--model` must come with train, or alone. Got {words[0]!r}.")
+    model = load_model(folder)
+    params = {k: v for k, v in model._saved_params().items() if k != "insecure_noise_seed"}
+    if model.card_.level == "edge":
+        # The relation that was promised, whichever way the links of other tables run.
+        params["relation"] = model.card_.relation
+    options = estimator_words(type(model), params)
+    made = ["train", model.method, *options, *words[1:]]
+    chosen = estimator_options(_parsed(made)[0], type(model))
+    changed = [k for k, v in params.items() if chosen[k] != (tuple(v) if type(v) is list else v)]
+    if changed:
+        raise InputError(
+            f"`--{changed[0].replace('_', '-')}` must be left out: the model's own is audited. Got "
+            f"{chosen[changed[0]]!r}."
+        )
+    return made
+
+
+def _keep(folder: Path, given: Sequence[str], outcomes: Sequence[Outcome]) -> None:
+    """Put what was found into the model's folder; of own tables only whether anything was.
+
+    Who the neighbours are, and how far a release moved without noise, is private there.
+    """
+    from gapgnn.methods import keep_audit
+
+    ran = [outcome for outcome in outcomes if not outcome.skipped]
+    is_own = any(word.split("=")[0] in ("--edges", "--store") for word in given)
+    if is_own:
+        rows = [
+            {
+                "neighbours": f"{len(ran)} kinds, on own tables",
+                "releases": sum(len(outcome.releases) for outcome in ran),
+                "holds": all(outcome.holds for outcome in ran),
+            }
+        ]
+    else:
+        rows = [
+            {
+                "neighbours": outcome.kind,
+                "releases": len(outcome.releases),
+                "holds": outcome.holds,
+            }
+            for outcome in ran
+        ]
+    command = shlex.join(["gapgnn", "audit", "pipeline", "--model", str(folder), *given])
+    keep_audit(folder, kind="pipeline", command=command, results=rows)
 
 
 def case_of(
@@ -173,6 +248,8 @@ def _parsed(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     if words[0] == "predict" and not any(word.split("=")[0] == "--out" for word in full):
         full += ["--out", "predictions.csv"]
     parsed = parser.parse_args(full)
+    if "--config" in parser._option_string_actions:
+        full = expand_config(full, parser)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             # What `--config` says is spelled out: it may choose data, too.

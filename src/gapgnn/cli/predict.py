@@ -27,6 +27,7 @@ examples:
   gapgnn predict --model model --edges friends.csv --nodes people.csv --out labels.parquet
   gapgnn predict --model model --edges friends.csv --nodes people.csv --label risk \
     --only unlabelled --with probabilities --out to-check.csv
+  gapgnn predict --config predict.toml --out labels.csv
 
 The model remembers label, dropped columns, delimiter and schema of its tables: other tables need no
 such option again. Columns it never saw are left out, and those it misses are named.
@@ -77,6 +78,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--nodes; needs no ledger",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--config", metavar="FILE", help="TOML file with the same options")
     add_ray_option(parser)
     add_data_options(parser)
 

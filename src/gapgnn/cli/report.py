@@ -1,4 +1,4 @@
-"""`gapgnn report`: one page, with figures and tables, from a folder of results."""
+"""`gapgnn report`: one page, from a folder of results or about one saved model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gapgnn.cli.data import add_curator_option, add_data_options, check_curator, load_graph
 from gapgnn.cli.output import console, emit_json, say
 from gapgnn.errors import InputError
 
@@ -26,22 +27,35 @@ examples:
   gapgnn audit dpsgd --epsilon 8 --json >> results/findings.jsonl
   gapgnn report results --screenshot report.png --section tradeoff
 
-The page is one file that loads nothing. Its figures are computed from the private data without
-noise: for data that is not public, it is for the curator.
+  gapgnn report model                          model.report.html, for a privacy officer
+  gapgnn report model --entity customer --link payment --ledger bank.sqlite
+  gapgnn report model --audit                  audit the model's mechanisms first
+  gapgnn report model --curator-copy --edges payments.csv --nodes customers.csv --label risk
+  gapgnn report model --check                  is the folder what was saved?
+
+The page is one file that loads nothing. That of results holds figures computed from the private
+data without noise: for data that is not public, it is for the curator. That of a model holds none,
+unless a copy for the curator is asked for.
 """
+# Options that only one of the two pages has.
+_OF_RESULTS = ("section",)
+_OF_MODEL = ("out", "entity", "link", "ledger", "curator_copy", "check")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `gapgnn report`."""
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="what `gapgnn experiment --out` filled"
+        "folder",
+        type=Path,
+        metavar="FOLDER",
+        help="what `gapgnn experiment --out` filled, or a model that `gapgnn train --out` saved",
     )
     parser.add_argument(
         "--audit",
         action="store_true",
-        help="run the audits of the noisy hops that are missing, on canaries, and keep them in "
-        "FOLDER/findings.jsonl",
+        help="first run the audits that are missing, on canaries, and keep them in the folder: of "
+        "the noisy hops of all results, or of all mechanisms of the model",
     )
     parser.add_argument(
         "--screenshot",
@@ -55,6 +69,35 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the first section in the picture (default: all of the page's top)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    model = parser.add_argument_group("of a saved model")
+    model.add_argument(
+        "--out", type=Path, metavar="FILE.html", help="the page (default: FOLDER.report.html)"
+    )
+    model.add_argument(
+        "--entity",
+        metavar="WORD",
+        help="what one of those in the data is called, such as customer, or company/companies "
+        "(default: person)",
+    )
+    model.add_argument(
+        "--link", metavar="WORD", help="what connects two, such as payment (default: friendship)"
+    )
+    model.add_argument(
+        "--ledger", metavar="FILE", help="the ledger that was charged (default: your own)"
+    )
+    model.add_argument(
+        "--curator-copy",
+        action="store_true",
+        help="also show how good the model is, computed from the data below without noise: such a "
+        "page is for the curator alone",
+    )
+    model.add_argument(
+        "--check",
+        action="store_true",
+        help="write no page: compare every file with its digest; exit 2 if one was changed",
+    )
+    add_curator_option(model)
+    add_data_options(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -63,6 +106,15 @@ def execute(args: argparse.Namespace) -> int:
 
     if args.screenshot is not None and args.screenshot.suffix != ".png":
         raise InputError(f"`screenshot` must end in .png. Got {str(args.screenshot)!r}.")
+    is_model = (args.folder / "config.json").is_file()
+    for option in _OF_RESULTS if is_model else _OF_MODEL:
+        if getattr(args, option):
+            wanted = "a folder of results" if is_model else "a saved model"
+            raise InputError(
+                f"`--{option.replace('_', '-')}` must come with {wanted}. Got {str(args.folder)!r}."
+            )
+    if is_model:
+        return _about_model(args)
     if args.audit:
         _audit(args.folder, load_results(args.folder))
     written = write_report(args.folder)
@@ -84,6 +136,61 @@ def execute(args: argparse.Namespace) -> int:
         )
         say(line)
     return 0
+
+
+def _about_model(args: argparse.Namespace) -> int:
+    """Write the page of one saved model."""
+    from gapgnn.evaluation.report import screenshot, write_model_page
+    from gapgnn.methods import load_folder
+    from gapgnn.privacy.card import Words
+
+    words = Words.of(args.entity, args.link)
+    saved = load_folder(args.folder)
+    if args.check:
+        if args.json:
+            emit_json({"model": str(args.folder), "files": dict(saved.digests)})
+        else:
+            say(f"{args.folder}: {len(saved.digests)} files, none changed or missing.")
+        return 0
+    holds = True
+    if args.audit:
+        from gapgnn.cli.audit import audit_saved
+
+        holds = all(found["holds"] for found in audit_saved(args.folder))
+    figures = _figures(args) if args.curator_copy else None
+    page = write_model_page(
+        args.folder, out=args.out, ledger=args.ledger, words=words, figures=figures
+    )
+    if args.screenshot is not None:
+        screenshot(page, args.screenshot)
+    if args.json:
+        picture = None if args.screenshot is None else str(args.screenshot)
+        emit_json({"page": str(page), "curator_copy": args.curator_copy, "screenshot": picture})
+    else:
+        say(f"{page}{', for the curator alone' if args.curator_copy else ''}")
+    return 0 if holds else 1
+
+
+def _figures(args: argparse.Namespace) -> dict[str, Any]:
+    """Compute how good the model is, on the data and the split of its training."""
+    from gapgnn.evaluation.report import curator_figures
+    from gapgnn.graph.datasets import dataset_names
+    from gapgnn.methods import check_trained_on, load_model
+
+    model = load_model(args.folder, ledger=args.ledger)
+    if args.edges is args.store is args.dataset is None:
+        if model.card_.dataset not in dataset_names():
+            raise InputError(
+                "`--curator-copy` must come with the data of the training (`--edges`, `--nodes` "
+                f"and `--label`, or `--store`). Got none for {model.card_.dataset!r}."
+            )
+        args.dataset = model.card_.dataset
+    graph = load_graph(
+        args, seed=model.seed, quiet=args.json, schema=model.schema_, level=model.level
+    ).graph
+    check_curator(args, graph, purpose="report --curator-copy")
+    check_trained_on(model, graph)
+    return curator_figures(model, graph)
 
 
 def _audit(folder: Path, records: list[Record]) -> None:

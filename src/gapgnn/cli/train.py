@@ -20,7 +20,7 @@ from gapgnn.cli.data import (
 )
 from gapgnn.cli.main import Parser
 from gapgnn.cli.options import add_estimator_options, estimator_options
-from gapgnn.cli.output import console, emit_json
+from gapgnn.cli.output import console, emit_json, note, phase_bars
 from gapgnn.cli.scale import add_ray_option, at_scale, check_ray, open_journal
 from gapgnn.errors import InputError, PrivacyError, UnavailableError, check_all
 from gapgnn.methods import method_class, methods, methods_left_out
@@ -93,8 +93,6 @@ def configure(parser: Parser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Load, fit, save, report."""
-    from gapgnn.training import ProgressBars
-
     kind = method_class(args.method)
     estimator = kind(**estimator_options(args, kind))
     # Everything that can fail without reading private data fails here, before the charge, at once.
@@ -111,7 +109,7 @@ def execute(args: argparse.Namespace) -> int:
     graph = loaded.graph
     _check_space(args.out, estimator.space_needed(graph))
     try:
-        with ProgressBars(console(to_stderr=True)) as bars, at_scale(args, graph, bars) as placed:
+        with phase_bars() as bars, at_scale(args, graph, bars) as placed:
             estimator.fit(placed, callback=bars, journal=journal, curator_only=args.curator_only)
         audits = _audited(estimator) if args.audit else []
         if args.out is not None:
@@ -125,7 +123,7 @@ def execute(args: argparse.Namespace) -> int:
         journal.remove()
     references: dict[str, NodeClassifier] = {}
     if wanted := _wanted_references(args):
-        with ProgressBars(console(to_stderr=True)) as bars:
+        with phase_bars() as bars:
             references = _references(estimator, graph, wanted, bars, args.curator_only)
     if args.json:
         emit_json(_result(estimator, graph, references))
@@ -340,11 +338,11 @@ def _print_table(
         out.print(line, markup=False)
     out.print(guarantee_sentence(estimator.card_))
     for warning in estimator.card_.warnings:
-        out.print(f"Note: {warning}", markup=False)
+        note(f"Note: {warning}")
     for sentence in _shortcomings(estimator, references):
-        out.print(f"Warning: {sentence}", markup=False)
+        note(f"Warning: {sentence}")
     if estimator.level == "node":
-        out.print("Note: the accuracies are computed from private labels, for the curator only.")
+        note("Note: the accuracies are computed from private labels, for the curator only.")
     if saved is not None:
         out.print(f"Saved to {saved}", markup=False, soft_wrap=True)
 

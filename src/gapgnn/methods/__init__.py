@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from gapgnn.methods.base import NodeClassifier as NodeClassifier
     from gapgnn.methods.base import Run as Run
     from gapgnn.methods.base import choose_device as choose_device
+    from gapgnn.methods.folder import Saved as Saved
     from gapgnn.methods.folder import check_new_folder as check_new_folder
+    from gapgnn.methods.folder import keep_audit as keep_audit
+    from gapgnn.methods.folder import load_folder as load_folder
     from gapgnn.methods.journal import Hops as Hops
     from gapgnn.methods.journal import Journal as Journal
     from gapgnn.methods.mlp import MLP as MLP
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from gapgnn.methods.registry import register_method as register_method
     from gapgnn.methods.releases import ReleasedHops as ReleasedHops
     from gapgnn.methods.releases import Releases as Releases
+    from gapgnn.methods.releases import check_trained_on as check_trained_on
     from gapgnn.methods.sage import SAGE as SAGE
 
 __getattr__, __dir__, __all__ = front(__name__)

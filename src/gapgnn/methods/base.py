@@ -63,6 +63,7 @@ from gapgnn.training import (
     Silent,
     Splits,
     Trainer,
+    announce,
     best_threshold,
     class_weights,
     measure,
@@ -136,8 +137,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         level: what is protected: ``none``, ``edge`` (who is connected to whom) or ``node`` (a whole
             person).
         epsilon: privacy budget; smaller is more private. Ignored at level none.
-        delta: failure probability; auto is the largest power of ten that is at most 1 / (10 times
-            the protected entities).
+        delta: failure probability, 0 only where no Gaussian noise is; auto is the largest power of
+            ten that is at most 1 / (10 times the protected entities).
         relation: which graphs are neighbours; auto is undirected for a symmetric graph, directed
             otherwise, and add-remove at node level.
         batch_norm: batch normalisation; auto is on except at node level, where it is not allowed.
@@ -718,6 +719,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         """Build the networks of all repeats, each initialised from its own seed."""
         graph = run.graph
         self.modules_ = self._build(run.replicas, graph.num_features, graph.num_classes)
+        announce(run.callback, list(self.modules_))
         for name, module in self.modules_.items():
             generators = [
                 experiment_torch(self.seed, "initial", name, repeat)

@@ -7,10 +7,12 @@ Layout::
     card.json, card.md         the privacy card
     hops/RELEASE.safetensors   what was released on one graph
     hops/RELEASE.ids.json      whose row is whose
+    audits/ID.json             what audits of this very model found, on canaries
 
 Everything in ``hops/`` was paid for, so asking again is free. At node level neither hop 0 nor
 features are in it (privacy page, section 2). No file holds the data set's fingerprint
-(:mod:`gapgnn.methods.releases` says why).
+(:mod:`gapgnn.methods.releases` says why). The folder is its owner's: what may be handed on, and to
+whom, is for a person to decide.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +34,33 @@ from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
 from gapgnn import __version__
-from gapgnn.errors import DataError, GapgnnError, InputError, UnavailableError
+from gapgnn.errors import (
+    DataError,
+    GapgnnError,
+    InputError,
+    UnavailableError,
+    check_choice,
+)
 from gapgnn.graph import WHOLE_NUMBER, as_names
 from gapgnn.methods.releases import ReleasedHops
 from gapgnn.privacy.card import PrivacyCard
+from gapgnn.rng import system_entropy
 
 FORMAT = 1
 CONFIG = "config.json"
+_AUDITS = "audits/"
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What a folder holds."""
+    """What a folder holds; ``digests`` are the SHA-256 of its files, the configuration included."""
 
     config: dict[str, Any]
     weights: dict[str, Tensor]
     card: PrivacyCard
     hops: dict[str, ReleasedHops]
+    audits: tuple[dict[str, Any], ...] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_new_folder(folder: Path) -> None:
@@ -94,7 +107,7 @@ def save_folder(
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
-            (scratch / "hops").mkdir()
+            (scratch / "hops").mkdir(mode=0o700)
             for name, content in files.items():
                 _write(scratch / name, content)
             _write_config(scratch, {**config, "format": FORMAT, "gapgnn": __version__}, files)
@@ -115,15 +128,58 @@ def add_hops(folder: Path, released: ReleasedHops) -> None:
     config = _read_config(folder)
     files = _hop_files(released)
     try:
-        (folder / "hops").mkdir(exist_ok=True)
-        for name, content in files.items():
-            _write(folder / name, content)
-        releases = [*config["releases"], released.release]
-        _write_config(folder, {**config, "releases": releases}, files, keep=config["files"])
+        _add(folder, config, files, releases=[*config["releases"], released.release])
     except OSError as error:
         raise UnavailableError(
             f"the model folder {str(folder)!r} cannot be written: {error}"
         ) from None
+
+
+def keep_audit(
+    folder: str | Path, *, kind: str, command: str, results: Sequence[Mapping[str, Any]]
+) -> Path:
+    """Put what an audit of this very model found into its folder, and return the file.
+
+    Each run is a file of its own beside the card, which stays as it was handed out; a kill leaves
+    the folder with it or without. Audits run on canaries, so nothing private is in it.
+
+    Args:
+        folder: of a saved model.
+        kind: ``mechanisms`` or ``pipeline``.
+        command: that repeats it.
+        results: plain values.
+    """
+    check_choice("kind", kind, ("mechanisms", "pipeline"))
+    place = Path(folder)
+    config = _read_config(place)
+    audit = {
+        "kind": kind,
+        "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "gapgnn": __version__,
+        "command": command,
+        # An audit speaks of one card, and of no other that may lie here later.
+        "card": config["files"].get("card.json"),
+        "results": [dict(result) for result in results],
+    }
+    name = f"{_AUDITS}{system_entropy(12).hex()}.json"
+    content = json.dumps(audit, indent=2, allow_nan=False).encode()
+    try:
+        _add(place, config, {name: content})
+    except OSError as error:
+        raise UnavailableError(
+            f"the model folder {str(folder)!r} cannot be written: {error}"
+        ) from None
+    return place / name
+
+
+def _add(
+    folder: Path, config: Mapping[str, Any], files: Mapping[str, bytes], **changes: Any
+) -> None:
+    """Write further files, then the configuration that names them."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(mode=0o700, exist_ok=True)
+        _write(folder / name, content)
+    _write_config(folder, {**config, **changes}, files, keep=config["files"])
 
 
 def load_folder(folder: Path) -> Saved:
@@ -145,11 +201,14 @@ def load_folder(folder: Path) -> Saved:
         weights = tensors_from_bytes(contents["weights.safetensors"])
         card = PrivacyCard.from_json(contents["card.json"].decode())
         hops = {str(release): _read_hops(str(release), contents) for release in config["releases"]}
+        audits = [json.loads(text) for name, text in contents.items() if name.startswith(_AUDITS)]
+        audits = sorted(audits, key=lambda audit: str(audit["when"]))
     except (SafetensorError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, GapgnnError):
             raise
         raise DataError(f"the model folder {str(folder)!r} is damaged: {error}.") from None
-    return Saved(config, weights, card, hops)
+    own = hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest()
+    return Saved(config, weights, card, hops, tuple(audits), {CONFIG: own, **config["files"]})
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -244,8 +303,13 @@ def _checksum(config: Mapping[str, Any]) -> str:
 def _write(path: Path, content: bytes) -> None:
     """Write durably and atomically: a kill leaves the old file or the new one."""
     scratch = path.with_name(f".{path.name}.part")
-    with scratch.open("wb") as file:
+    scratch.unlink(missing_ok=True)  # left by a kill, perhaps for others to read
+    with open(scratch, "xb", opener=_owners_only) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(scratch, path)
+
+
+def _owners_only(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -8,7 +8,7 @@ the curator's ledger knows which data set that charge was for (privacy page, sec
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph import Graph
 from gapgnn.privacy.ledger import Charge, Ledger
 from gapgnn.rng import system_entropy
+
+if TYPE_CHECKING:
+    from gapgnn.methods.base import NodeClassifier
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,23 @@ class Releases:
                 f"{now[strangers][0].item()!r}. Answers from the cache are for its people alone."
             )
         return _rows_of(ids, known)
+
+
+def check_trained_on(model: NodeClassifier, graph: Graph) -> None:
+    """Refuse a graph that a saved model would have to read, and so be charged for, to answer.
+
+    Where a release was paid for, the ledger knows whether this is the graph of training. A model
+    that kept no release answers from features and cannot tell; nothing is charged then.
+    """
+    releases = model.releases_
+    if not releases.hops or model.level == "none":
+        return
+    found = releases.find(graph, Ledger(model.ledger))
+    if found is None or found.release != releases.training().release:
+        raise InputError(
+            "the graph must be the one the model was trained on. Got another, which would be "
+            "charged to answer for."
+        )
 
 
 def _in_order_of(graph: Graph, known: ReleasedHops) -> ReleasedHops:

@@ -62,6 +62,7 @@ class Guarantee:
         if level == "none" or not template:
             return promise
         check_finite_budget(level, epsilon)
+        _check_allowance(promise.delta, template, promise.relation)
         found = calibrate(template, epsilon=epsilon, delta=promise.delta, relation=promise.relation)
         if not 0 < found.noise_multiplier < math.inf:
             raise PrivacyError(
@@ -127,6 +128,7 @@ class Guarantee:
         promise = cls._unpriced(graph, level=level, relation=relation, delta=delta)
         if level == "none" or not events:
             return promise
+        _check_allowance(promise.delta, events, promise.relation)
         spend = account(events, promise.delta, relation=promise.relation)
         return replace(
             promise,
@@ -176,14 +178,27 @@ class Guarantee:
 def check_delta(delta: float | str) -> float | None:
     """Return a stated delta, or None for ``auto``; refuse anything else.
 
+    0 is for promises without any Gaussian noise: which those are is known with the releases.
+
     >>> check_delta(1e-5), check_delta("auto")
     (1e-05, None)
     """
     if not isinstance(delta, str):
-        return check_number("delta", delta, above=0, below=1)
+        return check_number("delta", delta, at_least=0, below=1)
     if delta != "auto":
-        raise InputError(f"`delta` must be auto or a number in (0, 1). Got {delta!r}.")
+        raise InputError(f"`delta` must be auto or a number in [0, 1). Got {delta!r}.")
     return None
+
+
+def _check_allowance(delta: float, events: Sequence[Event], relation: str) -> None:
+    """Refuse delta 0 where no epsilon would be finite: for Gaussian noise in any form."""
+    if delta == 0 and math.isinf(account(events, 0.0, relation=relation).epsilon):
+        raise InputError(
+            "`delta` must be above 0 for Gaussian noise: far out in its tails there are outcomes "
+            "that tell two neighbours apart by any factor, however much noise there is, so no "
+            "epsilon holds without exception. Got 0. Use auto, or what needs none: sage or mlp at "
+            "edge level."
+        )
 
 
 def check_finite_budget(level: str, epsilon: float) -> None:

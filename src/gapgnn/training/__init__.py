@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from gapgnn.training.callbacks import Several as Several
     from gapgnn.training.callbacks import Silent as Silent
     from gapgnn.training.callbacks import TensorBoardLogger as TensorBoardLogger
+    from gapgnn.training.callbacks import announce as announce
+    from gapgnn.training.callbacks import duration as duration
     from gapgnn.training.inputs import ExampleInputs as ExampleInputs
     from gapgnn.training.inputs import FeatureInputs as FeatureInputs
     from gapgnn.training.inputs import GraphInputs as GraphInputs

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -37,22 +38,119 @@ class Callback(Protocol):
         return
 
 
+def announce(callback: Callback, phases: Sequence[str]) -> None:
+    """Tell a watcher which trainings will follow, in their order, if it has an ``expect``."""
+    expect = getattr(callback, "expect", None)
+    if expect is not None:
+        expect(phases)
+
+
 class Silent(Callback):
     """The default watcher: says nothing."""
 
 
+def duration(seconds: float) -> str:
+    """Return a time in the words of people.
+
+    >>> duration(9.4), duration(75), duration(7400)
+    ('9 s', '1 min 15 s', '2 h 3 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+class Outlook:
+    """How long a run of several phases still takes, learned from the phases that are behind it.
+
+    A phase that has begun goes on at its own speed. One that has not is taken to be as long as
+    those before it, at the speed of the last one; a phase that was left out, because a resumed run
+    had finished it, takes no time.
+
+    >>> now = iter([0.0, 10.0, 10.0])
+    >>> outlook = Outlook(lambda: next(now))
+    >>> outlook.expect(["encoder", "classifier"])
+    >>> outlook.start("encoder", 4)
+    >>> outlook.advance("encoder")
+    >>> outlook.seconds_left()  # three steps of ten seconds, and a phase of four
+    70.0
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._expected: list[str] = []
+        self._totals: dict[str, int] = {}
+        self._done: dict[str, int] = {}
+        self._begun: dict[str, float] = {}
+        # Seconds per step of each phase, in the order in which the phases moved last.
+        self._speeds: dict[str, float] = {}
+        self._moved = 0.0
+
+    def expect(self, phases: Sequence[str]) -> None:
+        """Note which phases there will be, in their order."""
+        self._expected = list(phases)
+
+    def start(self, phase: str, total: int) -> None:
+        """Note that a phase begins."""
+        self._totals[phase], self._done[phase] = total, 0
+        self._begun[phase] = self._moved = self._clock()
+
+    def advance(self, phase: str) -> None:
+        """Note one step."""
+        self._done[phase] += 1
+        self._moved = self._clock()
+        self._speeds.pop(phase, None)
+        self._speeds[phase] = (self._moved - self._begun[phase]) / self._done[phase]
+
+    def seconds_left(self) -> float | None:
+        """Return the estimate as of now; None before anything is known."""
+        # A phase around others, such as all hops, counts where nothing else is announced.
+        phases = self._expected or list(self._totals)
+        known = [phase for phase in phases if phase in self._totals]
+        speeds = [speed for phase, speed in self._speeds.items() if phase in phases]
+        if not known or not speeds:
+            return None
+        left = 0.0
+        for phase in known:
+            speed = self._speeds.get(phase, speeds[-1])
+            left += max(0, self._totals[phase] - self._done[phase]) * speed
+        usual = sum(self._totals[phase] for phase in known) / len(known)
+        ahead = len(phases) - 1 - phases.index(known[-1])
+        left += ahead * usual * speeds[-1]
+        return max(0.0, left - (self._clock() - self._moved))
+
+    def __str__(self) -> str:
+        """Say it as of the moment the display is drawn."""
+        left = self.seconds_left()
+        return "" if left is None else f"about {duration(left)} left"
+
+
 class ProgressBars:
-    """One bar per phase on a terminal, with loss and validation accuracy where they are known."""
+    """One bar per phase on a terminal, with loss and validation accuracy where they are known.
 
-    def __init__(self, console: Console, *, accuracy_note: str = "") -> None:
+    Beside the phase that runs stands one estimate for all that is left of the run.
+
+    Args:
+        console: to draw on.
+        accuracy_note: behind each accuracy.
+        lines: also print a line for each phase that is done, on any kind of console.
+    """
+
+    def __init__(self, console: Console, *, accuracy_note: str = "", lines: bool = False) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn as Remaining
 
+        self._console = console
+        self._lines = lines
+        self._steps: dict[str, tuple[int, int, float]] = {}
+        self._outlook = Outlook()
         self._bars = Progress(
             TextColumn("{task.description:<12}"),
             BarColumn(),
             MofNCompleteColumn(),
-            Remaining(),
+            TextColumn("{task.fields[left]}"),
             TextColumn("{task.fields[note]}"),
             console=console,
             disable=not console.is_terminal,
@@ -70,7 +168,17 @@ class ProgressBars:
 
     def start(self, phase: str, total: int) -> None:
         """Open the phase's bar."""
-        self._tasks[phase] = self._bars.add_task(phase, total=total, note="")
+        for task in self._tasks.values():
+            self._bars.update(task, left="")
+        self._outlook.start(phase, total)
+        self._steps[phase] = (0, total, time.monotonic())
+        # Drawn again and again: each time it says what it knows then.
+        left: Any = self._outlook
+        self._tasks[phase] = self._bars.add_task(phase, total=total, note="", left=left)
+
+    def expect(self, phases: Sequence[str]) -> None:
+        """Note which phases there will be, for the estimate."""
+        self._outlook.expect(phases)
 
     def advance(
         self, phase: str, *, loss: float | None = None, accuracy: float | None = None
@@ -82,6 +190,12 @@ class ProgressBars:
         if accuracy is not None:
             notes.append(f"validation {accuracy:.1%}{self._accuracy_note}")
         fields = {"note": "  ".join(notes)} if notes else {}
+        self._outlook.advance(phase)
+        done, total, begun = self._steps[phase]
+        self._steps[phase] = (done + 1, total, begun)
+        if self._lines and done + 1 == total:
+            taken = time.monotonic() - begun
+            self._console.print(f"{phase}: {total} steps in {taken:.1f} s", markup=False)
         self._bars.update(self._tasks[phase], advance=1, **fields)  # type: ignore[arg-type]
 
 
@@ -182,6 +296,11 @@ class Several:
 
     def __init__(self, *callbacks: Callback) -> None:
         self._callbacks = callbacks
+
+    def expect(self, phases: Sequence[str]) -> None:
+        """Pass it on."""
+        for callback in self._callbacks:
+            announce(callback, phases)
 
     def start(self, phase: str, total: int) -> None:
         """Pass it on."""

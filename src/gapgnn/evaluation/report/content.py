@@ -10,10 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gapgnn.evaluation import bootstrap_interval, paired_test
 from gapgnn.evaluation.grid import Record
 from gapgnn.evaluation.report.findings import Attack, Audit
 from gapgnn.evaluation.report.plots import best_known, order, shown, unique
-from gapgnn.evaluation.report.tables import cell_of, price
+from gapgnn.evaluation.report.tables import SIGNIFICANCE, cell_of, price
 from gapgnn.privacy.card import texts as texts
 
 SWEPT = {
@@ -40,37 +41,65 @@ TITLES = {
 
 
 def tiles(records: Sequence[Record], dataset: str) -> list[dict[str, Any]]:
-    """Return the best figure per level of one data set, at the budgets of the accuracy table."""
+    """Return the best row of each level of one data set, with the budget it used.
+
+    A private row that is no better than ignoring the graph says so: its budget bought nothing.
+    """
     here = [r for r in records if r.dataset == dataset and r.metric == "test_accuracy"]
     rows = [r for r in here if r.experiment == "accuracy"]
     rows = rows or [r for r in here if r.experiment == "tradeoff"]
     groups = {
         "Without privacy": [r for r in rows if r.level == "none"],
-        "Edge level": _nearest([r for r in rows if r.level == "edge" and r.epsilon], 4.0),
-        "Node level": _nearest([r for r in rows if r.level == "node" and r.epsilon], 8.0),
-        "Without the graph": [r for r in rows if r.epsilon == 0],
+        "Best private, edge level": [r for r in rows if r.level == "edge" and r.epsilon],
+        "Best private, node level": [r for r in rows if r.level == "node" and r.epsilon],
+        "Without the graph": [r for r in rows if r.level == "edge" and r.epsilon == 0],
     }
     made = []
     for what, group in groups.items():
         if group:
-            best = max(group, key=lambda record: record.mean)
-            made.append({"what": what, "cell": cell_of(best), "how": _how(best)})
+            # Of equal rows the one that costs least.
+            best = max(group, key=lambda record: (record.mean, -(record.epsilon or 0)))
+            note = _against_no_graph(best, rows) if best.epsilon else ""
+            made.append({"what": what, "cell": cell_of(best), "how": _how(best), "note": note})
     return made
 
 
-def _nearest(records: Sequence[Record], budget: float) -> list[Record]:
-    """Return the records of the one budget that is nearest to the paper's."""
-    budgets = sorted({r.epsilon for r in records if r.epsilon})
-    if not budgets:
-        return []
-    nearest = min(budgets, key=lambda epsilon: abs(math.log(epsilon / budget)))
-    return [record for record in records if record.epsilon == nearest]
+def _against_no_graph(best: Record, rows: Sequence[Record]) -> str:
+    """Say where the best private row of a level is no better than features alone."""
+    if best.method.startswith("MLP"):
+        return "This row ignores the graph: no row that reads it is better."
+    plain = [
+        r
+        for r in rows
+        if r.method.startswith("MLP")
+        and r.level == best.level
+        and r.epsilon is not None
+        and r.epsilon <= (best.epsilon or 0)
+    ]
+    if not plain:
+        return ""
+    rival = max(plain, key=lambda record: record.mean)
+    if _is_better(best, rival):
+        return ""
+    return f"No better than ignoring the graph ({shown(rival)}: {100 * rival.mean:.1f} %)."
+
+
+def _is_better(one: Record, other: Record) -> bool:
+    """Tell whether a row is better by more than chance: paired over repeats, or by intervals."""
+    if one.mean <= other.mean:
+        return False
+    enough = len(one.runs) == len(other.runs) >= 6 and one.seed == other.seed
+    if enough:
+        return paired_test(one.runs, other.runs) < SIGNIFICANCE
+    if min(len(one.runs), len(other.runs)) == 1:
+        return True  # nothing is known about chance
+    return bootstrap_interval(one.runs)[0] > bootstrap_interval(other.runs)[1]
 
 
 def _how(record: Record) -> str:
     if record.epsilon is None:
         return shown(record)
-    return f"{shown(record)}, ε = {price(record.epsilon)}"
+    return f"{shown(record)}, ε\u00a0=\u00a0{price(record.epsilon)}"
 
 
 def checked(records: Sequence[Record], audits: Sequence[Audit]) -> list[dict[str, Any]]:

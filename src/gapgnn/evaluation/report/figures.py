@@ -41,7 +41,7 @@ _TICK_WIDTH = 38
 
 
 def write_file(path: Path, content: bytes | str) -> None:
-    """Write a file and the folders above it; a kill leaves the old file or the new one.
+    """Write a file, for its owner, and the folders above; a kill leaves the old or the new one.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -54,7 +54,10 @@ def write_file(path: Path, content: bytes | str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with scratch.open("wb") as file:
+            scratch.unlink(missing_ok=True)
+            with open(
+                scratch, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)
+            ) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

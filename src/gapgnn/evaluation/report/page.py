@@ -11,7 +11,7 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import groupby
@@ -117,6 +117,13 @@ def render(
         attacks: shown below them.
         folder: as named in the commands.
     """
+    return rendered("report.html.j2", folder=folder, **_content(records, audits, attacks))
+
+
+def rendered(
+    template: str, *, filters: Mapping[str, Callable[..., str]] | None = None, **values: Any
+) -> str:
+    """Fill a template, with the style and the script that all pages share."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -130,6 +137,7 @@ def render(
         undefined=StrictUndefined,
         trim_blocks=True,
     )
+    environment.filters.update(filters or {})
     environment.globals.update(
         marker=marker,
         dashes=lambda index: _dashes(STYLES[index].dashes),
@@ -139,12 +147,11 @@ def render(
         price=price,
         small=report_content.small,
     )
-    return environment.get_template("report.html.j2").render(
+    return environment.get_template(template).render(
         style=Markup(style),
         script=Markup(script),
         policy=content_policy(style, script),
-        folder=folder,
-        **_content(records, audits, attacks),
+        **values,
     )
 
 

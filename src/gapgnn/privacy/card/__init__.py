@@ -13,5 +13,6 @@ if TYPE_CHECKING:
     from gapgnn.privacy.card.card import make_card as make_card
     from gapgnn.privacy.card.texts import promise as promise
     from gapgnn.privacy.card.texts import public_facts as public_facts
+    from gapgnn.privacy.card.words import Words as Words
 
 __getattr__, __dir__, __all__ = front(__name__)

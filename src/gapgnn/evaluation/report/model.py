@@ -1,0 +1,414 @@
+"""One page about one saved model, for whoever answers for the privacy of those in the data.
+
+Everything it states is read off the card, the ledger and the folder when the page is made: it has
+no words of its own about a promise (privacy page, sections 6 to 9). Figures of usefulness are not
+on it unless the curator asks for a copy of her own: at node level they are computed from private
+labels without noise.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gapgnn import __version__
+from gapgnn.errors import GapgnnError, InputError
+from gapgnn.evaluation.report.content import event_words, small
+from gapgnn.evaluation.report.figures import write_file
+from gapgnn.evaluation.report.page import rendered
+from gapgnn.methods import Saved, load_folder
+from gapgnn.privacy.accounting import Event, accountant_named, merge
+from gapgnn.privacy.card import PrivacyCard, Words, guarantee_sentence
+from gapgnn.privacy.card import texts as texts
+from gapgnn.privacy.ledger import Budget, Charge, Ledger
+
+if TYPE_CHECKING:
+    from gapgnn.graph import Graph
+    from gapgnn.methods import NodeClassifier
+
+# Beliefs before the model is seen, for which the page says what they can become.
+PRIORS = (0.001, 0.01, 0.1, 0.5)
+# What the ledger and the card both say of one charge.
+_SHARED = ("level", "relation", "epsilon", "delta")
+
+
+@dataclass(frozen=True)
+class Guess:
+    """How often a guess that was 50:50 before can be right, at most.
+
+    Attributes:
+        share: of right guesses, from 0.5 to 1.
+        how: ``exact`` for Gaussian noise alone, ``bound`` from epsilon and delta, ``nothing``
+            where nothing private is read or nothing promised.
+    """
+
+    share: float
+    how: str
+
+
+def best_guess(card: PrivacyCard) -> Guess:
+    """Return what the strongest attacker there can be makes of one 50:50 question.
+
+    A test that tells two neighbours apart is right in (1 + TV) / 2 of all cases at most, TV being
+    their total variation, which is delta at epsilon 0. For Gaussian noise that curve is exact, and
+    the share is Phi(mu / 2). For anything else (epsilon, delta) leaves missed plus false alarms at
+    least 2 (1 - delta) / (1 + e^epsilon), so the share is at most (e^epsilon + delta) /
+    (1 + e^epsilon) (privacy page, section 8).
+    """
+    if card.epsilon is None or card.delta is None:
+        return Guess(1.0, "nothing")
+    if card.epsilon == 0:
+        return Guess(0.5, "nothing")
+    return _guess(card.events, card.relation, card.epsilon, card.delta)
+
+
+def _guess(
+    released: Sequence[Mapping[str, Any]], relation: str, epsilon: float, delta: float
+) -> Guess:
+    """Return the exact share where all that was released is Gaussian, else the bound."""
+    events = [Event.from_dict(dict(event)) for event in released]
+    if events and merge(events, relation=relation).is_gaussian:
+        apart = accountant_named("exact").delta(events, 0.0, relation=relation)
+        return Guess(min(1.0, (1 + apart) / 2), "exact")
+    return Guess(_bound(epsilon, delta), "bound")
+
+
+def _bound(epsilon: float, delta: float) -> float:
+    return 1 - (1 - delta) / (1 + math.exp(min(epsilon, 700.0)))
+
+
+def _raised(prior: float, epsilon: float) -> float:
+    """Return what a belief can become when its odds grow by e^epsilon.
+
+    >>> round(_raised(0.5, 1.0), 4), round(_raised(0.01, 1.0), 4)
+    (0.7311, 0.0267)
+    """
+    return 1 / (1 + (1 - prior) / prior * math.exp(-min(epsilon, 700.0)))
+
+
+def percent(share: float) -> str:
+    """Write a share in percent, rounded up, and never as certainty where it is none.
+
+    >>> percent(0.5), percent(0.7311), percent(0.99999), percent(1.0)
+    ('50 %', '73.2 %', '99.999 %', '100 %')
+    """
+    exact = Decimal(repr(100 * share))
+    for digits in ("0.1", "0.01", "0.001", "0.0001"):
+        # What the last digits of a float add must not push 50 to 50.1.
+        shown = (exact - Decimal("1e-9")).quantize(Decimal(digits), rounding=ROUND_CEILING)
+        if shown < 100 or share >= 1:
+            return f"{shown.normalize():f} %"
+    return "nearly 100 %"
+
+
+def amount(value: float, *, up: bool) -> str:
+    """Write an epsilon with four digits: what is spent is rounded up, what is left down.
+
+    >>> amount(0.89591, up=True), amount(3.54119, up=False), amount(0.0, up=True)
+    ('0.896', '3.541', '0')
+    """
+    exact = Decimal(repr(float(value)))
+    if not exact:
+        return "0"
+    digits = Decimal(1).scaleb(exact.adjusted() - 3)
+    return f"{float(exact.quantize(digits, ROUND_CEILING if up else ROUND_FLOOR)):g}"
+
+
+def curator_figures(model: NodeClassifier, graph: Graph) -> dict[str, Any]:
+    """Return how good a saved model is on the test nodes of its own graph, for the curator alone.
+
+    Args:
+        model: whose cached hops answer.
+        graph: with the split of the training.
+    """
+    mask = graph.test_mask & (graph.labels >= 0)
+    if not mask.any():
+        raise InputError("`graph` must have a test mask to be scored. Got no test node.")
+    truth, found = graph.labels[mask], model.predict(graph)[mask]
+    names = graph.label_names or tuple(map(str, range(graph.num_classes)))
+    counts = np.bincount(truth, minlength=graph.num_classes)
+    classes = [
+        {
+            "name": names[label],
+            "support": int(counts[label]),
+            "found": float((found[truth == label] == label).mean()),
+            "right": float((truth[found == label] == label).mean()) if label in found else None,
+        }
+        for label in range(graph.num_classes)
+        if counts[label]
+    ]
+    return {
+        "accuracy": float((found == truth).mean()),
+        "majority": float(counts.max() / counts.sum()),
+        "balanced_accuracy": float(np.mean([one["found"] for one in classes])),
+        "tested": int(mask.sum()),
+        "classes": classes,
+    }
+
+
+def write_model_page(
+    folder: str | Path,
+    *,
+    out: str | Path | None = None,
+    ledger: str | Path | None = None,
+    words: Words | None = None,
+    figures: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write the page of a saved model and return where it is.
+
+    A folder may be handed on and the page speaks of the ledger, so it lies beside the folder.
+
+    Args:
+        folder: of a saved model.
+        out: the file; left out: ``FOLDER.report.html``.
+        ledger: file of the ledger; left out: the user's own. It must exist if it is named.
+        words: what the ones in the data and their links are called.
+        figures: of :func:`curator_figures`; the page is then for the curator alone.
+    """
+    place = Path(folder)
+    if out is None:
+        resolved = place.resolve()
+        out = resolved.with_name(f"{resolved.name}.report.html")
+    target = Path(out)
+    if target.suffix != ".html":
+        raise InputError(f"`out` must end in .html. Got {str(out)!r}.")
+    write_file(target, render_model(place, ledger=ledger, words=words, figures=figures))
+    return target
+
+
+def render_model(
+    folder: str | Path,
+    *,
+    ledger: str | Path | None = None,
+    words: Words | None = None,
+    figures: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the page as text; everything that comes from the folder or the ledger is escaped."""
+    saved = load_folder(Path(folder))
+    words = words or Words()
+    card = saved.card
+    guess = best_guess(card)
+    return rendered(
+        "model.html.j2",
+        filters={"plain": words.plain},
+        card=card,
+        words=words,
+        sentence=guarantee_sentence(card),
+        today=datetime.now(timezone.utc).date().isoformat(),
+        version=__version__,
+        facts=_facts(card),
+        is_promised=card.level != "none",
+        question=_question(card, words),
+        guess=guess,
+        right=percent(guess.share),
+        odds=None if card.epsilon is None else texts.odds(card.epsilon),
+        general=None
+        if card.epsilon is None or card.delta is None
+        else percent(_bound(card.epsilon, card.delta)),
+        beliefs=[]
+        if not card.epsilon
+        else [(f"{100 * p:g} %", percent(_raised(p, card.epsilon))) for p in PRIORS],
+        delta=None if card.delta is None else small(card.delta),
+        history=_history(card, ledger),
+        audits=_audits(saved),
+        audit_command=f"gapgnn audit --model {shlex.quote(str(folder))}",
+        pipeline_command=f"gapgnn audit pipeline --model {shlex.quote(str(folder))}",
+        check_command=f"gapgnn report {shlex.quote(str(folder))} --check",
+        events=[event_words(event) for event in card.events],
+        figures=figures,
+        percent=lambda share: f"{100 * share:.1f} %",
+        digests=saved.digests,
+        folder=Path(folder).name,
+    )
+
+
+def _facts(card: PrivacyCard) -> list[tuple[str, str, str]]:
+    """Return name, words and value of what the card states in one word or number each."""
+    is_none = card.epsilon is None
+    epsilon = "none" if is_none else f"{card.epsilon:.6g}"
+    delta = "none" if card.delta is None else small(float(f"{card.delta:.6g}"))
+    rows = [
+        ("method", "Method", card.method),
+        ("dataset", "Data set", card.dataset),
+        ("level", "Level", card.level),
+        ("relation", "Neighbouring relation", card.relation),
+        ("epsilon", "Epsilon (ε)", epsilon),
+        ("delta", "Delta (δ)", delta + (", chosen by size" if card.delta_is_auto else "")),
+        ("private", "Private release", "yes" if card.is_private_release else "NO"),
+        ("noise", "Noise", card.noise_source),
+        ("accountant", "How ε was computed", card.accountant),
+    ]
+    if card.max_degree is not None:
+        rows.append(("max-degree", "Own lists cut to", str(card.max_degree)))
+    if card.node_notion is not None:
+        rows.append(("notion", "Notion", card.node_notion))
+    return [*rows, ("version", "Made with", f"gapgnn {card.version}")]
+
+
+def _question(card: PrivacyCard, words: Words) -> str:
+    """Return the one question an attacker asks, in the reader's words."""
+    return {
+        "undirected": f"is this {words.link} between two {words.entities} in the data?",
+        "directed": f"is this {words.link} from one {words.entity} to another in the data?",
+        "add-remove": f"is this {words.entity}'s record in the data?",
+        "replace": f"is this {words.entity}'s record the true one?",
+    }.get(card.relation, "is this in the data?")
+
+
+@dataclass(frozen=True)
+class History:
+    """What the ledger knows of those whom a model read.
+
+    Attributes:
+        problem: why there is none, in one sentence; empty if there is.
+        path: of the ledger.
+        own: the model's charge.
+        disagreements: what the charge says otherwise than the card.
+        damage: what is wrong with the ledger's file.
+        populations: name, budgets and charges of everybody who was charged.
+    """
+
+    problem: str = ""
+    path: str = ""
+    own: Charge | None = None
+    disagreements: tuple[str, ...] = ()
+    damage: tuple[str, ...] = ()
+    populations: tuple[dict[str, Any], ...] = ()
+
+
+def _history(card: PrivacyCard, path: str | Path | None) -> History:
+    """Find the card's charge in the ledger, and what else was charged to the same."""
+    if card.ledger is None:
+        if card.epsilon:
+            return History("This release is not in any ledger: nobody counted what it cost.")
+        return History("Nothing was charged, because nothing protected was read.")
+    ledger = Ledger(path)
+    charge_id = card.ledger.charge_id
+    try:
+        charges = ledger.entries()
+    except GapgnnError:
+        if path is not None:  # a ledger that was named must be there
+            raise
+        charges = []
+    mine = [charge for charge in charges if charge.id == charge_id]
+    if not mine:
+        if path is not None:
+            raise InputError(
+                f"`ledger` must know the charge {charge_id} of this model. Got {str(path)!r}, "
+                "which does not."
+            )
+        return History(
+            f"The ledger that was charged is not at hand: none here knows the charge {charge_id}. "
+            "What else was released about the same, and what is left of their budget, is unknown "
+            "to this page. Name the ledger with --ledger FILE."
+        )
+    names = list(dict.fromkeys(charge.population for charge in mine))
+    budgets = ledger.summary()
+    return History(
+        path=str(ledger.path.name),
+        own=mine[0],
+        disagreements=tuple(_disagreements(card, mine[0])),
+        damage=tuple(ledger.problems()),
+        populations=tuple(
+            {
+                "name": name,
+                "budgets": [_budget(row, charges) for row in budgets if row.population == name],
+                "charges": [
+                    _charge(charge, charge_id) for charge in charges if charge.population == name
+                ],
+            }
+            for name in names
+        ),
+    )
+
+
+def _disagreements(card: PrivacyCard, charge: Charge) -> list[str]:
+    """Return what a card and its charge say differently: one of the two was changed."""
+    found = [
+        f"{name}: {getattr(card, name)} on the card, {getattr(charge, name)} in the ledger"
+        for name in _SHARED
+        if getattr(card, name) != getattr(charge, name)
+    ]
+    if [dict(event) for event in card.events] != [dict(event) for event in charge.events]:
+        found.append("what was released: the card lists other events than the ledger")
+    return found
+
+
+def _budget(row: Budget, charges: Sequence[Charge]) -> dict[str, Any]:
+    spent = [
+        event
+        for charge in charges
+        if (charge.population, charge.level) == (row.population, row.level)
+        for event in charge.events * charge.count
+    ]
+    delta = row.spent_delta if row.granted_delta is None else row.granted_delta
+    # Events under another relation have another meaning; epsilon was converted for them.
+    alike = spent if row.relations in ((), (row.relation,)) else []
+    guess = _guess(alike, row.relation, row.spent_epsilon, delta)
+    has_grant = row.granted_epsilon is not None and row.left_epsilon is not None
+    return {
+        "level": row.level,
+        "relation": row.relation,
+        "composition": row.composition if has_grant else "",
+        "granted": f"{row.granted_epsilon:g}" if has_grant else "no budget",
+        "delta": small(row.granted_delta or 0.0) if has_grant else small(row.spent_delta),
+        "spent": amount(row.spent_epsilon, up=True),
+        "left": amount(row.left_epsilon or 0.0, up=False) if has_grant else "not limited",
+        "until": row.until or "",
+        "charges": row.charges,
+        "right": percent(guess.share),
+    }
+
+
+def _charge(row: Charge, own: str) -> dict[str, Any]:
+    return {
+        "when": row.charged_at[:10],
+        "who": row.who,
+        "purpose": row.purpose,
+        "level": row.level,
+        "count": row.count,
+        "epsilon": amount(row.epsilon, up=True),
+        "delta": small(row.delta),
+        "together": "" if row.together is None else amount(row.together, up=True),
+        "reason": row.reason,
+        "is_own": row.id == own,
+    }
+
+
+def _audits(saved: Saved) -> list[dict[str, Any]]:
+    """Return every audit of this very model, those of the training first."""
+    runs: list[dict[str, Any]] = []
+    if saved.card.audits:
+        results = list(map(dict, saved.card.audits))
+        runs.append({"kind": "mechanisms", "when": "", "command": "", "results": results})
+    digest = saved.config["files"].get("card.json")
+    runs += [dict(audit) for audit in saved.audits if audit.get("card") == digest]
+    return [
+        {
+            "kind": run["kind"],
+            "when": str(run["when"])[:10] or "with the training",
+            "command": run["command"],
+            "rows": [_audit_row(result) for result in run["results"]],
+            "holds": all(bool(result.get("holds")) for result in run["results"]),
+        }
+        for run in runs
+    ]
+
+
+def _audit_row(result: Mapping[str, Any]) -> dict[str, Any]:
+    is_mechanism = "mechanism" in result
+    return {
+        "name": str(result["mechanism"] if is_mechanism else result["neighbours"]),
+        "claimed": f"{result['epsilon_claimed']:.4g}" if is_mechanism else "",
+        "found": f"{result['epsilon_lower_bound']:.4g}" if is_mechanism else "",
+        "trials": int(result.get("trials" if is_mechanism else "releases", 0)),
+        "holds": bool(result.get("holds")),
+    }

@@ -1,0 +1,494 @@
+"""The page of a saved model says what the card and the ledger say, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from methodgraphs import write_tables
+from scipy.stats import norm
+
+from gapgnn import GAP, MLP, SAGE, Ledger
+from gapgnn.errors import DataError, InputError
+from gapgnn.evaluation.report.content import right_guesses
+from gapgnn.evaluation.report.model import (
+    amount,
+    best_guess,
+    percent,
+    render_model,
+    write_model_page,
+)
+from gapgnn.graph.datasets.synthetic import social_graph
+from gapgnn.methods.folder import _checksum, keep_audit, load_folder
+from gapgnn.privacy.card import PrivacyCard, Words, guarantee_sentence
+
+FIGURE = re.compile(r"[Aa]ccura|F1|AUC|recall")
+
+
+class Facts(HTMLParser):
+    """Collects what a page states, by the name of the fact."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: dict[str, list[str]] = {}
+        self._open: list[str | None] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("meta", "br", "link"):
+            return
+        name = dict(attrs).get("data-fact")
+        self._open.append(name)
+        if name:
+            self.found.setdefault(name, []).append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        for name in self._open:
+            if name:
+                self.found[name][-1] += data
+
+
+def contradictions(page: str, card: PrivacyCard, ledger: Ledger | None = None) -> list[str]:
+    """Return every statement of a page that is not that of the card and the ledger."""
+    facts = Facts(page).found
+    wrong = []
+
+    def compare(name: str, wanted: list[str]) -> None:
+        found = facts.get(name, [])
+        if found != wanted:
+            wrong.append(f"{name}: {found} on the page, {wanted} in truth")
+
+    compare("promise", [guarantee_sentence(card)])
+    compare("level", [card.level])
+    compare("relation", [card.relation])
+    compare("epsilon", ["none" if card.epsilon is None else f"{card.epsilon:.6g}"])
+    stated = facts["delta"][0].removesuffix(", chosen by size")
+    if stated != "none" and not math.isclose(float(stated), card.delta or 0.0, rel_tol=1e-5):
+        wrong.append(f"delta: {stated} on the page, {card.delta} in truth")
+    compare("private", ["yes" if card.is_private_release else "NO"])
+    compare("noise", [card.noise_source])
+    compare("covered", list(card.covered))
+    compare("not-covered", list(card.not_covered))
+    compare("warning", list(card.warnings))
+    if len(facts.get("event", [])) != len(card.events):
+        wrong.append("event: another number of releases")
+    if card.epsilon:
+        compare("right", [percent(best_guess(card).share)])
+    if ledger is not None and card.ledger is not None:
+        compare("charge", [card.ledger.charge_id])
+        mine = next(one for one in ledger.entries() if one.id == card.ledger.charge_id)
+        budgets = [row for row in ledger.summary() if row.population == mine.population]
+        compare("spent", [amount(row.spent_epsilon, up=True) for row in budgets])
+        compare(
+            "left",
+            [
+                "not limited" if row.left_epsilon is None else amount(row.left_epsilon, up=False)
+                for row in budgets
+            ],
+        )
+        if len(facts.get("charged", [])) != len(ledger.entries(mine.population)):
+            wrong.append("charged: another number of charges")
+    return wrong
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    made = Ledger.init(tmp_path / "own.sqlite")
+    monkeypatch.setenv("GAPGNN_LEDGER", str(made.path))
+    return made
+
+
+@pytest.fixture
+def graph() -> Any:
+    return social_graph(num_nodes=300, mean_degree=10)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, ledger: Ledger, graph: Any) -> Path:
+    GAP(epsilon=1.0, epochs=2).fit(graph).save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def change_card(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Write another card, with digests that fit."""
+    import hashlib
+
+    values = json.loads((folder / "card.json").read_text())
+    change(values)
+    (folder / "card.json").write_text(json.dumps(values))
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("checksum")
+    config["files"]["card.json"] = hashlib.sha256((folder / "card.json").read_bytes()).hexdigest()
+    config["checksum"] = _checksum(config)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_the_page_says_what_the_card_and_the_ledger_say(folder: Path, ledger: Ledger) -> None:
+    assert contradictions(render_model(folder), load_folder(folder).card, ledger) == []
+    assert "The charge says the same as the card" in render_model(folder)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        GAP(epsilon=4.0, epochs=2, level="edge", relation="directed"),
+        SAGE(epsilon=2.0, epochs=2, level="edge"),
+        MLP(epochs=2, level="edge"),
+        MLP(epochs=2, level="none"),
+        GAP(epsilon=1.0, epochs=2, insecure_noise_seed=1),
+        GAP(epsilon=8.0, epochs=2, level="node", max_degree=5),
+    ],
+    ids=["directed", "pure", "nothing", "none", "seeded", "node"],
+)
+def test_so_does_the_page_of_every_kind_of_model(
+    estimator: Any, graph: Any, ledger: Ledger, tmp_path: Path
+) -> None:
+    estimator.fit(graph).save(tmp_path / "model")
+    page = render_model(tmp_path / "model")
+    assert contradictions(page, estimator.card_, ledger) == []
+    assert ("Do not release this model" in page) == (not estimator.card_.is_private_release)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('data-fact="epsilon">1<', 'data-fact="epsilon">0.5<'),
+        ('data-fact="level">edge', 'data-fact="level">node'),
+        ('data-fact="private">yes', 'data-fact="private">NO'),
+        ("Every single friendship", "Every single person"),
+        ("learns almost the same", "learns nothing"),
+        ('data-fact="spent">', 'data-fact="spent">0'),
+        ('<tr data-fact="charged">', '<tr data-fact="gone">'),
+        ('data-fact="right">5', 'data-fact="right">4'),
+    ],
+)
+def test_a_page_that_contradicts_card_or_ledger_is_found(
+    folder: Path, ledger: Ledger, before: str, after: str
+) -> None:
+    change_card(folder, lambda card: card.update(epsilon=1.0))
+    page = render_model(folder)
+    assert before in page
+    false = page.replace(before, after)
+    assert contradictions(false, load_folder(folder).card, ledger) != []
+
+
+def test_another_card_makes_another_page_and_the_ledger_does_not_agree(
+    folder: Path, ledger: Ledger
+) -> None:
+    change_card(folder, lambda card: card.update(epsilon=0.25, covered=["Nobody at all."]))
+    page = render_model(folder)
+    assert contradictions(page, load_folder(folder).card, ledger) == []
+    assert "Nobody at all." in page
+    assert "0.25 on the card" in page
+    assert "The charge says the same as the card" not in page
+
+
+def test_another_charge_makes_another_page(folder: Path, ledger: Ledger, graph: Any) -> None:
+    before = Facts(render_model(folder)).found
+    GAP(epsilon=1.0, epochs=2, reason="again").fit(graph)
+    after = Facts(render_model(folder)).found
+    assert len(after["charged"]) == len(before["charged"]) + 1
+    assert float(after["spent"][0]) > float(before["spent"][0])
+    assert "again" in after["charged"][-1]
+
+
+def test_a_ledger_that_was_changed_by_hand_is_called_changed(folder: Path, ledger: Ledger) -> None:
+    import sqlite3
+
+    with sqlite3.connect(ledger.path) as db:
+        db.execute("UPDATE charges SET epsilon = '0.1'")
+    page = render_model(folder)
+    assert "The ledger was changed outside this program" in page
+    assert "0.1 in the ledger" in page
+
+
+def test_without_the_ledger_the_page_says_so_plainly(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Ledger.init(tmp_path / "other.sqlite")
+    monkeypatch.setenv("GAPGNN_LEDGER", str(other.path))
+    page = render_model(folder)
+    assert "is not at hand" in page
+    assert 'data-fact="spent"' not in page
+    with pytest.raises(InputError, match="must know the charge"):
+        render_model(folder, ledger=other.path)
+
+
+def test_a_50_50_guess_is_exact_for_gaussian_noise_and_below_the_bound(graph: Any) -> None:
+    from gapgnn.privacy.accounting import gaussian_shift
+
+    card = GAP(epsilon=1.0, epochs=1).fit(graph).card_
+    guess = best_guess(card)
+    assert guess.how == "exact"
+    shift = gaussian_shift(card.epsilon, card.delta)
+    assert guess.share == pytest.approx(norm.cdf(shift / 2), abs=1e-4)
+    assert 100 * guess.share < float(right_guesses(card.epsilon, card.delta).split()[0])
+    # What an attacker with the optimal test reaches, tried out.
+    rng = np.random.default_rng(0)
+    coins = rng.integers(2, size=400_000)
+    right = ((rng.normal(size=len(coins)) + shift * coins) > shift / 2) == coins
+    assert right.mean() == pytest.approx(guess.share, abs=3e-3)
+
+
+def test_a_50_50_guess_is_bounded_by_epsilon_and_delta_otherwise(graph: Any) -> None:
+    card = SAGE(epsilon=2.0, epochs=1, level="edge").fit(graph).card_
+    guess = best_guess(card)
+    assert guess.how == "bound"
+    assert guess.share == pytest.approx(math.exp(2) / (1 + math.exp(2)))
+
+
+def test_no_figure_of_usefulness_is_on_the_page_unless_asked(folder: Path) -> None:
+    page = render_model(folder)
+    assert (
+        FIGURE.search(re.sub(r"<style>.*?</style>|<script>.*?</script>", "", page, flags=re.S))
+        is None
+    )
+    figures = {
+        "accuracy": 0.75,
+        "majority": 0.8,
+        "balanced_accuracy": 0.5,
+        "tested": 40,
+        "classes": [{"name": "a", "support": 40, "found": 0.5, "right": None}],
+    }
+    copy = render_model(folder, figures=figures)
+    assert Facts(copy).found["accuracy"] == ["75.0 %"]
+    assert "do not hand it on" in copy
+    assert "not better than always naming the largest class" in copy
+
+
+def test_the_reader_s_words_are_used_everywhere(folder: Path, graph: Any, tmp_path: Path) -> None:
+    GAP(epsilon=8.0, epochs=2, level="node", max_degree=5).fit(graph).save(tmp_path / "node")
+    for place in (folder, tmp_path / "node"):
+        page = render_model(place, words=Words.of("customer", "payment"))
+        text = re.sub(r"<style>.*?</style>|<script>.*?</script>|<[^>]+>", " ", page, flags=re.S)
+        assert re.search(r"\b(person|people|friend\w*)\b", text, re.I) is None
+        assert "customer" in text
+        assert "payment" in text
+
+
+@pytest.mark.parametrize("word", ["<b>", "", "two\nlines", "a/b/c", "x" * 60])
+def test_a_word_that_is_none_is_refused(word: str) -> None:
+    with pytest.raises(InputError, match="`entity` must be a word"):
+        Words.of(word)
+
+
+def test_audits_stand_on_the_page_with_day_and_result(folder: Path) -> None:
+    assert "None was run." in render_model(folder)
+    assert f"gapgnn audit --model {folder}" in render_model(folder)
+    found = {"mechanism": "aggregation", "epsilon_claimed": 1.0, "epsilon_lower_bound": 0.9}
+    rows = [{**found, "trials": 100, "holds": True}]
+    path = keep_audit(folder, kind="mechanisms", command="gapgnn audit --model m", results=rows)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    page = render_model(folder)
+    assert Facts(page).found["audit"] == ["no violation found"]
+    assert "None was run." not in page
+    broken = [{"neighbours": "hub", "releases": 2, "holds": False}]
+    keep_audit(folder, kind="pipeline", command="gapgnn audit pipeline", results=broken)
+    assert Facts(render_model(folder)).found["audit"] == ["no violation found", "BROKEN"]
+    load_folder(folder)  # digests of further files are kept too
+    # They speak of the card that was there.
+    change_card(folder, lambda card: card.update(epsilon=0.25))
+    assert "None was run." in render_model(folder)
+
+
+def test_every_digest_is_on_the_page_and_a_damaged_folder_has_none(folder: Path) -> None:
+    import hashlib
+
+    facts = Facts(render_model(folder)).found["digest"]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert sorted(facts) == sorted(hashlib.sha256(f.read_bytes()).hexdigest() for f in files)
+    (folder / "card.md").write_text("Nothing to see.")
+    with pytest.raises(DataError, match="not what was saved"):
+        render_model(folder)
+
+
+def test_the_page_lies_beside_the_folder_for_its_owner(folder: Path) -> None:
+    page = write_model_page(folder)
+    assert page == folder.with_name("model.report.html")
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    with pytest.raises(InputError, match=r"must end in \.html"):
+        write_model_page(folder, out="page.txt")
+
+
+def test_names_in_the_folder_are_text_and_never_markup(tmp_path: Path, ledger: Ledger) -> None:
+    graph = social_graph(num_nodes=300, mean_degree=10)
+    model = GAP(epochs=1, reason="<script>hit()</script>").fit(graph)
+    model.save(tmp_path / "<img src=x>")
+    page = render_model(tmp_path / "<img src=x>")
+    assert "<img" not in page
+    assert page.count("<script>") == 1
+
+
+class Outline(HTMLParser):
+    """Collects what a page for everybody has to have."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.levels: list[int] = []
+        self.refers: list[str] = []
+        self.bare: list[str] = []
+        self.lang = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        known = {name: value or "" for name, value in attrs}
+        self.lang = known.get("lang", self.lang)
+        if "id" in known:
+            self.ids.append(known["id"])
+        self.refers += known.get("aria-labelledby", "").split()
+        self.refers += [known["href"][1:]] if known.get("href", "").startswith("#") else []
+        if re.fullmatch(r"h[1-6]", tag):
+            self.levels.append(int(tag[1]))
+        if (tag == "th" and "scope" not in known) or (tag == "img" and "alt" not in known):
+            self.bare.append(tag)
+        if "aria-label" in known and tag == "pre" and "role" not in known:
+            self.bare.append(tag)
+
+
+def test_the_page_has_what_assistive_technology_needs(folder: Path) -> None:
+    page = render_model(folder)
+    outline = Outline(page)
+    assert outline.lang == "en"
+    assert "<title>What this model promises: model</title>" in page
+    assert outline.bare == []
+    assert len(set(outline.ids)) == len(outline.ids)
+    assert set(outline.refers) <= set(outline.ids)
+    assert outline.levels[0] == 1
+    assert outline.levels.count(1) == 1
+    steps = zip(outline.levels, outline.levels[1:], strict=False)
+    assert all(after <= before + 1 for before, after in steps)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--section", "short"], "`--section` must come with a folder of results"),
+        (["--entity", "<b>"], "`entity` must be a word"),
+        (["--ledger", "nowhere.sqlite"], "nowhere.sqlite"),
+        (["--out", "page.txt"], "must end in .html"),
+    ],
+)
+def test_bad_options_are_one_line(
+    folder: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gapgnn.cli.main import main
+    from gapgnn.errors import GapgnnError
+
+    with pytest.raises(GapgnnError, match=re.escape(message)):
+        main(["report", str(folder), *words])
+    assert not folder.with_name("model.report.html").exists()
+
+
+def test_the_command_makes_the_page_checks_the_folder_and_has_a_curator_s_copy(
+    tmp_path: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gapgnn.cli.main import main
+
+    tables = write_tables(tmp_path / "tables", count=160)
+    out = str(tmp_path / "model")
+    words = ["--epsilon", "4", "--epochs", "3", "--no-compare", "--json"]
+    assert main(["train", "gap", *tables, *words, "--out", out]) == 0
+    accuracy = json.loads(capsys.readouterr().out)["test_accuracy"]["mean"]
+    assert main(["report", out, "--check"]) == 0
+    assert "none changed" in capsys.readouterr().out
+    with pytest.raises(InputError, match="`--curator-copy` must come with the data"):
+        main(["report", out, "--curator-copy"])
+    page = str(tmp_path / "copy.html")
+    assert main(["report", out, "--curator-copy", *tables, "--out", page, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["curator_copy"] is True
+    assert Facts(Path(page).read_text()).found["accuracy"] == [f"{100 * accuracy:.1f} %"]
+    assert len(ledger.entries()) == 1  # nothing more was charged
+
+
+def test_a_look_of_the_curator_at_people_with_a_budget_is_on_record(
+    tmp_path: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gapgnn.cli.main import main
+    from gapgnn.errors import PrivacyError
+
+    tables = write_tables(tmp_path / "tables", count=160)
+    nodes = tables[tables.index("--nodes") + 1]
+    assert main(["ledger", "grant", "customers", "--nodes", nodes, "--epsilon", "4"]) == 0
+    out = str(tmp_path / "model")
+    words = ["--epsilon", "1", "--epochs", "2", "--no-compare"]
+    assert main(["train", "gap", *tables, *words, "--out", out]) == 0
+    with pytest.raises(PrivacyError, match="--curator-only"):
+        main(["report", out, "--curator-copy", *tables])
+    assert main(["report", out, "--curator-copy", *tables, "--curator-only", "to see"]) == 0
+    assert ledger.entries()[-1].purpose == "look: report --curator-copy"
+
+
+def test_a_model_is_audited_from_its_folder_and_the_page_shows_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gapgnn.cli.main import main
+
+    assert main(["audit", "--model", str(folder), "--trials", "400", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["holds"] is True
+    assert Facts(render_model(folder)).found["audit"] == ["no violation found"]
+    assert os.listdir(folder / "audits")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["audit"], "a mechanism must be named"),
+        (["audit", "--model", "{model}", "aggregation"], "`--model` must come without a mechanism"),
+        (["audit", "--trials", "5", "aggregation"], "`--trials` must follow"),
+        (["audit", "pipeline", "--model", "{model}", "predict"], "`--model` must come with train"),
+        (
+            ["audit", "pipeline", "--model", "{model}", "train", "--epsilon", "2"],
+            "`--epsilon` must be left out",
+        ),
+    ],
+)
+def test_bad_audits_are_one_line(folder: Path, words: list[str], message: str) -> None:
+    from gapgnn.cli.main import main
+
+    with pytest.raises(InputError, match=re.escape(message)):
+        main([word.format(model=folder) for word in words])
+
+
+def test_a_model_that_released_nothing_has_nothing_to_audit(
+    graph: Any, tmp_path: Path, ledger: Ledger
+) -> None:
+    from gapgnn.cli.main import main
+
+    MLP(epochs=1, level="edge").fit(graph).save(tmp_path / "mlp")
+    with pytest.raises(InputError, match="released nothing"):
+        main(["audit", "--model", str(tmp_path / "mlp")])
+
+
+def test_the_training_of_a_model_is_audited_as_a_whole(
+    tmp_path: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gapgnn.cli.main import main
+
+    tables = write_tables(tmp_path / "tables", count=160)
+    out = str(tmp_path / "model")
+    words = ["--epsilon", "4", "--epochs", "2", "--no-compare"]
+    assert main(["train", "gap", *tables, *words, "--out", out]) == 0
+    capsys.readouterr()
+    audit = ["audit", "pipeline", "--neighbours", "first", "--model", out, "--json"]
+    assert main([*audit, "train", *tables]) == 0
+    assert json.loads(capsys.readouterr().out)["holds"] is True
+    (kept,) = load_folder(Path(out)).audits
+    # Who the neighbours were, and how far a release moved, stays with the curator.
+    assert kept["results"] == [
+        {"neighbours": "1 kinds, on own tables", "releases": 4, "holds": True}
+    ]
+    assert len(ledger.entries()) == 1
