@@ -20,7 +20,6 @@ import pytest
 from matplotlib.image import imread
 
 from gapgnn.errors import InputError
-from gapgnn.evaluation.grid.records import Record
 from gapgnn.evaluation.report.model import write_model_page
 from gapgnn.evaluation.report.page import SWITCHES, find_browser, render, screenshot
 

@@ -169,7 +169,7 @@ def _bank(rng: Rng) -> Example:
         end[is_outside] = rng.choice(outside, int(is_outside.sum()))
     amounts = _money(rng, np.where(is_high[senders], 5.4, 4.4), 1.1)
     days = _dates(date(2025, 11, 1), date(2026, 10, 31), rng.random(PAYMENTS))
-    payments = list(zip(payer, payee, amounts, days, strict=True))
+    payments = _rows([payer, payee, amounts, days])
     return Example(
         {
             "customers.csv": (list(columns), _rows(columns.values())),
@@ -244,7 +244,7 @@ def _hospital(rng: Rng) -> Example:
         "readmitted": np.where(is_known, outcome, ""),
     }
     members = {key: np.flatnonzero(ward == key) for key in range(WARDS)}
-    contacts = []
+    contacts: list[Sequence[Any]] = []
     for patient in range(PATIENTS):
         # Most contacts are on the same ward, a few in examinations.
         count = 4 + int(rng.integers(0, 8))
