@@ -416,7 +416,8 @@ def hold_out(graph: Graph, pairs: Pairs, rng: np.random.Generator) -> tuple[Grap
     kept = ~np.isin(names(sources, graph.indices), removed)
     counts = np.bincount(sources[kept], minlength=graph.num_nodes)
     indptr = np.concatenate([[0], np.cumsum(counts)])
-    left = graph._replace(indptr=indptr, indices=graph.indices[kept])
+    weights = None if graph.weights is None else graph.weights[kept]
+    left = graph._replace(indptr=indptr, indices=graph.indices[kept], weights=weights)
     return left, Pairs(edges.first, edges.second, stays)
 
 

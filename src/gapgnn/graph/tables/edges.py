@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gapgnn.errors import DataError
 from gapgnn.graph import Progress
+from gapgnn.graph.tables.amounts import EdgeColumns, EdgeCounts
 from gapgnn.graph.tables.columns import as_text, is_text, plain
 from gapgnn.graph.tables.files import ColumnTypeError, TableFile
 
@@ -133,6 +134,7 @@ class Arcs:
     targets: NDArray[Any]
     dangling: dict[int, NDArray[Any]]
     repeated_dangling: int
+    amounts: NDArray[np.float64] | None = None
 
 
 @dataclass
@@ -142,13 +144,13 @@ class _Unknown:
     rows: int = 0
     first: str = ""
 
-    def add(self, batch: Sequence[Any], bad: tuple[Any, Any], row: int) -> None:
+    def add(self, batch: Sequence[Any], bad: tuple[Any, Any], rows: NDArray[np.int64]) -> None:
         either = bad[0] | bad[1]
         if not self.rows:
             at = int(np.argmax(either))
             side = 0 if bad[0][at] else 1
             name = batch[side][at].as_py()
-            self.first = f"{name!r} as {('source', 'target')[side]} in row {row + at + 1}"
+            self.first = f"{name!r} as {('source', 'target')[side]} in row {rows[at]}"
         self.rows += int(either.sum())
 
 
@@ -206,32 +208,47 @@ def end_columns(table: TableFile) -> tuple[str, str]:
     return first, second
 
 
+def ignored_columns(table: TableFile, columns: EdgeColumns) -> tuple[str, ...]:
+    """Return the columns of an edge table that nothing is made of."""
+    read = {*end_columns(table), *columns.names}
+    return tuple(name for name in table.columns if name not in read)
+
+
 def read_edges(
     table: TableFile,
     index: NodeIndex,
     *,
     directed: bool,
     keep_dangling: bool,
+    columns: EdgeColumns | None = None,
+    counts: EdgeCounts | None = None,
     progress: Progress | None = None,
 ) -> Arcs:
     """Read all edges as pairs of node positions; ids without a record are refused or set aside."""
     small = np.int32 if len(index.names) <= np.iinfo(np.int32).max else np.int64
     parts: tuple[list[Any], list[Any]] = ([], [])
+    weighed: list[NDArray[np.float64]] = []
     dangling = Dangling()
-    for source, target in edge_batches(
+    for source, target, amounts in edge_batches(
         table,
         index,
         directed=directed,
         dangling=dangling if keep_dangling else None,
+        columns=columns,
+        counts=counts,
         progress=progress,
     ):
         parts[0].append(source.astype(small))
         parts[1].append(target.astype(small))
+        if amounts is not None:
+            weighed.append(amounts)
     nothing = np.zeros(0, dtype=small)
     sources = np.concatenate([nothing, *parts[0]])
     parts[0].clear()
     targets = np.concatenate([nothing, *parts[1]])
-    return Arcs(sources, targets, *dangling.finish())
+    has_amounts = columns is not None and columns.weight is not None
+    amounts = np.concatenate([np.zeros(0), *weighed]) if has_amounts else None
+    return Arcs(sources, targets, *dangling.finish(), amounts)
 
 
 def edge_batches(
@@ -240,9 +257,11 @@ def edge_batches(
     *,
     directed: bool,
     dangling: Dangling | None,
+    columns: EdgeColumns | None = None,
+    counts: EdgeCounts | None = None,
     progress: Progress | None = None,
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield the edges as pairs of node positions, a bounded block at a time.
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64] | None]]:
+    """Yield the edges as pairs of node positions and their amounts, a bounded block at a time.
 
     Args:
         table: the edge table.
@@ -251,9 +270,13 @@ def edge_batches(
         dangling: takes the entries of somebody's list that name no id with a record; lines that
             are in nobody's list are then left out. None refuses both, at the latest after the
             last block.
+        columns: which amounts and times are read; none if left out. A row outside the window of
+            time is as good as not there.
+        counts: what was left out, and what had no amount.
         progress: called after every block.
     """
     ends = end_columns(table)
+    columns, counts = columns or EdgeColumns(), counts or EdgeCounts()
     kind = pa.int64() if index.whole else pa.large_string()
     if dangling is not None:
         # As bytes, which any cell is: what somebody's list names cannot stop the run.
@@ -261,11 +284,20 @@ def edge_batches(
     unknown = _Unknown()
     rows = 0
     try:
-        for batch in table.batches(
-            ends, types=dict.fromkeys(ends, kind), missing=[""], progress=progress
-        ):
+        wanted = list(dict.fromkeys([*ends, *columns.names]))
+        types = {**columns.types(table), **dict.fromkeys(ends, kind)}
+        for batch in table.batches(wanted, types=types, missing=[""], progress=progress):
+            read, filled = batch.num_rows, batch
+            # The number of each row in the file, for complaints.
+            numbers = np.arange(rows + 1, rows + 1 + read)
+            if columns.window is not None:
+                inside = columns.inside(batch, table, counts)
+                batch = filled = batch.filter(pa.array(inside))
+                numbers = numbers[inside]
             if dangling is None:
-                pair = [_ids_of(table, batch.column(end), end, index.whole, rows) for end in ends]
+                pair = [
+                    _ids_of(table, batch.column(end), end, index.whole, numbers) for end in ends
+                ]
             else:
                 filled = batch.filter(pc.and_(*(pc.is_valid(batch.column(end)) for end in ends)))
                 pair = [any_ids(filled.column(end), whole=index.whole) for end in ends]
@@ -274,15 +306,19 @@ def edge_batches(
             either = bad[0] | bad[1]
             if either.any():
                 if dangling is None:
-                    unknown.add(pair, bad, rows)
+                    unknown.add(pair, bad, numbers)
                 else:
                     dangling.add(source, pair[1], ~bad[0] & bad[1])
                     if not directed:
                         # Both ends list each other, so the known end keeps the entry.
                         dangling.add(target, pair[0], bad[0] & ~bad[1])
                 source, target = source[~either], target[~either]
-            yield source, target
-            rows += batch.num_rows
+            amounts = columns.amounts(filled, table)
+            if amounts is not None:
+                amounts = amounts[~either]
+                counts.without_amount += int(np.isnan(amounts).sum())
+            yield source, target, amounts
+            rows += read
     except ColumnTypeError as error:
         raise DataError(
             f"`edges` must name ids of the node table, which are whole numbers. Got {error.value} "
@@ -298,11 +334,11 @@ def edge_batches(
         )
 
 
-def _ids_of(table: TableFile, column: Any, name: str, whole: bool, rows: int) -> Any:
+def _ids_of(table: TableFile, column: Any, name: str, whole: bool, rows: NDArray[np.int64]) -> Any:
     """Return one column of a batch as ids, or say which row is not one."""
     file = repr(str(table.path))
     if column.null_count:
-        first = rows + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))) + 1
+        first = rows[int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))]
         raise DataError(
             f"Column `{name}` of {file} must name a node in each row. Got none in row {first}."
         )

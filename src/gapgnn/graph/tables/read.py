@@ -6,16 +6,18 @@ is printed: a caller who wants to show progress passes a callback.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 from gapgnn.errors import check_choice, check_integer
-from gapgnn.graph import Graph, NotFinite, Progress, filter_classes
-from gapgnn.graph.tables.edges import end_columns, read_edges
+from gapgnn.graph import Graph, NotFinite, Progress, filter_classes, join_kinds
+from gapgnn.graph.tables.amounts import EdgeColumns, EdgeCounts, EdgeFiles, Moment, edge_tables
+from gapgnn.graph.tables.edges import Arcs, end_columns, ignored_columns, read_edges
 from gapgnn.graph.tables.features import read_features
 from gapgnn.graph.tables.files import open_table
 from gapgnn.graph.tables.nodes import NodeColumns, scan_nodes
@@ -31,13 +33,18 @@ class Tables:
         feature_names: the name of each feature column; empty if the features came from a file.
         dropped_self_loops: rows of the edge table that join a node to itself.
         dropped_duplicates: rows of the edge table that repeat an earlier one. In an undirected
-            graph, the same pair the other way round is a repetition too.
+            graph, the same pair the other way round is a repetition too. Where edges have weights,
+            their amounts were added up.
+        counts: rows without an amount or a time, and rows outside the window.
+        ignored: for each edge table that has some, its name and the columns nothing is made of.
     """
 
     graph: Graph
     feature_names: tuple[str, ...]
     dropped_self_loops: int
     dropped_duplicates: int
+    counts: EdgeCounts = field(default_factory=EdgeCounts)
+    ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def read_ids(
@@ -69,7 +76,7 @@ def read_ids(
 
 def read_tables(
     *,
-    edges: Path | str,
+    edges: EdgeFiles,
     nodes: Path | str,
     label: str | None,
     features: Path | str | None = None,
@@ -80,6 +87,11 @@ def read_tables(
     schema: Schema | None = None,
     not_finite: NotFinite = "refuse",
     population: str = "default",
+    weight: str | Mapping[str, str] | None = None,
+    weight_bounds: tuple[float, float] | Mapping[str, tuple[float, float]] | None = None,
+    time: str | Mapping[str, str] | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
     progress: Progress | None = None,
 ) -> Tables:
     """Read a graph from an edge table and a node table (CSV, TSV, Parquet or Feather).
@@ -97,7 +109,8 @@ def read_tables(
     what cannot be read is missing (privacy page, section 2).
 
     Args:
-        edges: the edge table.
+        edges: the edge table; or several, by the names of their kinds of edges, such as
+            ``{"calls": "calls.csv", "payments": "payments.csv"}``.
         nodes: the node table.
         label: the column with the class; None for a graph without labels.
         features: a file of features to use instead of the columns (see
@@ -115,6 +128,14 @@ def read_tables(
         not_finite: what to do with a row of the features file that holds NaN or infinity: refuse,
             or make the row zero, so that one record cannot stop a run at node level.
         population: namespace of the ids in the ledger.
+        weight: the column of the edge table with the amount of each row, which becomes the weight
+            of its edge: amounts of one edge are added up, in both directions if it has none, and
+            clamped to the bounds. By kind (``{"payments": "amount"}``) or for every table.
+        weight_bounds: the declared bounds of the amounts, required: bounds from the table would
+            tell of single edges. By kind or for every table.
+        time: the column of the edge table with a date, a time or a number, for a window.
+        since: the first moment of the window: rows before it are not read.
+        until: the first moment behind it.
         progress: called with "nodes" or "edges", how much is read and how much there is.
 
     >>> import tempfile
@@ -133,8 +154,16 @@ def read_tables(
     check_choice("dangling", dangling, ["refuse", "keep"])
     check_integer("min_class_count", min_class_count, at_least=0)
     node_table = open_table(nodes, what="nodes")
-    edge_table = open_table(edges, what="edges")
-    end_columns(edge_table)
+    tables = edge_tables(
+        edges,
+        weight=weight,
+        weight_bounds=weight_bounds,
+        time=time,
+        since=since,
+        until=until,
+    )
+    for _, table, _ in tables:
+        end_columns(table)
     wanted = NodeColumns.choose(
         node_table, label, drop, skip_features=features is not None, schema=schema
     )
@@ -149,31 +178,62 @@ def read_tables(
         matrix = found.features()
     else:
         matrix = read_features(features, found.index.names, not_finite=not_finite)
-    arcs = read_edges(
-        edge_table,
-        found.index,
-        directed=directed,
-        keep_dangling=dangling == "keep",
-        progress=progress,
-    )
-    graph = Graph.from_arcs(
-        arcs.sources,
-        arcs.targets,
-        num_nodes=len(found.index.names),
-        features=matrix,
-        labels=found.labels,
-        ids=found.index.names,
-        directed=directed,
-        dangling=arcs.dangling,
-        label_names=found.label_names,
-        feature_names=found.feature_names or None,
-        name=node_table.path.stem,
-        schema=schema,
-        inferred=wanted.inferred(features),
-        population=population,
-    )
-    loops = int((arcs.sources == arcs.targets).sum())
-    repeated = len(arcs.sources) - loops - graph.num_edges + arcs.repeated_dangling
+    counts, graphs = EdgeCounts(), {}
+    loops = repeated = 0
+    for kind, table, columns in tables:
+        arcs = read_edges(
+            table,
+            found.index,
+            directed=directed,
+            keep_dangling=dangling == "keep",
+            columns=columns,
+            counts=counts,
+            progress=progress,
+        )
+        # Every kind has the features: they are one array, and go where kinds are joined.
+        one = Graph.from_arcs(
+            *_ends(arcs, directed),
+            num_nodes=len(found.index.names),
+            features=matrix,
+            labels=found.labels,
+            ids=found.index.names,
+            directed=directed,
+            dangling=arcs.dangling,
+            label_names=found.label_names,
+            feature_names=found.feature_names or None,
+            name=node_table.path.stem,
+            schema=schema,
+            inferred=wanted.inferred(features),
+            population=population,
+            **_weighed(arcs, columns),
+        )
+        matrix = one.features
+        graphs[kind or one.kind] = one
+        own = int((arcs.sources == arcs.targets).sum())
+        loops += own
+        repeated += len(arcs.sources) - own - one.num_edges + arcs.repeated_dangling
+    graph = join_kinds(graphs)
     if min_class_count > 0 and found.labels is not None:
         graph = filter_classes(graph, min_class_count)
-    return Tables(graph, found.feature_names, loops, repeated)
+    ignored = [
+        (table.path.name, names)
+        for _, table, columns in tables
+        if (names := ignored_columns(table, columns))
+    ]
+    return Tables(graph, found.feature_names, loops, repeated, counts, tuple(ignored))
+
+
+def _ends(arcs: Arcs, directed: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return both ends of all arcs; where amounts are added up, an edge has one way round."""
+    if directed or arcs.amounts is None:
+        return arcs.sources, arcs.targets
+    return np.minimum(arcs.sources, arcs.targets), np.maximum(arcs.sources, arcs.targets)
+
+
+def _weighed(arcs: Arcs, columns: EdgeColumns) -> dict[str, Any]:
+    if arcs.amounts is None or columns.bounds is None:
+        return {}
+    return {
+        "weights": arcs.amounts,
+        "weight_bounds": (columns.bounds.low, columns.bounds.high),
+    }
