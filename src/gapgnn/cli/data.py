@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapgnn.cli.output import progress_bars
+from gapgnn.cli.output import progress_bars, say
 from gapgnn.errors import InputError, PrivacyError
 
 if TYPE_CHECKING:
     from gapgnn.graph import Graph
-    from gapgnn.graph.tables import Schema
+    from gapgnn.graph.tables import EdgeCounts, Schema
 
 DEFAULT_DATASET = "social"
 
@@ -23,12 +23,22 @@ DESCRIPTION = """\
 A known data set (see `gapgnn datasets`), or two tables of your own, CSV, TSV, Parquet or Feather:
 one row per node with its id, class and features, and one row per edge with two node ids. Or a store
 that `gapgnn partition` made of either, for graphs that do not fit in memory.
-For example: --edges friends.csv --nodes people.csv --label year --drop name"""
+For example: --edges friends.csv --nodes people.csv --label year --drop name
+Several edge tables are several kinds of edges over the same nodes; edges may have weights:
+--edges calls.csv --edges payments.csv --weight payments=amount --weight-bounds 0 5000"""
+
+# What edge tables had that could not be used, for the curator, by its name in the counts.
+EDGE_COUNTS = {
+    "without_amount": "edges without a readable amount, which count as LOW",
+    "without_time": "edges without a readable time, left out",
+    "outside": "edges outside the window of time, left out",
+}
 
 # Options that only mean something for tables, by their name in the parsed arguments.
 _TABLE_OPTIONS = (
     *("nodes", "label", "schema", "features", "drop"),
     *("directed", "dangling", "min_class_count", "population"),
+    *("weight", "weight_bounds", "time", "since", "until"),
 )
 
 
@@ -39,6 +49,7 @@ class LoadedGraph:
     graph: Graph
     dropped_self_loops: int | None = None
     dropped_duplicates: int | None = None
+    counts: EdgeCounts | None = None
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
@@ -56,8 +67,38 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--edges",
         metavar="FILE",
-        type=Path,
-        help="your edge table: the first two columns are node ids",
+        action="append",
+        help="your edge table: the first two columns are node ids; several times for several kinds "
+        "of edges, named by their files or as NAME=FILE",
+    )
+    group.add_argument(
+        "--weight",
+        metavar="COLUMN",
+        action="append",
+        help="the column of the edge table with an amount: an edge weighs its share of HIGH, and "
+        "rows of one edge are added up. It must be in every edge table; KIND=COLUMN is for one",
+    )
+    group.add_argument(
+        "--weight-bounds",
+        metavar=("LOW", "HIGH"),
+        nargs=2,
+        type=float,
+        action="append",
+        help="declared bounds of the amounts, 0 <= LOW < HIGH; required, because bounds from the "
+        "table would tell of single edges. One pair for each --weight",
+    )
+    group.add_argument(
+        "--time",
+        metavar="COLUMN",
+        action="append",
+        help="the column of the edge table with a date, a time or a number, for --since and "
+        "--until; rows without a readable one are left out. KIND=COLUMN as for --weight",
+    )
+    group.add_argument(
+        "--since", metavar="WHEN", help="leave out edges before this date, time or number"
+    )
+    group.add_argument(
+        "--until", metavar="WHEN", help="leave out edges at this date, time or number and after it"
     )
     group.add_argument(
         "--nodes",
@@ -187,7 +228,10 @@ def load_graph(
     graph = tables.graph
     if options["label"] is not None:
         graph = random_split(graph, seed=seed)
-    return LoadedGraph(graph, tables.dropped_self_loops, tables.dropped_duplicates)
+    for name, columns in tables.ignored:
+        listed = ", ".join(columns)
+        say(f"{name}: not read: {listed} (see --weight and --time)", to_stderr=True)
+    return LoadedGraph(graph, tables.dropped_self_loops, tables.dropped_duplicates, tables.counts)
 
 
 def check_options(
@@ -210,6 +254,7 @@ def check_options(
             )
         if args.nodes is None:
             raise InputError("`--edges` must come with `--nodes`. Got no node table.")
+        _edge_options(args)
         has_schema = args.schema is not None or schema is not None
         if args.label is None and needs_label and not has_schema:
             raise _no_label()
@@ -254,7 +299,7 @@ def table_options(
         label = schema.label.column
     is_node_level = _is_node_level(args, level)
     return {
-        "edges": args.edges,
+        **_edge_options(args),
         "nodes": args.nodes,
         "label": label,
         "features": args.features,
@@ -267,6 +312,77 @@ def table_options(
         "schema": schema,
         "population": check_population(args.population or "default"),
     }
+
+
+def edge_files(words: Sequence[str]) -> dict[str, Path]:
+    """Return the edge tables by the names of their kinds of edges: as stated, or of the files.
+
+    >>> edge_files(["calls.csv", "money=2024/payments.csv"])
+    {'calls': PosixPath('calls.csv'), 'money': PosixPath('2024/payments.csv')}
+    """
+    found: dict[str, Path] = {}
+    for word in words:
+        name, is_named, path = word.partition("=")
+        if not is_named or Path(word).exists():
+            name, path = Path(word).stem, word
+        if not name.strip() or not path:
+            raise InputError(f"`--edges` must be FILE or NAME=FILE. Got {word!r}.")
+        if name in found:
+            raise InputError(
+                f"`--edges` must name each kind of edges once. Got {name!r} twice; name them apart "
+                f"as NAME={path}."
+            )
+        found[name] = Path(path)
+    return found
+
+
+def _edge_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what is read of the edge tables, as `read_tables` takes it."""
+    files = edge_files(args.edges)
+    weight = _by_kind("weight", args.weight, files)
+    bounds: Any = None if args.weight_bounds is None else list(map(tuple, args.weight_bounds))
+    given = len(args.weight or ())
+    if given != len(bounds or ()):
+        raise InputError(
+            "`--weight` must come with `--weight-bounds LOW HIGH`, one pair for each: bounds read "
+            f"from the table would tell of single edges. Got {given} and {len(bounds or ())}."
+        )
+    if bounds is not None:
+        bounds = dict(zip(weight, bounds, strict=True)) if isinstance(weight, dict) else bounds[0]
+    if args.time is None and not args.since is args.until is None:
+        raise InputError("`--since` and `--until` must come with `--time COLUMN`. Got no column.")
+    if args.time is not None and args.since is args.until is None:
+        raise InputError("`--time` must come with `--since` or `--until`. Got neither.")
+    return {
+        "edges": files if len(files) > 1 else next(iter(files.values())),
+        "weight": weight,
+        "weight_bounds": bounds,
+        "time": _by_kind("time", args.time, files),
+        "since": args.since,
+        "until": args.until,
+    }
+
+
+def _by_kind(
+    option: str, words: Sequence[str] | None, kinds: Mapping[str, Path]
+) -> str | dict[str, str] | None:
+    """Return a column for every edge table, or those given as KIND=COLUMN."""
+    if words is None:
+        return None
+    found: dict[str, str] = {}
+    for word in words:
+        kind, is_named, column = word.partition("=")
+        if not is_named or kind not in kinds:
+            if len(words) > 1:
+                raise InputError(
+                    f"`--{option}` must be KIND=COLUMN where it is given several times. "
+                    f"Got {word!r}; the kinds are {', '.join(kinds)}."
+                )
+            return word
+        if kind in found:
+            raise InputError(f"`--{option}` must name each kind once. Got {kind!r} twice.")
+        found[kind] = column
+    return found if len(kinds) > 1 else next(iter(found.values()))
 
 
 def _is_node_level(args: argparse.Namespace, level: str | None) -> bool:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from gapgnn.cli.data import LoadedGraph, add_data_options, add_level_option, load_graph
+from gapgnn.cli.data import (
+    EDGE_COUNTS,
+    LoadedGraph,
+    add_data_options,
+    add_level_option,
+    load_graph,
+)
 from gapgnn.cli.output import console, emit_json
 from gapgnn.cli.schema import column_summary
+
+if TYPE_CHECKING:
+    from gapgnn.graph import Graph
 
 EXAMPLES = """\
 examples:
@@ -58,8 +68,10 @@ def _summary(loaded: LoadedGraph) -> dict[str, Any]:
     return {
         "dataset": graph.name,
         "nodes": graph.num_nodes,
-        "arcs": graph.num_arcs,
-        "dangling": graph.num_dangling,
+        "arcs": sum(kind.num_arcs for kind in graph.kinds),
+        "kinds": {kind.kind: _edges(kind) for kind in graph.kinds} if graph.more else None,
+        "weights": None if graph.more else _edges(graph)["weights"],
+        "dangling": sum(kind.num_dangling for kind in graph.kinds),
         "features": graph.num_features,
         "declared": declared,
         "inferred": list(graph.inferred),
@@ -74,8 +86,19 @@ def _summary(loaded: LoadedGraph) -> dict[str, Any]:
         },
         "dropped_self_loops": loaded.dropped_self_loops,
         "dropped_duplicates": loaded.dropped_duplicates,
+        **({} if loaded.counts is None else asdict(loaded.counts)),
         "fingerprint": graph.fingerprint,
     }
+
+
+def _edges(graph: Graph) -> dict[str, Any]:
+    """Return the number of arcs of one kind, and its weights."""
+    weights = None
+    if graph.weights is not None and graph.weight_bounds is not None:
+        low, high = graph.weight_bounds
+        mean = float(graph.weights.mean()) if len(graph.weights) else 0.0
+        weights = {"low": low, "high": high, "mean": mean}
+    return {"arcs": graph.num_arcs, "weights": weights}
 
 
 def _print(summary: dict[str, Any]) -> None:
@@ -88,6 +111,11 @@ def _print(summary: dict[str, Any]) -> None:
     table.add_row("nodes", f"{summary['nodes']:,}")
     kind = "directed" if summary["directed"] else "undirected, each edge counted twice"
     table.add_row("arcs", f"{summary['arcs']:,} ({kind})")
+    for name, about in (summary["kinds"] or {}).items():
+        weighed = _weighed(about["weights"])
+        table.add_row(escape(f"  {name}"), f"{about['arcs']:,}" + (weighed and f", {weighed}"))
+    if summary["weights"]:
+        table.add_row("weights", _weighed(summary["weights"]))
     if summary["dangling"]:
         table.add_row("dangling entries", f"{summary['dangling']:,}")
     table.add_row("features", f"{summary['features']:,}")
@@ -109,5 +137,17 @@ def _print(summary: dict[str, Any]) -> None:
         dropped = f"{summary['dropped_self_loops']:,} self-loops, "
         dropped += f"{summary['dropped_duplicates']:,} duplicate edges"
         table.add_row("dropped", dropped)
+    for name, text in EDGE_COUNTS.items():
+        if summary.get(name):
+            table.add_row("", f"{summary[name]:,} {text}")
     table.add_row("fingerprint", summary["fingerprint"])
     console(to_stderr=False).print(table)
+
+
+def _weighed(weights: dict[str, float] | None) -> str:
+    if weights is None:
+        return ""
+    return (
+        f"amounts clamped to {weights['low']:g} to {weights['high']:g}, mean weight "
+        f"{weights['mean']:.3f}"
+    )

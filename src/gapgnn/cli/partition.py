@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli.data import (
     DEFAULT_DATASET,
+    EDGE_COUNTS,
     add_data_options,
     add_level_option,
     check_options,
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   gapgnn partition --edges friends.parquet --nodes people.parquet --label year --out store
+  gapgnn partition --edges calls.csv --edges payments.csv --nodes people.csv --label year \\
+      --out store
   gapgnn train gap --store store --level edge --epsilon 1 --out model
   gapgnn train gap --store store --ray auto --out model
 
@@ -67,7 +71,7 @@ def execute(args: argparse.Namespace) -> int:
     check_options(args, needs_label=False)
     result = _from_tables(args) if args.edges is not None else _from_dataset(args)
     result |= {"store": str(args.out), "parts": args.parts}
-    result["bytes"] = sum(path.stat().st_size for path in args.out.iterdir())
+    result["bytes"] = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file())
     if args.json:
         emit_json(result)
         return 0
@@ -80,6 +84,9 @@ def execute(args: argparse.Namespace) -> int:
             f"; left out {result['dropped_self_loops'] or 0:,} self-loops and "
             f"{result['dropped_duplicates'] or 0:,} repeated edges"
         )
+    for name, text in EDGE_COUNTS.items():
+        if result.get(name):
+            line += f"; {result[name]:,} {text}"
     say(line)
     return 0
 
@@ -96,7 +103,8 @@ def _from_tables(args: argparse.Namespace) -> dict[str, Any]:
             memory=args.memory * MEGABYTE,
             progress=progress,
         )
-    return _contents(built.graph, built.dropped_self_loops, built.dropped_duplicates)
+    contents = _contents(built.graph, built.dropped_self_loops, built.dropped_duplicates)
+    return contents | asdict(built.counts)
 
 
 def _from_dataset(args: argparse.Namespace) -> dict[str, Any]:
@@ -115,7 +123,9 @@ def _contents(graph: Graph, self_loops: int | None, duplicates: int | None) -> d
     return {
         "dataset": graph.name,
         "nodes": graph.num_nodes,
-        "arcs": graph.num_arcs,
+        "arcs": sum(kind.num_arcs for kind in graph.kinds),
+        "kinds": list(graph.kind_names),
+        "weighted": any(kind.is_weighted for kind in graph.kinds),
         "dropped_self_loops": self_loops,
         "dropped_duplicates": duplicates,
     }

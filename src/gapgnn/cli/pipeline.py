@@ -115,8 +115,8 @@ def case_of(
     if interrupt_after is not None and parts is None:
         raise InputError("`--interrupt-after` must come with `--parts`. Got no store to resume.")
     model = ledger = None
-    level, relation, degree = (
-        getattr(parsed, k, None) for k in ("level", "relation", "max_degree")
+    level, relation, degree, protects = (
+        getattr(parsed, k, None) for k in ("level", "relation", "max_degree", "kinds")
     )
     if words[0] == "predict":
         from gapgnn.methods import load_model
@@ -125,7 +125,7 @@ def case_of(
         model, ledger = parsed.model, Ledger(parsed.ledger).path
         fitted = load_model(model)
         level, relation = fitted.level, fitted.card_.relation
-        degree = fitted.get_params().get("max_degree")
+        degree, protects = (fitted.get_params().get(k) for k in ("max_degree", "kinds"))
         parsed.level, parsed.schema_of_model = level, fitted.schema_
     if level not in ("edge", "node"):
         raise InputError(f"`level` must be edge or node to be audited. Got {level!r}.")
@@ -143,6 +143,7 @@ def case_of(
         interrupt_after=interrupt_after,
         model=None if model is None else Path(model).resolve(),
         ledger=ledger,
+        protects=protects or "each",
     )
 
 
@@ -150,6 +151,8 @@ def case_of(
 _PLACES = {
     **dict.fromkeys(("--dataset", "--edges", "--nodes", "--label", "--features", "--schema"), 1),
     **dict.fromkeys(("--out", "--model", "--ledger", "--store"), 1),
+    **dict.fromkeys(("--weight", "--time", "--since", "--until"), 1),
+    "--weight-bounds": 2,
     **dict.fromkeys(("--directed", "--undirected", "--json", "--resume"), 0),
 }
 
@@ -186,7 +189,7 @@ def _parsed(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 def _tables(parsed: argparse.Namespace) -> Tables:
     """Read the input of a command as rows of text; a known data set is written as tables first."""
     from gapgnn.attacks.audits import Tables
-    from gapgnn.cli.data import check_options
+    from gapgnn.cli.data import check_options, edge_files
     from gapgnn.graph.tables import Schema, end_columns, open_table
 
     known = getattr(parsed, "schema_of_model", None)
@@ -194,11 +197,13 @@ def _tables(parsed: argparse.Namespace) -> Tables:
     if parsed.edges is None:
         return _tables_of_dataset(parsed)
     node_table = open_table(parsed.nodes, what="nodes")
-    edge_table = open_table(parsed.edges, what="edges")
-    ends = end_columns(edge_table)
     first = "id" if "id" in node_table.columns else node_table.columns[0]
     node_columns, nodes = _rows(parsed.nodes, [first])
-    edge_columns, edges = _rows(parsed.edges, list(ends))
+    kinds = []
+    for kind, path in edge_files(parsed.edges).items():
+        ends = end_columns(open_table(path, what="edges"))
+        kinds.append((kind, *_rows(path, list(ends))))
+    (kind, edge_columns, edges), *more = kinds
     features = None
     if parsed.features is not None:
         import numpy as np
@@ -214,8 +219,42 @@ def _tables(parsed: argparse.Namespace) -> Tables:
             label = declared.column
     elif known is not None:
         schema = known.to_toml()
-    directed = bool(parsed.directed)
-    return Tables(node_columns, nodes, edge_columns, edges, label, directed, features, schema)
+    return Tables(
+        node_columns,
+        nodes,
+        edge_columns,
+        edges,
+        label,
+        bool(parsed.directed),
+        features,
+        schema,
+        kind=kind,
+        more=tuple(more),
+        weight=_weight_of(parsed, kind, edge_columns),
+        edge_words=tuple(_edge_words(parsed)),
+    )
+
+
+def _edge_words(parsed: argparse.Namespace) -> list[str]:
+    """Return the options that say what is read of the edge tables."""
+    words = [word for each in parsed.weight or () for word in ("--weight", each)]
+    for low, high in parsed.weight_bounds or ():
+        words += ["--weight-bounds", repr(low), repr(high)]
+    words += [word for each in parsed.time or () for word in ("--time", each)]
+    for name in ("since", "until"):
+        value = getattr(parsed, name)
+        words += [] if value is None else [f"--{name}={value}"]
+    return words
+
+
+def _weight_of(parsed: argparse.Namespace, kind: str, columns: Sequence[str]) -> str | None:
+    """Return the column of the first edge table with amounts, if it has one."""
+    for word in parsed.weight or ():
+        name, is_named, column = word.partition("=")
+        found: str = column if is_named and name == kind else word
+        if found in columns:
+            return found
+    return None
 
 
 def _rows(path: Path, first: list[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:

@@ -71,10 +71,10 @@ class WeightBounds:
             )
         shares = np.array(values, dtype=np.float64)
         shares[np.isnan(shares)] = self.low
-        # A tiny bound makes large shares, which are cut anyway.
+        # Huge amounts and tiny bounds make shares that are cut anyway, without a word.
         with np.errstate(over="ignore"):
-            shares /= self.high
-        return np.rint(np.clip(shares * UNIT, -MOST, MOST)).astype(np.int64)
+            shares *= UNIT / self.high
+        return np.rint(np.clip(shares, -MOST, MOST)).astype(np.int64)
 
     def steps(self, units: NDArray[np.int64]) -> NDArray[np.uint16]:
         """Return the weights of edges, in steps of the grid, from their amounts in units."""

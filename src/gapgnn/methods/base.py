@@ -35,6 +35,7 @@ from gapgnn.errors import (
 )
 from gapgnn.graph import Graph, align_features, as_graph, check_declared, check_trainable
 from gapgnn.graph.tables import Schema
+from gapgnn.methods.edgefacts import EdgeFacts, check_plain
 from gapgnn.methods.folder import add_hops, load_folder, save_folder
 from gapgnn.methods.journal import Journal, NoJournal
 from gapgnn.methods.releases import ReleasedHops, Releases
@@ -51,7 +52,7 @@ from gapgnn.privacy import (
 from gapgnn.privacy.accounting import Event, Gaussian
 from gapgnn.privacy.card import PrivacyCard, ReleaseFacts, make_card, public_facts
 from gapgnn.privacy.ledger import Charge, Ledger, People
-from gapgnn.privacy.mechanisms import Construction, PrivateAggregation
+from gapgnn.privacy.mechanisms import Construction, PrivateAggregation, kind_aggregations
 from gapgnn.rng import NoiseKey, experiment_torch
 from gapgnn.training import (
     Callback,
@@ -103,6 +104,7 @@ class Learned:
     label_names_: tuple[str, ...] | None
     feature_names_: tuple[str, ...] | None
     schema_: Schema | None
+    edges_: EdgeFacts
     noise_multiplier_: float | None
     modules_: dict[str, nn.Module]
     releases_: Releases
@@ -186,6 +188,9 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         # Which parameters there are is known by the method, not by who holds some method's class.
         def __init__(self, **parameters: Any) -> None: ...
 
+    def _check_edges(self, graph: Graph) -> None:
+        """Raise if the method cannot read such edges; without edges any will do."""
+
     def _check_parameters(self) -> None:
         """Raise if one of the method's own parameters cannot work."""
 
@@ -229,6 +234,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         if is_node:
             check_declared(graph)
         check_trainable(graph, level=self.level)
+        self._check_edges(graph)
         guarantee = self._resolve(graph)
         run = Run(
             graph=graph,
@@ -262,6 +268,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         self.label_names_ = graph.label_names
         self.feature_names_ = graph.feature_names
         self.schema_ = graph.schema
+        self.edges_ = EdgeFacts.of(graph)
         self.device_ = str(run.device)
         self.noise_multiplier_ = guarantee.noise_multiplier
         scores = self._train(run, charge)
@@ -329,6 +336,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                 "label_names": self.label_names_,
                 "feature_names": self.feature_names_,
                 "schema": None if self.schema_ is None else self.schema_.to_dict(),
+                "edges": self.edges_.to_dict(),
                 "noise_multiplier": self.noise_multiplier_,
                 "releases": list(self.releases_.hops),
             },
@@ -382,6 +390,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             # Version 0.1 knew no schemas.
             declared = config.get("schema")
             model.schema_ = None if declared is None else Schema.from_dict(declared)
+            model.edges_ = EdgeFacts.from_dict(config.get("edges"))
             model.noise_multiplier_ = config["noise_multiplier"]
             model.modules_ = model._build(1, model.num_features_, model.num_classes_)
             for name, module in model.modules_.items():
@@ -619,7 +628,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             is_symmetric=not graph.is_directed,
             max_degree=max_degree,
             native_degree_bounded=max_degree is not None
-            and int(graph.out_degrees.max()) <= max_degree,
+            and max(int(kind.out_degrees.max()) for kind in graph.kinds) <= max_degree,
             charge=charge,
             public=self._public_facts(graph, guarantee),
         )
@@ -635,6 +644,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             inferred=graph.inferred,
             has_schema=graph.schema is not None,
             max_degree=self.get_params().get("max_degree"),
+            kinds=self.edges_.kinds,
+            weight_bounds=self.edges_.bounds,
         )
 
 
@@ -652,13 +663,18 @@ class EdgeReader(NodeClassifier):
 
     max_degree: int = 100
 
+    def _check_edges(self, graph: Graph) -> None:
+        # Unless a method says otherwise: randomised bits, say, carry no weight and know no kinds.
+        check_plain(graph, self.method)
+
     @abstractmethod
     def _num_hops(self) -> int:
         """Return how many noisy aggregations one reading of a graph takes."""
 
     def space_needed(self, graph: Graph) -> int:
         """Return how many bytes a fit holds at the least: scores, and hops of as many columns."""
-        return (1 + self._num_hops()) * super().space_needed(graph)
+        hops = self._num_hops() * len(graph.kinds)
+        return (1 + hops) * super().space_needed(graph)
 
     def predict_cached(self, ids: NDArray[Any] | None = None) -> NDArray[np.float32]:
         """Return the class probabilities of the training graph's people, from what was released.
@@ -678,6 +694,10 @@ class EdgeReader(NodeClassifier):
             scores = self._scores_from(known, None, device)
         result: NDArray[np.float32] = torch.softmax(scores.double(), dim=-1).float().cpu().numpy()
         return result
+
+    def _events_per_hop(self, graph: Graph) -> int:
+        """Return how many Gaussian events a hop along all kinds of edges is."""
+        return 1
 
     def _hop_ratio(self, relation: str) -> float:
         """Return the noise multiplier of a hop relative to the free one."""
@@ -707,13 +727,24 @@ class EdgeReader(NodeClassifier):
         keys: Sequence[NoiseKey],
         device: torch.device,
     ) -> PrivateAggregation:
-        """Return the noisy aggregation of a graph that was paid for.
+        """Return the noisy aggregation of a graph with one kind of edges that was paid for."""
+        (only,) = self._aggregations(graph, guarantee, keys, device)
+        return only
+
+    def _aggregations(
+        self,
+        graph: Graph,
+        guarantee: Guarantee,
+        keys: Sequence[NoiseKey],
+        device: torch.device,
+    ) -> list[PrivateAggregation]:
+        """Return the noisy aggregations of a graph that was paid for, one per kind of edges.
 
         Sensitivity of one hop by the guarantee's relation, at node level with out-lists cut to
         ``max_degree`` (privacy page, section 1).
         """
         multiplier = 0.0 if guarantee.level == "none" else guarantee.free_multiplier
-        return PrivateAggregation(
+        return kind_aggregations(
             graph,
             level=guarantee.level,
             relation=guarantee.relation,
@@ -731,7 +762,8 @@ class EdgeReader(NodeClassifier):
             relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
             multiplier = self.noise_multiplier_ * self._hop_ratio(relation)
             label = "aggregation for prediction"
-            events = (Gaussian(multiplier, count=self._num_hops(), label=label),)
+            count = self._num_hops() * self._events_per_hop(graph)
+            events = (Gaussian(multiplier, count=count, label=label),)
         return Guarantee.of_events(
             graph,
             events,
@@ -747,6 +779,7 @@ class EdgeReader(NodeClassifier):
             module.to(device)
         if graph is None:
             return self._scores_from(self.releases_.training(), None, device)
+        self.edges_.check(graph)
         released = self.releases_.find(graph, Ledger(self.ledger), is_paid=self.level != "none")
         if released is None:
             released = self._release_for_prediction(graph, device)

@@ -225,11 +225,13 @@ class PrivateAggregation:
         keys: the secret of each replica. Use a key for one aggregation object only.
         construction: ``safe`` for releases, ``fast`` for experiments.
         device: where products are computed and results live.
+        kind: the name of these edges among several kinds, for whoever watches.
 
     Relation and sensitivity: one hop changes by at most 1 (``directed``), sqrt(2) (``undirected``),
     sqrt(D) (``add-remove``) or 2 sqrt(D) (``replace``) in L2 norm. At node level that counts the
     rows of all other nodes; a person's own row is computed from the person's own place in the graph
-    and is not covered (privacy page, section 1).
+    and is not covered (privacy page, section 1). Weights of edges are at most 1 and change none of
+    these. Only the graph's own arcs are read; :func:`kind_aggregations` reads further kinds.
 
     >>> import numpy as np, torch
     >>> keys = [NoiseKey.fresh()]
@@ -253,6 +255,7 @@ class PrivateAggregation:
         keys: Sequence[NoiseKey],
         construction: Construction = "safe",
         device: str | torch.device = "cpu",
+        kind: str | None = None,
     ) -> None:
         self.level = check_choice("level", level, ("none", "edge", "node"))
         different = len({key.secret for key in keys})
@@ -274,6 +277,7 @@ class PrivateAggregation:
             self.noise_multiplier = check_number("noise_multiplier", noise_multiplier, above=0)
             self.sensitivity = aggregation_sensitivity(level, relation, max_degree=max_degree)
         self.graph = graph
+        self.kind = kind
         self.relation = relation
         self.max_degree = max_degree
         self.device = torch.device(device)
@@ -360,8 +364,9 @@ class PrivateAggregation:
             self._stored[self._which_lists(replica)].release(blind, rows, sums)
         else:
             sums = blind.release(rows.cpu(), 0, *self._weighted_lists(replica)).double()
+        kind = "" if self.kind is None else f" along {self.kind}"
         return Release(
-            f"hop {index}" + (f" of repeat {replica + 1}" if replicas > 1 else ""),
+            f"hop {index}{kind}" + (f" of repeat {replica + 1}" if replicas > 1 else ""),
             sums.numpy(),
             self.std,
             self.sensitivity,
@@ -509,3 +514,29 @@ class PrivateAggregation:
                 key=self._sources[replica].key.derive("degree"),
             )
         return self._device_lists[which]
+
+
+def kind_aggregations(
+    graph: Graph, *, keys: Sequence[NoiseKey], **options: Any
+) -> list[PrivateAggregation]:
+    """Return the noisy hops of every kind of edges of a graph, each with keys of its own.
+
+    Relation and sensitivity of each are those of :class:`PrivateAggregation`. What they cost
+    together depends on who the neighbours are (privacy page, sections 1 and 2): one edge of one
+    kind moves the hops of that kind only, so a hop of all kinds is one Gaussian event; one edge of
+    each kind, or a record with its lists of all kinds, moves them all, and each is an event.
+
+    Args:
+        graph: with one kind of edges or several.
+        keys: the secret of each replica, from which every kind derives its own: noise that two
+            kinds shared would cancel in their difference.
+        options: of the hops.
+    """
+    if not graph.more:
+        return [PrivateAggregation(graph, keys=keys, **options)]
+    return [
+        PrivateAggregation(
+            one, keys=[key.derive("kind", one.kind) for key in keys], kind=one.kind, **options
+        )
+        for one in graph.kinds
+    ]
