@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -56,6 +57,26 @@ def tables(
     return Tables(
         columns, tuple(rows), ("a", "b"), tuple(links), "team", directed, features, schema
     )
+
+
+def weighed(given: Tables, *, bounds: tuple[str, str] = ("1", "50")) -> Tables:
+    """Give every link an amount; most lie between the bounds, some far above, a few say nothing."""
+    rng = np.random.default_rng(7)
+    amounts = [f"{amount:.2f}" for amount in rng.lognormal(3, 1, len(given.edges))]
+    amounts[3], amounts[5] = "", "unknown"
+    return replace(
+        given,
+        edge_columns=(*given.edge_columns, "amount"),
+        edges=tuple((*row, amount) for row, amount in zip(given.edges, amounts, strict=True)),
+        weight="amount",
+        edge_words=("--weight", "amount", "--weight-bounds", *bounds),
+    )
+
+
+def dealt(given: Tables) -> Tables:
+    """Deal the links to two kinds of edges."""
+    more = (("visits", given.edge_columns, given.edges[1::2]),)
+    return replace(given, kind="calls", edges=given.edges[::2], more=more)
 
 
 def audit(

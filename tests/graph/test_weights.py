@@ -27,6 +27,7 @@ from gapgnn.graph.convert import (
 )
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.store import open_store, store_graph
+from gapgnn.graph.store.sort import ArcSorter
 from gapgnn.graph.transforms import filter_classes, induced, random_split
 from gapgnn.graph.weights import STEPS, WeightBounds, steps_of
 
@@ -247,3 +248,22 @@ def test_a_store_holds_the_same_weights(graph, parts):
         assert np.array_equal(steps_of(found.weights) / np.float32(STEPS), found.weights)
         assert found.weight_bounds == graph.weight_bounds
         assert found._replace(labels=found.labels).fingerprint == graph.fingerprint
+
+
+@pytest.mark.parametrize("num_nodes", [3, 2_000])
+def test_what_arcs_weigh_is_added_up_on_disk_too(tmp_path, num_nodes):
+    """More arcs than the memory holds, one of them so often that it fills a file of its own."""
+    rng = np.random.default_rng(0)
+    sorter = ArcSorter(tmp_path / "spill", num_nodes, memory=1 << 24, weighted=True)
+    wanted = np.zeros(num_nodes**2, dtype=np.int64)
+    for _ in range(6):
+        ends = rng.integers(num_nodes, size=(2, 100_000))
+        ends[:, :50_000] = 1
+        units = rng.integers(-(2**40), 2**40, size=100_000)
+        sorter.add(*ends, units)
+        np.add.at(wanted, ends[0] * num_nodes + ends[1], units)
+    found = list(sorter.sorted())
+    keys = np.concatenate([piece["key"] for piece in found]).astype(np.int64)
+    assert (np.diff(keys) > 0).all()
+    assert np.array_equal(np.concatenate([piece["units"] for piece in found]), wanted[keys])
+    assert wanted.sum() == wanted[keys].sum()

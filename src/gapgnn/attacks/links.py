@@ -99,6 +99,7 @@ def link_stealing_attack(
         seed: of all choices; never of noise.
         callback: watches the steps.
     """
+    _check_one_kind(graph)
     check_integer("pairs", pairs, at_least=20)
     check_choice("others", others, OTHERS)
     watcher = callback or Silent()
@@ -167,6 +168,7 @@ def linkteller_attack(
         seed: of all choices; never of noise.
         callback: watches the questions.
     """
+    _check_one_kind(graph)
     check_integer("nodes", nodes, at_least=3)
     check_number("step", step, above=0)
     check_choice("fresh", fresh, ("auto", "always"))
@@ -236,6 +238,7 @@ def reconstruction_attack(
         seed: of all choices; never of noise.
         callback: watches the steps.
     """
+    _check_one_kind(graph)
     check_integer("nodes", nodes, at_least=3)
     watcher = callback or Silent()
     watcher.start("attack", 2)
@@ -256,6 +259,15 @@ def reconstruction_attack(
     return LinkResult(
         "reconstruction", rank(scores, chosen.linked), rank(control, chosen.linked), details
     )
+
+
+def _check_one_kind(graph: Graph) -> None:
+    """Refuse several kinds of edges: which of them a pair is linked by is another question."""
+    if graph.more:
+        raise InputError(
+            "`graph` must have one kind of edges for an attack on links. Got "
+            f"{', '.join(graph.kind_names)}; attack the edges of one table at a time."
+        )
 
 
 def _watched(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np.int64]:

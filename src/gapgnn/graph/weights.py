@@ -55,7 +55,7 @@ class WeightBounds:
             if not is_number or not math.isfinite(value):
                 raise DataError(f"`weight_bounds` must be two finite numbers. Got {value!r}.")
             object.__setattr__(self, key, float(value))
-        if not 0 <= self.low < self.high:
+        if not 0 <= self.low < self.high or math.isinf(UNIT / self.high):
             raise DataError(
                 "`weight_bounds` must be LOW and HIGH with 0 <= LOW < HIGH. "
                 f"Got {self.low:g} and {self.high:g}."
