@@ -58,6 +58,8 @@ def _summary(loaded: LoadedGraph) -> dict[str, Any]:
     """Return everything worth knowing about a graph before training on it."""
     import numpy as np
 
+    from gapgnn.graph.tables import EdgeCounts
+
     graph = loaded.graph
     counts = np.bincount(graph.labels[graph.labels >= 0], minlength=graph.num_classes)
     names = graph.label_names or tuple(str(label) for label in range(graph.num_classes))
@@ -86,7 +88,7 @@ def _summary(loaded: LoadedGraph) -> dict[str, Any]:
         },
         "dropped_self_loops": loaded.dropped_self_loops,
         "dropped_duplicates": loaded.dropped_duplicates,
-        **({} if loaded.counts is None else asdict(loaded.counts)),
+        **{k: v for k, v in asdict(loaded.counts or EdgeCounts()).items() if v},
         "fingerprint": graph.fingerprint,
     }
 

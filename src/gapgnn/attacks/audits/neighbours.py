@@ -71,7 +71,9 @@ class Tables:
         """Write the tables into a folder and return the command-line words that choose them."""
         _write_csv(folder / NODES, self.node_columns, self.nodes)
         _write_csv(folder / EDGES, self.edge_columns, self.edges)
-        words = ["--edges", f"{self.kind}={EDGES}", "--nodes", NODES, *self.edge_words]
+        # A file is a kind by its own name, and by another one if that is said.
+        first = EDGES if self.kind == Path(EDGES).stem else f"{self.kind}={EDGES}"
+        words = ["--edges", first, "--nodes", NODES, *self.edge_words]
         for number, (kind, columns, rows) in enumerate(self.more):
             file = f"more-{number}.csv"
             _write_csv(folder / file, columns, rows)
