@@ -144,7 +144,7 @@ def price(epsilon: float | None, delta: float | None) -> str:
 def entity(relation: str, place: str, *, kinds: Sequence[str] = (), protects: str = "") -> str:
     """Say what is hidden, of which kinds of edges where there are several.
 
-    >>> entity("undirected", "it", kinds=("calls", "visits"), protects="any")[15:76]
+    >>> entity("undirected", "it", kinds=("calls", "visits"), protects="any")[15:77]
     'any one friendship (undirected edge) of one kind of edges (cal'
     """
     text = ENTITIES[relation].format(place=place)
