@@ -77,8 +77,30 @@ def with_dates(given: Tables) -> Tables:
 
 def with_strangers(given: Tables) -> Tables:
     """Return tables whose links also name people without a row, at either end."""
-    strangers = [("99999", given.ids[1]), (given.ids[2], "99998"), ("99999", "99998")]
+    pairs = [("99999", given.ids[1]), (given.ids[2], "99998"), ("99999", "99998")]
+    rest = ("7",) * (len(given.edge_columns) - 2)
+    strangers = [(*pair, *rest) for pair in pairs]
     return replace(given, edges=(*strangers, *given.edges, *strangers[:2]))
+
+
+def weighed(given: Tables, *, bounds: tuple[str, str] = ("1", "50")) -> Tables:
+    """Give every link an amount; most lie between the bounds, some far above, a few say nothing."""
+    rng = np.random.default_rng(7)
+    amounts = [f"{amount:.2f}" for amount in rng.lognormal(3, 1, len(given.edges))]
+    amounts[3], amounts[5] = "", "unknown"
+    return replace(
+        given,
+        edge_columns=(*given.edge_columns, "amount"),
+        edges=tuple((*row, amount) for row, amount in zip(given.edges, amounts, strict=True)),
+        weight="amount",
+        edge_words=("--weight", "amount", "--weight-bounds", *bounds),
+    )
+
+
+def dealt(given: Tables) -> Tables:
+    """Deal the links to two kinds of edges."""
+    more = (("visits", given.edge_columns, given.edges[1::2]),)
+    return replace(given, kind="calls", edges=given.edges[::2], more=more)
 
 
 def audit(

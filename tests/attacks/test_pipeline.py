@@ -9,9 +9,18 @@ from datetime import date
 import numpy as np
 import pytest
 import torch
-from pipelinecases import LABEL_ONLY, audit, findings, tables, with_dates, with_strangers
+from pipelinecases import (
+    LABEL_ONLY,
+    audit,
+    dealt,
+    findings,
+    tables,
+    weighed,
+    with_dates,
+    with_strangers,
+)
 
-from gapgnn import Ledger
+from gapgnn import GAP, Ledger
 from gapgnn.attacks.audits import pipeline
 from gapgnn.attacks.audits.neighbours import (
     EDGE_KINDS,
@@ -20,11 +29,15 @@ from gapgnn.attacks.audits.neighbours import (
     node_neighbours,
 )
 from gapgnn.cli.main import main
-from gapgnn.graph import csr, transforms
+from gapgnn.errors import InputError
+from gapgnn.graph import WeightBounds, csr, transforms
+from gapgnn.graph.degree import OutLists
 from gapgnn.graph.tables import columns
+from gapgnn.graph.tables import read as read_module
 from gapgnn.methods import base as base_module
 from gapgnn.methods.gap.variant import Defaults
 from gapgnn.methods.mlp import MLP
+from gapgnn.privacy.mechanisms import aggregation as aggregation_module
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
 
 FAST = "--epochs 2 --batch-size 30"
@@ -251,6 +264,72 @@ class TestPrediction:
         assert any(outcome.releases for outcome in outcomes)
 
 
+class TestWeightsAndKinds:
+    """Amounts and several edge tables, from table to folder."""
+
+    @some_or_all(["leaf", "added", "amount-huge", "amount-negative", "amount-not-a-number"])
+    @crossed("relation", "directed", ["undirected", "directed"], BOTH)
+    def test_weights(self, relation, directed, kinds):
+        given = weighed(tables(directed=directed, schema=None))
+        outcomes = holds("train gap --epochs 2", "edge", relation, given, kinds)
+        most = max(outcome.worst.observed / outcome.worst.accounted for outcome in outcomes)
+        assert 0.3 < most <= 1
+
+    @some_or_all(["leaf", "other-kind", "each-kind"])
+    @pytest.mark.parametrize(
+        "messages", ["labels", pytest.param("features", marks=pytest.mark.slow)]
+    )
+    def test_one_edge_of_each_kind(self, messages, kinds):
+        words = f"train gap --epochs 2 --messages {messages}"
+        outcomes = holds(words, "edge", "undirected", dealt(tables(schema=None)), kinds)
+        moved = {
+            outcome.kind: sum(one.observed > 0 for one in outcome.releases) for outcome in outcomes
+        }
+        count = len(outcomes[0].releases)
+        assert moved["each-kind"] == count
+        assert moved["other-kind"] == moved["leaf"] == count // 2
+
+    def test_one_edge_of_one_kind(self):
+        given = dealt(tables(schema=None))
+        words = "train gap --epochs 2 --kinds any"
+        options = {"kinds": ["leaf", "other-kind"], "protects": "any"}
+        holds(words, "edge", "undirected", given, **options)
+        with pytest.raises(InputError, match="neighbours"):
+            audit(words, "edge", "undirected", given, kinds=["each-kind"], protects="any")
+
+    @some_or_all(["hub", "huge", "lists-everybody"])
+    @crossed("relation", "directed", ["add-remove", "replace"], BOTH)
+    def test_node_level(self, relation, directed, kinds):
+        given = dealt(weighed(tables(directed=directed)))
+        holds(f"train gap {FAST}", "node", relation, given, kinds)
+
+    def test_a_store_and_a_resumed_run(self):
+        given = dealt(weighed(tables(schema=None)))
+        options = {"parts": 3, "interrupt_after": 3}
+        holds("train gap --epochs 2", "edge", "undirected", given, ["each-kind"], **options)
+
+    def test_a_window_of_time(self):
+        given = tables(schema=None)
+        days = (f"2024-{1 + k % 12:02d}-15" for k in range(len(given.edges)))
+        given = replace(
+            given,
+            edge_columns=(*given.edge_columns, "day"),
+            edges=tuple((*row, day) for row, day in zip(given.edges, days, strict=True)),
+            edge_words=("--time", "day", "--since", "2024-03-01", "--until", "2024-11-01"),
+        )
+        holds("train gap --epochs 2", "edge", "undirected", given, ["hub", "first", "added"])
+
+    def test_the_command_line_of_an_audit(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        words = dealt(weighed(tables(schema=None))).write(tmp_path)
+        kinds = ["--neighbours", "each-kind,amount-huge"]
+        command = ["train", "gap", "--epochs", "2", "--device", "cpu", *words]
+        assert main(["audit", "pipeline", *kinds, *command]) == 0
+        assert "holds" in capsys.readouterr().out
+        with pytest.raises(InputError, match="neighbours"):
+            main(["audit", "pipeline", "--neighbours", "each-kind", *command, "--kinds", "any"])
+
+
 class TestPlantedLeaks:
     """Each leak the first release had, and others like them: found, and named."""
 
@@ -372,6 +451,64 @@ class TestPlantedLeaks:
             )
         )
         assert any("hop 1: moved by" in text for text in found)
+
+    def test_amounts_scaled_by_the_largest_one(self, monkeypatch):
+        real = read_module.read_edges
+
+        def by_largest(table, index, *, columns, **options):
+            arcs = real(table, index, columns=columns, **options)
+            high = float(np.nanmax(arcs.amounts))
+            object.__setattr__(columns, "bounds", WeightBounds(0.0, high))
+            return arcs
+
+        monkeypatch.setattr(read_module, "read_edges", by_largest)
+        given = weighed(tables(schema=None))
+        found = findings(
+            audit("train gap --epochs 2", "edge", "undirected", given, kinds=["amount-huge"])
+        )
+        assert any("hop 1: moved by" in text for text in found)
+        assert any("card.json: public" in text for text in found)
+
+    def test_weights_above_1(self, monkeypatch):
+        real = PrivateAggregation._weighted_lists
+
+        def heavy(self, replica):
+            indptr, indices, weights = real(self, replica)
+            return indptr, indices, 4 * weights
+
+        monkeypatch.setattr(PrivateAggregation, "_weighted_lists", heavy)
+        given = weighed(tables(schema=None))
+        stopped = "train gap --epochs 2", "edge", "undirected", given, ["leaf"]
+        with pytest.raises(InputError, match="`weights` must be between 0 and 1"):
+            audit(*stopped)
+        monkeypatch.setattr("gapgnn.privacy.mechanisms.sums.check_weights", lambda weights: None)
+        assert any("hop 1: moved by" in text for text in findings(audit(*stopped)))
+
+    def test_one_edge_of_each_kind_charged_as_one_of_any(self, monkeypatch):
+        monkeypatch.setattr(GAP, "_events_per_hop", lambda self, graph: 1)
+        given = dealt(tables(schema=None))
+        words = "train gap --epochs 2 --messages features"
+        found = findings(audit(words, "edge", "undirected", given, kinds=["each-kind"]))
+        assert len(found) == 1
+        assert "all hops: moved by" in found[0]
+        assert found[0].endswith("charged for 2")
+        assert findings(audit(words, "edge", "undirected", given, kinds=["other-kind"])) == []
+
+    def test_a_list_of_one_kind_that_is_not_cut(self, monkeypatch):
+        real = aggregation_module.bound_out_degrees
+
+        def forgetful(graph, max_degree, key):
+            if graph.kind == "visits":
+                return OutLists(graph.indptr, graph.indices, graph.weights)
+            return real(graph, max_degree, key)
+
+        monkeypatch.setattr(aggregation_module, "bound_out_degrees", forgetful)
+        given = dealt(tables(directed=True))
+        found = findings(
+            audit(f"train gap {FAST}", "node", "add-remove", given, kinds=["lists-everybody"])
+        )
+        assert any("along visits: moved by" in text for text in found)
+        assert not any("along calls" in text for text in found)
 
     def test_a_warning_that_depends_on_one_edge(self, monkeypatch):
         def card(self, graph, guarantee, charge):

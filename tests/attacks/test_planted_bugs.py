@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from gapgnn import GAP
+from gapgnn.attacks.audits import aggregation as aggregation_audit
 from gapgnn.attacks.audits import (
     audit_aggregation,
     audit_dpsgd,
@@ -27,6 +28,7 @@ from gapgnn.attacks.audits import (
 from gapgnn.attacks.audits import edges as edges_audit
 from gapgnn.attacks.audits import subgraphs as subgraph_audit
 from gapgnn.attacks.audits.model import audit_prediction
+from gapgnn.errors import PrivacyError
 from gapgnn.methods import sage
 from gapgnn.methods.releases import Releases
 from gapgnn.privacy import guarantee
@@ -34,7 +36,7 @@ from gapgnn.privacy.accounting.events import Gaussian, MixtureOfGaussians
 from gapgnn.privacy.dpsgd import ghost
 from gapgnn.privacy.dpsgd import step as dpsgd
 from gapgnn.privacy.dpsgd import subgraphs as neighbourhoods
-from gapgnn.privacy.mechanisms import aggregation, edges
+from gapgnn.privacy.mechanisms import aggregation, edges, sums
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 
@@ -110,6 +112,53 @@ def test_a_sampler_that_refills(monkeypatch):
 
     monkeypatch.setattr(aggregation, "bound_out_degrees", refilling)
     assert_broken(audit_sampler(epsilon=1.0, trials=2_000))
+
+
+@pytest.mark.parametrize("level", ["edge", "node"])
+def test_one_edge_of_each_kind_charged_as_one_of_any(level):
+    options = {"level": level, "kinds": 2, "epsilon": 1.0, "trials": TRIALS}
+    assert_sound(audit_aggregation, 0.4, **options)
+    report = audit_aggregation(**options, charged=2)
+    assert_broken(report)
+    assert_counted(report, "events of a hop along all kinds")
+
+
+@pytest.mark.parametrize("options", [{}, {"protects": "any"}, {"level": "node"}])
+def test_kinds_that_share_a_noise_key(monkeypatch, options):
+    """In the difference of two kinds the noise is gone."""
+    original = NoiseSource.gaussian_rows
+
+    def shared(graph, *, keys, **settings):
+        return [PrivateAggregation(one, keys=keys, **settings) for one in graph.kinds]
+
+    def same_hop(self, first, rows, columns, std, *path, **more):
+        # Numbers of hops differ between kinds, so that a shared key alone does no harm.
+        return original(self, first, rows, columns, std, "hop", (path[1] + 1) // 2, **more)
+
+    monkeypatch.setattr(aggregation_audit, "kind_aggregations", shared)
+    options = {"kinds": 2, "epsilon": 1.0, "trials": 2_000, **options}
+    assert_counted(audit_aggregation(**options), "correlation of the noise of two kinds")
+    monkeypatch.setattr(NoiseSource, "gaussian_rows", same_hop)
+    report = audit_aggregation(**options)
+    assert not report.holds
+    if options.get("level") != "node":
+        assert_broken(report)
+
+
+def test_weights_that_are_not_held_to_1(monkeypatch):
+    options = {"weighted": True, "epsilon": 1.0, "trials": TRIALS}
+    assert_sound(audit_aggregation, 0.5, **options)
+    original = PrivateAggregation._weighted_lists
+
+    def heavy(self, replica):
+        indptr, indices, weights = original(self, replica)
+        return indptr, indices, 2 * weights
+
+    monkeypatch.setattr(PrivateAggregation, "_weighted_lists", heavy)
+    with pytest.raises(PrivacyError, match="between 0 and 1"):
+        audit_aggregation(**options)
+    monkeypatch.setattr(sums, "check_weights", lambda weights: None)
+    assert_broken(audit_aggregation(**options))
 
 
 MOVES = "how far one record moves a hop ({})"

@@ -22,7 +22,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Write the page's example files into an empty working folder and return the page."""
     text = PAGE.read_text(encoding="utf-8")
     files = re.findall(r"`(\S+)`:\n\n```(?:csv|json|toml)\n(.*?)```", text, re.DOTALL)
-    assert len(files) == 8
+    assert len(files) == 9
     for name, content in files:
         (tmp_path / name).write_text(content, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -31,7 +31,8 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def commands(page: str) -> list[list[str]]:
     blocks = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
-    return [shlex.split(line) for block in blocks for line in block.splitlines()]
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [shlex.split(line) for line in lines]
 
 
 def describe(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict:

@@ -7,17 +7,19 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from gapgnn.cluster import RayCluster
 from gapgnn.errors import DataError, UnavailableError
+from gapgnn.graph import csr
 from gapgnn.graph.datasets.load import load_dataset, local_status
 from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.degree import split_key
 from gapgnn.graph.store.build import store_graph
 from gapgnn.graph.store.graph import open_store
-from gapgnn.graph.transforms import random_split
+from gapgnn.graph.transforms import join_kinds, random_split
 from gapgnn.methods.gap.estimator import GAP
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
 from gapgnn.rng import NoiseKey
@@ -51,6 +53,24 @@ def hops(graph, key: NoiseKey, *, level: str = "edge", count: int = 2) -> list[t
     )
     rows = row_normalise(torch.randn(graph.num_nodes, 4, generator=torch.manual_seed(0)))
     return mechanism.run(rows, count)
+
+
+def test_weights_and_kinds_on_a_cluster_are_those_in_memory(graph, two_nodes, tmp_path):
+    address, _ = two_nodes
+    shares = (np.arange(graph.num_nodes) % 257) / 256
+    sources = csr.sources(graph.indptr, np.int64)
+    heavy = graph._replace(weights=np.minimum(shares[sources], shares[graph.indices]))
+    both = join_kinds({"calls": heavy, "visits": graph})
+    store_graph(both, tmp_path / "store", parts=5)
+    key = NoiseKey.fresh()
+    with RayCluster(address) as cluster:
+        stored = open_store(tmp_path / "store").with_executor(cluster)
+        for level in ("edge", "node"):
+            for here, there in zip(both.kinds, stored.kinds, strict=True):
+                pairs = zip(
+                    hops(here, key, level=level), hops(there, key, level=level), strict=True
+                )
+                assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def assert_unwritten(session: Path, *secrets: bytes) -> None:

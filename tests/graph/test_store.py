@@ -218,7 +218,7 @@ def test_a_folder_that_is_no_store_is_refused(tmp_path):
 def test_a_store_of_a_newer_version_is_refused(example, tmp_path):
     shutil.copytree(example / "store", tmp_path / "store")
     path = tmp_path / "store" / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 3}))
     with pytest.raises(InputError, match="newer gapgnn"):
         open_store(tmp_path / "store")
 

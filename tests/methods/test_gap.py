@@ -40,7 +40,7 @@ class TestPrediction:
             poison = np.full(len(getattr(graph, name)), np.nan)
             object.__setattr__(graph, name, poison)
         forbid(monkeypatch, Graph, "adjacency", "out_list", "out_degrees")
-        forbid(monkeypatch, base_module, "PrivateAggregation")
+        forbid(monkeypatch, base_module, "kind_aggregations")
         np.testing.assert_array_equal(model.predict_proba(graph), wanted)
         if level != "node":
             np.testing.assert_array_equal(model.predict_proba(), wanted)
@@ -137,7 +137,7 @@ class TestBudget:
     def test_over_budget_is_refused_before_anything_is_computed(self, graph, ledger, monkeypatch):
         grant(ledger, graph, epsilon=3)
         forbid(monkeypatch, Trainer, "fit")
-        forbid(monkeypatch, base_module, "PrivateAggregation")
+        forbid(monkeypatch, base_module, "kind_aggregations")
         model = quick("edge", ledger=ledger.path)
         with pytest.raises(
             BudgetExceededError, match=r"everybody at edge level .* has epsilon 3 .* left"
@@ -180,7 +180,7 @@ class TestBudget:
     def test_a_second_fit_that_stops_does_not_keep_the_first_ones_card(self, graph, monkeypatch):
         model = quick("edge").fit(graph)
         model.set_params(level="none")
-        forbid(monkeypatch, base_module, "PrivateAggregation")
+        forbid(monkeypatch, base_module, "kind_aggregations")
         with pytest.raises(AssertionError):
             model.fit(graph)
         with pytest.raises(NotFittedError):

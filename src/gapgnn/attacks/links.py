@@ -104,6 +104,7 @@ def link_stealing_attack(
         seed: of all choices; never of noise.
         callback: watches the steps.
     """
+    _check_one_kind(graph)
     check_integer("pairs", pairs, at_least=20)
     check_choice("others", others, OTHERS)
     if itself:
@@ -179,6 +180,7 @@ def linkteller_attack(
         seed: of all choices; never of noise.
         callback: watches the questions.
     """
+    _check_one_kind(graph)
     check_integer("nodes", nodes, at_least=3)
     check_number("step", step, above=0)
     check_choice("fresh", fresh, ("auto", "always"))
@@ -259,6 +261,7 @@ def reconstruction_attack(
         seed: of all choices; never of noise.
         callback: watches the steps.
     """
+    _check_one_kind(graph)
     check_integer("nodes", nodes, at_least=3)
     if itself:
         check_itself(estimator, graph)
@@ -283,6 +286,15 @@ def reconstruction_attack(
     return LinkResult(
         "reconstruction", rank(scores, chosen.linked), rank(control, chosen.linked), details
     )
+
+
+def _check_one_kind(graph: Graph) -> None:
+    """Refuse several kinds of edges: which of them a pair is linked by is another question."""
+    if graph.more:
+        raise InputError(
+            "`graph` must have one kind of edges for an attack on links. Got "
+            f"{', '.join(graph.kind_names)}; attack the edges of one table at a time."
+        )
 
 
 def _watched(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -466,7 +478,8 @@ def hold_out(graph: Graph, pairs: Pairs, rng: np.random.Generator) -> tuple[Grap
     kept = ~np.isin(names(sources, graph.indices), removed)
     counts = np.bincount(sources[kept], minlength=graph.num_nodes)
     indptr = np.concatenate([[0], np.cumsum(counts)])
-    left = graph._replace(indptr=indptr, indices=graph.indices[kept])
+    weights = None if graph.weights is None else graph.weights[kept]
+    left = graph._replace(indptr=indptr, indices=graph.indices[kept], weights=weights)
     return left, Pairs(edges.first, edges.second, stays)
 
 

@@ -39,6 +39,14 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "hops": number(2, "noisy hops"),
         "max-degree": number(10, "D at node level"),
+        "kinds": number(1, "kinds of edges"),
+        "protects": {
+            "choices": ["each", "any"],
+            "default": "each",
+            "help": "with several kinds: neighbours differ in one edge of each kind, or of any one "
+            "(default each)",
+        },
+        "weighted": {"action": "store_true", "help": "edges have weights"},
         "trials": number(100_000, "independent trials"),
     },
     "dpsgd": {
@@ -90,6 +98,7 @@ EXAMPLES = """\
 examples:
   gapgnn audit aggregation --level edge --relation undirected --epsilon 1 --hops 2
   gapgnn audit aggregation --level node --max-degree 10 --epsilon 8
+  gapgnn audit aggregation --kinds 2 --protects any --weighted --epsilon 1
   gapgnn audit dpsgd --epsilon 1 --steps 50 --sampling-rate 0.1 --trials 20000
   gapgnn audit sampler --epsilon 4
   gapgnn audit edges --perturbation arr --epsilon 2 --json

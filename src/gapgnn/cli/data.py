@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from gapgnn.errors import InputError, PrivacyError
 
 if TYPE_CHECKING:
     from gapgnn.graph import Graph
-    from gapgnn.graph.tables import Dialect, Preparation, Schema
+    from gapgnn.graph.tables import Dialect, EdgeCounts, Preparation, Schema
 
 DEFAULT_DATASET = "social"
 
@@ -24,13 +24,23 @@ A known data set (see `gapgnn datasets`), or two tables of your own, CSV, TSV, P
 one row per node with its id, class and features, and one row per edge with two node ids. Or a store
 that `gapgnn partition` made of either, for graphs that do not fit in memory.
 For example: --edges friends.csv --nodes people.csv --label year --drop name
-or of a spreadsheet: --edges e.csv --nodes n.csv --label year --delimiter semicolon --decimal ,"""
+or of a spreadsheet: --edges e.csv --nodes n.csv --label year --delimiter semicolon --decimal ,
+Several edge tables are several kinds of edges over the same nodes; edges may have weights:
+--edges calls.csv --edges payments.csv --weight payments=amount --weight-bounds 0 5000"""
+
+# What edge tables had that could not be used, for the curator, by its name in the counts.
+EDGE_COUNTS = {
+    "without_amount": "edges without a readable amount, which count as LOW",
+    "without_time": "edges without a readable time, left out",
+    "outside": "edges outside the window of time, left out",
+}
 
 # Options that only mean something for tables, by their name in the parsed arguments.
 _TABLE_OPTIONS = (
     *("nodes", "label", "schema", "features", "drop"),
     *("directed", "dangling", "min_class_count", "population"),
     *("delimiter", "decimal", "thousands"),
+    *("weight", "weight_bounds", "time", "since", "until"),
 )
 
 
@@ -42,6 +52,7 @@ class LoadedGraph:
     dropped_self_loops: int | None = None
     dropped_duplicates: int | None = None
     dropped_dangling: int | None = None
+    counts: EdgeCounts | None = None
 
     @property
     def left_out(self) -> str:
@@ -69,8 +80,38 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--edges",
         metavar="FILE",
-        type=Path,
-        help="your edge table: the first two columns are node ids",
+        action="append",
+        help="your edge table: the first two columns are node ids; several times for several kinds "
+        "of edges, named by their files or as NAME=FILE",
+    )
+    group.add_argument(
+        "--weight",
+        metavar="COLUMN",
+        action="append",
+        help="the column of the edge table with an amount: an edge weighs its share of HIGH, and "
+        "rows of one edge are added up. It must be in every edge table; KIND=COLUMN is for one",
+    )
+    group.add_argument(
+        "--weight-bounds",
+        metavar=("LOW", "HIGH"),
+        nargs=2,
+        type=float,
+        action="append",
+        help="declared bounds of the amounts, 0 <= LOW < HIGH; required, because bounds from the "
+        "table would tell of single edges. One pair for each --weight",
+    )
+    group.add_argument(
+        "--time",
+        metavar="COLUMN",
+        action="append",
+        help="the column of the edge table with a date, a time or a number, for --since and "
+        "--until; rows without a readable one are left out. KIND=COLUMN as for --weight",
+    )
+    group.add_argument(
+        "--since", metavar="WHEN", help="leave out edges before this date, time or number"
+    )
+    group.add_argument(
+        "--until", metavar="WHEN", help="leave out edges at this date, time or number and after it"
     )
     group.add_argument(
         "--nodes",
@@ -215,7 +256,9 @@ def load_graph(
     """
     from gapgnn.graph import random_split
 
-    check_options(args, needs_label=needs_label, schema=schema, level=level)
+    check_options(
+        args, needs_label=needs_label, schema=schema, level=level, preparation=preparation
+    )
     if args.store is not None:
         from gapgnn.graph.store import open_store
 
@@ -243,8 +286,11 @@ def load_graph(
     graph = tables.graph
     if options["label"] is not None:
         graph = random_split(graph, seed=seed)
-    counts = tables.dropped_self_loops, tables.dropped_duplicates, tables.dropped_dangling
-    return LoadedGraph(graph, *counts)
+    for name, columns in tables.ignored:
+        listed = ", ".join(columns)
+        say(f"{name}: not read: {listed} (see --weight and --time)", to_stderr=True)
+    dropped = tables.dropped_self_loops, tables.dropped_duplicates, tables.dropped_dangling
+    return LoadedGraph(graph, *dropped, tables.counts)
 
 
 def mention_left_out(loaded: LoadedGraph) -> None:
@@ -259,6 +305,7 @@ def check_options(
     needs_label: bool,
     schema: Schema | None = None,
     level: str | None = None,
+    preparation: Preparation | None = None,
 ) -> None:
     """Raise if options contradict each other or one is missing, before anything is read."""
     for option in ("dataset", "edges") if args.store is not None else ():
@@ -274,6 +321,7 @@ def check_options(
         if args.nodes is None:
             raise InputError("`--edges` must come with `--nodes`. Got no node table.")
         dialect_of(args)
+        _edge_options(args, preparation)
         has_schema = args.schema is not None or schema is not None
         if args.label is None and needs_label and not has_schema:
             raise _no_label()
@@ -325,7 +373,7 @@ def table_options(
         label = schema.label.column
     is_node_level = _is_node_level(args, level)
     return {
-        "edges": args.edges,
+        **_edge_options(args, preparation),
         "nodes": args.nodes,
         "label": label,
         "features": args.features,
@@ -364,6 +412,94 @@ def _remembered(
             shown = ", ".join(map(repr, names))
             say(f"columns of {args.nodes.name} {text}: {shown}", to_stderr=True)
     return found.label, found.drop
+
+
+def edge_files(words: Sequence[str]) -> dict[str, Path]:
+    """Return the edge tables by the names of their kinds of edges: as stated, or of the files.
+
+    >>> edge_files(["calls.csv", "money=2024/payments.csv"])
+    {'calls': PosixPath('calls.csv'), 'money': PosixPath('2024/payments.csv')}
+    """
+    found: dict[str, Path] = {}
+    for word in words:
+        name, is_named, path = word.partition("=")
+        if not is_named or Path(word).exists():
+            name, path = Path(word).stem, word
+        if not name.strip() or not path:
+            raise InputError(f"`--edges` must be FILE or NAME=FILE. Got {word!r}.")
+        if name in found:
+            raise InputError(
+                f"`--edges` must name each kind of edges once. Got {name!r} twice; name them apart "
+                f"as NAME={path}."
+            )
+        found[name] = Path(path)
+    return found
+
+
+def _edge_options(
+    args: argparse.Namespace, preparation: Preparation | None = None
+) -> dict[str, Any]:
+    """Return what is read of the edge tables, as `read_tables` takes it.
+
+    A model remembers columns and bounds, but no window: that of other tables is another one, and
+    without its own the tables of training would be another graph, and charged.
+    """
+    files = edge_files(args.edges)
+    known: dict[str, Any] = {}
+    if preparation is not None:
+        known = preparation.edge_options(list(files) if len(files) > 1 else [""])
+    weight: Any = _by_kind("weight", args.weight, files)
+    time: Any = _by_kind("time", args.time, files) or known.get("time") or None
+    bounds: Any = None if args.weight_bounds is None else list(map(tuple, args.weight_bounds))
+    given = len(args.weight or ())
+    if given != len(bounds or ()):
+        raise InputError(
+            "`--weight` must come with `--weight-bounds LOW HIGH`, one pair for each: bounds read "
+            f"from the table would tell of single edges. Got {given} and {len(bounds or ())}."
+        )
+    if bounds is not None:
+        bounds = dict(zip(weight, bounds, strict=True)) if isinstance(weight, dict) else bounds[0]
+    if args.weight is None and known.get("weight"):
+        weight, bounds = known["weight"], known["weight_bounds"]
+    if time is None and not args.since is args.until is None:
+        raise InputError("`--since` and `--until` must come with `--time COLUMN`. Got no column.")
+    if args.time is None and time is not None and args.since is args.until is None:
+        raise InputError(
+            f"`--since` or `--until` must say which window of `{next(iter(time.values()))}` is "
+            "meant, because the model was trained on one. Got neither."
+        )
+    if time is not None and args.since is args.until is None:
+        raise InputError("`--time` must come with `--since` or `--until`. Got neither.")
+    return {
+        "edges": files if len(files) > 1 else next(iter(files.values())),
+        "weight": weight,
+        "weight_bounds": bounds,
+        "time": time,
+        "since": args.since,
+        "until": args.until,
+    }
+
+
+def _by_kind(
+    option: str, words: Sequence[str] | None, kinds: Mapping[str, Path]
+) -> str | dict[str, str] | None:
+    """Return a column for every edge table, or those given as KIND=COLUMN."""
+    if words is None:
+        return None
+    found: dict[str, str] = {}
+    for word in words:
+        kind, is_named, column = word.partition("=")
+        if not is_named or kind not in kinds:
+            if len(words) > 1:
+                raise InputError(
+                    f"`--{option}` must be KIND=COLUMN where it is given several times. "
+                    f"Got {word!r}; the kinds are {', '.join(kinds)}."
+                )
+            return word
+        if kind in found:
+            raise InputError(f"`--{option}` must name each kind once. Got {kind!r} twice.")
+        found[kind] = column
+    return found if len(kinds) > 1 else next(iter(found.values()))
 
 
 def _is_node_level(args: argparse.Namespace, level: str | None) -> bool:

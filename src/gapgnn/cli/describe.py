@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli.data import (
+    EDGE_COUNTS,
     LoadedGraph,
     add_data_options,
     add_level_option,
@@ -17,8 +18,8 @@ from gapgnn.cli.data import (
 from gapgnn.cli.output import console, emit_json
 
 if TYPE_CHECKING:
+    from gapgnn.graph import Graph
     from gapgnn.graph.tables import ColumnFate
-
 
 EXAMPLES = """\
 examples:
@@ -88,6 +89,8 @@ def _summary(loaded: LoadedGraph) -> dict[str, Any]:
     """Return everything worth knowing about a graph before training on it."""
     import numpy as np
 
+    from gapgnn.graph.tables import EdgeCounts
+
     graph = loaded.graph
     counts = np.bincount(graph.labels[graph.labels >= 0], minlength=graph.num_classes)
     names = graph.label_names or tuple(str(label) for label in range(graph.num_classes))
@@ -100,8 +103,10 @@ def _summary(loaded: LoadedGraph) -> dict[str, Any]:
     return {
         "dataset": graph.name,
         "nodes": graph.num_nodes,
-        "arcs": graph.num_arcs,
-        "dangling": graph.num_dangling,
+        "arcs": sum(kind.num_arcs for kind in graph.kinds),
+        "kinds": {kind.kind: _edges(kind) for kind in graph.kinds} if graph.more else None,
+        "weights": None if graph.more else _edges(graph)["weights"],
+        "dangling": sum(kind.num_dangling for kind in graph.kinds),
         "features": graph.num_features,
         "declared": declared,
         "inferred": list(graph.inferred),
@@ -117,8 +122,19 @@ def _summary(loaded: LoadedGraph) -> dict[str, Any]:
         "dropped_self_loops": loaded.dropped_self_loops,
         "dropped_duplicates": loaded.dropped_duplicates,
         "dropped_dangling": loaded.dropped_dangling,
+        **{k: v for k, v in asdict(loaded.counts or EdgeCounts()).items() if v},
         "fingerprint": graph.fingerprint,
     }
+
+
+def _edges(graph: Graph) -> dict[str, Any]:
+    """Return the number of arcs of one kind, and its weights."""
+    weights = None
+    if graph.weights is not None and graph.weight_bounds is not None:
+        low, high = graph.weight_bounds
+        mean = float(graph.weights.mean()) if len(graph.weights) else 0.0
+        weights = {"low": low, "high": high, "mean": mean}
+    return {"arcs": graph.num_arcs, "weights": weights}
 
 
 def _print(summary: dict[str, Any]) -> None:
@@ -131,6 +147,11 @@ def _print(summary: dict[str, Any]) -> None:
     table.add_row("nodes", f"{summary['nodes']:,}")
     kind = "directed" if summary["directed"] else "undirected, each edge counted twice"
     table.add_row("arcs", f"{summary['arcs']:,} ({kind})")
+    for name, about in (summary["kinds"] or {}).items():
+        weighed = _weighed(about["weights"])
+        table.add_row(escape(f"  {name}"), f"{about['arcs']:,}" + (weighed and f", {weighed}"))
+    if summary["weights"]:
+        table.add_row("weights", _weighed(summary["weights"]))
     if summary["dangling"]:
         table.add_row("dangling entries", f"{summary['dangling']:,}")
     table.add_row("features", f"{summary['features']:,}")
@@ -154,6 +175,9 @@ def _print(summary: dict[str, Any]) -> None:
         if summary["dropped_dangling"]:
             dropped += f", {summary['dropped_dangling']:,} edges that name somebody without a row"
         table.add_row("dropped", dropped)
+    for name, text in EDGE_COUNTS.items():
+        if summary.get(name):
+            table.add_row("", f"{summary[name]:,} {text}")
     table.add_row("fingerprint", summary["fingerprint"])
     console(to_stderr=False).print(table)
 
@@ -175,3 +199,12 @@ def _print_columns(columns: Sequence[ColumnFate], title: str) -> None:
         cells = (one.name, one.kind, one.range or "-", missing, one.becomes)
         table.add_row(*map(escape, cells))
     console(to_stderr=False).print(table)
+
+
+def _weighed(weights: dict[str, float] | None) -> str:
+    if weights is None:
+        return ""
+    return (
+        f"amounts clamped to {weights['low']:g} to {weights['high']:g}, mean weight "
+        f"{weights['mean']:.3f}"
+    )

@@ -210,7 +210,20 @@ def expand_config(words: Sequence[str], parser: argparse.ArgumentParser) -> list
             before += config_words(Path(file), parser)
         else:
             rest.append(word)
-    return before + rest
+    # Options that may be repeated add up; those that choose the data replace the file's instead.
+    stated = {word.split("=")[0] for word in rest if word.startswith("--")}
+    return _without(before, stated & {"--edges", "--weight", "--weight-bounds", "--time"}) + rest
+
+
+def _without(words: Sequence[str], flags: set[str]) -> list[str]:
+    """Return words without some options and what follows them."""
+    kept, is_gone = [], False
+    for word in words:
+        if word.startswith("--"):
+            is_gone = word.split("=")[0] in flags
+        if not is_gone:
+            kept.append(word)
+    return kept
 
 
 def _parts(hint: Any) -> list[Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 
 from gapgnn.cli.data import (
     DEFAULT_DATASET,
+    EDGE_COUNTS,
     LoadedGraph,
     add_data_options,
     add_level_option,
@@ -21,6 +23,8 @@ from gapgnn.errors import InputError, check_integer
 EXAMPLES = """\
 examples:
   gapgnn partition --edges friends.parquet --nodes people.parquet --label year --out store
+  gapgnn partition --edges calls.csv --edges payments.csv --nodes people.csv --label year \\
+      --out store
   gapgnn train gap --store store --level edge --epsilon 1 --out model
   gapgnn train gap --store store --ray auto --out model
 
@@ -64,27 +68,37 @@ def execute(args: argparse.Namespace) -> int:
         raise InputError("`--store` is what `partition` makes. Give a data set or tables instead.")
     check_options(args, needs_label=False)
     loaded = _from_tables(args) if args.edges is not None else _from_dataset(args)
-    size = sum(path.stat().st_size for path in args.out.iterdir())
+    graph = loaded.graph
+    arcs = sum(kind.num_arcs for kind in graph.kinds)
+    counts = {} if loaded.counts is None else asdict(loaded.counts)
+    size = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file())
     if args.json:
         emit_json(
             {
-                "dataset": loaded.graph.name,
-                "nodes": loaded.graph.num_nodes,
-                "arcs": loaded.graph.num_arcs,
+                "dataset": graph.name,
+                "nodes": graph.num_nodes,
+                "arcs": arcs,
+                "kinds": list(graph.kind_names),
+                "weighted": any(kind.is_weighted for kind in graph.kinds),
                 "dropped_self_loops": loaded.dropped_self_loops,
                 "dropped_duplicates": loaded.dropped_duplicates,
                 "dropped_dangling": loaded.dropped_dangling,
+                **counts,
                 "store": str(args.out),
                 "parts": args.parts,
                 "bytes": size,
             }
         )
         return 0
+    kinds = f" of {', '.join(graph.kind_names)}" if graph.more else ""
     say(
-        f"{loaded.graph.num_nodes:,} nodes and {loaded.graph.num_arcs:,} arcs in {args.parts} "
-        f"parts, {size / 1e6:,.1f} MB, written to {args.out}"
+        f"{graph.num_nodes:,} nodes and {arcs:,} arcs{kinds} in {args.parts} parts, "
+        f"{size / 1e6:,.1f} MB, written to {args.out}"
     )
     mention_left_out(loaded)
+    for name, text in EDGE_COUNTS.items():
+        if counts.get(name):
+            say(f"For the curator only: {counts[name]:,} {text}.", to_stderr=True)
     return 0
 
 
@@ -100,8 +114,8 @@ def _from_tables(args: argparse.Namespace) -> LoadedGraph:
             memory=args.memory * MEGABYTE,
             progress=progress,
         )
-    counts = built.dropped_self_loops, built.dropped_duplicates, built.dropped_dangling
-    return LoadedGraph(built.graph, *counts)
+    dropped = built.dropped_self_loops, built.dropped_duplicates, built.dropped_dangling
+    return LoadedGraph(built.graph, *dropped, built.counts)
 
 
 def _from_dataset(args: argparse.Namespace) -> LoadedGraph:

@@ -17,7 +17,7 @@ from gapgnn.errors import InputError
 
 if TYPE_CHECKING:
     from gapgnn.attacks.audits import Case, Outcome, Tables
-    from gapgnn.graph.tables import TableFile
+    from gapgnn.graph.tables import Preparation, TableFile
 
 TEXT = "a whole command, from table to folder, on neighbouring files"
 EXAMPLES = """\
@@ -193,8 +193,8 @@ def case_of(
     if interrupt_after is not None and parts is None:
         raise InputError("`--interrupt-after` must come with `--parts`. Got no store to resume.")
     model = ledger = None
-    level, relation, degree = (
-        getattr(parsed, k, None) for k in ("level", "relation", "max_degree")
+    level, relation, degree, protects = (
+        getattr(parsed, k, None) for k in ("level", "relation", "max_degree", "kinds")
     )
     if words[0] == "predict":
         from gapgnn.methods import load_model
@@ -203,7 +203,7 @@ def case_of(
         model, ledger = parsed.model, Ledger(parsed.ledger).path
         fitted = load_model(model)
         level, relation = fitted.level, fitted.card_.relation
-        degree = fitted.get_params().get("max_degree")
+        degree, protects = (fitted.get_params().get(k) for k in ("max_degree", "kinds"))
         parsed.level, parsed.schema_of_model = level, fitted.schema_
         parsed.preparation_of_model = said = fitted.preparation_
         if said is not None and said.dialect and dialect_of(parsed, said) == said.spelling():
@@ -225,6 +225,7 @@ def case_of(
         interrupt_after=interrupt_after,
         model=None if model is None else Path(model).resolve(),
         ledger=ledger,
+        protects=protects or "each",
     )
 
 
@@ -232,6 +233,8 @@ def case_of(
 _PLACES = {
     **dict.fromkeys(("--dataset", "--edges", "--nodes", "--label", "--features", "--schema"), 1),
     **dict.fromkeys(("--out", "--model", "--ledger", "--store", "--delimiter"), 1),
+    **dict.fromkeys(("--weight", "--time", "--since", "--until"), 1),
+    "--weight-bounds": 2,
     **dict.fromkeys(("--directed", "--undirected", "--json", "--resume"), 0),
 }
 
@@ -270,20 +273,23 @@ def _parsed(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 def _tables(parsed: argparse.Namespace) -> Tables:
     """Read the input of a command as rows of text; a known data set is written as tables first."""
     from gapgnn.attacks.audits import Tables
-    from gapgnn.cli.data import check_options, dialect_of
+    from gapgnn.cli.data import check_options, dialect_of, edge_files
     from gapgnn.graph.tables import Schema, end_columns, open_table
 
     known = getattr(parsed, "schema_of_model", None)
-    check_options(parsed, needs_label=False, schema=known)
+    said = getattr(parsed, "preparation_of_model", None)
+    check_options(parsed, needs_label=False, schema=known, preparation=said)
     if parsed.edges is None:
         return _tables_of_dataset(parsed)
-    dialect = dialect_of(parsed, getattr(parsed, "preparation_of_model", None))
+    dialect = dialect_of(parsed, said)
     node_table = open_table(parsed.nodes, what="nodes", dialect=dialect)
-    edge_table = open_table(parsed.edges, what="edges", dialect=dialect)
-    ends = end_columns(edge_table)
     first = "id" if "id" in node_table.columns else node_table.columns[0]
     node_columns, nodes = _rows(node_table, [first])
-    edge_columns, edges = _rows(edge_table, list(ends))
+    kinds = []
+    for kind, path in edge_files(parsed.edges).items():
+        table = open_table(path, what="edges", dialect=dialect)
+        kinds.append((kind, *_rows(table, list(end_columns(table)))))
+    (kind, edge_columns, edges), *more = kinds
     features = None
     if parsed.features is not None:
         import numpy as np
@@ -299,8 +305,50 @@ def _tables(parsed: argparse.Namespace) -> Tables:
             label = declared.column
     elif known is not None:
         schema = known.to_toml()
-    directed = bool(parsed.directed)
-    return Tables(node_columns, nodes, edge_columns, edges, label, directed, features, schema)
+    directed = bool(said is not None and said.directed)
+    if parsed.directed is not None:
+        directed = parsed.directed
+    return Tables(
+        node_columns,
+        nodes,
+        edge_columns,
+        edges,
+        label,
+        directed,
+        features,
+        schema,
+        kind=kind,
+        more=tuple(more),
+        weight=_weight_of(parsed, kind, edge_columns),
+        edge_words=tuple(_edge_words(parsed)),
+    )
+
+
+def _edge_words(parsed: argparse.Namespace) -> list[str]:
+    """Return the options that say what is read of the edge tables."""
+    words = [word for each in parsed.weight or () for word in ("--weight", each)]
+    for low, high in parsed.weight_bounds or ():
+        words += ["--weight-bounds", repr(low), repr(high)]
+    words += [word for each in parsed.time or () for word in ("--time", each)]
+    for name in ("since", "until"):
+        value = getattr(parsed, name)
+        words += [] if value is None else [f"--{name}={value}"]
+    return words
+
+
+def _weight_of(parsed: argparse.Namespace, kind: str, columns: Sequence[str]) -> str | None:
+    """Return the column of the first edge table with amounts, if it has one."""
+    said: Preparation | None = getattr(parsed, "preparation_of_model", None)
+    if parsed.weight is None and said is not None:
+        key = kind if len(parsed.edges) > 1 else ""
+        remembered: str | None = said.edge_options([key])["weight"].get(key)
+        return remembered
+    for word in parsed.weight or ():
+        name, is_named, column = word.partition("=")
+        found: str = column if is_named and name == kind else word
+        if found in columns:
+            return found
+    return None
 
 
 def _rows(

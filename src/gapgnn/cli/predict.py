@@ -29,8 +29,9 @@ examples:
     --only unlabelled --with probabilities --out to-check.csv
   gapgnn predict --config predict.toml --out labels.csv
 
-The model remembers label, dropped columns, delimiter and schema of its tables: other tables need no
-such option again. Columns it never saw are left out, and those it misses are named.
+The model remembers label, dropped columns, weights, delimiter and schema of its tables: other
+tables need no such option again, only a window of time is said anew. Columns it never saw are left
+out, and those it misses are named.
 For the training graph the released hops in the model's folder answer, free of charge; the data may
 be left out except at node level. Another graph is charged once, and its hops stay in the folder.
 Which of the two a graph is, only the ledger of the training knows: without it tables are refused.
@@ -180,6 +181,7 @@ DATA_OPTIONS = (
     *("dataset", "store", "edges", "nodes"),
     *("label", "schema", "features", "drop", "directed", "dangling"),
     *("delimiter", "decimal", "thousands"),
+    *("weight", "weight_bounds", "time", "since", "until"),
 )
 WRITERS = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".parquet": "", ".feather": ""}
 

@@ -41,10 +41,16 @@ if TYPE_CHECKING:
     from gapgnn.graph.people import siphash_128 as siphash_128
     from gapgnn.graph.people import whole_numbers as whole_numbers
     from gapgnn.graph.transforms import align_features as align_features
+    from gapgnn.graph.transforms import arcs_only as arcs_only
     from gapgnn.graph.transforms import check_declared as check_declared
     from gapgnn.graph.transforms import check_trainable as check_trainable
     from gapgnn.graph.transforms import filter_classes as filter_classes
     from gapgnn.graph.transforms import induced as induced
+    from gapgnn.graph.transforms import join_kinds as join_kinds
     from gapgnn.graph.transforms import random_split as random_split
+    from gapgnn.graph.weights import STEPS as STEPS
+    from gapgnn.graph.weights import WEIGHT_GRID as WEIGHT_GRID
+    from gapgnn.graph.weights import WeightBounds as WeightBounds
+    from gapgnn.graph.weights import steps_of as steps_of
 
 __getattr__, __dir__, __all__ = front(__name__)

@@ -207,6 +207,7 @@ def note_of(graph: Graph) -> dict[str, Any]:
         "schema": None if graph.schema is None else graph.schema.to_dict(),
         "preparation": None if graph.preparation is None else graph.preparation.to_dict(),
         "self_loops": "keep" if graph.num_self_loops else None,
+        "weight_bounds": graph.weight_bounds if graph.is_weighted else None,
     }
     return {key: value for key, value in note.items() if value is not None}
 

@@ -1,9 +1,11 @@
 """Graphs from and to PyTorch Geometric, NetworkX and SciPy.
 
 Going out and coming back gives the same graph: ids, direction, dangling entries and self-loops
-that were kept travel as extra attributes. Edge weights and edge attributes are not read. Unless it
-is told, or finds a note left by the outward conversion, each ``from_`` function looks whether every
-arc has its reverse, and calls the graph undirected if so. Neither torch, PyG nor NetworkX is loaded
+that were kept travel as extra attributes. Weights of
+edges are read where that is asked for, with declared bounds; weights and attributes that are not
+read are warned of. A graph with several kinds of edges goes out kind by kind. Unless it is told, or
+finds a note left by the outward conversion, each ``from_`` function looks whether every arc has its
+reverse, and calls the graph undirected if so. Neither torch, PyG nor NetworkX is loaded
 before it is needed.
 """
 
@@ -59,7 +61,8 @@ def from_scipy(
     """Build a graph from a SciPy sparse adjacency (row = source; every nonzero entry is an arc).
 
     The options are those of :meth:`Graph.from_arcs`, except that without ``directed`` it looks at
-    the arcs.
+    the arcs. The entries themselves are the amounts of edges if ``weight_bounds`` are declared;
+    otherwise entries that differ are warned of. ``weights`` gives others, one per stored entry.
 
     >>> import numpy as np, scipy.sparse as sp
     >>> from_scipy(sp.csr_array([[0, 1], [1, 0]]), np.eye(2), [0, 1])
@@ -73,6 +76,14 @@ def from_scipy(
         raise DataError(f"`adjacency` must be square. Got shape {adjacency.shape}.")
     arcs = adjacency.tocoo()
     present = arcs.data != 0
+    if options.get("weights") is not None:
+        options["weights"] = np.asarray(options["weights"])[present]
+    elif options.get("weight_bounds") is not None:
+        options["weights"] = arcs.data[present].astype(np.float64)
+    else:
+        options.pop("weight_bounds", None)
+        if len(np.unique(arcs.data[present])) > 1:
+            _warn_ignored("the values of `adjacency`", "weight_bounds=(LOW, HIGH)")
     return Graph.from_arcs(
         arcs.row if present.all() else arcs.row[present],
         arcs.col if present.all() else arcs.col[present],
@@ -93,6 +104,7 @@ def to_scipy(graph: Graph) -> dict[str, Any]:
     >>> from_scipy(**to_scipy(graph)).fingerprint == graph.fingerprint
     True
     """
+    _check_one_kind(graph)
     return {
         "adjacency": graph.adjacency(),
         "features": graph.features,
@@ -108,7 +120,32 @@ def to_scipy(graph: Graph) -> dict[str, Any]:
         "schema": graph.schema,
         "inferred": graph.inferred,
         "preparation": graph.preparation,
+        "weights": amounts_of(graph),
+        "weight_bounds": graph.weight_bounds,
     }
+
+
+def amounts_of(graph: Graph) -> NDArray[np.float64] | None:
+    """Return what arcs weigh as amounts that their bounds turn into the same weights again."""
+    if graph.weights is None:
+        return None
+    amounts: NDArray[np.float64] = graph.weights.astype(np.float64)
+    return amounts * (graph.weight_bounds or (0.0, 1.0))[1]
+
+
+def _check_one_kind(graph: Graph) -> None:
+    if graph.more:
+        raise InputError(
+            "`graph` must have one kind of edges to be converted. Got "
+            f"{', '.join(graph.kind_names)}; convert each of `graph.kinds` by itself."
+        )
+
+
+def _warn_ignored(what: str, option: str) -> None:
+    warnings.warn(
+        f"{what} are not read: every edge counts the same. Use `{option}` to weigh edges by them.",
+        stacklevel=4,
+    )
 
 
 def from_networkx(
@@ -117,6 +154,8 @@ def from_networkx(
     directed: bool | None = None,
     self_loops: SelfLoops | None = None,
     not_finite: NotFinite = "refuse",
+    weight: str | None = None,
+    weight_bounds: tuple[float, float] | None = None,
 ) -> Graph:
     """Convert a NetworkX graph whose nodes carry ``x`` and maybe ``y``, masks and ``dangling``.
 
@@ -126,6 +165,8 @@ def from_networkx(
         directed: None takes the graph's own word; False symmetrises a DiGraph.
         self_loops: ``"drop"`` (unless ``graph.graph["self_loops"]`` says otherwise) or ``"keep"``.
         not_finite: ``"refuse"`` rows of ``x`` with NaN or infinity, or make them ``"zero"``.
+        weight: the edge attribute with amounts, to weigh edges by.
+        weight_bounds: the declared bounds of the amounts, 0 <= low < high.
 
     >>> import networkx
     >>> friends = networkx.Graph([("ann", "bob"), ("bob", "cem")])
@@ -144,6 +185,17 @@ def from_networkx(
     arcs = np.array(
         [(position[source], position[target]) for source, target in graph.edges()], dtype=np.int64
     ).reshape(-1, 2)
+    weight, weight_bounds = _weight_of_note(graph.graph, "weight", weight, weight_bounds)
+    weighed: dict[str, Any] = {}
+    if weight is not None:
+        amounts = [_amount(about.get(weight)) for _, _, about in graph.edges(data=True)]
+        weighed = {"weights": np.array(amounts, dtype=np.float64), "weight_bounds": weight_bounds}
+    else:
+        attributes = sorted({str(key) for _, _, about in graph.edges(data=True) for key in about})
+        if attributes:
+            names = ", ".join(f"`{name}`" for name in attributes)
+            option = f'from_networkx(graph, weight="{attributes[0]}", weight_bounds=(LOW, HIGH))'
+            _warn_ignored(f"the edge attributes {names}", option)
     labelled = any("y" in node for node in nodes)
     masks: dict[str, Any] = {key: [bool(node.get(key)) for node in nodes] for key in MASKS}
     width = graph.graph.get("num_features")
@@ -161,6 +213,7 @@ def from_networkx(
         not_finite=not_finite,
         **options_of_note(graph.graph, directed, self_loops),
         **masks,
+        **weighed,
     )
     if width is None and sp.issparse(features):
         # Nobody stated the width, so it is the largest column that somebody has.
@@ -178,6 +231,7 @@ def to_networkx(graph: Graph) -> networkx.Graph:
     """
     import networkx
 
+    _check_one_kind(graph)
     result = networkx.DiGraph() if graph.is_directed else networkx.Graph()
     result.graph.update(note_of(graph), num_features=graph.num_features)
     keys = graph.ids.tolist()
@@ -190,8 +244,40 @@ def to_networkx(graph: Graph) -> networkx.Graph:
     arcs = zip(
         csr.sources(graph.indptr, graph.indices.dtype).tolist(), graph.indices.tolist(), strict=True
     )
-    result.add_edges_from((keys[source], keys[target]) for source, target in arcs)
+    amounts = amounts_of(graph)
+    if amounts is None:
+        result.add_edges_from((keys[source], keys[target]) for source, target in arcs)
+        return result
+    result.add_weighted_edges_from(
+        (keys[source], keys[target], amount)
+        for (source, target), amount in zip(arcs, amounts.tolist(), strict=True)
+    )
     return result
+
+
+def _weight_of_note(
+    note: Mapping[str, Any],
+    name: str,
+    weight: str | None,
+    bounds: tuple[float, float] | None,
+) -> tuple[str | None, tuple[float, float] | None]:
+    """Return where amounts are and their bounds: as asked, or as an outward conversion noted."""
+    if weight is None and bounds is None and note.get("weight_bounds") is not None:
+        low, high = note["weight_bounds"]
+        return name, (float(low), float(high))
+    if (weight is None) != (bounds is None):
+        names = ("weight", "weight_bounds")
+        given, missing = names if bounds is None else names[::-1]
+        raise InputError(f"`{given}` must come with `{missing}`. Got none.")
+    return weight, bounds
+
+
+def _amount(value: Any) -> float:
+    """Return an amount, NaN where there is none or it is no number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")
 
 
 def _row(graph: Graph, index: int) -> Any:
@@ -240,6 +326,8 @@ def from_pyg(
     directed: bool | None = None,
     self_loops: SelfLoops | None = None,
     not_finite: NotFinite = "refuse",
+    weight: str | None = None,
+    weight_bounds: tuple[float, float] | None = None,
 ) -> Graph:
     """Convert a PyG ``Data`` with ``x``, ``edge_index`` or ``adj_t``, and maybe ``y`` and masks.
 
@@ -248,6 +336,9 @@ def from_pyg(
         directed: None looks at ``data.directed`` and then at the arcs; False symmetrises.
         self_loops: ``"drop"`` (unless ``data.self_loops`` says otherwise) or ``"keep"``.
         not_finite: ``"refuse"`` rows of ``x`` with NaN or infinity, or make them ``"zero"``.
+        weight: where amounts are that edges are weighed by: ``"edge_weight"``, or ``"edge_attr"``
+            with one column. Without it, both are ignored with a warning.
+        weight_bounds: the declared bounds of the amounts, 0 <= low < high.
 
     >>> import numpy as np
     >>> graph = Graph.from_arcs([0], [1], num_nodes=3, features=np.eye(3), labels=[0, 1, 1])
@@ -261,6 +352,7 @@ def from_pyg(
     num_nodes = int(features.shape[0])
     sources, targets = _pyg_arcs(note)
     parts: dict[str, Any] = {key: _pyg_vector(note, key) for key in ("y", *MASKS)}
+    parts |= _pyg_weights(note, len(sources), weight, weight_bounds)
     return Graph.from_arcs(
         sources,
         targets,
@@ -287,6 +379,7 @@ def to_pyg(graph: Graph) -> Data:
     """
     import torch
 
+    _check_one_kind(graph)
     with warnings.catch_warnings():
         # PyG scripts its models on import, which recent torch versions call deprecated.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -308,7 +401,31 @@ def to_pyg(graph: Graph) -> Data:
     if graph.num_dangling:
         lists = graph.dangling_lists()
         data.dangling = {node: names.tolist() for node, names in lists.items()}
+    if (amounts := amounts_of(graph)) is not None:
+        data.edge_weight = torch.from_numpy(amounts)
     return data
+
+
+def _pyg_weights(
+    note: Mapping[str, Any],
+    count: int,
+    weight: str | None,
+    bounds: tuple[float, float] | None,
+) -> dict[str, Any]:
+    """Return the amounts of arcs and their bounds, or warn of what is not read."""
+    weight, bounds = _weight_of_note(note, "edge_weight", weight, bounds)
+    if weight is None:
+        ignored = [key for key in ("edge_weight", "edge_attr") if note.get(key) is not None]
+        if ignored:
+            option = f'from_pyg(data, weight="{ignored[0]}", weight_bounds=(LOW, HIGH))'
+            _warn_ignored(" and ".join(f"`{key}`" for key in ignored), option)
+        return {}
+    amounts = _pyg_vector(note, weight)
+    if amounts is None:
+        raise DataError(f"`weight` must be an attribute of `data`. Got {weight!r}.")
+    if len(amounts) != count:
+        raise DataError(f"`{weight}` must have one entry per arc ({count}). Got {len(amounts)}.")
+    return {"weights": amounts.astype(np.float64), "weight_bounds": bounds}
 
 
 def _pyg_arcs(note: Mapping[str, Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -1,13 +1,14 @@
 """Adjacency as two arrays: building it from arcs, and the few operations the rest needs.
 
 A structure is the pair ``(indptr, indices)``: ``indices[indptr[u]:indptr[u + 1]]`` is the out-list
-of node ``u``, sorted and without duplicates. No values are stored. Everything here works on int32
-indices, one bool per arc, or blocks of rows, so that 81 million arcs stay within 4 GiB.
+of node ``u``, sorted and without duplicates. Weights, where there are some, are a third array
+beside ``indices``. Everything here works on int32 indices, one bool per arc, or blocks of rows, so
+that 81 million arcs stay within 4 GiB.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,51 @@ def build(
     return _structure(matrix, num_nodes)
 
 
+def build_weighted(
+    sources: ArrayLike,
+    targets: ArrayLike,
+    units: NDArray[np.int64],
+    num_nodes: int,
+    *,
+    symmetric: bool,
+    finish: Callable[[NDArray[np.int64]], NDArray[Any]],
+    keep_loops: bool = False,
+) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any]]:
+    """Sort arcs into out-lists, adding up what the repetitions of one arc weigh.
+
+    Args:
+        sources: position of each arc's source.
+        targets: position of each arc's target.
+        units: what each arc weighs, whole numbers that add up.
+        num_nodes: number of nodes.
+        symmetric: add missing reverse arcs; both directions then weigh what the heavier one does,
+            so that an edge may be given once or, as a symmetric matrix does, twice.
+        finish: turns the sum of an arc into its weight, a whole number of at least 0.
+        keep_loops: keep arcs from a node to itself.
+
+    >>> build_weighted([0, 0], [1, 1], np.array([2, 3]), 2, symmetric=True, finish=lambda n: n)
+    (array([0, 1, 2]), array([1, 0], dtype=int32), array([5, 5]))
+    """
+    row = _positions("sources", sources, num_nodes)
+    col = _positions("targets", targets, num_nodes)
+    if not len(row) == len(col) == len(units):
+        raise DataError(
+            "`sources`, `targets` and `weights` must be equally long. "
+            f"Got {len(row)}, {len(col)} and {len(units)}."
+        )
+    if not keep_loops:
+        proper = row != col
+        row, col, units = row[proper], col[proper], units[proper]
+    matrix = sp.coo_array((units, (row, col)), shape=(num_nodes, num_nodes)).tocsr()
+    matrix.sum_duplicates()
+    # One more than the weight: SciPy would drop an arc whose value is 0.
+    matrix.data = finish(matrix.data).astype(np.int64) + 1
+    if symmetric:
+        matrix = matrix.maximum(matrix.T.tocsr())
+        matrix.sum_duplicates()
+    return *_structure(matrix, num_nodes), matrix.data - 1
+
+
 def _positions(key: str, values: ArrayLike, num_nodes: int) -> NDArray[Any]:
     """Return node positions in the narrowest index type that fits, or say what is wrong."""
     array = np.asarray(values)
@@ -111,14 +157,19 @@ def matrix(
     return result
 
 
-def is_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any]) -> bool:
-    """Say whether every arc has its reverse.
+def is_symmetric(
+    indptr: NDArray[np.int64], indices: NDArray[Any], weights: NDArray[Any] | None = None
+) -> bool:
+    """Say whether every arc has its reverse and, where there are weights, the same one.
 
     >>> is_symmetric(np.array([0, 1, 2]), np.array([1, 0], dtype=np.int32))
     True
     """
-    forward = matrix(indptr, indices)
-    return _same(forward, forward.T.tocsr())
+    forward = matrix(indptr, indices, dtype=np.bool_ if weights is None else np.float32)
+    if weights is not None:
+        forward.data = weights
+    reverse = forward.T.tocsr()
+    return _same(forward, reverse) and np.array_equal(forward.data, reverse.data)
 
 
 def _same(first: sp.csr_array, second: sp.csr_array) -> bool:
@@ -208,6 +259,19 @@ def select(indptr: NDArray[np.int64], indices: NDArray[Any], keep: NDArray[np.bo
     return np.concatenate([[0], np.cumsum(counts[keep])]), np.concatenate(kept)
 
 
+def between(
+    indptr: NDArray[np.int64], indices: NDArray[Any], keep: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Say which arcs :func:`select` keeps: those between nodes that are kept.
+
+    >>> indptr, indices = np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], dtype=np.int32)
+    >>> between(indptr, indices, np.array([False, True, True])).tolist()
+    [False, False, True, True]
+    """
+    kept: NDArray[np.bool_] = keep[indices] & np.repeat(keep, np.diff(indptr))
+    return kept
+
+
 def permute(
     indptr: NDArray[np.int64], indices: NDArray[Any], order: NDArray[np.int64]
 ) -> Structure:
@@ -221,3 +285,21 @@ def permute(
     position[order] = np.arange(len(order), dtype=indices.dtype)
     moved = np.repeat(position, np.diff(indptr))
     return build(moved, position[indices], len(order), symmetric=False, keep_loops=True)
+
+
+def permute_weights(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    weights: NDArray[Any],
+    order: NDArray[np.int64],
+) -> NDArray[Any]:
+    """Return the weights of the arcs in the order in which :func:`permute` puts them.
+
+    >>> places = np.array([0, 1, 2]), np.array([1, 0], np.int32)
+    >>> permute_weights(*places, np.array([7, 8]), np.array([1, 0])).tolist()
+    [8, 7]
+    """
+    position = np.empty(len(order), dtype=indices.dtype)
+    position[order] = np.arange(len(order), dtype=indices.dtype)
+    moved = np.repeat(position, np.diff(indptr))
+    return weights[np.lexsort((position[indices], moved))]

@@ -38,6 +38,7 @@ class OutLists(NamedTuple):
 
     indptr: NDArray[np.int64]
     indices: NDArray[Any]
+    weights: NDArray[np.float32] | None = None
 
 
 def bound_out_degrees(graph: Graph, max_degree: int, key: NoiseKey | bytes) -> OutLists:
@@ -55,7 +56,8 @@ def bound_out_degrees(graph: Graph, max_degree: int, key: NoiseKey | bytes) -> O
             its own. A known key would let the owner of a list choose whom it keeps.
 
     Returns:
-        Out-lists in the order of the graph, targets sorted as before.
+        Out-lists in the order of the graph, targets sorted as before, each with its weight. What
+        an entry weighs has no say in whether it stays.
 
     >>> hub = Graph.from_arcs([0] * 9, range(1, 10), num_nodes=10, features=np.eye(10))
     >>> lists = bound_out_degrees(hub, 3, NoiseKey.insecure(0))
@@ -66,7 +68,7 @@ def bound_out_degrees(graph: Graph, max_degree: int, key: NoiseKey | bytes) -> O
     degrees = graph.out_degrees
     long_rows = np.flatnonzero(degrees > rule.limit)
     if not long_rows.size:
-        return OutLists(graph.indptr, graph.indices)
+        return OutLists(graph.indptr, graph.indices, graph.weights)
     keep = np.ones(graph.num_arcs, dtype=np.bool_)
     counts = np.diff(graph.indptr)
 
@@ -84,7 +86,8 @@ def bound_out_degrees(graph: Graph, max_degree: int, key: NoiseKey | bytes) -> O
     # Threads write to disjoint rows; NumPy releases the lock inside each operation.
     with ThreadPoolExecutor(_available_cores()) as pool:
         list(pool.map(cut, in_chunks(long_rows, degrees, CHUNK_ENTRIES)))
-    return OutLists(np.concatenate([[0], np.cumsum(counts)]), graph.indices[keep])
+    weights = None if graph.weights is None else graph.weights[keep]
+    return OutLists(np.concatenate([[0], np.cumsum(counts)]), graph.indices[keep], weights)
 
 
 class Entries(NamedTuple):

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from gapgnn.graph import csr
 from gapgnn.graph.canonical import BLOCK_VALUES, Features, increases
+from gapgnn.graph.weights import steps_of
 
 if TYPE_CHECKING:
     from gapgnn.graph.graph import Graph
 
 
 def fingerprint(graph: Graph) -> str:
-    """Return the hexadecimal SHA-256 of arcs, features, labels, ids and dangling entries.
+    """Return the hexadecimal SHA-256 of arcs, weights, features, labels, ids and dangling entries.
 
     Nodes are read in the order of their ids and features as their nonzero values, block by block,
     so row order, dense or sparse storage and the sign of zero make no difference, and no copy of
@@ -31,10 +32,15 @@ def fingerprint(graph: Graph) -> str:
     True
     """
     order = order_of_ids(graph)
-    indptr, indices = graph.indptr, graph.indices
+    indptr, indices, weights = graph.indptr, graph.indices, None
+    if graph.weights is not None:
+        steps = steps_of(graph.weights)
+        if order is not None:
+            steps = csr.permute_weights(indptr, indices, steps, order)
+        weights = hashlib.sha256(steps.astype("<u2").data)
     if order is not None:
         indptr, indices = csr.permute(indptr, indices, order)
-    return digest_of(graph, order, indptr, [indices])
+    return digest_of(graph, order, indptr, [indices], weights)
 
 
 def order_of_ids(graph: Graph) -> NDArray[np.int64] | None:
@@ -47,6 +53,7 @@ def digest_of(
     order: NDArray[np.int64] | None,
     indptr: NDArray[np.int64],
     targets: Iterable[NDArray[Any]],
+    weights: Any = None,
 ) -> str:
     """Return the fingerprint, given the out-lists of the nodes in the order of their ids.
 
@@ -55,6 +62,7 @@ def digest_of(
         order: of the nodes by their ids.
         indptr: row pointers of the out-lists in that order.
         targets: the entries of all out-lists by their place in that order, in any pieces.
+        weights: the SHA-256 of the weights beside them, asked once all targets were read.
     """
     labels, ids = graph.labels, graph.ids
     if order is not None:
@@ -78,6 +86,13 @@ def digest_of(
             names = np.concatenate([lists[node] for node in order.tolist() if node in lists])
         _update(digest, counts, "<i8")
         _update_names(digest, names)
+    if weights is not None:
+        digest.update(b"weights" + weights.digest())
+    if graph.more:
+        for kind in graph.kinds:
+            digest.update(f"kind {len(kind.kind)} {kind.kind}".encode())
+        for kind in graph.more:
+            digest.update(kind.fingerprint.encode())
     return digest.hexdigest()
 
 

@@ -27,6 +27,7 @@ from gapgnn.graph.canonical import (
     increases,
 )
 from gapgnn.graph.fingerprint import fingerprint
+from gapgnn.graph.weights import STEPS, WeightBounds, as_weights
 
 if TYPE_CHECKING:
     from gapgnn.graph.tables import Preparation, Schema
@@ -60,6 +61,13 @@ class Graph:
         dangling_targets: the outside names of nodes that are listed but have no record here. They
             contribute nothing but keep their slot when an out-list is cut (privacy page,
             section 1).
+        weights: how heavy each arc is, 0 to 1 on a grid of 2**-8, beside ``indices``; None if all
+            weigh 1. In an undirected graph both arcs of an edge weigh the same.
+        weight_bounds: the declared bounds of the amounts that became weights; not part of the
+            content.
+        kind: what the edges are called, where there are several kinds of them.
+        more: the further kinds of edges over the same nodes, as graphs without features; see
+            :func:`gapgnn.graph.transforms.join_kinds`.
         label_names: the outside name of each class, in the order of ``labels``.
         feature_names: the outside name of each feature column, where known; not part of the
             content.
@@ -92,6 +100,10 @@ class Graph:
     inferred: tuple[str, ...] = ()
     population: str = "default"
     preparation: Preparation | None = None
+    weights: NDArray[np.float32] | None = None
+    weight_bounds: tuple[float, float] | None = None
+    kind: str = "links"
+    more: tuple[Graph, ...] = ()
 
     @classmethod
     def from_arcs(
@@ -117,6 +129,8 @@ class Graph:
         inferred: Iterable[str] | None = None,
         population: str = "default",
         preparation: Preparation | None = None,
+        weights: ArrayLike | None = None,
+        weight_bounds: tuple[float, float] = (0.0, 1.0),
     ) -> Graph:
         """Build a graph from two arrays of node positions, one entry per arc.
 
@@ -148,6 +162,10 @@ class Graph:
                 if ``directed`` is None, the classes if labels come without ``label_names``.
             population: namespace of the ids in the ledger; give unrelated graphs their own.
             preparation: what was said about the tables that the graph comes from.
+            weights: the amount of each arc. Amounts of one arc are added up and clamped to the
+                bounds, one that is NaN counts as the lower bound, and the weight is its share of
+                the upper bound. Where edges have no direction, the heavier direction counts.
+            weight_bounds: declared bounds of the amounts, 0 <= low < high.
 
         >>> import numpy as np
         >>> graph = Graph.from_arcs([0, 1, 1], [1, 2, 1], num_nodes=3, features=np.eye(3))
@@ -157,15 +175,29 @@ class Graph:
         if num_nodes < 1:
             raise DataError(f"A graph must have at least one node. Got {num_nodes}.")
         keep_loops = check_choice("self_loops", self_loops, ["drop", "keep"]) == "keep"
-        indptr, indices = csr.build(
-            sources, targets, num_nodes, symmetric=directed is False, keep_loops=keep_loops
-        )
+        weighed: dict[str, Any] = {}
+        if weights is None:
+            indptr, indices = csr.build(
+                sources, targets, num_nodes, symmetric=directed is False, keep_loops=keep_loops
+            )
+        else:
+            bounds = WeightBounds(*weight_bounds)
+            indptr, indices, steps = csr.build_weighted(
+                sources,
+                targets,
+                bounds.units(weights),
+                num_nodes,
+                symmetric=directed is False,
+                finish=bounds.steps,
+                keep_loops=keep_loops,
+            )
+            weighed = {"weights": steps / STEPS, "weight_bounds": (bounds.low, bounds.high)}
         if inferred is None:
             learned = {"direction": directed is None, "classes": label_names is None}
             learned["classes"] &= labels is not None
             inferred = [fact for fact in learned if learned[fact]]
         if directed is None:
-            directed = not csr.is_symmetric(indptr, indices)
+            directed = not csr.is_symmetric(indptr, indices, weighed.get("weights"))
         dangling_indptr, dangling_targets = as_dangling(dangling, num_nodes)
         return cls._checked(
             indptr=indptr,
@@ -187,6 +219,7 @@ class Graph:
             inferred=inferred,
             population=population,
             preparation=preparation,
+            **weighed,
         )
 
     @classmethod
@@ -204,11 +237,21 @@ class Graph:
         parts["inferred"] = as_inferred(parts.get("inferred", ()))
         if parts.get("dangling_targets") is not None and not len(parts["dangling_targets"]):
             parts["dangling_indptr"] = parts["dangling_targets"] = None
-        for key in ("indptr", "indices", "dangling_indptr", "dangling_targets"):
+        if parts.get("weights") is not None:
+            parts["weights"] = as_weights(parts["weights"])
+            if len(parts["weights"]) != len(parts["indices"]):
+                raise DataError(
+                    f"`weights` must have one entry per arc ({len(parts['indices'])}). "
+                    f"Got {len(parts['weights'])}."
+                )
+        for key in ("indptr", "indices", "dangling_indptr", "dangling_targets", "weights"):
             if parts.get(key) is not None:
                 parts[key] = frozen(np.ascontiguousarray(parts[key]))
+        if parts.get("more"):
+            parts["more"] = tuple(kind._changed(ids=parts["ids"]) for kind in parts["more"])
         graph = cls(**parts)
         graph._validate()
+        graph._validate_kinds()
         return graph
 
     def _validate(self) -> None:
@@ -260,6 +303,22 @@ class Graph:
             if unknown:
                 raise DataError(f"`{key}_mask` must select labelled nodes. Got {unknown} without.")
 
+    def _validate_kinds(self) -> None:
+        names = [graph.kind for graph in self.kinds]
+        if len(set(names)) < len(names):
+            raise DataError(f"Kinds of edges must have different names. Got {', '.join(names)}.")
+        for other in self.more:
+            if other.num_nodes != self.num_nodes:
+                raise DataError(
+                    f"Kinds of edges must be over the same {self.num_nodes} nodes. Got "
+                    f"{other.num_nodes} for {other.kind!r}."
+                )
+            if other.is_directed != self.is_directed:
+                raise DataError(
+                    "Kinds of edges must all have a direction or none. Got both: "
+                    f"{self.kind!r} and {other.kind!r}."
+                )
+
     def _validate_dangling(self) -> None:
         starts, names = self.dangling_indptr, self.dangling_targets
         if starts is None or names is None:
@@ -289,6 +348,21 @@ class Graph:
     def num_nodes(self) -> int:
         """Number of nodes."""
         return len(self.indptr) - 1
+
+    @property
+    def kinds(self) -> tuple[Graph, ...]:
+        """The kinds of edges in the order of their names, this graph being the first of them."""
+        return (self, *self.more)
+
+    @property
+    def kind_names(self) -> tuple[str, ...]:
+        """The names of the kinds of edges; none where there is only one kind."""
+        return tuple(graph.kind for graph in self.kinds) if self.more else ()
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether arcs have weights."""
+        return self.weights is not None
 
     @property
     def num_arcs(self) -> int:
@@ -368,12 +442,19 @@ class Graph:
     def _replace(self, **changes: Any) -> Graph:
         """Copy with some parts exchanged; whatever they can break is checked again."""
         parts = {**self._parts(), **changes}
-        if changes.keys() & {"indptr", "indices", "is_directed"}:
+        if "is_directed" in changes:
+            direction = {"is_directed": changes["is_directed"]}
+            parts["more"] = tuple(kind._replace(**direction) for kind in parts["more"])
+        if changes.keys() & {"indptr", "indices", "is_directed", "weights"}:
             csr.check(np.asarray(parts["indptr"]), np.asarray(parts["indices"]))
-            if not parts["is_directed"] and not csr.is_symmetric(parts["indptr"], parts["indices"]):
+            arcs = parts["indptr"], parts["indices"], parts["weights"]
+            graph = Graph._checked(**parts)
+            if not graph.is_directed and not csr.is_symmetric(*arcs):
                 raise DataError(
-                    "`is_directed` must be True unless every arc has its reverse. Got False."
+                    "`is_directed` must be True unless every arc has its reverse"
+                    f"{'' if arcs[2] is None else ' of the same weight'}. Got False."
                 )
+            return graph
         return Graph._checked(**parts)
 
     def with_masks(
@@ -389,7 +470,10 @@ class Graph:
 
     def __repr__(self) -> str:
         kind = "directed" if self.is_directed else "undirected"
+        arcs = f"arcs={self.num_arcs:,}"
+        if self.more:
+            arcs = ", ".join(f"{graph.kind}={graph.num_arcs:,}" for graph in self.kinds)
         return (
-            f"Graph({self.name!r}, {kind}, nodes={self.num_nodes:,}, arcs={self.num_arcs:,}, "
+            f"Graph({self.name!r}, {kind}, nodes={self.num_nodes:,}, {arcs}, "
             f"features={self.num_features:,}, classes={self.num_classes})"
         )

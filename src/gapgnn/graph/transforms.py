@@ -8,7 +8,7 @@ a graph must have before a model can be trained on it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gapgnn.errors import DataError, InputError, PrivacyError, check_number
 from gapgnn.graph import csr
+from gapgnn.graph.canonical import frozen
 from gapgnn.graph.graph import MASKS, Graph
 from gapgnn.graph.people import roles
 
@@ -115,10 +116,65 @@ def induced(graph: Graph, keep: ArrayLike, *, dangle: bool = False) -> Graph:
     indptr, indices = csr.select(graph.indptr, graph.indices, mask)
     starts, names = _dangling_of(graph, mask, dangle)
     rows = {key: getattr(graph, key)[mask] for key in ("features", "labels", "ids", *MASKS)}
-    arcs = {"indptr": indptr, "indices": indices}
+    arcs: dict[str, Any] = {"indptr": indptr, "indices": indices}
+    if graph.weights is not None:
+        arcs["weights"] = graph.weights[csr.between(graph.indptr, graph.indices, mask)]
     dangling = {"dangling_indptr": starts, "dangling_targets": names}
+    more = {"more": tuple(induced(kind, mask, dangle=dangle) for kind in graph.more)}
     # Arcs between kept nodes come in both directions if all arcs did: nothing to verify again.
-    return Graph._checked(**{**graph._parts(), **rows, **arcs, **dangling})
+    return Graph._checked(**{**graph._parts(), **rows, **arcs, **dangling, **more})
+
+
+def join_kinds(graphs: Mapping[str, Graph]) -> Graph:
+    """Return one graph with several kinds of edges over the same nodes.
+
+    Features, labels and the split are those of the first graph; the others give their arcs, weights
+    and dangling entries. Kinds are kept in the order of their names, so that the order in which
+    they are given has no effect.
+
+    >>> import numpy as np
+    >>> calls, visits = (
+    ...     Graph.from_arcs([0], [to], num_nodes=3, features=np.eye(3)) for to in (1, 2)
+    ... )
+    >>> join_kinds({"visits": visits, "calls": calls})
+    Graph('graph', undirected, nodes=3, calls=2, visits=2, features=3, classes=0)
+    """
+    if not graphs:
+        raise DataError("`graphs` must have at least one kind of edges. Got none.")
+    nodes = next(iter(graphs.values()))
+    for name, graph in graphs.items():
+        if not isinstance(name, str) or not name.strip():
+            raise DataError(f"`graphs` must be named by text. Got {name!r}.")
+        if graph.more:
+            raise DataError(f"`graphs` must have one kind of edges each. Got several in {name!r}.")
+        if not np.array_equal(graph.ids, nodes.ids):
+            raise DataError(
+                f"`graphs` must have the same nodes in the same order. Got others in {name!r}."
+            )
+    first, *rest = sorted(graphs)
+    if len(graphs) == 1:
+        return nodes
+    arcs = ("indptr", "indices", "weights", "weight_bounds", "dangling_indptr", "dangling_targets")
+    own = {key: getattr(graphs[first], key) for key in arcs}
+    more = tuple(arcs_only(graphs[name], name) for name in rest)
+    return Graph._checked(**{**nodes._parts(), **own, "kind": first, "more": more})
+
+
+def arcs_only(graph: Graph, kind: str) -> Graph:
+    """Return the edges of a graph as one kind among others: without features, labels or split."""
+    count = graph.num_nodes
+    nobody = {mask: frozen(np.zeros(count, dtype=np.bool_)) for mask in MASKS}
+    names = dict.fromkeys(("label_names", "feature_names", "schema", "preparation"))
+    found = graph._changed(
+        features=frozen(np.zeros((count, 0), dtype=np.float32)),
+        labels=frozen(np.full(count, -1)),
+        inferred=(),
+        kind=kind,
+        **nobody,
+        **names,
+    )
+    found.__dict__.pop("fingerprint", None)
+    return found
 
 
 def _as_selection(keep: ArrayLike, num_nodes: int) -> NDArray[np.bool_]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gapgnn.methods.base import NodeClassifier as NodeClassifier
     from gapgnn.methods.base import Run as Run
     from gapgnn.methods.base import choose_device as choose_device
+    from gapgnn.methods.edgefacts import EdgeFacts as EdgeFacts
     from gapgnn.methods.folder import Saved as Saved
     from gapgnn.methods.folder import check_new_folder as check_new_folder
     from gapgnn.methods.folder import keep_audit as keep_audit

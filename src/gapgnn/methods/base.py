@@ -37,6 +37,7 @@ from gapgnn.errors import (
 from gapgnn.graph import Graph, align_features, as_graph, check_declared, check_trainable
 from gapgnn.graph.datasets import default_metric
 from gapgnn.graph.tables import Preparation, Schema
+from gapgnn.methods.edgefacts import EdgeFacts, check_plain
 from gapgnn.methods.folder import add_hops, load_folder, save_folder
 from gapgnn.methods.journal import Journal, NoJournal
 from gapgnn.methods.releases import ReleasedHops, Releases
@@ -53,7 +54,7 @@ from gapgnn.privacy import (
 from gapgnn.privacy.accounting import Event, Gaussian
 from gapgnn.privacy.card import PrivacyCard, ReleaseFacts, make_card, public_facts
 from gapgnn.privacy.ledger import Charge, Ledger, People
-from gapgnn.privacy.mechanisms import Construction, PrivateAggregation
+from gapgnn.privacy.mechanisms import Construction, PrivateAggregation, kind_aggregations
 from gapgnn.rng import NoiseKey, experiment_torch
 from gapgnn.training import (
     Callback,
@@ -111,6 +112,7 @@ class Learned:
     feature_names_: tuple[str, ...] | None
     schema_: Schema | None
     preparation_: Preparation | None
+    edges_: EdgeFacts
     noise_multiplier_: float | None
     threshold_: float | None
     modules_: dict[str, nn.Module]
@@ -203,6 +205,9 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         # Which parameters there are is known by the method, not by who holds some method's class.
         def __init__(self, **parameters: Any) -> None: ...
 
+    def _check_edges(self, graph: Graph) -> None:
+        """Raise if the method cannot read such edges; without edges any will do."""
+
     def _check_parameters(self) -> None:
         """Raise if one of the method's own parameters cannot work."""
 
@@ -254,6 +259,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             check_declared(graph)
         check_trainable(graph, level=self.level)
         self._check_classes(graph)
+        self._check_edges(graph)
         guarantee = self._resolve(graph)
         run = Run(
             graph=graph,
@@ -289,6 +295,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         self.feature_names_ = graph.feature_names
         self.schema_ = graph.schema
         self.preparation_ = graph.preparation
+        self.edges_ = EdgeFacts.of(graph)
         self.device_ = str(run.device)
         self.noise_multiplier_ = guarantee.noise_multiplier
         scores = self._train(run, charge)
@@ -382,6 +389,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                 "feature_names": self.feature_names_,
                 "schema": None if self.schema_ is None else self.schema_.to_dict(),
                 "preparation": None if self.preparation_ is None else self.preparation_.to_dict(),
+                "edges": self.edges_.to_dict(),
                 "noise_multiplier": self.noise_multiplier_,
                 "threshold": self.threshold_,
                 "releases": list(self.releases_.hops),
@@ -437,6 +445,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             declared = config.get("schema")
             model.schema_ = None if declared is None else Schema.from_dict(declared)
             model.preparation_ = Preparation.from_dict(config.get("preparation"))
+            model.edges_ = EdgeFacts.from_dict(config.get("edges"))
             model.noise_multiplier_ = config["noise_multiplier"]
             threshold = config.get("threshold")
             model.threshold_ = None if threshold is None else float(threshold)
@@ -749,7 +758,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             is_symmetric=not graph.is_directed,
             max_degree=max_degree,
             native_degree_bounded=max_degree is not None
-            and int(graph.out_degrees.max()) <= max_degree,
+            and max(int(kind.out_degrees.max()) for kind in graph.kinds) <= max_degree,
             charge=charge,
             public=self._public_facts(graph, guarantee),
         )
@@ -765,6 +774,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             inferred=graph.inferred,
             has_schema=graph.schema is not None,
             max_degree=self.get_params().get("max_degree"),
+            kinds=self.edges_.kinds,
+            weight_bounds=self.edges_.bounds,
         )
 
 
@@ -785,13 +796,18 @@ class EdgeReader(NodeClassifier):
     # The charge of a prediction that was interrupted before its release was made.
     _unfinished = None
 
+    def _check_edges(self, graph: Graph) -> None:
+        # Unless a method says otherwise: randomised bits, say, carry no weight and know no kinds.
+        check_plain(graph, self.method)
+
     @abstractmethod
     def _num_hops(self) -> int:
         """Return how many noisy aggregations one reading of a graph takes."""
 
     def space_needed(self, graph: Graph) -> int:
         """Return how many bytes a fit holds at the least: scores, and hops of as many columns."""
-        return (1 + self._num_hops()) * super().space_needed(graph)
+        hops = self._num_hops() * len(graph.kinds)
+        return (1 + hops) * super().space_needed(graph)
 
     def predict_cached(self, ids: NDArray[Any] | None = None) -> NDArray[np.float32]:
         """Return the class probabilities of the training graph's people, from what was released.
@@ -811,6 +827,10 @@ class EdgeReader(NodeClassifier):
             scores = self._scores_from(known, None, device)
         result: NDArray[np.float32] = torch.softmax(scores.double(), dim=-1).float().cpu().numpy()
         return result
+
+    def _events_per_hop(self, graph: Graph) -> int:
+        """Return how many Gaussian events a hop along all kinds of edges is."""
+        return 1
 
     def _hop_ratio(self, relation: str) -> float:
         """Return the noise multiplier of a hop relative to the free one."""
@@ -840,13 +860,24 @@ class EdgeReader(NodeClassifier):
         keys: Sequence[NoiseKey],
         device: torch.device,
     ) -> PrivateAggregation:
-        """Return the noisy aggregation of a graph that was paid for.
+        """Return the noisy aggregation of a graph with one kind of edges that was paid for."""
+        (only,) = self._aggregations(graph, guarantee, keys, device)
+        return only
+
+    def _aggregations(
+        self,
+        graph: Graph,
+        guarantee: Guarantee,
+        keys: Sequence[NoiseKey],
+        device: torch.device,
+    ) -> list[PrivateAggregation]:
+        """Return the noisy aggregations of a graph that was paid for, one per kind of edges.
 
         Sensitivity of one hop by the guarantee's relation, at node level with out-lists cut to
         ``max_degree`` (privacy page, section 1).
         """
         multiplier = 0.0 if guarantee.level == "none" else guarantee.free_multiplier
-        return PrivateAggregation(
+        return kind_aggregations(
             graph,
             level=guarantee.level,
             relation=guarantee.relation,
@@ -864,7 +895,8 @@ class EdgeReader(NodeClassifier):
             relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
             multiplier = self.noise_multiplier_ * self._hop_ratio(relation)
             label = "aggregation for prediction"
-            events = (Gaussian(multiplier, count=self._num_hops(), label=label),)
+            count = self._num_hops() * self._events_per_hop(graph)
+            events = (Gaussian(multiplier, count=count, label=label),)
         return Guarantee.of_events(
             graph,
             events,
@@ -880,6 +912,7 @@ class EdgeReader(NodeClassifier):
             module.to(device)
         if graph is None:
             return self._scores_from(self.releases_.training(), None, device)
+        self.edges_.check(graph)
         released = self.releases_.find(graph, Ledger(self.ledger), is_paid=self.level != "none")
         if released is None:
             released = self._release_for_prediction(graph, device)

@@ -145,7 +145,8 @@ class Guarantee:
         if level == "none":
             return cls(level, resolved, None, 0.0, False, 0, None, "none", ())
         # Under `directed` each arc is an entity of its own, also on a symmetric graph.
-        num_edges = graph.num_arcs if resolved == "directed" else graph.num_edges
+        each = (one.num_arcs if resolved == "directed" else one.num_edges for one in graph.kinds)
+        num_edges = sum(each)
         entities = protected_entities(level, num_nodes=graph.num_nodes, num_edges=num_edges)
         stated = check_delta(delta)
         is_auto = stated is None

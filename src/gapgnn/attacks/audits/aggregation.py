@@ -14,12 +14,16 @@ Beside the statistics, how far one edge or one record moves a hop is computed ex
 secret key draws the same noise, so two neighbouring graphs that are released under one key differ
 by what the noise is there to hide, and by nothing else. A hop that forgets to cut the lists shows
 outright, wherever it runs and whichever of the hops it is.
+
+With several kinds of edges, neighbours differ in an edge of one kind (``any``), or in one of every
+kind at once (``each``): then every other kind has the edge where the first has not, which is where
+shared noise would show most. How far all kinds move together is compared with what is charged.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,11 +38,16 @@ from torch import Tensor
 from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, gaussian_price
 from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, claim, confirmed
 from gapgnn.errors import check_choice, check_integer
-from gapgnn.graph import Graph, induced
+from gapgnn.graph import Graph, induced, join_kinds
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.privacy import resolve_relation
 from gapgnn.privacy.accounting import Gaussian
-from gapgnn.privacy.mechanisms import Construction, PrivateAggregation, row_normalise
+from gapgnn.privacy.mechanisms import (
+    Construction,
+    PrivateAggregation,
+    kind_aggregations,
+    row_normalise,
+)
 from gapgnn.rng import NoiseKey
 
 if TYPE_CHECKING:
@@ -62,12 +71,22 @@ class _Setting:
     noise_multiplier: float
     max_degree: int | None
     construction: Construction
+    kinds: int = 1
+    protects: str = "each"
+    weighted: bool = False
+    charged: int | None = None
 
     def aggregation(
         self, graph: Graph, *, key: NoiseKey | None = None, device: str = "cpu"
     ) -> PrivateAggregation:
-        """Return the shipped mechanism, with a fresh secret key unless one is given."""
-        return PrivateAggregation(
+        """Return the shipped mechanism of one kind of edges."""
+        return self.aggregations(graph, key=key, device=device)[0]
+
+    def aggregations(
+        self, graph: Graph, *, key: NoiseKey | None = None, device: str = "cpu"
+    ) -> list[PrivateAggregation]:
+        """Return the shipped mechanisms, with a fresh secret key unless one is given."""
+        return kind_aggregations(
             graph,
             level=self.level,
             relation=self.relation,
@@ -77,6 +96,19 @@ class _Setting:
             construction=self.construction,
             device=device,
         )
+
+    def graph(
+        self,
+        arcs: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]],
+        num_nodes: int,
+        *,
+        directed: bool,
+    ) -> Graph:
+        """Return a graph with these arcs of each kind."""
+        graphs = [
+            bare_graph(*ends, num_nodes, directed=directed, weighted=self.weighted) for ends in arcs
+        ]
+        return join_kinds({f"kind {place}": graph for place, graph in enumerate(graphs)})
 
     def audited(
         self,
@@ -101,6 +133,10 @@ class _Setting:
         }
         if self.max_degree is not None:
             details["max_degree"] = self.max_degree
+        if self.kinds > 1:
+            details |= {"kinds": self.kinds, "protects": self.protects}
+        if self.weighted:
+            details["weighted"] = True
 
         def attempt(run: Attempt) -> AuditReport:
             price = gaussian_price(delta)
@@ -110,7 +146,7 @@ class _Setting:
                 epsilon=epsilon,
                 delta=delta,
                 details=details,
-                checks=_check_hops(self),
+                checks=[*_check_hops(self), *_check_kinds(self)],
             )
 
         return confirmed(mechanism, attempt, trials, **options)
@@ -128,6 +164,9 @@ def audit_aggregation(
     noise_multiplier: float | None = None,
     max_degree: int = 10,
     construction: Construction = "safe",
+    kinds: int = 1,
+    protects: str = "each",
+    weighted: bool = False,
     **options: Unpack[Options],
 ) -> AuditReport:
     """Attack the noisy hops with canaries and bound their epsilon from below.
@@ -154,6 +193,9 @@ def audit_aggregation(
         noise_multiplier: audit this noise instead; the claim is then what it is accounted at.
         max_degree: D at node level.
         construction: ``safe`` or ``fast`` noise.
+        kinds: number of kinds of edges, each with its own hops.
+        protects: ``each`` if neighbours differ in every kind, ``any`` if in one of them.
+        weighted: give the edges weights; a canary weighs 1, the most there is.
         options: of every audit.
 
     >>> report = audit_aggregation(epsilon=4.0, trials=2_000)
@@ -164,12 +206,26 @@ def audit_aggregation(
     relation = resolve_relation(level, relation, is_directed=False)
     check_integer("hops", hops, at_least=1)
     check_integer("max_degree", max_degree, at_least=1)
-    paid = hops if charged is None else check_integer("charged", charged, at_least=1)
+    check_integer("kinds", kinds, at_least=1)
+    check_choice("protects", protects, ("each",) if level == "node" else ("each", "any"))
+    whole = hops * (kinds if protects == "each" else 1)
+    paid = whole if charged is None else check_integer("charged", charged, at_least=1)
     multiplier, epsilon = claim(
         Gaussian(1.0, count=paid), relation, epsilon, delta, noise_multiplier
     )
     bound = max_degree if level == "node" else None
-    setting = _Setting(level, relation, hops, multiplier, bound, construction)
+    setting = _Setting(
+        level,
+        relation,
+        hops,
+        multiplier,
+        bound,
+        construction,
+        kinds=kinds,
+        protects=protects,
+        weighted=weighted,
+        charged=paid,
+    )
     attack, size = (_edge_scores, 2) if level == "edge" else (_node_scores, max_degree + 1)
     return setting.audited(
         "aggregation",
@@ -216,28 +272,73 @@ def audit_sampler(
 
 
 def _edge_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
-    """Pairs of nodes 2i and 2i + 1, joined where the coin says so."""
+    """Pairs of nodes 2i and 2i + 1, joined where the coin says so.
+
+    Under ``any`` pair i is joined by kind i modulo their number; under ``each`` by all kinds, every
+    second one of which has the edge where the coin says not.
+    """
     first = 2 * np.arange(len(worlds))
-    is_directed = setting.relation == "directed"
-    graph = bare_graph(first[worlds], first[worlds] + 1, 2 * len(worlds), directed=is_directed)
-    rows = torch.zeros(graph.num_nodes, _WIDTH)
-    rows[0::2, 0] = 1
-    rows[1::2, 1] = 1
-    aggregation = setting.aggregation(graph)
-    projections, sent, seen = [], [], []
-    for hop in range(1, setting.hops + 1):
-        noisy = aggregation.hop(rows, hop, normalise=False).double()
-        # Rows of the second node receive from the first; both directions if the edge has two.
-        pairs = [(noisy[1::2], rows[0::2].double())]
-        if not is_directed:
-            pairs.append((noisy[0::2], rows[1::2].double()))
-        projections.append(sum(((a * b).sum(dim=1) for a, b in pairs), torch.zeros(len(worlds))))
-        seen.append(pairs[0][0])
-        sent.append(pairs[0][1])
-        rows = row_normalise(noisy.float())
-    shift = setting.hops * (1 if is_directed else 2)
-    scores = [torch.stack(projections).sum(dim=0) / shift, *_difference(seen, sent)]
+    is_directed, count = setting.relation == "directed", setting.kinds
+    mine = np.arange(len(worlds)) % count
+    is_each = setting.protects == "each"
+    joined = [
+        worlds ^ (kind % 2 == 1) if is_each else worlds & (mine == kind) for kind in range(count)
+    ]
+    graph = setting.graph(
+        [(first[there], first[there] + 1) for there in joined],
+        2 * len(worlds),
+        directed=is_directed,
+    )
+    start = torch.zeros(graph.num_nodes, _WIDTH)
+    start[0::2, 0] = 1
+    start[1::2, 1] = 1
+    unit = 1 if is_directed else 2
+    total = torch.zeros(len(worlds), dtype=torch.float64)
+    of_kinds = []
+    for kind, aggregation in enumerate(setting.aggregations(graph)):
+        rows, sent, seen = start, [], []
+        for hop in range(1, setting.hops + 1):
+            number = (hop - 1) * count + kind + 1
+            noisy = aggregation.hop(rows, number, normalise=False).double()
+            # Rows of the second node receive from the first; both directions if the edge has two.
+            pairs = [(noisy[1::2], rows[0::2].double())]
+            if not is_directed:
+                pairs.append((noisy[0::2], rows[1::2].double()))
+            along = sum(((a * b).sum(dim=1) for a, b in pairs), torch.zeros(len(worlds)))
+            if is_each:
+                total += unit - along if kind % 2 else along
+            else:
+                total += torch.where(torch.from_numpy(mine == kind), along, 0.0)
+            seen.append(pairs[0][0])
+            sent.append(pairs[0][1])
+            rows = row_normalise(noisy.float())
+        of_kinds.append((seen, sent))
+    scores = [total / (setting.hops * unit * (count if is_each else 1))]
+    if count == 1:
+        scores += _difference(*of_kinds[0])
+    else:
+        scores.append(_between_kinds([seen[0] for seen, _ in of_kinds], sent[0], mine, is_each))
     return torch.stack(scores).numpy()
+
+
+def _between_kinds(
+    seen: list[Tensor], sent: Tensor, mine: NDArray[np.int64], is_each: bool
+) -> Tensor:
+    """Return the component of one kind's first hop less another's, along what both were sent.
+
+    Noise of their own leaves it useless; noise that kinds share cancels and leaves the canary.
+    """
+    if is_each:
+        return ((seen[0] - seen[1]) * _first_way(sent)).sum(dim=1) / 2 + 0.5
+    stacked, places = torch.stack(seen), torch.from_numpy(mine)
+    pairs = torch.arange(len(mine))
+    own, other = stacked[places, pairs], stacked[(places + 1) % len(seen), pairs]
+    return ((own - other) * _first_way(sent)).sum(dim=1)
+
+
+def _first_way(sent: Tensor) -> Tensor:
+    """Return what the first of a pair sends in the first hop: the first direction."""
+    return torch.eye(_WIDTH, dtype=torch.float64)[0].expand_as(sent)
 
 
 def _node_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
@@ -246,27 +347,27 @@ def _node_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
     size = degree + 1
     centre = size * np.arange(len(worlds))
     targets = centre[:, None] + np.arange(1, size)
-    graph = bare_graph(
-        np.repeat(centre, degree), targets.ravel(), size * len(worlds), directed=True
-    )
+    arcs = np.repeat(centre, degree), targets.ravel()
+    graph = setting.graph([arcs] * setting.kinds, size * len(worlds), directed=True)
     is_replace = setting.relation == "replace"
     stays = worlds | is_replace
     graph, place = without(graph, centre[~stays])
     signs = torch.from_numpy(np.where(worlds, 1.0, -1.0)[stays]).float()
     canaries = torch.from_numpy(place[centre[stays]])
     received = torch.from_numpy(place[targets])
-    aggregation = setting.aggregation(graph)
+    aggregations = setting.aggregations(graph)
     projections, sent, seen = [], [], []
-    for hop in range(1, setting.hops + 1):
+    for number in range(1, setting.hops * setting.kinds + 1):
         # Another direction at the next hop, so that noise used twice would cancel visibly.
-        column = (hop - 1) % _WIDTH
+        column = (number - 1) % _WIDTH
         rows = torch.zeros(graph.num_nodes, _WIDTH)
         rows[canaries, column] = signs
-        noisy = aggregation.hop(rows, hop, normalise=False).double()[received]
+        aggregation = aggregations[(number - 1) % setting.kinds]
+        noisy = aggregation.hop(rows, number, normalise=False).double()[received]
         projections.append(noisy[:, :, column].sum(dim=1))
         seen.append(noisy.mean(dim=1))
         sent.append(torch.eye(_WIDTH, dtype=torch.float64)[column].expand(len(worlds), _WIDTH))
-    shift = setting.hops * degree
+    shift = setting.hops * setting.kinds * degree
     total = torch.stack(projections).sum(dim=0) / shift
     scores = [total / 2 + 0.5 if is_replace else total, *_difference(seen, sent)]
     return torch.stack(scores).numpy()
@@ -335,6 +436,47 @@ def _check_hops(setting: _Setting) -> list[Check]:
     return checks
 
 
+# Noise of two kinds is drawn for this many rows and compared.
+_COMPARED_ROWS = 4096
+
+
+def _check_kinds(setting: _Setting) -> list[Check]:
+    """Compare how far all kinds of edges move together with what is charged, and their noise.
+
+    Every kind has the neighbours of :func:`_neighbours`; under ``any`` the first kind alone.
+    """
+    if setting.kinds == 1:
+        return []
+    silent = replace(setting, noise_multiplier=1.0)
+    graphs, sent, owners = _neighbours(silent)
+    key, released = NoiseKey.fresh(), []
+    for world, (graph, rows) in enumerate(zip(graphs, sent, strict=True)):
+        same = graphs[0] if setting.protects == "any" and world else graph
+        kinds = {f"kind {kind}": same if kind else graph for kind in range(setting.kinds)}
+        mechanisms = silent.aggregations(join_kinds(kinds), key=key)
+        done = [one.hop(rows, kind + 1, normalise=False) for kind, one in enumerate(mechanisms)]
+        released.append(torch.stack(done).double())
+    squares = (released[0] - released[1]).square().sum(dim=(0, 2)) / mechanisms[0].std ** 2
+    moved = torch.zeros(int(owners.max()) + 1, dtype=torch.float64)
+    moved.index_add_(0, torch.from_numpy(owners), squares)
+    events = (setting.charged or setting.hops) / setting.hops
+    nothing = setting.graph(
+        [(np.zeros(0, np.int64),) * 2] * setting.kinds, _COMPARED_ROWS, directed=True
+    )
+    noise = [
+        one.hop(torch.zeros(_COMPARED_ROWS, _WIDTH), 1, normalise=False).flatten()
+        for one in setting.aggregations(nothing)[:2]
+    ]
+    shared = float(torch.corrcoef(torch.stack(noise))[0, 1].abs())
+    return [
+        Check("events of a hop along all kinds", float(moved.max()), events),
+        # Nine standard deviations of what independent noise has.
+        Check(
+            "correlation of the noise of two kinds", shared, 9 / (_COMPARED_ROWS * _WIDTH) ** 0.5
+        ),
+    ]
+
+
 @contextmanager
 def _placed(graph: Graph, place: str) -> Iterator[Graph]:
     """Give the graph as it is, or as a store of several parts that lasts as long as the block."""
@@ -352,21 +494,22 @@ def _neighbours(
     """Return two graphs, what their nodes send, and whose group every row is in."""
     if setting.level == "edge":
         is_directed = setting.relation == "directed"
-        pair, nobody = (
-            bare_graph([0] * there, [1] * there, 2, directed=is_directed) for there in (1, 0)
-        )
+        options = {"directed": is_directed, "weighted": setting.weighted}
+        pair, nobody = (bare_graph([0] * there, [1] * there, 2, **options) for there in (1, 0))
         return (pair, nobody), (torch.eye(2), torch.eye(2)), np.zeros(2, dtype=np.int64)
     degree = setting.max_degree or 1
     lengths = np.array([degree, degree + 1, 4 * degree + 1])
     sources = np.cumsum(lengths + 1) - lengths - 1
     owners = np.repeat(np.arange(len(lengths)), lengths + 1)
     targets = np.setdiff1d(np.arange(len(owners)), sources)
-    whole = bare_graph(np.repeat(sources, lengths), targets, len(owners), directed=True)
+    options = {"directed": True, "weighted": setting.weighted}
+    whole = bare_graph(np.repeat(sources, lengths), targets, len(owners), **options)
     rows = torch.zeros(len(owners), 2)
     rows[torch.from_numpy(sources), 0] = 1
     if setting.relation == "replace":
         return (whole, whole), (rows, -rows), owners
-    return (whole, bare_graph([], [], len(owners), directed=True)), (rows, rows), owners
+    nobody = bare_graph([], [], len(owners), **options)
+    return (whole, nobody), (rows, rows), owners
 
 
 def bare_graph(
@@ -375,8 +518,9 @@ def bare_graph(
     num_nodes: int,
     *,
     directed: bool,
+    weighted: bool = False,
 ) -> Graph:
-    """Return a graph of these arcs for hops that are given their rows.
+    """Return a graph of these arcs for hops that are given their rows; weights are 1.
 
     >>> bare_graph([0], [1], 2, directed=True).num_arcs
     1
@@ -384,7 +528,12 @@ def bare_graph(
     # Features only have to exist.
     features = np.zeros((num_nodes, 1), dtype=np.float32)
     return Graph.from_arcs(
-        sources, targets, num_nodes=num_nodes, features=features, directed=directed
+        sources,
+        targets,
+        num_nodes=num_nodes,
+        features=features,
+        directed=directed,
+        weights=np.ones(len(sources)) if weighted else None,
     )
 
 

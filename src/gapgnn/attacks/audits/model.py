@@ -25,6 +25,7 @@ from gapgnn.attacks.audits.report import Attempt, AuditReport, Options, confirme
 from gapgnn.attacks.audits.subgraphs import audit_subgraphs
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph
+from gapgnn.methods import EdgeFacts
 from gapgnn.privacy.accounting import (
     Event,
     Gaussian,
@@ -88,6 +89,10 @@ def audit_model(
             kept = estimator.releases_.training()
             hops = len(kept.hops) - int(kept.has_hop_zero)
             whole = {"level": card.level, "hops": hops, "charged": event.count}
+            if card.kinds:
+                whole |= {"kinds": len(card.kinds), "protects": card.protects}
+            bounds = getattr(estimator, "edges_", EdgeFacts()).bounds
+            whole["weighted"] = any(pair is not None for pair in bounds)
             reports.append(audit_aggregation(**whole, **used, **shared))
             if card.relation == "add-remove":
                 reports.append(audit_sampler(**used, **fewer))

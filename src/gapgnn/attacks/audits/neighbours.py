@@ -3,7 +3,8 @@
 Privacy page, sections 1 and 9. At edge level two inputs differ in one link. At node level they
 differ in one record: the row of features and label, and the links that are that person's own. Other
 people's entries stay theirs: a line that names somebody who left stays in the table of a graph
-without direction, because it is also the other end's entry.
+without direction, because it is also the other end's entry. Where edges have amounts, a link may
+also have another amount; where there are several kinds, one of another kind may go, or one of each.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ HUGE = "3.4e38"
 NODES, EDGES, FEATURES, SCHEMA = "people.csv", "links.csv", "features", "schema.toml"
 
 
+EdgeLines = tuple[tuple[str, ...], ...]
+EdgeRows = tuple[str, tuple[str, ...], EdgeLines]
+
+
 @dataclass(frozen=True)
 class Tables:
     """The input of a command, as rows of text.
@@ -38,6 +43,10 @@ class Tables:
         directed: whether a link belongs to its source alone.
         features: a matrix with one row per node, where features are not columns.
         schema: the text of the schema, where there is one.
+        kind: what the edges are called where there are several kinds of them.
+        more: name, columns and rows of further edge tables, one for each further kind.
+        weight: the column of the edge table with amounts.
+        edge_words: options that say what is read of the edge tables.
     """
 
     node_columns: tuple[str, ...]
@@ -48,6 +57,10 @@ class Tables:
     directed: bool
     features: Any = None
     schema: str | None = None
+    kind: str = "links"
+    more: tuple[EdgeRows, ...] = ()
+    weight: str | None = None
+    edge_words: tuple[str, ...] = ()
 
     @property
     def ids(self) -> list[str]:
@@ -58,7 +71,13 @@ class Tables:
         """Write the tables into a folder and return the command-line words that choose them."""
         _write_csv(folder / NODES, self.node_columns, self.nodes)
         _write_csv(folder / EDGES, self.edge_columns, self.edges)
-        words = ["--edges", EDGES, "--nodes", NODES]
+        # A file is a kind by its own name, and by another one if that is said.
+        first = EDGES if self.kind == Path(EDGES).stem else f"{self.kind}={EDGES}"
+        words = ["--edges", first, "--nodes", NODES, *self.edge_words]
+        for number, (kind, columns, rows) in enumerate(self.more):
+            file = f"more-{number}.csv"
+            _write_csv(folder / file, columns, rows)
+            words += ["--edges", f"{kind}={file}"]
         if self.label is not None:
             words += ["--label", self.label]
         words.append("--directed" if self.directed else "--undirected")
@@ -74,6 +93,20 @@ class Tables:
         rest = ("",) * (len(self.edge_columns) - 2)
         return tuple((person, other, *rest) for other in targets)
 
+    def all_kinds(self, change: Callable[[Tables], EdgeLines]) -> Tables:
+        """Return the input with the edge table of every kind changed."""
+        more = []
+        for name, columns, rows in self.more:
+            lines = change(replace(self, edge_columns=columns, edges=rows, more=()))
+            more.append((name, columns, lines))
+        return replace(self, edges=change(self), more=tuple(more))
+
+    def turned(self) -> Tables:
+        """Return the input with the last kind of edges as the first; once more turns it back."""
+        *rest, (name, columns, rows) = self.more
+        mine = (self.kind, self.edge_columns, self.edges)
+        return replace(self, kind=name, edge_columns=columns, edges=rows, more=(*rest, mine))
+
     def without(self, person: str, *, mentions: bool = False) -> Tables:
         """Return the input after one person withdrew; with ``mentions`` from all lists too."""
         place = self.ids.index(person)
@@ -81,12 +114,15 @@ class Tables:
         features = None
         if self.features is not None:
             features = self.features[np.arange(len(self.nodes)) != place]
-        edges = self.edges
-        if mentions:
-            edges = tuple(row for row in edges if person not in row[:2])
-        elif self.directed:
-            edges = tuple(row for row in edges if row[0] != person)
-        return replace(self, nodes=nodes, edges=edges, features=features)
+
+        def left(tables: Tables) -> EdgeLines:
+            if mentions:
+                return tuple(row for row in tables.edges if person not in row[:2])
+            if self.directed:
+                return tuple(row for row in tables.edges if row[0] != person)
+            return tables.edges
+
+        return replace(self.all_kinds(left), nodes=nodes, features=features)
 
 
 @dataclass(frozen=True)
@@ -111,6 +147,15 @@ class Neighbours:
 
 
 EDGE_KINDS = ("first", "last", "middle", "hub", "leaf", "random", "added")
+# Where edges have amounts: what one of them is changed to.
+AMOUNTS = {
+    "amount-huge": "1e300",
+    "amount-negative": "-1e300",
+    "amount-missing": "",
+    "amount-not-a-number": "nan",
+}
+# Where there are several kinds of edges.
+OTHER_KIND, EACH_KIND = "other-kind", "each-kind"
 NODE_KINDS = (
     *("first", "last", "middle", "hub", "isolated", "rare-class", "random", "not-training"),
     *("huge", "not-a-number", "unseen", "dangling", "lists-everybody"),
@@ -122,10 +167,14 @@ def edge_neighbours(tables: Tables, kind: str, *, relation: str, seed: int = 0) 
     """Return two inputs that differ in one link.
 
     Under ``undirected`` every line between the two ends goes. Under ``directed`` on a graph without
-    direction a line is two arcs, which is what the pair then differs in.
+    direction a line is two arcs, which is what the pair then differs in. Kinds ``amount-`` give one
+    link another amount, ``other-kind`` takes away a link of the last kind of edges, and
+    ``each-kind`` one of every kind at once.
     """
-    check_choice("kind", kind, EDGE_KINDS)
+    check_choice("kind", kind, (*EDGE_KINDS, *AMOUNTS, OTHER_KIND, EACH_KIND))
     rng = experiment_rng(seed, "edge neighbours", kind)
+    if kind in (OTHER_KIND, EACH_KIND):
+        return _of_kinds(tables, kind, relation=relation, seed=seed)
     lines = [row for row in tables.edges if row[0] != row[1]]
     if not lines:
         raise InputError("`edges` must have a link to take away. Got none.")
@@ -145,15 +194,50 @@ def edge_neighbours(tables: Tables, kind: str, *, relation: str, seed: int = 0) 
             "middle": len(lines) // 2,
             "hub": int(np.argmax(by_degree)),
             "leaf": int(np.argmin(least)),
-            "random": int(rng.integers(len(lines))),
-        }[kind]
+        }.get(kind, int(rng.integers(len(lines))))
         ends = (lines[place][0], lines[place][1])
         both = not tables.directed or relation == "undirected"
         gone = {ends, ends[::-1]} if both else {ends}
-        edges = tuple(row for row in tables.edges if (row[0], row[1]) not in gone)
+        if kind in AMOUNTS:
+            column = tables.edge_columns.index(str(tables.weight))
+            edges = tuple(
+                (*row[:column], AMOUNTS[kind], *row[column + 1 :])
+                if (row[0], row[1]) in gone
+                else row
+                for row in tables.edges
+            )
+        else:
+            edges = tuple(row for row in tables.edges if (row[0], row[1]) not in gone)
     entities = 2 if relation == "directed" and not tables.directed else 1
-    who = f"the link {ends[0]} - {ends[1]}"
+    who = f"the link {ends[0]} - {ends[1]}" + (", its amount" if kind in AMOUNTS else "")
     return Neighbours(kind, tables, replace(tables, edges=edges), who, entities=entities)
+
+
+def _of_kinds(tables: Tables, kind: str, *, relation: str, seed: int) -> Neighbours:
+    """Take away a link of the last kind of edges, or one of every kind."""
+    if not tables.more:
+        raise InputError(f"`{kind}` must have several kinds of edges. Got one.")
+    options: Any = {"relation": relation, "seed": seed}
+    if kind == OTHER_KIND:
+        pair = edge_neighbours(tables.turned(), "random", **options)
+        return replace(
+            pair,
+            kind=kind,
+            first=tables,
+            second=pair.second.turned(),
+            who=f"{pair.who} of {tables.more[-1][0]}",
+        )
+    who, entities = [], 1
+
+    def fewer(one: Tables) -> EdgeLines:
+        nonlocal entities
+        pair = edge_neighbours(one, "random", **options)
+        who.append(pair.who)
+        entities = pair.entities
+        return pair.second.edges
+
+    second = tables.all_kinds(fewer)
+    return Neighbours(kind, tables, second, ", ".join(who), entities=entities)
 
 
 def node_neighbours(
@@ -225,7 +309,8 @@ def _with_odd_record(
 ) -> tuple[str, Tables]:
     """Put in a record that no table should be able to break over."""
     ids = tables.ids
-    known = set(ids) | {name for row in tables.edges for name in row[:2]}
+    every = [tables.edges, *(rows for _, _, rows in tables.more)]
+    known = set(ids) | {name for rows in every for row in rows for name in row[:2]}
     whole = [int(name) for name in known if name.lstrip("-").isdigit()]
     are_whole = len(whole) == len(known)
     new = (str(max(whole) + k) if are_whole else f"somebody-new-{k}" for k in range(1, 1000))
@@ -250,10 +335,10 @@ def _with_odd_record(
         value = {"huge": 3.4e38, "not-a-number": np.nan}.get(kind, 1.0)
         dense = features.toarray() if sp.issparse(features) else features
         features = np.insert(dense, place, np.float32(value), axis=0)
+    listed = tables.all_kinds(lambda one: (*one.edges, *one.links(person, targets)))
     return person, replace(
-        tables,
+        listed,
         nodes=(*tables.nodes[:place], (person, *cells.values()), *tables.nodes[place:]),
-        edges=(*tables.edges, *tables.links(person, targets)),
         features=features,
     )
 
@@ -269,14 +354,17 @@ def _exchanged(tables: Tables, person: str, rng: np.random.Generator) -> Tables:
         features = features.tolil() if sp.issparse(features) else features.copy()
         features[place] = features[other]
         features = features.tocsr() if sp.issparse(features) else features
-    edges = tables.edges
-    if tables.directed:
-        kept = tuple(line for line in edges if line[0] != person)
-        size = min(len(ids), max(1, len(edges) - len(kept)))
+
+    def another_list(one: Tables) -> EdgeLines:
+        if not tables.directed:
+            return one.edges
+        kept = tuple(line for line in one.edges if line[0] != person)
+        size = min(len(ids), max(1, len(one.edges) - len(kept)))
         targets = rng.choice(ids, size=size, replace=False).tolist()
-        edges = (*kept, *tables.links(person, (name for name in targets if name != person)))
+        return (*kept, *one.links(person, (name for name in targets if name != person)))
+
     nodes = (*tables.nodes[:place], row, *tables.nodes[place + 1 :])
-    return replace(tables, nodes=nodes, edges=edges, features=features)
+    return replace(tables.all_kinds(another_list), nodes=nodes, features=features)
 
 
 def _unlinked(tables: Tables, rng: np.random.Generator) -> tuple[str, str]:

@@ -3,9 +3,10 @@
 Privacy page, section 9. For each pair of neighbours the command runs twice, once recorded and once
 replayed (:mod:`gapgnn.attacks.audits.replay`), in folders of their own, with a throw-away ledger
 and the same bytes in place of the operating system's entropy. Then every release moved by at most
-what is accounted, and everything that leaves is the same: exit status, messages, names and contents
-of files. Excepted are, at node level, the rows of the person in question and what is marked as the
-curator's, and what the card lists as public.
+what is accounted, all hops together by no more than what was charged for them, and everything that
+leaves is the same: exit status, messages, names and contents of files. Excepted are, at node level,
+the rows of the person in question and what is marked as the curator's, and what the card lists as
+public.
 
 What is not compared: how long a run takes and how much memory it needs.
 """
@@ -29,15 +30,24 @@ import numpy as np
 from safetensors.numpy import load as tensors_from_bytes
 
 from gapgnn.attacks.audits.neighbours import (
+    AMOUNTS,
+    EACH_KIND,
     EDGE_KINDS,
     NODE_KINDS,
+    OTHER_KIND,
     STRICT_KIND,
     Neighbours,
     Tables,
     edge_neighbours,
     node_neighbours,
 )
-from gapgnn.attacks.audits.replay import Compared, Interrupted, Recording, Replaying
+from gapgnn.attacks.audits.replay import (
+    ROUNDING,
+    Compared,
+    Interrupted,
+    Recording,
+    Replaying,
+)
 from gapgnn.errors import GapgnnError, InputError, check_choice
 from gapgnn.graph import roles
 from gapgnn.privacy import auto_delta, public_count, watched_by
@@ -66,6 +76,7 @@ class Case:
         interrupt_after: kill the run after so many releases and resume it.
         model: for ``predict``: the saved model.
         ledger: for ``predict``: the ledger of the training, of which a copy is used.
+        protects: with several kinds of edges: ``each`` or ``any``.
     """
 
     words: tuple[str, ...]
@@ -78,11 +89,16 @@ class Case:
     interrupt_after: int | None = None
     model: Path | None = None
     ledger: Path | None = None
+    protects: str = "each"
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """Every kind of neighbours there is at this level."""
-        return EDGE_KINDS if self.level == "edge" else (*NODE_KINDS, STRICT_KIND)
+        if self.level == "node":
+            return (*NODE_KINDS, STRICT_KIND)
+        weighed = tuple(AMOUNTS) if self.tables.weight is not None else ()
+        several = (OTHER_KIND, *((EACH_KIND,) if self.protects == "each" else ()))
+        return (*EDGE_KINDS, *weighed, *(several if self.tables.more else ()))
 
     def neighbours(self, kind: str, seed: int) -> Neighbours:
         """Return two inputs of one kind."""
@@ -150,6 +166,8 @@ class _Ran:
     """What one run left behind."""
 
     folder: Path
+    ledger: Path = Path()
+    known: frozenset[str] = frozenset()
     exits: list[int] = field(default_factory=list)
     stdout: str = ""
     stderr: str = ""
@@ -229,8 +247,29 @@ def _audit_pair(case: Case, run: Run, pair: Neighbours) -> Outcome:
             # The same facts, now declared, so that everything else can be compared.
             watcher, second = replayed("third", *declared)
         also, more = _compare_runs(first, second, pair.person, declared)
-        findings = (*watcher.findings, *more)
+        findings = (*watcher.findings, *_overspent(second, watcher.compared), *more)
         return Outcome(pair.kind, pair.who, tuple(watcher.compared), findings, (*public, *also))
+
+
+def _overspent(ran: _Ran, compared: Sequence[Compared]) -> list[str]:
+    """Hold all hops together to what was charged for them.
+
+    Squared shifts of Gaussian noise add up (privacy page, section 3), so hops that moved by their
+    whole sensitivity are as many as the Gaussian events of the charge, and no more.
+    """
+    # A charge that several populations share is listed for each of them.
+    charges = {one.id: one for one in Ledger(ran.ledger).entries() if one.id not in ran.known}
+    charged = sum(
+        charge.count * int(event.get("count", 1))
+        for charge in charges.values()
+        for event in charge.events
+        if event.get("event") == "Gaussian"
+    )
+    hops = [one for one in compared if one.name.startswith("hop ")]
+    moved = sum((one.observed / one.accounted) ** 2 for one in hops)
+    if moved <= charged * (1 + ROUNDING):
+        return []
+    return [f"all hops: moved by {moved:.6g} whole sensitivities, charged for {charged}"]
 
 
 def _differing_counts(
@@ -280,6 +319,7 @@ def _execute(
     if case.ledger is not None and case.ledger.exists():
         shutil.copyfile(case.ledger, ledger)
     Ledger.init(ledger)
+    ran.ledger, ran.known = ledger, frozenset(charge.id for charge in Ledger(ledger).entries())
     words = [*case.words, *declared, "--json"]
     if case.model is not None:
         shutil.copytree(case.model, folder / MODEL)

@@ -14,7 +14,7 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gapgnn.graph import CutRule, Words, absorb_first, absorb_last, in_chunks, stays
+from gapgnn.graph import STEPS, CutRule, Words, absorb_first, absorb_last, in_chunks, stays
 from gapgnn.graph.store.format import explained, wrong_file
-from gapgnn.graph.store.sort import Keys
+from gapgnn.graph.store.sort import Sorted, keys_of
 from gapgnn.rng import NoiseKey
 
 if TYPE_CHECKING:
@@ -61,11 +61,15 @@ def block_ranges(first: int, last: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Block:
-    """Some consecutive rows: ``entries[pointers[i]:pointers[i + 1]]`` is row ``first + i``."""
+    """Some consecutive rows: ``entries[pointers[i]:pointers[i + 1]]`` is row ``first + i``.
+
+    Beside the entries is what they weigh, where edges have weights.
+    """
 
     first: int
     pointers: NDArray[np.int64]
     entries: NDArray[Any]
+    weights: NDArray[np.float32] | None = None
 
     @property
     def last(self) -> int:
@@ -82,12 +86,14 @@ class PartFile:
         column: whose positions are the entries, ``source`` or ``target``.
         first: the part's first row.
         lengths: how many entries each row has.
+        weighted: whether the file has weights.
     """
 
     path: Path
     column: str
     first: int
     lengths: NDArray[np.integer[Any]]
+    weighted: bool = False
 
     def blocks(self) -> Iterator[Block]:
         """Yield the rows block by block."""
@@ -100,7 +106,7 @@ class PartFile:
             if file.metadata.num_rows != int(self.lengths.sum(dtype=np.int64)):
                 raise wrong_file(self.path)
             groups = (self._group(file, group) for group in range(file.num_row_groups))
-            held = np.zeros(0, dtype=np.int32)
+            held = self._nothing()
             for first, last in block_ranges(self.first, self.first + len(self.lengths)):
                 lengths = self.lengths[first - self.first : last - self.first]
                 pointers = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
@@ -109,13 +115,28 @@ class PartFile:
                 while sum(map(len, pieces)) < wanted:
                     pieces.append(next(groups))
                 held = np.concatenate(pieces) if len(pieces) > 2 or len(held) else pieces[-1]
-                yield Block(first, pointers, held[:wanted])
+                yield self._block(first, pointers, held[:wanted])
                 held = held[wanted:]
 
+    def _nothing(self) -> NDArray[Any]:
+        kinds = [("entry", np.int64), ("steps", np.uint16)]
+        return np.zeros(0, dtype=kinds if self.weighted else np.int32)
+
+    def _block(self, first: int, pointers: NDArray[np.int64], held: NDArray[Any]) -> Block:
+        if not self.weighted:
+            return Block(first, pointers, held)
+        weights = held["steps"].astype(np.float32) / np.float32(STEPS)
+        return Block(first, pointers, np.ascontiguousarray(held["entry"]), weights)
+
     def _group(self, file: Any, group: int) -> NDArray[Any]:
-        table = file.read_row_group(group, columns=[self.column], use_threads=False)
-        entries: NDArray[Any] = table.column(0).to_numpy()
-        return entries
+        columns = [self.column, *(["weight"] if self.weighted else [])]
+        table = file.read_row_group(group, columns=columns, use_threads=False)
+        entries: NDArray[Any] = table.column(self.column).to_numpy()
+        if not self.weighted:
+            return entries
+        both = np.empty(len(entries), dtype=self._nothing().dtype)
+        both["entry"], both["steps"] = entries, table.column("weight").to_numpy()
+        return both
 
 
 class PartWriter:
@@ -125,25 +146,34 @@ class PartWriter:
         paths: one file per part.
         bounds: the parts' ranges of rows.
         row: the column that names the row, ``target`` or ``source``; entries are the other one.
+        weigh: turns what an arc weighs in all into steps of its weight; None: they have none.
     """
 
-    def __init__(self, paths: list[Path], bounds: list[int], *, row: str) -> None:
+    def __init__(
+        self,
+        paths: list[Path],
+        bounds: list[int],
+        *,
+        row: str,
+        weigh: Callable[[NDArray[np.int64]], NDArray[np.uint16]] | None = None,
+    ) -> None:
         self._paths = paths
         self._bounds = bounds
         self._row = row
         self._entry = "source" if row == "target" else "target"
         self._dtype = np.int32 if bounds[-1] <= np.iinfo(np.int32).max else np.int64
+        self._weigh = weigh
         self.lengths = np.zeros(bounds[-1], dtype=np.int64)
         self.loops = 0
 
-    def write(self, pieces: Iterator[Keys]) -> None:
+    def write(self, pieces: Iterator[Sorted]) -> None:
         """Write all arcs, given as increasing numbers ``row * num_nodes + entry``."""
         num_nodes = self._bounds[-1]
         stream = _Carry(pieces)
         for path, (first, last) in zip(self._paths, pairwise(self._bounds), strict=True):
             # A part without arcs is still a file with the right columns.
             with self._open(path) as writer:
-                waiting: list[Keys] = []
+                waiting: list[Sorted] = []
                 for _, end in block_ranges(first, last):
                     for keys in stream.below(end * num_nodes):
                         waiting.append(keys)
@@ -158,11 +188,12 @@ class PartWriter:
         import pyarrow.parquet as pq
 
         kind = pa.from_numpy_dtype(self._dtype)
+        weight = [] if self._weigh is None else [("weight", pa.uint16())]
         # Entries are stored as they are, which reads at the speed of a copy. The row numbers rise
         # slowly, so differences of them take next to no room.
         return pq.ParquetWriter(
             path,
-            pa.schema([("source", kind), ("target", kind)]),
+            pa.schema([("source", kind), ("target", kind), *weight]),
             use_dictionary=False,
             compression="none",
             column_encoding={self._row: "DELTA_BINARY_PACKED", self._entry: "PLAIN"},
@@ -170,34 +201,37 @@ class PartWriter:
             write_statistics=False,
         )
 
-    def _write_group(self, writer: Any, keys: Keys) -> None:
+    def _write_group(self, writer: Any, arcs: Sorted) -> None:
         import pyarrow as pa
 
-        num_nodes = np.uint64(self._bounds[-1])
+        num_nodes, keys = np.uint64(self._bounds[-1]), keys_of(arcs)
         rows, entries = keys // num_nodes, keys % num_nodes
         self.loops += int((rows == entries).sum())
         first = int(rows[0])
         counts = np.bincount((rows - rows[0]).astype(np.int64))
         self.lengths[first : first + len(counts)] += counts
         columns = {self._row: rows.astype(self._dtype), self._entry: entries.astype(self._dtype)}
-        writer.write_table(pa.table({name: columns[name] for name in ("source", "target")}))
+        columns = {name: columns[name] for name in ("source", "target")}
+        if self._weigh is not None:
+            columns["weight"] = self._weigh(arcs["units"])
+        writer.write_table(pa.table(columns))
 
 
 class _Carry:
     """Takes pieces of a sorted stream up to a limit and holds on to the rest."""
 
-    def __init__(self, pieces: Iterator[Keys]) -> None:
+    def __init__(self, pieces: Iterator[Sorted]) -> None:
         self._pieces = pieces
-        self._held = np.zeros(0, dtype=np.uint64)
+        self._held: Sorted = np.zeros(0, dtype=np.uint64)
 
-    def below(self, limit: int) -> Iterator[Keys]:
+    def below(self, limit: int) -> Iterator[Sorted]:
         """Yield what is below the limit, at most a row group at a time."""
         while True:
             if not len(self._held):
                 self._held = next(self._pieces, self._held)
             piece = self._held[:GROUP_ARCS]
-            if len(piece) and int(piece[-1]) >= limit:
-                piece = piece[: int(np.searchsorted(piece, np.uint64(limit)))]
+            if len(piece) and int(keys_of(piece)[-1]) >= limit:
+                piece = piece[: int(np.searchsorted(keys_of(piece), np.uint64(limit)))]
             if not len(piece):
                 return
             self._held = self._held[len(piece) :]
@@ -243,7 +277,8 @@ class Limits:
             found = absorb_last(absorb_first(self.ids[owner], secret), target)
             keep[start + doubtful] = stays(found, target, last, self.last_target[owner])
         before = np.concatenate([[0], np.cumsum(keep)])
-        return Block(block.first, before[block.pointers], sources[keep])
+        weights = None if block.weights is None else block.weights[keep]
+        return Block(block.first, before[block.pointers], sources[keep], weights)
 
 
 def find_limits(graph: StoredGraph, max_degree: int, key: NoiseKey) -> Limits:

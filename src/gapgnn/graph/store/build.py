@@ -7,11 +7,12 @@ Dangling entries and a separate feature file are held whole.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -27,23 +28,46 @@ from gapgnn.errors import (
     UnavailableError,
     check_integer,
 )
-from gapgnn.graph import Graph, NotFinite, Progress, as_inferred, csr, digest_of, order_of_ids
+from gapgnn.graph import (
+    Graph,
+    NotFinite,
+    Progress,
+    WeightBounds,
+    as_inferred,
+    csr,
+    digest_of,
+    file_digest,
+    order_of_ids,
+    steps_of,
+)
 from gapgnn.graph.store.arcs import PartWriter, part_bounds
 from gapgnn.graph.store.arrays import FeatureWriter
 from gapgnn.graph.store.format import (
     DANGLING,
+    MANIFEST,
     NODES,
     describe_file,
+    inner_folder,
     part_file,
     write_manifest,
 )
 from gapgnn.graph.store.graph import StoredGraph
 from gapgnn.graph.store.sort import ArcSorter
-from gapgnn.graph.tables import Dialect, OnDangling, Preparation, Schema
+from gapgnn.graph.tables import (
+    Dialect,
+    EdgeCounts,
+    EdgeFiles,
+    Moment,
+    OnDangling,
+    Preparation,
+    Schema,
+)
 
 DEFAULT_MEMORY = 1 << 30
 NODE_ROWS = 1 << 16
-ArcPieces = Iterator[tuple[NDArray[Any], NDArray[Any]]]
+# Weights of a graph in memory are shares already.
+SHARES = WeightBounds(0.0, 1.0)
+ArcPieces = Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.int64] | None]]
 
 
 @dataclass(frozen=True)
@@ -55,18 +79,20 @@ class Built:
         dropped_self_loops: rows of the edge table that join a node to itself.
         dropped_duplicates: rows that repeat an earlier one, between nodes that stay.
         dropped_dangling: rows that are in nobody's list, because they name somebody without a row.
+        counts: rows without an amount or a time, and rows outside the window.
     """
 
     graph: StoredGraph
     dropped_self_loops: int
     dropped_duplicates: int
     dropped_dangling: int = 0
+    counts: EdgeCounts = field(default_factory=EdgeCounts)
 
 
 def build_store(
     folder: str | PathLike[str],
     *,
-    edges: Path | str,
+    edges: EdgeFiles,
     nodes: Path | str,
     label: str | None,
     parts: int,
@@ -80,6 +106,11 @@ def build_store(
     dialect: Dialect | None = None,
     not_finite: NotFinite = "refuse",
     population: str = "default",
+    weight: str | Mapping[str, str] | None = None,
+    weight_bounds: tuple[float, float] | Mapping[str, tuple[float, float]] | None = None,
+    time: str | Mapping[str, str] | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
     memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None,
 ) -> Built:
@@ -92,7 +123,7 @@ def build_store(
     Args:
         folder: where to; must be new or empty, with room for twice the arcs (8 bytes each while
             they are sorted, 4 in the end).
-        edges: the edge table.
+        edges: the edge table; or several, by the names of their kinds of edges.
         nodes: the node table.
         label: the column with the class; None for a graph without labels.
         parts: number of parts; each is one task of a cluster.
@@ -106,6 +137,11 @@ def build_store(
         dialect: how cells are written.
         not_finite: refuse rows of the features file with NaN or infinity, or make them zero.
         population: namespace of the ids in the ledger.
+        weight: the column of the edge table with amounts.
+        weight_bounds: their declared bounds.
+        time: the column of the edge table for a window of time.
+        since: the first moment of the window.
+        until: the first moment behind it.
         memory: bytes to sort arcs in.
         progress: called with what is being read, how much is done and how much there is.
 
@@ -139,6 +175,11 @@ def build_store(
             schema=schema,
             classes=classes,
             dialect=dialect,
+            weight=weight,
+            weight_bounds=weight_bounds,
+            time=time,
+            since=since,
+            until=until,
             progress=progress,
         )
         found = scanned.nodes
@@ -154,44 +195,81 @@ def build_store(
             with writer.features(matrix.shape[1], sparse=sp.issparse(matrix)) as rows:
                 rows.append_all(matrix[keep])
             del matrix
-        counts = {"rows": 0, "loops": 0}
         position = np.where(keep, np.cumsum(keep) - 1, -1)
-        unknown = Dangling.treated(dangling)
-
-        def kept() -> ArcPieces:
-            for source, target in edge_batches(
-                scanned.edges,
+        counts, seen, more = EdgeCounts(), _Seen(), []
+        # The first kind by name is the store's own; the others lie inside it, written before.
+        first, *rest = sorted(scanned.edges, key=lambda one: one.kind or "")
+        for place, (kind, table, columns) in enumerate([*rest, first], start=1):
+            is_own = place == len(scanned.edges)
+            own = writer if is_own else writer.inner(place)
+            unknown = Dangling.treated(dangling)
+            blocks = edge_batches(
+                table,
                 found.index,
                 directed=directed,
                 dangling=unknown,
+                columns=columns,
+                counts=counts,
                 progress=progress,
-            ):
-                proper = source != target
-                counts["loops"] += len(source) - int(proper.sum())
-                proper &= keep[source] & keep[target]
-                counts["rows"] += int(proper.sum())
-                yield position[source[proper]], position[target[proper]]
-
-        writer.arcs(kept())
-        unknown = unknown or Dangling()
-        lists, repeated = unknown.finish()
+            )
+            bounds = columns.bounds
+            own.arcs(_kept(blocks, keep, position, bounds, seen), bounds)
+            unknown = unknown or Dangling()
+            lists, again = unknown.finish()
+            seen.repeated += again
+            seen.left_out += unknown.left_out
+            about: dict[str, Any] = {
+                "name": found.table.path.stem,
+                "ids": found.index.names[keep],
+                "dangling": {int(position[k]): v for k, v in lists.items() if keep[k]},
+                "population": population,
+                "weight_bounds": None if bounds is None else (bounds.low, bounds.high),
+                "kind": kind,
+            }
+            if not is_own:
+                more.append(own.finish(**about))
         graph = writer.finish(
-            name=found.table.path.stem,
-            ids=found.index.names[keep],
+            **about,
             labels=labels,
-            dangling={int(position[k]): v for k, v in lists.items() if keep[k]},
             label_names=label_names,
             feature_names=found.feature_names or None,
             schema=schema,
             inferred=scanned.wanted.inferred(features),
-            population=population,
             preparation=scanned.preparation(
                 drop=drop, directed=directed, dangling=dangling, population=population
             ),
+            more=more,
         )
-    duplicates = counts["rows"] - graph.num_edges + repeated
-    kept_graph = graph._changed(folder=Path(folder))
-    return Built(kept_graph, counts["loops"], duplicates, unknown.left_out)
+    duplicates = seen.rows - sum(kind.num_edges for kind in graph.kinds) + seen.repeated
+    moved = graph.moved(Path(folder))
+    return Built(moved, seen.loops, duplicates, seen.left_out, counts)
+
+
+@dataclass
+class _Seen:
+    """How many rows of the edge tables were links, loops, repeated or left out for strangers."""
+
+    rows: int = 0
+    loops: int = 0
+    repeated: int = 0
+    left_out: int = 0
+
+
+def _kept(
+    blocks: Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.float64] | None]],
+    keep: NDArray[np.bool_],
+    position: NDArray[np.int64],
+    bounds: WeightBounds | None,
+    seen: _Seen,
+) -> ArcPieces:
+    """Yield the arcs between nodes that stay, by their new positions, with amounts in units."""
+    for source, target, amounts in blocks:
+        proper = source != target
+        seen.loops += len(source) - int(proper.sum())
+        proper &= keep[source] & keep[target]
+        seen.rows += int(proper.sum())
+        units = None if amounts is None or bounds is None else bounds.units(amounts[proper])
+        yield position[source[proper]], position[target[proper]], units
 
 
 def store_graph(graph: Graph, folder: str | PathLike[str], *, parts: int) -> None:
@@ -209,25 +287,49 @@ def store_graph(graph: Graph, folder: str | PathLike[str], *, parts: int) -> Non
         with writer.features(graph.num_features, sparse=sp.issparse(graph.features)) as rows:
             rows.append_all(graph.features)
 
-        def pieces() -> ArcPieces:
-            for first, last in csr.row_blocks(graph.indptr):
-                starts = graph.indptr[first : last + 1]
-                sources = np.repeat(np.arange(first, last), np.diff(starts))
-                yield sources, graph.indices[starts[0] : starts[-1]]
-
-        writer.arcs(pieces())
+        more = []
+        for place, kind in enumerate(graph.more, start=1):
+            inner = writer.inner(place)
+            inner.arcs(_arcs_of(kind), SHARES if kind.is_weighted else None)
+            more.append(inner.finish(**_edges_of(kind)))
+        writer.arcs(_arcs_of(graph), SHARES if graph.is_weighted else None)
         writer.finish(
-            name=graph.name,
-            ids=graph.ids,
+            **_edges_of(graph),
             labels=graph.labels,
-            dangling=graph.dangling_lists(),
             label_names=graph.label_names,
             feature_names=graph.feature_names,
             schema=graph.schema,
             inferred=graph.inferred,
-            population=graph.population,
             preparation=graph.preparation,
+            more=more,
         )
+
+
+def _arcs_of(graph: Graph) -> ArcPieces:
+    """Yield the arcs of a graph in memory."""
+    for first, last in csr.row_blocks(graph.indptr):
+        starts = graph.indptr[first : last + 1]
+        sources = np.repeat(np.arange(first, last), np.diff(starts))
+        part = slice(starts[0], starts[-1])
+        targets = graph.indices[part]
+        if graph.weights is None:
+            yield sources, targets, None
+            continue
+        # An edge without direction is given once: what two arcs weigh would be added up.
+        once = np.ones(len(targets), np.bool_) if graph.is_directed else sources <= targets
+        yield sources[once], targets[once], SHARES.units(graph.weights[part][once])
+
+
+def _edges_of(graph: Graph) -> dict[str, Any]:
+    """Return what a store says of one kind of edges."""
+    return {
+        "name": graph.name,
+        "ids": graph.ids,
+        "dangling": graph.dangling_lists(),
+        "population": graph.population,
+        "weight_bounds": graph.weight_bounds or ((0.0, 1.0) if graph.is_weighted else None),
+        "kind": graph.kind,
+    }
 
 
 class _StoreWriter:
@@ -246,6 +348,15 @@ class _StoreWriter:
         self._about: dict[str, Any] = {"num_nodes": num_nodes, "is_directed": directed}
         self._lengths: dict[str, NDArray[np.int64]] = {}
 
+    def inner(self, number: int) -> _StoreWriter:
+        """Return a writer for a further kind of edges: a store without features inside this one."""
+        folder = self._folder / inner_folder(number)
+        folder.mkdir(mode=0o700)
+        parts = len(self._bounds) - 1
+        writer = _StoreWriter(folder, self._num_nodes, self._directed, parts, self._memory)
+        writer._about |= {"num_features": 0, "features": "none"}
+        return writer
+
     def features(self, num_features: int, *, sparse: bool) -> FeatureWriter:
         """Return what takes the features, block after block."""
         writer = FeatureWriter(self._folder, num_features, sparse=sparse)
@@ -256,23 +367,35 @@ class _StoreWriter:
         }
         return writer
 
-    def arcs(self, pieces: ArcPieces) -> None:
-        """Sort all arcs and write them; without a direction each is taken both ways."""
+    def arcs(self, pieces: ArcPieces, weigh: WeightBounds | None = None) -> None:
+        """Sort all arcs and write them; without a direction each is taken both ways.
+
+        Args:
+            pieces: sources, targets and, where arcs have weights, amounts in units of the bounds.
+            weigh: the bounds.
+        """
         share = self._memory // 2 if self._directed else self._memory
-        by_target = ArcSorter(self._folder / "by-target", self._num_nodes, memory=share)
+        options: dict[str, Any] = {"memory": share, "weighted": weigh is not None}
+        by_target = ArcSorter(self._folder / "by-target", self._num_nodes, **options)
         by_source = by_target
         if self._directed:
-            by_source = ArcSorter(self._folder / "by-source", self._num_nodes, memory=share)
-        for source, target in pieces:
-            by_target.add(target, source)
-            by_source.add(source, target)
-        self._write_arcs(by_target, "target")
+            by_source = ArcSorter(self._folder / "by-source", self._num_nodes, **options)
+        for source, target, units in pieces:
+            by_target.add(target, source, units)
+            if units is not None and not self._directed:
+                # The other way round a loop is itself, and would weigh twice as much.
+                proper = source != target
+                source, target, units = source[proper], target[proper], units[proper]
+            by_source.add(source, target, units)
+        self._write_arcs(by_target, "target", weigh)
         if self._directed:
-            self._write_arcs(by_source, "source")
+            self._write_arcs(by_source, "source", weigh)
 
-    def _write_arcs(self, sorter: ArcSorter, row: str) -> None:
+    def _write_arcs(self, sorter: ArcSorter, row: str, weigh: WeightBounds | None) -> None:
         names = [part_file(row, part) for part in range(len(self._bounds) - 1)]
-        writer = PartWriter([self._folder / file for file in names], self._bounds, row=row)
+        paths = [self._folder / file for file in names]
+        steps = None if weigh is None else weigh.steps
+        writer = PartWriter(paths, self._bounds, row=row, weigh=steps)
         writer.write(sorter.sorted())
         shutil.rmtree(self._folder / f"by-{row}")
         self._files += names
@@ -284,14 +407,17 @@ class _StoreWriter:
         *,
         name: str,
         ids: NDArray[Any],
-        labels: NDArray[np.int64] | None,
         dangling: Mapping[int, NDArray[Any]],
-        label_names: Sequence[str] | None,
-        feature_names: Sequence[str] | None,
-        schema: Schema | None,
-        inferred: Sequence[str],
+        labels: NDArray[np.int64] | None = None,
+        label_names: Sequence[str] | None = None,
+        feature_names: Sequence[str] | None = None,
+        schema: Schema | None = None,
+        inferred: Sequence[str] = (),
         population: str = "default",
         preparation: Preparation | None = None,
+        weight_bounds: tuple[float, float] | None = None,
+        kind: str | None = None,
+        more: Sequence[StoredGraph] = (),
     ) -> StoredGraph:
         """Write nodes, dangling entries and, once the fingerprint is known, the manifest."""
         in_degrees = self._lengths["target"]
@@ -324,31 +450,59 @@ class _StoreWriter:
             "population": population,
             "preparation": None if preparation is None else preparation.to_dict(),
         }
+        if weight_bounds is not None:
+            manifest["weight_bounds"] = list(weight_bounds)
         graph = StoredGraph(self._folder, manifest, nodes, dangling)
+        if kind is not None:
+            graph = graph._changed(kind=kind)
+        if more:
+            graph = graph._changed(more=tuple(more))
+            manifest["kinds"] = [{"name": graph.kind}]
+            for inner in more:
+                folder, digest = inner.folder.name, file_digest(inner.folder / MANIFEST)
+                about = {"name": inner.kind, "folder": folder, "manifest": digest}
+                manifest["kinds"].append(about)
         manifest["fingerprint"] = _fingerprint(graph, self._folder / "by-id", self._memory)
         manifest["files"] = {file: describe_file(self._folder / file) for file in self._files}
         write_manifest(self._folder, manifest)
         for path in self._folder.iterdir():
-            path.chmod(0o600)
+            if path.is_file():
+                path.chmod(0o600)
         return graph
 
 
 def _fingerprint(graph: StoredGraph, scratch: Path, memory: int) -> str:
     """Return the fingerprint of the graph in memory; arcs are sorted again if ids are not."""
     order = order_of_ids(graph)
+    weights = hashlib.sha256() if graph.is_weighted else None
+
+    def told(targets: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
+        if weights is not None:
+            weights.update(steps.astype("<u2").data)
+        return targets
+
+    blocks = (block for part in graph.out_parts() for block in part.blocks())
     if order is None:
-        pieces = (block.entries for part in graph.out_parts() for block in part.blocks())
-        return digest_of(graph, None, graph.indptr, pieces)
+        pieces = (
+            block.entries if block.weights is None else told(block.entries, steps_of(block.weights))
+            for block in blocks
+        )
+        return digest_of(graph, None, graph.indptr, pieces, weights)
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
-    sorter = ArcSorter(scratch, graph.num_nodes, memory=memory)
-    for part in graph.out_parts():
-        for block in part.blocks():
-            rows = np.repeat(rank[block.first : block.last], np.diff(block.pointers))
-            sorter.add(rows, rank[block.entries])
+    sorter = ArcSorter(scratch, graph.num_nodes, memory=memory, weighted=graph.is_weighted)
+    for block in blocks:
+        rows = np.repeat(rank[block.first : block.last], np.diff(block.pointers))
+        steps = None if block.weights is None else steps_of(block.weights).astype(np.int64)
+        sorter.add(rows, rank[block.entries], steps)
     lengths = np.diff(graph.indptr)[order]
-    targets = (keys % np.uint64(graph.num_nodes) for keys in sorter.sorted())
-    digest = digest_of(graph, order, np.concatenate([[0], np.cumsum(lengths)]), targets)
+    count = np.uint64(graph.num_nodes)
+    targets = (
+        arcs % count if weights is None else told(arcs["key"] % count, arcs["units"])
+        for arcs in sorter.sorted()
+    )
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    digest = digest_of(graph, order, starts, targets, weights)
     shutil.rmtree(scratch)
     return digest
 

@@ -3,12 +3,14 @@
 Layout, for P parts::
 
     manifest.json             sizes, bounds of the parts, names, fingerprint, SHA-256 of every file
-    arcs-00000.parquet        source and target of every arc into the part's nodes, by target
+    arcs-00000.parquet        source and target of every arc into the part's nodes, by target, and,
+                              where edges have weights, the weight in steps of 2**-8
     out-00000.parquet         directed graphs: the same graph's arcs out of the part's nodes
     nodes.parquet             id, label and degrees, in row groups
     features.npy              float32 features, one row per node; or, where they are sparse,
     features-indptr.npy, features-indices.npy, features-values.npy
     dangling.parquet          entries of out-lists that name nobody, where there are some
+    kind-00001/               a further kind of edges: a store of its own, without features
 
 A store is the private data itself and belongs where the curator keeps such data: every file is
 readable by its owner only. The manifest holds the fingerprint, which never goes anywhere else.
@@ -27,7 +29,8 @@ from typing import Any
 from gapgnn.errors import DataError, InputError, UnavailableError
 from gapgnn.graph import Progress, file_digest
 
-FORMAT = 1
+# A store of one kind of edges without weights has the first format, which every version reads.
+FORMAT = 2
 MANIFEST = "manifest.json"
 NODES = "nodes.parquet"
 DANGLING = "dangling.parquet"
@@ -44,6 +47,15 @@ def part_file(row: str, part: int) -> str:
     return f"{'arcs' if row == 'target' else 'out'}-{part:05d}.parquet"
 
 
+def inner_folder(number: int) -> str:
+    """Return the name of the folder of a further kind of edges.
+
+    >>> inner_folder(1)
+    'kind-00001'
+    """
+    return f"kind-{number:05d}"
+
+
 def describe_file(path: Path) -> dict[str, Any]:
     """Return the manifest's entry for a finished file, and make sure it is on the disk."""
     with path.open("rb") as file:
@@ -53,7 +65,8 @@ def describe_file(path: Path) -> dict[str, Any]:
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write the manifest, which makes the folder a store."""
-    whole = {"kind": "gapgnn store", "format": FORMAT, **manifest}
+    number = FORMAT if manifest.keys() & {"weight_bounds", "kinds"} else 1
+    whole = {"kind": "gapgnn store", "format": number, **manifest}
     whole["checksum"] = _checksum(whole)
     with (folder / MANIFEST).open("w", encoding="utf-8") as file:
         json.dump(whole, file, indent=1)

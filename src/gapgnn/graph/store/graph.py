@@ -34,7 +34,9 @@ from gapgnn.graph.store.arcs import PartFile
 from gapgnn.graph.store.arrays import map_features
 from gapgnn.graph.store.format import (
     DANGLING,
+    MANIFEST,
     NODES,
+    check_digest,
     check_files,
     explained,
     part_file,
@@ -107,6 +109,7 @@ class StoredGraph(Graph):
     bounds: tuple[int, ...]
     in_degrees: NDArray[np.int64]
     executor: Executor
+    more: tuple[StoredGraph, ...]
     _listed: NDArray[np.int64]
     _manifest: Mapping[str, Any]
 
@@ -140,6 +143,7 @@ class StoredGraph(Graph):
             # Before version 0.2 nobody's ids had a namespace.
             population=str(manifest.get("population", "default")),
             preparation=Preparation.from_dict(manifest.get("preparation")),
+            weight_bounds=_bounds(manifest),
             _listed=frozen(nodes["out_degree"]),
             _manifest=manifest,
             **{mask: frozen(np.zeros(count, dtype=np.bool_)) for mask in MASKS},
@@ -188,6 +192,8 @@ class StoredGraph(Graph):
     def features(self) -> Features:
         """The features, mapped."""
         about = self._manifest
+        if about["features"] == "none":
+            return frozen(np.zeros((self.num_nodes, 0), dtype=np.float32))
         sparse = about["features"] == "sparse"
         return map_features(self.folder, self.num_nodes, about["num_features"], sparse=sparse)
 
@@ -204,6 +210,19 @@ class StoredGraph(Graph):
         csr.check(self.indptr, indices)
         return frozen(indices)
 
+    @property
+    def is_weighted(self) -> bool:
+        """Whether arcs have weights."""
+        return self._manifest.get("weight_bounds") is not None
+
+    @cached_property
+    def weights(self) -> NDArray[np.float32] | None:
+        """What all arcs weigh, read from disk into memory now."""
+        if not self.is_weighted:
+            return None
+        blocks = (block for part in self.out_parts() for block in part.blocks())
+        return frozen(np.concatenate([b.weights for b in blocks if b.weights is not None]))
+
     def in_part(self, part: int) -> PartFile:
         """Return the rows of one part: who writes to each node."""
         return self._part("target", "source", part, self.in_degrees)
@@ -218,7 +237,8 @@ class StoredGraph(Graph):
 
     def _part(self, row: str, entry: str, part: int, lengths: NDArray[np.int64]) -> PartFile:
         first, last = self.bounds[part], self.bounds[part + 1]
-        return PartFile(self.folder / part_file(row, part), entry, first, lengths[first:last])
+        path = self.folder / part_file(row, part)
+        return PartFile(path, entry, first, lengths[first:last], self.is_weighted)
 
     def digest(self, part: int) -> str:
         """Return the SHA-256 that the file of a part's arcs must have."""
@@ -226,7 +246,13 @@ class StoredGraph(Graph):
 
     def with_executor(self, executor: Executor) -> StoredGraph:
         """Return the same store, its parts worked on by another executor."""
-        return self._changed(executor=executor)
+        kinds = tuple(kind.with_executor(executor) for kind in self.more)
+        return self._changed(executor=executor, more=kinds)
+
+    def moved(self, folder: Path) -> StoredGraph:
+        """Return the same store after its folder got another name."""
+        kinds = tuple(kind.moved(folder / kind.folder.name) for kind in self.more)
+        return self._changed(folder=folder, more=kinds)
 
     def _replace(self, **changes: Any) -> Graph:
         """Copy with some parts exchanged; other features leave the arcs where they are."""
@@ -250,6 +276,12 @@ class StoredGraph(Graph):
 
     def __repr__(self) -> str:
         return super().__repr__().replace("Graph(", "StoredGraph(", 1)
+
+
+def _bounds(manifest: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return the declared bounds of weights; stores of version 0.1 have none."""
+    bounds = manifest.get("weight_bounds")
+    return None if bounds is None else (float(bounds[0]), float(bounds[1]))
 
 
 def _inferred(manifest: Mapping[str, Any]) -> tuple[str, ...]:
@@ -288,7 +320,19 @@ def open_store(
     path = Path(folder).absolute()
     manifest = read_manifest(path)
     check_files(path, manifest["files"], contents=verify, progress=progress)
-    return StoredGraph(path, manifest, read_nodes(path), read_dangling(path, manifest))
+    graph = StoredGraph(path, manifest, read_nodes(path), read_dangling(path, manifest))
+    if "kinds" not in manifest:
+        return graph
+    own, *rest = manifest["kinds"]
+    more = []
+    for kind in rest:
+        inner = path / kind["folder"]
+        check_digest(inner / MANIFEST, kind["manifest"])
+        found = open_store(inner, verify=verify, progress=progress)
+        more.append(found._changed(kind=str(kind["name"])))
+    graph = graph._changed(kind=str(own["name"]), more=tuple(more))
+    graph._validate_kinds()
+    return graph
 
 
 def read_nodes(folder: Path) -> dict[str, NDArray[Any]]:

@@ -5,12 +5,16 @@ and appended to files that each hold one range of numbers; later each file is so
 range that is still too large for the memory is cut into smaller ranges the same way, down to a
 single number, which is one arc however often it was given. So memory is bounded whatever the input
 is, and every arc is written once or, where the arcs are very unevenly spread, a few times.
+
+An arc may weigh something: then a whole number travels beside it, and what repetitions of an arc
+weigh is added up, which can be done in any order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +22,10 @@ from numpy.typing import NDArray
 from gapgnn.errors import DataError, InputError
 
 Keys = NDArray[np.uint64]
+# Arcs by themselves, or with what they weigh beside them.
+Sorted = NDArray[Any]
+PLAIN = np.dtype(np.uint64)
+WEIGHTED = np.dtype([("key", np.uint64), ("units", np.int64)])
 RANGES = 128
 MOST_NODES = 2**32 - 1
 LEAST_MEMORY = 1 << 24
@@ -30,6 +38,7 @@ class ArcSorter:
         folder: an empty folder for scratch files; they are deleted as they are read.
         num_nodes: positions are below this number.
         memory: bytes to use at most, within a few percent.
+        weighted: whether arcs come with what they weigh.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -39,41 +48,57 @@ class ArcSorter:
     [(0, 4), (3, 1)]
     """
 
-    def __init__(self, folder: Path, num_nodes: int, *, memory: int) -> None:
+    def __init__(
+        self, folder: Path, num_nodes: int, *, memory: int, weighted: bool = False
+    ) -> None:
         if num_nodes > MOST_NODES:
             raise DataError(f"A store must have at most {MOST_NODES:,} nodes. Got {num_nodes:,}.")
         if memory < LEAST_MEMORY:
             raise InputError(f"`memory` must be at least {LEAST_MEMORY} bytes. Got {memory}.")
         self.num_nodes = num_nodes
         # Twice as many keys may wait, and they are put together and copied without repetitions.
-        self._most = memory // 64
-        self._spill = _Spill(folder, 0, num_nodes**2, self._most)
+        kind = WEIGHTED if weighted else PLAIN
+        self._most = memory // (8 * kind.itemsize)
+        self._spill = _Spill(folder, 0, num_nodes**2, self._most, kind)
 
-    def add(self, major: NDArray[np.integer], minor: NDArray[np.integer]) -> None:
-        """Take arcs: positions of the end to sort by first, and of the other end."""
-        keys = major.astype(np.uint64) * np.uint64(self.num_nodes) + minor.astype(np.uint64)
+    def add(
+        self,
+        major: NDArray[np.integer],
+        minor: NDArray[np.integer],
+        units: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Take arcs: positions of the end to sort by first, of the other end, and their weight."""
+        keys: Sorted = major.astype(np.uint64) * np.uint64(self.num_nodes)
+        keys += minor.astype(np.uint64)
+        if units is not None:
+            pairs = np.empty(len(keys), dtype=WEIGHTED)
+            pairs["key"], pairs["units"] = keys, units
+            keys = pairs
         for start in range(0, len(keys), self._most):
             self._spill.add(keys[start : start + self._most])
 
-    def sorted(self) -> Iterator[Keys]:
-        """Yield the arcs as increasing numbers, a bounded piece at a time; can be done once."""
+    def sorted(self) -> Iterator[Sorted]:
+        """Yield the arcs as increasing numbers, a bounded piece at a time; can be done once.
+
+        Arcs that weigh something come as pairs of ``key`` and ``units``.
+        """
         yield from self._spill.sorted()
 
 
 class _Spill:
     """Numbers of one range, on disk by sub-range."""
 
-    def __init__(self, folder: Path, low: int, high: int, most: int) -> None:
-        self._folder, self._most = folder, most
+    def __init__(self, folder: Path, low: int, high: int, most: int, kind: np.dtype[Any]) -> None:
+        self._folder, self._most, self._kind = folder, most, kind
         folder.mkdir(parents=True, exist_ok=True)
         step = max(1, -(-(high - low) // RANGES))
         self._starts = [*range(low, high, step), high]
         # The first range needs no comparison, and the end may not fit 64 bits.
         self._inner = np.array(self._starts[1:-1], dtype=np.uint64)
-        self._buffer: list[Keys] = []
+        self._buffer: list[Sorted] = []
         self._waiting = 0
 
-    def add(self, keys: Keys) -> None:
+    def add(self, keys: Sorted) -> None:
         self._buffer.append(keys)
         self._waiting += len(keys)
         if self._waiting >= self._most:
@@ -81,9 +106,10 @@ class _Spill:
 
     def _flush(self) -> None:
         """Sort what is waiting and append each sub-range to its file."""
-        keys = _unique(np.concatenate(self._buffer)) if self._buffer else np.zeros(0, np.uint64)
+        nothing = np.zeros(0, self._kind)
+        keys = _unique(np.concatenate(self._buffer)) if self._buffer else nothing
         self._buffer, self._waiting = [], 0
-        places = [0, *np.searchsorted(keys, self._inner).tolist(), len(keys)]
+        places = [0, *np.searchsorted(keys_of(keys), self._inner).tolist(), len(keys)]
         for part in range(len(self._starts) - 1):
             first, last = places[part], places[part + 1]
             if first < last:
@@ -93,7 +119,7 @@ class _Spill:
     def _path(self, part: int) -> Path:
         return self._folder / f"{part:03d}.keys"
 
-    def sorted(self) -> Iterator[Keys]:
+    def sorted(self) -> Iterator[Sorted]:
         if not any(self._path(part).exists() for part in range(len(self._starts) - 1)):
             # Everything fits in memory: no file was needed.
             if self._buffer:
@@ -106,24 +132,47 @@ class _Spill:
             if not path.exists():
                 continue
             low, high = self._starts[part], self._starts[part + 1]
-            if path.stat().st_size <= 8 * self._most:
-                keys = np.fromfile(path, dtype=np.uint64)
+            if path.stat().st_size <= self._kind.itemsize * self._most:
+                keys = np.fromfile(path, dtype=self._kind)
                 path.unlink()
                 yield _unique(keys)
             elif high - low == 1:
+                one = self._pieces(path)
+                first = next(one)
+                for piece in one:
+                    # A single arc, however often it was given: what it weighs is added up.
+                    first = _unique(np.concatenate([first, piece]))
                 path.unlink()
-                yield np.array([low], dtype=np.uint64)
+                yield _unique(first)
             else:
-                finer = _Spill(self._folder / f"{part:03d}", low, high, self._most)
-                with path.open("rb") as file:
-                    while len(keys := np.fromfile(file, dtype=np.uint64, count=self._most)):
-                        finer.add(keys)
+                finer = _Spill(self._folder / f"{part:03d}", low, high, self._most, self._kind)
+                for piece in self._pieces(path):
+                    finer.add(piece)
                 path.unlink()
                 yield from finer.sorted()
 
+    def _pieces(self, path: Path) -> Iterator[Sorted]:
+        with path.open("rb") as file:
+            while len(keys := np.fromfile(file, dtype=self._kind, count=self._most)):
+                yield keys
 
-def _unique(keys: Keys) -> Keys:
-    """Sort in place and drop repetitions."""
+
+def keys_of(arcs: Sorted) -> Keys:
+    """Return the numbers of arcs, without what they weigh."""
+    keys: Keys = arcs if arcs.dtype.names is None else arcs["key"]
+    return keys
+
+
+def _unique(keys: Sorted) -> Sorted:
+    """Sort in place and drop repetitions, or add up what they weigh."""
+    if keys.dtype.names is not None:
+        keys = keys[np.argsort(keys["key"], kind="stable")]
+        starts = np.flatnonzero(np.diff(keys["key"], prepend=~keys["key"][:1]))
+        if len(starts) < len(keys):
+            units = np.add.reduceat(keys["units"], starts)
+            keys = keys[starts]
+            keys["units"] = units
+        return keys
     keys.sort()
     first = np.empty(len(keys), dtype=np.bool_)
     first[:1] = True

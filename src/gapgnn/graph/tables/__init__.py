@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from gapgnn.facade import front
 
 if TYPE_CHECKING:
+    from gapgnn.graph.tables.amounts import EdgeCounts as EdgeCounts
+    from gapgnn.graph.tables.amounts import EdgeFiles as EdgeFiles
+    from gapgnn.graph.tables.amounts import Moment as Moment
     from gapgnn.graph.tables.edges import Dangling as Dangling
     from gapgnn.graph.tables.edges import edge_batches as edge_batches
     from gapgnn.graph.tables.edges import end_columns as end_columns

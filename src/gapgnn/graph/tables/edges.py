@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +15,11 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from gapgnn.errors import DataError, check_choice
+from gapgnn.errors import Complaints, DataError, InputError, check_choice
 from gapgnn.graph import Progress
+from gapgnn.graph.tables.amounts import EdgeColumns, EdgeCounts, EdgeFiles, edge_columns
 from gapgnn.graph.tables.columns import as_text, is_text, plain
-from gapgnn.graph.tables.files import ColumnTypeError, TableFile
+from gapgnn.graph.tables.files import ColumnTypeError, Dialect, TableFile, open_table
 
 # A cell that is a whole number and surely fits 64 bits.
 PLAIN_NUMBER = r"^-?[0-9]{1,18}$"
@@ -136,6 +138,7 @@ class Arcs:
     dangling: dict[int, NDArray[Any]]
     repeated_dangling: int
     left_out: int = 0
+    amounts: NDArray[np.float64] | None = None
 
 
 @dataclass
@@ -145,13 +148,13 @@ class _Unknown:
     rows: int = 0
     first: str = ""
 
-    def add(self, batch: Sequence[Any], bad: tuple[Any, Any], row: int) -> None:
+    def add(self, batch: Sequence[Any], bad: tuple[Any, Any], rows: NDArray[np.int64]) -> None:
         either = bad[0] | bad[1]
         if not self.rows:
             at = int(np.argmax(either))
             side = 0 if bad[0][at] else 1
             name = batch[side][at].as_py()
-            self.first = f"{name!r} as {('source', 'target')[side]} in row {row + at + 1}"
+            self.first = f"{name!r} as {('source', 'target')[side]} in row {rows[at]}"
         self.rows += int(either.sum())
 
 
@@ -241,33 +244,102 @@ def end_columns(table: TableFile) -> tuple[str, str]:
     return first, second
 
 
+def ignored_columns(table: TableFile, columns: EdgeColumns) -> tuple[str, ...]:
+    """Return the columns of an edge table that nothing is made of."""
+    read = {*end_columns(table), *columns.names}
+    return tuple(name for name in table.columns if name not in read)
+
+
+class EdgeTable(NamedTuple):
+    """The table of one kind of edges, and what is read of it.
+
+    Attributes:
+        kind: the name of the kind; None where there is only one.
+        table: the file.
+        columns: what is read beside the two ends.
+    """
+
+    kind: str | None
+    table: TableFile
+    columns: EdgeColumns
+
+
+def edge_tables(
+    edges: EdgeFiles, *, dialect: Dialect | None, complaints: Complaints, **options: Any
+) -> list[EdgeTable]:
+    """Open the edge tables of all kinds and check what is to be read of them.
+
+    Args:
+        edges: one file, or one for each kind by its name.
+        dialect: how cells are written.
+        complaints: takes everything that is wrong with files, columns and options.
+        options: of :func:`~gapgnn.graph.tables.amounts.edge_columns`.
+
+    Returns:
+        The tables that nothing is wrong with.
+    """
+    kinds = dict(edges) if isinstance(edges, Mapping) else {"": edges}
+    if not kinds:
+        complaints.add(InputError("`edges` must name at least one edge table. Got none."))
+    for key in ("weight", "weight_bounds", "time"):
+        given = options.get(key)
+        strangers = [k for k in given if k not in kinds] if isinstance(given, Mapping) else []
+        if strangers:
+            known = ", ".join(kinds)
+            complaints.add(
+                InputError(f"`{key}` must be of a kind of edges ({known}). Got {strangers[0]!r}.")
+            )
+    found = []
+    for name, path in kinds.items():
+        noted = Complaints()
+        columns = noted.collect(partial(edge_columns, name, **options))
+        table = noted.collect(partial(open_table, path, what="edges", dialect=dialect))
+        if table is not None:
+            noted.collect(partial(end_columns, table))
+        if table is not None and columns is not None:
+            columns.check(table, noted)
+            if not noted:
+                found.append(EdgeTable(name if len(kinds) > 1 else None, table, columns))
+        complaints.extend(noted)
+    return found
+
+
 def read_edges(
     table: TableFile,
     index: NodeIndex,
     *,
     directed: bool,
     dangling: str,
+    columns: EdgeColumns | None = None,
+    counts: EdgeCounts | None = None,
     progress: Progress | None = None,
 ) -> Arcs:
     """Read all edges as pairs of node positions; ids without a record are refused or set aside."""
     small = np.int32 if len(index.names) <= np.iinfo(np.int32).max else np.int64
     parts: tuple[list[Any], list[Any]] = ([], [])
+    weighed: list[NDArray[np.float64]] = []
     unknown = Dangling.treated(dangling)
-    for source, target in edge_batches(
+    for source, target, amounts in edge_batches(
         table,
         index,
         directed=directed,
         dangling=unknown,
+        columns=columns,
+        counts=counts,
         progress=progress,
     ):
         parts[0].append(source.astype(small))
         parts[1].append(target.astype(small))
+        if amounts is not None:
+            weighed.append(amounts)
     nothing = np.zeros(0, dtype=small)
     sources = np.concatenate([nothing, *parts[0]])
     parts[0].clear()
     targets = np.concatenate([nothing, *parts[1]])
     unknown = unknown or Dangling()
-    return Arcs(sources, targets, *unknown.finish(), unknown.left_out)
+    has_amounts = columns is not None and columns.weight is not None
+    amounts = np.concatenate([np.zeros(0), *weighed]) if has_amounts else None
+    return Arcs(sources, targets, *unknown.finish(), unknown.left_out, amounts)
 
 
 def edge_batches(
@@ -276,9 +348,11 @@ def edge_batches(
     *,
     directed: bool,
     dangling: Dangling | None,
+    columns: EdgeColumns | None = None,
+    counts: EdgeCounts | None = None,
     progress: Progress | None = None,
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield the edges as pairs of node positions, a bounded block at a time.
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64] | None]]:
+    """Yield the edges as pairs of node positions and their amounts, a bounded block at a time.
 
     Args:
         table: the edge table.
@@ -287,9 +361,13 @@ def edge_batches(
         dangling: takes the entries of somebody's list that name no id with a record; lines that
             are in nobody's list are then left out and counted. None refuses both, at the latest
             after the last block.
+        columns: which amounts and times are read; none if left out. A row outside the window of
+            time is as good as not there.
+        counts: what was left out, and what had no amount.
         progress: called after every block.
     """
     ends = end_columns(table)
+    columns, counts = columns or EdgeColumns(), counts or EdgeCounts()
     kind = pa.int64() if index.whole else pa.large_string()
     if dangling is not None:
         # As bytes, which any cell is: what somebody's list names cannot stop the run.
@@ -297,11 +375,20 @@ def edge_batches(
     unknown = _Unknown()
     rows = 0
     try:
-        for batch in table.batches(
-            ends, types=dict.fromkeys(ends, kind), missing=[""], progress=progress
-        ):
+        wanted = list(dict.fromkeys([*ends, *columns.names]))
+        types = {**columns.types(table), **dict.fromkeys(ends, kind)}
+        for batch in table.batches(wanted, types=types, missing=[""], progress=progress):
+            read, filled = batch.num_rows, batch
+            # The number of each row in the file, for complaints.
+            numbers = np.arange(rows + 1, rows + 1 + read)
+            if columns.window is not None:
+                inside = columns.inside(batch, table, counts)
+                batch = filled = batch.filter(pa.array(inside))
+                numbers = numbers[inside]
             if dangling is None:
-                pair = [_ids_of(table, batch.column(end), end, index.whole, rows) for end in ends]
+                pair = [
+                    _ids_of(table, batch.column(end), end, index.whole, numbers) for end in ends
+                ]
             else:
                 filled = batch.filter(pc.and_(*(pc.is_valid(batch.column(end)) for end in ends)))
                 dangling.left_out += batch.num_rows - filled.num_rows
@@ -311,12 +398,16 @@ def edge_batches(
             either = bad[0] | bad[1]
             if either.any():
                 if dangling is None:
-                    unknown.add(pair, bad, rows)
+                    unknown.add(pair, bad, numbers)
                 else:
                     dangling.take((source, target), pair, directed=directed)
                 source, target = source[~either], target[~either]
-            yield source, target
-            rows += batch.num_rows
+            amounts = columns.amounts(filled, table)
+            if amounts is not None:
+                amounts = amounts[~either]
+                counts.without_amount += int(np.isnan(amounts).sum())
+            yield source, target, amounts
+            rows += read
     except ColumnTypeError as error:
         raise DataError(
             f"`edges` must name ids of the node table, which are whole numbers. Got {error.value} "
@@ -332,11 +423,11 @@ def edge_batches(
         )
 
 
-def _ids_of(table: TableFile, column: Any, name: str, whole: bool, rows: int) -> Any:
+def _ids_of(table: TableFile, column: Any, name: str, whole: bool, rows: NDArray[np.int64]) -> Any:
     """Return one column of a batch as ids, or say which row is not one."""
     file = repr(str(table.path))
     if column.null_count:
-        first = rows + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))) + 1
+        first = rows[int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))]
         raise DataError(
             f"Column `{name}` of {file} must name a node in each row. Got none in row {first}."
         )

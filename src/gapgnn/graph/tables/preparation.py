@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.errors import DataError, InputError
+from gapgnn.graph import WeightBounds
 
 if TYPE_CHECKING:
     from gapgnn.graph.tables.files import Dialect
@@ -32,6 +33,9 @@ class Preparation:
         population: namespace of the ids in the ledger.
         dialect: how cells are written, as the keyword arguments of
             :class:`~gapgnn.graph.tables.files.Dialect`.
+        edges: for each kind of edges, "" where there is one, the columns ``weight`` and ``time``
+            and the ``weight_bounds``, where they were said. Not the window's two moments, which
+            belong to one table.
 
     >>> said = Preparation(label="team", drop=("bio",), columns=("age",))
     >>> Preparation.from_dict(said.to_dict()) == said
@@ -45,13 +49,14 @@ class Preparation:
     dangling: str = "refuse"
     population: str = "default"
     dialect: Mapping[str, str] = field(default_factory=dict)
+    edges: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any] | None) -> Preparation | None:
         """Return what :meth:`to_dict` wrote; None for None, and anything else is refused."""
         if given is None:
             return None
-        kinds = {"drop": list, "columns": list, "directed": bool, "dialect": dict}
+        kinds = {"drop": list, "columns": list, "directed": bool, "dialect": dict, "edges": dict}
         values = dict(given) if isinstance(given, Mapping) else {"": given}
         for key, value in values.items():
             is_known = key in {part.name for part in fields(cls)}
@@ -61,7 +66,8 @@ class Preparation:
         try:
             made = cls(**values)
             made.spelling()
-        except (TypeError, InputError):
+            made.edge_options()
+        except (AttributeError, TypeError, ValueError, InputError):
             raise DataError("`preparation` must say how tables are read. Got another.") from None
         return made
 
@@ -80,6 +86,28 @@ class Preparation:
         from gapgnn.graph.tables.files import Dialect
 
         return Dialect(**self.dialect)
+
+    def edge_options(self, kinds: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
+        """Return columns and bounds by kind of edges, as ``read_tables`` takes them.
+
+        Args:
+            kinds: of the other tables, "" where there is one; None is those that are remembered.
+
+        >>> said = Preparation(edges={"": {"weight": "sum", "weight_bounds": [0, 9]}})
+        >>> said.edge_options()
+        {'weight': {'': 'sum'}, 'weight_bounds': {'': (0.0, 9.0)}, 'time': {}}
+        """
+        found: dict[str, dict[str, Any]] = {"weight": {}, "weight_bounds": {}, "time": {}}
+        for kind in self.edges if kinds is None else kinds:
+            for key, value in self.edges.get(kind, {}).items():
+                if key == "weight_bounds":
+                    bounds = WeightBounds(*value)
+                    found[key][kind] = (bounds.low, bounds.high)
+                elif key in found and isinstance(value, str):
+                    found[key][kind] = value
+                else:
+                    raise ValueError(key)
+        return found
 
     def applied(
         self,

@@ -6,19 +6,30 @@ is printed: a caller who wants to show progress passes a callback.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from gapgnn.errors import Complaints, check_choice, check_integer
-from gapgnn.graph import Graph, NotFinite, Progress, filter_classes
-from gapgnn.graph.tables.edges import DANGLING, NodeIndex, edge_batches, end_columns, read_edges
+from gapgnn.graph import Graph, NotFinite, Progress, filter_classes, join_kinds
+from gapgnn.graph.tables.amounts import EdgeColumns, EdgeCounts, EdgeFiles, Moment
+from gapgnn.graph.tables.edges import (
+    DANGLING,
+    Arcs,
+    EdgeTable,
+    NodeIndex,
+    edge_batches,
+    edge_tables,
+    ignored_columns,
+    read_edges,
+)
 from gapgnn.graph.tables.features import read_features
-from gapgnn.graph.tables.files import Dialect, TableFile, check_delimiter, open_table
+from gapgnn.graph.tables.files import Dialect, check_delimiter, open_table
 from gapgnn.graph.tables.nodes import NodeColumns, ScannedNodes, scan_nodes
 from gapgnn.graph.tables.preparation import Preparation
 from gapgnn.graph.tables.schema import Schema
@@ -35,9 +46,12 @@ class Tables:
         feature_names: the name of each feature column; empty if the features came from a file.
         dropped_self_loops: rows of the edge table that join a node to itself.
         dropped_duplicates: rows of the edge table that repeat an earlier one. In an undirected
-            graph, the same pair the other way round is a repetition too.
-        dropped_dangling: rows of the edge table that are in nobody's list, because they name
+            graph, the same pair the other way round is a repetition too. Where edges have weights,
+            their amounts were added up.
+        dropped_dangling: rows of the edge tables that are in nobody's list, because they name
             somebody without a row in the node table.
+        counts: rows without an amount or a time, and rows outside the window.
+        ignored: for each edge table that has some, its name and the columns nothing is made of.
     """
 
     graph: Graph
@@ -45,19 +59,21 @@ class Tables:
     dropped_self_loops: int
     dropped_duplicates: int
     dropped_dangling: int = 0
+    counts: EdgeCounts = field(default_factory=EdgeCounts)
+    ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True)
 class ScannedTables:
-    """Two tables that were looked at: nothing is wrong with the columns, and nodes are read.
+    """Tables that were looked at: nothing is wrong with the columns, and nodes are read.
 
     Attributes:
-        edges: the edge table, not read yet.
+        edges: the edge table of each kind, not read yet.
         wanted: which columns of the node table are what.
         nodes: what the node table holds.
     """
 
-    edges: TableFile
+    edges: tuple[EdgeTable, ...]
     wanted: NodeColumns
     nodes: ScannedNodes
 
@@ -75,12 +91,13 @@ class ScannedTables:
             dangling=dangling,
             population=population,
             dialect=self.nodes.table.dialect.to_dict(),
+            edges={one.kind or "": said for one in self.edges if (said := one.columns.said)},
         )
 
 
 def scan_tables(
     *,
-    edges: Path | str,
+    edges: EdgeFiles,
     nodes: Path | str,
     label: str | None,
     drop: Sequence[str],
@@ -91,22 +108,34 @@ def scan_tables(
     schema: Schema | None,
     classes: Sequence[str] | None,
     dialect: Dialect | None,
+    weight: str | Mapping[str, str] | None,
+    weight_bounds: tuple[float, float] | Mapping[str, tuple[float, float]] | None,
+    time: str | Mapping[str, str] | None,
+    since: Moment | None,
+    until: Moment | None,
     progress: Progress | None,
 ) -> ScannedTables:
-    """Open both tables and read the one of nodes; all that is wrong with either is one complaint.
+    """Open all tables and read the one of nodes; all that is wrong with any is one complaint.
 
-    Options are those of :func:`read_tables`. Where something is wrong already, a table that is
-    small is read all the same, to tell everything at once.
+    Options are those of :func:`read_tables`. Where something is wrong already, or there are edge
+    tables of several kinds, one that is small is read all the same, to tell everything at once.
     """
     complaints = Complaints()
     complaints.collect(lambda: check_choice("dangling", dangling, DANGLING))
     complaints.collect(lambda: check_integer("min_class_count", min_class_count, at_least=0))
     node_table = complaints.collect(lambda: open_table(nodes, what="nodes", dialect=dialect))
-    edge_table = complaints.collect(lambda: open_table(edges, what="edges", dialect=dialect))
-    complaints.collect(lambda: check_delimiter(dialect, nodes, edges))
-    ends = None
-    if edge_table is not None:
-        ends = complaints.collect(partial(end_columns, edge_table))
+    tables = edge_tables(
+        edges,
+        dialect=dialect,
+        complaints=complaints,
+        weight=weight,
+        weight_bounds=weight_bounds,
+        time=time,
+        since=since,
+        until=until,
+    )
+    files = tuple(edges.values()) if isinstance(edges, Mapping) else (edges,)
+    complaints.collect(lambda: check_delimiter(dialect, nodes, *files))
     wanted = found = None
     if node_table is not None:
         wanted = NodeColumns.choose(
@@ -127,16 +156,16 @@ def scan_tables(
                 progress=progress,
                 complaints=complaints,
             )
-    if complaints and found is not None and edge_table is not None and ends is not None:
-        complaints.collect(partial(_check_edges, edge_table, found.index, dangling))
-    edge_table = complaints.settled(edge_table)
-    return ScannedTables(edge_table, complaints.settled(wanted), complaints.settled(found))
+    if found is not None and (complaints or len(tables) > 1):
+        for one in tables:
+            complaints.collect(partial(_check_edges, one, found.index, dangling))
+    return ScannedTables(tuple(tables), complaints.settled(wanted), complaints.settled(found))
 
 
-def _check_edges(table: TableFile, index: NodeIndex, dangling: str) -> None:
+def _check_edges(one: EdgeTable, index: NodeIndex, dangling: str) -> None:
     """Complain about the edges of a small table, where anything can be wrong with them."""
-    if table.is_small and dangling == "refuse":
-        for _ in edge_batches(table, index, directed=True, dangling=None):
+    if one.table.is_small and dangling == "refuse":
+        for _ in edge_batches(one.table, index, directed=True, dangling=None, columns=one.columns):
             pass
 
 
@@ -182,7 +211,7 @@ def read_ids(
 
 def read_tables(
     *,
-    edges: Path | str,
+    edges: EdgeFiles,
     nodes: Path | str,
     label: str | None,
     features: Path | str | None = None,
@@ -195,6 +224,11 @@ def read_tables(
     dialect: Dialect | None = None,
     not_finite: NotFinite = "refuse",
     population: str = "default",
+    weight: str | Mapping[str, str] | None = None,
+    weight_bounds: tuple[float, float] | Mapping[str, tuple[float, float]] | None = None,
+    time: str | Mapping[str, str] | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
     progress: Progress | None = None,
 ) -> Tables:
     """Read a graph from an edge table and a node table (CSV, TSV, Parquet or Feather).
@@ -211,10 +245,11 @@ def read_tables(
     scaled to -1 to 1, and so are dates, undeclared categories are ``other``, undeclared classes are
     unlabelled, and what cannot be read is missing (privacy page, section 2).
 
-    Everything that is wrong with the columns of both tables is told in one message.
+    Everything that is wrong with the columns of all tables is told in one message.
 
     Args:
-        edges: the edge table.
+        edges: the edge table; or several, by the names of their kinds of edges, such as
+            ``{"calls": "calls.csv", "payments": "payments.csv"}``.
         nodes: the node table.
         label: the column with the class; None for a graph without labels.
         features: a file of features to use instead of the columns (see
@@ -236,6 +271,14 @@ def read_tables(
         not_finite: what to do with a row of the features file that holds NaN or infinity: refuse,
             or make the row zero, so that one record cannot stop a run at node level.
         population: namespace of the ids in the ledger.
+        weight: the column of the edge table with the amount of each row, which becomes the weight
+            of its edge: amounts of one edge are added up, in both directions if it has none, and
+            clamped to the bounds. By kind (``{"payments": "amount"}``) or for every table.
+        weight_bounds: the declared bounds of the amounts, required: bounds from the table would
+            tell of single edges. By kind or for every table.
+        time: the column of the edge table with a date, a time or a number, for a window.
+        since: the first moment of the window: rows before it are not read.
+        until: the first moment behind it.
         progress: called with "nodes" or "edges", how much is read and how much there is.
 
     >>> import tempfile
@@ -263,6 +306,11 @@ def read_tables(
         schema=schema,
         classes=classes,
         dialect=dialect,
+        weight=weight,
+        weight_bounds=weight_bounds,
+        time=time,
+        since=since,
+        until=until,
         progress=progress,
     )
     found = scanned.nodes
@@ -270,30 +318,67 @@ def read_tables(
         matrix = found.features()
     else:
         matrix = read_features(features, found.index.names, not_finite=not_finite)
-    arcs = read_edges(
-        scanned.edges, found.index, directed=directed, dangling=dangling, progress=progress
+    said = scanned.preparation(
+        drop=drop, directed=directed, dangling=dangling, population=population
     )
-    graph = Graph.from_arcs(
-        arcs.sources,
-        arcs.targets,
-        num_nodes=len(found.index.names),
-        features=matrix,
-        labels=found.labels,
-        ids=found.index.names,
-        directed=directed,
-        dangling=arcs.dangling,
-        label_names=found.label_names,
-        feature_names=found.feature_names or None,
-        name=found.table.path.stem,
-        schema=schema,
-        inferred=scanned.wanted.inferred(features),
-        population=population,
-        preparation=scanned.preparation(
-            drop=drop, directed=directed, dangling=dangling, population=population
-        ),
-    )
-    loops = int((arcs.sources == arcs.targets).sum())
-    repeated = len(arcs.sources) - loops - graph.num_edges + arcs.repeated_dangling
+    counts, graphs = EdgeCounts(), {}
+    loops = repeated = left_out = 0
+    for kind, table, columns in scanned.edges:
+        arcs = read_edges(
+            table,
+            found.index,
+            directed=directed,
+            dangling=dangling,
+            columns=columns,
+            counts=counts,
+            progress=progress,
+        )
+        # Every kind has the features: they are one array, and go where kinds are joined.
+        one = Graph.from_arcs(
+            *_ends(arcs, directed),
+            num_nodes=len(found.index.names),
+            features=matrix,
+            labels=found.labels,
+            ids=found.index.names,
+            directed=directed,
+            dangling=arcs.dangling,
+            label_names=found.label_names,
+            feature_names=found.feature_names or None,
+            name=found.table.path.stem,
+            schema=schema,
+            inferred=scanned.wanted.inferred(features),
+            population=population,
+            preparation=said,
+            **_weighed(arcs, columns),
+        )
+        matrix = one.features
+        graphs[kind or one.kind] = one
+        own = int((arcs.sources == arcs.targets).sum())
+        loops += own
+        repeated += len(arcs.sources) - own - one.num_edges + arcs.repeated_dangling
+        left_out += arcs.left_out
+    graph = join_kinds(graphs)
     if min_class_count > 0 and found.labels is not None:
         graph = filter_classes(graph, min_class_count)
-    return Tables(graph, found.feature_names, loops, repeated, arcs.left_out)
+    ignored = [
+        (table.path.name, names)
+        for _, table, columns in scanned.edges
+        if (names := ignored_columns(table, columns))
+    ]
+    return Tables(graph, found.feature_names, loops, repeated, left_out, counts, tuple(ignored))
+
+
+def _ends(arcs: Arcs, directed: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return both ends of all arcs; where amounts are added up, an edge has one way round."""
+    if directed or arcs.amounts is None:
+        return arcs.sources, arcs.targets
+    return np.minimum(arcs.sources, arcs.targets), np.maximum(arcs.sources, arcs.targets)
+
+
+def _weighed(arcs: Arcs, columns: EdgeColumns) -> dict[str, Any]:
+    if arcs.amounts is None or columns.bounds is None:
+        return {}
+    return {
+        "weights": arcs.amounts,
+        "weight_bounds": (columns.bounds.low, columns.bounds.high),
+    }

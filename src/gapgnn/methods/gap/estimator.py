@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph
 from gapgnn.methods import EdgeReader, ReleasedHops, Run
-from gapgnn.methods.gap.propagation import First, Propagation
+from gapgnn.methods.gap.propagation import First, Propagation, blocks_read
 from gapgnn.methods.gap.variant import Defaults, Variant, chosen
 from gapgnn.nn import COMBINATIONS, Encoded, Encoder, MultiHopClassifier
 from gapgnn.privacy import Guarantee, aggregation_ratio, resolve_relation
@@ -55,6 +55,10 @@ class GAP(EdgeReader):
         head_layers: layers of the network applied to the combined hops.
         hidden: width of every hidden layer and of the codes; auto is 16, 32 for labels and both
             except at node level.
+        kinds: whom several kinds of edges (calls and payments, say) protect: each promises to hide
+            one edge of every kind at once, and every kind's part of a hop is charged; any promises
+            to hide one edge of one kind, whichever, and a hop is charged once. At node level a
+            record holds its lists of all kinds, so each it is.
         combine: how the hops are combined.
         activation: activation after every hidden layer; auto is selu, tanh for progressive
             features.
@@ -88,6 +92,7 @@ class GAP(EdgeReader):
     base_layers: int | Literal["auto"] = "auto"
     head_layers: int = 1
     hidden: int | Literal["auto"] = "auto"
+    kinds: Literal["each", "any"] = "each"
     combine: Literal["concat", "sum", "max", "mean", "attention"] = "concat"
     activation: Literal["auto", "selu", "relu", "elu", "gelu", "tanh"] = "auto"
     dropout: float | Literal["auto"] = "auto"
@@ -100,10 +105,19 @@ class GAP(EdgeReader):
         check_integer("hidden", chosen(self.hidden, defaults.hidden), at_least=1)
         check_integer("max_degree", self.max_degree, at_least=1)
         check_choice("combine", self.combine, COMBINATIONS)
+        check_choice("kinds", self.kinds, ("each", "any"))
+        if self.level == "node" and self.kinds == "any":
+            raise InputError(
+                "`kinds` must be each at level node: a record holds its lists of all kinds of "
+                "edges, so withdrawing it changes every kind. Got 'any'."
+            )
         if self.noise_ratios is not None and len(self.noise_ratios) != 3:
             raise InputError(f"`noise_ratios` must be three numbers. Got {self.noise_ratios!r}.")
         for ratio in self.noise_ratios or ():
             check_number("noise_ratios", ratio, above=0)
+
+    def _check_edges(self, graph: Graph) -> None:
+        """Any edges will do: with weights, and of several kinds."""
 
     def _variant(self) -> Variant:
         return Variant.resolve(
@@ -128,6 +142,14 @@ class GAP(EdgeReader):
     def _num_hops(self) -> int:
         return self._variant().hops
 
+    def _events_per_hop(self, graph: Graph) -> int:
+        """Return the events of one hop along all kinds of edges (privacy page, section 2).
+
+        Under ``each``, and at node level, neighbours differ in every kind. Under ``any`` they
+        differ in one kind, and the sums of the others are the same: one event.
+        """
+        return len(graph.kinds) if self.kinds == "each" else 1
+
     def _hop_ratio(self, relation: str) -> float:
         return self._ratios()[1] * aggregation_ratio(relation) if self.level == "node" else 1.0
 
@@ -141,7 +163,8 @@ class GAP(EdgeReader):
             return ()
         variant = self._variant()
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
-        hops = Gaussian(self._hop_ratio(relation), count=variant.hops, label="aggregation")
+        count = variant.hops * self._events_per_hop(graph)
+        hops = Gaussian(self._hop_ratio(relation), count=count, label="aggregation")
         if self.level == "edge":
             return (hops,)
         num_train = self._num_train(graph)
@@ -171,6 +194,8 @@ class GAP(EdgeReader):
         width = sent[self.messages] + 1
         if variant.is_papers:
             width = first
+        # Fitted models know the kinds; before the first fit only whether it can be built counts.
+        width *= blocks_read(len(self.edges_.kinds) or 1) if hasattr(self, "edges_") else 1
         modules: dict[str, nn.Module] = {}
         for phase in variant.phases:
             if phase == "encoder":
@@ -212,7 +237,10 @@ class GAP(EdgeReader):
         run.callback.start("aggregation", propagation.variant.hops)
         start, trained = time.perf_counter(), run.seconds.get("classifier", 0.0)
         first, released = propagation.run(
-            run.journal.hops(self._aggregation(graph, run.guarantee, run.keys, device)),
+            [
+                run.journal.hops(one)
+                for one in self._aggregations(graph, run.guarantee, run.keys, device)
+            ],
             features,
             trainer.labels,
             torch.from_numpy(run.splits.train).to(device),
@@ -227,7 +255,8 @@ class GAP(EdgeReader):
         return scores
 
     def _propagation(self) -> Propagation:
-        return Propagation(self._variant(), self.num_classes_, self.modules_)
+        num_kinds = len(self.edges_.kinds) or 1
+        return Propagation(self._variant(), self.num_classes_, self.modules_, num_kinds)
 
     def _remember(
         self, graph: Graph, charge: Charge | None, first: First, released: Sequence[Tensor]
@@ -276,7 +305,7 @@ class GAP(EdgeReader):
         charge: Charge | None,
     ) -> ReleasedHops:
         first, released = self._propagation().run(
-            self._aggregation(graph, guarantee, keys, device),
+            self._aggregations(graph, guarantee, keys, device),
             FeatureInputs(graph, device),
             torch.tensor(graph.labels, device=device),
             torch.tensor(graph.train_mask, device=device).unsqueeze(0),
@@ -287,4 +316,11 @@ class GAP(EdgeReader):
         steps = ["preparation", "training", "hop0", "classifier", "selection", "prediction"]
         if self._uses_batch_norm():
             steps.append("statistics")
-        return ReleaseFacts(method="GAP", messages=self.messages, steps=steps)
+        return ReleaseFacts(
+            method="GAP",
+            messages=self.messages,
+            steps=steps,
+            kinds=self.edges_.kinds,
+            protects=self.kinds if self.edges_.kinds else "",
+            is_weighted=any(bounds is not None for bounds in self.edges_.bounds),
+        )

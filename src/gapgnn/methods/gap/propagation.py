@@ -9,6 +9,11 @@ Every message has norm at most 1 and is computed from the sender's own record an
 released before, so one hop has the sensitivity of the stated relation whatever is sent (privacy
 page, section 1).
 
+Where there are several kinds of edges, a hop goes along each of them: the same message, or in the
+paper's way each kind's own chain of hops. What was released along the kinds stands side by side in
+a row, in the order of their names. Networks also read the sum of all kinds, which costs nothing
+more and says what the edges say together.
+
 A node's own label does not come back to it: in a stage the labels of its neighbours arrive, and
 its own label is in none of them. From the second stage on, a neighbour without a training label
 sends its class posterior, which may have been moved by the node's label through the noisy sum of
@@ -41,11 +46,13 @@ class Propagation:
         variant: what is sent and which networks there are.
         num_classes: C.
         modules: the networks by phase.
+        num_kinds: of edges, whose releases stand side by side.
     """
 
     variant: Variant
     num_classes: int
     modules: Mapping[str, Any]
+    num_kinds: int = 1
 
     def hop_zero(self, features: FeatureInputs, replicas: int) -> First:
         """Return what classifiers read as hop 0: unit rows of codes, or the features."""
@@ -63,13 +70,18 @@ class Propagation:
 
     def inputs(self, first: First, released: Sequence[Tensor]) -> HopInputs:
         """Return what a classifier reads of hop 0 and of what was released."""
-        if self.variant.is_papers:
-            return HopInputs(first, released)
-        return HopInputs(first, [direction_and_size(sums) for sums in released])
+        blocks = [list(hop.chunk(self.num_kinds, dim=-1)) for hop in released]
+        if self.num_kinds > 1:
+            # Divided by the root of their number, sums of noise are as large as each.
+            root = math.sqrt(self.num_kinds)
+            blocks = [[*hop, torch.stack(hop).sum(dim=0) / root] for hop in blocks]
+        if not self.variant.is_papers:
+            blocks = [[direction_and_size(sums) for sums in hop] for hop in blocks]
+        return HopInputs(first, [hop[0] if len(hop) == 1 else torch.cat(hop, -1) for hop in blocks])
 
     def run(
         self,
-        aggregation: Hops,
+        aggregations: Sequence[Hops],
         features: FeatureInputs,
         labels: Tensor,
         sends_label: Tensor,
@@ -80,7 +92,7 @@ class Propagation:
         """Release all hops of a graph: the only reading of its edges.
 
         Args:
-            aggregation: the mechanism, which knows graph, noise and price.
+            aggregations: the mechanism of each kind of edges, which knows graph, noise and price.
             features: of every node.
             labels: class of every node.
             sends_label: which nodes send their own label, (replicas, nodes).
@@ -88,23 +100,35 @@ class Propagation:
             on_hop: called after every hop.
 
         Returns:
-            Hop 0, and the noisy rows of each hop: of norm 1 in the paper's way, otherwise noisy
-            sums in units of their noise, so that a classifier need not know its level.
+            Hop 0, and the noisy rows of each hop, kinds side by side: of norm 1 in the paper's way,
+            otherwise noisy sums in units of their noise, so that a classifier need not know its
+            level.
         """
         first = self.hop_zero(features, len(sends_label))
         released: list[Tensor] = []
         for hop in range(1, self.variant.hops + 1):
             with torch.no_grad():
                 rows = self._rows(hop, features, first, released, labels, sends_label)
-                noisy = aggregation.hop(rows, hop, normalise=self.variant.is_papers)
-                if not self.variant.is_papers and aggregation.std:
-                    noisy = noisy / aggregation.std
-            released.append(noisy)
+                sent = [rows] * len(aggregations)
+                if self.variant.is_papers and released:
+                    sent = list(rows.chunk(len(aggregations), dim=-1))
+                blocks = [
+                    self._released(one, sent[kind], (hop - 1) * len(aggregations) + kind + 1)
+                    for kind, one in enumerate(aggregations)
+                ]
+            released.append(blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=-1))
             if on_hop is not None:
                 on_hop()
             if fit is not None and self.variant.phase(hop) in self.modules:
                 fit(self.variant.phase(hop), self.inputs(first, released))
         return first, released
+
+    def _released(self, aggregation: Hops, rows: Tensor, number: int) -> Tensor:
+        """Release one hop along one kind of edges; its number is used for no other kind."""
+        noisy = aggregation.hop(rows, number, normalise=self.variant.is_papers)
+        if self.variant.is_papers or not aggregation.std:
+            return noisy
+        return noisy / aggregation.std
 
     def _rows(
         self,
@@ -133,6 +157,15 @@ class Propagation:
             codes = self._codes(features, replicas) if network is None else network.embed(inputs)
             sent.append(row_normalise(codes))
         return sent[0] if len(sent) == 1 else joint_messages(sent[0], sent[1])
+
+
+def blocks_read(num_kinds: int) -> int:
+    """Return how many blocks of columns a network reads of a hop: each kind, and their sum.
+
+    >>> blocks_read(1), blocks_read(3)
+    (1, 4)
+    """
+    return num_kinds + 1 if num_kinds > 1 else 1
 
 
 def class_codes(num_classes: int, device: torch.device | None = None) -> Tensor:

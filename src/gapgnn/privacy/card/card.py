@@ -89,6 +89,9 @@ class PrivacyCard:
         version: of the library.
         public: (what, where from) of every fact of the data that is taken to be public.
         audits: results of audits of this configuration.
+        kinds: the names of several kinds of edges; empty where there is one.
+        protects: with several kinds, ``each`` (an edge of every kind at once) or ``any`` (an edge
+            of one of them).
     """
 
     method: str
@@ -114,11 +117,14 @@ class PrivacyCard:
     version: str
     public: tuple[tuple[str, str], ...] = ()
     audits: tuple[Mapping[str, Any], ...] = ()
+    kinds: tuple[str, ...] = ()
+    protects: str = ""
 
     def __post_init__(self) -> None:
         check_choice("level", self.level, LEVELS)
         check_choice("relation", self.relation, RELATIONS_OF_LEVEL[self.level] or ("none",))
         check_choice("noise_source", self.noise_source, texts.NOISE_SOURCES)
+        check_choice("protects", self.protects, texts.PROTECTS if self.kinds else ("",))
         if self.node_notion is not None:
             check_choice("node_notion", self.node_notion, NOTIONS)
         if self.max_degree is not None:
@@ -205,7 +211,14 @@ class PrivacyCard:
 
 def guarantee_sentence(card: PrivacyCard) -> str:
     """Return the card's promise as one plain sentence."""
-    promise = texts.promise(card.level, card.relation, card.epsilon, card.delta)
+    promise = texts.promise(
+        card.level,
+        card.relation,
+        card.epsilon,
+        card.delta,
+        kinds=card.kinds,
+        protects=card.protects,
+    )
     if card.level == "none" or card.is_private_release:
         return promise
     reason = (
@@ -239,6 +252,9 @@ class ReleaseFacts:
         public: what :func:`gapgnn.privacy.card.public_facts` returned.
         warnings: further ones.
         audits: results of audits.
+        kinds: the names of several kinds of edges.
+        protects: ``each`` or ``any`` of them.
+        is_weighted: whether edges have weights.
     """
 
     method: str
@@ -254,6 +270,9 @@ class ReleaseFacts:
     public: Sequence[tuple[str, str]] = ()
     warnings: Sequence[str] = ()
     audits: Sequence[Mapping[str, Any]] = ()
+    kinds: Sequence[str] = ()
+    protects: str = ""
+    is_weighted: bool = False
 
 
 def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
@@ -292,8 +311,14 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
         max_degree=facts.max_degree,
         node_notion=notion,
         messages=texts.travelled(facts.messages),
-        covered=texts.covered(level, relation, notion=notion),
-        not_covered=texts.not_covered(level, relation, notion=notion),
+        covered=(
+            *texts.covered(level, relation, notion=notion),
+            *texts.covered_edges(level, facts.kinds, facts.protects, facts.is_weighted),
+        ),
+        not_covered=(
+            *texts.not_covered(level, relation, notion=notion),
+            *texts.not_covered_edges(level, facts.kinds, facts.protects),
+        ),
         not_charged=texts.not_charged(level, facts.steps),
         warnings=_warnings(guarantee, facts, epsilon=epsilon, delta=delta),
         ledger=None if facts.charge is None else LedgerNote.of(facts.charge),
@@ -301,6 +326,8 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
         version=__version__,
         public=tuple(facts.public),
         audits=tuple(dict(audit) for audit in facts.audits),
+        kinds=tuple(facts.kinds),
+        protects=facts.protects,
     )
 
 

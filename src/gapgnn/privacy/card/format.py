@@ -11,18 +11,19 @@ from gapgnn.errors import DataError
 if TYPE_CHECKING:
     from gapgnn.privacy.card.card import PrivacyCard
 
-FORMAT = 2
+FORMAT = 3
 # Keys that older formats do not have, with what they mean there.
-_ADDED: dict[int, dict[str, Any]] = {1: {"public": []}}
-_LISTS_OF_TEXTS = ("covered", "not_covered", "warnings")
+_ONE_KIND: dict[str, Any] = {"kinds": [], "protects": ""}
+_ADDED: dict[int, dict[str, Any]] = {1: {"public": [], **_ONE_KIND}, 2: _ONE_KIND}
+_LISTS_OF_TEXTS = ("covered", "not_covered", "warnings", "kinds")
 _LISTS_OF_OBJECTS = ("events", "audits")
-_TEXTS = ("method", "accountant", "messages", "dataset", "version")
+_TEXTS = ("method", "accountant", "messages", "dataset", "version", "protects")
 
 
 def read_values(text: str | bytes, known: set[str]) -> dict[str, Any]:
     """Parse a card's JSON: exactly the known keys, each of its own type, lists as tuples.
 
-    >>> read_values('{"format": 2, "epsilom": 1}', {"epsilon"})
+    >>> read_values('{"format": 3, "epsilom": 1}', {"epsilon"})
     Traceback (most recent call last):
     ...
     gapgnn.errors.DataError: A privacy card has unknown keys: epsilom.
@@ -95,6 +96,7 @@ def markdown(card: PrivacyCard) -> str:
         ("out-lists cut to", _or_dash(card.max_degree)),
         ("node-level notion", card.node_notion or "-"),
         ("travelled along the edges", card.messages),
+        *([("kinds of edges", ", ".join(card.kinds))] if card.kinds else []),
         ("ledger", str(card.ledger or "nothing was charged")),
         ("gapgnn", card.version),
     ]

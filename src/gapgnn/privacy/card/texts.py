@@ -7,7 +7,7 @@ Everything here is chosen by public facts of the run. No sentence holds a number
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import ROUND_CEILING, Decimal
 
 from gapgnn.errors import check_choice
@@ -32,6 +32,13 @@ ENTITIES = {
         "whether any one person's record (features, label and own out-list) is the true one or "
         "another"
     ),
+}
+
+# What one of the entities is where there are several kinds of edges.
+PROTECTS = ("each", "any")
+KINDS_OF = {
+    "each": " of each kind of edges at once ({})",
+    "any": " of one kind of edges ({}), whichever",
 }
 
 MESSAGES = {
@@ -134,7 +141,30 @@ def price(epsilon: float | None, delta: float | None) -> str:
     return f"epsilon {rounded_up(epsilon)}, delta {rounded_up(delta)}"
 
 
-def promise(level: str, relation: str, epsilon: float | None, delta: float | None) -> str:
+def entity(relation: str, place: str, *, kinds: Sequence[str] = (), protects: str = "") -> str:
+    """Say what is hidden, of which kinds of edges where there are several.
+
+    >>> entity("undirected", "it", kinds=("calls", "visits"), protects="any")[15:77]
+    'any one friendship (undirected edge) of one kind of edges (cal'
+    """
+    text = ENTITIES[relation].format(place=place)
+    if not kinds:
+        return text
+    if "out-list" in text:
+        return text.replace("own out-list", f"own out-lists of all kinds ({', '.join(kinds)})")
+    before, is_in, after = text.rpartition(" is in ")
+    return before + KINDS_OF[protects].format(", ".join(kinds)) + is_in + after
+
+
+def promise(
+    level: str,
+    relation: str,
+    epsilon: float | None,
+    delta: float | None,
+    *,
+    kinds: Sequence[str] = (),
+    protects: str = "",
+) -> str:
     """Return the guarantee as one plain sentence.
 
     Up to an epsilon of 1 it speaks of learning almost the same. Above that "almost" would be
@@ -149,18 +179,17 @@ def promise(level: str, relation: str, epsilon: float | None, delta: float | Non
         seen, data = "this model and its predictions", "the graph"
     else:
         seen, data = "this model and the predictions for everybody else", "the data"
+    place = "it" if 0 < epsilon <= 1 else data
+    hidden = entity(relation, place, kinds=kinds, protects=protects)
     if epsilon == 0:
-        entity = ENTITIES[relation].format(place=data)
-        return f"This model and its predictions are the same {entity}: epsilon 0."
+        return f"This model and its predictions are the same {hidden}: epsilon 0."
     if epsilon <= 1:
-        entity = ENTITIES[relation].format(place="it")
         return (
-            f"Anyone who sees {seen} learns almost the same about {data} {entity}: "
+            f"Anyone who sees {seen} learns almost the same about {data} {hidden}: "
             f"{price(epsilon, delta)}."
         )
-    entity = ENTITIES[relation].format(place=data)
     return (
-        f"Seeing {seen} shifts the odds on {entity} by at most a factor of "
+        f"Seeing {seen} shifts the odds on {hidden} by at most a factor of "
         f"{odds(epsilon)}: {price(epsilon, delta)}."
     )
 
@@ -201,6 +230,44 @@ def covered(level: str, relation: str, *, notion: str | None) -> tuple[str, ...]
             "vanish from everybody else's list too."
         )
     return tuple(lines)
+
+
+def covered_edges(
+    level: str, kinds: Sequence[str], protects: str, is_weighted: bool
+) -> tuple[str, ...]:
+    """Say what is covered of kinds and weights of edges.
+
+    >>> covered_edges("edge", ("calls", "visits"), "each", False)
+    ('One link of each kind (calls, visits), all at once.',)
+    """
+    if level == "none":
+        return ()
+    lines = []
+    if kinds and level == "edge":
+        names = ", ".join(kinds)
+        each = f"One link of each kind ({names}), all at once."
+        lines.append(each if protects == "each" else f"One link of one kind ({names}), whichever.")
+    elif kinds:
+        lines.append(f"The record's lists of all kinds of links ({', '.join(kinds)}).")
+    if is_weighted:
+        lines.append(
+            "The amount of a link, as part of it: a link may come, go or have another amount."
+        )
+    return tuple(lines)
+
+
+def not_covered_edges(level: str, kinds: Sequence[str], protects: str) -> tuple[str, ...]:
+    """Say what is not covered where there are several kinds of edges.
+
+    >>> not_covered_edges("edge", ("calls", "visits"), "any")[0][:38]
+    'Links of several kinds at once: two pe'
+    """
+    if level != "edge" or not kinds or protects != "any":
+        return ()
+    return (
+        "Links of several kinds at once: two people who are linked by every kind of them are as "
+        f"well hidden as {len(kinds)} links are.",
+    )
 
 
 def not_covered(level: str, relation: str, *, notion: str | None) -> tuple[str, ...]:
@@ -259,6 +326,8 @@ def public_facts(
     inferred: Iterable[str],
     has_schema: bool,
     max_degree: int | None,
+    kinds: Sequence[str] = (),
+    weight_bounds: Sequence[tuple[float, float] | None] = (),
 ) -> tuple[tuple[str, str], ...]:
     """Return every fact of the data that a release takes to be public, and where it came from.
 
@@ -280,6 +349,13 @@ def public_facts(
     if has_schema:
         origin["columns"] = origin["classes"] = "declared in the schema"
     rows = [("options and seed of this run", "chosen by whoever ran it")]
+    if kinds:
+        rows.append(("kinds of links", f"{', '.join(kinds)}: given by name"))
+    for name, bounds in zip(kinds or ("links",), weight_bounds, strict=False):
+        if bounds is not None:
+            rows.append(
+                (f"bounds of the amounts of {name}", f"{bounds[0]:g} to {bounds[1]:g}: declared")
+            )
     if level == "edge":
         rows += [
             ("who is in the graph, with features, labels and roles", "public at this level"),

@@ -51,8 +51,10 @@ class People:
     def of(cls, graph: Graph) -> People:
         """Return everybody a graph names: those with a record, and those who are only listed."""
         ids = graph.ids
-        if graph.dangling_targets is not None:
-            listed = np.asarray(graph.dangling_targets)
+        for kind in graph.kinds:
+            if kind.dangling_targets is None:
+                continue
+            listed = np.asarray(kind.dangling_targets)
             if listed.dtype.kind != ids.dtype.kind:
                 ids, listed = ids.astype(str), listed.astype(str)
             ids = np.concatenate([ids, listed])

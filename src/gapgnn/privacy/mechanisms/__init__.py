@@ -8,6 +8,7 @@ from gapgnn.facade import front
 
 if TYPE_CHECKING:
     from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation as PrivateAggregation
+    from gapgnn.privacy.mechanisms.aggregation import kind_aggregations as kind_aggregations
     from gapgnn.privacy.mechanisms.aggregation import row_normalise as row_normalise
     from gapgnn.privacy.mechanisms.device import can_use_triton as can_use_triton
     from gapgnn.privacy.mechanisms.device import copy_on as copy_on

@@ -8,7 +8,9 @@ each hop is one Gaussian event (section 2).
 On the safe path the sum is exact. Rows are cut to a grid of 2**-20, and sums of grid points have no
 rounding, whatever the order, the partition or the device; then noise on the same grid is added
 (section 4). Sums are made in float64, or faster and as exactly: on a CPU from halves of 10 bits
-that float32 can add up 2**14 times, on an accelerator from whole numbers.
+that float32 can add up 2**14 times, on an accelerator from whole numbers. Where edges have weights,
+these are at most 1 and so are the messages; rows are then cut to a coarser grid, so that their
+products with weights lie on that of the noise (:mod:`gapgnn.graph.weights`), and float64 adds up.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ from gapgnn.privacy.mechanisms.device import in_lists_on, longest_row
 from gapgnn.privacy.mechanisms.noise import GRID, ROW_BLOCK, Construction, NoiseSource
 from gapgnn.privacy.mechanisms.sums import (
     MOST_HALVES,
+    WEIGHTED_GRID,
     add_up,
+    check_weights,
     halves_of,
     join_halves,
     quantise_rows,
@@ -43,6 +47,7 @@ from gapgnn.privacy.mechanisms.sums import (
 )
 from gapgnn.rng import NoiseKey
 
+Lists = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.float32] | None]
 NORM_TOLERANCE = 1e-6
 # A CPU finishes rows in chunks of about this many numbers, which stay in its cache.
 CHUNK_NUMBERS = 1 << 19
@@ -92,6 +97,7 @@ class BlockRelease:
         first_row: int,
         pointers: NDArray[np.int64],
         entries: NDArray[Any],
+        weights: NDArray[np.float32] | None = None,
     ) -> Tensor:
         """Return the released rows ``first_row`` to ``first_row + len(pointers) - 2``.
 
@@ -103,8 +109,9 @@ class BlockRelease:
             first_row: the number of the first of these rows.
             pointers: row ``i`` adds up the entries ``pointers[i]`` to ``pointers[i + 1] - 1``.
             entries: who writes, by position, in increasing order inside each row.
+            weights: how much each entry weighs, at most 1; None for 1.
         """
-        return self.finish(add_up(values, pointers, entries), first_row, len(values))
+        return self.finish(add_up(values, pointers, entries, weights), first_row, len(values))
 
     def finish(self, total: Tensor, first_row: int, num_nodes: int) -> Tensor:
         """Return sums of consecutive rows with their noise, normalised.
@@ -199,7 +206,8 @@ def release_part(
     for rows in part.blocks():
         kept = rows if cut is None else cut.cut(rows, secret)
         first, last = rows.first - part.first, rows.last - part.first
-        out[first:last] = block.release(sent, rows.first, kept.pointers, kept.entries).numpy()
+        lists = kept.pointers, kept.entries, kept.weights
+        out[first:last] = block.release(sent, rows.first, *lists).numpy()
     return out
 
 
@@ -217,11 +225,13 @@ class PrivateAggregation:
         keys: the secret of each replica. Use a key for one aggregation object only.
         construction: ``safe`` for releases, ``fast`` for experiments.
         device: where products are computed and results live.
+        kind: the name of these edges among several kinds, for whoever watches.
 
     Relation and sensitivity: one hop changes by at most 1 (``directed``), sqrt(2) (``undirected``),
     sqrt(D) (``add-remove``) or 2 sqrt(D) (``replace``) in L2 norm. At node level that counts the
     rows of all other nodes; a person's own row is computed from the person's own place in the graph
-    and is not covered (privacy page, section 1).
+    and is not covered (privacy page, section 1). Weights of edges are at most 1 and change none of
+    these. Only the graph's own arcs are read; :func:`kind_aggregations` reads further kinds.
 
     >>> import numpy as np, torch
     >>> keys = [NoiseKey.fresh()]
@@ -245,6 +255,7 @@ class PrivateAggregation:
         keys: Sequence[NoiseKey],
         construction: Construction = "safe",
         device: str | torch.device = "cpu",
+        kind: str | None = None,
     ) -> None:
         self.level = check_choice("level", level, ("none", "edge", "node"))
         different = len({key.secret for key in keys})
@@ -266,12 +277,13 @@ class PrivateAggregation:
             self.noise_multiplier = check_number("noise_multiplier", noise_multiplier, above=0)
             self.sensitivity = aggregation_sensitivity(level, relation, max_degree=max_degree)
         self.graph = graph
+        self.kind = kind
         self.relation = relation
         self.max_degree = max_degree
         self.device = torch.device(device)
         self.construction = construction
         self._sources = [NoiseSource(key, construction=construction) for key in keys]
-        self._lists: dict[int, tuple[NDArray[np.int64], NDArray[Any]]] = {}
+        self._lists: dict[int, Lists] = {}
         self._device_lists: dict[int, DeviceLists] = {}
         self._stored: dict[int, StoredLists] = {}
         self._released: set[int] = set()
@@ -329,12 +341,20 @@ class PrivateAggregation:
             release = self._on_store
         out = torch.empty(batch.shape, dtype=torch.float32, device=self.device)
         for replica, block in enumerate(batch):
-            block = (quantise_rows(block) if exact else block.to(torch.float32)).contiguous()
+            block = (self._quantised(block) if exact else block.to(torch.float32)).contiguous()
             release(replica, block, index, out[replica], normalise)
             if self.level != "none":
                 describe = partial(self._describe, replica, block, index, len(batch))
                 out[replica] = shown(describe, out[replica])
         return out.reshape(rows.shape)
+
+    def _quantised(self, rows: Tensor) -> Tensor:
+        """Cut rows to the grid on which sums are exact: of the rows, or of their products."""
+        return quantise_rows(rows, grid=WEIGHTED_GRID) if self._weighs else quantise_rows(rows)
+
+    @property
+    def _weighs(self) -> bool:
+        return self.graph.is_weighted
 
     def _describe(self, replica: int, rows: Tensor, index: int, replicas: int) -> Release:
         """Return what a witness sees of one hop: the sums without noise, NOT private."""
@@ -343,9 +363,10 @@ class PrivateAggregation:
         if isinstance(self.graph, StoredGraph):
             self._stored[self._which_lists(replica)].release(blind, rows, sums)
         else:
-            sums = blind.release(rows.cpu(), 0, *self.in_lists(replica)).double()
+            sums = blind.release(rows.cpu(), 0, *self._weighted_lists(replica)).double()
+        kind = "" if self.kind is None else f" along {self.kind}"
         return Release(
-            f"hop {index}" + (f" of repeat {replica + 1}" if replicas > 1 else ""),
+            f"hop {index}{kind}" + (f" of repeat {replica + 1}" if replicas > 1 else ""),
             sums.numpy(),
             self.std,
             self.sensitivity,
@@ -389,37 +410,49 @@ class PrivateAggregation:
         At node level the out-lists are cut to D entries first, each as a function of that list and
         the replica's secret alone (privacy page, section 1).
         """
+        return self._weighted_lists(replica)[:2]
+
+    def _weighted_lists(self, replica: int) -> Lists:
+        """Return who writes to each row, and how much each entry weighs where edges have weights.
+
+        A weight is at most 1, so a message is no longer than without (privacy page, section 1).
+        """
         which = self._which_lists(replica)
         if which not in self._lists:
-            indptr, indices = self.graph.indptr, self.graph.indices
+            indptr, indices, weights = self.graph.indptr, self.graph.indices, self.graph.weights
             if self.max_degree is not None:
                 key = self._sources[replica].key.derive("degree")
-                indptr, indices = bound_out_degrees(self.graph, self.max_degree, key)
+                kept = bound_out_degrees(self.graph, self.max_degree, key)
+                indptr, indices = kept[:2]
+                weights = None if weights is None else kept.weights
             if self.max_degree is not None or self.graph.is_directed:
                 shape = (self.graph.num_nodes,) * 2
-                ones = np.ones(len(indices), dtype=np.bool_)
-                columns = sp.csr_array((ones, indices, indptr), shape=shape).tocsc()
+                values = np.ones(len(indices), dtype=np.bool_) if weights is None else weights
+                columns = sp.csr_array((values, indices, indptr), shape=shape).tocsc()
                 # SciPy makes both as wide as the wider one; positions fit where they fitted before.
                 indptr = columns.indptr.astype(np.int64, copy=False)
                 indices = columns.indices.astype(indices.dtype, copy=False)
-            self._lists[which] = indptr, indices
+                weights = None if weights is None else columns.data
+            self._lists[which] = indptr, indices, weights
         return self._lists[which]
 
     def _on_cpu(self, replica: int, rows: Tensor, index: int, out: Tensor, normalise: bool) -> None:
         """Aggregate, perturb and normalise chunk by chunk, so that no full float64 sum is held."""
-        indptr, indices = self.in_lists(replica)
+        indptr, indices, weights = self._weighted_lists(replica)
         block = self._block_release(replica, index, normalise)
-        halves = halves_of(rows) if rows.dtype == torch.float64 else None
+        has_halves = rows.dtype == torch.float64 and weights is None
+        halves = halves_of(rows) if has_halves else None
         num_nodes, width = rows.shape
         # Every thread draws the noise of a block.
         blocks = max(torch.get_num_threads(), CHUNK_NUMBERS // (ROW_BLOCK * max(1, width)))
         size = blocks * ROW_BLOCK
         for start in range(0, num_nodes, size):
             pointers = indptr[start : start + size + 1]
-            entries = indices[pointers[0] : pointers[-1]]
-            pointers = pointers - pointers[0]
+            part = slice(pointers[0], pointers[-1])
+            entries, pointers = indices[part], pointers - pointers[0]
             if halves is None or np.diff(pointers).max() > MOST_HALVES:
-                total = add_up(rows, pointers, entries)
+                heavy = None if weights is None else weights[part]
+                total = add_up(rows, pointers, entries, heavy)
             else:
                 total = join_halves(add_up(halves, pointers, entries))
             out[start : start + len(total)] = block.finish(total, start, num_nodes)
@@ -467,6 +500,12 @@ class PrivateAggregation:
 
     def _lists_on_device(self, replica: int) -> DeviceLists:
         which = self._which_lists(replica)
+        if which not in self._device_lists and self._weighs:
+            indptr, indices, weights = self._weighted_lists(replica)
+            if weights is not None:
+                check_weights(weights)
+            parts = (torch.tensor(part, device=self.device) for part in (indptr, indices, weights))
+            self._device_lists[which] = DeviceLists(*parts)
         if which not in self._device_lists:
             self._device_lists[which] = in_lists_on(
                 self.graph,
@@ -475,3 +514,29 @@ class PrivateAggregation:
                 key=self._sources[replica].key.derive("degree"),
             )
         return self._device_lists[which]
+
+
+def kind_aggregations(
+    graph: Graph, *, keys: Sequence[NoiseKey], **options: Any
+) -> list[PrivateAggregation]:
+    """Return the noisy hops of every kind of edges of a graph, each with keys of its own.
+
+    Relation and sensitivity of each are those of :class:`PrivateAggregation`. What they cost
+    together depends on who the neighbours are (privacy page, sections 1 and 2): one edge of one
+    kind moves the hops of that kind only, so a hop of all kinds is one Gaussian event; one edge of
+    each kind, or a record with its lists of all kinds, moves them all, and each is an event.
+
+    Args:
+        graph: with one kind of edges or several.
+        keys: the secret of each replica, from which every kind derives its own: noise that two
+            kinds shared would cancel in their difference.
+        options: of the hops.
+    """
+    if not graph.more:
+        return [PrivateAggregation(graph, keys=keys, **options)]
+    return [
+        PrivateAggregation(
+            one, keys=[key.derive("kind", one.kind) for key in keys], kind=one.kind, **options
+        )
+        for one in graph.kinds
+    ]

@@ -210,15 +210,17 @@ class InLists:
     Args:
         indptr: ``(N + 1,)`` int64.
         indices: who is on the lists, int32 where they fit.
+        weights: how much each entry weighs, None for 1.
     """
 
-    def __init__(self, indptr: Tensor, indices: Tensor) -> None:
+    def __init__(self, indptr: Tensor, indices: Tensor, weights: Tensor | None = None) -> None:
         self.indptr = indptr
         self.indices = indices
+        self.weights = weights
         self._matrices: dict[torch.dtype, Tensor] = {}
 
     def matrix(self, dtype: torch.dtype) -> Tensor:
-        """Return the lists as a CSR matrix of ones, for a product in torch.
+        """Return the lists as a CSR matrix of weights or ones, for a product in torch.
 
         >>> lists = InLists(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1], dtype=torch.int32))
         >>> (lists.matrix(torch.float32) @ torch.eye(2)).tolist()
@@ -227,12 +229,17 @@ class InLists:
         if dtype not in self._matrices:
             kind = torch.int32 if len(self.indices) < 2**31 else torch.int64
             lists = self.indptr.to(kind), self.indices.to(kind)
-            ones = torch.ones(len(self.indices), dtype=dtype, device=self.indices.device)
-            self._matrices[dtype] = csr_tensor(*lists, ones, (len(self.indptr) - 1,) * 2)
+            if self.weights is None:
+                values = torch.ones(len(self.indices), dtype=dtype, device=self.indices.device)
+            else:
+                values = self.weights.to(dtype)
+            self._matrices[dtype] = csr_tensor(*lists, values, (len(self.indptr) - 1,) * 2)
         return self._matrices[dtype]
 
     def can_release(self, num_columns: int) -> bool:
-        """Return whether :meth:`release` can run: Triton is there and the rows are not too wide."""
+        """Return whether :meth:`release` can run: Triton, no weights, rows not too wide."""
+        if self.weights is not None:
+            return False
         return 0 < num_columns <= MOST_COLUMNS and can_use_triton(self.indices.device)
 
     def release(
@@ -366,7 +373,7 @@ def in_lists_on(
     if max_degree is not None and key is not None:
         cut = _cut(graph, device, max_degree, key)
         if cut is None:
-            indptr, indices = bound_out_degrees(graph, max_degree, key)
+            indptr, indices = bound_out_degrees(graph, max_degree, key)[:2]
             cut = torch.tensor(indptr, device=device), torch.tensor(indices, device=device)
         return InLists(*_turned(*cut))
     known = _SHARED.setdefault(graph, {})

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.errors import PrivacyError
+from gapgnn.graph import WEIGHT_GRID
 from gapgnn.privacy.mechanisms.device import csr_tensor
 from gapgnn.privacy.mechanisms.noise import GRID
 
@@ -22,16 +23,21 @@ CHUNK_NUMBERS = 1 << 16
 HALF = 2.0**-10
 # Halves of this many rows add up to at most 2**24 of their steps, which float32 holds exactly.
 MOST_HALVES = 1 << 14
+# Rows that travel along weighted edges: times a weight, a multiple of 2**-8, a multiple of 2**-12
+# lies on the grid of the noise, so that sums of products are exact (privacy page, section 4). The
+# low bits of a sum off the grid would show through noise on it.
+WEIGHTED_GRID = GRID / WEIGHT_GRID
 
 
-def quantise_rows(rows: Tensor) -> Tensor:
+def quantise_rows(rows: Tensor, *, grid: float = GRID) -> Tensor:
     """Cut rows of norm at most 1 to the noise grid, in float64, without letting a norm exceed 1.
 
     Every coordinate is truncated towards zero, which makes no row longer. Rows that arrive longer
     than 1 by single-precision rounding are first shortened by ``(1 - 2**-40) / norm``; the margin
     covers the rounding of that product. That no norm exceeds 1 is then checked, not assumed: in
     units of the grid the coordinates are whole numbers and their squares add up to about 2**40, far
-    below 2**53, so the sum of squares is exact and the comparison with 2**40 decides.
+    below 2**53, so the sum of squares is exact and the comparison with 2**40 decides. A coarser
+    grid (a larger power of two) is for rows that are multiplied by weights.
 
     >>> import torch
     >>> quantise_rows(torch.tensor([[0.6, -0.8]])).mul(2**20).tolist()
@@ -40,21 +46,26 @@ def quantise_rows(rows: Tensor) -> Tensor:
     if rows.device.type == "cpu" and rows.ndim == 2 and rows.numel() > CHUNK_NUMBERS:
         # Part by part, each of which stays in cache.
         parts = torch.split(rows, max(1, CHUNK_NUMBERS // rows.shape[1]))
-        return torch.cat([quantise_rows(part) for part in parts])
+        return torch.cat([quantise_rows(part, grid=grid) for part in parts])
     exact = rows.to(torch.float64)
-    steps = torch.trunc(exact / GRID)
-    too_long = steps.square().sum(dim=-1) > GRID**-2
+    steps = torch.trunc(exact / grid)
+    too_long = steps.square().sum(dim=-1) > grid**-2
     if bool(too_long.any()):
         norms = torch.linalg.vector_norm(exact[too_long], dim=-1, keepdim=True)
         shorter = exact[too_long] * ((1 - 2.0**-40) / norms)
-        steps[too_long] = torch.trunc(shorter / GRID)
-        if bool((steps.square().sum(dim=-1) > GRID**-2).any()):
+        steps[too_long] = torch.trunc(shorter / grid)
+        if bool((steps.square().sum(dim=-1) > grid**-2).any()):
             raise PrivacyError("A quantised row must have norm at most 1. Got a longer one.")
-    return steps * GRID
+    return steps * grid
 
 
-def add_up(rows: Tensor, pointers: NDArray[np.int64], entries: NDArray[Any]) -> Tensor:
-    """Return the sums of some rows over lists in CSR form.
+def add_up(
+    rows: Tensor,
+    pointers: NDArray[np.int64],
+    entries: NDArray[Any],
+    weights: NDArray[np.float32] | None = None,
+) -> Tensor:
+    """Return the sums of some rows over lists in CSR form, each times the weight of its entry.
 
     In float32 by torch's embedding bags, which fetch rows ahead and read no ones: for 45 million
     entries and 16 columns half the time of its sparse product. A list is added up in its order,
@@ -62,7 +73,12 @@ def add_up(rows: Tensor, pointers: NDArray[np.int64], entries: NDArray[Any]) -> 
 
     >>> add_up(torch.eye(2), np.array([0, 2, 3]), np.array([0, 1, 1])).tolist()
     [[1.0, 1.0], [0.0, 1.0]]
+    >>> half = np.array([1, 0.5, 1], dtype=np.float32)
+    >>> add_up(torch.eye(2), np.array([0, 2, 3]), np.array([0, 1, 1]), half).tolist()
+    [[1.0, 0.5], [0.0, 1.0]]
     """
+    if weights is not None:
+        check_weights(weights)
     out = torch.zeros(len(pointers) - 1, rows.shape[1], dtype=rows.dtype)
     if not out.numel():
         return out
@@ -78,21 +94,34 @@ def add_up(rows: Tensor, pointers: NDArray[np.int64], entries: NDArray[Any]) -> 
         part = slice(int(pointers[first]), int(pointers[last]))
         if part.start < part.stop:
             starts = torch.from_numpy((pointers[first : last + 1] - part.start).astype(index))
-            out[first:last] = add(rows, starts, columns[part])
+            factors = None if weights is None else shared(weights[part]).to(rows.dtype)
+            out[first:last] = add(rows, starts, columns[part], factors)
         first = last
     return out
 
 
+def check_weights(weights: Any) -> None:
+    """Refuse weights that the noise is not scaled to: one message has norm at most 1.
+
+    >>> check_weights(np.array([0.5, 2.0]))
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.PrivacyError: `weights` must be between 0 and 1, which the noise is scaled to.
+    """
+    if len(weights) and not (weights.min() >= 0 and weights.max() <= 1):
+        raise PrivacyError("`weights` must be between 0 and 1, which the noise is scaled to.")
+
+
 @torch.no_grad()
-def _add_bags(rows: Tensor, starts: Tensor, columns: Tensor) -> Tensor:
+def _add_bags(rows: Tensor, starts: Tensor, columns: Tensor, weights: Tensor | None) -> Tensor:
     return torch.nn.functional.embedding_bag(
-        columns, rows, starts, mode="sum", include_last_offset=True
+        columns, rows, starts, mode="sum", include_last_offset=True, per_sample_weights=weights
     )
 
 
-def _add_product(rows: Tensor, starts: Tensor, columns: Tensor) -> Tensor:
-    ones = torch.ones(len(columns), dtype=rows.dtype)
-    return csr_tensor(starts, columns, ones, (len(starts) - 1, len(rows))) @ rows
+def _add_product(rows: Tensor, starts: Tensor, columns: Tensor, weights: Tensor | None) -> Tensor:
+    values = torch.ones(len(columns), dtype=rows.dtype) if weights is None else weights
+    return csr_tensor(starts, columns, values, (len(starts) - 1, len(rows))) @ rows
 
 
 def shared(array: NDArray[Any]) -> Tensor:

@@ -1,0 +1,106 @@
+"""What two kinds of edges cost: the edges of a graph, and two random halves of them as two kinds.
+
+    GAPGNN_DATA=DIR python benchmarks/kinds.py --markdown docs/generated/kinds.md
+
+The halves say together what the whole says, so the difference is the price of promising more
+(`each`: an edge of every kind at once) or of noise that is added twice (`any`: one of one kind).
+Beside each is what all edges as one kind reach under as much noise as the sum of the two kinds has:
+halves dealt at random say nothing more than their sum, so no way to combine them does better.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import generated
+from gapgnn import GAP, load_dataset
+from gapgnn.graph import Graph, csr, join_kinds
+from gapgnn.privacy.accounting import Event, account
+from gapgnn.privacy.ledger import Ledger
+from gapgnn.rng import experiment_rng
+
+
+def halves(graph: Graph, seed: int) -> Graph:
+    """Return the same graph with its edges dealt at random to two kinds."""
+    sources, targets = csr.sources(graph.indptr, np.int64), graph.indices
+    once = sources < targets
+    sources, targets = sources[once], targets[once]
+    is_first = experiment_rng(seed, "kinds").random(len(sources)) < 0.5
+    kinds = {}
+    for name, chosen in (("first", is_first), ("second", ~is_first)):
+        indptr, indices = csr.build(
+            sources[chosen], targets[chosen], graph.num_nodes, symmetric=True
+        )
+        kinds[name] = graph._replace(indptr=indptr, indices=indices)
+    return join_kinds(kinds)
+
+
+def fitted(graph: Graph, ledger: Path, arguments: argparse.Namespace, **options: Any) -> GAP:
+    chosen = {
+        "epsilon": arguments.epsilon,
+        "repeats": arguments.repeats,
+        "seed": arguments.seed,
+        "device": arguments.device,
+        "messages": arguments.messages,
+        "ledger": ledger,
+    }
+    return GAP(**{**chosen, **options}).fit(graph)
+
+
+def with_noise(model: GAP, factor: float) -> dict[str, float]:
+    """Return the budget at which a model's noise is so many times as large."""
+    card = model.card_
+    (event,) = map(Event.from_dict, card.events)
+    price = account([event.scaled(factor)], card.delta, relation=card.relation)
+    return {"epsilon": price.epsilon, "delta": card.delta}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dataset", default="facebook100/Cornell5")
+    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--messages", default="labels", choices=["labels", "features", "both"])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
+    generated.add_option(parser)
+    arguments = parser.parse_args()
+    graph = load_dataset(arguments.dataset, split_seed=arguments.seed)
+    dealt = halves(graph, arguments.seed)
+    rows = []
+    whole = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger.init(Path(folder, "ledger.sqlite")).path
+        model = fitted(graph, ledger, arguments)
+        cases: list[tuple[str, str, Any]] = [("one kind", "one edge", model)]
+        for kinds, promise, factor in (
+            ("any", "one edge of one kind", 2**0.5),
+            ("each", "one edge of each kind", 2.0),
+        ):
+            cases.append((f"two kinds, `{kinds}`", promise, {"kinds": kinds}))
+            name = f"one kind, noise times {factor:.3g}"
+            cases.append((name, f"what `{kinds}` can reach", with_noise(model, factor)))
+        for name, promise, case in cases:
+            if isinstance(case, dict):
+                data = dealt if "kinds" in case else graph
+                case = fitted(data, ledger, arguments, **case)
+            found = [100 * score for score in case.repeat_scores_]
+            mean = statistics.mean(found)
+            whole = whole or mean
+            spread = f"{min(found):.1f} to {max(found):.1f}"
+            rows.append((name, promise, f"{mean:.1f}", spread, f"{whole - mean:.1f}"))
+            print(*rows[-1], sep="\t", flush=True)
+    heads = ("edges", "hidden", "accuracy (%)", f"of {arguments.repeats} repeats", "points lost")
+    title = f"Two kinds of edges on {arguments.dataset} at epsilon {arguments.epsilon:g}"
+    body = generated.table(heads, rows)
+    generated.write(arguments.markdown, title, body, device=arguments.device)
+
+
+if __name__ == "__main__":
+    main()

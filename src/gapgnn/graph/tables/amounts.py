@@ -1,0 +1,269 @@
+"""What an edge table says beside the two ends: how much, and when.
+
+Both are read from the row alone, and no cell can stop a run. An amount that is missing or cannot be
+read counts as the lower declared bound; a row without a readable time is left out, as is one
+outside the window (privacy page, section 2). How many there were is for the curator.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from numpy.typing import NDArray
+
+from gapgnn.errors import Complaints, DataError, InputError
+from gapgnn.graph import WeightBounds
+from gapgnn.graph.tables.columns import as_text, parse_numbers, plain
+from gapgnn.graph.tables.files import Dialect, TableFile
+
+Moment: TypeAlias = str | float | date | datetime
+EdgeFiles: TypeAlias = Path | str | Mapping[str, Path | str]
+# What Arrow reads as a time, all rows at once.
+ISO = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?)?$"
+
+
+@dataclass
+class EdgeCounts:
+    """How many rows had no readable amount, and how many the window left out: for the curator."""
+
+    without_amount: int = 0
+    without_time: int = 0
+    outside: int = 0
+
+
+@dataclass(frozen=True)
+class Window:
+    """A span of time, with its first moment and without its last.
+
+    Attributes:
+        column: with the time of each row.
+        since: microseconds since 1970 (UTC), or a number as the column has it.
+        until: likewise.
+        is_dates: whether the column holds dates or times; otherwise numbers.
+    """
+
+    column: str
+    since: float
+    until: float
+    is_dates: bool
+
+    @classmethod
+    def of(cls, column: str, since: Moment | None, until: Moment | None) -> Window:
+        """Return the window between two moments, either of which may be left out.
+
+        >>> Window.of("day", "2024-01-01", None).is_dates, Window.of("week", 3, 7).until
+        (True, 7.0)
+        """
+        if since is None and until is None:
+            raise InputError("`time` must come with `since` or `until`. Got neither.")
+        ends = [
+            None if end is None else _moment(key, end)
+            for key, end in (("since", since), ("until", until))
+        ]
+        kinds = {end[1] for end in ends if end is not None}
+        if len(kinds) > 1:
+            raise InputError(
+                f"`since` and `until` must both be dates or both numbers. Got {since} and {until}."
+            )
+        low, high = (
+            unbounded if end is None else end[0]
+            for unbounded, end in zip((-math.inf, math.inf), ends, strict=True)
+        )
+        if not low < high:
+            raise InputError(f"`since` must be before `until`. Got {since} and {until}.")
+        return cls(column, low, high, kinds.pop())
+
+    def inside(
+        self, column: Any, file: str, dialect: Dialect, counts: EdgeCounts
+    ) -> NDArray[np.bool_]:
+        """Say which rows are inside; those without a readable time are not."""
+        if self.is_dates:
+            times = _times(column, self.column, file)
+        else:
+            times = parse_numbers(self.column, file, column, dialect)
+        inside: NDArray[np.bool_] = (times >= self.since) & (times < self.until)
+        missing = int(np.isnan(times).sum())
+        counts.without_time += missing
+        counts.outside += len(times) - int(inside.sum()) - missing
+        return inside
+
+
+@dataclass(frozen=True)
+class EdgeColumns:
+    """Which further columns of one edge table are read.
+
+    Attributes:
+        weight: the column with amounts.
+        bounds: the declared bounds of the amounts.
+        window: of time.
+    """
+
+    weight: str | None = None
+    bounds: WeightBounds | None = None
+    window: Window | None = None
+
+    def check(self, table: TableFile, complaints: Complaints) -> None:
+        """Complain about columns that the table does not have."""
+        if self.weight is not None:
+            complaints.collect(partial(table.check_column, "weight", self.weight))
+        if self.window is not None:
+            complaints.collect(partial(table.check_column, "time", self.window.column))
+
+    @property
+    def names(self) -> list[str]:
+        """The columns to read."""
+        names = [self.weight, None if self.window is None else self.window.column]
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What was said about the columns, as plain values; not the window's two moments."""
+        found: dict[str, Any] = {}
+        if self.weight is not None and self.bounds is not None:
+            found = {"weight": self.weight, "weight_bounds": [self.bounds.low, self.bounds.high]}
+        return found if self.window is None else {**found, "time": self.window.column}
+
+    def types(self, table: TableFile) -> dict[str, Any]:
+        """Return what the columns of a text file are read as: bytes, which any cell is."""
+        return dict.fromkeys(self.names, pa.large_binary()) if table.is_text else {}
+
+    def inside(self, batch: Any, table: TableFile, counts: EdgeCounts) -> NDArray[np.bool_]:
+        """Say which rows of a block are inside the window of time."""
+        if self.window is None:
+            return np.ones(batch.num_rows, dtype=np.bool_)
+        column = batch.column(self.window.column)
+        return self.window.inside(column, repr(str(table.path)), table.dialect, counts)
+
+    def amounts(self, batch: Any, table: TableFile) -> NDArray[np.float64] | None:
+        """Return the amounts of a block, NaN where there is none."""
+        if self.weight is None:
+            return None
+        column = batch.column(self.weight)
+        return parse_numbers(self.weight, repr(str(table.path)), column, table.dialect)
+
+
+def edge_columns(
+    kind: str | None = None,
+    *,
+    weight: str | Mapping[str, str] | None = None,
+    weight_bounds: tuple[float, float] | Mapping[str, tuple[float, float]] | None = None,
+    time: str | Mapping[str, str] | None = None,
+    since: Moment | None = None,
+    until: Moment | None = None,
+) -> EdgeColumns:
+    """Return what is read of the table of one kind of edges.
+
+    Args:
+        kind: its name; None where there is only one kind.
+        weight: the column with amounts, for every table or by kind.
+        weight_bounds: their declared bounds, for every table or by kind.
+        time: the column with times, for every table or by kind.
+        since: the first moment of the window.
+        until: the first moment behind it.
+
+    >>> edge_columns(weight="amount")
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.InputError: `weight` must come with `weight_bounds`. Got no bounds; declare \
+them, because bounds read from the table would tell of single edges.
+    """
+    column, bounds, clock = (_of_kind(kind, value) for value in (weight, weight_bounds, time))
+    if column is None and bounds is not None and not isinstance(weight, Mapping):
+        raise InputError("`weight_bounds` must come with `weight`. Got no column.")
+    if column is not None and bounds is None:
+        raise InputError(
+            "`weight` must come with `weight_bounds`. Got no bounds; declare them, because bounds "
+            "read from the table would tell of single edges."
+        )
+    if time is None and (since is not None or until is not None):
+        raise InputError("`since` and `until` must come with `time`. Got no column.")
+    return EdgeColumns(
+        weight=column,
+        bounds=None if column is None else WeightBounds(*bounds),
+        window=None if clock is None else Window.of(clock, since, until),
+    )
+
+
+def _of_kind(kind: str | None, value: Any) -> Any:
+    return value.get(kind) if isinstance(value, Mapping) else value
+
+
+def _moment(key: str, value: Moment) -> tuple[float, bool]:
+    """Return a moment as a number, and whether it is a date."""
+    if isinstance(value, str):
+        try:
+            return float(value), False
+        except ValueError:
+            found = _microseconds(value)
+    elif isinstance(value, datetime):
+        found = _since_epoch(value)
+    elif isinstance(value, date):
+        found = _since_epoch(datetime(value.year, value.month, value.day))
+    else:
+        found = float(value)
+        if math.isfinite(found):
+            return found, False
+    if found is None or not math.isfinite(found):
+        raise InputError(
+            f"`{key}` must be a date such as 2024-01-31, a time such as 2024-01-31T12:00, or a "
+            f"number. Got {value!r}."
+        )
+    return found, True
+
+
+def _times(column: Any, name: str, file: str) -> NDArray[np.float64]:
+    """Return each cell as microseconds since 1970 (UTC), NaN where it cannot be read."""
+    column = plain(column)
+    if pt.is_date(column.type) or pt.is_timestamp(column.type):
+        moments = column.cast(pa.timestamp("us", getattr(column.type, "tz", None)), safe=False)
+        return _as_floats(moments)
+    try:
+        text = pc.utf8_trim_whitespace(as_text(column))
+    except (pa.ArrowException, TypeError):
+        raise DataError(f"Column `{name}` of {file} must hold dates. Got {column.type}.") from None
+    plainly = pc.match_substring_regex(text, ISO).fill_null(False)
+    try:
+        found = _as_floats(pc.if_else(plainly, text, None).cast(pa.timestamp("us")))
+    except pa.ArrowInvalid:
+        # Some day that no calendar has.
+        plainly, found = pa.array([False] * len(text)), np.full(len(text), np.nan)
+    for at in np.flatnonzero(~plainly.to_numpy(zero_copy_only=False)):
+        cell = text[int(at)].as_py()
+        number = None if cell is None else _microseconds(cell)
+        if number is not None:
+            found[at] = number
+    return found
+
+
+def _as_floats(moments: Any) -> NDArray[np.float64]:
+    numbers = moments.cast(pa.int64()).cast(pa.float64(), safe=False).fill_null(np.nan)
+    return np.array(numbers.to_numpy(zero_copy_only=False))
+
+
+def _microseconds(text: str) -> float | None:
+    """Return an ISO date or time as microseconds since 1970; without a zone it is UTC.
+
+    >>> _microseconds("1970-01-02"), _microseconds("1970-01-01T01:00+01:00"), _microseconds("soon")
+    (86400000000.0, 0.0, None)
+    """
+    try:
+        return _since_epoch(datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip())))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _since_epoch(moment: datetime) -> float:
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)).total_seconds() * 1e6

@@ -1,0 +1,96 @@
+"""What a model knows about the edges it was trained on: their kinds, and the bounds of weights.
+
+Both are declared, so they are saved with the model, and a graph to predict on must have the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gapgnn.errors import InputError
+from gapgnn.graph import Graph
+
+Bounds = tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class EdgeFacts:
+    """The kinds of edges in their order, none where there is one kind, and the bounds of each."""
+
+    kinds: tuple[str, ...] = ()
+    bounds: tuple[Bounds, ...] = (None,)
+
+    @classmethod
+    def of(cls, graph: Graph) -> EdgeFacts:
+        """Return what a graph declares about its edges."""
+        bounds = [
+            (one.weight_bounds or (0.0, 1.0)) if one.is_weighted else None for one in graph.kinds
+        ]
+        return cls(graph.kind_names, tuple(bounds))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as JSON can hold them."""
+        bounds = [None if pair is None else list(pair) for pair in self.bounds]
+        return {"kinds": list(self.kinds), "bounds": bounds}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any] | None) -> EdgeFacts:
+        """Read facts back; models of version 0.1 have none, and one kind without weights.
+
+        >>> EdgeFacts.from_dict(EdgeFacts(("calls", "visits"), (None, (0.0, 9.0))).to_dict()).bounds
+        (None, (0.0, 9.0))
+        """
+        if values is None:
+            return cls()
+        bounds = [
+            None if pair is None else (float(pair[0]), float(pair[1])) for pair in values["bounds"]
+        ]
+        return cls(tuple(map(str, values["kinds"])), tuple(bounds))
+
+    def check(self, graph: Graph) -> None:
+        """Refuse a graph whose edges are of other kinds or weighed by other bounds."""
+        found = EdgeFacts.of(graph)
+        if found.kinds != self.kinds:
+            raise InputError(
+                f"The graph must have the kinds of edges of training, {_listed(self.kinds)}. "
+                f"Got {_listed(found.kinds)}."
+            )
+        names = self.kinds or ("edges",)
+        for name, wanted, given in zip(names, self.bounds, found.bounds, strict=True):
+            if wanted != given:
+                raise InputError(
+                    f"The weights of {name} must have the bounds of training, {_shown(wanted)}. "
+                    f"Got {_shown(given)}."
+                )
+
+
+def _listed(kinds: tuple[str, ...]) -> str:
+    return ", ".join(kinds) if kinds else "a single one"
+
+
+def _shown(bounds: Bounds) -> str:
+    return "none" if bounds is None else f"{bounds[0]:g} to {bounds[1]:g}"
+
+
+def check_plain(graph: Graph, method: str) -> None:
+    """Refuse a graph with weights or several kinds of edges for a method that knows neither.
+
+    >>> import numpy as np
+    >>> check_plain(Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2), weights=[1]), "SAGE")
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.InputError: `graph` must have edges without weights for SAGE, which releases \
+whether there is an edge and not how heavy it is. Got weights; use gap.
+    """
+    if graph.more:
+        raise InputError(
+            f"`graph` must have one kind of edges for {method}. Got "
+            f"{', '.join(graph.kind_names)}; use gap."
+        )
+    if graph.is_weighted:
+        raise InputError(
+            f"`graph` must have edges without weights for {method}, which releases whether there "
+            "is an edge and not how heavy it is. Got weights; use gap."
+        )

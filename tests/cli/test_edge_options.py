@@ -1,0 +1,168 @@
+"""Weights, kinds and windows of edges on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def files(tmp_path):
+    """People of two teams who pay and call mostly their own."""
+    rng = np.random.default_rng(3)
+    team = rng.integers(0, 2, 80)
+    rows = [f"{k},{rng.normal() + team[k]:.3f},{'red' if team[k] else 'blue'}" for k in range(80)]
+    (tmp_path / "people.csv").write_text("id,age,team\n" + "\n".join(rows) + "\n")
+    for name in ("payments", "calls"):
+        lines = []
+        for k in range(80):
+            for other in rng.integers(0, 80, 4).tolist():
+                if team[other] == team[k]:
+                    lines.append(f"{k},{other},{rng.lognormal(3, 1):.2f},2024-{1 + k % 12:02d}-03")
+        (tmp_path / f"{name}.csv").write_text("a,b,amount,day\n" + "\n".join(lines) + "\n")
+    return ["--nodes", "people.csv", "--label", "team"]
+
+
+WEIGHT = ["--weight", "amount", "--weight-bounds", "0", "100"]
+TRAIN = ["--epochs", "2", "--device", "cpu"]
+
+
+def test_describe_shows_kinds_weights_and_what_was_left_out(gapgnn, files, tmp_path):
+    with (tmp_path / "payments.csv").open("a") as file:
+        file.write("1,2,much,2024-01-01\n3,4,5,then\n")
+    edges = ["--edges", "calls.csv", "--edges", "money=payments.csv", *files]
+    window = ["--time", "day", "--since", "2024-01-01", "--until", "2024-07-01"]
+    code, out, err = gapgnn("describe", *edges, *WEIGHT, *window, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert list(found["kinds"]) == ["calls", "money"]
+    assert found["kinds"]["money"]["weights"]["high"] == 100
+    assert (found["without_amount"], found["without_time"]) == (1, 1)
+    assert found["outside"] > 100
+    code, out, err = gapgnn("describe", *edges, *WEIGHT, *window)
+    assert code == 0
+    for text in ("money", "without a readable amount", "without a readable time", "outside"):
+        assert text in out
+    code, out, err = gapgnn("describe", "--edges", "calls.csv", *files)
+    assert "calls.csv: not read: amount, day (see --weight and --time)" in err
+
+
+def test_train_predict_and_the_card(gapgnn, files, tmp_path, ledger):
+    edges = ["--edges", "calls.csv", "--edges", "payments.csv", *files, *WEIGHT]
+    code, out, err = gapgnn("train", "gap", *edges, *TRAIN, "--out", "model", "--json")
+    assert code == 0, err
+    card = json.loads((tmp_path / "model" / "card.json").read_text())
+    assert (card["kinds"], card["protects"]) == (["calls", "payments"], "each")
+    assert sum(event["count"] for event in card["events"]) == 8
+    # The other way round they are the same tables, so the answer costs nothing.
+    swapped = ["--edges", "payments.csv", "--edges", "calls.csv", *files, *WEIGHT]
+    # The model remembers column and bounds.
+    for words in (edges, swapped, edges[: -len(WEIGHT)]):
+        code, out, err = gapgnn(
+            "predict", "--model", "model", *words, "--out", "labels.csv", "--json"
+        )
+        assert (code, json.loads(out)["new_releases"]) == (0, 0), err
+    for words, message in (
+        (["--edges", "calls.csv", *files, *WEIGHT], "calls, payments. Got a single one."),
+        ([*edges[:-1], "200"], "Got 0 to 200."),
+    ):
+        code, out, err = gapgnn("predict", "--model", "model", *words, "--out", "labels.csv")
+        assert code == 2
+        assert message in err.splitlines()[-1]
+
+
+def test_a_store_of_several_weighted_kinds(gapgnn, files, tmp_path):
+    edges = ["--edges", "calls.csv", "--edges", "payments.csv", *files, *WEIGHT]
+    code, out, _ = gapgnn("partition", *edges, "--parts", 3, "--out", "store", "--json")
+    assert code == 0
+    made = json.loads(out)
+    assert (made["kinds"], made["weighted"]) == (["calls", "payments"], True)
+    seed = ["--insecure-noise-seed", "1"]
+    runs = []
+    for place, data in enumerate((edges, ["--store", "store"])):
+        code, out, err = gapgnn(
+            "train", "gap", *data, *TRAIN, *seed, "--out", f"model{place}", "--json"
+        )
+        assert code == 0, err
+        runs.append(json.loads(out)["test_accuracy"])
+    assert runs[0] == runs[1]
+
+
+def test_a_configuration_file_names_several_tables(gapgnn, files, tmp_path):
+    (tmp_path / "run.toml").write_text(
+        'edges = ["calls.csv", "payments.csv"]\nnodes = "people.csv"\nlabel = "team"\n'
+        'weight = "amount"\nweight-bounds = [0, 100]\nepochs = 2\n'
+    )
+    options = ["--config", "run.toml", "--device", "cpu", "--json"]
+    code, _, err = gapgnn("train", "gap", *options, "--out", "two")
+    assert code == 0, err
+    assert json.loads((tmp_path / "two" / "card.json").read_text())["kinds"] != []
+    # The command line wins, also where an option may be repeated.
+    code, _, err = gapgnn("train", "gap", *options, "--edges", "calls.csv", "--out", "one")
+    assert code == 0, err
+    assert json.loads((tmp_path / "one" / "card.json").read_text())["kinds"] == []
+
+
+CALLS = ["--edges", "calls.csv"]
+BOTH = [*CALLS, "--edges", "payments.csv"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*CALLS, "--weight", "amount"], "`--weight` must come with `--weight-bounds LOW HIGH`"),
+        ([*CALLS, "--weight-bounds", "0", "1"], "Got 0 and 1."),
+        ([*CALLS, "--weight", "sum", "--weight-bounds", "0", "1"], "`weight` must be a column"),
+        ([*CALLS, "--weight", "amount", "--weight-bounds", "5", "5"], "0 <= LOW < HIGH"),
+        ([*CALLS, "--weight", "amount", "--weight-bounds", "-1", "5"], "0 <= LOW < HIGH"),
+        ([*CALLS, "--weight", "amount", "--weight-bounds", "0", "inf"], "two finite numbers"),
+        ([*CALLS, "--edges", "calls.csv"], "must name each kind of edges once. Got 'calls' twice"),
+        ([*CALLS, "--edges", "=payments.csv"], "`--edges` must be FILE or NAME=FILE"),
+        ([*CALLS, "--edges", "money=nowhere.csv"], "which is not there"),
+        ([*BOTH, *WEIGHT, *WEIGHT], "must be KIND=COLUMN where it is given several times"),
+        ([*BOTH, "--weight", "walks=amount", "--weight-bounds", "0", "1"], "must be a column"),
+        ([*CALLS, "--since", "2024-01-01"], "must come with `--time COLUMN`"),
+        ([*CALLS, "--time", "day"], "`--time` must come with `--since` or `--until`"),
+        ([*CALLS, "--time", "day", "--since", "soon"], "`since` must be a date such as 2024-01-31"),
+        ([*CALLS, "--time", "date", "--since", "5"], "The columns are 'a', 'b', 'amount', 'day'."),
+        ([*BOTH, "--level", "node", "--kinds", "any"], "`kinds` must be each at level node"),
+        ([*CALLS, "--kinds", "all"], "must be one of each, any. Got 'all'"),
+    ],
+)
+def test_bad_options_are_one_line_and_nothing_is_charged(gapgnn, files, ledger, words, message):
+    schema = ["--schema", "schema.toml"] if "node" in words else []
+    if schema:
+        gapgnn("schema", "--nodes", "people.csv", "--label", "team", "--out", "schema.toml")
+    code, out, err = gapgnn("train", "gap", *words, *files, *schema, *TRAIN, "--out", "model")
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert "Traceback" not in err
+    assert not ledger.entries()
+
+
+@pytest.mark.parametrize("words", [WEIGHT, ["--time", "day", "--since", "1"]])
+def test_edge_options_want_an_edge_table(gapgnn, words):
+    code, _, err = gapgnn("describe", *words)
+    assert code == 2
+    assert "must come with `--edges`" in err
+
+
+def test_sage_and_attacks_on_links_say_what_they_cannot_read(gapgnn, files):
+    both = [*BOTH, *files]
+    code, _, err = gapgnn("train", "sage", *both, *TRAIN, "--out", "model")
+    assert code == 2
+    assert "must have one kind of edges for sage. Got calls, payments; use gap." in err
+    words = ["--edges", "calls.csv", *files, *WEIGHT]
+    code, _, err = gapgnn("train", "sage", *words, *TRAIN, "--out", "model")
+    assert code == 2
+    assert "must have edges without weights for sage" in err
+    code, _, err = gapgnn("attack", "link-stealing", *both, "--epochs", "2", "--pairs", "20")
+    assert code == 2
+    assert "one kind of edges for an attack on links" in err
+    code, _, err = gapgnn(
+        "attack", "link-stealing", *words, "--epochs", "2", "--pairs", "20", "--json"
+    )
+    assert code == 0, err

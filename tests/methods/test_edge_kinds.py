@@ -1,0 +1,242 @@
+"""GAP along weighted edges and several kinds: price, promise, and what a saved model asks for."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from methodgraphs import small_graph
+
+from gapgnn import GAP, MLP, SAGE
+from gapgnn.attacks.audits.model import audit_model
+from gapgnn.errors import InputError
+from gapgnn.graph import csr
+from gapgnn.graph.store import open_store, store_graph
+from gapgnn.graph.transforms import induced, join_kinds, random_split
+from gapgnn.methods.journal import Journal
+from gapgnn.privacy.accounting import Event, account
+from gapgnn.privacy.card import guarantee_sentence
+
+
+def dealt(graph, *, names=("calls", "visits"), weights=False, seed=0):
+    """Deal the edges of a graph to kinds."""
+    sources, targets = csr.sources(graph.indptr, np.int64), graph.indices
+    once = sources < targets
+    sources, targets = sources[once], targets[once]
+    rng = np.random.default_rng(seed)
+    kind_of = rng.integers(len(names), size=len(sources))
+    kinds = {}
+    for place, name in enumerate(names):
+        mine = kind_of == place
+        indptr, indices = csr.build(sources[mine], targets[mine], graph.num_nodes, symmetric=True)
+        kinds[name] = graph._replace(indptr=indptr, indices=indices)
+        if weights:
+            kinds[name] = weighed(kinds[name])
+    return join_kinds(kinds)
+
+
+def weighed(graph, bounds=(0.0, 50.0)):
+    """Give every edge a weight that both of its directions share."""
+    sources = csr.sources(graph.indptr, np.int64)
+    low, high = np.minimum(sources, graph.indices), np.maximum(sources, graph.indices)
+    return graph._replace(weights=((low * 7 + high * 13) % 257) / 256, weight_bounds=bounds)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return small_graph()
+
+
+@pytest.fixture(scope="module")
+def kinds(plain):
+    return dealt(plain)
+
+
+def gap(ledger, **options):
+    return GAP(**{"epochs": 2, "ledger": ledger.path, "device": "cpu", **options})
+
+
+def hop_events(model):
+    return sum(event["count"] for event in model.card_.events if event["event"] == "Gaussian")
+
+
+@pytest.mark.parametrize(
+    ("options", "events"),
+    [
+        ({}, 8),
+        ({"kinds": "any"}, 4),
+        ({"messages": "features"}, 4),
+        ({"messages": "features", "kinds": "any"}, 2),
+        ({"messages": "both", "hops": 2}, 4),
+        ({"level": "node", "max_degree": 5}, 2),
+        ({"level": "node", "max_degree": 5, "messages": "features", "relation": "replace"}, 4),
+    ],
+)
+def test_every_hop_of_every_kind_is_charged_once(kinds, ledger, spied, options, events):
+    model = gap(ledger, **options).fit(kinds)
+    assert hop_events(model) == events
+    drawn = {path for _, path in spied}
+    assert len(drawn) == 2 * model._num_hops(), "one noisy sum per hop and kind, each its own noise"
+    card = model.card_
+    priced = account(
+        [Event.from_dict(dict(e)) for e in card.events], card.delta, relation=card.relation
+    )
+    assert priced.epsilon <= 1.0
+    (charge,) = ledger.entries()
+    assert sum(e["count"] for e in charge.events if e["event"] == "Gaussian") == events
+
+
+def test_the_stricter_promise_is_the_default_and_takes_more_noise(kinds, ledger):
+    each, one = (gap(ledger, **options).fit(kinds) for options in ({}, {"kinds": "any"}))
+    assert each.noise_multiplier_ == pytest.approx(2**0.5 * one.noise_multiplier_, rel=0.01)
+
+
+def test_the_card_says_what_is_hidden(kinds, ledger):
+    each, one, node = (
+        gap(ledger, **options).fit(kinds).card_
+        for options in ({}, {"kinds": "any"}, {"level": "node", "max_degree": 5})
+    )
+    assert "of each kind of edges at once (calls, visits)" in guarantee_sentence(each)
+    assert "of one kind of edges (calls, visits), whichever" in guarantee_sentence(one)
+    assert "own out-lists of all kinds (calls, visits)" in guarantee_sentence(node)
+    assert "One link of each kind (calls, visits), all at once." in each.covered
+    assert any("several kinds at once" in line for line in one.not_covered)
+    assert (each.kinds, each.protects, one.protects) == (("calls", "visits"), "each", "any")
+    assert "| kinds of edges | calls, visits |" in each.to_markdown()
+    for card in (each, one, node):
+        assert type(card).from_json(card.to_json()) == card
+    assert ("kinds of links", "calls, visits: given by name") in each.public
+
+
+def test_any_is_refused_at_node_level(kinds, ledger):
+    with pytest.raises(InputError, match=r"^`kinds` must be each at level node: a record holds"):
+        gap(ledger, level="node", kinds="any").fit(kinds)
+    assert not ledger.entries()
+
+
+def test_weights_are_on_the_card_and_change_no_price(plain, ledger):
+    with_them, without = (gap(ledger).fit(graph) for graph in (weighed(plain), plain))
+    assert with_them.noise_multiplier_ == without.noise_multiplier_
+    assert any("amount of a link" in line for line in with_them.card_.covered)
+    assert ("bounds of the amounts of links", "0 to 50: declared") in with_them.card_.public
+    assert not any("amount" in line for line in without.card_.covered)
+
+
+@pytest.mark.parametrize("level", ["none", "edge", "node"])
+def test_sage_refuses_weights_and_kinds_before_a_charge(plain, kinds, ledger, level):
+    sage = SAGE(level=level, epochs=1, ledger=ledger.path)
+    with pytest.raises(InputError, match=r"must have one kind of edges for sage\. Got calls, vis"):
+        sage.fit(kinds)
+    with pytest.raises(InputError, match="must have edges without weights for sage"):
+        sage.fit(weighed(plain))
+    assert not ledger.entries()
+
+
+def test_mlp_reads_no_edges_of_any_kind(plain, kinds, ledger):
+    first, second = (
+        MLP(epochs=2, ledger=ledger.path).fit(graph).predict(graph) for graph in (plain, kinds)
+    )
+    assert np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("options", [{}, {"messages": "features"}, {"level": "none"}])
+def test_a_saved_model_predicts_as_before_and_wants_the_same_kinds(
+    plain, kinds, ledger, tmp_path, options
+):
+    first, second = (
+        random_split(induced(kinds, half), seed=0)
+        for half in (np.arange(kinds.num_nodes) % 2 == rest for rest in (0, 1))
+    )
+    model = gap(ledger, **options).fit(first)
+    model.save(tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["edges"] == {"kinds": ["calls", "visits"], "bounds": [None, None]}
+    loaded = GAP.load(tmp_path / "model", ledger=ledger.path, device="cpu")
+    assert np.array_equal(loaded.predict_proba(first), model.predict_proba(first))
+    before = len(ledger.entries())
+    assert loaded.predict(second).shape == (second.num_nodes,)
+    entries = ledger.entries()
+    if model.level != "none":
+        assert len(entries) == before + 1
+        assert entries[-1].events[0]["count"] == hop_events(model)
+    swapped = join_kinds({"visits": _arcs(second, 1), "calls": _arcs(second, 0)})
+    assert np.array_equal(loaded.predict_proba(swapped), loaded.predict_proba(second))
+    for graph, message in (
+        (plain, r"the kinds of edges of training, calls, visits\. Got a single one\."),
+        (dealt(plain, names=("calls", "walks")), "Got calls, walks"),
+        (dealt(plain, weights=True), r"bounds of training, none\. Got 0 to 50"),
+    ):
+        with pytest.raises(InputError, match=message):
+            loaded.predict(graph)
+
+
+def _arcs(graph, place):
+    """Return one kind of a graph with all nodes' features again."""
+    kind = graph.kinds[place]
+    return graph._replace(
+        indptr=kind.indptr, indices=kind.indices, kind="links", more=(), weights=kind.weights
+    )
+
+
+def test_a_model_on_a_store_of_several_kinds_is_the_one_in_memory(plain, ledger, tmp_path):
+    graph = dealt(plain, weights=True)
+    store_graph(graph, tmp_path / "store", parts=3)
+    stored = random_split(open_store(tmp_path / "store"), seed=0)
+    here, there = (
+        gap(ledger, insecure_noise_seed=3).fit(one) for one in (random_split(graph, seed=0), stored)
+    )
+    for first, second in zip(
+        here.releases_.training().hops, there.releases_.training().hops, strict=True
+    ):
+        assert torch.equal(first, second)
+    assert "indices" not in stored.__dict__
+
+
+def test_a_killed_run_goes_on_along_every_kind(kinds, ledger, tmp_path, monkeypatch):
+    class KillError(Exception):
+        pass
+
+    undisturbed = gap(ledger, insecure_noise_seed=5).fit(kinds)
+    for kill in (1, 3, 6):
+        journal = Journal(tmp_path / f"{kill}", ledger=ledger.path)
+        calls = [0]
+        real = Journal._keep
+
+        def dying(self, name, tensors, calls=calls, kill=kill, real=real):
+            if name.startswith("hop"):
+                calls[0] += 1
+                if calls[0] == kill:
+                    raise KillError
+            real(self, name, tensors)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "_keep", dying)
+            with pytest.raises(KillError):
+                gap(ledger, insecure_noise_seed=5).fit(kinds, journal=journal)
+        journal.close()
+        again = Journal(tmp_path / f"{kill}", ledger=ledger.path, resume=True)
+        resumed = gap(ledger, insecure_noise_seed=5).fit(kinds, journal=again)
+        again.close()
+        for first, second in zip(
+            undisturbed.releases_.training().hops, resumed.releases_.training().hops, strict=True
+        ):
+            assert torch.equal(first, second)
+    assert len(ledger.entries()) == 4
+
+
+def test_a_fitted_model_of_several_kinds_is_audited_as_such(kinds, ledger):
+    model = gap(ledger, epsilon=4.0, messages="features").fit(kinds)
+    first = audit_model(model, trials=400)[0]
+    assert first["holds"]
+    assert (first["kinds"], first["protects"], first["hops"]) == (2, "each", 2)
+
+
+def test_two_kinds_that_say_the_same_are_read_together(plain, ledger):
+    """Without noise, a model on two halves of the edges is as good as on all of them."""
+    whole, halves = (
+        gap(ledger, level="none", epochs=60, seed=1).fit(graph).repeat_scores_[0]
+        for graph in (plain, dealt(plain))
+    )
+    assert halves > whole - 0.1

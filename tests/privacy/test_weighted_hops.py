@@ -1,0 +1,370 @@
+"""Hops along weighted edges and several kinds: their sensitivity, and that sums are exact."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gapgnn.errors import PrivacyError
+from gapgnn.graph.graph import Graph
+from gapgnn.graph.store import open_store, store_graph
+from gapgnn.graph.transforms import induced, join_kinds
+from gapgnn.privacy.mechanisms import aggregation as aggregation_module
+from gapgnn.privacy.mechanisms.aggregation import (
+    PrivateAggregation,
+    kind_aggregations,
+    row_normalise,
+)
+from gapgnn.privacy.mechanisms.device import InLists
+from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource
+from gapgnn.privacy.mechanisms.sums import WEIGHTED_GRID, add_up, quantise_rows
+from gapgnn.privacy.relations import aggregation_sensitivity
+from gapgnn.rng import NoiseKey
+
+AMOUNTS = st.one_of(
+    st.floats(-20, 20), st.sampled_from([1e300, -1e300, np.nan, np.inf, -np.inf, 0.0, 10.0])
+)
+SLACK = 1e-6  # the result of a hop is float32
+LEVELS = {
+    "directed": ("edge", True),
+    "undirected": ("edge", False),
+    "add-remove": ("node", True),
+    "replace": ("node", True),
+}
+
+
+def weighted(arcs, count, *, directed, low=1.0, **options):
+    """A graph of (source, target, amount), amounts between ``low`` and 10."""
+    ends = [(u, v) if directed else (min(u, v), max(u, v)) for u, v, _ in arcs]
+    return Graph.from_arcs(
+        [u for u, _ in ends],
+        [v for _, v in ends],
+        num_nodes=count,
+        features=np.zeros((count, 1)),
+        directed=directed,
+        weights=np.array([amount for _, _, amount in arcs]),
+        weight_bounds=(low, 10.0),
+        **options,
+    )
+
+
+def unit_rows(count, seed, width=5):
+    generator = torch.Generator().manual_seed(seed)
+    return row_normalise(torch.randn(count, width, generator=generator))
+
+
+def mechanisms(graph, relation, *, max_degree=None, **options):
+    return kind_aggregations(
+        graph,
+        level=LEVELS[relation][0],
+        relation=relation,
+        noise_multiplier=2.0,
+        max_degree=max_degree,
+        keys=[NoiseKey.insecure(0)],
+        **options,
+    )
+
+
+def sums(graph, rows, relation, **options):
+    """Return the sums of every kind side by side, without noise."""
+    found = mechanisms(graph, relation, **options)
+    done = [one.hop(rows, k + 1, normalise=False).double() for k, one in enumerate(found)]
+    return torch.stack(done)
+
+
+def moved(first, second):
+    """Return how far each kind moved."""
+    return torch.linalg.vector_norm((first - second).flatten(1), dim=1)
+
+
+@pytest.fixture
+def without_noise(monkeypatch):
+    monkeypatch.setattr(
+        NoiseSource,
+        "gaussian_rows",
+        lambda self, first, rows, columns, std, *path, device="cpu": torch.zeros(
+            rows, columns, device=device
+        ),
+    )
+
+
+@st.composite
+def worlds(draw):
+    count = draw(st.integers(3, 8))
+    node = st.integers(0, count - 1)
+    arc = st.tuples(node, node, AMOUNTS).filter(lambda arc: arc[0] != arc[1])
+    return count, draw(st.lists(arc, max_size=20)), draw(arc), draw(st.integers(0, 10**6))
+
+
+def same_edge(arc, other, directed):
+    ends = {arc[:2]} if directed else {arc[:2], arc[:2][::-1]}
+    return other[:2] in ends
+
+
+@pytest.mark.usefixtures("without_noise")
+class TestWeighted:
+    @pytest.mark.parametrize("relation", ["directed", "undirected"])
+    @given(world=worlds(), amount=AMOUNTS)
+    def test_one_edge_moves_a_hop_by_at_most_what_is_stated(self, relation, world, amount):
+        """There or not, or with any other amount, repeated rows included."""
+        count, arcs, extra, seed = world
+        directed = relation == "directed"
+        rest = [arc for arc in arcs if not same_edge(extra, arc, directed)]
+        own = [arc for arc in arcs if same_edge(extra, arc, directed)]
+        rows = unit_rows(count, seed)
+        bound = aggregation_sensitivity("edge", relation) + SLACK
+        others = [[], [extra], [*own, extra], [(*extra[:2], amount)]]
+        found = [
+            sums(weighted([*rest, *lines], count, directed=directed), rows, relation)
+            for lines in others
+        ]
+        for first in found:
+            for second in found:
+                assert moved(first, second).max() <= bound
+
+    @given(world=worlds(), limit=st.integers(1, 3), data=st.data())
+    def test_one_record_moves_all_other_rows_by_at_most_what_is_stated(self, world, limit, data):
+        count, arcs, _, seed = world
+        person = data.draw(st.integers(0, count - 1))
+        others = [node for node in range(count) if node != person]
+        rows = unit_rows(count, seed)
+        whole = weighted(arcs, count, directed=True)
+        keep = np.array([node != person for node in range(count)])
+        left = induced(whole, keep, dangle=True)
+        before = sums(whole, rows, "add-remove", max_degree=limit)[:, others]
+        after = sums(left, rows[others], "add-remove", max_degree=limit)
+        bound = aggregation_sensitivity("node", "add-remove", max_degree=limit)
+        assert moved(before, after).max() <= bound + SLACK
+
+        line = st.tuples(st.sampled_from(others), AMOUNTS)
+        other_list = [(person, v, amount) for v, amount in data.draw(st.lists(line, max_size=6))]
+        exchanged = [arc for arc in arcs if arc[0] != person] + other_list
+        turned = rows.clone()
+        turned[person] = -turned[person]
+        after = sums(weighted(exchanged, count, directed=True), turned, "replace", max_degree=limit)
+        bound = aggregation_sensitivity("node", "replace", max_degree=limit)
+        assert moved(before, after[:, others]).max() <= bound + SLACK
+
+    @pytest.mark.parametrize("relation", ["directed", "undirected"])
+    def test_the_edge_bounds_are_reached(self, relation):
+        directed = relation == "directed"
+        found = [
+            sums(weighted(arcs, 2, directed=directed, low=0.0), torch.eye(2), relation)
+            for arcs in ([(0, 1, 1e9)], [], [(0, 1, -5.0)])
+        ]
+        bound = aggregation_sensitivity("edge", relation)
+        assert moved(found[0], found[1]).item() == pytest.approx(bound)
+        assert moved(found[0], found[2]).item() == pytest.approx(bound)
+
+    def test_the_node_bounds_are_reached(self):
+        limit = 9
+        star = weighted([(0, v, 99.0) for v in range(1, 40)], 40, directed=True)
+        rows = torch.zeros(40, 2)
+        rows[0, 0] = 1.0
+        whole = sums(star, rows, "add-remove", max_degree=limit)[:, 1:]
+        nothing = torch.zeros_like(whole)
+        assert moved(whole, nothing).item() == pytest.approx(math.sqrt(limit))
+        opposite = sums(star, -rows, "replace", max_degree=limit)[:, 1:]
+        assert moved(whole, opposite).item() == pytest.approx(2 * math.sqrt(limit))
+
+
+@pytest.mark.usefixtures("without_noise")
+class TestKinds:
+    @staticmethod
+    def kinds(arcs, second, count, directed):
+        return join_kinds(
+            {
+                "calls": weighted(arcs, count, directed=directed),
+                "visits": weighted(second, count, directed=directed),
+            }
+        )
+
+    @pytest.mark.parametrize("relation", ["directed", "undirected"])
+    @given(world=worlds(), other=worlds())
+    def test_an_edge_moves_its_own_kind_alone(self, relation, world, other):
+        """So one edge of one kind is one event of a hop, and one of each kind are two."""
+        count, arcs, extra, seed = world
+        directed = relation == "directed"
+        second = [(u % count, v % count, w) for u, v, w in other[1] if u % count != v % count]
+        rest = [arc for arc in arcs if not same_edge(extra, arc, directed)]
+        rows = unit_rows(count, seed)
+        bound = aggregation_sensitivity("edge", relation) + SLACK
+        plain, more = (
+            sums(self.kinds(lines, second, count, directed), rows, relation)
+            for lines in (rest, [*rest, extra])
+        )
+        changed = moved(plain, more)
+        assert changed[0] <= bound
+        assert changed[1] == 0
+        both = sums(self.kinds([*rest, extra], [extra], count, directed), rows, relation)
+        none = sums(self.kinds(rest, [], count, directed), rows, relation)
+        assert (moved(both, none) <= bound).all()
+
+    @given(world=worlds(), other=worlds(), limit=st.integers(1, 3), data=st.data())
+    def test_a_record_moves_every_kind_by_at_most_what_is_stated(self, world, other, limit, data):
+        count, arcs, _, seed = world
+        second = [(u % count, v % count, w) for u, v, w in other[1] if u % count != v % count]
+        person = data.draw(st.integers(0, count - 1))
+        keep = np.array([node != person for node in range(count)])
+        rows = unit_rows(count, seed)
+        whole = self.kinds(arcs, second, count, directed=True)
+        before = sums(whole, rows, "add-remove", max_degree=limit)[:, keep]
+        after = sums(induced(whole, keep, dangle=True), rows[keep], "add-remove", max_degree=limit)
+        bound = aggregation_sensitivity("node", "add-remove", max_degree=limit)
+        assert (moved(before, after) <= bound + SLACK).all()
+
+    def test_every_kind_reaches_the_bound_at_once(self):
+        edge, nothing = ([(0, 1, 10.0)], [])
+        found = [
+            sums(self.kinds(arcs, arcs, 2, directed=False), torch.eye(2), "undirected")
+            for arcs in (edge, nothing)
+        ]
+        assert moved(*found).tolist() == pytest.approx([math.sqrt(2)] * 2)
+
+
+def test_kinds_have_noise_of_their_own():
+    empty = weighted([], 5_000, directed=True)
+    graph = join_kinds({"calls": empty, "visits": empty})
+    rows = torch.zeros(5_000, 2)
+    first, second = (one.hop(rows, 1, normalise=False) for one in mechanisms(graph, "directed"))
+    assert abs(float(torch.corrcoef(torch.stack([first.flatten(), second.flatten()]))[0, 1])) < 0.05
+    again = mechanisms(graph, "directed")[0].hop(rows, 1, normalise=False)
+    assert torch.equal(first, again)
+    alone = mechanisms(empty, "directed")[0].hop(rows, 1, normalise=False)
+    assert not torch.equal(first, alone)
+
+
+def random_weighted(seed=0, count=5_000, *, directed=False):
+    rng = np.random.default_rng(seed)
+    sources, targets = rng.integers(count, size=(2, 60_000))
+    sources, targets = (
+        np.concatenate([sources, np.full(2_000, 17)]),
+        np.concatenate([targets, np.arange(2_000)]),
+    )
+    return Graph.from_arcs(
+        sources,
+        targets,
+        num_nodes=count,
+        features=np.zeros((count, 1)),
+        ids=rng.permutation(count) * 3,
+        directed=directed,
+        dangling={node: [-1, -2] for node in range(0, count, 7)} if directed else None,
+        weights=rng.lognormal(3, 2, len(sources)),
+        weight_bounds=(0, 200),
+    )
+
+
+class TestExact:
+    @given(
+        values=st.lists(st.floats(-1, 1), min_size=2, max_size=30),
+        steps=st.lists(st.integers(0, 256), min_size=2, max_size=30),
+        data=st.data(),
+    )
+    def test_products_lie_on_the_grid_and_sums_have_no_order(self, values, steps, data):
+        count = min(len(values), len(steps))
+        rows = quantise_rows(
+            row_normalise(torch.tensor(values[:count]).unsqueeze(1)), grid=WEIGHTED_GRID
+        )
+        weights = np.array(steps[:count], dtype=np.float32) / np.float32(256)
+        order = np.array(data.draw(st.permutations(range(count))))
+        pointers = np.array([0, count])
+        total = add_up(rows, pointers, np.arange(count), weights)
+        assert float(total / GRID) == round(float(total / GRID))
+        assert torch.equal(total, add_up(rows, pointers, order, weights[order]))
+
+    def test_rows_of_weighted_hops_are_cut_towards_zero(self):
+        rows = unit_rows(100, 3)
+        cut = quantise_rows(rows, grid=WEIGHTED_GRID)
+        assert torch.equal(cut * 4096, torch.trunc(cut * 4096))
+        assert (cut.abs() <= rows.abs().double()).all()
+        assert (torch.linalg.vector_norm(cut, dim=1) <= 1).all()
+
+    @pytest.mark.parametrize(
+        ("directed", "options"),
+        [
+            (False, {"relation": "undirected"}),
+            (True, {"relation": "directed"}),
+            (True, {"relation": "add-remove", "max_degree": 4}),
+            (False, {"relation": "replace", "max_degree": 5}),
+            (False, {"relation": "undirected", "construction": "fast"}),
+        ],
+    )
+    def test_hops_are_the_same_in_memory_on_disk_and_by_a_product(
+        self, directed, options, tmp_path, monkeypatch
+    ):
+        graph = random_weighted(directed=directed)
+        rows = unit_rows(graph.num_nodes, 1)
+        (here,) = mechanisms(graph, **options)
+        wanted = here.hop(rows, 1)
+        for parts in (1, 7, 64):
+            store_graph(graph, tmp_path / f"{parts}", parts=parts)
+            stored = open_store(tmp_path / f"{parts}")
+            (there,) = mechanisms(stored, **options)
+            assert torch.equal(there.hop(rows, 1), wanted), parts
+            assert "indices" not in stored.__dict__, "arcs were loaded into memory"
+        if options.get("construction") == "fast":
+            return
+        # What an accelerator does: a product of the lists with weights and float64 rows.
+        (device,) = mechanisms(graph, **options)
+        lists = device._lists_on_device(0)
+        assert isinstance(lists, InLists)
+        assert not lists.can_release(5)
+        exact = lists.matrix(torch.float64) @ quantise_rows(rows, grid=WEIGHTED_GRID)
+        noise = device._sources[0].gaussian_rows(0, graph.num_nodes, 5, device.std, "hop", 1)
+        assert torch.equal(row_normalise(exact + noise).float(), wanted)
+
+    def test_weights_are_in_the_sums(self):
+        graph = random_weighted()
+        rows = unit_rows(graph.num_nodes, 1)
+        dense = torch.zeros(graph.num_nodes, graph.num_nodes)
+        sources = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+        dense[torch.from_numpy(sources), torch.from_numpy(graph.indices.astype(np.int64))] = (
+            torch.from_numpy(graph.weights.copy())
+        )
+        free = PrivateAggregation(
+            graph, level="none", relation="none", noise_multiplier=0.0, keys=[NoiseKey.insecure(1)]
+        )
+        found = free.hop(rows, 1, normalise=False)
+        assert torch.allclose(found, dense.T @ rows, atol=1e-4)
+
+    def test_a_weight_above_1_is_refused_by_the_mechanism_itself(self, tmp_path):
+        graph = weighted([(0, 1, 5.0)], 2, directed=True)
+        broken = graph._changed(weights=np.array([2.0], dtype=np.float32))
+        with pytest.raises(PrivacyError, match="between 0 and 1"):
+            mechanisms(broken, "directed")[0].hop(torch.eye(2), 1)
+        with pytest.raises(PrivacyError, match="between 0 and 1"):
+            mechanisms(broken, "directed")[0]._lists_on_device(0)
+
+
+@pytest.mark.usefixtures("without_noise")
+def test_the_planted_weight_of_the_largest_amount_would_move_everybody():
+    """Bounds from the table: one huge amount makes every other edge lighter."""
+    arcs = [(u, v, 5.0) for u in range(6) for v in range(6) if u < v]
+
+    def by_largest(lines):
+        high = max(amount for _, _, amount in lines)
+        return Graph.from_arcs(
+            [u for u, _, _ in lines],
+            [v for _, v, _ in lines],
+            num_nodes=6,
+            features=np.zeros((6, 1)),
+            weights=np.array([amount for _, _, amount in lines]),
+            weight_bounds=(0.0, high),
+        )
+
+    rows = torch.ones(6, 1)
+    first = sums(by_largest(arcs), rows, "undirected")
+    second = sums(by_largest([(0, 1, 1e6), *arcs[1:]]), rows, "undirected")
+    assert moved(first, second).item() > 3 * aggregation_sensitivity("edge", "undirected")
+
+
+def test_the_mechanism_reads_no_grid_by_chance():
+    """Rows on the grid of plain hops would leave products between its points."""
+    rows = quantise_rows(torch.tensor([[0.3]]))
+    assert float(rows * 3 / 256 / GRID) % 1 != 0
+    assert aggregation_module.WEIGHTED_GRID == GRID * 256
