@@ -319,6 +319,13 @@ class TestWeightsAndKinds:
         )
         holds("train gap --epochs 2", "edge", "undirected", given, ["hub", "first", "added"])
 
+    @some_or_all(["first", "amount-missing", "each-kind"])
+    @crossed("dangling", "directed", ["drop", "keep"], BOTH)
+    def test_strangers_among_weighted_kinds(self, dangling, directed, kinds):
+        given = dealt(with_strangers(weighed(tables(schema=None, directed=directed))))
+        words = f"train gap --epochs 2 --dangling {dangling}"
+        holds(words, "edge", "directed" if directed else "undirected", given, kinds)
+
     def test_the_command_line_of_an_audit(self, tmp_path, monkeypatch, capsys):
         monkeypatch.chdir(tmp_path)
         words = dealt(weighed(tables(schema=None))).write(tmp_path)

@@ -166,3 +166,69 @@ def test_sage_and_attacks_on_links_say_what_they_cannot_read(gapgnn, files):
         "attack", "link-stealing", *words, "--epochs", "2", "--pairs", "20", "--json"
     )
     assert code == 0, err
+
+
+GERMAN = ["--delimiter", "semicolon", "--decimal", ","]
+
+
+@pytest.fixture
+def spelled(files, tmp_path):
+    """The same tables as a spreadsheet writes them, with a payment and a call to strangers."""
+    for name in ("people", "payments", "calls"):
+        path = tmp_path / f"{name}.csv"
+        lines = path.read_text().splitlines()
+        lines += [] if name == "people" else ["1,999,5.5,2024-01-03", "998,999,5.5,2024-01-03"]
+        path.write_text("\n".join(lines).replace(",", ";").replace(".", ",") + "\n")
+    return [*files, *GERMAN]
+
+
+def test_spreadsheets_of_several_kinds(gapgnn, spelled, tmp_path, ledger):
+    """Dialect, strangers, amounts and a window at once; the model remembers all but the window."""
+    edges = ["--edges", "calls.csv", "--edges", "payments.csv"]
+    window = ["--time", "day", "--since", "2024-01-01", "--until", "2024-07-01"]
+    words = [*edges, *spelled, *WEIGHT, *window, "--dangling", "drop"]
+    code, out, err = gapgnn("describe", *words, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert (found["dropped_dangling"], found.get("without_amount")) == (4, None)
+    assert 0.1 < found["kinds"]["calls"]["weights"]["mean"] < 0.6
+    assert [column["name"] for column in found["columns"]] == ["id", "age", "team"]
+    code, out, err = gapgnn("describe", *words)
+    assert code == 0
+    for text in ("payments", "edges that name", "outside", "becomes"):
+        assert text in out
+    code, out, err = gapgnn("partition", *words, "--parts", 2, "--out", "store", "--json")
+    made = json.loads(out)
+    assert (made["dropped_dangling"], made["kinds"]) == (4, ["calls", "payments"])
+    assert made["outside"] == found["outside"]
+    code, out, err = gapgnn("partition", *words, "--parts", 2, "--out", "second")
+    assert "arcs of calls, payments in 2 parts" in " ".join(out.split())
+    told = " ".join(err.split())
+    assert "For the curator only: left out" in told
+    assert f"For the curator only: {found['outside']:,} edges outside the window" in told
+    code, out, err = gapgnn("train", "gap", *words, *TRAIN, "--out", "model", "--json")
+    assert code == 0, err
+    # No count of edges stands beside the promise.
+    assert not {"dropped_dangling", "outside"} & set(json.loads(out))
+    assert "left out" not in err
+    predict = ["predict", "--model", "model", *edges, "--nodes", "people.csv", "--out", "new.csv"]
+    code, _, err = gapgnn(*predict)
+    assert code == 2
+    assert "`--since` or `--until` must say which window of `day`" in err
+    code, out, err = gapgnn(*predict, *window[2:], "--json")
+    assert (code, json.loads(out)["new_releases"]) == (0, 0), err
+
+
+def test_an_audit_of_a_model_that_remembers_its_spreadsheets(gapgnn, spelled, ledger):
+    words = ["--edges", "calls.csv", *spelled, *WEIGHT, "--dangling", "drop"]
+    code, _, err = gapgnn("train", "gap", *words, *TRAIN, "--out", "model", "--json")
+    assert code == 0, err
+    # Other tables of the same kind; those of training are answered free of charge.
+    data = ["--edges", "payments.csv", "--nodes", "people.csv"]
+    kinds = ["--neighbours", "hub,amount-huge"]
+    code, out, err = gapgnn("audit", "pipeline", *kinds, "predict", "--model", "model", *data)
+    assert code == 0, out + err
+    code, out, err = gapgnn(
+        "audit", "pipeline", *kinds, "train", "gap", *words, *TRAIN, "--kinds", "each"
+    )
+    assert code == 0, out + err

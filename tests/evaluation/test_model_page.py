@@ -27,6 +27,7 @@ from gapgnn.evaluation.report.model import (
     render_model,
     write_model_page,
 )
+from gapgnn.graph import join_kinds
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.methods.folder import _checksum, keep_audit, load_folder
 from gapgnn.privacy.card import PrivacyCard, Words, guarantee_sentence
@@ -159,6 +160,25 @@ def test_so_does_the_page_of_every_kind_of_model(
     page = render_model(tmp_path / "model")
     assert contradictions(page, estimator.card_, ledger) == []
     assert ("Do not release this model" in page) == (not estimator.card_.is_private_release)
+
+
+@pytest.mark.parametrize(
+    ("protects", "question"),
+    [
+        ("each", "are these payments, one of each kind, in the data?"),
+        ("any", "is this payment between two people in the data?"),
+    ],
+)
+def test_the_page_names_several_kinds_of_edges(
+    protects: str, question: str, graph: Any, ledger: Ledger, tmp_path: Path
+) -> None:
+    both = join_kinds({"visits": graph, "calls": graph})
+    model = GAP(epsilon=1.0, epochs=2, kinds=protects).fit(both)
+    model.save(tmp_path / "model")
+    page = render_model(tmp_path / "model")
+    assert contradictions(page, model.card_, ledger) == []
+    assert Facts(page).found["kinds"] == ["calls, visits"]
+    assert question in render_model(tmp_path / "model", words=Words.of(None, "payment"))
 
 
 @pytest.mark.parametrize(

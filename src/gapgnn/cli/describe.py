@@ -71,7 +71,10 @@ def execute(args: argparse.Namespace) -> int:
 
 def _is_about_nodes_alone(args: argparse.Namespace) -> bool:
     """Whether only a node table is given, and only what belongs to it."""
-    others = ("dataset", "store", "edges", "features", "directed", "dangling", "min_class_count")
+    others = (
+        *("dataset", "store", "edges", "features", "directed", "dangling", "min_class_count"),
+        *("weight", "weight_bounds", "time", "since", "until"),
+    )
     return args.nodes is not None and all(getattr(args, name) is None for name in others)
 
 

@@ -246,6 +246,8 @@ def _facts(card: PrivacyCard) -> list[tuple[str, str, str]]:
         ("noise", "Noise", card.noise_source),
         ("accountant", "How ε was computed", card.accountant),
     ]
+    if card.kinds:
+        rows.append(("kinds", "Kinds of edges", ", ".join(card.kinds)))
     if card.max_degree is not None:
         rows.append(("max-degree", "Own lists cut to", str(card.max_degree)))
     if card.node_notion is not None:
@@ -255,6 +257,8 @@ def _facts(card: PrivacyCard) -> list[tuple[str, str, str]]:
 
 def _question(card: PrivacyCard, words: Words) -> str:
     """Return the one question an attacker asks, in the reader's words."""
+    if card.level == "edge" and card.protects == "each":
+        return f"are these {words.links}, one of each kind, in the data?"
     return {
         "undirected": f"is this {words.link} between two {words.entities} in the data?",
         "directed": f"is this {words.link} from one {words.entity} to another in the data?",
