@@ -118,7 +118,8 @@ def test_a_sampler_that_refills(monkeypatch):
 def test_one_edge_of_each_kind_charged_as_one_of_any(level):
     options = {"level": level, "kinds": 2, "epsilon": 1.0, "trials": TRIALS}
     assert_sound(audit_aggregation, 0.4, **options)
-    report = audit_aggregation(**options, charged=2)
+    # Half the price is a small fault: fewer trials miss it now and then.
+    report = audit_aggregation(**{**options, "trials": 5 * TRIALS}, charged=2)
     assert_broken(report)
     assert_counted(report, "events of a hop along all kinds")
 

@@ -373,7 +373,7 @@ def table_options(
         label = schema.label.column
     is_node_level = _is_node_level(args, level)
     return {
-        **_edge_options(args, preparation),
+        **({} if args.edges is None else _edge_options(args, preparation)),
         "nodes": args.nodes,
         "label": label,
         "features": args.features,
