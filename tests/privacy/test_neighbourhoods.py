@@ -76,7 +76,7 @@ def private_step(model):
 
 def examples_of(graph, max_degree):
     lists = bound_out_degrees(graph, max_degree, NoiseKey.insecure(7))
-    columns = csr.matrix(*lists).tocsc()
+    columns = csr.matrix(*lists[:2]).tocsc()
     inputs = ExampleInputs(
         FeatureInputs(graph, torch.device("cpu")), [(columns.indptr, columns.indices)]
     )

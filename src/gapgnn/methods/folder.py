@@ -44,7 +44,6 @@ from gapgnn.errors import (
 from gapgnn.graph import WHOLE_NUMBER, as_names
 from gapgnn.methods.releases import ReleasedHops
 from gapgnn.privacy.card import PrivacyCard
-from gapgnn.rng import system_entropy
 
 FORMAT = 1
 CONFIG = "config.json"
@@ -161,8 +160,8 @@ def keep_audit(
         "card": config["files"].get("card.json"),
         "results": [dict(result) for result in results],
     }
-    name = f"{_AUDITS}{system_entropy(12).hex()}.json"
     content = json.dumps(audit, indent=2, allow_nan=False).encode()
+    name = f"{_AUDITS}{hashlib.sha256(content).hexdigest()[:24]}.json"
     try:
         _add(place, config, {name: content})
     except OSError as error:

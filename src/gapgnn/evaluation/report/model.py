@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gapgnn import __version__
-from gapgnn.errors import GapgnnError, InputError
+from gapgnn.errors import GapgnnError, InputError, PrivacyError
 from gapgnn.evaluation.report.content import event_words, small
 from gapgnn.evaluation.report.figures import write_file
 from gapgnn.evaluation.report.page import rendered
@@ -276,7 +276,6 @@ class History:
         path: of the ledger.
         own: the model's charge.
         disagreements: what the charge says otherwise than the card.
-        damage: what is wrong with the ledger's file.
         populations: name, budgets and charges of everybody who was charged.
     """
 
@@ -284,7 +283,6 @@ class History:
     path: str = ""
     own: Charge | None = None
     disagreements: tuple[str, ...] = ()
-    damage: tuple[str, ...] = ()
     populations: tuple[dict[str, Any], ...] = ()
 
 
@@ -298,6 +296,11 @@ def _history(card: PrivacyCard, path: str | Path | None) -> History:
     charge_id = card.ledger.charge_id
     try:
         charges = ledger.entries()
+    except PrivacyError as error:
+        return History(
+            "The ledger was changed outside this program or is damaged, so nothing of it is shown "
+            f"here. {error}"
+        )
     except GapgnnError:
         if path is not None:  # a ledger that was named must be there
             raise
@@ -320,7 +323,6 @@ def _history(card: PrivacyCard, path: str | Path | None) -> History:
         path=str(ledger.path.name),
         own=mine[0],
         disagreements=tuple(_disagreements(card, mine[0])),
-        damage=tuple(ledger.problems()),
         populations=tuple(
             {
                 "name": name,

@@ -109,7 +109,10 @@ class Origin(NamedTuple):
             who = getpass.getuser()
         except (KeyError, OSError):
             who = "unknown"
-        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        # `python -m gapgnn` is the same command as the program.
+        program = Path(sys.argv[0])
+        name = program.parent.name if program.name == "__main__.py" else program.name
+        command = shlex.join([name, *sys.argv[1:]])
         return cls(who, socket.gethostname(), command[:1000])
 
 
