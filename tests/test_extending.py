@@ -120,7 +120,9 @@ def test_an_event_is_known_to_a_process_that_never_named_its_package():
     assert account([event], 0.0, relation="replace").epsilon == 0.5
 
 
-@pytest.mark.parametrize("relation", ["add-remove", "replace"])
+@pytest.mark.parametrize(
+    "relation", ["add-remove", pytest.param("replace", marks=pytest.mark.slow)]
+)
 def test_the_pipeline_audit_replays_an_outside_method(gapgnn, relation):
     options = ["--dataset", "ring", "--level", "node", "--relation", relation]
     told = gapgnn("audit", "pipeline", "--neighbours", "first", "train", "favourite", *options)

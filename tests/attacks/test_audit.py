@@ -81,7 +81,13 @@ def test_training_on_subgraphs_holds_and_the_bound_is_near_the_claim(constructio
 
 
 @sizes(16_000, 0.75, full=100_000, shares=(0.6, 0.8))
-@pytest.mark.parametrize(("level", "relation"), RELATIONS)
+@pytest.mark.parametrize(
+    ("level", "relation"),
+    [
+        pytest.param(*row, marks=[pytest.mark.slow] * (row[1] in ("directed", "replace")))
+        for row in RELATIONS
+    ],
+)
 def test_label_messages_hold_and_the_bound_is_near_the_claim(
     level, relation, epsilon, trials, share
 ):

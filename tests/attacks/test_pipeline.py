@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from datetime import date
@@ -68,6 +69,11 @@ store_or_resumed = pytest.mark.parametrize(
     ids=["resumed", "store"],
 )
 BOTH = (False, True)
+PERTURBED = [
+    ("arr", "undirected", False),
+    ("edgerand", "directed", True),
+    ("lapgraph", "undirected", False),
+]
 # Of each method what a user can combine; the paper's, the default and ProGAP.
 GAPS = ("labels", "features", "both", "features --progressive true")
 
@@ -98,8 +104,15 @@ class TestEdgeLevel:
         holds(f"train gap --epochs 3 --messages {messages}", "edge", relation, given)
 
     @some_or_all(["hub", "added"])
-    @crossed("relation", "directed", ["undirected", "directed"], BOTH)
-    @pytest.mark.parametrize("perturbation", ["arr", "edgerand", "lapgraph"])
+    @pytest.mark.parametrize(
+        ("perturbation", "relation", "directed"),
+        [
+            pytest.param(*row, marks=[pytest.mark.slow] * (row not in PERTURBED))
+            for row in itertools.product(
+                ["arr", "edgerand", "lapgraph"], ["undirected", "directed"], BOTH
+            )
+        ],
+    )
     def test_sage(self, perturbation, relation, directed, kinds):
         words = f"train sage --epochs 2 --perturbation {perturbation}"
         holds(words, "edge", relation, tables(schema=None, directed=directed), kinds)
@@ -183,14 +196,32 @@ class TestNodeLevel:
         holds(f"train gap {FAST} --messages features", "node", relation, given, kinds)
 
     @some_or_all(FEW)
-    @crossed("relation", "matrix", ["add-remove", "replace"], BOTH)
+    @pytest.mark.parametrize(
+        ("relation", "matrix"),
+        [
+            ("add-remove", False),
+            *(
+                pytest.param(*row, marks=pytest.mark.slow)
+                for row in (("add-remove", True), ("replace", False), ("replace", True))
+            ),
+        ],
+    )
     def test_mlp(self, relation, matrix, kinds):
         outcomes = holds(f"train mlp {FAST}", "node", relation, tables(matrix=matrix), kinds)
         # A record of norm above the clip is in every batch: a step moves by a whole clip.
         assert max(one.observed for outcome in outcomes for one in outcome.releases) > 0.9
 
     @some_or_all(FEW)
-    @crossed("matrix", "directed", BOTH, BOTH)
+    @pytest.mark.parametrize(
+        ("matrix", "directed"),
+        [
+            (True, True),
+            *(
+                pytest.param(*row, marks=pytest.mark.slow)
+                for row in ((False, False), (False, True), (True, False))
+            ),
+        ],
+    )
     def test_sage(self, matrix, directed, kinds):
         given = tables(matrix=matrix, directed=directed)
         holds(f"train sage {FAST}", "node", "add-remove", given, kinds)

@@ -41,6 +41,10 @@ from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 
 TRIALS = 8_000
+# What is found at one level is found at the other; the slow tests say so.
+edge_or_node = pytest.mark.parametrize(
+    "level", ["edge", pytest.param("node", marks=pytest.mark.slow)]
+)
 DPSGD = {"epsilon": 2.0, "steps": 5, "sampling_rate": 0.3, "trials": 4_000}
 
 
@@ -76,7 +80,12 @@ def halved_rows(monkeypatch):
 @pytest.mark.usefixtures("halved_rows")
 @pytest.mark.parametrize(
     ("level", "relation"),
-    [("edge", "directed"), ("edge", "undirected"), ("node", "add-remove"), ("node", "replace")],
+    [
+        ("edge", "undirected"),
+        ("node", "add-remove"),
+        pytest.param("edge", "directed", marks=pytest.mark.slow),
+        pytest.param("node", "replace", marks=pytest.mark.slow),
+    ],
 )
 def test_halved_noise_on_the_hops(level, relation):
     assert_broken(audit_aggregation(level=level, relation=relation, epsilon=1.0, trials=TRIALS))
@@ -87,7 +96,7 @@ def test_sqrt_2_missing_on_an_undirected_graph(monkeypatch):
     assert_broken(audit_aggregation(relation="undirected", epsilon=4.0, trials=TRIALS))
 
 
-@pytest.mark.parametrize("level", ["edge", "node"])
+@edge_or_node
 def test_the_same_noise_in_two_hops(monkeypatch, level):
     original = NoiseSource.gaussian_rows
 
@@ -175,8 +184,15 @@ def test_lists_that_are_not_cut(monkeypatch):
     assert_counted(report, MOVES.format("in memory"))
 
 
-@pytest.mark.parametrize("relation", ["add-remove", "replace"])
-@pytest.mark.parametrize(("path", "place"), [("_on_cpu", "in memory"), ("_on_store", "on disk")])
+@pytest.mark.parametrize(
+    ("path", "place", "relation"),
+    [
+        ("_on_cpu", "in memory", "add-remove"),
+        ("_on_store", "on disk", "add-remove"),
+        pytest.param("_on_cpu", "in memory", "replace", marks=pytest.mark.slow),
+        pytest.param("_on_store", "on disk", "replace", marks=pytest.mark.slow),
+    ],
+)
 def test_lists_that_are_cut_for_the_first_hop_only(monkeypatch, path, place, relation):
     options = {"level": "node", "relation": relation, "epsilon": 4.0, "trials": 4_000}
     assert_sound(audit_aggregation, 0.5, **options)
@@ -285,7 +301,7 @@ def _free_biases(tape, deltas, factors, **options):
     return {**sums, **{name: free[name] for name in biases}}
 
 
-@pytest.mark.parametrize("fault", [_per_layer, _free_biases])
+@pytest.mark.parametrize("fault", [_per_layer, pytest.param(_free_biases, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("construction", ["safe", pytest.param("fast", marks=pytest.mark.slow)])
 def test_a_clip_of_parts_of_the_gradient(monkeypatch, fault, construction):
     """Per layer an example moves sqrt(layers) clips; without the biases it moves any number."""
@@ -324,7 +340,9 @@ def test_noise_for_replaced_examples_forgotten(monkeypatch):
     assert_broken(audit_subgraphs(**SUBGRAPHS))
 
 
+@pytest.mark.slow
 def test_examples_clipped_by_the_norm_of_one_of_their_parts(monkeypatch):
+    """What a star's example then moves is counted by test_neighbourhoods.py."""
     original = dpsgd.squared_norms
     monkeypatch.setattr(dpsgd, "squared_norms", lambda *args: original(*args) / 2**2)
     assert_broken(audit_subgraphs(**SUBGRAPHS))
@@ -374,9 +392,10 @@ def test_a_sensitivity_of_2_d_in_noise_and_account(monkeypatch):
 
 
 @pytest.mark.usefixtures("halved_rows")
-@pytest.mark.parametrize("options", [{}, {"level": "node", "max_degree": 5}])
-def test_halved_noise_under_label_messages(options):
-    assert_broken(audit_messages(GAP(epsilon=2.0, delta=1e-5, **options), trials=4_000))
+@edge_or_node
+def test_halved_noise_under_label_messages(level):
+    model = GAP(level=level, epsilon=2.0, delta=1e-5, max_degree=5)
+    assert_broken(audit_messages(model, trials=4_000))
 
 
 def test_a_hop_of_label_messages_that_nobody_paid_for(monkeypatch):
@@ -394,7 +413,7 @@ def _one_hop_fewer(events):
 TWO_HOPS = {"epsilon": 4.0, "delta": 1e-5, "hops": 2, "max_degree": 5}
 
 
-@pytest.mark.parametrize("level", ["edge", "node"])
+@edge_or_node
 def test_one_hop_fewer_charged_than_released(monkeypatch, level):
     model = GAP(level=level, **TWO_HOPS)
     assert_sound(audit_messages, 0.5, estimator=model, trials=4_000)

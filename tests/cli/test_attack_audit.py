@@ -138,8 +138,8 @@ def test_held_out_edges_can_be_asked_for(capsys, tables, attack):
 
 
 def test_the_accuracy_of_attacked_models_is_told(capsys, tables):
-    words = [*ATTACKS["membership"], *tables, "--level", "none", "--epochs", "3"]
-    assert main(["attack", "membership", *words, "--epoch", "best"]) == 0
+    words = [*ATTACKS["lira"], *tables, "--level", "none", "--epochs", "3"]
+    assert main(["attack", "lira", *words, "--epoch", "best"]) == 0
     assert "(best epoch)" in " ".join(capsys.readouterr().out.split())
 
 

@@ -57,7 +57,9 @@ def lines_of(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))]
+)
 def test_a_grid_killed_at_random_moments_loses_and_repeats_nothing(
     seed: int, tmp_path: Path
 ) -> None:

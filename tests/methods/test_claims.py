@@ -141,10 +141,17 @@ def test_a_journal_altered_to_name_the_charge_of_a_finished_run_is_refused(
 # Copies of a folder
 
 
-@pytest.mark.parametrize("winner", [0, 1])
-@pytest.mark.parametrize(("run", "kill"), RUN_AND_KILL)
+@pytest.mark.parametrize(
+    ("run", "kill", "winner"),
+    [
+        # The copy wins by default, and once the folder itself.
+        pytest.param(run, kill, winner, marks=[pytest.mark.slow] * (winner == 0 < place))
+        for place, (run, kill) in enumerate(RUN_AND_KILL)
+        for winner in (0, 1)
+    ],
+)
 def test_of_two_copies_the_first_to_resume_wins_and_the_other_is_refused_for_good(
-    graph, ledger, tmp_path, drawn, winner, run, kill
+    graph, ledger, tmp_path, drawn, run, kill, winner
 ):
     folder = killed(drawn, graph, ledger, tmp_path / "run", kill=kill, run=run)
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))

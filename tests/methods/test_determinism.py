@@ -26,7 +26,7 @@ METHODS = {
     "MLP": (MLP, {"level": "none"}),
 }
 # On two threads the loops are torch's; one of each kind of training is enough by default.
-ON_TWO = ("features", "node level", "SAGE", "MLP")
+ON_TWO = ("features", "node level", "SAGE")
 CASES = [(method, 1) for method in METHODS] + [
     pytest.param((method, 2), marks=[] if method in ON_TWO else [pytest.mark.slow])
     for method in METHODS

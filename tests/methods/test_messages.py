@@ -164,7 +164,7 @@ def test_a_nodes_own_label_does_not_come_back_to_it():
 
     If a node's own label reached it through its neighbours, training accuracy would be near 1.
     """
-    graph = small_graph(num_nodes=1500)
+    graph = small_graph(num_nodes=1000)
     labels = graph.labels
 
     def gap_between(model) -> float:

@@ -128,6 +128,7 @@ class TestPldWithSubsampling(AccountantContract):
     events = (PoissonGaussian(1.0, 0.05, 50), Gaussian(2.0))
 
 
+@pytest.mark.slow
 class TestPldUnderReplace(AccountantContract):
     name = "pld"
     relation = "replace"
@@ -200,8 +201,14 @@ def test_the_exact_curve_agrees_with_arbitrary_precision():
             assert log_delta(epsilon, shift) == pytest.approx(float(true), rel=1e-9)
 
 
-@pytest.mark.parametrize("shift", [0.01, 1.0, 5.0])
-@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.1])
+@pytest.mark.parametrize(
+    ("shift", "delta"),
+    [
+        pytest.param(shift, delta, marks=[pytest.mark.slow] * (shift != 1.0 and delta != 1e-12))
+        for shift in (0.01, 1.0, 5.0)
+        for delta in (1e-12, 1e-5, 0.1)
+    ],
+)
 def test_pld_is_tight_and_never_below_the_truth_where_the_truth_is_known(shift, delta):
     # So close to rate 1 that it is a Gaussian, but takes the way through grid and FFT.
     steps = PoissonGaussian(math.sqrt(100) / shift, sampling_rate=1 - 1e-12, steps=100)
@@ -211,7 +218,7 @@ def test_pld_is_tight_and_never_below_the_truth_where_the_truth_is_known(shift, 
 
 
 @pytest.mark.parametrize("shift", [1.0, 5.0, 20.0])
-@pytest.mark.parametrize("steps", [100, 5000])
+@pytest.mark.parametrize("steps", [pytest.param(100, marks=pytest.mark.slow), 5000])
 def test_pld_charges_the_rounding_errors_of_the_fft(shift, steps):
     # Without the charge the bound falls below the truth at 5000 steps and shift 5.
     event = PoissonGaussian(math.sqrt(steps) / shift, sampling_rate=1 - 1e-12, steps=steps)

@@ -199,7 +199,7 @@ def test_the_mixture_is_that_of_binomially_many_touched_examples(rate, degree):
     assert event.noise_multiplier == 2 * degree + 1
 
 
-def cost(multiplier=0.3, *, rate=0.02, steps=100, degree=20):
+def cost(multiplier=0.3, *, rate=0.02, steps=100, degree=6):
     event = neighbourhood_event(multiplier, sampling_rate=rate, steps=steps, max_degree=degree)
     return account([event], 1e-5, relation="add-remove").epsilon
 
@@ -210,12 +210,17 @@ def test_more_noise_costs_less_and_more_of_anything_else_costs_more():
     assert cost(rate=0.01) < usual < cost(rate=0.04)
     assert cost(steps=50) < usual < cost(steps=200)
     # The same absolute noise hides a record that touches more people less well.
-    assert usual < cost(0.3 * 41 / 61, degree=30)
+    assert usual < cost(0.3 * 13 / 19, degree=9)
 
 
 @pytest.mark.parametrize(
     ("multiplier", "rate", "steps", "degree"),
-    [(0.3, 0.0222, 450, 100), (0.8, 0.0222, 450, 100), (0.5, 0.02, 200, 10), (1.0, 0.1, 50, 3)],
+    [
+        (0.3, 0.0222, 450, 100),
+        (0.5, 0.02, 200, 10),
+        (1.0, 0.1, 50, 3),
+        pytest.param(0.8, 0.0222, 450, 100, marks=pytest.mark.slow),
+    ],
 )
 def test_the_mixture_is_tighter_than_the_original_theorem(multiplier, rate, steps, degree):
     sizes = {"sampling_rate": rate, "steps": steps, "max_degree": degree}
@@ -239,7 +244,12 @@ def test_many_examples_make_the_original_theorem_binomial():
 
 @pytest.mark.parametrize(
     ("std", "rate", "steps", "degree"),
-    [(30.0, 0.0222, 450, 100), (5.0, 0.0222, 450, 10), (10.0, 0.1, 100, 10), (2.0, 0.01, 300, 3)],
+    [
+        (10.0, 0.1, 100, 10),
+        (2.0, 0.01, 300, 3),
+        pytest.param(30.0, 0.0222, 450, 100, marks=pytest.mark.slow),
+        pytest.param(5.0, 0.0222, 450, 10, marks=pytest.mark.slow),
+    ],
 )
 def test_gradients_that_turn_around_cost_no_more_than_the_mixture(std, rate, steps, degree):
     """The worst that is known: each touched gradient is C in one graph and -C in the other."""

@@ -92,7 +92,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+# By default each kind of noise and each way to cut; `replace` has the directed graph, too.
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.slow] * (case in ("directed", "uncut")))
+        for case in CASES
+    ],
+)
 def test_hops_are_those_in_memory_for_any_number_of_parts(stores, case):
     name, options = CASES[case]
     here = hops(stores[name][0], **options)
