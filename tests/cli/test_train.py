@@ -605,7 +605,7 @@ def test_the_tutorial_tells_the_truth(gapgnn, ledger, tmp_path, monkeypatch):
     page = PAGE.read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.toml").write_text(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0])
-    blocks = re.findall(r"```bash\ngapgnn (.*?)\n```\n(.*?)```\w*\n(.*?)```", page, re.DOTALL)
+    blocks = re.findall(r"```bash\ngapgnn ([^\n]*)\n```\n(.*?)```\w*\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 6
     for number, (command, _, shown) in enumerate(blocks):
         code, out, err = gapgnn(*shlex.split(command))
