@@ -16,7 +16,12 @@ from gapgnn import GAP, MLP
 from gapgnn.errors import InputError
 from gapgnn.graph.transforms import random_split
 from gapgnn.methods import base as base_module
-from gapgnn.methods.gap.propagation import class_codes, joint_messages, label_messages
+from gapgnn.methods.gap.propagation import (
+    class_codes,
+    joint_messages,
+    label_messages,
+    mean_codes,
+)
 
 VARIANTS = [
     {"messages": "labels"},
@@ -54,7 +59,7 @@ def test_no_message_is_longer_than_one(seed, classes, scale):
     sends = torch.rand(2, 20, generator=generator) < 0.5
     scores = torch.randn(2, 20, classes, generator=generator) * scale
     codes = torch.nn.functional.normalize(torch.randn(2, 20, 5, generator=generator), dim=-1)
-    sent = label_messages(labels, sends & (labels >= 0), classes, scores)
+    sent = label_messages(labels, sends & (labels >= 0), classes, mean_codes(scores))
     for rows in (sent, joint_messages(sent, codes)):
         assert float(rows.norm(dim=-1).max()) <= 1 + 1e-6
 
@@ -66,9 +71,9 @@ def test_a_node_without_a_training_label_never_sends_its_label(graph):
     sent = label_messages(labels, sends, graph.num_classes, None)
     assert not sent[0, ~torch.tensor(graph.train_mask)].any()
     changed = torch.where(torch.tensor(graph.train_mask), labels, (labels + 1) % graph.num_classes)
-    scores = torch.randn(1, graph.num_nodes, graph.num_classes)
-    before = label_messages(labels, sends, graph.num_classes, scores)
-    after = label_messages(changed, sends, graph.num_classes, scores)
+    guesses = mean_codes(torch.randn(1, graph.num_nodes, graph.num_classes))
+    before = label_messages(labels, sends, graph.num_classes, guesses)
+    after = label_messages(changed, sends, graph.num_classes, guesses)
     assert torch.equal(before, after)
 
 

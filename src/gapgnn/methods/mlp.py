@@ -17,7 +17,7 @@ from gapgnn.nn import ReplicaMLP
 from gapgnn.privacy.accounting import Event
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.ledger import Charge
-from gapgnn.training import FeatureInputs
+from gapgnn.training import FeatureInputs, row_by_row
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -93,7 +93,10 @@ class MLP(NodeClassifier):
         if graph is None:
             raise InputError("An MLP keeps no features: give the graph whose nodes to predict.")
         device = choose_device(self.device)
-        scores: Tensor = self.modules_["mlp"].to(device)(FeatureInputs(graph, device).all())
+        model, features = self.modules_["mlp"].to(device), FeatureInputs(graph, device)
+        scores: Tensor = (
+            row_by_row(model, features) if self.level == "node" else model(features.all())
+        )
         return scores[0]
 
     def _card_facts(self) -> ReleaseFacts:

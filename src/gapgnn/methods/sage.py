@@ -30,7 +30,14 @@ from gapgnn.privacy.mechanisms import (
     row_normalise,
 )
 from gapgnn.rng import NoiseKey
-from gapgnn.training import ExampleInputs, FeatureInputs, GraphInputs, Trainer
+from gapgnn.training import (
+    ExampleInputs,
+    FeatureInputs,
+    GraphInputs,
+    HopInputs,
+    Trainer,
+    row_by_row,
+)
 
 MOST_LAYERS = 5
 
@@ -258,7 +265,7 @@ class SAGE(EdgeReader):
         """Return the unit rows that nodes send at node level."""
         model = self.modules_["sage"]
         assert isinstance(model, Sage)
-        return row_normalise(model.codes(features.all()))
+        return row_by_row(lambda rows: row_normalise(model.codes(rows)), features)
 
     def _classify(self, codes: Tensor, summed: Tensor) -> Tensor:
         model = self.modules_["sage"]
@@ -282,7 +289,8 @@ class SAGE(EdgeReader):
         if graph is None:
             raise InputError("The model keeps no features: give the graph to predict.")
         codes = self._codes(FeatureInputs(graph, device))
-        return self._classify(codes, rows.to(device).unsqueeze(0))[0]
+        inputs = HopInputs(codes, [rows.to(device).unsqueeze(0)])
+        return row_by_row(lambda parts: self._classify(*parts), inputs)[0]
 
     def _read(
         self,

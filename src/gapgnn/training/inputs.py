@@ -19,6 +19,9 @@ from gapgnn.nn.fast import Chosen, Places, Sample, can_norm, exact_moments
 from gapgnn.privacy.dpsgd import Members
 from gapgnn.privacy.mechanisms import copy_on
 
+# Rows in a batch of :func:`row_by_row`.
+BATCH = 1024
+
 
 class Inputs(Protocol):
     """A network's argument, for every node or for chosen ones."""
@@ -32,6 +35,36 @@ class Inputs(Protocol):
         Where ``valid`` is false a position only fills up its replica's batch, and what is computed
         for it counts for nothing.
         """
+
+
+class Rows(Protocol):
+    """What a network reads of each node, to be taken in batches."""
+
+    def everybody(self) -> Tensor:
+        """Return the position of every node."""
+
+    def block(self, nodes: Tensor) -> Any:
+        """Return the dense rows of some nodes, the same nodes for all replicas."""
+
+
+def row_by_row(network: Callable[[Any], Tensor], inputs: Rows) -> Tensor:
+    """Return what a network makes of each node, (replicas, nodes, width), a fixed number at a time.
+
+    How many rows a product of matrices has decides which routine computes it, and with it the last
+    bits of every row: were all nodes read at once, one person's presence would show in what is
+    published about another. In batches of one size, a person's result is a function of that
+    person's rows alone (privacy page, section 4).
+
+    Args:
+        network: takes what ``inputs.block`` returns.
+        inputs: of all nodes.
+    """
+    found = []
+    for nodes in torch.split(inputs.everybody(), BATCH):
+        # The last batch is filled up with copies of its last node.
+        filling = nodes[-1:].expand(BATCH - len(nodes))
+        found.append(network(inputs.block(torch.cat([nodes, filling])))[:, : len(nodes)])
+    return torch.cat(found, dim=1)
 
 
 @dataclass(frozen=True)
@@ -90,6 +123,17 @@ class FeatureInputs:
             return self._rows[positions]
         return self._rows.select(positions)
 
+    def everybody(self) -> Tensor:
+        """Return the position of every node."""
+        return torch.arange(self._features.shape[0], device=self.device)
+
+    def block(self, nodes: Tensor) -> Tensor:
+        """Return the dense features of some nodes."""
+        if isinstance(self._rows, Tensor):
+            return self._rows[nodes]
+        rows = sp.csr_array(self._features)[nodes.cpu().numpy()].toarray()
+        return torch.from_numpy(np.asarray(rows, dtype=np.float32)).to(self.device)
+
     def distinct(self) -> Distinct | None:
         """Return the rows that differ, on a CPU and where there are far fewer than nodes."""
         if isinstance(self._rows, Tensor) or self.device.type != "cpu":
@@ -122,6 +166,17 @@ class HopInputs:
         """Return all hops of all nodes."""
         first = self._first.all() if isinstance(self._first, FeatureInputs) else self._first
         return [first, *self._hops]
+
+    def everybody(self) -> Tensor:
+        """Return the position of every node."""
+        rows = self._hops[0]
+        return torch.arange(rows.shape[1], device=rows.device)
+
+    def block(self, nodes: Tensor) -> list[Tensor]:
+        """Return all hops of some nodes."""
+        is_raw = isinstance(self._first, FeatureInputs)
+        first = self._first.block(nodes) if is_raw else self._first[:, nodes]
+        return [first, *(hop[:, nodes] for hop in self._hops)]
 
     def sampled(
         self, nodes: Tensor, *, first_whole: bool, alike: bool

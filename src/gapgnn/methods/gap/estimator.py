@@ -284,8 +284,7 @@ class GAP(EdgeReader):
             raise InputError("The model keeps no features: give the graph to predict.")
         else:
             first = propagation.hop_zero(FeatureInputs(graph, device), 1)
-        scores: Tensor = self.modules_["classifier"](propagation.inputs(first, hops).all())
-        return scores[0]
+        return propagation.applied(self.modules_["classifier"], first, hops)[0]
 
     def _prediction_guarantee(self, graph: Graph) -> Guarantee:
         variant = self._variant()

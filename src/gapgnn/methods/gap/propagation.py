@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from torch import Tensor
 from gapgnn.methods import Hops
 from gapgnn.methods.gap.variant import Variant
 from gapgnn.privacy.mechanisms import row_normalise
-from gapgnn.training import FeatureInputs, HopInputs, Inputs
+from gapgnn.training import FeatureInputs, HopInputs, Inputs, row_by_row
 
 First = Tensor | FeatureInputs
 
@@ -64,7 +65,9 @@ class Propagation:
         """Return unit rows of the encoder's codes; without an encoder, of the features."""
         if "encoder" in self.modules:
             with torch.no_grad():
-                return row_normalise(self.modules["encoder"].embed(features.all()))
+                return self._of_features(
+                    lambda rows: row_normalise(self.modules["encoder"].embed(rows)), features
+                )
         rows = row_normalise(features.dense())
         return rows.expand(replicas, *rows.shape)
 
@@ -78,6 +81,28 @@ class Propagation:
         if not self.variant.is_papers:
             blocks = [[direction_and_size(sums) for sums in hop] for hop in blocks]
         return HopInputs(first, [hop[0] if len(hop) == 1 else torch.cat(hop, -1) for hop in blocks])
+
+    def applied(
+        self, network: Callable[[Any], Tensor], first: First, released: Sequence[Tensor]
+    ) -> Tensor:
+        """Return what a network makes of every node's hop 0 and released rows.
+
+        At node level nodes are read in batches of one size, so that nobody's last bits tell how
+        many others there are.
+        """
+        if self.variant.level != "node":
+            return network(self.inputs(first, released).all())
+
+        def of_batch(rows: Sequence[Any]) -> Tensor:
+            return network(self.inputs(rows[0], rows[1:]).all())
+
+        return row_by_row(of_batch, HopInputs(first, released))
+
+    def _of_features(self, network: Callable[[Any], Tensor], features: FeatureInputs) -> Tensor:
+        """Return what a network makes of every node's features; at node level in batches too."""
+        if self.variant.level != "node":
+            return network(features.all())
+        return row_by_row(network, features)
 
     def run(
         self,
@@ -143,18 +168,22 @@ class Propagation:
         if self.variant.is_papers and released:
             return released[-1]
         network: Any = None
-        inputs: Any = None
+        apply: Callable[[Callable[[Any], Tensor]], Tensor]
         if hop > 1:
-            network, inputs = self.modules[f"stage{hop - 1}"], self.inputs(first, released).all()
+            network = self.modules[f"stage{hop - 1}"]
+            apply = partial(self.applied, first=first, released=released)
         elif "encoder" in self.modules:
-            network, inputs = self.modules["encoder"], features.all()
+            network = self.modules["encoder"]
+            apply = partial(self._of_features, features=features)
         sent = []
         if self.variant.messages != "features":
-            scores = None if network is None else network(inputs)
-            sent.append(label_messages(labels, sends_label, self.num_classes, scores))
+            guesses = None
+            if network is not None:
+                guesses = apply(lambda rows: mean_codes(network(rows)))
+            sent.append(label_messages(labels, sends_label, self.num_classes, guesses))
         if self.variant.messages != "labels":
             replicas = len(sends_label)
-            codes = self._codes(features, replicas) if network is None else network.embed(inputs)
+            codes = self._codes(features, replicas) if network is None else apply(network.embed)
             sent.append(row_normalise(codes))
         return sent[0] if len(sent) == 1 else joint_messages(sent[0], sent[1])
 
@@ -190,8 +219,18 @@ def class_codes(num_classes: int, device: torch.device | None = None) -> Tensor:
     return codes.to(device=device, dtype=torch.float32)
 
 
+def mean_codes(scores: Tensor) -> Tensor:
+    """Return the mean of the class codes under a posterior: shorter, the less sure it is.
+
+    >>> bool(mean_codes(torch.zeros(1, 4)).norm() < 1e-6)
+    True
+    """
+    codes = class_codes(scores.shape[-1], scores.device)
+    return torch.softmax(scores, dim=-1) @ codes
+
+
 def label_messages(
-    labels: Tensor, sends_label: Tensor, num_classes: int, scores: Tensor | None
+    labels: Tensor, sends_label: Tensor, num_classes: int, guesses: Tensor | None
 ) -> Tensor:
     """Return what nodes send of their class, shape (replicas, nodes, classes - 1).
 
@@ -199,15 +238,14 @@ def label_messages(
         labels: class of every node.
         sends_label: which nodes send their own label, (replicas, nodes): the training nodes.
         num_classes: C.
-        scores: class scores (replicas, nodes, C) by which the others send the mean of the class
-            codes under their posterior, shorter the less sure it is; None: they send nothing.
+        guesses: what the others send, (replicas, nodes, C - 1), see :func:`mean_codes`; None: they
+            send nothing.
     """
     codes = class_codes(num_classes, labels.device)
     own = codes[labels.clamp(min=0)]
-    if scores is None:
+    if guesses is None:
         return own * sends_label.unsqueeze(-1)
-    guess = torch.softmax(scores, dim=-1) @ codes
-    return torch.where(sends_label.unsqueeze(-1), own, guess)
+    return torch.where(sends_label.unsqueeze(-1), own, guesses)
 
 
 def joint_messages(first: Tensor, second: Tensor) -> Tensor:
