@@ -167,3 +167,46 @@ def test_an_archive_with_two_candidates_is_refused(tmp_path):
     members["more_edges_DOT_csv"] = "id_1,id_2\n"
     with pytest.raises(DataError, match=r"2 files called _edges\.csv"):
         parsers.github([put(tmp_path, "git.zip", archive(**members))])
+
+
+def heterophilous_file(path, features):
+    content = {
+        "node_features": features,
+        "node_labels": np.array([0, 1, 0]),
+        "edges": np.array([[0, 1], [1, 2], [2, 2]]),
+    }
+    np.savez(path, **content)
+    return path
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_the_heterophilous_collection_is_read_as_declared(tmp_path, directed):
+    path = heterophilous_file(tmp_path / "some.npz", np.eye(3, 7, dtype=np.float32))
+    graph = parsers.heterophilous([path], label_names=("free", "mine"), directed=directed)
+    assert graph.is_directed == directed
+    assert graph.num_arcs == (2 if directed else 4)
+    assert graph.label_names == ("free", "mine")
+    assert not sp.issparse(graph.features)
+
+
+def test_wide_features_of_the_collection_stay_sparse(tmp_path):
+    path = heterophilous_file(tmp_path / "some.npz", np.eye(3, 900, dtype=np.float32))
+    graph = parsers.heterophilous([path], label_names=("0", "1"))
+    assert sp.issparse(graph.features)
+
+
+def test_products_are_read_without_touching_what_is_pickled(tmp_path):
+    np.savez(
+        tmp_path / "photo.npz",
+        adj_indptr=np.array([0, 1, 2, 2]),
+        adj_indices=np.array([1, 0]),
+        attr_data=np.ones(2, dtype=np.float32),
+        attr_indices=np.array([1, 0]),
+        attr_indptr=np.array([0, 1, 2, 2]),
+        attr_shape=np.array([3, 2]),
+        labels=np.array([0, 1, 1]),
+        class_names=np.array([{"pickled": True}], dtype=object),
+    )
+    graph = parsers.amazon_electronics([tmp_path / "photo.npz"])
+    assert (graph.num_nodes, graph.num_arcs, graph.num_classes) == (3, 2, 2)
+    np.testing.assert_array_equal(graph.features.toarray(), [[0, 1], [1, 0], [0, 0]])

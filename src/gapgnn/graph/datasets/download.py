@@ -32,6 +32,13 @@ _TIMEOUT = 30.0
 class DataFile:
     """One public file: where it lies under the data folder, where it comes from, what it must be.
 
+    Attributes:
+        path: under the data folder or the cache.
+        address: where it is published.
+        sha256: of the published file; None if unknown.
+        size: in bytes; None if unknown.
+        repacked: SHA-256 of another file with the same content, which is as good.
+
     >>> DataFile("github/git_web_ml.zip", "https://snap.stanford.edu/data/git_web_ml.zip").name
     'git_web_ml.zip'
     """
@@ -40,6 +47,7 @@ class DataFile:
     address: str
     sha256: str | None = None
     size: int | None = None
+    repacked: str | None = None
 
     @property
     def name(self) -> str:
@@ -86,7 +94,10 @@ def obtain(file: DataFile, *, progress: Progress | None = None) -> Path:
     if found is None:
         return fetch(file, progress=progress)
     path = found[0]
-    if file.sha256 is not None and (digest := file_digest(path)) != file.sha256:
+    if file.sha256 is not None and (digest := file_digest(path)) not in (
+        file.sha256,
+        file.repacked,
+    ):
         raise DataError(
             f"`{path}` must have the SHA-256 {file.sha256}. Got {digest}. Replace it with the "
             f"file at {file.address}."

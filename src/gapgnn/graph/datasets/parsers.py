@@ -184,18 +184,48 @@ def _musae_graph(
     )
 
 
-def tolokers(paths: Sequence[Path]) -> Graph:
-    """Read the Tolokers graph: crowd workers who shared a task, banned or not."""
+def heterophilous(
+    paths: Sequence[Path], *, label_names: Sequence[str], directed: bool = False
+) -> Graph:
+    """Read one graph of the heterophilous collection (Platonov et al. 2023).
+
+    Args:
+        paths: the file.
+        label_names: the classes in their order.
+        directed: whether the file lists arcs; otherwise it has each edge once.
+    """
     (path,) = paths
     with reading(path), np.load(path, allow_pickle=False) as content:
-        edges = content["edges"]
+        edges, features = content["edges"], content["node_features"]
+        # The wide ones are words, of which a node has few.
+        is_wide = features.shape[1] > 100
         return Graph.from_arcs(
             edges[:, 0],
             edges[:, 1],
-            num_nodes=len(content["node_labels"]),
-            features=content["node_features"],
+            directed=directed,
+            num_nodes=len(features),
+            features=sp.csr_array(features) if is_wide else features,
             labels=content["node_labels"],
-            label_names=("kept", "banned"),
+            label_names=tuple(label_names),
+        )
+
+
+def amazon_electronics(paths: Sequence[Path]) -> Graph:
+    """Read products bought together, by words of their reviews (Shchur et al. 2018).
+
+    Only plain arrays are read of the file: the public one also holds pickled names. Its adjacency
+    has some purchases in one direction only; both are taken, as everybody does.
+    """
+    (path,) = paths
+    with reading(path), np.load(path, allow_pickle=False) as content:
+        pointers, targets = content["adj_indptr"], content["adj_indices"]
+        words = tuple(content[f"attr_{part}"] for part in ("data", "indices", "indptr"))
+        return Graph.from_arcs(
+            np.repeat(np.arange(len(pointers) - 1), np.diff(pointers)),
+            targets,
+            num_nodes=len(pointers) - 1,
+            features=sp.csr_array(words, shape=tuple(content["attr_shape"])),
+            labels=content["labels"],
         )
 
 

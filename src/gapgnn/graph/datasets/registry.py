@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -104,13 +105,31 @@ _PUBLISHED_SCHOOLS = {"UIllinois20": (26_406, 2_117_924, 501, 6)}
 
 # The planetoid parser's order. The files x and y of the archive repeat rows of allx and ally.
 _PLANETOID_PARTS = ("allx", "ally", "tx", "ty", "graph", "test.index")
-_PUBMED = {
-    "allx": ("508e538e2abdccdd54c4d3e9f49d638b4af7107d85845f66ddea5a5152658b7e", 7_578_385),
-    "ally": ("0c37bbe3b5014ec365e9d393cf4791925e5ed94fb194305d74f064a8d7b50f0e", 224_739),
-    "tx": ("4eb5f5d0f30f26497eb0ac6ac9719d09c67e284f1ed0385c93f3ef27a671da3d", 405_505),
-    "ty": ("ee2e0d4819d9fbcc403689c3bf2e49face401b605932f093bc58ab6461130fdd", 12_135),
-    "graph": ("5b89f0036ca22909471f1e6558eb42fa06e0c730a577bde5b058b40638f81dc9", 471_808),
-    "test.index": ("b101d421688bbaecbd82e8a18f1e282378d6830f3a37666f28ebc47f844341b5", 6_000),
+_PLANETOID_FILES = {
+    "pubmed": {
+        "allx": ("508e538e2abdccdd54c4d3e9f49d638b4af7107d85845f66ddea5a5152658b7e", 7_578_385),
+        "ally": ("0c37bbe3b5014ec365e9d393cf4791925e5ed94fb194305d74f064a8d7b50f0e", 224_739),
+        "tx": ("4eb5f5d0f30f26497eb0ac6ac9719d09c67e284f1ed0385c93f3ef27a671da3d", 405_505),
+        "ty": ("ee2e0d4819d9fbcc403689c3bf2e49face401b605932f093bc58ab6461130fdd", 12_135),
+        "graph": ("5b89f0036ca22909471f1e6558eb42fa06e0c730a577bde5b058b40638f81dc9", 471_808),
+        "test.index": ("b101d421688bbaecbd82e8a18f1e282378d6830f3a37666f28ebc47f844341b5", 6_000),
+    },
+    "cora": {
+        "allx": ("9419ba2f26f5c35243db64aba110e0f35a04851609e0dc5433450676ca6b8543", 257_305),
+        "ally": ("2b998f5cc7fedc86e7f97ca2498f47a1ffc1462c29e2d578b23bf3f62b6e7d71", 47_959),
+        "tx": ("b9afbaa4a400df991f6f02ef677e1e44da55ffc04801fd02f9e673987829226a", 148_025),
+        "ty": ("41f5ac76596a1699cc33f53084a2419e92961c42bb75f36fc38e616d348532ad", 28_135),
+        "graph": ("58f13302f39dde8852dad6fe6d15b89b077b6d7f837626bce671ef80344b383d", 59_847),
+        "test.index": ("297ce89af2b51a6a194181c7dbe1796c6a1cf9cd9349a88383b1b1e227867875", 5_000),
+    },
+    "citeseer": {
+        "allx": ("2ac30345d95c9ec933a817ee0bdd6a5f077f8c184a20e696910192d534414668", 595_021),
+        "ally": ("f704b2d986dde6c2669934de1f3ae5696a6cf9455c0f6b2646a2d135ea0a1c95", 55_623),
+        "tx": ("539a8906a2da97628d212f2fdd668c109a8b3f0d36574b59e5d3fd5b5303da21", 260_321),
+        "ty": ("55e5bd1ba1e733a04598753ad1a8d57957f4b8f89e74519f41f4f4938767e4ce", 24_135),
+        "graph": ("d79a4ef9d3e7169aee8946145f6b7306e35bc79bffad26346cfb94e10e9912a7", 61_987),
+        "test.index": ("2af990671580b6b2df5d158d1038f8292e30c9cd821b5453f399659b25b723d4", 5_000),
+    },
 }
 
 
@@ -132,7 +151,7 @@ def _school(school: str) -> DatasetInfo:
 
 def _planetoid(name: str, description: str, sizes: tuple[int, int, int, int]) -> DatasetInfo:
     host = "https://github.com/kimiyoung/planetoid/raw/master/data"
-    known = _PUBMED if name == "pubmed" else {}
+    known = _PLANETOID_FILES[name]
     return DatasetInfo(
         name=name,
         description=description,
@@ -141,12 +160,98 @@ def _planetoid(name: str, description: str, sizes: tuple[int, int, int, int]) ->
             DataFile(
                 f"planetoid/ind.{name}.{part}",
                 f"{host}/ind.{name}.{part}",
-                *known.get(part, (None, None)),
+                *known[part],
             )
             for part in _PLANETOID_PARTS
         ),
         **_sizes(*sizes),
-        measured=bool(known),
+        measured=True,
+    )
+
+
+# SHA-256, bytes, then nodes, arcs, features and classes, measured on these files.
+_HETEROPHILOUS = {
+    "tolokers": (
+        "dacf3ac94cec53d03cd2adb5255c08b33dee1656c33ca8164a464bd9450a1667",
+        1_329_769,
+        (11_758, 1_038_000, 10, 2),
+    ),
+    "minesweeper": (
+        "e664c8dacf1e8ac466c2c09ed4b237bd2c5541f47a6eae9c6092cb87f16412b3",
+        135_045,
+        (10_000, 78_804, 7, 2),
+    ),
+    "actor": (
+        "c350eef06b2c2a9bf8218be2b57cac6d4003d0922eb597a039e9123f75817816",
+        252_956,
+        (7_600, 53_318, 932, 5),
+    ),
+    "squirrel": (
+        "d436e3b42c0546b105241c0ab0766097074e68e55f67b133eeb9b0162e55cbd9",
+        704_277,
+        (5_201, 396_706, 2_089, 5),
+    ),
+    "squirrel_directed": (
+        "3f0436486716cf77b651c372e54f6b4c2cc52262e7faeeab584a34b41bae2616",
+        760_119,
+        (5_201, 216_933, 2_089, 5),
+    ),
+    "squirrel_filtered": (
+        "f06370ffb3116c5de8b7a600005400b2293c025e0ce2f6916d8201a825505ac7",
+        208_215,
+        (2_223, 93_996, 2_089, 5),
+    ),
+    "chameleon": (
+        "4c640bd2877fc4f9f101531e2f977bc16445a54e09a5cb01178df608e552f3fd",
+        177_840,
+        (2_277, 62_742, 2_325, 5),
+    ),
+    "chameleon_directed": (
+        "34aea6b6888063544232100d53d4aa7e87e37953ec8dd3a7092afb25bb2f0328",
+        191_520,
+        (2_277, 36_051, 2_325, 5),
+    ),
+    "chameleon_filtered": (
+        "bf46f07e1fb5249280447e5fe3100f3e82fc4b93ad1e13ffcfdec924b6ac0bb5",
+        58_924,
+        (890, 17_708, 2_325, 5),
+    ),
+}
+_CLASS_NAMES = {"tolokers": ("kept", "banned"), "minesweeper": ("free", "mine")}
+# The same arrays as in the public files, packed anew without pickles.
+_REPACKED = {
+    "computers": "be58a1ec75405bfb2f9917b85cc34eb29c606df5a988da355468dda97d19b753",
+    "photo": "616582b757950a34e573543c4d3c02e1087c11d5ad3b324aa1b0ddb95db1c99d",
+}
+
+
+def _heterophilous(name: str, description: str) -> DatasetInfo:
+    host = "https://github.com/yandex-research/heterophilous-graphs/raw/main/data"
+    sha256, size, sizes = _HETEROPHILOUS[name]
+    folder = "tolokers" if name == "tolokers" else "heterophilous"
+    names = _CLASS_NAMES.get(name, tuple(str(label) for label in range(sizes[3])))
+    is_directed = name.endswith("_directed")
+    return DatasetInfo(
+        name=name,
+        description=description,
+        parser=partial(parsers.heterophilous, label_names=names, directed=is_directed),
+        files=(DataFile(f"{folder}/{name}.npz", f"{host}/{name}.npz", sha256, size),),
+        **_sizes(*sizes),
+        measured=True,
+        metric="auc" if name in _CLASS_NAMES else "accuracy",
+    )
+
+
+def _electronics(name: str, sizes: tuple[int, int, int, int]) -> DatasetInfo:
+    host = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
+    file = f"amazon_electronics_{name}.npz"
+    return DatasetInfo(
+        name=f"amazon-{name}",
+        description=f"{name} bought together, category (Amazon)",
+        parser=parsers.amazon_electronics,
+        files=(DataFile(f"amazon/{file}", f"{host}/{file}", repacked=_REPACKED[name]),),
+        **_sizes(*sizes),
+        measured=True,
     )
 
 
@@ -225,22 +330,20 @@ _MAIN = (
         **_sizes(37_700, 578_006, 4_005, 2),
         measured=True,
     ),
-    DatasetInfo(
-        name="tolokers",
-        description="crowd workers who shared tasks, banned or not",
-        parser=parsers.tolokers,
-        files=(
-            DataFile(
-                "tolokers/tolokers.npz",
-                "https://github.com/yandex-research/heterophilous-graphs/raw/main/data/tolokers.npz",
-                "dacf3ac94cec53d03cd2adb5255c08b33dee1656c33ca8164a464bd9450a1667",
-                1_329_769,
-            ),
-        ),
-        **_sizes(11_758, 1_038_000, 10, 2),
-        measured=True,
-        metric="auc",
+    _heterophilous("tolokers", "crowd workers who shared tasks, banned or not"),
+    _heterophilous("minesweeper", "a board of mines (generated), neighbouring cells are joined"),
+    _heterophilous("actor", "actors on the same page, role (Film)"),
+    *(
+        _heterophilous(f"{name}{variant}", f"articles on {animal}, traffic{what}")
+        for name, animal in (("squirrel", "squirrels"), ("chameleon", "chameleons"))
+        for variant, what in (
+            ("", ""),
+            ("_directed", ", links with their direction"),
+            ("_filtered", ", without copies of articles"),
+        )
     ),
+    _electronics("computers", (13_752, 491_722, 767, 10)),
+    _electronics("photo", (7_650, 238_162, 745, 8)),
 )
 
 DATASETS: dict[str, DatasetInfo] = {
