@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from gapgnn.graph.transforms import induced as induced
     from gapgnn.graph.transforms import join_kinds as join_kinds
     from gapgnn.graph.transforms import random_split as random_split
+    from gapgnn.graph.transforms import with_absent as with_absent
     from gapgnn.graph.weights import STEPS as STEPS
     from gapgnn.graph.weights import WEIGHT_GRID as WEIGHT_GRID
     from gapgnn.graph.weights import WeightBounds as WeightBounds

@@ -125,6 +125,71 @@ def induced(graph: Graph, keep: ArrayLike, *, dangle: bool = False) -> Graph:
     return Graph._checked(**{**graph._parts(), **rows, **arcs, **dangling, **more})
 
 
+def with_absent(graph: Graph) -> Graph:
+    """Return the graph with a row for everybody who stands in a list, there or not.
+
+    Whoever withdrew leaves the own record: no features, no label, no role and an empty list, but
+    the entries of others that name the id, and so a row that others write to. What reads the
+    released rows of its own list then reads as many rows, and the same, whether or not one of
+    these people is there (privacy page, section 1). New rows come last, in the order of their ids.
+
+    >>> import numpy as np
+    >>> graph = Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2), dangling={1: [7]})
+    >>> everybody = with_absent(graph)
+    >>> everybody.ids.tolist(), everybody.out_degrees.tolist()
+    ([0, 1, 7], [1, 2, 0])
+    """
+    targets: list[NDArray[Any]] = [
+        kind.dangling_targets for kind in graph.kinds if kind.dangling_targets is not None
+    ]
+    if not targets:
+        return graph
+    if any(kind.is_weighted for kind in graph.kinds):
+        raise PrivacyError(
+            "edges that name people without a row must have no weights here: how heavy they were "
+            "is not kept, and what others send to somebody must not change when that person "
+            "leaves. Keep the rows of those people, or leave out the weights."
+        )
+    names: NDArray[Any] = np.unique(np.concatenate(targets))
+    added = len(names)
+    nobody = {mask: np.append(getattr(graph, mask), np.zeros(added, bool)) for mask in MASKS}
+    features = graph.features
+    empty = np.zeros((added, graph.num_features), dtype=np.float32)
+    rows: dict[str, Any] = {
+        "features": sp.vstack([features, sp.csr_array(empty)], format="csr")
+        if sp.issparse(features)
+        else np.concatenate([features, empty]),
+        "labels": np.append(graph.labels, np.full(added, -1)),
+        "ids": np.append(graph.ids, names),
+        **nobody,
+    }
+    more = {"more": tuple(_listing_absent(kind, names, rows) for kind in graph.more)}
+    return Graph._checked(**{**graph._parts(), **rows, **_absent_arcs(graph, names), **more})
+
+
+def _listing_absent(kind: Graph, names: NDArray[Any], rows: Mapping[str, Any]) -> Graph:
+    count = kind.num_nodes + len(names)
+    nobody = {mask: np.zeros(count, dtype=np.bool_) for mask in MASKS}
+    own = {"features": np.zeros((count, 0), dtype=np.float32), "labels": np.full(count, -1)}
+    arcs = _absent_arcs(kind, names)
+    return Graph._checked(**{**kind._parts(), **own, **nobody, "ids": rows["ids"], **arcs})
+
+
+def _absent_arcs(graph: Graph, names: NDArray[Any]) -> dict[str, Any]:
+    """Return the out-lists with dangling entries as arcs to the rows of those names."""
+    arcs: dict[str, Any] = {"dangling_indptr": None, "dangling_targets": None, "is_directed": True}
+    lists = csr.sources(graph.indptr, np.int64), graph.indices.astype(np.int64)
+    if graph.dangling_indptr is not None and graph.dangling_targets is not None:
+        owners = np.repeat(np.arange(graph.num_nodes), np.diff(graph.dangling_indptr))
+        places = graph.num_nodes + np.searchsorted(names, graph.dangling_targets)
+        lists = np.append(lists[0], owners), np.append(lists[1], places)
+    order = np.lexsort((lists[1], lists[0]))
+    counts = np.bincount(lists[0], minlength=graph.num_nodes + len(names))
+    arcs["indptr"] = np.concatenate([[0], np.cumsum(counts)])
+    arcs["indices"] = lists[1][order].astype(graph.indices.dtype)
+    return arcs
+
+
 def join_kinds(graphs: Mapping[str, Graph]) -> Graph:
     """Return one graph with several kinds of edges over the same nodes.
 

@@ -572,7 +572,12 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             relation=self.relation,
             epsilon=self.epsilon,
             delta=self.delta,
+            fixed=lambda relation, delta: self._fixed(graph, relation, delta),
         )
+
+    def _fixed(self, graph: Graph, relation: str, delta: float) -> Sequence[Event]:
+        """Return what is released beside the template, with noise that the budget alone decides."""
+        return ()
 
     def _uses_batch_norm(self) -> bool:
         return self.level != "node" if self.batch_norm == "auto" else bool(self.batch_norm)
@@ -748,8 +753,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _make_card(self, graph: Graph, guarantee: Guarantee, charge: Charge | None) -> PrivacyCard:
         """Put the facts of this fit on a privacy card."""
-        is_degree_bounded = guarantee.level == "node" and "max_degree" in self.get_params()
-        max_degree = self.get_params()["max_degree"] if is_degree_bounded else None
+        max_degree = self._list_bound() if guarantee.level == "node" else None
         facts = replace(
             self._card_facts(),
             dataset=graph.name,
@@ -764,6 +768,10 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         )
         return make_card(guarantee, facts)
 
+    def _list_bound(self) -> int | None:
+        """Return how many entries each list is cut to at node level; None: none are."""
+        return None
+
     def _public_facts(self, graph: Graph, guarantee: Guarantee) -> tuple[tuple[str, str], ...]:
         """Return every fact of the data that this release takes to be public."""
         return public_facts(
@@ -773,7 +781,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             delta_is_auto=guarantee.delta_is_auto,
             inferred=graph.inferred,
             has_schema=graph.schema is not None,
-            max_degree=self.get_params().get("max_degree"),
+            max_degree=self._list_bound(),
             kinds=self.edges_.kinds,
             weight_bounds=self.edges_.bounds,
         )
@@ -791,10 +799,14 @@ class EdgeReader(NodeClassifier):
         max_degree: entries D that each out-list is cut to at node level.
     """
 
-    max_degree: int = 100
+    max_degree: int | Literal["auto"] = 100
 
     # The charge of a prediction that was interrupted before its release was made.
     _unfinished = None
+
+    def _list_bound(self) -> int | None:
+        assert self.max_degree != "auto"
+        return self.max_degree
 
     def _check_edges(self, graph: Graph) -> None:
         # Unless a method says otherwise: randomised bits, say, carry no weight and know no kinds.
@@ -882,7 +894,7 @@ class EdgeReader(NodeClassifier):
             level=guarantee.level,
             relation=guarantee.relation,
             noise_multiplier=multiplier * self._hop_ratio(guarantee.relation),
-            max_degree=self.max_degree if guarantee.level == "node" else None,
+            max_degree=self._list_bound() if guarantee.level == "node" else None,
             keys=[key.derive("aggregation") for key in keys],
             construction=self.noise,
             device=device,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.errors import InputError, PrivacyError
-from gapgnn.graph import Graph
+from gapgnn.graph import Graph, with_absent
 from gapgnn.privacy.ledger import Charge, Ledger
 from gapgnn.rng import system_entropy
 
@@ -49,11 +49,18 @@ class Releases:
     _release_of: dict[str, str] = field(default_factory=dict, repr=False)
 
     def add(
-        self, graph: Graph, charge: Charge | None, hops: tuple[Tensor, ...], *, has_hop_zero: bool
+        self,
+        graph: Graph,
+        charge: Charge | None,
+        hops: tuple[Tensor, ...],
+        *,
+        has_hop_zero: bool,
+        ids: NDArray[Any] | None = None,
     ) -> ReleasedHops:
-        """Keep what was just released on ``graph``."""
+        """Keep what was just released on ``graph``; ``ids`` if there are rows of others too."""
         release = system_entropy(12).hex() if charge is None else charge.id
-        self.hops[release] = ReleasedHops(release, graph.ids, hops, has_hop_zero)
+        named = graph.ids if ids is None else ids
+        self.hops[release] = ReleasedHops(release, named, hops, has_hop_zero)
         self._release_of[graph.fingerprint] = release
         return self.hops[release]
 
@@ -88,7 +95,13 @@ class Releases:
                 )
             self._release_of[owner] = release
         found = self._release_of.get(graph.fingerprint)
-        return None if found is None else _in_order_of(graph, self.hops[found])
+        if found is None:
+            return None
+        known = self.hops[found]
+        # Where people read the rows of their lists, those who are not there have rows too.
+        return _in_order_of(
+            with_absent(graph) if len(known.ids) > graph.num_nodes else graph, known
+        )
 
     def is_training(self, graph: Graph) -> bool:
         """Tell whether a graph that was answered for is the one of training."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gapgnn.errors import InputError, PrivacyError, check_number
@@ -39,6 +39,12 @@ class Guarantee:
     accountant: str
     events: tuple[Event, ...]
 
+    def multiplier_of(self, label: str) -> float:
+        """Return the noise multiplier of the release of this name."""
+        (event,) = (event for event in self.events if event.label == label)
+        found: float = event.noise_multiplier  # type: ignore[attr-defined]
+        return found
+
     @property
     def free_multiplier(self) -> float:
         """The noise multiplier that was found, for a release that must have one."""
@@ -56,14 +62,32 @@ class Guarantee:
         relation: str,
         epsilon: float,
         delta: float | str,
+        fixed: Callable[[str, float], Sequence[Event]] | None = None,
     ) -> Guarantee:
-        """Calibrate the template's free multiplier to the budget (privacy page, section 3)."""
+        """Calibrate the template's free multiplier to the budget (privacy page, section 3).
+
+        Args:
+            graph: whose people or edges are protected.
+            template: what is released, with noise as a ratio to the free multiplier.
+            level: what is protected.
+            relation: which graphs are neighbours, or ``auto``.
+            epsilon: the budget.
+            delta: at which, or ``auto``.
+            fixed: returns, for the resolved relation and delta, what else is released, with noise
+                that is already decided.
+        """
         promise = cls._unpriced(graph, level=level, relation=relation, delta=delta)
         if level == "none" or not template:
             return promise
         check_finite_budget(level, epsilon)
         _check_allowance(promise.delta, template, promise.relation)
-        found = calibrate(template, epsilon=epsilon, delta=promise.delta, relation=promise.relation)
+        found = calibrate(
+            template,
+            epsilon=epsilon,
+            delta=promise.delta,
+            relation=promise.relation,
+            fixed=() if fixed is None else fixed(promise.relation, promise.delta),
+        )
         if not 0 < found.noise_multiplier < math.inf:
             raise PrivacyError(
                 f"A finite epsilon must have noise. Got multiplier {found.noise_multiplier!r}."

@@ -97,26 +97,35 @@ def describe_relation(level: str, relation: str, *, is_directed: bool) -> Relati
     return RelationDescription(resolved, _WHO_DIFFERS[resolved], warning)
 
 
-def aggregation_sensitivity(level: str, relation: str, *, max_degree: int | None = None) -> float:
+def aggregation_sensitivity(
+    level: str, relation: str, *, max_degree: int | None = None, is_divided: bool = False
+) -> float:
     """Return the L2 sensitivity of one hop of aggregation (privacy page, section 1).
 
     One hop is ``A^T X`` with rows of norm at most 1: 1 for ``directed``, sqrt(2) for
     ``undirected``, sqrt(D) for ``add-remove`` and 2 sqrt(D) for ``replace``, where D bounds every
-    out-list. At node level the rows of all *other* nodes are covered.
+    out-list. At node level the rows of all *other* nodes are covered. Where messages are divided by
+    the root of their list's length, all that a person writes has norm 1, however long the list is:
+    1 for ``add-remove`` and 2 for ``replace``.
 
     >>> aggregation_sensitivity("edge", "directed")
     1.0
     >>> aggregation_sensitivity("node", "replace", max_degree=100)
     20.0
+    >>> aggregation_sensitivity("node", "replace", is_divided=True)
+    2.0
     """
     _check_belongs(level, relation)
     if level == "edge":
+        if is_divided:
+            raise InputError("messages are divided at level node. Got level 'edge'.")
         return 1.0 if relation == "directed" else math.sqrt(2.0)
-    if max_degree is None:
+    if (max_degree is None) == (not is_divided):
         raise InputError(
-            "`max_degree` is needed at level node: it bounds what one record can change. Got None."
+            "`max_degree` is needed at level node, or divided messages: either bounds what one "
+            f"record can change. Got {'neither' if max_degree is None else 'both'}."
         )
-    degree = check_integer("max_degree", max_degree, at_least=1)
+    degree = 1 if max_degree is None else check_integer("max_degree", max_degree, at_least=1)
     return math.sqrt(degree) * (1.0 if relation == "add-remove" else 2.0)
 
 

@@ -43,6 +43,7 @@ class Release:
             which so many may come or go.
         rows_of_people: whether row i of value and output belongs to person i. At node level a
             person's own row is not covered.
+        covers_own_row: whether a person's own row is covered too.
         counts_records: whether the sensitivity is one record's contribution, which under
             ``replace`` may come twice: the accountant's convention for DP-SGD.
     """
@@ -53,6 +54,7 @@ class Release:
     sensitivity: float
     measure: Literal["l2", "l1", "bits"] = "l2"
     rows_of_people: bool = False
+    covers_own_row: bool = False
     counts_records: bool = False
 
 

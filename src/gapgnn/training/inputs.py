@@ -17,7 +17,7 @@ from gapgnn.graph import Graph
 from gapgnn.nn import Arcs, Examples, InLists, SparseRows, WholeGraph
 from gapgnn.nn.fast import Chosen, Places, Sample, can_norm, exact_moments
 from gapgnn.privacy.dpsgd import Members
-from gapgnn.privacy.mechanisms import copy_on
+from gapgnn.privacy.mechanisms import copy_on, row_normalise
 
 # Rows in a batch of :func:`row_by_row`.
 BATCH = 1024
@@ -89,15 +89,24 @@ class Distinct:
 
 
 class FeatureInputs:
-    """Node features, read once and shared by all replicas; sparse features stay sparse."""
+    """Node features, read once and shared by all replicas; sparse features stay sparse.
 
-    def __init__(self, graph: Graph, device: torch.device) -> None:
+    Args:
+        graph: whose features.
+        device: where they are read.
+        norm: scale every row to this norm, which is a function of the row alone; None as they are.
+    """
+
+    def __init__(self, graph: Graph, device: torch.device, *, norm: float | None = None) -> None:
+        self._norm = norm
         self._rows: SparseRows | Tensor
         self._distinct: tuple[SparseRows, Tensor] | None = None
         self._features = graph.features
         self.device = device
         if sp.issparse(graph.features):
-            self._rows = SparseRows.from_scipy(graph.features, device=device)
+            if norm is not None:
+                self._features = scaled_rows(graph.features, norm)
+            self._rows = SparseRows.from_scipy(self._features, device=device)
         elif isinstance(graph.features, np.memmap):
             # A store's rows are shared, not copied: those that are used come in from the disk.
             self._rows = torch.from_numpy(graph.features).to(device)
@@ -115,12 +124,15 @@ class FeatureInputs:
 
     def all(self) -> Tensor | SparseRows:
         """Return the whole feature matrix."""
-        return self._rows
+        return self._scaled(self._rows) if isinstance(self._rows, Tensor) else self._rows
+
+    def _scaled(self, rows: Tensor) -> Tensor:
+        return rows if self._norm is None else row_normalise(rows) * self._norm
 
     def rows(self, positions: Tensor, valid: Tensor | None = None) -> Any:
         """Return feature rows of each replica's batch."""
         if isinstance(self._rows, Tensor):
-            return self._rows[positions]
+            return self._scaled(self._rows[positions])
         return self._rows.select(positions)
 
     def everybody(self) -> Tensor:
@@ -130,7 +142,7 @@ class FeatureInputs:
     def block(self, nodes: Tensor) -> Tensor:
         """Return the dense features of some nodes."""
         if isinstance(self._rows, Tensor):
-            return self._rows[nodes]
+            return self._scaled(self._rows[nodes])
         rows = sp.csr_array(self._features)[nodes.cpu().numpy()].toarray()
         return torch.from_numpy(np.asarray(rows, dtype=np.float32)).to(self.device)
 
@@ -145,8 +157,23 @@ class FeatureInputs:
     def dense(self) -> Tensor:
         """Return all features as a dense tensor: for the ablation without an encoder."""
         if isinstance(self._rows, Tensor):
-            return self._rows
+            return self._scaled(self._rows)
         return torch.from_numpy(np.asarray(sp.csr_array(self._features).toarray())).to(self.device)
+
+
+def scaled_rows(features: Any, norm: float) -> sp.csr_array:
+    """Return sparse features with every row scaled to a norm; a zero row stays zero.
+
+    >>> scaled_rows(sp.csr_array([[3.0, 4.0], [0.0, 0.0]]), 10.0).toarray().tolist()
+    [[6.0, 8.0], [0.0, 0.0]]
+    """
+    rows = sp.csr_array(features, dtype=np.float32)
+    exact = rows.data.astype(np.float64)
+    owners = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    norms = np.sqrt(np.bincount(owners, exact**2, minlength=rows.shape[0]))
+    scale = norm / np.where(norms > 0, norms, 1)
+    values = (exact * scale[owners]).astype(np.float32)
+    return sp.csr_array((values, rows.indices, rows.indptr), shape=rows.shape)
 
 
 class HopInputs:
@@ -169,7 +196,7 @@ class HopInputs:
 
     def everybody(self) -> Tensor:
         """Return the position of every node."""
-        rows = self._hops[0]
+        rows = self._hops[0] if self._hops else self._first
         return torch.arange(rows.shape[1], device=rows.device)
 
     def block(self, nodes: Tensor) -> list[Tensor]:

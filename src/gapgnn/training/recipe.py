@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
@@ -19,7 +19,11 @@ LARGEST_BATCH = 4_096
 
 @dataclass(frozen=True)
 class Recipe:
-    """Resolved training settings. ``batch_size`` None means all training nodes in every step."""
+    """Resolved training settings.
+
+    ``batch_size`` None means all training nodes in every step. ``steps`` is how many steps of
+    DP-SGD there are, where that does not follow from the epochs.
+    """
 
     epochs: int
     batch_size: int | None
@@ -27,6 +31,7 @@ class Recipe:
     weight_decay: float
     optimizer: str
     clip: float
+    steps: int | None = None
 
     @classmethod
     def resolve(
@@ -72,7 +77,8 @@ class Recipe:
 
     def schedule(self, num_train: int) -> DPSchedule:
         """Return the Poisson schedule of one phase of DP-SGD."""
-        return plan_steps(num_train, self.batch_size or num_train, self.epochs)
+        planned = plan_steps(num_train, self.batch_size or num_train, self.epochs)
+        return planned if self.steps is None else replace(planned, steps=self.steps)
 
     def event(self, num_train: int, *, ratio: float, label: str) -> PoissonGaussian:
         """Return what one phase of DP-SGD releases, its noise as a ratio to the free multiplier."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -12,17 +13,35 @@ import torch
 from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
-from gapgnn.graph import Graph
+from gapgnn.graph import Graph, with_absent
 from gapgnn.methods import EdgeReader, ReleasedHops, Run
 from gapgnn.methods.gap.propagation import First, Propagation, blocks_read
-from gapgnn.methods.gap.variant import Defaults, Variant, chosen
+from gapgnn.methods.gap.variant import (
+    FEATURE_NORM,
+    Defaults,
+    Variant,
+    chosen,
+    hop_share,
+    vote_recipe,
+)
+from gapgnn.methods.gap.votes import Votes, padded, vote_width
 from gapgnn.nn import COMBINATIONS, Encoded, Encoder, MultiHopClassifier
-from gapgnn.privacy import Guarantee, aggregation_ratio, resolve_relation
-from gapgnn.privacy.accounting import Event, Gaussian
+from gapgnn.privacy import (
+    Guarantee,
+    aggregation_ratio,
+    aggregation_sensitivity,
+    resolve_relation,
+)
+from gapgnn.privacy.accounting import Event, Gaussian, gaussian_shift
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.ledger import Charge
+from gapgnn.privacy.mechanisms import PrivateAggregation, kind_aggregations
 from gapgnn.rng import NoiseKey
-from gapgnn.training import FeatureInputs, HopInputs, Inputs, Recipe
+from gapgnn.training import FeatureInputs, HopInputs, Inputs, Recipe, row_by_row
+
+# Who is in a release at node level, and the one that training people are not in.
+TRAINING = "training"
+OF_OTHERS = "aggregation by the others"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -42,6 +61,12 @@ class GAP(EdgeReader):
     Parameters that all methods share are those of :class:`~gapgnn.methods.NodeClassifier`.
 
     Args:
+        max_degree: entries D that each list is cut to at node level, as in the paper; auto: for
+            labels none, what a person sends is divided by the root of the list's length instead, so
+            that all of it has norm 1; otherwise 100.
+        own: what a prediction reads of its own person at node level without noise: nothing,
+            features, or record (features and own list). Beyond nothing, a prediction is for its
+            own person (docs/privacy.md, section 1). At edge level it is chosen at prediction.
         messages: what nodes send along the edges: labels (class codes of the training labels, and
             class posteriors of the other nodes), features (the encoder's codes, as in the paper) or
             both.
@@ -85,6 +110,8 @@ class GAP(EdgeReader):
     method: ClassVar[str] = "gap"
     _keeps_releases: ClassVar[bool] = True
 
+    max_degree: int | Literal["auto"] = "auto"
+    own: Literal["nothing", "features", "record"] = "features"
     messages: Literal["labels", "features", "both"] = "labels"
     progressive: bool | Literal["auto"] = "auto"
     hops: int | Literal["auto"] = "auto"
@@ -103,7 +130,6 @@ class GAP(EdgeReader):
         check_integer("base_layers", chosen(self.base_layers, defaults.base_layers), at_least=1)
         check_integer("head_layers", self.head_layers, at_least=1)
         check_integer("hidden", chosen(self.hidden, defaults.hidden), at_least=1)
-        check_integer("max_degree", self.max_degree, at_least=1)
         check_choice("combine", self.combine, COMBINATIONS)
         check_choice("kinds", self.kinds, ("each", "any"))
         if self.level == "node" and self.kinds == "any":
@@ -126,7 +152,12 @@ class GAP(EdgeReader):
             progressive=self.progressive,
             hops=self.hops,
             encoder_layers=self.encoder_layers,
+            max_degree=self.max_degree,
+            own=self.own,
         )
+
+    def _list_bound(self) -> int | None:
+        return self._variant().max_degree
 
     def _ratios(self) -> tuple[float, float, float]:
         """Return the relative noise multipliers of encoder, aggregation and classifiers."""
@@ -135,6 +166,9 @@ class GAP(EdgeReader):
         return (1.0, Defaults.of(self._variant()).aggregation_ratio(self.epsilon), 1.0)
 
     def _recipe(self, num_train: int) -> Recipe:
+        if self._variant().is_vote:
+            papers, given = super()._recipe(num_train), (self.epochs, self.batch_size)
+            return vote_recipe(papers, num_train, epochs=given[0], batch_size=given[1])
         return Defaults.of(self._variant()).recipe(
             super()._recipe(num_train), num_train, epochs=self.epochs, batch_size=self.batch_size
         )
@@ -162,6 +196,10 @@ class GAP(EdgeReader):
         if self.level == "none":
             return ()
         variant = self._variant()
+        if variant.is_vote:
+            num_train = self._num_train(graph)
+            training = self._recipe(num_train).event(num_train, ratio=1.0, label="classifier")
+            return (replace(training, role=TRAINING),)
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
         count = variant.hops * self._events_per_hop(graph)
         hops = Gaussian(self._hop_ratio(relation), count=count, label="aggregation")
@@ -177,8 +215,34 @@ class GAP(EdgeReader):
             ),
         )
 
+    def _fixed(self, graph: Graph, relation: str, delta: float) -> Sequence[Event]:
+        """With divided messages, the hops: of the training people, and of the others.
+
+        Roles pay apart (privacy page, section 1): the hop of the others may cost the whole budget.
+        """
+        variant = self._variant()
+        if not variant.is_vote:
+            return ()
+        # A little less than the budget, so that rounding cannot end above it.
+        least = math.sqrt(len(graph.kinds)) / gaussian_shift(self.epsilon * (1 - 1e-6), delta)
+        share = hop_share(
+            self.epsilon,
+            num_train=self._num_train(graph),
+            num_features=graph.num_features,
+            own=variant.own,
+        )
+        return self._hop_events(least / math.sqrt(share), least, len(graph.kinds))
+
+    def _hop_events(self, training: float, others: float, count: int) -> tuple[Event, ...]:
+        hops = (Gaussian(training, count=count, label="aggregation", role=TRAINING),)
+        if self._variant().hops == 1:
+            return hops
+        return (*hops, Gaussian(others, count=count, label=OF_OTHERS, role="others"))
+
     def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
         variant = self._variant()
+        if variant.is_vote:
+            return self._build_vote(variant, replicas, num_features, num_classes)
         defaults, reads_codes = Defaults.of(variant), variant.reads_codes
         hidden = chosen(self.hidden, defaults.hidden)
         base_layers = chosen(self.base_layers, defaults.base_layers)
@@ -218,7 +282,31 @@ class GAP(EdgeReader):
             )
         return modules
 
+    def _build_vote(
+        self, variant: Variant, replicas: int, num_features: int, num_classes: int
+    ) -> dict[str, nn.Module]:
+        kinds = len(self.edges_.kinds) or 1 if hasattr(self, "edges_") else 1
+        read = vote_width(num_classes, kinds, variant.own)
+        defaults = Defaults.of(variant)
+        classifier = MultiHopClassifier(
+            replicas,
+            [read] if variant.own == "nothing" else [num_features, read],
+            num_classes,
+            first_layers=chosen(self.base_layers, defaults.base_layers),
+            base_layers=chosen(self.base_layers, defaults.base_layers),
+            head_layers=self.head_layers,
+            hidden=chosen(self.hidden, defaults.hidden),
+            combine=self.combine,
+            has_embedding=False,
+            activation=chosen(self.activation, defaults.activation),
+            batch_norm=False,
+            dropout=0.0,
+        )
+        return {"classifier": classifier}
+
     def _train(self, run: Run, charge: Charge | None) -> Tensor:
+        if self._variant().is_vote:
+            return self._train_vote(run, charge)
         graph, device = run.graph, run.device
         modules = self._start_modules(run)
         features = FeatureInputs(graph, device)
@@ -254,6 +342,70 @@ class GAP(EdgeReader):
         self._remember(graph, charge, first, released)
         return scores
 
+    def _train_vote(self, run: Run, charge: Charge | None) -> Tensor:
+        graph, device = run.graph, run.device
+        modules = self._start_modules(run)
+        features = FeatureInputs(graph, device, norm=FEATURE_NORM)
+        trainer = self._trainer(run)
+        everybody = with_absent(graph)
+        training, others = self._vote_hops(everybody, run.guarantee, run.keys, device)
+        mask = torch.from_numpy(run.splits.train).to(device)
+        votes = self._votes(everybody, graph.num_nodes, mask, training[0].std)
+        run.callback.start("aggregation", self._variant().hops)
+        with run.timed("aggregate"), torch.no_grad():
+            released = votes.run(
+                [run.journal.hops(one) for one in training],
+                [run.journal.hops(one) for one in others],
+                on_hop=lambda: run.callback.advance("aggregation"),
+            )
+            inputs = votes.inputs(features, released)
+        classifier, private = modules["classifier"], self._private(run)
+        with run.timed("classifier"):
+            train = partial(trainer.fit, classifier, inputs, phase="classifier", private=private)
+            run.journal.trained("classifier", classifier, train)
+            with torch.no_grad():
+                scores: Tensor = classifier(inputs.all())
+        self._keep(graph, charge, everybody, released)
+        return scores
+
+    def _keep(
+        self, graph: Graph, charge: Charge | None, everybody: Graph, released: Sequence[Tensor]
+    ) -> ReleasedHops:
+        kept = tuple(hop[0].detach().clone() for hop in released)
+        return self.releases_.add(graph, charge, kept, has_hop_zero=False, ids=everybody.ids)
+
+    def _votes(self, everybody: Graph, present: int, sends: Tensor, std: float) -> Votes:
+        sends = padded(sends, everybody.num_nodes)
+        return Votes(everybody, present, self.num_classes_, self.own, sends, std)
+
+    def _vote_hops(
+        self,
+        everybody: Graph,
+        guarantee: Guarantee,
+        keys: Sequence[NoiseKey],
+        device: torch.device,
+    ) -> tuple[list[PrivateAggregation], list[PrivateAggregation]]:
+        """Return the noisy hops of the training people and of the others, for each kind of edges.
+
+        Messages are divided, so that all that one person sends has norm at most 1: sensitivity 1,
+        or 2 under ``replace`` (privacy page, section 1).
+        """
+
+        def of(label: str) -> list[PrivateAggregation]:
+            return kind_aggregations(
+                everybody,
+                level=guarantee.level,
+                relation=guarantee.relation,
+                noise_multiplier=guarantee.multiplier_of(label),
+                is_divided=True,
+                to_self=self.own == "record",
+                keys=[key.derive(label) for key in keys],
+                construction=self.noise,
+                device=device,
+            )
+
+        return of("aggregation"), of(OF_OTHERS) if self._variant().hops > 1 else []
+
     def _propagation(self) -> Propagation:
         num_kinds = len(self.edges_.kinds) or 1
         return Propagation(self._variant(), self.num_classes_, self.modules_, num_kinds)
@@ -276,6 +428,8 @@ class GAP(EdgeReader):
         self, released: ReleasedHops, graph: Graph | None, device: torch.device
     ) -> Tensor:
         hops = [hop.to(device).unsqueeze(0) for hop in released.hops]
+        if self._variant().is_vote:
+            return self._vote_scores(hops, graph, device)
         propagation = self._propagation()
         first: Any
         if released.has_hop_zero:
@@ -286,8 +440,51 @@ class GAP(EdgeReader):
             first = propagation.hop_zero(FeatureInputs(graph, device), 1)
         return propagation.applied(self.modules_["classifier"], first, hops)[0]
 
+    def _vote_scores(
+        self, hops: Sequence[Tensor], graph: Graph | None, device: torch.device
+    ) -> Tensor:
+        classifier = self.modules_["classifier"]
+        if graph is None:
+            if self.own != "nothing":
+                raise InputError("The model keeps no features: give the graph to predict.")
+            raise InputError("Give the graph to predict.")
+        everybody = with_absent(graph)
+        mask = torch.tensor(graph.train_mask, device=device).unsqueeze(0)
+        votes = self._votes(everybody, graph.num_nodes, mask, self._hop_std(graph))
+        inputs = votes.inputs(FeatureInputs(graph, device, norm=FEATURE_NORM), hops)
+        assert isinstance(inputs, HopInputs)
+        return row_by_row(classifier, inputs)[0]
+
+    def _hop_std(self, graph: Graph) -> float:
+        """Return the noise of the first hop, in which the own messages are counted."""
+        relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
+        sensitivity = aggregation_sensitivity(self.level, relation, is_divided=True)
+        return self._fitted_multiplier("aggregation") * sensitivity
+
+    def _fitted_multiplier(self, label: str) -> float:
+        """Return the noise multiplier of a release of the fit, as the card lists it."""
+        (event,) = (event for event in self.card_.events if event["label"] == label)
+        return float(event["noise_multiplier"])
+
     def _prediction_guarantee(self, graph: Graph) -> Guarantee:
         variant = self._variant()
+        if variant.is_vote:
+            if not graph.train_mask.any():
+                raise InputError(
+                    "`graph` must have training labels, which are what this model sends along "
+                    "edges. Got none. Train with messages=features to predict on graphs without "
+                    "labels."
+                )
+            training = self._fitted_multiplier("aggregation")
+            others = self._fitted_multiplier(OF_OTHERS) if variant.hops > 1 else training
+            return Guarantee.of_events(
+                graph,
+                self._hop_events(training, others, len(graph.kinds)),
+                level=self.level,
+                relation=self.relation,
+                delta=self.delta,
+                noise_multiplier=self.noise_multiplier_,
+            )
         if self.messages == "labels" and not variant.has_encoder and not graph.train_mask.any():
             raise InputError(
                 "`graph` must have training labels, which are what this model sends along edges. "
@@ -303,6 +500,12 @@ class GAP(EdgeReader):
         device: torch.device,
         charge: Charge | None,
     ) -> ReleasedHops:
+        if self._variant().is_vote:
+            everybody = with_absent(graph)
+            training, others = self._vote_hops(everybody, guarantee, keys, device)
+            mask = torch.tensor(graph.train_mask, device=device).unsqueeze(0)
+            votes = self._votes(everybody, graph.num_nodes, mask, training[0].std)
+            return self._keep(graph, charge, everybody, votes.run(training, others))
         first, released = self._propagation().run(
             self._aggregations(graph, guarantee, keys, device),
             FeatureInputs(graph, device),

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from gapgnn.methods import Hops
+from gapgnn.methods.gap.codes import class_codes, direction_and_size, mean_codes
 from gapgnn.methods.gap.variant import Variant
 from gapgnn.privacy.mechanisms import row_normalise
 from gapgnn.training import FeatureInputs, HopInputs, Inputs, row_by_row
@@ -197,38 +198,6 @@ def blocks_read(num_kinds: int) -> int:
     return num_kinds + 1 if num_kinds > 1 else 1
 
 
-def class_codes(num_classes: int, device: torch.device | None = None) -> Tensor:
-    """Return one unit vector per class, all equally far apart: the corners of a regular simplex.
-
-    One-hot codes of C classes are sqrt(2) apart and share a direction that says nothing about the
-    class. Without it C - 1 dimensions suffice, and at the same norm the codes are
-    sqrt(2 C / (C - 1)) apart, so the same noise blurs them less.
-
-    >>> codes = class_codes(3)
-    >>> codes.shape, bool(torch.allclose(codes @ codes.T, torch.eye(3) * 1.5 - 0.5, atol=1e-6))
-    (torch.Size([3, 2]), True)
-    """
-    codes = torch.zeros(num_classes, num_classes - 1, dtype=torch.float64)
-    # Corner k equals the earlier ones in the first k coordinates but for the last of them.
-    for axis in range(num_classes - 1):
-        rest = 1 - codes[axis, :axis].square().sum()
-        codes[axis, axis] = rest.sqrt()
-        cosine = -1 / (num_classes - 1)
-        below = codes[axis + 1 :, :axis] @ codes[axis, :axis]
-        codes[axis + 1 :, axis] = (cosine - below) / codes[axis, axis]
-    return codes.to(device=device, dtype=torch.float32)
-
-
-def mean_codes(scores: Tensor) -> Tensor:
-    """Return the mean of the class codes under a posterior: shorter, the less sure it is.
-
-    >>> bool(mean_codes(torch.zeros(1, 4)).norm() < 1e-6)
-    True
-    """
-    codes = class_codes(scores.shape[-1], scores.device)
-    return torch.softmax(scores, dim=-1) @ codes
-
-
 def label_messages(
     labels: Tensor, sends_label: Tensor, num_classes: int, guesses: Tensor | None
 ) -> Tensor:
@@ -251,15 +220,3 @@ def label_messages(
 def joint_messages(first: Tensor, second: Tensor) -> Tensor:
     """Put two messages side by side, scaled so that the norm stays at most 1."""
     return torch.cat([first, second], dim=-1) / math.sqrt(2)
-
-
-def direction_and_size(sums: Tensor) -> Tensor:
-    """Return what a classifier reads of a noisy sum that is given in units of its noise.
-
-    The direction says which class, the size how sure the neighbourhood is.
-
-    >>> direction_and_size(torch.tensor([[3.0, 4.0]])).shape
-    torch.Size([1, 3])
-    """
-    size = torch.linalg.vector_norm(sums, dim=-1, keepdim=True)
-    return torch.cat([row_normalise(sums), torch.log1p(size) / 2], dim=-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -9,6 +10,11 @@ from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.training import Recipe
 
 T = TypeVar("T")
+OWN = ("nothing", "features", "record")
+DEFAULT_DEGREE = 100
+# Settings of label messages at node level, chosen on the development graphs.
+FEATURE_NORM = 6.0
+VOTE_STEPS = 225
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,8 @@ class Variant:
         is_progressive: whether a network is trained after every hop.
         hops: number of noisy aggregations.
         has_encoder: whether an encoder is trained on features and labels first.
+        max_degree: entries that each list is cut to at node level; None: messages are divided.
+        own: what a prediction reads of its own person at node level.
     """
 
     level: str
@@ -28,6 +36,8 @@ class Variant:
     is_progressive: bool
     hops: int
     has_encoder: bool
+    max_degree: int | None = None
+    own: str = "features"
 
     @classmethod
     def resolve(
@@ -38,6 +48,8 @@ class Variant:
         progressive: bool | str,
         hops: int | str,
         encoder_layers: int,
+        max_degree: int | str = "auto",
+        own: str = "features",
     ) -> Variant:
         """Fill in ``auto``, and refuse what would send a node its own label.
 
@@ -46,6 +58,17 @@ class Variant:
         4
         """
         check_choice("messages", messages, ("labels", "features", "both"))
+        check_choice("own", own, OWN)
+        is_default = messages == "labels" and progressive == "auto" and hops == "auto"
+        is_vote = level == "node" and is_default and max_degree == "auto"
+        if own != "features" and not is_vote:
+            raise InputError(
+                f"`own` must be features unless labels are sent at level node in the default way, "
+                f"without a cut or stages. Got {own!r}."
+                + (" At level edge choose it at prediction." if level == "edge" else "")
+            )
+        if max_degree != "auto":
+            check_integer("max_degree", max_degree, at_least=1)
         is_progressive = messages != "features" if progressive == "auto" else bool(progressive)
         if hops == "auto":
             if messages == "features":
@@ -61,7 +84,15 @@ class Variant:
         check_integer("encoder_layers", encoder_layers, at_least=0)
         # Labels need no codes, so at node level the encoder's budget is saved for them.
         has_encoder = encoder_layers > 0 and (messages != "labels" or level != "node")
-        return cls(level, messages, is_progressive, number, has_encoder)
+        cut = DEFAULT_DEGREE if max_degree == "auto" else int(max_degree)
+        if is_vote:
+            return cls(level, messages, False, 1 if own == "record" else 2, False, None, own)
+        return cls(level, messages, is_progressive, number, has_encoder, cut, own)
+
+    @property
+    def is_vote(self) -> bool:
+        """Whether a person's whole contribution has norm 1, at node level."""
+        return self.level == "node" and self.max_degree is None
 
     @property
     def is_papers(self) -> bool:
@@ -139,7 +170,7 @@ class Defaults:
         32
         """
         is_free = variant.level != "node"
-        if variant.is_papers:
+        if variant.is_papers or variant.is_vote:
             return cls()
         if variant.messages == "features":
             return cls(
@@ -177,3 +208,32 @@ class Defaults:
         if epochs == "auto":
             papers = replace(papers, epochs=self.epochs * papers.epochs)
         return papers
+
+
+def vote_recipe(
+    papers: Recipe, num_train: int, *, epochs: int | str, batch_size: int | str
+) -> Recipe:
+    """Return the training settings of label messages at node level: as many steps on any graph.
+
+    The rate is 0.06, and 0.12 where training people are few. What the caller chose stays.
+    """
+    if batch_size == "auto":
+        rate = 0.06 if num_train > 4000 else 0.12
+        papers = replace(papers, batch_size=max(1, round(rate * num_train)))
+    return replace(papers, steps=VOTE_STEPS) if epochs == "auto" else papers
+
+
+def hop_share(epsilon: float, *, num_train: int, num_features: int, own: str) -> float:
+    """Return the share of the budget that the first hop gets, as a share of 1 / sigma squared.
+
+    The more people train and the fewer features there are, the less of it a network needs; all of
+    it is public.
+
+    >>> hop_share(1.0, num_train=12000, num_features=349, own="record")
+    0.8
+    >>> round(hop_share(1.0, num_train=2000, num_features=1433, own="features"), 3)
+    0.053
+    """
+    most, divisor = (0.8, 500.0) if own == "record" else (0.9, 1000.0)
+    share = num_train * epsilon / (divisor * math.sqrt(max(1, num_features)))
+    return max(0.02, min(most, share))

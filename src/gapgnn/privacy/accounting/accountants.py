@@ -23,7 +23,7 @@ from typing import Protocol
 
 from gapgnn.errors import InputError, check_choice, check_number
 from gapgnn.privacy import RELATIONS
-from gapgnn.privacy.accounting.events import Event, merge
+from gapgnn.privacy.accounting.events import Event, merge, worst_cases
 from gapgnn.privacy.accounting.pld import pld_delta, pld_epsilon
 from gapgnn.privacy.accounting.rdp import rdp_delta, rdp_epsilon
 
@@ -67,13 +67,15 @@ class Accountant:
 
     def epsilon(self, events: Sequence[Event], delta: float, *, relation: str) -> float:
         """Return an epsilon such that the composition is (epsilon, delta)-DP."""
-        return self._epsilon(
-            events, check_number("delta", delta, above=0, below=1), relation=relation
-        )
+        check_number("delta", delta, above=0, below=1)
+        cases = worst_cases(events, relation=relation)
+        return max(self._epsilon(case, delta, relation=other) for case, other in cases)
 
     def delta(self, events: Sequence[Event], epsilon: float, *, relation: str) -> float:
         """Return a delta such that the composition is (epsilon, delta)-DP."""
-        return self._delta(events, check_number("epsilon", epsilon, at_least=0), relation=relation)
+        check_number("epsilon", epsilon, at_least=0)
+        cases = worst_cases(events, relation=relation)
+        return max(self._delta(case, epsilon, relation=other) for case, other in cases)
 
 
 def _shift(events: Sequence[Event], relation: str) -> float:
@@ -132,7 +134,8 @@ def account(events: Sequence[Event], delta: float, *, relation: str) -> Spend:
     """Return what a composition costs, by the tightest accountant that applies.
 
     Exact for Gaussian noise alone, PLD otherwise, and RDP where PLD has no digits left. At delta 0
-    the pure epsilons add up, which is infinite for Gaussian noise.
+    the pure epsilons add up, which is infinite for Gaussian noise. Where roles pay apart, the
+    dearest counts.
 
     Args:
         events: what was released, in any order.
@@ -145,6 +148,10 @@ def account(events: Sequence[Event], delta: float, *, relation: str) -> Spend:
     (4.377, 'exact')
     """
     check_choice("relation", relation, RELATIONS)
+    cases = worst_cases(events, relation=relation)
+    if len(cases) > 1:
+        spends = [account(case, delta, relation=other) for case, other in cases]
+        return max(spends, key=lambda spend: spend.epsilon)
     if delta == 0:
         prices = (event.times * event.pair(relation).pure_epsilon for event in events)
         return Spend(math.fsum(prices), 0.0, "pure")

@@ -29,7 +29,7 @@ from typing import Any
 from gapgnn.errors import CalibrationError, InputError, check_choice, check_number
 from gapgnn.privacy import RELATIONS
 from gapgnn.privacy.accounting.accountants import account, gaussian_shift
-from gapgnn.privacy.accounting.events import Composition, Event, merge
+from gapgnn.privacy.accounting.events import Composition, Event, merge, worst_cases
 from gapgnn.privacy.accounting.pld import COARSE, pld_epsilon
 from gapgnn.privacy.accounting.rdp import ORDERS, rdp_epsilon
 
@@ -99,10 +99,11 @@ def calibrate(
     """
     request = _Request(tuple(template), tuple(fixed), epsilon, delta, relation)
     request.check()
-    if merge((*template, *fixed), relation=relation).is_gaussian:
-        return request.confirm(_solve_gaussian(request))
+    searched = request.of_own_roles()
+    if merge((*template, *searched.fixed), relation=relation).is_gaussian:
+        return request.confirm(_solve_gaussian(searched))
     if not cache:
-        return request.confirm(_solve(request))
+        return request.confirm(_solve(searched))
     key = request.key()
     known = _REMEMBERED.get(key)
     if known is not None:
@@ -110,7 +111,7 @@ def calibrate(
         return replace(known, events=request.fill(known.noise_multiplier))
     answer = _recall(request, key)
     if answer is None:
-        answer = request.confirm(_solve(request))
+        answer = request.confirm(_solve(searched))
         write_answer(key, answer.noise_multiplier)
     if len(_REMEMBERED) >= _MOST_REMEMBERED:
         _REMEMBERED.clear()
@@ -137,6 +138,14 @@ class _Request:
             raise InputError(
                 "`template` must have at least one event: without one no noise is needed. Got none."
             )
+
+    def of_own_roles(self) -> _Request:
+        """Return the question without fixed events that no person of the template is in."""
+        roles = {"", *(getattr(event, "role", "") for event in self.template)}
+        if roles == {""}:
+            return self
+        beside = tuple(event for event in self.fixed if getattr(event, "role", "") in roles)
+        return replace(self, fixed=beside)
 
     def fill(self, multiplier: float) -> Composition:
         """Return the composition at one value of the free number."""
@@ -219,7 +228,10 @@ def _solve(request: _Request) -> float:
 
     def coarse(multiplier: float) -> float:
         events = request.fill(multiplier)
-        return pld_epsilon(events, request.delta, relation=request.relation, resolution=COARSE)
+        return max(
+            pld_epsilon(case, request.delta, relation=relation, resolution=COARSE)
+            for case, relation in worst_cases(events, relation=request.relation)
+        )
 
     if request.fixed:
         spent = account(request.fixed, request.delta, relation=request.relation).epsilon

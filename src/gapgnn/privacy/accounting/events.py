@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
@@ -78,7 +78,9 @@ class Event(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON: the event's kind and its fields."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        values = {known.name: getattr(self, known.name) for known in fields(self)}  # type: ignore[arg-type]
+        if not values.get("role"):
+            values.pop("role", None)
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
         return {"event": type(self).__name__, **plain}
 
@@ -99,7 +101,7 @@ class Event(ABC):
             raise InputError(f"`event` must be a {cls.__name__}. Got {data.get('event')!r}.")
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
         del values["event"]
-        known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+        known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
         if unknown := sorted(set(values) - known):
             raise InputError(f"a {kind.__name__} event has no field {unknown[0]!r}.")
         try:
@@ -110,9 +112,14 @@ class Event(ABC):
 
 @dataclass(frozen=True)
 class _Noisy(Event):
-    """An event whose noise can be scaled."""
+    """An event whose noise can be scaled.
+
+    ``role`` names the people whose records it reads, where those of other roles are not read: see
+    :func:`worst_cases`. Empty: everybody's.
+    """
 
     noise_multiplier: float
+    role: str = field(default="", kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         number = check_number("noise_multiplier", self.noise_multiplier, at_least=0)
@@ -122,6 +129,7 @@ class _Noisy(Event):
             )
         _store(self, noise_multiplier=number)
         _label(self.label)
+        _label(self.role, name="role")
 
 
 @dataclass(frozen=True)
@@ -341,8 +349,46 @@ class Merged:
         return not self.rest
 
 
+def worst_cases(events: Sequence[Event], *, relation: str) -> list[tuple[Composition, str]]:
+    """Return what one protected entity can be in: one composition, with its relation, per role.
+
+    Roles pay apart (privacy page, section 1). A person's role is a function of that person, so a
+    record is in the releases of its own role and in those that read everybody, and the promise is
+    the dearest of these compositions, not their total. Under ``replace`` the new record may have
+    another role than the old one: each is then added or removed where it is, so Gaussian noise,
+    whose multiplier counts two records there, meets half the distance, and that case is one more.
+
+    >>> hops = [Gaussian(2.0, role="training"), Gaussian(1.0, role="others")]
+    >>> for case, relation in worst_cases(hops, relation="replace"):
+    ...     print([event.noise_multiplier for event in case], relation)
+    [1.0] replace
+    [2.0] replace
+    [4.0, 2.0] add-remove
+    """
+    roles = sorted({_role(event) for event in events} - {""})
+    if len(roles) < 2:
+        return [(tuple(events), relation)]
+    cases = [
+        (tuple(event for event in events if _role(event) in ("", role)), relation) for role in roles
+    ]
+    if relation == "replace":
+        # Two different roles at a time; with all of them at once the case is dearer still.
+        apart = tuple(
+            event.scaled(2.0) if isinstance(event, Gaussian) and event.role else event
+            for event in events
+        )
+        if any(not event.role for event in events if isinstance(event, _Noisy)):
+            raise InputError("events of all roles and of some have no accounting under `replace`.")
+        cases.append((apart, "add-remove"))
+    return cases
+
+
+def _role(event: Event) -> str:
+    return event.role if isinstance(event, _Noisy) else ""
+
+
 def merge(events: Sequence[Event], *, relation: str) -> Merged:
-    """Bring a composition to its shortest equal form.
+    """Bring the composition that one record can be in to its shortest equal form.
 
     >>> merge([Gaussian(2.0, count=2), Gaussian(1.0)], relation="add-remove").shift == 1.5**0.5
     True
@@ -378,6 +424,6 @@ def _count(name: str, value: object) -> int:
     return check_integer(name, value, at_least=1)
 
 
-def _label(value: object) -> None:
+def _label(value: object, *, name: str = "label") -> None:
     if not isinstance(value, str):
-        raise InputError(f"`label` must be text. Got {value!r}.")
+        raise InputError(f"`{name}` must be text. Got {value!r}.")

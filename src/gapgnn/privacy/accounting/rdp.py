@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gapgnn.errors import check_integer, check_number
-from gapgnn.privacy.accounting.events import Event, merge
+from gapgnn.privacy.accounting.events import Event, merge, worst_cases
 from gapgnn.privacy.accounting.pairs import Array, DiscretePair, GaussianPair, LaplacePair, Pair
 
 # Dense where budgets of practice have their optimum, sparse up to where tiny budgets have theirs.
@@ -33,12 +33,17 @@ _FARTHEST_PEAK = 150.0
 
 
 def renyi_curve(events: Sequence[Event], *, relation: str, orders: Array = ORDERS) -> Array:
-    """Return the Renyi divergence of the composition at each order.
+    """Return the Renyi divergence of the composition at each order; of the dearest role there.
 
     >>> from gapgnn.privacy.accounting.events import Gaussian
     >>> renyi_curve([Gaussian(2.0)], relation="directed", orders=np.array([2.0, 8.0])).tolist()
     [0.25, 1.0]
     """
+    cases = worst_cases(events, relation=relation)
+    if len(cases) > 1:
+        curves = [renyi_curve(case, relation=other, orders=orders) for case, other in cases]
+        dearest: Array = np.maximum.reduce(curves)
+        return dearest
     merged = merge(events, relation=relation)
     total: Array = orders * (merged.shift * merged.shift / 2)
     for pair, times in merged.rest:

@@ -32,6 +32,7 @@ from gapgnn.privacy.accounting import (
     gaussian_shift,
     merge,
     renyi_curve,
+    worst_cases,
 )
 from gapgnn.privacy.ledger.amounts import Amount
 
@@ -191,15 +192,16 @@ def _converted(orders: np.ndarray, delta: float) -> np.ndarray:
 
 @lru_cache(maxsize=1024)
 def _gaussian_price(events: str, relation: str, order: float) -> float:
-    """Return the squared shift of one release; other noise has none."""
-    merged = merge(_events(events), relation=relation)
-    if not merged.is_gaussian:
+    """Return the squared shift of one release, for the dearest role; other noise has none."""
+    cases = worst_cases(_events(events), relation=relation)
+    merged = [merge(case, relation=other) for case, other in cases]
+    if not all(one.is_gaussian for one in merged):
         raise PrivacyError(
             "A budget with the composition `gaussian` takes releases with Gaussian noise alone. "
             "Until something was charged it can be granted with `renyi` or `sum` instead; from "
             "then on use a method with Gaussian noise."
         )
-    return merged.shift**2
+    return max(one.shift for one in merged) ** 2
 
 
 @lru_cache(maxsize=1024)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 import numpy as np
@@ -39,7 +39,9 @@ from gapgnn.privacy.mechanisms.sums import (
     MOST_HALVES,
     WEIGHTED_GRID,
     add_up,
+    check_contributions,
     check_weights,
+    divide_rows,
     halves_of,
     join_halves,
     quantise_rows,
@@ -84,12 +86,14 @@ class BlockRelease:
         std: standard deviation of the noise.
         index: the number of the hop, which names its noise.
         normalise: scale every row to norm 1.
+        to_self: every node also sends to itself.
     """
 
     source: NoiseSource | None
     std: float
     index: int
     normalise: bool
+    to_self: bool = False
 
     def release(
         self,
@@ -111,13 +115,16 @@ class BlockRelease:
             entries: who writes, by position, in increasing order inside each row.
             weights: how much each entry weighs, at most 1; None for 1.
         """
-        return self.finish(add_up(values, pointers, entries, weights), first_row, len(values))
+        return self.finish(add_up(values, pointers, entries, weights), first_row, values)
 
-    def finish(self, total: Tensor, first_row: int, num_nodes: int) -> Tensor:
-        """Return sums of consecutive rows with their noise, normalised.
+    def finish(self, total: Tensor, first_row: int, values: Tensor) -> Tensor:
+        """Return sums of consecutive rows with what they send to themselves and noise, normalised.
 
         Noise is drawn for whole blocks and cut: part of a block has no noise of its own.
         """
+        num_nodes = len(values)
+        if self.to_self:
+            total += values[first_row : first_row + len(total)]
         if self.source is not None:
             count, width = total.shape
             start = first_row - first_row % ROW_BLOCK
@@ -223,15 +230,20 @@ class PrivateAggregation:
         max_degree: D at node level, where each replica cuts the out-lists with its own key; None
             elsewhere. (At edge level a cut list would take in another entry when one leaves.)
         keys: the secret of each replica. Use a key for one aggregation object only.
+        is_divided: at node level instead of a cut: what a node sends is divided by the root of its
+            list's length, dangling entries included, so that all of it has norm at most 1.
+        to_self: every node also sends to itself, and its list is longer by that; only with divided
+            messages, where a person's own row is then covered too.
         construction: ``safe`` for releases, ``fast`` for experiments.
         device: where products are computed and results live.
         kind: the name of these edges among several kinds, for whoever watches.
 
     Relation and sensitivity: one hop changes by at most 1 (``directed``), sqrt(2) (``undirected``),
-    sqrt(D) (``add-remove``) or 2 sqrt(D) (``replace``) in L2 norm. At node level that counts the
-    rows of all other nodes; a person's own row is computed from the person's own place in the graph
-    and is not covered (privacy page, section 1). Weights of edges are at most 1 and change none of
-    these. Only the graph's own arcs are read; :func:`kind_aggregations` reads further kinds.
+    sqrt(D) (``add-remove``) or 2 sqrt(D) (``replace``) in L2 norm, with divided messages by 1 or 2.
+    At node level that counts the rows of all other nodes; a person's own row is computed from the
+    person's own place in the graph and is not covered, except where nodes send to themselves
+    (privacy page, section 1). Weights of edges are at most 1 and change none of these. Only the
+    graph's own arcs are read; :func:`kind_aggregations` reads further kinds.
 
     >>> import numpy as np, torch
     >>> keys = [NoiseKey.fresh()]
@@ -252,6 +264,8 @@ class PrivateAggregation:
         relation: str,
         noise_multiplier: float,
         max_degree: int | None = None,
+        is_divided: bool = False,
+        to_self: bool = False,
         keys: Sequence[NoiseKey],
         construction: Construction = "safe",
         device: str | torch.device = "cpu",
@@ -268,6 +282,8 @@ class PrivateAggregation:
                 f"`max_degree` must be None at level {level!r}: lists are cut at level 'node'. "
                 f"Got {max_degree!r}."
             )
+        if to_self and not is_divided:
+            raise PrivacyError("`to_self` must be False unless messages are divided. Got True.")
         if self.level == "none":
             self.noise_multiplier = check_number(
                 "noise_multiplier", noise_multiplier, at_least=0, at_most=0
@@ -275,11 +291,15 @@ class PrivateAggregation:
             self.sensitivity = 0.0
         else:
             self.noise_multiplier = check_number("noise_multiplier", noise_multiplier, above=0)
-            self.sensitivity = aggregation_sensitivity(level, relation, max_degree=max_degree)
+            self.sensitivity = aggregation_sensitivity(
+                level, relation, max_degree=max_degree, is_divided=is_divided
+            )
         self.graph = graph
         self.kind = kind
         self.relation = relation
         self.max_degree = max_degree
+        self.is_divided = is_divided
+        self.to_self = to_self
         self.device = torch.device(device)
         self.construction = construction
         self._sources = [NoiseSource(key, construction=construction) for key in keys]
@@ -341,7 +361,11 @@ class PrivateAggregation:
             release = self._on_store
         out = torch.empty(batch.shape, dtype=torch.float32, device=self.device)
         for replica, block in enumerate(batch):
+            if self.is_divided:
+                block = divide_rows(block, self._written)
             block = (self._quantised(block) if exact else block.to(torch.float32)).contiguous()
+            if self.is_divided:
+                check_contributions(block, self._written)
             release(replica, block, index, out[replica], normalise)
             if self.level != "none":
                 describe = partial(self._describe, replica, block, index, len(batch))
@@ -352,6 +376,12 @@ class PrivateAggregation:
         """Cut rows to the grid on which sums are exact: of the rows, or of their products."""
         return quantise_rows(rows, grid=WEIGHTED_GRID) if self._weighs else quantise_rows(rows)
 
+    @cached_property
+    def _written(self) -> Tensor:
+        """How many rows each node writes to: the length of its own list, and itself."""
+        lengths = self.graph.out_degrees + int(self.to_self)
+        return torch.from_numpy(lengths).to(self.device)
+
     @property
     def _weighs(self) -> bool:
         return self.graph.is_weighted
@@ -359,7 +389,7 @@ class PrivateAggregation:
     def _describe(self, replica: int, rows: Tensor, index: int, replicas: int) -> Release:
         """Return what a witness sees of one hop: the sums without noise, NOT private."""
         sums = torch.empty(rows.shape, dtype=torch.float64)
-        blind = BlockRelease(None, 0.0, index, normalise=False)
+        blind = BlockRelease(None, 0.0, index, normalise=False, to_self=self.to_self)
         if isinstance(self.graph, StoredGraph):
             self._stored[self._which_lists(replica)].release(blind, rows, sums)
         else:
@@ -371,6 +401,7 @@ class PrivateAggregation:
             self.std,
             self.sensitivity,
             rows_of_people=True,
+            covers_own_row=self.to_self,
         )
 
     def _checked_batch(self, rows: Tensor) -> Tensor:
@@ -455,11 +486,11 @@ class PrivateAggregation:
                 total = add_up(rows, pointers, entries, heavy)
             else:
                 total = join_halves(add_up(halves, pointers, entries))
-            out[start : start + len(total)] = block.finish(total, start, num_nodes)
+            out[start : start + len(total)] = block.finish(total, start, rows)
 
     def _block_release(self, replica: int, index: int, normalise: bool) -> BlockRelease:
         source = None if self.level == "none" else self._sources[replica]
-        return BlockRelease(source, self.std, index, normalise)
+        return BlockRelease(source, self.std, index, normalise, self.to_self)
 
     def _on_store(
         self, replica: int, rows: Tensor, index: int, out: Tensor, normalise: bool
@@ -487,15 +518,22 @@ class PrivateAggregation:
         is_exact = rows.dtype == torch.float64
         if not lists.can_release(width):
             total = lists.matrix(rows.dtype) @ rows
+            if self.to_self:
+                total += rows
             if source is not None:
                 total += source.gaussian_rows(0, count, width, self.std, *path, device=self.device)
             out.copy_(row_normalise(total) if normalise else total)
         elif source is None or not is_exact:
             noise = None if source is None else source.philox(width, self.std, *path)
-            lists.release(rows, noise=noise, normalise=normalise, out=out)
+            lists.release(rows, noise=noise, normalise=normalise and not self.to_self, out=out)
+            if self.to_self:
+                out += rows
+                out.copy_(row_normalise(out) if normalise else out)
         else:
             drawn = source.gaussian_rows(0, count, width, self.std, *path, device=self.device)
             whole, steps = rows.div(GRID).to(torch.int32), drawn.div(GRID).to(torch.int64)
+            if self.to_self:
+                steps += whole
             lists.release(whole, noise=steps, normalise=normalise, out=out, unit=GRID)
 
     def _lists_on_device(self, replica: int) -> DeviceLists:

@@ -59,6 +59,40 @@ def quantise_rows(rows: Tensor, *, grid: float = GRID) -> Tensor:
     return steps * grid
 
 
+def divide_rows(rows: Tensor, lengths: Tensor) -> Tensor:
+    """Divide rows of norm at most 1 by the root of how often each is written, in float64.
+
+    All that a person writes has norm at most 1 then, however long the list is: squares of equal
+    messages add up (privacy page, section 1).
+
+    >>> divide_rows(torch.tensor([[1.0, 0.0]]), torch.tensor([4])).tolist()
+    [[0.5, 0.0]]
+    """
+    exact = rows.to(torch.float64)
+    norms = torch.linalg.vector_norm(exact, dim=-1, keepdim=True).clamp(min=1.0)
+    roots = lengths.clamp(min=1).to(torch.float64).sqrt().unsqueeze(-1)
+    divided: Tensor = exact / norms / roots
+    return divided
+
+
+def check_contributions(rows: Tensor, lengths: Tensor) -> None:
+    """Refuse rows of which all copies together are longer than 1, which the noise is scaled to.
+
+    >>> check_contributions(torch.tensor([[0.6]]), torch.tensor([3]))
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.PrivacyError: All that one person sends must have norm at most 1. Got 1.03923.
+    """
+    squares = rows.to(torch.float64).square().sum(dim=-1) * lengths
+    # Rounding of single precision; on the grid rows were cut towards zero and are never longer.
+    slack = 0.0 if rows.dtype == torch.float64 else 1e-6
+    if squares.numel() and float(squares.max()) > 1 + slack:
+        raise PrivacyError(
+            "All that one person sends must have norm at most 1. "
+            f"Got {float(squares.max()) ** 0.5:.6g}."
+        )
+
+
 def add_up(
     rows: Tensor,
     pointers: NDArray[np.int64],

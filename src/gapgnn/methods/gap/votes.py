@@ -1,0 +1,193 @@
+"""GAP at node level: training people send their class along their lists, and the others pass on.
+
+One person's whole contribution to a hop has norm 1: a message is divided by the root of the
+sender's own list, nothing is cut, and the sensitivity is 1, or 2 where records are replaced
+(privacy page, section 1).
+
+In the first hop training people send the codes of their classes. What v then reads is the noisy sum
+of its own row, and under ``own="record"`` also what the rows of those on v's own list say, which is
+a function of v's record and of the release. Without the own list there is a second hop: people
+without a training label send what the released rows of *their* lists say about their class. Roles
+pay apart: nobody is in both hops, so neither makes the other dearer.
+
+Everybody who stands in a list has a row, there or not (:func:`gapgnn.graph.with_absent`): what one
+person reads or sends does not change when another one leaves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gapgnn.graph import Graph
+from gapgnn.methods import Hops
+from gapgnn.methods.gap.codes import class_codes, class_scores, direction_and_size, mean_codes
+from gapgnn.methods.gap.own_list import posteriors_listed, sums_listed
+from gapgnn.training import FeatureInputs, HopInputs, Inputs, row_by_row
+
+# How much surer a person without a label is of the own class than the noise alone would say.
+SHARPNESS = 2.0
+
+
+def vote_width(num_classes: int, num_kinds: int, own: str) -> int:
+    """Return how many numbers a classifier reads of what was released.
+
+    >>> vote_width(6, 1, "features"), vote_width(6, 1, "record"), vote_width(6, 2, "record")
+    (12, 12, 30)
+    """
+    blocks = num_kinds + 1 if num_kinds > 1 else 1
+    return num_classes * (blocks + (num_kinds if own == "record" else blocks))
+
+
+@dataclass(frozen=True)
+class Votes:
+    """How one graph's lists are read.
+
+    Attributes:
+        graph: with a row for everybody.
+        num_present: how many of its nodes have a record; they come first.
+        num_classes: C.
+        own: what a prediction reads of its own person.
+        sends_label: who sends the own label, (replicas, nodes): the training people.
+        std: standard deviation of the noise of the first hop, the same for every kind of edges.
+    """
+
+    graph: Graph
+    num_present: int
+    num_classes: int
+    own: str
+    sends_label: Tensor
+    std: float
+
+    def run(
+        self,
+        aggregations: Sequence[Hops],
+        others: Sequence[Hops],
+        *,
+        on_hop: Callable[[], None] | None = None,
+    ) -> list[Tensor]:
+        """Release the hops of a graph: the only reading of other people's lists.
+
+        Args:
+            aggregations: of each kind of edges, for the training people.
+            others: likewise for everybody else; none under ``own="record"``.
+            on_hop: called after every hop.
+
+        Returns:
+            Noisy sums in units of their noise, kinds side by side.
+        """
+        released = [self._hop(aggregations, [self._labels] * len(aggregations), first=1)]
+        if on_hop is not None:
+            on_hop()
+        if others:
+            released.append(self._hop(others, self._guesses(released[0]), first=1 + len(others)))
+            if on_hop is not None:
+                on_hop()
+        return released
+
+    def _hop(self, mechanisms: Sequence[Hops], rows: Sequence[Tensor], *, first: int) -> Tensor:
+        blocks = [
+            one.hop(sent, first + kind, normalise=False) / one.std
+            for kind, (one, sent) in enumerate(zip(mechanisms, rows, strict=True))
+        ]
+        return torch.cat(blocks, dim=-1)
+
+    @property
+    def _labels(self) -> Tensor:
+        """What training people send: the code of their class; the others nothing."""
+        device = self.sends_label.device
+        labels = torch.tensor(self.graph.labels, device=device).clamp(min=0)
+        codes = class_codes(self.num_classes, device)[labels]
+        return codes * self.sends_label.unsqueeze(-1)
+
+    def _guesses(self, released: Tensor) -> list[Tensor]:
+        """What people without a training label send: what the released rows of their lists say."""
+        sums = [
+            sums_listed(kind, rows, torch.zeros_like(rows))
+            for kind, rows in zip(self.graph.kinds, self._by_kind(released), strict=True)
+        ]
+        together = torch.stack(sums).sum(dim=0) / math.sqrt(len(sums))
+        scores = SHARPNESS * row_by_row(class_scores, _Rows(together))
+        guesses = row_by_row(mean_codes, _Rows(scores))
+        return [guesses * ~self.sends_label.unsqueeze(-1)] * len(sums)
+
+    def _by_kind(self, released: Tensor) -> Sequence[Tensor]:
+        return released.chunk(len(self.graph.kinds), dim=-1)
+
+    @cached_property
+    def _written(self) -> list[Tensor]:
+        """What each node wrote to every row of its list, kind by kind, in units of the noise."""
+        to_self = int(self.own == "record")
+        found = []
+        for kind in self.graph.kinds:
+            degrees = torch.from_numpy(kind.out_degrees + to_self).to(self.sends_label.device)
+            roots = degrees.clamp(min=1).double().sqrt().unsqueeze(-1)
+            scale = self.std or 1.0
+            found.append((self._labels / roots / scale).float())
+        return found
+
+    def read(self, released: Sequence[Tensor]) -> Tensor:
+        """Return what everybody with a record reads of what was released, (replicas, nodes, width).
+
+        A function of the release and of each reader's own record: of the own label, which is taken
+        out of the own row, and under ``own="record"`` of the own list.
+        """
+        sums = list(self._by_kind(released[0]))
+        if self.own == "record":
+            sums = [rows - own for rows, own in zip(sums, self._written, strict=True)]
+        blocks = _with_sum(sums)
+        if self.own == "record":
+            blocks += [
+                posteriors_listed(kind, rows, own)
+                for kind, rows, own in zip(
+                    self.graph.kinds, self._by_kind(released[0]), self._written, strict=True
+                )
+            ]
+        else:
+            blocks += _with_sum(self._by_kind(released[1]))
+        read = [direction_and_size(block[:, : self.num_present]) for block in blocks]
+        return torch.cat(read, dim=-1)
+
+    def inputs(self, features: FeatureInputs, released: Sequence[Tensor]) -> Inputs:
+        """Return what a classifier reads of every node."""
+        read = self.read(released)
+        return HopInputs(read, []) if self.own == "nothing" else HopInputs(features, [read])
+
+
+class _Rows:
+    """Rows of one tensor, to be taken in batches."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self._rows = rows
+
+    def everybody(self) -> Tensor:
+        return torch.arange(self._rows.shape[1], device=self._rows.device)
+
+    def block(self, nodes: Tensor) -> Any:
+        return self._rows[:, nodes]
+
+
+def _with_sum(sums: Sequence[Tensor]) -> list[Tensor]:
+    """Return what was released along each kind of edges and, of several, what they say together.
+
+    Divided by the root of their number, sums of noise are as large as each.
+    """
+    if len(sums) == 1:
+        return list(sums)
+    return [*sums, torch.stack(list(sums)).sum(dim=0) / math.sqrt(len(sums))]
+
+
+def padded(values: Tensor, count: int) -> Tensor:
+    """Return a mask of people with a record, with False for those who only stand in lists.
+
+    >>> padded(torch.tensor([[True, False]]), 3).tolist()
+    [[True, False, False]]
+    """
+    return F.pad(values, (0, count - values.shape[-1]))
