@@ -97,11 +97,10 @@ class Releases:
         found = self._release_of.get(graph.fingerprint)
         if found is None:
             return None
-        known = self.hops[found]
+        kept = self.hops[found]
         # Where people read the rows of their lists, those who are not there have rows too.
-        return _in_order_of(
-            with_absent(graph) if len(known.ids) > graph.num_nodes else graph, known
-        )
+        has_more = len(kept.ids) > graph.num_nodes
+        return _in_order_of(with_absent(graph) if has_more else graph, kept)
 
     def is_training(self, graph: Graph) -> bool:
         """Tell whether a graph that was answered for is the one of training."""

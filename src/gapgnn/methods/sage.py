@@ -40,6 +40,8 @@ from gapgnn.training import (
 )
 
 MOST_LAYERS = 5
+# From which epsilon on lists are cut to how many entries at node level.
+DEGREES = ((0.0, 3),)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -56,6 +58,8 @@ class SAGE(EdgeReader):
     Parameters that all methods share are those of :class:`~gapgnn.methods.NodeClassifier`.
 
     Args:
+        max_degree: entries D that each list is cut to at node level; auto follows the budget: the
+            more entries, the more a record weighs, which a small budget cannot pay.
         delta: failure probability at node level; auto is the largest power of ten that is at most
             1 / (10 times the protected entities). At edge level none is needed.
         relation: which graphs are neighbours; auto is undirected for a symmetric graph, directed
@@ -85,6 +89,7 @@ class SAGE(EdgeReader):
     method: ClassVar[str] = "sage"
     _keeps_releases: ClassVar[bool] = True
 
+    max_degree: int | Literal["auto"] = "auto"
     epsilon: float = 4.0
     layers: int | Literal["auto"] = "auto"
     perturbation: Literal["arr", "edgerand", "lapgraph"] = "arr"
@@ -110,7 +115,8 @@ class SAGE(EdgeReader):
                 "accounting here. Got 'replace'."
             )
         check_choice("perturbation", self.perturbation, PERTURBATIONS)
-        for name in ("max_degree", "pre_layers", "post_layers", "hidden"):
+        check_integer("max_degree", self._degree(), at_least=1)
+        for name in ("pre_layers", "post_layers", "hidden"):
             check_integer(name, getattr(self, name), at_least=1)
         check_number("memory_limit", self.memory_limit, above=0)
         if len(self.noise_ratios) != 2:
@@ -129,6 +135,15 @@ class SAGE(EdgeReader):
     def _hop_ratio(self, relation: str) -> float:
         return self.noise_ratios[1]
 
+    def _degree(self) -> int:
+        """Return D; what ``auto`` means was chosen on the development graphs."""
+        if self.max_degree != "auto":
+            return self.max_degree
+        return next(degree for least, degree in DEGREES if self.epsilon >= least)
+
+    def _list_bound(self) -> int | None:
+        return self._degree()
+
     def _template(self, graph: Graph) -> Sequence[Event]:
         """At node level the DP-SGD steps and the noisy aggregation that predictions read."""
         if self.level != "node":
@@ -139,7 +154,7 @@ class SAGE(EdgeReader):
             self.noise_ratios[0],
             sampling_rate=schedule.sampling_rate,
             steps=schedule.steps,
-            max_degree=self.max_degree,
+            max_degree=self._degree(),
             label="training",
         )
         return (training, Gaussian(self.noise_ratios[1], label="aggregation"))
@@ -212,7 +227,7 @@ class SAGE(EdgeReader):
             private = self._private(
                 run,
                 self.noise_ratios[0],
-                sensitivity=neighbourhood_sensitivity(self.max_degree),
+                sensitivity=neighbourhood_sensitivity(self._degree()),
             )
             examples = ExampleInputs(features, lists)
             train = partial(trainer.fit, model, examples, phase="classifier", private=private)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from gapgnn.methods.gap import GAP
     from gapgnn.privacy.card import PrivacyCard
 
+# However long a list is, divided messages move all rows together by 1.
+_DIVIDED_LIST = 9
 _NODES_PER_FIT = 100_000
 # Nodes without edges that are validated and tested on.
 _ASIDE = 8
@@ -74,7 +76,7 @@ def audit_messages(
             f"{estimator.messages!r} at level {estimator.level!r}."
         )
     check_integer("trials", trials, at_least=LEAST_TRIALS)
-    size = 2 if estimator.level == "edge" else estimator.max_degree + 1
+    size = 2 if estimator.level == "edge" else _list_length(estimator) + 1
     at_once = max(LEAST_TRIALS, _NODES_PER_FIT // size)
 
     def attempt(run: Attempt) -> AuditReport:
@@ -143,16 +145,24 @@ class _Canaries:
         self.delta = card.delta
         price = account(events, self.delta, relation=self.relation).epsilon
         self.epsilon = min(price, card.epsilon)
-        bound = self.estimator.max_degree if card.level == "node" else None
+        is_divided = card.level == "node" and card.max_degree is None
+        if is_divided:
+            # A training person is in the first hop alone.
+            events = [event for event in events if event.label == "aggregation"]
         std = events[0].noise_multiplier * aggregation_sensitivity(
-            card.level, self.relation, max_degree=bound
+            card.level, self.relation, max_degree=card.max_degree, is_divided=is_divided
         )
         # Hops are kept in units of their noise; the class code of two classes has one coordinate.
-        released = torch.stack(list(kept.hops[int(kept.has_hop_zero) :])).double()[:, :, 0] * std
+        hops = kept.hops[int(kept.has_hop_zero) :]
+        if is_divided:
+            hops = hops[:1]
+        released = torch.stack(list(hops)).double()[:, :, 0] * std
         self.hops = len(released)
         charged = sum(event.count for event in events)
         self.checks = [Check("hops released", self.hops, charged), check_card(card)]
         sent = 1.0 if self.estimator.messages == "labels" else math.sqrt(0.5)
+        if is_divided:
+            sent /= math.sqrt(_list_length(self.estimator) + (self.estimator.own == "record"))
         seen = released[:, torch.from_numpy(rows)].mean(dim=0).numpy() * signs / sent
         along: Scores = seen.mean(axis=1)[None]
         return along / 2 + 0.5 if self.relation == "replace" else along
@@ -174,7 +184,7 @@ class _Canaries:
         self, worlds: NDArray[np.bool_]
     ) -> tuple[Graph, NDArray[np.int64], NDArray[np.float64]]:
         """Records that write to D rows each: there or not, or of one of two opposite classes."""
-        degree = self.estimator.max_degree
+        degree = _list_length(self.estimator)
         size = degree + 1
         centre = size * np.arange(len(worlds))
         targets = centre[:, None] + np.arange(1, size)
@@ -186,6 +196,12 @@ class _Canaries:
         graph = _graph(np.repeat(centre, degree), targets.ravel(), labels, directed=True)
         graph, place = without(graph, gone)
         return graph, place[targets], np.full((len(worlds), degree), _code(1))
+
+
+def _list_length(estimator: GAP) -> int:
+    """Return how many rows a record in question writes to: as many as it may, or a few."""
+    bound = estimator._list_bound()
+    return _DIVIDED_LIST if bound is None else bound
 
 
 def _code(label: int) -> float:

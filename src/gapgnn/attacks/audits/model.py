@@ -99,7 +99,7 @@ def audit_model(
         elif isinstance(event, PoissonGaussian):
             reports.append(audit_dpsgd(sampling_rate=event.sampling_rate, **used, **shared))
         elif isinstance(event, MixtureOfGaussians):
-            degree = params["max_degree"]
+            degree = estimator._list_bound() or 1
             used["noise_multiplier"] /= neighbourhood_sensitivity(degree)
             used["steps"] = min(event.steps, _MOST_SUBGRAPH_STEPS)
             rate = _rate_of(event, degree)
@@ -110,7 +110,9 @@ def audit_model(
     if card.events and params.get("messages", "features") != "features":
         same = clone(estimator).set_params(delta=card.delta, relation=card.relation)
         if card.level == "node":
-            same.set_params(max_degree=min(params["max_degree"], _LARGEST_RECORD))
+            bound = estimator._list_bound()
+            if bound is not None:
+                same.set_params(max_degree=min(bound, _LARGEST_RECORD))
         reports.append(audit_messages(same, **shared))
     if card.level == "edge" and card.events:
         few = {**shared, "trials": max(200, trials // 10)}

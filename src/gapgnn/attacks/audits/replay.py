@@ -143,7 +143,7 @@ class Replaying(_Watcher):
         here: Any = slice(None)
         there: Any = slice(None)
         if release.rows_of_people:
-            here, there = self._common(first.ids)
+            here, there = self._common(first.ids, own=release.covers_own_row)
         values = before.value[there], release.value[here]
         if release.measure != "bits" and values[0].shape != values[1].shape:
             shapes = f"{before.value.shape} and {release.value.shape}"
@@ -186,12 +186,18 @@ class Replaying(_Watcher):
             chosen.append(mine.new_tensor([place for place in places if place in trained]))
         return _padded(batch, chosen, members)
 
-    def _common(self, ids: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where everybody but the person in question stands, here and in the other run."""
+    def _common(
+        self, ids: Sequence[str], *, own: bool
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where everybody stands, here and in the other run.
+
+        Without the person in question, unless that row is covered too: others read it where they
+        list the person.
+        """
         pairs = [
             (self._place[name], place)
             for place, name in enumerate(ids)
-            if name in self._place and name != self.person
+            if name in self._place and (own or name != self.person)
         ]
         here, there = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         return here, there

@@ -17,12 +17,10 @@ from gapgnn.graph import Graph, with_absent
 from gapgnn.methods import EdgeReader, ReleasedHops, Run
 from gapgnn.methods.gap.propagation import First, Propagation, blocks_read
 from gapgnn.methods.gap.variant import (
-    FEATURE_NORM,
     Defaults,
     Variant,
     chosen,
     hop_share,
-    vote_recipe,
 )
 from gapgnn.methods.gap.votes import Votes, padded, vote_width
 from gapgnn.nn import COMBINATIONS, Encoded, Encoder, MultiHopClassifier
@@ -37,7 +35,15 @@ from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.ledger import Charge
 from gapgnn.privacy.mechanisms import PrivateAggregation, kind_aggregations
 from gapgnn.rng import NoiseKey
-from gapgnn.training import FeatureInputs, HopInputs, Inputs, Recipe, row_by_row
+from gapgnn.training import (
+    FEATURE_NORM,
+    FeatureInputs,
+    HopInputs,
+    Inputs,
+    Recipe,
+    node_recipe,
+    row_by_row,
+)
 
 # Who is in a release at node level, and the one that training people are not in.
 TRAINING = "training"
@@ -168,7 +174,7 @@ class GAP(EdgeReader):
     def _recipe(self, num_train: int) -> Recipe:
         if self._variant().is_vote:
             papers, given = super()._recipe(num_train), (self.epochs, self.batch_size)
-            return vote_recipe(papers, num_train, epochs=given[0], batch_size=given[1])
+            return node_recipe(papers, num_train, epochs=given[0], batch_size=given[1])
         return Defaults.of(self._variant()).recipe(
             super()._recipe(num_train), num_train, epochs=self.epochs, batch_size=self.batch_size
         )

@@ -12,9 +12,6 @@ from gapgnn.training import Recipe
 T = TypeVar("T")
 OWN = ("nothing", "features", "record")
 DEFAULT_DEGREE = 100
-# Settings of label messages at node level, chosen on the development graphs.
-FEATURE_NORM = 6.0
-VOTE_STEPS = 225
 
 
 @dataclass(frozen=True)
@@ -208,19 +205,6 @@ class Defaults:
         if epochs == "auto":
             papers = replace(papers, epochs=self.epochs * papers.epochs)
         return papers
-
-
-def vote_recipe(
-    papers: Recipe, num_train: int, *, epochs: int | str, batch_size: int | str
-) -> Recipe:
-    """Return the training settings of label messages at node level: as many steps on any graph.
-
-    The rate is 0.06, and 0.12 where training people are few. What the caller chose stays.
-    """
-    if batch_size == "auto":
-        rate = 0.06 if num_train > 4000 else 0.12
-        papers = replace(papers, batch_size=max(1, round(rate * num_train)))
-    return replace(papers, steps=VOTE_STEPS) if epochs == "auto" else papers
 
 
 def hop_share(epsilon: float, *, num_train: int, num_features: int, own: str) -> float:

@@ -401,7 +401,7 @@ class PrivateAggregation:
             self.std,
             self.sensitivity,
             rows_of_people=True,
-            covers_own_row=self.to_self,
+            covers_own_row=self.is_divided,
         )
 
     def _checked_batch(self, rows: Tensor) -> Tensor:
