@@ -284,7 +284,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         )
         if (witness := active_witness()) is not None:
             relation = guarantee.relation
-            witness.begin("fit", ids=graph.ids, level=guarantee.level, relation=relation)
+            ids = self._people_of(graph)
+            witness.begin("fit", ids=ids, level=guarantee.level, relation=relation)
         # Unfitted until the end: an interrupted fit must not keep an earlier fit's card.
         self.__dict__.pop("card_", None)
         self.releases_ = Releases()
@@ -768,6 +769,10 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         )
         return make_card(guarantee, facts)
 
+    def _people_of(self, graph: Graph) -> NDArray[Any]:
+        """Return whose the rows of a release are, in their order."""
+        return graph.ids
+
     def _list_bound(self) -> int | None:
         """Return how many entries each list is cut to at node level; None: none are."""
         return None
@@ -940,7 +945,8 @@ class EdgeReader(NodeClassifier):
         self._unfinished = charge = self._charge(guarantee, graph, purpose="predict")
         if (witness := active_witness()) is not None:
             relation = guarantee.relation
-            witness.begin("predict", ids=graph.ids, level=guarantee.level, relation=relation)
+            ids = self._people_of(graph)
+            witness.begin("predict", ids=ids, level=guarantee.level, relation=relation)
         key = self._noise_keys()[0].derive("predict", graph.fingerprint)
         released = self._read(graph, guarantee, [key], device, charge)
         if charge is not None:

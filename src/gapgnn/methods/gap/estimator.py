@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
@@ -164,6 +165,10 @@ class GAP(EdgeReader):
 
     def _list_bound(self) -> int | None:
         return self._variant().max_degree
+
+    def _people_of(self, graph: Graph) -> NDArray[Any]:
+        # Everybody who stands in a list has a row.
+        return with_absent(graph).ids if self._variant().is_vote else graph.ids
 
     def _ratios(self) -> tuple[float, float, float]:
         """Return the relative noise multipliers of encoder, aggregation and classifiers."""
