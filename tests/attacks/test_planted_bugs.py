@@ -123,7 +123,7 @@ def test_a_sampler_that_refills(monkeypatch):
     assert_broken(audit_sampler(epsilon=1.0, trials=2_000))
 
 
-@pytest.mark.parametrize("level", ["edge", "node"])
+@edge_or_node
 def test_one_edge_of_each_kind_charged_as_one_of_any(level):
     options = {"level": level, "kinds": 2, "epsilon": 1.0, "trials": TRIALS}
     assert_sound(audit_aggregation, 0.4, **options)
@@ -133,7 +133,10 @@ def test_one_edge_of_each_kind_charged_as_one_of_any(level):
     assert_counted(report, "events of a hop along all kinds")
 
 
-@pytest.mark.parametrize("options", [{}, {"protects": "any"}, {"level": "node"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"protects": "any"}, marks=pytest.mark.slow), {"level": "node"}],
+)
 def test_kinds_that_share_a_noise_key(monkeypatch, options):
     """In the difference of two kinds the noise is gone."""
     original = NoiseSource.gaussian_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -74,8 +75,8 @@ def completed(script: str, *words: str, cwd: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("shell") / "gapgnn.sh"
-    words = [sys.executable, "-m", "gapgnn", "completion", "bash"]
-    path.write_bytes(subprocess.run(words, capture_output=True, check=True).stdout)
+    with path.open("w", encoding="utf-8") as file, contextlib.redirect_stdout(file):
+        assert main(["completion", "bash"]) == 0
     return str(path)
 
 
