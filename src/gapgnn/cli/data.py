@@ -97,8 +97,9 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
         nargs=2,
         type=float,
         action="append",
-        help="declared bounds of the amounts, 0 <= LOW < HIGH; required, because bounds from the "
-        "table would tell of single edges. One pair for each --weight",
+        help="declared bounds of the amounts, 0 <= LOW < HIGH; required unless the schema has them "
+        "as [weight], because bounds from the table would tell of single edges. One pair for each "
+        "--weight",
     )
     group.add_argument(
         "--time",
@@ -321,7 +322,7 @@ def check_options(
         if args.nodes is None:
             raise InputError("`--edges` must come with `--nodes`. Got no node table.")
         dialect_of(args)
-        _edge_options(args, preparation)
+        _edge_options(args, preparation, schema)
         has_schema = args.schema is not None or schema is not None
         if args.label is None and needs_label and not has_schema:
             raise _no_label()
@@ -373,7 +374,7 @@ def table_options(
         label = schema.label.column
     is_node_level = _is_node_level(args, level)
     return {
-        **({} if args.edges is None else _edge_options(args, preparation)),
+        **({} if args.edges is None else _edge_options(args, preparation, schema)),
         "nodes": args.nodes,
         "label": label,
         "features": args.features,
@@ -437,7 +438,9 @@ def edge_files(words: Sequence[str]) -> dict[str, Path]:
 
 
 def _edge_options(
-    args: argparse.Namespace, preparation: Preparation | None = None
+    args: argparse.Namespace,
+    preparation: Preparation | None = None,
+    schema: Schema | None = None,
 ) -> dict[str, Any]:
     """Return what is read of the edge tables, as `read_tables` takes it.
 
@@ -452,10 +455,11 @@ def _edge_options(
     time: Any = _by_kind("time", args.time, files) or known.get("time") or None
     bounds: Any = None if args.weight_bounds is None else list(map(tuple, args.weight_bounds))
     given = len(args.weight or ())
-    if given != len(bounds or ()):
+    if given != len(bounds or ()) and not (bounds is None and _declares_weight(args, schema)):
         raise InputError(
-            "`--weight` must come with `--weight-bounds LOW HIGH`, one pair for each: bounds read "
-            f"from the table would tell of single edges. Got {given} and {len(bounds or ())}."
+            "`--weight` must come with `--weight-bounds LOW HIGH`, one pair for each, or with a "
+            "schema that has them as [weight]: bounds read from the table would tell of single "
+            f"edges. Got {given} and {len(bounds or ())}."
         )
     if bounds is not None:
         bounds = dict(zip(weight, bounds, strict=True)) if isinstance(weight, dict) else bounds[0]
@@ -478,6 +482,15 @@ def _edge_options(
         "since": args.since,
         "until": args.until,
     }
+
+
+def _declares_weight(args: argparse.Namespace, schema: Schema | None) -> bool:
+    """Whether the schema of the command, or else of the model, declares bounds of amounts."""
+    from gapgnn.graph.tables import Schema
+
+    if args.schema is not None:
+        schema = Schema.read(args.schema)
+    return schema is not None and schema.weight is not None
 
 
 def _by_kind(

@@ -133,6 +133,7 @@ def scan_tables(
         time=time,
         since=since,
         until=until,
+        declared=None if schema is None else schema.weight,
     )
     files = tuple(edges.values()) if isinstance(edges, Mapping) else (edges,)
     complaints.collect(lambda: check_delimiter(dialect, nodes, *files))
@@ -274,8 +275,8 @@ def read_tables(
         weight: the column of the edge table with the amount of each row, which becomes the weight
             of its edge: amounts of one edge are added up, in both directions if it has none, and
             clamped to the bounds. By kind (``{"payments": "amount"}``) or for every table.
-        weight_bounds: the declared bounds of the amounts, required: bounds from the table would
-            tell of single edges. By kind or for every table.
+        weight_bounds: the declared bounds of the amounts, required unless the schema has them:
+            bounds from the table would tell of single edges. By kind or for every table.
         time: the column of the edge table with a date, a time or a number, for a window.
         since: the first moment of the window: rows before it are not read.
         until: the first moment behind it.
