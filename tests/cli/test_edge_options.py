@@ -26,7 +26,7 @@ def files(tmp_path):
 
 
 WEIGHT = ["--weight", "amount", "--weight-bounds", "0", "100"]
-TRAIN = ["--epochs", "2", "--device", "cpu"]
+TRAIN = ["--epochs", "2", "--device", "cpu", "--no-compare"]
 
 
 def test_describe_shows_kinds_weights_and_what_was_left_out(gapgnn, files, tmp_path):

@@ -11,7 +11,7 @@ from methodgraphs import write_tables
 
 from gapgnn import GAP, Ledger
 
-QUICK = ("--epochs", "2", "--epsilon", "1", "--delta", "1e-5", "--hidden", "8")
+QUICK = ("--epochs", "2", "--epsilon", "1", "--delta", "1e-5", "--hidden", "8", "--no-compare")
 
 
 @pytest.fixture
