@@ -363,11 +363,21 @@ class TestWeightsAndKinds:
         monkeypatch.chdir(tmp_path)
         words = dealt(weighed(tables(schema=None))).write(tmp_path)
         kinds = ["--neighbours", "each-kind,amount-huge"]
-        command = ["train", "gap", "--epochs", "2", "--device", "cpu", *words]
+        command = ["train", "gap", "--epochs", "2", "--device", "cpu", "--no-compare", *words]
         assert main(["audit", "pipeline", *kinds, *command]) == 0
         assert "holds" in capsys.readouterr().out
         with pytest.raises(InputError, match="neighbours"):
             main(["audit", "pipeline", "--neighbours", "each-kind", *command, "--kinds", "any"])
+
+    def test_what_is_said_about_tables_is_said_to_their_store(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        words = with_strangers(tables(schema=None)).write(tmp_path)
+        audited = ["audit", "pipeline", "--parts", "3", "--neighbours", "first"]
+        command = ["train", "gap", "--epochs", "2", "--device", "cpu", "--no-compare", *words]
+        assert main([*audited, *command, "--dangling", "drop", "--drop=city"]) == 0
+        assert "holds" in capsys.readouterr().out
+        with pytest.raises(InputError, match="unknown ids"):
+            main([*audited, *command])
 
 
 class TestPlantedLeaks:

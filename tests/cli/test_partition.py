@@ -138,3 +138,12 @@ def test_an_address_that_does_not_answer_is_one_line(gapgnn, store, ledger):
 
 def test_the_command_is_listed():
     assert "partition" in COMMANDS
+
+
+def test_columns_of_edges_that_nothing_is_made_of_are_named(gapgnn, tables):
+    friends = Path(tables[1])
+    head, *rows = friends.read_text().splitlines()
+    friends.write_text("\n".join([f"{head},amount,day", *(f"{row},5,1" for row in rows)]) + "\n")
+    code, _, err = gapgnn("partition", *tables, "--out", "store")
+    assert code == 0
+    assert "friends.csv: not read: amount, day (see --weight and --time)" in err

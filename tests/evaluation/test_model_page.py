@@ -191,6 +191,18 @@ def test_the_page_names_several_kinds_of_edges(
     assert question in render_model(tmp_path / "model", words=Words.of(None, "payment"))
 
 
+def test_what_kinds_of_edges_are_called_is_not_reworded(
+    graph: Any, ledger: Ledger, tmp_path: Path
+) -> None:
+    both = join_kinds({"friends": graph, "links": graph})
+    GAP(epsilon=1.0, epochs=2).fit(both).save(tmp_path / "model")
+    page = render_model(tmp_path / "model", words=Words.of("customer", "payment"))
+    text = " ".join(re.sub(r"<[^>]+>", " ", page).split())
+    assert text.count("(friends, links)") >= 2
+    assert "customers, payments" not in text
+    assert "kinds of payments friends, links: given by name" in text
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

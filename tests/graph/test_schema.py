@@ -306,7 +306,10 @@ class TestFile:
                 "[column.age]",
                 "`schema` must only have the keys columns, label and weight. Got 'column' in",
             ),
-            ('[weight]\ncolumn = "amount"\nlow = 0', "`weight.high` must be given. Got no such key"),
+            (
+                '[weight]\ncolumn = "amount"\nlow = 0',
+                "`weight.high` must be given. Got no such key",
+            ),
             (
                 '[weight]\ncolumn = "amount"\nlow = 5\nhigh = 5',
                 "`weight.low` and `weight.high` must be 0 <= low < high. Got 5 and 5 in",

@@ -241,13 +241,7 @@ def test_of_copies_resumed_at_once_by_two_processes_one_wins(graph, ledger, tmp_
 
 
 @pytest.mark.parametrize(
-    ("run", "claims"),
-    [
-        pytest.param("papers", 5, marks=pytest.mark.slow),
-        ("sage edge", 3),
-        pytest.param("sage node", 3, marks=pytest.mark.slow),
-        ("mlp node", 2),
-    ],
+    ("run", "claims"), [("papers", 5), ("sage edge", 3), ("sage node", 3), ("mlp node", 2)]
 )
 def test_killed_before_or_after_any_claim_the_one_folder_still_goes_on(
     graph, ledger, tmp_path, monkeypatch, run, claims

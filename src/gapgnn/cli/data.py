@@ -16,6 +16,7 @@ from gapgnn.errors import InputError, PrivacyError
 if TYPE_CHECKING:
     from gapgnn.graph import Graph
     from gapgnn.graph.tables import Dialect, EdgeCounts, Preparation, Schema
+    from gapgnn.privacy.ledger import People
 
 DEFAULT_DATASET = "social"
 
@@ -287,11 +288,16 @@ def load_graph(
     graph = tables.graph
     if options["label"] is not None:
         graph = random_split(graph, seed=seed)
-    for name, columns in tables.ignored:
-        listed = ", ".join(columns)
-        say(f"{name}: not read: {listed} (see --weight and --time)", to_stderr=True)
+    mention_ignored(tables.ignored)
     dropped = tables.dropped_self_loops, tables.dropped_duplicates, tables.dropped_dangling
     return LoadedGraph(graph, *dropped, tables.counts)
+
+
+def mention_ignored(ignored: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """Say on stderr which columns of which edge tables nothing is made of."""
+    for name, columns in ignored:
+        listed = ", ".join(columns)
+        say(f"{name}: not read: {listed} (see --weight and --time)", to_stderr=True)
 
 
 def mention_left_out(loaded: LoadedGraph) -> None:
@@ -570,25 +576,46 @@ def check_curator(args: argparse.Namespace, graph: Graph, *, purpose: str) -> No
     Figures of an experiment or an attack are computed from private data without noise. Whoever
     passes them on releases them, so under a grant they are for the curator alone, on record.
     """
-    from gapgnn.privacy.ledger import Ledger, People
+    from gapgnn.privacy.ledger import People
 
-    ledger, people = Ledger(getattr(args, "ledger", None)), People.of(graph)
-    budgets = ledger.budgets_of(people)
+    check_look(
+        People.of(graph),
+        ledger=getattr(args, "ledger", None),
+        curator_only=args.curator_only,
+        purpose=purpose,
+    )
+
+
+def check_look(
+    people: People, *, ledger: str | Path | None, curator_only: str | None, purpose: str
+) -> None:
+    """Refuse a look at people with a budget that has no reason; write the others to the ledger.
+
+    Args:
+        people: whose data is looked at.
+        ledger: its file; left out: the user's own.
+        curator_only: why the curator looks; None if nobody said so.
+        purpose: the command that looks.
+    """
+    from gapgnn.privacy.ledger import Ledger
+
+    book = Ledger(ledger)
+    budgets = book.budgets_of(people)
     if not budgets:
         return
-    if args.curator_only is None:
+    if curator_only is None:
         raise PrivacyError(
             f"the people of {budgets[0].population!r} have a privacy budget, and `{purpose}` shows "
             "figures computed from their data without spending it. Say `--curator-only REASON` if "
             "they stay with you: the look is then written to the ledger."
         )
     for budget in budgets:
-        ledger.look(
+        book.look(
             people,
             level=budget.level,
             relation=budget.relation,
             purpose=purpose,
-            reason=args.curator_only,
+            reason=curator_only,
         )
 
 

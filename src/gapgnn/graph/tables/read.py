@@ -77,6 +77,12 @@ class ScannedTables:
     wanted: NodeColumns
     nodes: ScannedNodes
 
+    @property
+    def ignored(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Name and columns of each edge table that has columns nothing is made of."""
+        found = ((table.path.name, ignored_columns(table, cols)) for _, table, cols in self.edges)
+        return tuple((name, columns) for name, columns in found if columns)
+
     def preparation(
         self, *, drop: Sequence[str], directed: bool, dangling: str, population: str
     ) -> Preparation:
@@ -361,12 +367,7 @@ def read_tables(
     graph = join_kinds(graphs)
     if min_class_count > 0 and found.labels is not None:
         graph = filter_classes(graph, min_class_count)
-    ignored = [
-        (table.path.name, names)
-        for _, table, columns in scanned.edges
-        if (names := ignored_columns(table, columns))
-    ]
-    return Tables(graph, found.feature_names, loops, repeated, left_out, counts, tuple(ignored))
+    return Tables(graph, found.feature_names, loops, repeated, left_out, counts, scanned.ignored)
 
 
 def _ends(arcs: Arcs, directed: bool) -> tuple[NDArray[Any], NDArray[Any]]:
