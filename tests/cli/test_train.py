@@ -40,7 +40,7 @@ MORE_KEYS = {
     *("is_private_release", "noise", "split", "curator_only"),
     *("metrics", "threshold", "references", "shortcomings"),
 }
-QUICK = ["--epochs", "2", "--epsilon", "4", "--hidden", "8"]
+QUICK = ["--epochs", "2", "--epsilon", "4", "--hidden", "8", "--no-compare"]
 NODE = ["--level", "node", "--batch-size", "30"]
 
 
@@ -126,7 +126,7 @@ class TestResult:
         graph = small_graph(num_nodes=150)
         budget = {"level": "node", "relation": "add-remove", "epsilon": 4, "delta": 1e-2}
         ledger.grant("everybody", People.of(graph), **budget, composition="sum")
-        code, out, err = gapgnn("train", *QUICK, *NODE, "--out", str(tmp_path / "model"))
+        code, out, err = gapgnn("train", *QUICK, "--compare", *NODE, "--out", "model")
         assert code == 0
         assert "No features-only reference" in err
         assert "GAP, level node" in out
@@ -415,7 +415,7 @@ class TestInterruption:
         self, method, phase, level, gapgnn, tables, ledger, tmp_path, monkeypatch
     ):
         own = [*declared(tables), *NODE] if level == "node" else tables
-        words = ["train", method, *own, "--epochs", "2", "--epsilon", "4"]
+        words = ["train", method, *own, "--epochs", "2", "--epsilon", "4", "--no-compare"]
         words += {
             "gap": ["--messages", "features"],
             "sage": ["--max-degree", "3"],
@@ -478,7 +478,7 @@ class TestInterruption:
         assert not Path("model.unfinished").exists()
 
     def test_an_unfinished_run_is_not_forgotten(self, gapgnn, tables, ledger, monkeypatch):
-        words = ["train", "sage", *tables, "--epochs", "2", "--out", "model"]
+        words = ["train", "sage", *tables, "--epochs", "2", "--no-compare", "--out", "model"]
         with monkeypatch.context() as patch:
             patch.setattr(Trainer, "fit", interrupting(Trainer.fit, "classifier"))
             gapgnn(*words)
@@ -495,7 +495,7 @@ class TestInterruption:
         self, method, moment, gapgnn, tables, ledger, tmp_path
     ):
         """As at a terminal: SIGINT once the charge is there, then the command as it is printed."""
-        words = ["train", method, *tables, "--epochs", "2", "--out", "my model"]
+        words = ["train", method, *tables, "--epochs", "2", "--no-compare", "--out", "my model"]
         program = [sys.executable, "-c", RUN.format(before=INTERRUPTED[method, moment])]
         stopped = subprocess.run([*program, *words], cwd=tmp_path, capture_output=True, text=True)
         assert (stopped.returncode, stopped.stdout) == (130, ""), stopped.stderr

@@ -302,7 +302,22 @@ class TestFile:
         ("text", "message"),
         [
             ("[columns.age", "`schema` must be TOML. Got FILE: "),
-            ("[column.age]", "`schema` must have the keys columns and label. Got 'column' in"),
+            (
+                "[column.age]",
+                "`schema` must only have the keys columns, label and weight. Got 'column' in",
+            ),
+            (
+                '[weight]\ncolumn = "amount"\nlow = 0',
+                "`weight.high` must be given. Got no such key",
+            ),
+            (
+                '[weight]\ncolumn = "amount"\nlow = 5\nhigh = 5',
+                "`weight.low` and `weight.high` must be 0 <= low < high. Got 5 and 5 in",
+            ),
+            (
+                '[weight]\ncolumn = "amount"\nlow = 0\nhigh = "much"',
+                "`weight.high` must be a number. Got 'much' in",
+            ),
             ("columns = 3", "`columns` must be a table of keys. Got 3 in"),
             ("[columns]\nage = 3", "`columns.age` must be a table of keys. Got 3 in"),
             (

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from gapgnn.graph.canonical import frozen as frozen
     from gapgnn.graph.canonical import schema_of_note as schema_of_note
     from gapgnn.graph.convert import as_graph as as_graph
+    from gapgnn.graph.convert import from_networkx as from_networkx
+    from gapgnn.graph.convert import from_pyg as from_pyg
+    from gapgnn.graph.convert import from_scipy as from_scipy
+    from gapgnn.graph.convert import to_networkx as to_networkx
+    from gapgnn.graph.convert import to_pyg as to_pyg
+    from gapgnn.graph.convert import to_scipy as to_scipy
     from gapgnn.graph.degree import CutRule as CutRule
     from gapgnn.graph.degree import bound_out_degrees as bound_out_degrees
     from gapgnn.graph.degree import in_chunks as in_chunks
