@@ -114,7 +114,7 @@ BOTH = [*CALLS, "--edges", "payments.csv"]
     [
         ([*CALLS, "--weight", "amount"], "`--weight` must come with `--weight-bounds LOW HIGH`"),
         ([*CALLS, "--weight-bounds", "0", "1"], "Got 0 and 1."),
-        ([*CALLS, "--weight", "sum", "--weight-bounds", "0", "1"], "`weight` must be a column"),
+        ([*CALLS, "--weight", "sum", "--weight-bounds", "0", "1"], "`--weight` must be a column"),
         ([*CALLS, "--weight", "amount", "--weight-bounds", "5", "5"], "0 <= LOW < HIGH"),
         ([*CALLS, "--weight", "amount", "--weight-bounds", "-1", "5"], "0 <= LOW < HIGH"),
         ([*CALLS, "--weight", "amount", "--weight-bounds", "0", "inf"], "two finite numbers"),
@@ -125,9 +125,12 @@ BOTH = [*CALLS, "--edges", "payments.csv"]
         ([*BOTH, "--weight", "walks=amount", "--weight-bounds", "0", "1"], "must be a column"),
         ([*CALLS, "--since", "2024-01-01"], "must come with `--time COLUMN`"),
         ([*CALLS, "--time", "day"], "`--time` must come with `--since` or `--until`"),
-        ([*CALLS, "--time", "day", "--since", "soon"], "`since` must be a date such as 2024-01-31"),
+        (
+            [*CALLS, "--time", "day", "--since", "soon"],
+            "`--since` must be a date such as 2024",
+        ),
         ([*CALLS, "--time", "date", "--since", "5"], "The columns are 'a', 'b', 'amount', 'day'."),
-        ([*BOTH, "--level", "node", "--kinds", "any"], "`kinds` must be each at level node"),
+        ([*BOTH, "--level", "node", "--kinds", "any"], "`--kinds` must be each at level node"),
         ([*CALLS, "--kinds", "all"], "must be one of each, any. Got 'all'"),
     ],
 )

@@ -160,7 +160,7 @@ def test_an_interrupted_prediction_says_what_it_has_cost(gapgnn, tables, tmp_pat
 @pytest.mark.parametrize("out", [".", "/", ""])
 def test_a_folder_without_a_name_is_refused_before_the_charge(out, gapgnn, tables, ledger):
     words = ("train", "gap", *tables, *QUICK, "--out", out)
-    assert "`out` must name a folder of its own" in refused(gapgnn, *words)
+    assert "`--out` must name a folder of its own" in refused(gapgnn, *words)
     assert ledger.entries() == []
 
 

@@ -420,7 +420,7 @@ def test_the_page_has_what_assistive_technology_needs(folder: Path) -> None:
     ("words", "message"),
     [
         (["--section", "short"], "`--section` must come with a folder of results"),
-        (["--entity", "<b>"], "`entity` must be a word"),
+        (["--entity", "<b>"], "`--entity` must be a word"),
         (["--ledger", "nowhere.sqlite"], "nowhere.sqlite"),
         (["--out", "page.txt"], "must end in .html"),
     ],

@@ -92,7 +92,7 @@ class TestReading:
                 {"schema": replace(SCHEMA, columns=SCHEMA.columns[:1])},
                 "`schema` must declare each column of {file}. Got none for 'city', 'note'; add "
                 '`kind = "ignore"` for a column that is not a feature, or leave it out with '
-                "`--drop city`.",
+                '`drop=["city"]`.',
             ),
             (
                 {"schema": replace(SCHEMA, columns=(*SCHEMA.columns, Number("size", 0, 1)))},
@@ -111,7 +111,7 @@ class TestReading:
             (
                 {"schema": Schema(tuple(map(Ignored, ("age", "city", "note"))), SCHEMA.label)},
                 "`schema` must declare a column of kind number, category or date. Got none; "
-                "declare one, or give `--features FILE`.",
+                "declare one, or give `features=FILE`.",
             ),
             (
                 {"min_class_count": 1},

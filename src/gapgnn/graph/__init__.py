@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from gapgnn.graph.people import absorb_first as absorb_first
     from gapgnn.graph.people import absorb_last as absorb_last
     from gapgnn.graph.people import encode_ids as encode_ids
+    from gapgnn.graph.people import folds_of as folds_of
+    from gapgnn.graph.people import has_only_positions as has_only_positions
     from gapgnn.graph.people import letters_of as letters_of
     from gapgnn.graph.people import repeat_roles as repeat_roles
     from gapgnn.graph.people import roles as roles
