@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,16 @@ collect_ignore_glob = ["tests/fixtures/*"]
 
 # One thread per test process: with one worker per core, more threads only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Temporary files stay in memory where there is room. Half of a small run is a ledger that waits for
+# its disk, and the tests of durability kill processes, not the power.
+_MEMORY = Path("/dev/shm")
+if (
+    "TMPDIR" not in os.environ
+    and os.access(_MEMORY, os.W_OK)
+    and shutil.disk_usage(_MEMORY).free > 4 * 2**30
+):
+    tempfile.tempdir = str(_MEMORY)
 
 # The gate gives the same answer every time, on a busy machine too; new examples are looked for with
 # `pytest --hypothesis-profile=explore`.

@@ -108,7 +108,7 @@ def unknown_option(words: list[str]) -> str | None:
         if word in cli.COMMANDS:
             parser = cli.Parser()
             importlib.import_module(cli.COMMANDS[word][0]).configure(parser)
-            known += parser._option_names()
+            known += parser.option_names()
     options = [word.partition("=")[0] for word in words if word.startswith("--")]
     return next((f"no option {option}" for option in options if option not in known), None)
 
@@ -157,7 +157,14 @@ def run_python(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
             exec(compile(source, str(ROOT / page), "exec", dont_inherit=True), vars(module))
 
 
-@pytest.mark.parametrize("page", with_blocks("python"))
+# What a page shows the library saying.
+says = (
+    pytest.mark.filterwarnings("ignore:the graph has no masks"),
+    pytest.mark.filterwarnings("ignore:.* folds of"),
+)
+
+
+@pytest.mark.parametrize("page", [pytest.param(p, marks=says) for p in with_blocks("python")])
 def test_the_python_of_a_page_runs(
     page: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +176,7 @@ def test_the_python_of_a_page_runs(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", with_blocks("python"))
+@pytest.mark.parametrize("page", [pytest.param(p, marks=says) for p in with_blocks("python")])
 def test_the_python_of_a_page_runs_exactly_as_written(
     page: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,11 +13,14 @@ from gapgnn.facade import front
 
 if TYPE_CHECKING:
     from gapgnn.errors import GapgnnError as GapgnnError
+    from gapgnn.evaluation.folds import CrossValidation as CrossValidation
+    from gapgnn.evaluation.folds import cross_validate as cross_validate
     from gapgnn.graph.convert import as_graph as as_graph
     from gapgnn.graph.datasets.load import dataset_names as dataset_names
     from gapgnn.graph.datasets.load import load_dataset as load_dataset
     from gapgnn.graph.graph import Graph as Graph
     from gapgnn.graph.tables.read import read_tables as read_tables
+    from gapgnn.graph.transforms import random_split as random_split
     from gapgnn.methods.gap.estimator import GAP as GAP
     from gapgnn.methods.mlp import MLP as MLP
     from gapgnn.methods.registry import load_model as load_model

@@ -109,10 +109,13 @@ def audit(
     relation: str,
     given: Tables | None = None,
     kinds: Sequence[str] | None = None,
+    reference: bool = False,
     **options: object,
 ) -> list[Outcome]:
-    """Audit a command on small tables."""
+    """Audit a command on small tables, by default without the long training of its reference."""
     words = f"{words} --level {level} --relation {relation} --device cpu"
+    if not reference and words.startswith("train"):
+        words += " --no-compare"
     if level == "node" and "mlp" not in words:
         options.setdefault("max_degree", 3)
         words += " --max-degree 3"

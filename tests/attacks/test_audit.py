@@ -226,6 +226,15 @@ def test_a_model_that_was_charged_for_fewer_hops_is_found(graph, ledger, monkeyp
     assert not found.get("messages", False)
 
 
+def test_weights_of_the_models_classes_are_not_asked_of_canaries(graph, ledger):
+    """A model of few, or of declared rates, is audited like any other."""
+    weights = [1.0] * (graph.num_classes - 1) + [5.0]
+    options = {"epsilon": 8.0, "epochs": 2, "class_weight": weights, "ledger": ledger}
+    for level in ("edge", "node"):
+        model = GAP(level=level, max_degree=5, **options).fit(graph)
+        assert "messages" in {audit["mechanism"] for audit in audit_model(model, trials=400)}
+
+
 def test_parts_of_a_node_level_model_are_held_to_their_own_price(graph, ledger):
     model = GAP(level="node", epsilon=8.0, messages="features", ledger=ledger).fit(graph)
     found = audit_model(model, trials=400)

@@ -123,7 +123,7 @@ def test_a_sampler_that_refills(monkeypatch):
     assert_broken(audit_sampler(epsilon=1.0, trials=2_000))
 
 
-@pytest.mark.parametrize("level", ["edge", "node"])
+@edge_or_node
 def test_one_edge_of_each_kind_charged_as_one_of_any(level):
     options = {"level": level, "kinds": 2, "epsilon": 1.0, "trials": TRIALS}
     assert_sound(audit_aggregation, 0.4, **options)
@@ -133,7 +133,10 @@ def test_one_edge_of_each_kind_charged_as_one_of_any(level):
     assert_counted(report, "events of a hop along all kinds")
 
 
-@pytest.mark.parametrize("options", [{}, {"protects": "any"}, {"level": "node"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"protects": "any"}, marks=pytest.mark.slow), {"level": "node"}],
+)
 def test_kinds_that_share_a_noise_key(monkeypatch, options):
     """In the difference of two kinds the noise is gone."""
     original = NoiseSource.gaussian_rows
@@ -250,7 +253,6 @@ SHARED = {"epsilon": 2.0, "steps": 20, "sampling_rate": 0.1, "trials": 4_000}
 def test_the_same_noise_in_every_step(monkeypatch, construction, relation):
     options = {**SHARED, "epsilon": 4.0, "trials": 8_000}
     options |= {"construction": construction, "relation": relation}
-    assert_sound(audit_dpsgd, 0.4, **options)
     original = dpsgd.PrivateStep._noised
 
     def forgetful(self, total):
@@ -306,11 +308,20 @@ def _free_biases(tape, deltas, factors, **options):
 def test_a_clip_of_parts_of_the_gradient(monkeypatch, fault, construction):
     """Per layer an example moves sqrt(layers) clips; without the biases it moves any number."""
     options = {**CLIPPED, "construction": construction}
-    assert_sound(audit_dpsgd, 0.6, **options)
     monkeypatch.setattr(dpsgd, "clipped_sums", fault)
     report = audit_dpsgd(**options)
     assert_broken(report)
     assert_counted(report, CLIPS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("construction", ["safe", "fast"])
+def test_without_a_fault_in_steps_or_clips_the_same_audits_hold(construction):
+    """By default test_audit.py asks DP-SGD without a fault, of other steps and more trials."""
+    assert_sound(audit_dpsgd, 0.6, **CLIPPED, construction=construction)
+    for relation in ("add-remove", "replace"):
+        options = {**SHARED, "epsilon": 4.0, "trials": 8_000, "relation": relation}
+        assert_sound(audit_dpsgd, 0.4, **options, construction=construction)
 
 
 def test_biases_left_out_of_the_norm(monkeypatch):

@@ -87,13 +87,13 @@ def test_what_is_counted_is_exit_1_too(capsys, monkeypatch):
     ("words", "message"),
     [
         (["audit", "agregation"], "invalid choice"),
-        (["audit", "aggregation", "--trials", "1"], "`trials` must be at least"),
+        (["audit", "aggregation", "--trials", "1"], "`--trials` must be at least"),
         (["audit", "edges", "--delta", "1"], "unknown option '--delta'"),
         (["audit", "messages", "--messages", "features"], "invalid choice"),
-        (["audit", "subgraphs", "--max-degree", "0"], "`max_degree` must be at least 1"),
+        (["audit", "subgraphs", "--max-degree", "0"], "`--max-degree` must be at least 1"),
         (["attack", "membership", "--epoch", "5"], "invalid choice"),
         (["attack", "membershp"], "invalid choice"),
-        (["attack", "membership", "--runs", "0"], "`runs` must be at least 1"),
+        (["attack", "membership", "--runs", "0"], "`--runs` must be at least 1"),
         (["attack", "linkteller", "mlp", "--hops", "2"], "unknown option '--hops'"),
     ],
 )

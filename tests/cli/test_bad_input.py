@@ -98,9 +98,9 @@ BAD = {
     ),
     "unknown suffix": Bad(".csv, .tsv, .parquet, .feather", swapped(edges="edges.xlsx")),
     "no bytes": Bad("must not be empty", files={"nodes.csv": ""}),
-    "edges without rows": Bad("`edges` must have rows", files={"edges.csv": "source,target\n"}),
-    "nodes without rows": Bad("`nodes` must have rows", files={"nodes.csv": "id,x,year\n"}),
-    "blank lines only": Bad("`nodes` must have rows", files={"nodes.csv": "\n\n"}),
+    "edges without rows": Bad("`--edges` must have rows", files={"edges.csv": "source,target\n"}),
+    "nodes without rows": Bad("`--nodes` must have rows", files={"nodes.csv": "id,x,year\n"}),
+    "blank lines only": Bad("`--nodes` must have rows", files={"nodes.csv": "\n\n"}),
     "truncated parquet": Bad(
         "undamaged PARQUET", swapped(nodes="n.parquet"), {"n.parquet": truncated(pq.write_table)}
     ),
@@ -129,7 +129,7 @@ BAD = {
     # Columns.
     "missing label column": Bad("Did you mean 'year'?", swapped(label="yaer")),
     "label is the id": Bad("must not be the id column", swapped(label="id")),
-    "missing drop column": Bad("`drop` must be a column", (*TABLES, "--drop", "name")),
+    "missing drop column": Bad("`--drop` must be a column", (*TABLES, "--drop", "name")),
     "label dropped": Bad("must not name the label", (*TABLES, "--drop", "year")),
     "column twice": Bad("Got 'x' twice", files={"nodes.csv": NODES.replace("colour", "x")}),
     "column without a name": Bad(

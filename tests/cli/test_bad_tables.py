@@ -83,13 +83,13 @@ BAD = {
     # How files are written.
     "semicolons in the nodes": Bad(
         (
-            "`nodes` must have columns separated by commas. Got one, 'id;income",
+            "`--nodes` must have columns separated by commas. Got one, 'id;income",
             "`--delimiter semicolon`",
         ),
         files={"people.csv": GERMAN},
     ),
     "semicolons in the edges": Bad(
-        ("`edges` must have columns separated by commas", "pass `--delimiter semicolon`"),
+        ("`--edges` must have columns separated by commas", "pass `--delimiter semicolon`"),
         files={"paid.csv": PAID.replace(",", ";")},
     ),
     "tabs in a csv": Bad(("pass `--delimiter tab`",), files={"paid.csv": PAID.replace(",", "\t")}),
@@ -100,11 +100,11 @@ BAD = {
         {"paid.tsv": PAID},
     ),
     "commas where semicolons are declared": Bad(
-        ("(1) `nodes` must have columns separated by ';'", "(2) `edges`", "`--delimiter ','`"),
+        ("(1) `--nodes` must have columns separated by ';'", "(2) `--edges`", "`--delimiter ,`"),
         describe(*TABLES, "--delimiter", ";"),
     ),
     "both tables written otherwise": Bad(
-        ("2 things must be changed", "(1) `nodes`", "(2) `edges`"),
+        ("2 things must be changed", "(1) `--nodes`", "(2) `--edges`"),
         files={"people.csv": GERMAN, "paid.csv": PAID.replace(",", ";")},
     ),
     "a delimiter of two": Bad(
@@ -153,7 +153,7 @@ BAD = {
         {"people.csv": GERMAN},
     ),
     "UTF-16 with its mark": Bad(
-        ("`nodes` must be UTF-8 text. Got UTF-16, which Excel calls Unicode text",),
+        ("`--nodes` must be UTF-8 text. Got UTF-16, which Excel calls Unicode text",),
         files={"people.csv": PEOPLE.encode("utf-16")},
     ),
     "UTF-16 without its mark": Bad(
@@ -173,7 +173,7 @@ BAD = {
         files=with_column("size", lambda row: f'"{10 + row % 7},007"'),
     ),
     "thousands and decimal commas": Bad(
-        ("Got numbers written as '1.000,5'; pass `--decimal , --thousands .`",),
+        ("Got numbers written as '1.000,5'; pass `--decimal ,` and `--thousands .`",),
         files=with_column("size", lambda row: f'"1.{row:03d},5"'),
     ),
     "a decimal comma too much": Bad(
@@ -211,7 +211,7 @@ BAD = {
         (
             "6 things must be changed",
             "Did you mean 'risk'?",
-            "`drop` must be a column",
+            "`--drop` must be a column",
             "Column `opened`",
             "Column `size`",
             "Column `note`",
@@ -251,7 +251,7 @@ BAD = {
         },
     ),
     "one class and free text": Bad(
-        ("(1) `label` must have at least two classes. Got 1 ('low')", "(2) Column `note`"),
+        ("(1) `--label` must have at least two classes. Got 1 ('low')", "(2) Column `note`"),
         files={
             "people.csv": with_column("note", lambda row: f"says {row}")["people.csv"].replace(
                 "high", "low"
@@ -259,12 +259,12 @@ BAD = {
         },
     ),
     "edges of one column and an unknown label": Bad(
-        ("two columns of node ids", "`label` must be a column"),
+        ("two columns of node ids", "`--label` must be a column"),
         describe(*TABLES[:4], "--label", "team"),
         {"paid.csv": "payer\n1\n"},
     ),
     "both files missing": Bad(
-        ("(1) `nodes` must be a file. Got 'n.csv'", "(2) `edges` must be a file. Got 'e.csv'"),
+        ("(1) `--nodes` must be a file. Got 'n.csv'", "(2) `--edges` must be a file. Got 'e.csv'"),
         describe("--edges", "e.csv", "--nodes", "n.csv", "--label", "risk"),
     ),
     "a nameless column and free text": Bad(
@@ -272,7 +272,7 @@ BAD = {
         files={"people.csv": people("id,age,city,,note,risk", lambda row: f",{row},says {row}")},
     ),
     "label and id dropped": Bad(
-        ("(1) `drop` must not name the id", "(2) `drop` must not name the label"),
+        ("(1) `--drop` must not name the id", "(2) `--drop` must not name the label"),
         describe(*TABLES, "--drop", "id", "--drop", "risk"),
     ),
     # Schemas.
@@ -355,7 +355,7 @@ BAD = {
         ("train", "gap", "--nodes", "people.csv", "--label", "risk", "--no-save"),
     ),
     "a column that is not there, of a table alone": Bad(
-        ("2 things", "`drop` must be a column", "`label` must be a column"),
+        ("2 things", "`--drop` must be a column", "`--label` must be a column"),
         ("describe", "--nodes", "people.csv", "--label", "team", "--drop", "nmae"),
     ),
     # Before anything is charged.
@@ -370,7 +370,7 @@ BAD = {
         {"people.csv": people("id,age,city,size,note,risk", lambda row: f',"{row},5",says {row}')},
     ),
     "features of the wrong length and an unknown label": Bad(
-        ("`label` must be a column of 'people.csv'. Got 'rsik'. Did you mean 'risk'?",),
+        ("`--label` must be a column of 'people.csv'. Got 'rsik'. Did you mean 'risk'?",),
         describe(*TABLES[:4], "--label", "rsik", "--features", "x.npy"),
         {"x.npy": lambda path: np.save(path, np.ones((3, 2)))},
     ),
@@ -428,7 +428,7 @@ def test_a_large_table_is_not_read_to_find_more(gapgnn, tmp_path, monkeypatch) -
     prepare(tmp_path, with_column("note", lambda row: f"says {row}"))
     monkeypatch.setattr(files, "SMALL", 100)
     _, _, err = gapgnn("describe", *TABLES[:4], "--label", "rsik")
-    assert "`label` must be a column" in err
+    assert "`--label` must be a column" in err
     assert "note" not in err.replace("'note'", "")
     _, _, err = gapgnn("describe", *TABLES)
     assert "Column `note`" in err

@@ -26,7 +26,7 @@ def files(tmp_path):
 
 
 WEIGHT = ["--weight", "amount", "--weight-bounds", "0", "100"]
-TRAIN = ["--epochs", "2", "--device", "cpu"]
+TRAIN = ["--epochs", "2", "--device", "cpu", "--no-compare"]
 
 
 def test_describe_shows_kinds_weights_and_what_was_left_out(gapgnn, files, tmp_path):
@@ -114,7 +114,7 @@ BOTH = [*CALLS, "--edges", "payments.csv"]
     [
         ([*CALLS, "--weight", "amount"], "`--weight` must come with `--weight-bounds LOW HIGH`"),
         ([*CALLS, "--weight-bounds", "0", "1"], "Got 0 and 1."),
-        ([*CALLS, "--weight", "sum", "--weight-bounds", "0", "1"], "`weight` must be a column"),
+        ([*CALLS, "--weight", "sum", "--weight-bounds", "0", "1"], "`--weight` must be a column"),
         ([*CALLS, "--weight", "amount", "--weight-bounds", "5", "5"], "0 <= LOW < HIGH"),
         ([*CALLS, "--weight", "amount", "--weight-bounds", "-1", "5"], "0 <= LOW < HIGH"),
         ([*CALLS, "--weight", "amount", "--weight-bounds", "0", "inf"], "two finite numbers"),
@@ -125,9 +125,12 @@ BOTH = [*CALLS, "--edges", "payments.csv"]
         ([*BOTH, "--weight", "walks=amount", "--weight-bounds", "0", "1"], "must be a column"),
         ([*CALLS, "--since", "2024-01-01"], "must come with `--time COLUMN`"),
         ([*CALLS, "--time", "day"], "`--time` must come with `--since` or `--until`"),
-        ([*CALLS, "--time", "day", "--since", "soon"], "`since` must be a date such as 2024-01-31"),
+        (
+            [*CALLS, "--time", "day", "--since", "soon"],
+            "`--since` must be a date such as 2024",
+        ),
         ([*CALLS, "--time", "date", "--since", "5"], "The columns are 'a', 'b', 'amount', 'day'."),
-        ([*BOTH, "--level", "node", "--kinds", "any"], "`kinds` must be each at level node"),
+        ([*BOTH, "--level", "node", "--kinds", "any"], "`--kinds` must be each at level node"),
         ([*CALLS, "--kinds", "all"], "must be one of each, any. Got 'all'"),
     ],
 )
@@ -232,3 +235,112 @@ def test_an_audit_of_a_model_that_remembers_its_spreadsheets(gapgnn, spelled, le
         "audit", "pipeline", *kinds, "train", "gap", *words, *TRAIN, "--kinds", "each"
     )
     assert code == 0, out + err
+
+
+DECLARED = """\
+[label]
+column = "team"
+classes = ["blue", "red"]
+
+[weight]
+column = "amount"
+low = 0
+high = 100
+
+[columns.age]
+kind = "number"
+low = -3
+high = 5
+"""
+
+
+@pytest.fixture
+def declared(files, tmp_path):
+    (tmp_path / "schema.toml").write_text(DECLARED)
+    return ["--nodes", "people.csv", "--schema", "schema.toml"]
+
+
+class TestWeightOfASchema:
+    """Bounds of amounts are declared once, where everything else is."""
+
+    def test_weight_needs_no_bounds_again_and_the_model_knows_them(
+        self, gapgnn, declared, tmp_path
+    ):
+        words = [*CALLS, *declared, "--weight", "amount"]
+        code, _, err = gapgnn("train", "gap", *words, *TRAIN, "--out", "model", "--json")
+        assert code == 0, err
+        public = json.loads((tmp_path / "model" / "card.json").read_text())["public"]
+        assert ["bounds of the amounts of links", "0 to 100: declared"] in public
+        config = json.loads((tmp_path / "model" / "config.json").read_text())
+        assert config["schema"]["weight"] == {"column": "amount", "low": 0, "high": 100}
+        for known in ([], ["--weight", "amount"], WEIGHT):
+            options = [*CALLS, "--nodes", "people.csv", *known, "--out", "labels.csv", "--json"]
+            code, out, err = gapgnn("predict", "--model", "model", *options)
+            assert (code, json.loads(out)["new_releases"]) == (0, 0), err
+
+    def test_of_several_tables_one_may_be_weighed(self, gapgnn, declared):
+        words = [*BOTH, *declared, "--weight", "payments=amount", "--json"]
+        code, out, err = gapgnn("describe", *words)
+        assert code == 0, err
+        found = json.loads(out)["kinds"]
+        assert found["payments"]["weights"]["high"] == 100
+        assert found["calls"]["weights"] is None
+
+    def test_a_declaration_alone_weighs_nothing(self, gapgnn, declared):
+        code, out, err = gapgnn("describe", *CALLS, *declared, "--json")
+        assert (code, json.loads(out)["weights"]) == (0, None)
+        assert "calls.csv: not read: amount, day" in err
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (
+                ["--weight", "amount", "--weight-bounds", "0", "200"],
+                "`weight_bounds` must be those of the schema for 'amount', 0 to 100, or be left "
+                "out. Got 0 to 200.",
+            ),
+            (["--weight", "day"], "`weight` must come with `weight_bounds`"),
+        ],
+    )
+    def test_what_contradicts_the_schema_is_one_line(
+        self, gapgnn, declared, ledger, words, message
+    ):
+        words = [*CALLS, *declared, *words, *TRAIN, "--out", "model"]
+        code, out, err = gapgnn("train", "gap", *words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert message in err
+        assert not ledger.entries()
+
+    def test_bounds_may_be_said_again_if_they_are_the_same(self, gapgnn, declared):
+        code, out, _ = gapgnn("describe", *CALLS, *declared, *WEIGHT, "--json")
+        assert (code, json.loads(out)["weights"]["high"]) == (0, 100)
+
+    def test_a_store_and_the_audit_of_the_pipeline_know_them(self, gapgnn, declared, tmp_path):
+        words = [*CALLS, *declared, "--weight", "amount"]
+        code, out, err = gapgnn("partition", *words, "--out", "store", "--json")
+        assert (code, json.loads(out)["weighted"]) == (0, True), err
+        kinds = ["--neighbours", "amount-huge", "--json"]
+        code, out, err = gapgnn("audit", "pipeline", *kinds, "train", "gap", *words, *TRAIN)
+        assert code == 0, err
+        assert json.loads(out)["holds"]
+
+    def test_bounds_are_proposed_from_an_edge_table(self, gapgnn, files, tmp_path):
+        words = ["--nodes", "people.csv", "--label", "team", "--out", "draft.toml"]
+        code, out, err = gapgnn("schema", *words, "--edges", "payments.csv", "--weight", "amount")
+        assert code == 0, err
+        assert "amounts of edges, 0 to " in out
+        assert "About one in twenty amounts" in out
+        options = ["--edges", "payments.csv", "--nodes", "people.csv", "--schema", "draft.toml"]
+        code, out, err = gapgnn("describe", *options, "--weight", "amount", "--json")
+        assert code == 0, err
+        amounts = [float(line.split(",")[2]) for line in _lines(tmp_path / "payments.csv")]
+        high = json.loads(out)["weights"]["high"]
+        assert high not in amounts
+        assert 0 < sum(amount > high for amount in amounts) < len(amounts) / 20
+        code, _, err = gapgnn("schema", *words[:-1], "other.toml", "--weight", "amount")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "`weight` must come with `edges`" in err
+
+
+def _lines(path):
+    return path.read_text().splitlines()[1:]

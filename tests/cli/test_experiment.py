@@ -161,11 +161,11 @@ BAD = {
         ("accuracy", "--methods", "MLP", "--out", "damaged"),
         "`damaged/results.jsonl`, line 1: A result must be one line of JSON.",
     ),
-    "no jobs": (("accuracy", "--out", "results", "--jobs", "0"), "`jobs` must be at least 1"),
-    "no repeats": (("accuracy", "--out", "results", "--repeats", "0"), "`repeats` must be at"),
+    "no jobs": (("accuracy", "--out", "results", "--jobs", "0"), "`--jobs` must be at least 1"),
+    "no repeats": (("accuracy", "--out", "results", "--repeats", "0"), "`--repeats` must be at"),
     "a bad epsilon": (
         ("accuracy", "--out", "results", "--epsilons", "0"),
-        "`epsilons` must be positive. Got 0.0.",
+        "`--epsilons` must be positive. Got 0.0.",
     ),
     "a bad selection": (
         ("accuracy", "--out", "results", "--select", "validaton"),
@@ -173,11 +173,11 @@ BAD = {
     ),
     "a selection for an attack": (
         ("membership", "--out", "results", "--select", "validation"),
-        "`select` must be fixed for the experiment membership",
+        "`--select` must be fixed for the experiment membership",
     ),
     "a relation a row cannot have": (
         ("accuracy", "--out", "results", "--relation", "replace"),
-        "SAGE-NDP: `relation` must be add-remove",
+        "SAGE-NDP: `--relation` must be add-remove",
     ),
     "tables and names": (
         ("accuracy", "--datasets", "social", "--edges", "e.csv", "--out", "results"),

@@ -107,18 +107,18 @@ def test_people_see_what_given_noise_costs_under_both_relations(capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--epsilon", "0", "--delta", "1e-5"], "`epsilon` must be positive"),
-        (["--epsilon", "nan", "--delta", "1e-5"], "`epsilon` must be a number"),
-        (["--epsilon", "inf", "--delta", "1e-5"], "`epsilon` must be finite"),
-        (["--epsilon", "1", "--delta", "0"], "`delta`"),
+        (["--epsilon", "0", "--delta", "1e-5"], "`--epsilon` must be positive"),
+        (["--epsilon", "nan", "--delta", "1e-5"], "`--epsilon` must be a number"),
+        (["--epsilon", "inf", "--delta", "1e-5"], "`--epsilon` must be finite"),
+        (["--epsilon", "1", "--delta", "0"], "`--delta`"),
         (["--epsilon", "1"], "--delta"),
         (["--delta", "1e-5"], "give one of --epsilon and --noise-multiplier"),
         (["--delta", "1e-5", "--epsilon", "1", "--noise-multiplier", "1"], "give one of"),
-        (["--noise-multiplier", "0", "--delta", "1e-5"], "`noise_multiplier` must be positive"),
+        (["--noise-multiplier", "0", "--delta", "1e-5"], "`--noise-multiplier` must be positive"),
         (["--noise-multiplier", "1e-200", "--delta", "1e-5"], "no finite epsilon"),
-        (["--epsilon", "1", "--delta", "1e-5", "--hops", "0"], "`hops` must be at least 1"),
-        (["--level", "none", "--epsilon", "1", "--delta", "1e-5"], "`level` must be one of"),
-        (["--relation", "replace", "--epsilon", "1", "--delta", "1e-5"], "`relation` at level"),
+        (["--epsilon", "1", "--delta", "1e-5", "--hops", "0"], "`--hops` must be at least 1"),
+        (["--level", "none", "--epsilon", "1", "--delta", "1e-5"], "`--level` must be one of"),
+        (["--relation", "replace", "--epsilon", "1", "--delta", "1e-5"], "`--relation` at level"),
         (["--epsilon", "1", *STEPS], "--steps has no meaning at level edge"),
         (["--epsilon", "1", "--delta", "1e-5", "--max-degree", "5"], "--max-degree has no meaning"),
     ],
@@ -133,9 +133,9 @@ def test_bad_input_is_named(options, message):
     [
         (["--steps", "10"], "belong together"),
         (["--sampling-rate", "0.1"], "belong together"),
-        (["--steps", "0", "--sampling-rate", "0.1"], "`steps` must be at least 1"),
-        (["--steps", "10", "--sampling-rate", "1.1"], "`sampling_rate` must be above 0 and at"),
-        (["--max-degree", "0"], "`max_degree` must be at least 1"),
+        (["--steps", "0", "--sampling-rate", "0.1"], "`--steps` must be at least 1"),
+        (["--steps", "10", "--sampling-rate", "1.1"], "`--sampling-rate` must be above 0 and at"),
+        (["--max-degree", "0"], "`--max-degree` must be at least 1"),
     ],
 )
 def test_bad_node_input_is_named(options, message):
@@ -179,7 +179,7 @@ def test_the_mixture_and_the_original_theorem_are_in_the_table(capsys):
     [
         (["--method", "sage", "--delta", "1e-5", "--epsilon", "1"], "--level node"),
         (["--method", "sage", *SIZES, "--relation", "replace", "--epsilon", "1"], "add-remove"),
-        (["--method", "sage", *SIZES, "--hops", "2", "--epsilon", "1"], "`hops` must be 1"),
+        (["--method", "sage", *SIZES, "--hops", "2", "--epsilon", "1"], "`--hops` must be 1"),
         (["--method", "sage", *SIZES[:4], "--epsilon", "1"], "needs --steps"),
         (["--method", "sag", *SIZES, "--epsilon", "1"], "Did you mean 'sage'"),
         (["--train-nodes", "9", *SIZES, "--epsilon", "1"], "--method sage only"),

@@ -67,7 +67,7 @@ def test_json_is_one_object(gapgnn):
         (["--out", "nowhere/s.toml"], "`--out` must lie in a folder that exists"),
         (["--out", "s.toml", "--label", "yaer"], "Did you mean 'year'?"),
         (["--out", "s.toml", "--drop", "aeg"], "Did you mean 'age'?"),
-        (["--out", "s.toml", "--nodes", "nobody.csv"], "`nodes` must be a file"),
+        (["--out", "s.toml", "--nodes", "nobody.csv"], "`--nodes` must be a file"),
         (["--label", "year"], "--out"),
     ],
 )
@@ -98,9 +98,9 @@ def test_the_proposed_command_carries_what_was_dropped(gapgnn):
     [
         (["--min-class-count", "5"], "`--min-class-count` must be left out at node level. Got 5"),
         (["--features", "x.json"], "`--features` must be a matrix (.npz or .npy) at node level"),
-        (["--label", "city"], "`label` must be the one of the schema, 'year'. Got 'city'."),
-        (["--schema", "nowhere.toml"], "`schema` must be a file. Got 'nowhere.toml'"),
-        (["--schema", "people.csv"], "`schema` must be TOML. Got 'people.csv'"),
+        (["--label", "city"], "`--label` must be the one of the schema, 'year'. Got 'city'."),
+        (["--schema", "nowhere.toml"], "`--schema` must be a file. Got 'nowhere.toml'"),
+        (["--schema", "people.csv"], "`--schema` must be TOML. Got 'people.csv'"),
     ],
 )
 def test_what_a_schema_rules_out_is_one_line(gapgnn, schema, words, complaint):
@@ -132,7 +132,7 @@ def test_at_node_level_no_record_stops_the_run(gapgnn, schema):
         assert summary["inferred"] == []
     refused(gapgnn("describe", *words), "unknown ids in 3 of")
     words = [*words, "--dangling", "keep", "--features", "x.npy"]
-    refused(gapgnn("describe", *words), "`features` must be finite")
+    refused(gapgnn("describe", *words), "`--features` must be finite")
 
 
 def test_a_store_carries_its_schema(gapgnn, schema):

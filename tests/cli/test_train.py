@@ -40,7 +40,7 @@ MORE_KEYS = {
     *("is_private_release", "noise", "split", "curator_only"),
     *("metrics", "threshold", "references", "shortcomings"),
 }
-QUICK = ["--epochs", "2", "--epsilon", "4", "--hidden", "8"]
+QUICK = ["--epochs", "2", "--epsilon", "4", "--hidden", "8", "--no-compare"]
 NODE = ["--level", "node", "--batch-size", "30"]
 
 
@@ -126,7 +126,7 @@ class TestResult:
         graph = small_graph(num_nodes=150)
         budget = {"level": "node", "relation": "add-remove", "epsilon": 4, "delta": 1e-2}
         ledger.grant("everybody", People.of(graph), **budget, composition="sum")
-        code, out, err = gapgnn("train", *QUICK, *NODE, "--out", str(tmp_path / "model"))
+        code, out, err = gapgnn("train", *QUICK, "--compare", *NODE, "--out", "model")
         assert code == 0
         assert "No features-only reference" in err
         assert "GAP, level node" in out
@@ -200,23 +200,23 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("words", "complaint"),
         [
-            (["--epsilon", "-1"], "`epsilon` must be positive. Got -1.0."),
-            (["--epsilon", "nan"], "`epsilon`"),
+            (["--epsilon", "-1"], "`--epsilon` must be positive. Got -1.0."),
+            (["--epsilon", "nan"], "`--epsilon`"),
             (["--epsilon", "many"], "--epsilon: must be a number. Got 'many'."),
             (["--level", "egde"], "Did you mean 'edge'?"),
-            (["--delta", "2"], "`delta` must be at least 0 and below 1. Got 2.0."),
-            (["--delta", "0"], "`delta` must be above 0 for Gaussian noise"),
+            (["--delta", "2"], "`--delta` must be at least 0 and below 1. Got 2.0."),
+            (["--delta", "0"], "`--delta` must be above 0 for Gaussian noise"),
             (["--delta", "small"], "auto, a number. Got 'small'"),
-            (["--hops", "0"], "`hops` must be at least 1. Got 0."),
+            (["--hops", "0"], "`--hops` must be at least 1. Got 0."),
             (["--hops", "1.5"], "auto, a whole number"),
-            (["--relation", "add-remove"], "`relation`"),
+            (["--relation", "add-remove"], "`--relation`"),
             (["--device", "tpu"], "cpu, cuda. Got 'tpu'"),
             (["--noise-ratios", "1", "2"], "expected 3 arguments"),
             (["--batch-norm", "maybe"], "true, false, auto"),
-            (["--seed", "-1"], "`seed` must be at least 0. Got -1."),
+            (["--seed", "-1"], "`--seed` must be at least 0. Got -1."),
             (["--epsilom", "1"], "Did you mean '--epsilon'?"),
             (["--level", "node", "--batch-size", "5000"], "at most 87, the number of training"),
-            (["--level", "node", "--batch-norm", "true"], "`batch_norm` mixes the nodes"),
+            (["--level", "node", "--batch-norm", "true"], "`--batch-norm` mixes the nodes"),
         ],
     )
     def test_bad_values_are_one_line_and_nothing_is_charged(
@@ -243,7 +243,7 @@ class TestRefusals:
         (folder / "mine.txt").write_text("keep")
         code, _, err = gapgnn("train", "gap", *tables, "--out", str(folder))
         assert code == 2
-        assert "`out` must be a new or empty folder" in err
+        assert "`--out` must be a new or empty folder" in err
         assert ledger.entries() == []
         assert [path.name for path in folder.iterdir()] == ["mine.txt"]
 
@@ -264,14 +264,14 @@ def doomed(monkeypatch, cause: str, tmp_path: Path) -> tuple[list[str], str]:
     """Bring about something that makes training fail; return its options and its complaint."""
     if cause == "under a file":
         (tmp_path / "afile").write_text("mine")
-        return ["--out", "afile/deep/model"], "`out` must be in a folder"
+        return ["--out", "afile/deep/model"], "`--out` must be in a folder"
     if cause == "read-only folder":
         # Permissions do not stop the superuser, under whom tests may run.
         access = os.access
         closed = tmp_path / "closed"
         closed.mkdir()
         monkeypatch.setattr(os, "access", lambda path, mode: path != closed and access(path, mode))
-        return ["--out", "closed/model"], "`out` must be writable"
+        return ["--out", "closed/model"], "`--out` must be writable"
     if cause == "too little disk":
         real = shutil.disk_usage
 
@@ -279,7 +279,7 @@ def doomed(monkeypatch, cause: str, tmp_path: Path) -> tuple[list[str], str]:
             return real(path)._replace(free=1000)
 
         monkeypatch.setattr(shutil, "disk_usage", full)
-        return ["--out", "model"], "`out` must have room for"
+        return ["--out", "model"], "`--out` must have room for"
     if cause == "too little memory":
         monkeypatch.setattr(base_module, "_free_memory", lambda device: 1000)
         return ["--out", "model"], "of free memory; nothing was charged"
@@ -320,12 +320,12 @@ class TestBeforeTheCharge:
         assert code == 2
         assert len(err.splitlines()) == 1
         assert "6 things must be changed: (1)" in err
-        for name in ("`epsilon`", "`hops`", "`seed`", "`--out`", "'none.sqlite'", "--label"):
+        for name in ("`--epsilon`", "`--hops`", "`--seed`", "`--out`", "'none.sqlite'", "--label"):
             assert name in err
 
     def test_one_mistake_is_no_list(self, gapgnn, tables):
         _, _, err = gapgnn("train", "gap", *tables, "--out", "model", "--hops", "0")
-        assert err == "gapgnn: `hops` must be at least 1. Got 0.\n"
+        assert err == "gapgnn: `--hops` must be at least 1. Got 0.\n"
 
     def test_without_privacy_nothing_is_lost_without_a_folder(self, gapgnn, tables, ledger):
         code, _, _ = gapgnn("train", "gap", *tables, *QUICK, "--level", "none")
@@ -415,7 +415,7 @@ class TestInterruption:
         self, method, phase, level, gapgnn, tables, ledger, tmp_path, monkeypatch
     ):
         own = [*declared(tables), *NODE] if level == "node" else tables
-        words = ["train", method, *own, "--epochs", "2", "--epsilon", "4"]
+        words = ["train", method, *own, "--epochs", "2", "--epsilon", "4", "--no-compare"]
         words += {
             "gap": ["--messages", "features"],
             "sage": ["--max-degree", "3"],
@@ -478,7 +478,7 @@ class TestInterruption:
         assert not Path("model.unfinished").exists()
 
     def test_an_unfinished_run_is_not_forgotten(self, gapgnn, tables, ledger, monkeypatch):
-        words = ["train", "sage", *tables, "--epochs", "2", "--out", "model"]
+        words = ["train", "sage", *tables, "--epochs", "2", "--no-compare", "--out", "model"]
         with monkeypatch.context() as patch:
             patch.setattr(Trainer, "fit", interrupting(Trainer.fit, "classifier"))
             gapgnn(*words)
@@ -495,7 +495,7 @@ class TestInterruption:
         self, method, moment, gapgnn, tables, ledger, tmp_path
     ):
         """As at a terminal: SIGINT once the charge is there, then the command as it is printed."""
-        words = ["train", method, *tables, "--epochs", "2", "--out", "my model"]
+        words = ["train", method, *tables, "--epochs", "2", "--no-compare", "--out", "my model"]
         program = [sys.executable, "-c", RUN.format(before=INTERRUPTED[method, moment])]
         stopped = subprocess.run([*program, *words], cwd=tmp_path, capture_output=True, text=True)
         assert (stopped.returncode, stopped.stdout) == (130, ""), stopped.stderr

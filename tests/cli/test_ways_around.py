@@ -11,7 +11,7 @@ from methodgraphs import write_tables
 
 from gapgnn import GAP, Ledger
 
-QUICK = ("--epochs", "2", "--epsilon", "1", "--delta", "1e-5", "--hidden", "8")
+QUICK = ("--epochs", "2", "--epsilon", "1", "--delta", "1e-5", "--hidden", "8", "--no-compare")
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_an_interrupted_prediction_says_what_it_has_cost(gapgnn, tables, tmp_pat
 @pytest.mark.parametrize("out", [".", "/", ""])
 def test_a_folder_without_a_name_is_refused_before_the_charge(out, gapgnn, tables, ledger):
     words = ("train", "gap", *tables, *QUICK, "--out", out)
-    assert "`out` must name a folder of its own" in refused(gapgnn, *words)
+    assert "`--out` must name a folder of its own" in refused(gapgnn, *words)
     assert ledger.entries() == []
 
 
@@ -180,3 +180,41 @@ def test_bytes_that_are_no_text_are_refused(words, gapgnn, ledger):
 def test_a_day_is_asked_for_as_a_day(gapgnn, tables):
     words = ("ledger", "grant", "everybody", "--nodes", tables[3], "--epsilon", "1")
     assert "must be a day such as" in refused(gapgnn, *words, "--until", "15.11.2027")
+
+
+class TestAuditOfThePipeline:
+    """How far releases move without noise is shown to the curator, and on record."""
+
+    AUDIT = ("audit", "pipeline", "--neighbours", "hub", "--json")
+
+    def test_people_with_a_budget_are_looked_at_by_their_curator_on_record(
+        self, gapgnn, tables, ledger
+    ):
+        grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
+        words = ("train", "gap", *tables, *QUICK)
+        assert "`audit pipeline` shows figures" in refused(gapgnn, *self.AUDIT, *words)
+        assert ledger.entries() == []
+        code, _, err = gapgnn(*self.AUDIT, "--curator-only", "before the release", *words)
+        assert code == 0, err
+        (look,) = ledger.entries()
+        assert (look.population, look.purpose) == ("everybody", "look: audit pipeline")
+        assert (look.epsilon, look.reason) == (0.0, "before the release")
+
+    def test_without_a_budget_nothing_is_in_the_way_or_written(self, gapgnn, tables, ledger):
+        assert gapgnn(*self.AUDIT, "train", "gap", *tables, *QUICK)[0] == 0
+        assert ledger.entries() == []
+
+    def test_other_people_are_none_of_them(self, gapgnn, tables):
+        grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
+        words = ("train", "gap", *tables, *QUICK, "--population", "suppliers")
+        assert gapgnn(*self.AUDIT, *words)[0] == 0
+
+
+def test_a_training_says_whose_budget_paid(gapgnn, tables):
+    words = ("train", "gap", *tables, *QUICK, "--no-save")
+    assert "no grant: recorded, not limited." in " ".join(gapgnn(*words)[1].split())
+    grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
+    said = " ".join(gapgnn(*words)[1].split())
+    assert "Charged to everybody: charge " in said
+    assert "granted epsilon 4, delta 0.0001; left epsilon " in said
+    assert "Charged to" not in gapgnn("-q", *words)[1]

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -111,15 +112,24 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     return made
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def graph() -> Any:
     return social_graph(num_nodes=300, mean_degree=10)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, graph: Any) -> Path:
+    """A saved model and the ledger that was charged for it, to be copied and never changed."""
+    place = tmp_path_factory.mktemp("trained")
+    ledger = Ledger.init(place / "own.sqlite").path
+    GAP(epsilon=1.0, epochs=2, ledger=ledger).fit(graph).save(place / "model")
+    return place
+
+
 @pytest.fixture
-def folder(tmp_path: Path, ledger: Ledger, graph: Any) -> Path:
-    GAP(epsilon=1.0, epochs=2).fit(graph).save(tmp_path / "model")
-    return tmp_path / "model"
+def folder(tmp_path: Path, ledger: Ledger, trained: Path) -> Path:
+    shutil.copyfile(trained / "own.sqlite", ledger.path)
+    return Path(shutil.copytree(trained / "model", tmp_path / "model"))
 
 
 def change_card(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -179,6 +189,18 @@ def test_the_page_names_several_kinds_of_edges(
     assert contradictions(page, model.card_, ledger) == []
     assert Facts(page).found["kinds"] == ["calls, visits"]
     assert question in render_model(tmp_path / "model", words=Words.of(None, "payment"))
+
+
+def test_what_kinds_of_edges_are_called_is_not_reworded(
+    graph: Any, ledger: Ledger, tmp_path: Path
+) -> None:
+    both = join_kinds({"friends": graph, "links": graph})
+    GAP(epsilon=1.0, epochs=2).fit(both).save(tmp_path / "model")
+    page = render_model(tmp_path / "model", words=Words.of("customer", "payment"))
+    text = " ".join(re.sub(r"<[^>]+>", " ", page).split())
+    assert text.count("(friends, links)") >= 2
+    assert "customers, payments" not in text
+    assert "kinds of payments friends, links: given by name" in text
 
 
 @pytest.mark.parametrize(
@@ -398,7 +420,7 @@ def test_the_page_has_what_assistive_technology_needs(folder: Path) -> None:
     ("words", "message"),
     [
         (["--section", "short"], "`--section` must come with a folder of results"),
-        (["--entity", "<b>"], "`entity` must be a word"),
+        (["--entity", "<b>"], "`--entity` must be a word"),
         (["--ledger", "nowhere.sqlite"], "nowhere.sqlite"),
         (["--out", "page.txt"], "must end in .html"),
     ],

@@ -514,6 +514,13 @@ def test_headings_are_in_order_and_ids_are_unique(made_up: list[Record]) -> None
 
 
 def test_reports_are_their_owner_s(results: Path) -> None:
+    # One experiment on one data set, as every figure takes its time.
+    lines = (results / FILE).read_text().splitlines(keepends=True)
+    few = [line for line in lines if '"hops"' in line and '"social"' in line]
+    assert few
+    (results / FILE).write_text("".join(few))
     written = write_report(results)
+    assert written.figures
+    assert written.tables
     for path in (written.page, *written.figures, *written.tables):
         assert path.stat().st_mode & 0o777 == 0o600

@@ -57,7 +57,7 @@ def test_a_graph_stays_itself_and_a_pyg_data_is_converted():
     assert as_graph(SQUARE) is SQUARE
     assert as_graph(to_pyg(SQUARE)).fingerprint == SQUARE.fingerprint
     with pytest.raises(
-        InputError, match=r"^`graph` must be a gapgnn Graph or a PyG Data. Got int.$"
+        InputError, match=r"^`graph` must be a Graph, tables .* or a NetworkX graph. Got int.$"
     ):
         as_graph(3)
 

@@ -131,7 +131,7 @@ class TestDialect:
     def test_a_header_of_another_delimiter_says_which(self, tmp_path: Path, mark: str):
         path = tmp_path / "n.csv"
         path.write_text(f"id{mark}x\n1{mark}1,5\n")
-        with pytest.raises(DataError, match="pass `--delimiter"):
+        with pytest.raises(DataError, match="pass `delimiter="):
             open_table(path, what="nodes")
         assert open_table(path, what="nodes", dialect=Dialect(delimiter=mark)).columns == (
             "id",

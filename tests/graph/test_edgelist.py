@@ -108,7 +108,7 @@ class TestDangling:
             paths = write(tmp_path, nodes=PEOPLE, edges=lines + nobodys)
             graph = read_tables(**paths, label="team", directed=directed, dangling="keep").graph
             assert graph.fingerprint == without.fingerprint
-            with pytest.raises(DataError, match="with `--dangling drop`"):
+            with pytest.raises(DataError, match='with `dangling="drop"`'):
                 read_tables(**paths, label="team", directed=directed)
 
     @pytest.mark.parametrize("directed", [True, False])

@@ -92,7 +92,7 @@ class TestReading:
                 {"schema": replace(SCHEMA, columns=SCHEMA.columns[:1])},
                 "`schema` must declare each column of {file}. Got none for 'city', 'note'; add "
                 '`kind = "ignore"` for a column that is not a feature, or leave it out with '
-                "`--drop city`.",
+                '`drop=["city"]`.',
             ),
             (
                 {"schema": replace(SCHEMA, columns=(*SCHEMA.columns, Number("size", 0, 1)))},
@@ -111,7 +111,7 @@ class TestReading:
             (
                 {"schema": Schema(tuple(map(Ignored, ("age", "city", "note"))), SCHEMA.label)},
                 "`schema` must declare a column of kind number, category or date. Got none; "
-                "declare one, or give `--features FILE`.",
+                "declare one, or give `features=FILE`.",
             ),
             (
                 {"min_class_count": 1},
@@ -302,7 +302,22 @@ class TestFile:
         ("text", "message"),
         [
             ("[columns.age", "`schema` must be TOML. Got FILE: "),
-            ("[column.age]", "`schema` must have the keys columns and label. Got 'column' in"),
+            (
+                "[column.age]",
+                "`schema` must only have the keys columns, label and weight. Got 'column' in",
+            ),
+            (
+                '[weight]\ncolumn = "amount"\nlow = 0',
+                "`weight.high` must be given. Got no such key",
+            ),
+            (
+                '[weight]\ncolumn = "amount"\nlow = 5\nhigh = 5',
+                "`weight.low` and `weight.high` must be 0 <= low < high. Got 5 and 5 in",
+            ),
+            (
+                '[weight]\ncolumn = "amount"\nlow = 0\nhigh = "much"',
+                "`weight.high` must be a number. Got 'much' in",
+            ),
             ("columns = 3", "`columns` must be a table of keys. Got 3 in"),
             ("[columns]\nage = 3", "`columns.age` must be a table of keys. Got 3 in"),
             (

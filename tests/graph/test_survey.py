@@ -41,7 +41,7 @@ def test_without_a_schema_columns_are_learned_refused_or_ignored(people):
     assert found["city"][3] == "ignored: dropped"
     assert found["gone"] == ("empty", None, 1, "ignored: it has no value")
     assert found["team"] == ("category", "2 different", 0, "the class to predict, 2 classes")
-    assert found["size"][3] == "refused: numbers written as '0,5'; pass `--decimal ,`"
+    assert found["size"][3] == "refused: numbers written as '0,5'; pass `decimal=\",\"`"
     assert found["bio"][:2] == ("text", "60 different")
     assert found["bio"][3].startswith("refused: free text (60 different values in 60 rows)")
     assert found["born"][:2] == ("date", "1940-05-01 to 1989-05-05")

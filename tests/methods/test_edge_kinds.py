@@ -67,8 +67,8 @@ def hop_events(model):
     [
         ({}, 8),
         ({"kinds": "any"}, 4),
-        ({"messages": "features"}, 4),
-        ({"messages": "features", "kinds": "any"}, 2),
+        pytest.param({"messages": "features"}, 4, marks=pytest.mark.slow),
+        pytest.param({"messages": "features", "kinds": "any"}, 2, marks=pytest.mark.slow),
         ({"messages": "both", "hops": 2}, 4),
         ({"level": "node", "max_degree": 5}, 2),
         ({"level": "node", "max_degree": 5, "messages": "features", "relation": "replace"}, 4),
@@ -141,7 +141,10 @@ def test_mlp_reads_no_edges_of_any_kind(plain, kinds, ledger):
     assert np.array_equal(first, second)
 
 
-@pytest.mark.parametrize("options", [{}, {"messages": "features"}, {"level": "none"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"messages": "features"}, marks=pytest.mark.slow), {"level": "none"}],
+)
 def test_a_saved_model_predicts_as_before_and_wants_the_same_kinds(
     plain, kinds, ledger, tmp_path, options
 ):
@@ -236,7 +239,7 @@ def test_a_fitted_model_of_several_kinds_is_audited_as_such(kinds, ledger):
 def test_two_kinds_that_say_the_same_are_read_together(plain, ledger):
     """Without noise, a model on two halves of the edges is as good as on all of them."""
     whole, halves = (
-        gap(ledger, level="none", epochs=60, seed=1).fit(graph).repeat_scores_[0]
+        gap(ledger, level="none", epochs=30, seed=1).fit(graph).repeat_scores_[0]
         for graph in (plain, dealt(plain))
     )
     assert halves > whole - 0.1

@@ -360,7 +360,7 @@ class TestWhoseGraphItIs:
         if is_made:
             Ledger.init(path)
         for each in (graph, cut(graph)):
-            with pytest.raises(PrivacyError, match=r"`--ledger`.*`--cached`"):
+            with pytest.raises(PrivacyError, match=r"`ledger`.*`predict_cached`"):
                 load_model(saved[level], ledger=path).predict(each)
         assert path.exists() == is_made
         if is_made:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapgnn.errors import PrivacyError
@@ -185,6 +185,7 @@ class TestKinds:
         )
 
     @pytest.mark.parametrize("relation", ["directed", "undirected"])
+    @settings(max_examples=40)
     @given(world=worlds(), other=worlds())
     def test_an_edge_moves_its_own_kind_alone(self, relation, world, other):
         """So one edge of one kind is one event of a hop, and one of each kind are two."""
@@ -205,6 +206,7 @@ class TestKinds:
         none = sums(self.kinds(rest, [], count, directed), rows, relation)
         assert (moved(both, none) <= bound).all()
 
+    @settings(max_examples=40)
     @given(world=worlds(), other=worlds(), limit=st.integers(1, 3), data=st.data())
     def test_a_record_moves_every_kind_by_at_most_what_is_stated(self, world, other, limit, data):
         count, arcs, _, seed = world

@@ -16,6 +16,7 @@ from gapgnn.errors import InputError, PrivacyError
 if TYPE_CHECKING:
     from gapgnn.graph import Graph
     from gapgnn.graph.tables import Dialect, EdgeCounts, Preparation, Schema
+    from gapgnn.privacy.ledger import People
 
 DEFAULT_DATASET = "social"
 
@@ -97,8 +98,9 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
         nargs=2,
         type=float,
         action="append",
-        help="declared bounds of the amounts, 0 <= LOW < HIGH; required, because bounds from the "
-        "table would tell of single edges. One pair for each --weight",
+        help="declared bounds of the amounts, 0 <= LOW < HIGH; required unless the schema has them "
+        "as [weight], because bounds from the table would tell of single edges. One pair for each "
+        "--weight",
     )
     group.add_argument(
         "--time",
@@ -286,11 +288,16 @@ def load_graph(
     graph = tables.graph
     if options["label"] is not None:
         graph = random_split(graph, seed=seed)
-    for name, columns in tables.ignored:
-        listed = ", ".join(columns)
-        say(f"{name}: not read: {listed} (see --weight and --time)", to_stderr=True)
+    mention_ignored(tables.ignored)
     dropped = tables.dropped_self_loops, tables.dropped_duplicates, tables.dropped_dangling
     return LoadedGraph(graph, *dropped, tables.counts)
+
+
+def mention_ignored(ignored: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """Say on stderr which columns of which edge tables nothing is made of."""
+    for name, columns in ignored:
+        listed = ", ".join(columns)
+        say(f"{name}: not read: {listed} (see --weight and --time)", to_stderr=True)
 
 
 def mention_left_out(loaded: LoadedGraph) -> None:
@@ -321,7 +328,7 @@ def check_options(
         if args.nodes is None:
             raise InputError("`--edges` must come with `--nodes`. Got no node table.")
         dialect_of(args)
-        _edge_options(args, preparation)
+        _edge_options(args, preparation, schema)
         has_schema = args.schema is not None or schema is not None
         if args.label is None and needs_label and not has_schema:
             raise _no_label()
@@ -373,7 +380,7 @@ def table_options(
         label = schema.label.column
     is_node_level = _is_node_level(args, level)
     return {
-        **({} if args.edges is None else _edge_options(args, preparation)),
+        **({} if args.edges is None else _edge_options(args, preparation, schema)),
         "nodes": args.nodes,
         "label": label,
         "features": args.features,
@@ -437,7 +444,9 @@ def edge_files(words: Sequence[str]) -> dict[str, Path]:
 
 
 def _edge_options(
-    args: argparse.Namespace, preparation: Preparation | None = None
+    args: argparse.Namespace,
+    preparation: Preparation | None = None,
+    schema: Schema | None = None,
 ) -> dict[str, Any]:
     """Return what is read of the edge tables, as `read_tables` takes it.
 
@@ -452,10 +461,11 @@ def _edge_options(
     time: Any = _by_kind("time", args.time, files) or known.get("time") or None
     bounds: Any = None if args.weight_bounds is None else list(map(tuple, args.weight_bounds))
     given = len(args.weight or ())
-    if given != len(bounds or ()):
+    if given != len(bounds or ()) and not (bounds is None and _declares_weight(args, schema)):
         raise InputError(
-            "`--weight` must come with `--weight-bounds LOW HIGH`, one pair for each: bounds read "
-            f"from the table would tell of single edges. Got {given} and {len(bounds or ())}."
+            "`--weight` must come with `--weight-bounds LOW HIGH`, one pair for each, or with a "
+            "schema that has them as [weight]: bounds read from the table would tell of single "
+            f"edges. Got {given} and {len(bounds or ())}."
         )
     if bounds is not None:
         bounds = dict(zip(weight, bounds, strict=True)) if isinstance(weight, dict) else bounds[0]
@@ -478,6 +488,15 @@ def _edge_options(
         "since": args.since,
         "until": args.until,
     }
+
+
+def _declares_weight(args: argparse.Namespace, schema: Schema | None) -> bool:
+    """Whether the schema of the command, or else of the model, declares bounds of amounts."""
+    from gapgnn.graph.tables import Schema
+
+    if args.schema is not None:
+        schema = Schema.read(args.schema)
+    return schema is not None and schema.weight is not None
 
 
 def _by_kind(
@@ -557,25 +576,46 @@ def check_curator(args: argparse.Namespace, graph: Graph, *, purpose: str) -> No
     Figures of an experiment or an attack are computed from private data without noise. Whoever
     passes them on releases them, so under a grant they are for the curator alone, on record.
     """
-    from gapgnn.privacy.ledger import Ledger, People
+    from gapgnn.privacy.ledger import People
 
-    ledger, people = Ledger(getattr(args, "ledger", None)), People.of(graph)
-    budgets = ledger.budgets_of(people)
+    check_look(
+        People.of(graph),
+        ledger=getattr(args, "ledger", None),
+        curator_only=args.curator_only,
+        purpose=purpose,
+    )
+
+
+def check_look(
+    people: People, *, ledger: str | Path | None, curator_only: str | None, purpose: str
+) -> None:
+    """Refuse a look at people with a budget that has no reason; write the others to the ledger.
+
+    Args:
+        people: whose data is looked at.
+        ledger: its file; left out: the user's own.
+        curator_only: why the curator looks; None if nobody said so.
+        purpose: the command that looks.
+    """
+    from gapgnn.privacy.ledger import Ledger
+
+    book = Ledger(ledger)
+    budgets = book.budgets_of(people)
     if not budgets:
         return
-    if args.curator_only is None:
+    if curator_only is None:
         raise PrivacyError(
             f"the people of {budgets[0].population!r} have a privacy budget, and `{purpose}` shows "
             "figures computed from their data without spending it. Say `--curator-only REASON` if "
             "they stay with you: the look is then written to the ledger."
         )
     for budget in budgets:
-        ledger.look(
+        book.look(
             people,
             level=budget.level,
             relation=budget.relation,
             purpose=purpose,
-            reason=args.curator_only,
+            reason=curator_only,
         )
 
 

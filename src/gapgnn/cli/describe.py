@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli.data import (
@@ -15,6 +15,7 @@ from gapgnn.cli.data import (
     load_graph,
     table_options,
 )
+from gapgnn.cli.main import in_options, parser_of
 from gapgnn.cli.output import console, emit_json
 
 if TYPE_CHECKING:
@@ -83,9 +84,11 @@ def _columns(args: argparse.Namespace) -> list[ColumnFate]:
     from gapgnn.graph.tables import survey_columns
 
     options = table_options(args, labelled=True)
-    return survey_columns(
+    found = survey_columns(
         **{key: options[key] for key in ("nodes", "label", "drop", "schema", "features", "dialect")}
     )
+    names = parser_of("describe").option_names()
+    return [replace(one, becomes=in_options(one.becomes, names)) for one in found]
 
 
 def _summary(loaded: LoadedGraph) -> dict[str, Any]:

@@ -7,11 +7,12 @@ import importlib
 import itertools
 import os
 import re
+import shlex
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from gapgnn import __version__
@@ -90,7 +91,7 @@ class Parser(argparse.ArgumentParser):
         known, unknown = self.parse_known_args(args, namespace)
         if unknown:
             word = next((word for word in unknown if word.startswith("-")), unknown[0])
-            hint = did_you_mean(word.split("=")[0], self._option_names())
+            hint = did_you_mean(word.split("=")[0], self.option_names())
             raise InputError(f"unknown option {word!r}.{hint} (see `{self.prog} --help`)")
         return known
 
@@ -113,14 +114,14 @@ class Parser(argparse.ArgumentParser):
             return list(words)
         return [self.default_choice, *words]
 
-    def _option_names(self) -> list[str]:
+    def option_names(self) -> list[str]:
         """Return every option of this parser and of the subcommands below it."""
         names: list[str] = []
         for action in self._actions:
             names += action.option_strings
             if isinstance(action, argparse._SubParsersAction):
                 for child in action.choices.values():
-                    names += child._option_names()
+                    names += child.option_names()
         return names
 
 
@@ -170,13 +171,41 @@ def main(argv: Sequence[str]) -> int:
         begun = time.monotonic()
         try:
             code: int = module.execute(args)
-        except GapgnnError:
+        except GapgnnError as error:
             if is_verbose():
                 traceback.print_exc()
+            error.args = (in_options(str(error), parser.option_names()),)
             raise
         if is_verbose():
             say(f"gapgnn {name} took {time.monotonic() - begun:.1f} s", to_stderr=True)
     return code
+
+
+def in_options(message: str, options: Iterable[str]) -> str:
+    """Return a complaint of the library with its Python names as the options of a command.
+
+    In Python an argument is `` `max_degree` ``, with a value `` `dangling="keep"` ``. A column that
+    has the name of an option, as in "Column `label`", keeps it.
+
+    >>> in_options("`max_degree` must be 1. Column `label` is.", ["--max-degree", "--label"])
+    '`--max-degree` must be 1. Column `label` is.'
+    >>> in_options('leave it out with `drop=["home town"]`', ["--drop"])
+    "leave it out with `--drop 'home town'`"
+    """
+    known = set(options)
+
+    def translated(found: re.Match[str]) -> str:
+        option = "--" + found["name"].replace("_", "-")
+        if option not in known:
+            return found[0]
+        value = found["plain"]
+        if found["quoted"] is not None:
+            value = shlex.quote(found["quoted"])
+        return f"`{option}`" if value is None else f"`{option} {value}`"
+
+    name = r"(?<!olumn )`(?P<name>[a-z][a-z_]*)"
+    value = r"""(?:=(?:\[?"(?P<quoted>[^`]*)"\]?|(?P<plain>[^"`]+)))?`"""
+    return re.sub(name + value, translated, message)
 
 
 def _check_words(argv: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ _PROMISE = ("level", "epsilon", "delta", "relation")
 
 def add_estimator_options(parser: argparse.ArgumentParser, estimator: type) -> None:
     """Add one option for every constructor parameter of ``estimator``."""
-    hints = typing.get_type_hints(estimator)
+    hints = _type_hints(estimator)
     texts = parameter_texts(estimator)
     group = parser.add_argument_group("model and privacy")
     parameters = inspect.signature(estimator).parameters
@@ -88,7 +89,7 @@ def estimator_words(estimator: type, params: Mapping[str, Any]) -> list[str]:
     >>> estimator_words(MLP, {"level": "edge", "batch_norm": True, "reason": "", "ledger": None})
     ['--level=edge', '--batch-norm=true', '--reason=']
     """
-    hints = typing.get_type_hints(estimator)
+    hints = _type_hints(estimator)
     words: list[str] = []
     for name, value in params.items():
         flag = "--" + name.replace("_", "-")
@@ -103,6 +104,12 @@ def estimator_words(estimator: type, params: Mapping[str, Any]) -> list[str]:
     return words
 
 
+@cache
+def _type_hints(estimator: type) -> dict[str, Any]:
+    return typing.get_type_hints(estimator)
+
+
+@cache
 def parameter_texts(estimator: type) -> dict[str, str]:
     """Return the text of every parameter from the ``Args:`` part of the class docstrings.
 
@@ -128,6 +135,7 @@ def _own_texts(doc: str) -> dict[str, str]:
     return {key: text.replace("``", "") for key, text in texts.items()}
 
 
+@cache
 def _reading_order(estimator: type) -> list[str]:
     """Return the parameters as people look for them: the promise, the method, how it is run.
 

@@ -13,6 +13,7 @@ from gapgnn.cli.data import (
     add_data_options,
     add_level_option,
     check_options,
+    mention_ignored,
     mention_left_out,
     reading_bars,
     table_options,
@@ -114,6 +115,7 @@ def _from_tables(args: argparse.Namespace) -> LoadedGraph:
             memory=args.memory * MEGABYTE,
             progress=progress,
         )
+    mention_ignored(built.ignored)
     dropped = built.dropped_self_loops, built.dropped_duplicates, built.dropped_dangling
     return LoadedGraph(built.graph, *dropped, built.counts)
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gapgnn.cli.data import add_curator_option
 from gapgnn.cli.output import complain, console, emit_json, progress_bars, say
 from gapgnn.errors import InputError
 
@@ -35,7 +36,9 @@ Everything before `train` or `predict` is the audit's, everything behind it the 
 command runs twice for every kind of neighbours: once recorded, once on the neighbour, where every
 release answers what it answered before. Releases may then differ by what is accounted for, and
 nothing else may. Nothing is charged to your ledger and nothing is kept: what the runs write is
-compared and deleted. Exit code 1: the two could be told apart.
+compared and deleted. Exit code 1: the two could be told apart. How far a release moves without its
+noise is the curator's to know: on people with a privacy budget say `--curator-only REASON`, and the
+look is written to the ledger.
 
 With `--model` before the command it is the `train` that made this model, on the built-in graph or
 on the tables given; the result is kept in the model's folder, for `gapgnn report`. Of a run on your
@@ -61,6 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="kill each run after K releases and resume it (with --parts)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the choice of neighbours")
+    add_curator_option(parser)
     # Suppressed, or its default would overwrite what stood before the mechanism's name.
     parser.add_argument(
         "--model",
@@ -86,6 +90,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.model is not None:
         words = _training_of(args.model, words)
     case = case_of(words, parts=args.parts, interrupt_after=args.interrupt_after)
+    _check_people(args, words, case.tables)
     kinds = None if args.neighbours is None else args.neighbours.split(",")
     with progress_bars("neighbours", "MofNCompleteColumn") as advance:
         advance("neighbours", 0, None)
@@ -111,6 +116,32 @@ def execute(args: argparse.Namespace) -> int:
         found = sum(len(outcome.findings) for outcome in outcomes)
         complain(f"The promise is broken: {found} findings tell neighbouring inputs apart.")
     return 0 if holds else 1
+
+
+def _check_people(args: argparse.Namespace, words: Sequence[str], tables: Tables) -> None:
+    """Refuse to look at people who have a budget, unless their curator says why."""
+    import numpy as np
+
+    from gapgnn.cli.data import check_look
+    from gapgnn.methods import load_model
+    from gapgnn.privacy.ledger import People
+
+    parsed = _parsed(words)[0]
+    if parsed.edges is None:
+        return
+    population = parsed.population
+    if population is None and words[0] == "predict":
+        said = load_model(parsed.model).preparation_
+        population = None if said is None else said.population
+    kinds = (tables.edges, *(rows for _, _, rows in tables.more))
+    named = {name for rows in kinds for row in rows for name in row[:2]}
+    ids = np.array(sorted(named.union(tables.ids)))
+    check_look(
+        People.listed(ids, namespace=population or "default"),
+        ledger=parsed.ledger,
+        curator_only=args.curator_only or getattr(parsed, "curator_only", None),
+        purpose="audit pipeline",
+    )
 
 
 def _training_of(folder: Path, words: Sequence[str]) -> list[str]:
@@ -237,6 +268,8 @@ _PLACES = {
     "--weight-bounds": 2,
     **dict.fromkeys(("--directed", "--undirected", "--json", "--resume"), 0),
 }
+# Options that say how tables are read: they go wherever the tables do, also into a store.
+_READING = ("dangling", "drop", "min_class_count", "population", "decimal", "thousands")
 
 
 def _parsed(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -263,8 +296,8 @@ def _parsed(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
             skip -= 1
             continue
         name = word.split("=")[0]
-        if name in _PLACES:
-            skip = 0 if "=" in word else _PLACES[name]
+        if name in _PLACES or name[2:].replace("-", "_") in _READING:
+            skip = 0 if "=" in word else _PLACES.get(name, 1)
         else:
             kept.append(word)
     return parsed, kept
@@ -325,7 +358,7 @@ def _tables(parsed: argparse.Namespace) -> Tables:
 
 
 def _edge_words(parsed: argparse.Namespace) -> list[str]:
-    """Return the options that say what is read of the edge tables."""
+    """Return the options that say what is read of the tables, and how."""
     words = [word for each in parsed.weight or () for word in ("--weight", each)]
     for low, high in parsed.weight_bounds or ():
         words += ["--weight-bounds", repr(low), repr(high)]
@@ -333,6 +366,10 @@ def _edge_words(parsed: argparse.Namespace) -> list[str]:
     for name in ("since", "until"):
         value = getattr(parsed, name)
         words += [] if value is None else [f"--{name}={value}"]
+    for name in _READING:
+        value = getattr(parsed, name)
+        for each in value if isinstance(value, list) else [value]:
+            words += [] if each is None else [f"--{name.replace('_', '-')}={each}"]
     return words
 
 

@@ -1,4 +1,4 @@
-"""`gapgnn schema`: propose what to declare public about a node table."""
+"""`gapgnn schema`: propose what to declare public about tables."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ examples:
   gapgnn schema --nodes people.csv --label team --out schema.toml
   gapgnn schema --nodes people.parquet --label year --drop name --out schema.toml --json
   gapgnn schema --nodes people.csv --label risk --delimiter semicolon --decimal , --out schema.toml
+  gapgnn schema --nodes people.csv --edges payments.csv --weight amount --out schema.toml
   gapgnn train gap --edges friends.csv --nodes people.csv --schema schema.toml --level node
 
 At node level nothing may be learned from single people: not which categories there are, not how
@@ -37,6 +38,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="a column that is not a feature; may be given several times",
     )
+    parser.add_argument(
+        "--edges", type=Path, metavar="FILE", help="your edge table, to propose bounds of --weight"
+    )
+    parser.add_argument(
+        "--weight", metavar="COLUMN", help="the column of the edge table with an amount"
+    )
     add_dialect_options(parser)
     parser.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help="the schema, TOML; must be new"
@@ -49,7 +56,14 @@ def execute(args: argparse.Namespace) -> int:
     from gapgnn.graph.tables import propose_schema
 
     check_all(lambda: _check_target(args.out), lambda: dialect_of(args))
-    schema = propose_schema(args.nodes, args.label, args.drop or (), dialect=dialect_of(args))
+    schema = propose_schema(
+        args.nodes,
+        args.label,
+        args.drop or (),
+        edges=args.edges,
+        weight=args.weight,
+        dialect=dialect_of(args),
+    )
     _write(args.out, schema.to_toml(args.nodes.name))
     if args.json:
         emit_json({"out": str(args.out), "notes": schema.notes, "schema": schema.to_dict()})
@@ -89,6 +103,9 @@ def _print(path: Path, schema: Schema) -> None:
     if schema.label is not None:
         classes = ", ".join(schema.label.classes)
         table.add_row(escape(schema.label.column), escape(f"the label: {classes}"))
+    if schema.weight is not None:
+        low, high = schema.weight.bounds
+        table.add_row(escape(schema.weight.column), f"amounts of edges, {low:g} to {high:g}")
     console(to_stderr=False).print(table)
     for note in schema.notes:
         say(f"- {note}")

@@ -337,6 +337,7 @@ def _print_table(
     for line in _by_class(mean):
         out.print(line, markup=False)
     out.print(guarantee_sentence(estimator.card_))
+    _mention_charge(estimator)
     for warning in estimator.card_.warnings:
         note(f"Note: {warning}")
     for sentence in _shortcomings(estimator, references):
@@ -345,6 +346,16 @@ def _print_table(
         note("Note: the accuracies are computed from private labels, for the curator only.")
     if saved is not None:
         out.print(f"Saved to {saved}", markup=False, soft_wrap=True)
+
+
+def _mention_charge(estimator: NodeClassifier) -> None:
+    """Say whose budget paid, and what is left of it."""
+    paid = estimator.card_.ledger
+    if paid is None:
+        return
+    charges = Ledger(estimator.ledger).entries()
+    names = [charge.population for charge in charges if charge.id == paid.charge_id]
+    note(f"Charged to {' and '.join(dict.fromkeys(names))}: {paid}.")
 
 
 def _accuracy(model: NodeClassifier) -> str:

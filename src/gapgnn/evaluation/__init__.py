@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from gapgnn.facade import front
 
 if TYPE_CHECKING:
+    from gapgnn.evaluation.folds import CrossValidation as CrossValidation
+    from gapgnn.evaluation.folds import Fold as Fold
+    from gapgnn.evaluation.folds import cross_validate as cross_validate
     from gapgnn.evaluation.metrics import bootstrap_interval as bootstrap_interval
     from gapgnn.evaluation.metrics import paired_test as paired_test
 

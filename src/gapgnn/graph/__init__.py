@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from gapgnn.graph.canonical import frozen as frozen
     from gapgnn.graph.canonical import schema_of_note as schema_of_note
     from gapgnn.graph.convert import as_graph as as_graph
+    from gapgnn.graph.convert import from_networkx as from_networkx
+    from gapgnn.graph.convert import from_pyg as from_pyg
+    from gapgnn.graph.convert import from_scipy as from_scipy
+    from gapgnn.graph.convert import to_networkx as to_networkx
+    from gapgnn.graph.convert import to_pyg as to_pyg
+    from gapgnn.graph.convert import to_scipy as to_scipy
     from gapgnn.graph.degree import CutRule as CutRule
     from gapgnn.graph.degree import bound_out_degrees as bound_out_degrees
     from gapgnn.graph.degree import in_chunks as in_chunks
@@ -35,6 +41,8 @@ if TYPE_CHECKING:
     from gapgnn.graph.people import absorb_first as absorb_first
     from gapgnn.graph.people import absorb_last as absorb_last
     from gapgnn.graph.people import encode_ids as encode_ids
+    from gapgnn.graph.people import folds_of as folds_of
+    from gapgnn.graph.people import has_only_positions as has_only_positions
     from gapgnn.graph.people import letters_of as letters_of
     from gapgnn.graph.people import repeat_roles as repeat_roles
     from gapgnn.graph.people import roles as roles

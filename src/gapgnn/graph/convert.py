@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from gapgnn.errors import DataError, InputError
 from gapgnn.graph import csr
 from gapgnn.graph.canonical import NotFinite, as_inferred, note_of, options_of_note
-from gapgnn.graph.graph import MASKS, Graph, SelfLoops
+from gapgnn.graph.graph import KEPT_WHOLE, MASKS, Graph, SelfLoops
 
 if TYPE_CHECKING:
     import networkx
@@ -34,25 +34,39 @@ if TYPE_CHECKING:
 
 
 def as_graph(obj: object, *, not_finite: NotFinite = "refuse") -> Graph:
-    """Return a Graph as it is and a PyG ``Data`` converted; refuse anything else.
+    """Return a Graph as it is, what is like one converted, and refuse anything else.
 
     Args:
-        obj: a graph.
+        obj: a Graph, what ``read_tables`` returned, a PyG ``Data`` (see :func:`from_pyg`) or a
+            NetworkX graph (see :func:`from_networkx`).
         not_finite: what to do with a row of ``x`` that holds NaN or infinity (see
             :meth:`Graph.from_arcs`); a Graph has none.
 
-    >>> as_graph([1, 2])
+    >>> as_graph([1, 2])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    gapgnn.errors.InputError: `graph` must be a gapgnn Graph or a PyG Data. Got list.
+    gapgnn.errors.InputError: `graph` must be a Graph, tables ... or a NetworkX graph. Got list.
     """
     if isinstance(obj, Graph):
         return obj
     # Whoever holds a Data has imported PyG; nobody else should wait for that import.
-    pyg = sys.modules.get("torch_geometric.data")
-    if pyg is not None and isinstance(obj, pyg.Data):
+    if _is_a(obj, "torch_geometric.data", "Data"):
         return from_pyg(obj, not_finite=not_finite)
-    raise InputError(f"`graph` must be a gapgnn Graph or a PyG Data. Got {type(obj).__name__}.")
+    if _is_a(obj, "networkx", "Graph"):
+        return from_networkx(obj, not_finite=not_finite)
+    if _is_a(obj, "gapgnn.graph.tables.read", "Tables"):
+        return obj.graph  # type: ignore[attr-defined, no-any-return]
+    hint = f" {KEPT_WHOLE}" if hasattr(obj, "shape") else ""
+    raise InputError(
+        "`graph` must be a Graph, tables that were read, a PyG Data or a NetworkX graph. "
+        f"Got {type(obj).__name__}.{hint}"
+    )
+
+
+def _is_a(obj: object, module: str, name: str) -> bool:
+    """Tell whether something is of a class whose module may not be loaded."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(obj, kind)
 
 
 def from_scipy(

@@ -6,13 +6,13 @@ import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from gapgnn.errors import DataError, check_choice
+from gapgnn.errors import DataError, InputError, check_choice
 from gapgnn.graph import csr
 from gapgnn.graph.canonical import (
     Features,
@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 
 SelfLoops = Literal["drop", "keep"]
 MASKS = ("train_mask", "val_mask", "test_mask")
+# For whoever comes with rows, or would cut a graph into them.
+KEPT_WHOLE = (
+    "Rows alone have no edges: build a graph with `Graph.from_arcs`, and in place of GridSearchCV, "
+    "cross_val_score and transformers of a Pipeline use `gapgnn.cross_validate`, which keeps the "
+    "graph whole and says what its folds cost."
+)
 AnyGraph = TypeVar("AnyGraph", bound="Graph")
 
 
@@ -467,6 +473,15 @@ class Graph:
         graph = self._changed(**masks)
         graph._validate_masks()
         return graph
+
+    @property
+    def has_split(self) -> bool:
+        """Whether any node has a role: to train, to validate or to test."""
+        return any(bool(getattr(self, mask).any()) for mask in MASKS)
+
+    def __array__(self, *_: object, **__: object) -> NoReturn:
+        # What scikit-learn does to whatever it is about to cut into rows.
+        raise InputError(f"a graph must stay whole and is no array. {KEPT_WHOLE}")
 
     def __repr__(self) -> str:
         kind = "directed" if self.is_directed else "undirected"

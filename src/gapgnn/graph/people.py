@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,14 +50,9 @@ def roles(ids: NDArray[Any], *, seed: int, train: float, val: float) -> NDArray[
     >>> bool((np.delete(everybody, 7) == others).all())
     True
     """
-    material = experiment_bytes(seed, KEY_BYTES + NAME_KEY_BYTES, "role", "split")
-    words = encode_ids(ids, material[KEY_BYTES:])
-    found = np.empty(len(words), dtype=np.int8)
-    for start in range(0, len(words), CHUNK):
-        part = words[start : start + CHUNK]
-        hashes = absorb_last(absorb_first(part, material[:KEY_BYTES]), part)
-        share = (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        found[start : start + CHUNK] = (share >= train).astype(np.int8) + (share >= train + val)
+    found = np.empty(len(ids), dtype=np.int8)
+    for part, share in _shares(ids, seed, "split"):
+        found[part] = (share >= train).astype(np.int8) + (share >= train + val)
     return found
 
 
@@ -86,6 +81,47 @@ def repeat_roles(
             share = quarters[:, place]
             role[start : start + CHUNK] = (share >= ends[0]).astype(np.int8) + (share >= ends[1])
     return found
+
+
+def folds_of(ids: NDArray[Any], *, seed: int, folds: int) -> NDArray[np.int64]:
+    """Return everybody's fold, 0 to ``folds - 1``.
+
+    As :func:`roles`, a public hash of (seed, id), of which roles tell nothing: folds are equally
+    large on average, and nobody else's changes when somebody leaves.
+
+    >>> ids = np.arange(1000)
+    >>> everybody = folds_of(ids, seed=0, folds=5)
+    >>> others = folds_of(np.delete(ids, 7), seed=0, folds=5)
+    >>> bool((np.delete(everybody, 7) == others).all()), np.bincount(everybody).tolist()
+    (True, [185, 201, 196, 220, 198])
+    """
+    check_integer("folds", folds, at_least=2, at_most=1000)
+    found = np.empty(len(ids), dtype=np.int64)
+    for part, share in _shares(ids, seed, "folds"):
+        found[part] = (share * folds).astype(np.int64)
+    return found
+
+
+def _shares(
+    ids: NDArray[Any], seed: int, purpose: str
+) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    """Yield, chunk by chunk, a public number from 0 to 1 for each id."""
+    material = experiment_bytes(seed, KEY_BYTES + NAME_KEY_BYTES, "role", purpose)
+    words = encode_ids(ids, material[KEY_BYTES:])
+    for start in range(0, len(words), CHUNK):
+        part = words[start : start + CHUNK]
+        hashes = absorb_last(absorb_first(part, material[:KEY_BYTES]), part)
+        share = (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        yield slice(start, start + CHUNK), share
+
+
+def has_only_positions(ids: NDArray[Any]) -> bool:
+    """Tell whether ids are 0, 1, 2 and so on: places in an array, or named by nobody.
+
+    >>> has_only_positions(np.arange(3)), has_only_positions(np.array(["ann", "bob"]))
+    (True, False)
+    """
+    return ids.dtype.kind in "iu" and bool((ids == np.arange(len(ids))).all())
 
 
 def encode_ids(ids: NDArray[Any], key: bytes) -> Words:

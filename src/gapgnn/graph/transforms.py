@@ -340,14 +340,14 @@ def check_declared(graph: Graph) -> None:
         raise PrivacyError(
             "edges that name somebody without a row must be kept at level node, where such an "
             "entry holds its slot: dropped, other people's lists would change with who is there. "
-            "Got tables read with `--dangling drop`. Read them with `--dangling keep`."
+            'Got tables read with `dangling="drop"`. Read them with `dangling="keep"`.'
         )
     if "columns" in graph.inferred:
         raise PrivacyError(
             "the columns of the node table must be declared at level node: their categories and "
             "ranges would otherwise be read from single people. Got no schema. Propose one with "
             "`gapgnn schema --nodes FILE --label COLUMN --out schema.toml`, edit it, and give it "
-            "as `--schema schema.toml` (`schema=` in read_tables)."
+            "as `schema=schema.toml`."
         )
 
 
@@ -381,7 +381,7 @@ def check_trainable(graph: Graph, *, level: str = "none") -> None:
         name = repr(graph.label_names[first]) if graph.label_names is not None else str(first)
         raise DataError(
             f"Each class must have a training node. Got none for class {name} "
-            f"({counts[first]} nodes in all); drop rare classes with `--min-class-count N`."
+            f"({counts[first]} nodes in all); drop rare classes with `min_class_count=N`."
         )
     if not graph.test_mask.any():
         raise DataError(

@@ -10,6 +10,7 @@ import math
 import re
 import sys
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,7 +35,15 @@ from gapgnn.errors import (
     check_integer,
     check_number,
 )
-from gapgnn.graph import Graph, align_features, as_graph, check_declared, check_trainable
+from gapgnn.graph import (
+    Graph,
+    align_features,
+    as_graph,
+    check_declared,
+    check_trainable,
+    has_only_positions,
+    random_split,
+)
 from gapgnn.graph.datasets import default_metric
 from gapgnn.graph.tables import Preparation, Schema
 from gapgnn.methods.edgefacts import EdgeFacts, check_plain
@@ -58,10 +67,10 @@ from gapgnn.privacy.mechanisms import Construction, PrivateAggregation, kind_agg
 from gapgnn.rng import NoiseKey, experiment_torch
 from gapgnn.training import (
     Callback,
+    History,
     Metrics,
     PrivateTraining,
     Recipe,
-    Silent,
     Splits,
     Trainer,
     announce,
@@ -69,7 +78,11 @@ from gapgnn.training import (
     class_weights,
     measure,
     repeat_splits,
+    watched,
 )
+
+if TYPE_CHECKING:
+    import pandas
 
 Self = TypeVar("Self", bound="NodeClassifier")
 
@@ -119,6 +132,7 @@ class Learned:
     releases_: Releases
     card_: PrivacyCard
     repeat_scores_: list[float]
+    history_: History
     seconds_: dict[str, float]
     device_: str
 
@@ -129,8 +143,14 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
 
     ``fit(graph)`` never changes the graph, may be called again, and sets attributes that end in an
     underscore: ``card_`` (the privacy card), ``repeat_scores_`` (test accuracy of every repeat),
-    ``seconds_``, ``classes_``. With ``repeats`` above 1 the first repeat is the model; it is never
-    exchanged for a better one (privacy page, section 2).
+    ``history_``, ``seconds_``, ``classes_``. With ``repeats`` above 1 the first repeat is the
+    model; it is never exchanged for a better one (privacy page, section 2).
+
+    ``history_["classifier"]["loss"]`` and ``["accuracy"]`` are the training loss and the validation
+    accuracy of each epoch of a phase, as far as they were reported: at node level neither is,
+    because both would be computed from private labels without noise, and on a GPU only to a run
+    that is watched, as they take time there. Like ``repeat_scores_``, it is for the curator and
+    never saved.
 
     Parameters are fields: stored as they are given, checked in ``fit``. Those that all methods
     share are declared here; a method adds its own and says where it differs.
@@ -200,6 +220,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     # For attacks on one's own models: keep the class scores and the split of every repeat. Set on
     # an instance, and without an annotation, so that it is no parameter.
     _keeps_repeats = False
+    # Whether the graph came to `fit` without masks, so that `score` has to split it alike.
+    _made_split = False
 
     if TYPE_CHECKING:
         # Which parameters there are is known by the method, not by who holds some method's class.
@@ -234,19 +256,26 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     def fit(
         self: Self,
         graph: Any,
+        y: None = None,
         *,
         callback: Callback | None = None,
+        progress: bool | None = None,
         journal: Journal | None = None,
         curator_only: str | None = None,
     ) -> Self:
-        """Train on a graph (or PyG ``Data``) and return the estimator itself.
+        """Train on a graph and return the estimator itself.
 
         The data set's ledger is charged before anything private is computed; if it has too little
         left, nothing is computed and :class:`~gapgnn.errors.BudgetExceededError` is raised.
 
         Args:
-            graph: in memory or in a store.
+            graph: in memory or in a store, or whatever :func:`~gapgnn.graph.as_graph` takes: a PyG
+                ``Data``, a NetworkX graph, what ``read_tables`` returned. One without any mask gets
+                the standard split, :func:`~gapgnn.graph.random_split` by ``seed``, and a warning
+                says so.
+            y: for scikit-learn's sake; labels are part of the graph.
             callback: told about progress.
+            progress: show bars; left out: in a notebook, unless there is a callback.
             journal: keeps finished steps, for a run that can be killed and resumed.
             curator_only: at level none, why the curator looks at people with a budget without
                 spending it; written to the ledger. Without it they are refused.
@@ -255,8 +284,44 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         self.check()
         is_node = self.level == "node"
         graph = as_graph(graph, not_finite="zero" if is_node else "refuse")
+        if y is not None:
+            raise InputError("`y` must be left out: labels are part of the graph. Got some.")
         if is_node:
             check_declared(graph)
+        has_split = graph.has_split
+        if not has_split and (graph.labels >= 0).any():
+            self._say_split(graph)
+            graph = random_split(graph, seed=self.seed)
+        with watched(callback, progress, on=choose_device(self.device).type) as watcher:
+            self._fit(graph, watcher, journal, curator_only, start)
+            self.history_ = watcher.history
+        self._made_split = not has_split
+        return self
+
+    def _say_split(self, graph: Graph) -> None:
+        """Tell that the graph is split here, and how: in shares, as counts may be private."""
+        positions = ""
+        if self.level == "node" and graph.preparation is None and has_only_positions(graph.ids):
+            positions = (
+                " Ids are positions here, so nobody's may change when somebody leaves: better give "
+                "`ids`."
+            )
+        warnings.warn(
+            f"the graph has no masks, so it was split by a public hash of (seed {self.seed}, id): "
+            "about 75% to train, 10% to validate, 15% to test. `score` takes the same split; "
+            f"`random_split` makes another.{positions}",
+            stacklevel=3,
+        )
+
+    def _fit(
+        self,
+        graph: Graph,
+        callback: Callback,
+        journal: Journal | None,
+        curator_only: str | None,
+        start: float,
+    ) -> None:
+        """Check, resolve, calibrate, charge, and only then train (privacy page, section 6)."""
         check_trainable(graph, level=self.level)
         self._check_classes(graph)
         self._check_edges(graph)
@@ -269,7 +334,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             guarantee=guarantee,
             keys=self._noise_keys(),
             device=choose_device(self.device),
-            callback=callback or Silent(),
+            callback=callback,
             journal=self._checked_journal(journal),
             seconds={"calibrate": time.perf_counter() - start},
         )
@@ -306,10 +371,32 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         self._keep_first_repeat()
         if charge is not None:
             Ledger(self.ledger).complete(charge.id)
+        self._people = graph.ids, _masks(graph)
         self.card_ = self._make_card(graph, guarantee, charge)
         run.seconds["total"] = time.perf_counter() - start
         self.seconds_ = run.seconds
-        return self
+
+    def guarantee(self, graph: Any) -> Guarantee:
+        """Return what one fit on a graph would promise and cost; nothing is charged or trained.
+
+        With ``repeats`` above 1 that is the price of each.
+        """
+        self.check()
+        is_node = self.level == "node"
+        graph = as_graph(graph, not_finite="zero" if is_node else "refuse")
+        graph = self._split_as_fitted(graph, is_made=True)
+        if is_node:
+            check_declared(graph)
+        check_trainable(graph, level=self.level)
+        self._check_classes(graph)
+        self._check_edges(graph)
+        return self._resolve(graph)
+
+    def _split_as_fitted(self, graph: Graph, *, is_made: bool) -> Graph:
+        """Return a graph without roles with those that ``fit`` gives, where it makes the split."""
+        if not is_made or graph.has_split or not (graph.labels >= 0).any():
+            return graph
+        return random_split(graph, seed=self.seed)
 
     def predict_proba(self, graph: Any = None) -> NDArray[np.float32]:
         """Return class probabilities, one row per node of ``graph``.
@@ -361,12 +448,51 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
 
     def metrics(self, graph: Any) -> Metrics:
         """Return all figures on the nodes of the graph's test mask; as private as :meth:`score`."""
-        graph = as_graph(graph)
+        graph = self._split_as_fitted(as_graph(graph), is_made=self._made_split)
         if not graph.test_mask.any():
-            raise InputError("`graph` must have a test mask to be scored. Got no test node.")
+            raise InputError(
+                "`graph` must have a test mask to be scored. Got no test node; use `random_split`."
+            )
         mask = graph.test_mask & (graph.labels >= 0)
         chances = self.predict_proba(graph)[mask]
         return measure(chances, self.decide(chances), graph.labels[mask], graph.label_names)
+
+    def to_frame(self, graph: Any = None) -> pandas.DataFrame:
+        """Return the predictions as a pandas ``DataFrame``, one row per node.
+
+        Columns: ``id``, ``prediction`` (the name of the class, where classes have names),
+        ``probability of CLASS`` for each class, and ``role``: what the node was for in training
+        (``training``, ``validation``, ``test``, or ``none``). Roles come from the masks of the
+        graph, or from the split that ``fit`` made; a loaded model without a graph knows none and
+        leaves the column out. What may be handed out is what :meth:`predict_proba` says.
+
+        Args:
+            graph: as :meth:`predict_proba` takes it.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise UnavailableError(
+                "`to_frame` needs the package pandas. Install gapgnn[frames]."
+            ) from None
+        graph = None if graph is None else as_graph(graph)
+        probabilities = self.predict_proba(graph)
+        names: Sequence[Any] = self.label_names_ or range(self.num_classes_)
+        if graph is None:
+            ids, masks = getattr(self, "_people", (self.releases_.training().ids, None))
+        else:
+            split = self._split_as_fitted(graph, is_made=self._made_split)
+            ids, masks = graph.ids, _masks(split)
+        columns: dict[str, Any] = {
+            "id": ids.tolist(),
+            "prediction": [names[k] for k in self.decide(probabilities).tolist()],
+        }
+        columns |= {f"probability of {name}": probabilities[:, k] for k, name in enumerate(names)}
+        if masks is not None:
+            # No node is in two of them.
+            places = sum(place * mask for place, mask in enumerate(masks, start=1))
+            columns["role"] = np.array(["none", "training", "validation", "test"])[places]
+        return pandas.DataFrame(columns)
 
     @property
     def repeat_metrics_(self) -> list[Metrics]:
@@ -967,6 +1093,10 @@ class _Tested:
         known = self.labels >= 0
         chances = _chances(self.scores, known)
         return measure(chances, _decide(chances, self.threshold), self.labels[known], names)
+
+
+def _masks(graph: Graph) -> tuple[NDArray[np.bool_], ...]:
+    return graph.train_mask, graph.val_mask, graph.test_mask
 
 
 def _chances(scores: Tensor, mask: NDArray[np.bool_]) -> NDArray[np.float32]:

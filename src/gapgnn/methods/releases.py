@@ -90,8 +90,8 @@ class Releases:
                 raise PrivacyError(
                     f"the ledger {ledger.path} does not know what this model was trained on, so "
                     "nobody can tell whether its answers are for this graph. Name the ledger of "
-                    "the training (`--ledger`), or ask for the answers of the training graph, "
-                    "whatever these tables say (`--cached`)."
+                    "the training (`ledger`), or ask for the answers of the training graph, "
+                    "whatever these tables say (`predict_cached`, on the command line `--cached`)."
                 )
             self._release_of[owner] = release
         found = self._release_of.get(graph.fingerprint)

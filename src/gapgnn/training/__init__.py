@@ -8,6 +8,7 @@ from gapgnn.facade import front
 
 if TYPE_CHECKING:
     from gapgnn.training.callbacks import Callback as Callback
+    from gapgnn.training.callbacks import History as History
     from gapgnn.training.callbacks import JsonlLogger as JsonlLogger
     from gapgnn.training.callbacks import ProgressBars as ProgressBars
     from gapgnn.training.callbacks import Several as Several
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from gapgnn.training.callbacks import TensorBoardLogger as TensorBoardLogger
     from gapgnn.training.callbacks import announce as announce
     from gapgnn.training.callbacks import duration as duration
+    from gapgnn.training.callbacks import watched as watched
     from gapgnn.training.inputs import ExampleInputs as ExampleInputs
     from gapgnn.training.inputs import FeatureInputs as FeatureInputs
     from gapgnn.training.inputs import GraphInputs as GraphInputs

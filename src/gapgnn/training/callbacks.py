@@ -7,17 +7,23 @@ level features and labels are public, and so is what is logged of them.
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from gapgnn.errors import UnavailableError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
+
+# Of each phase, by the name of the figure, one entry per epoch that reported it.
+History: TypeAlias = dict[str, dict[str, list[float]]]
 
 
 class Callback(Protocol):
@@ -153,7 +159,7 @@ class ProgressBars:
             TextColumn("{task.fields[left]}"),
             TextColumn("{task.fields[note]}"),
             console=console,
-            disable=not console.is_terminal,
+            disable=not _can_draw(console),
             transient=True,
         )
         self._tasks: dict[str, TaskID] = {}
@@ -197,6 +203,94 @@ class ProgressBars:
             taken = time.monotonic() - begun
             self._console.print(f"{phase}: {total} steps in {taken:.1f} s", markup=False)
         self._bars.update(self._tasks[phase], advance=1, **fields)  # type: ignore[arg-type]
+
+
+def _can_draw(console: Console) -> bool:
+    """Tell whether bars can move: on a terminal, or in a notebook that has widgets."""
+    has_widgets = console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
+    return console.is_terminal or has_widgets
+
+
+class Recorder:
+    """Keeps what a run reports: ``history[phase]["loss"]`` and ``["accuracy"]``, epoch by epoch.
+
+    >>> recorder = Recorder()
+    >>> recorder.start("classifier", 1)
+    >>> recorder.advance("classifier", loss=0.5, accuracy=0.75)
+    >>> recorder.history
+    {'classifier': {'loss': [0.5], 'accuracy': [0.75]}}
+    """
+
+    def __init__(self, *others: Callback) -> None:
+        self.history: History = {}
+        self._others = Several(*others)
+
+    def expect(self, phases: Sequence[str]) -> None:
+        """Pass it on."""
+        self._others.expect(phases)
+
+    def start(self, phase: str, total: int) -> None:
+        """Begin a phase, and forget an earlier one of that name."""
+        self.history[phase] = {"loss": [], "accuracy": []}
+        self._others.start(phase, total)
+
+    def advance(
+        self, phase: str, *, loss: float | None = None, accuracy: float | None = None
+    ) -> None:
+        """Keep what is reported of a step."""
+        for name, value in (("loss", loss), ("accuracy", accuracy)):
+            if value is not None:
+                self.history[phase][name].append(value)
+        self._others.advance(phase, loss=loss, accuracy=accuracy)
+
+
+class Unwatched(Silent):
+    """Nobody watches, so that nothing is computed to be reported."""
+
+    def __init__(self) -> None:
+        self.history: History = {}
+
+
+@contextmanager
+def watched(
+    callback: Callback | None, progress: bool | None, *, on: str
+) -> Iterator[Recorder | Unwatched]:
+    """Yield what a run reports to: it keeps the history, and tells bars and a callback.
+
+    On an accelerator nothing is kept of a run that nobody watches: there a loss takes longer than
+    the fused step that does without it. ``Silent()`` as the callback says that nobody does.
+
+    Args:
+        callback: of the user.
+        progress: whether to show bars; None: in a notebook, unless there is a callback.
+        on: the kind of device.
+
+    >>> with watched(None, None, on="cuda") as watcher:
+    ...     type(watcher).__name__
+    'Unwatched'
+    """
+    if progress is None:
+        progress = callback is None and _is_notebook()
+    others = [callback] if callback is not None else []
+    if not progress and (isinstance(callback, Silent) or (on != "cpu" and callback is None)):
+        yield Unwatched()
+    elif progress:
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        with ProgressBars(console, lines=not _can_draw(console)) as bars:
+            yield Recorder(bars, *others)
+    else:
+        yield Recorder(*others)
+
+
+def _is_notebook() -> bool:
+    """Tell whether this is a notebook; whoever runs one has loaded IPython."""
+    if "IPython" not in sys.modules:
+        return False
+    from rich.console import Console
+
+    return Console().is_jupyter
 
 
 class JsonlLogger:

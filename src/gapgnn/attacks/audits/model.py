@@ -20,7 +20,7 @@ from gapgnn.attacks.audits.aggregation import audit_aggregation, audit_sampler
 from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Price, Scores, Trials, gaussian_price
 from gapgnn.attacks.audits.dpsgd import audit_dpsgd
 from gapgnn.attacks.audits.edges import audit_edges
-from gapgnn.attacks.audits.messages import audit_messages, check_card
+from gapgnn.attacks.audits.messages import NO_CLASSES, audit_messages, check_card
 from gapgnn.attacks.audits.report import Attempt, AuditReport, Options, confirmed
 from gapgnn.attacks.audits.subgraphs import audit_subgraphs
 from gapgnn.errors import InputError, check_integer
@@ -165,7 +165,7 @@ def audit_prediction(
         graph, watched, sign = _canary_graph(worlds)
         # Batch statistics would couple the pairs; repeats are releases of their own.
         changes = {"repeats": 1, "batch_norm": False, "relation": "auto"}
-        with fitted(estimator, graph, **changes) as model:
+        with fitted(estimator, graph, **changes, **NO_CLASSES) as model:
             odds = np.zeros(trials)
             for _ in range(queries):
                 answer = np.log(np.clip(model.predict_proba(graph)[watched], 1e-30, None))

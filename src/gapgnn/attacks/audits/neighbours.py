@@ -46,7 +46,7 @@ class Tables:
         kind: what the edges are called where there are several kinds of them.
         more: name, columns and rows of further edge tables, one for each further kind.
         weight: the column of the edge table with amounts.
-        edge_words: options that say what is read of the edge tables.
+        edge_words: options that say what is read of the tables, and how.
     """
 
     node_columns: tuple[str, ...]

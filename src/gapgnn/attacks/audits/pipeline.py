@@ -100,13 +100,21 @@ class Case:
         several = (OTHER_KIND, *((EACH_KIND,) if self.protects == "each" else ()))
         return (*EDGE_KINDS, *weighed, *(several if self.tables.more else ()))
 
+    def _training(self, names: Sequence[str]) -> dict[str, bool]:
+        """Say of each name whether the command's seed puts it into the training set."""
+        drawn = roles(np.array(names), seed=self.seed, train=0.75, val=0.1)
+        return dict(zip(names, (drawn == 0).tolist(), strict=True))
+
     def neighbours(self, kind: str, seed: int) -> Neighbours:
         """Return two inputs of one kind."""
         if self.level == "edge":
             return edge_neighbours(self.tables, kind, relation=self.relation, seed=seed)
 
+        # A role is a function of the id, so those of everybody are found at once.
+        known = self._training(self.tables.ids)
+
         def trains(name: str) -> bool:
-            return bool(roles(np.array([name]), seed=self.seed, train=0.75, val=0.1)[0] == 0)
+            return known[name] if name in known else self._training([name])[name]
 
         return node_neighbours(
             self.tables,

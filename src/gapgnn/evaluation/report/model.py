@@ -8,6 +8,7 @@ labels without noise.
 
 from __future__ import annotations
 
+import functools
 import math
 import shlex
 from collections.abc import Mapping, Sequence
@@ -198,7 +199,7 @@ def render_model(
     guess = best_guess(card)
     return rendered(
         "model.html.j2",
-        filters={"plain": words.plain},
+        filters={"plain": functools.partial(words.plain, names=card.kinds)},
         card=card,
         words=words,
         sentence=guarantee_sentence(card),

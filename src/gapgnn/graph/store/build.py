@@ -80,6 +80,7 @@ class Built:
         dropped_duplicates: rows that repeat an earlier one, between nodes that stay.
         dropped_dangling: rows that are in nobody's list, because they name somebody without a row.
         counts: rows without an amount or a time, and rows outside the window.
+        ignored: name and columns of each edge table that has columns nothing is made of.
     """
 
     graph: StoredGraph
@@ -87,6 +88,7 @@ class Built:
     dropped_duplicates: int
     dropped_dangling: int = 0
     counts: EdgeCounts = field(default_factory=EdgeCounts)
+    ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def build_store(
@@ -242,7 +244,7 @@ def build_store(
         )
     duplicates = seen.rows - sum(kind.num_edges for kind in graph.kinds) + seen.repeated
     moved = graph.moved(Path(folder))
-    return Built(moved, seen.loops, duplicates, seen.left_out, counts)
+    return Built(moved, seen.loops, duplicates, seen.left_out, counts, scanned.ignored)
 
 
 @dataclass

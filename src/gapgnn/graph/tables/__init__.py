@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gapgnn.graph.tables.schema import Date as Date
     from gapgnn.graph.tables.schema import Number as Number
     from gapgnn.graph.tables.schema import Schema as Schema
+    from gapgnn.graph.tables.schema import Weight as Weight
     from gapgnn.graph.tables.survey import ColumnFate as ColumnFate
     from gapgnn.graph.tables.survey import column_summary as column_summary
     from gapgnn.graph.tables.survey import survey_columns as survey_columns

@@ -26,6 +26,7 @@ from gapgnn.errors import Complaints, DataError, InputError
 from gapgnn.graph import WeightBounds
 from gapgnn.graph.tables.columns import as_text, parse_numbers, plain
 from gapgnn.graph.tables.files import Dialect, TableFile
+from gapgnn.graph.tables.schema import Weight
 
 Moment: TypeAlias = str | float | date | datetime
 EdgeFiles: TypeAlias = Path | str | Mapping[str, Path | str]
@@ -161,26 +162,33 @@ def edge_columns(
     time: str | Mapping[str, str] | None = None,
     since: Moment | None = None,
     until: Moment | None = None,
+    declared: Weight | None = None,
 ) -> EdgeColumns:
     """Return what is read of the table of one kind of edges.
 
     Args:
         kind: its name; None where there is only one kind.
         weight: the column with amounts, for every table or by kind.
-        weight_bounds: their declared bounds, for every table or by kind.
+        weight_bounds: their declared bounds, for every table or by kind; where they are left out,
+            those of the schema.
         time: the column with times, for every table or by kind.
         since: the first moment of the window.
         until: the first moment behind it.
+        declared: what a schema declares about the column with amounts.
 
     >>> edge_columns(weight="amount")
     Traceback (most recent call last):
     ...
     gapgnn.errors.InputError: `weight` must come with `weight_bounds`. Got no bounds; declare \
 them, because bounds read from the table would tell of single edges.
+    >>> edge_columns(weight="amount", declared=Weight("amount", 0, 200)).bounds
+    WeightBounds(low=0.0, high=200.0)
     """
     column, bounds, clock = (_of_kind(kind, value) for value in (weight, weight_bounds, time))
     if column is None and bounds is not None and not isinstance(weight, Mapping):
         raise InputError("`weight_bounds` must come with `weight`. Got no column.")
+    if declared is not None and column == declared.column:
+        bounds = _agreed(declared, bounds)
     if column is not None and bounds is None:
         raise InputError(
             "`weight` must come with `weight_bounds`. Got no bounds; declare them, because bounds "
@@ -193,6 +201,17 @@ them, because bounds read from the table would tell of single edges.
         bounds=None if column is None else WeightBounds(*bounds),
         window=None if clock is None else Window.of(clock, since, until),
     )
+
+
+def _agreed(declared: Weight, bounds: tuple[float, float] | None) -> tuple[float, float]:
+    """Return the schema's bounds; others that were said as well are refused."""
+    if bounds is not None and tuple(bounds) != declared.bounds:
+        raise InputError(
+            f"`weight_bounds` must be those of the schema for {declared.column!r}, "
+            f"{declared.low:g} to {declared.high:g}, or be left out. Got "
+            f"{bounds[0]:g} to {bounds[1]:g}."
+        )
+    return declared.bounds
 
 
 def _of_kind(kind: str | None, value: Any) -> Any:

@@ -7,7 +7,6 @@ of that row alone, and no cell can stop the run (privacy page, section 2).
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
@@ -234,9 +233,10 @@ class CategoryColumn:
         # Numbers all through were given as text or as a dictionary on purpose.
         spelling = Dialect.spelling_of(self._found) if odd else None
         if spelling is not None:
-            told = f"pass `{shlex.join(spelling.words)}`"
+            pairs = zip(spelling.words[::2], spelling.words[1::2], strict=True)
+            told = "pass " + " and ".join(f'`{word[2:]}="{mark}"`' for word, mark in pairs)
             if spelling.is_plain:
-                told = "leave `--decimal` and `--thousands` out"
+                told = "leave `decimal` and `thousands` out"
             return f"numbers written as {odd[0]!r}; {told}"
         if odd and numbers >= MANY_NUMBERS and numbers >= SHARE_NUMBERS * len(self._found):
             return (
@@ -263,12 +263,12 @@ def _some(cells: Collection[str], most: int = 1000) -> list[str]:
 
 
 def drop_option(name: str) -> str:
-    """Return the option that leaves out a column, for a message.
+    """Return the argument that leaves out a column, for a message.
 
     >>> drop_option("home town")
-    "`--drop 'home town'`"
+    '`drop=["home town"]`'
     """
-    return f"`--drop {shlex.quote(name)}`"
+    return f'`drop=["{name}"]`'
 
 
 def date_advice(name: str) -> str:

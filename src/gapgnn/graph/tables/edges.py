@@ -419,7 +419,7 @@ def edge_batches(
         raise DataError(
             f"`edges` must name ids of the node table. Got unknown ids in {unknown.rows:,} "
             f"of {rows:,} rows of {str(table.path)!r}, the first {unknown.first}; add them to the "
-            "node table, or leave such edges out with `--dangling drop` (at node level `keep`)."
+            'node table, or leave such edges out with `dangling="drop"` (at node level `keep`).'
         )
 
 

@@ -35,7 +35,7 @@ SPELLED_OUT = {"tab": "\t", "space": " ", "semicolon": ";"}
 ALSO = {" ": " \u00a0\u202f", "'": "'\u2019"}
 THOUSANDS = (".", ",", "'", " ")
 # Characters that a header without commas may be separated by.
-OTHER_DELIMITERS = {";": "semicolon", "\t": "tab", "|": "'|'"}
+OTHER_DELIMITERS = {";": "semicolon", "\t": "tab", "|": "|"}
 # A table this small is read in full to find everything that is wrong with it.
 SMALL = 1 << 24
 
@@ -89,21 +89,19 @@ class Dialect:
             object.__setattr__(self, key, SPELLED_OUT.get(given, given))
         mark = self.delimiter
         if mark is not None and (len(mark) != 1 or not mark.isascii() or mark.isalnum()):
-            raise InputError(
-                f"`--delimiter` must be one character, semicolon or tab. Got {mark!r}."
-            )
+            raise InputError(f"`delimiter` must be one character, semicolon or tab. Got {mark!r}.")
         if mark is not None and mark in '\r\n"-+.':
-            raise InputError(f"`--delimiter` must not be part of a cell. Got {mark!r}.")
+            raise InputError(f"`delimiter` must not be part of a cell. Got {mark!r}.")
         if self.decimal not in (".", ","):
-            raise InputError(f"`--decimal` must be '.' or ','. Got {self.decimal!r}.")
+            raise InputError(f"`decimal` must be '.' or ','. Got {self.decimal!r}.")
         if self.thousands not in (None, *THOUSANDS):
             raise InputError(
-                f"`--thousands` must be '.', ',', \"'\" or space. Got {self.thousands!r}."
+                f"`thousands` must be '.', ',', \"'\" or space. Got {self.thousands!r}."
             )
         if self.thousands == self.decimal:
             raise InputError(
-                f"`--thousands` must differ from the decimal point. Got {self.decimal!r} for both; "
-                f"say `--decimal {',' if self.decimal == '.' else '.'}` too."
+                f"`thousands` must differ from the decimal point. Got {self.decimal!r} for both; "
+                f'say `decimal="{"," if self.decimal == "." else "."}"` too.'
             )
 
     @property
@@ -369,11 +367,11 @@ def _check_header(table: TableFile) -> None:
     if start[:2] in UTF16_MARKS or b"\0" in start:
         raise _not_utf8(table, "UTF-16, which Excel calls Unicode text,")
     header = start.decode("utf-8-sig", errors="replace").strip("\r\n")
-    others = {**OTHER_DELIMITERS, ",": "','"}
+    others = {**OTHER_DELIMITERS, ",": ","}
     found = [mark for mark in others if mark in header]
     if table.delimiter in header or not found:
         return
-    fix = f"pass `--delimiter {others[found[0]]}`"
+    fix = f'pass `delimiter="{others[found[0]]}"`'
     if table.path.suffix.lower() == ".tsv":
         fix = "call the file .csv" if found[0] == "," else f"call the file .csv and {fix}"
     raise DataError(
@@ -407,7 +405,7 @@ def check_delimiter(dialect: Dialect | None, *files: Path | str) -> None:
     if given is None or any(Path(file).suffix.lower() == ".csv" for file in files):
         return
     got = " and ".join(repr(str(file)) for file in files)
-    raise InputError(f"`--delimiter` must come with a .csv file. Got {got}; leave it out.")
+    raise InputError(f"`delimiter` must come with a .csv file. Got {got}; leave it out.")
 
 
 def check_file(path: Path, *, what: str) -> None:

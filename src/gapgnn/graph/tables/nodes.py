@@ -131,12 +131,12 @@ def _check_features(table: TableFile, features: Sequence[str]) -> None:
     if not features:
         raise DataError(
             f"`nodes` must have a feature column besides the id and the label. Got none in {file}; "
-            "add one, or give `--features FILE`."
+            "add one, or give `features=FILE`."
         )
     if "" in features:
         raise ColumnError(
             f"`nodes` must name each column. Got column {table.columns.index('') + 1} of {file} "
-            "without a name; name it, or leave it out with `--drop ''`.",
+            'without a name; name it, or leave it out with `drop=[""]`.',
             column="",
         )
 
@@ -185,7 +185,7 @@ def _declared(
         complaints.add(
             DataError(
                 "`schema` must declare a column of kind number, category or date. Got none; "
-                "declare one, or give `--features FILE`."
+                "declare one, or give `features=FILE`."
             )
         )
     return tuple(name for name in features if name in table.columns and name != id_column)

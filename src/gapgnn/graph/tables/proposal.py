@@ -15,9 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gapgnn.errors import DataError
+from gapgnn.errors import DataError, InputError
+from gapgnn.graph.tables.amounts import EdgeColumns
 from gapgnn.graph.tables.columns import LabelColumn
-from gapgnn.graph.tables.files import Dialect, check_delimiter, open_table
+from gapgnn.graph.tables.files import Dialect, TableFile, check_delimiter, open_table
 from gapgnn.graph.tables.nodes import NodeColumns
 from gapgnn.graph.tables.schema import (
     OTHER,
@@ -28,6 +29,7 @@ from gapgnn.graph.tables.schema import (
     Label,
     Number,
     Schema,
+    Weight,
 )
 from gapgnn.graph.tables.survey import SeenColumn, see_columns
 
@@ -35,6 +37,8 @@ from gapgnn.graph.tables.survey import SeenColumn, see_columns
 SHARED_BY = 10
 # Of a column that spans so many years the bounds are whole decades.
 LONG_YEARS = 20
+# Amounts have long tails: with the largest as bound nearly every edge would weigh nothing.
+BELOW_BOUND = 0.95
 
 CHECK = (
     "Check each line: bounds and values must be what anybody would expect of such a table, not "
@@ -48,18 +52,22 @@ def propose_schema(
     label: str | None = None,
     drop: Sequence[str] = (),
     *,
+    edges: Path | str | None = None,
+    weight: str | None = None,
     dialect: Dialect | None = None,
 ) -> Schema:
     """Read a node table and propose what to declare public about it.
 
     Numbers get bounds rounded outwards to one significant digit, dates to years. Text gets the
     categories that at least ten people share; free text, and text without such a category, is
-    ignored.
+    ignored. Amounts of edges get 0 and what about one in twenty exceeds.
 
     Args:
         nodes: the node table, CSV, TSV, Parquet or Feather.
         label: the column with the class to predict.
         drop: columns to ignore.
+        edges: the edge table with amounts.
+        weight: its column with amounts.
         dialect: how cells are written.
 
     >>> import tempfile
@@ -70,7 +78,10 @@ def propose_schema(
     ...     propose_schema(people).columns
     (Number(name='age', low=10.0, high=60.0), Category(name='city', values=('Bern', 'Rome')))
     """
-    check_delimiter(dialect, nodes)
+    if (edges is None) != (weight is None):
+        given, other = ("weight", "edges") if edges is None else ("edges", "weight")
+        raise InputError(f"`{given}` must come with `{other}`. Got no `{other}`.")
+    check_delimiter(dialect, nodes, *(() if edges is None else (edges,)))
     table = open_table(nodes, what="nodes", dialect=dialect)
     wanted = NodeColumns.choose(table, label, drop, skip_features=True)
     features = [name for name in table.columns if name not in wanted.named]
@@ -83,6 +94,9 @@ def propose_schema(
     return Schema(
         columns=tuple(columns),
         label=None if classes is None else _label(classes, notes),
+        weight=None
+        if edges is None or weight is None
+        else _weight(open_table(edges, what="edges", dialect=dialect), weight, notes),
         notes=tuple(notes),
     )
 
@@ -144,6 +158,25 @@ def _label(column: LabelColumn, notes: list[str]) -> Label:
             "people and are not listed."
         )
     return Label(column.name, tuple(classes))
+
+
+def _weight(table: TableFile, name: str, notes: list[str]) -> Weight:
+    """Propose 0 and a round number that few amounts exceed."""
+    columns = EdgeColumns(weight=table.check_column("weight", name))
+    read = table.batches(columns.names, types=columns.types(table), missing=[""])
+    found = [part for batch in read if (part := columns.amounts(batch, table)) is not None]
+    amounts = np.concatenate(found) if found else np.array([])
+    amounts = amounts[np.isfinite(amounts) & (amounts > 0)]
+    if len(amounts) < SHARED_BY:
+        raise DataError(
+            f"`weight` must have at least {SHARED_BY} positive amounts to propose bounds. Got "
+            f"{len(amounts)} in column `{name}`."
+        )
+    notes.append(
+        f"About one in twenty amounts of {name} is above the proposed bound and counts as it; "
+        "amounts of one edge are added up first. They are read with `--weight` only."
+    )
+    return Weight(name, 0, outward(float(np.quantile(amounts, BELOW_BOUND)), up=True))
 
 
 def outward(value: float, *, up: bool) -> float:

@@ -77,6 +77,12 @@ class ScannedTables:
     wanted: NodeColumns
     nodes: ScannedNodes
 
+    @property
+    def ignored(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Name and columns of each edge table that has columns nothing is made of."""
+        found = ((table.path.name, ignored_columns(table, cols)) for _, table, cols in self.edges)
+        return tuple((name, columns) for name, columns in found if columns)
+
     def preparation(
         self, *, drop: Sequence[str], directed: bool, dangling: str, population: str
     ) -> Preparation:
@@ -133,6 +139,7 @@ def scan_tables(
         time=time,
         since=since,
         until=until,
+        declared=None if schema is None else schema.weight,
     )
     files = tuple(edges.values()) if isinstance(edges, Mapping) else (edges,)
     complaints.collect(lambda: check_delimiter(dialect, nodes, *files))
@@ -274,8 +281,8 @@ def read_tables(
         weight: the column of the edge table with the amount of each row, which becomes the weight
             of its edge: amounts of one edge are added up, in both directions if it has none, and
             clamped to the bounds. By kind (``{"payments": "amount"}``) or for every table.
-        weight_bounds: the declared bounds of the amounts, required: bounds from the table would
-            tell of single edges. By kind or for every table.
+        weight_bounds: the declared bounds of the amounts, required unless the schema has them:
+            bounds from the table would tell of single edges. By kind or for every table.
         time: the column of the edge table with a date, a time or a number, for a window.
         since: the first moment of the window: rows before it are not read.
         until: the first moment behind it.
@@ -360,12 +367,7 @@ def read_tables(
     graph = join_kinds(graphs)
     if min_class_count > 0 and found.labels is not None:
         graph = filter_classes(graph, min_class_count)
-    ignored = [
-        (table.path.name, names)
-        for _, table, columns in scanned.edges
-        if (names := ignored_columns(table, columns))
-    ]
-    return Tables(graph, found.feature_names, loops, repeated, left_out, counts, tuple(ignored))
+    return Tables(graph, found.feature_names, loops, repeated, left_out, counts, scanned.ignored)
 
 
 def _ends(arcs: Arcs, directed: bool) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""Schema: what a curator declares public about a node table.
+"""Schema: what a curator declares public about a node table, and the bounds of edges' amounts.
 
 Categories, ranges and classes that are learned from a table are facts about single people: a value
 that one person has would stand in the saved model, and the width of its input would tell whether
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from gapgnn.errors import DataError, UnavailableError
+from gapgnn.graph import WeightBounds
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -171,13 +172,46 @@ class Label:
 
 
 @dataclass(frozen=True)
+class Weight:
+    """The column of an edge table with amounts, and their bounds.
+
+    Whether amounts are read is said where tables are; this says between what.
+
+    >>> Weight("amount", 0, 5000).bounds
+    (0.0, 5000.0)
+    """
+
+    column: str
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "column", _text("weight.column", self.column))
+        for key in ("low", "high"):
+            object.__setattr__(self, key, _bound(f"weight.{key}", getattr(self, key)))
+        try:
+            WeightBounds(self.low, self.high)
+        except DataError:
+            raise DataError(
+                "`weight.low` and `weight.high` must be 0 <= low < high. Got "
+                f"{_shown(self.low)} and {_shown(self.high)}."
+            ) from None
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Both bounds, as ``weight_bounds`` takes them."""
+        return self.low, self.high
+
+
+@dataclass(frozen=True)
 class Schema:
-    """What is declared public about a node table: its feature columns, and its classes.
+    """What is declared public: a node table's feature columns and classes, and edges' amounts.
 
     Attributes:
         columns: the columns in the order of their features.
         label: the column with the class, or None.
         notes: what the curator is told in the file; not part of what is declared.
+        weight: the column of the edge table with amounts and their bounds, or None.
 
     >>> schema = Schema(
     ...     columns=(Number("age", 0, 100), Category("city", ("Bern", "Rome")), Ignored("note")),
@@ -192,6 +226,7 @@ class Schema:
     columns: tuple[Column, ...] = ()
     label: Label | None = None
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    weight: Weight | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
@@ -249,15 +284,20 @@ class Schema:
     def from_dict(cls, given: Mapping[str, Any]) -> Schema:
         """Return the schema that :meth:`to_dict` wrote; anything unexpected is refused."""
         for key in _table("schema", given):
-            if key not in ("columns", "label"):
-                raise DataError(f"`schema` must have the keys columns and label. Got {key!r}.")
+            if key not in ("columns", "label", "weight"):
+                raise DataError(
+                    f"`schema` must only have the keys columns, label and weight. Got {key!r}."
+                )
         columns = given.get("columns", [])
         if not isinstance(columns, Sequence) or isinstance(columns, str):
             raise DataError(f"`columns` must be a list. Got {type(columns).__name__}.")
-        label = given.get("label")
+        label, weight = given.get("label"), given.get("weight")
         return cls(
             columns=tuple(_column(about) for about in columns),
             label=None if label is None else _label(label),
+            weight=None
+            if weight is None
+            else Weight(**_keys("weight", weight, ("column", "low", "high"))),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -265,6 +305,8 @@ class Schema:
         return {
             "columns": [_plain(column) for column in self.columns],
             "label": None if self.label is None else _plain(self.label),
+            # Left out where there is none, as before there was any.
+            **({} if self.weight is None else {"weight": _plain(self.weight)}),
         }
 
     def to_toml(self, about: str = "the node table") -> str:
@@ -295,6 +337,8 @@ class Schema:
         tables: list[tuple[str, dict[str, Any]]] = []
         if self.label is not None:
             tables.append(("label", _plain(self.label)))
+        if self.weight is not None:
+            tables.append(("weight", _plain(self.weight)))
         tables += [(f"columns.{_key(column.name)}", _plain(column)) for column in self.columns]
         for heading, values in tables:
             yield ""
@@ -304,10 +348,10 @@ class Schema:
                     yield f"{key} = {_toml(value)}"
 
 
-def _plain(part: Column | Label) -> dict[str, Any]:
-    """Return what :meth:`Schema.from_dict` takes of one column, or of the label."""
+def _plain(part: Column | Label | Weight) -> dict[str, Any]:
+    """Return what :meth:`Schema.from_dict` takes of one column, of the label or of the weight."""
     values = {key.name: getattr(part, key.name) for key in fields(part)}
-    if not isinstance(part, Label):
+    if not isinstance(part, Label | Weight):
         values = {"name": part.name, "kind": part.kind, **values}
     return {key: _simple(value) for key, value in values.items() if value is not None}
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -47,8 +48,7 @@ def renyi_curve(events: Sequence[Event], *, relation: str, orders: Array = ORDER
     merged = merge(events, relation=relation)
     total: Array = orders * (merged.shift * merged.shift / 2)
     for pair, times in merged.rest:
-        curve = np.array([_worse_divergence(pair, order) for order in orders.tolist()])
-        total = total + times * curve
+        total = total + times * np.array(_divergences(pair, tuple(orders.tolist())))
     return total
 
 
@@ -109,6 +109,12 @@ def plain_rdp_epsilon(events: Sequence[Event], delta: float, *, relation: str) -
 
 def _log_inverse(delta: float) -> float:
     return -math.log(check_number("delta", delta, above=0, below=1))
+
+
+@lru_cache(maxsize=256)
+def _divergences(pair: Pair, orders: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the divergence of a pair at each order; asked again for every card of one setting."""
+    return tuple(_worse_divergence(pair, order) for order in orders)
 
 
 def _worse_divergence(pair: Pair, order: float) -> float:

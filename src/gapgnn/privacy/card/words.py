@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gapgnn.errors import InputError
@@ -57,9 +58,24 @@ class Words:
             tie, ties = _forms("link", link)
         return cls(one, many, tie, ties)
 
-    def plain(self, text: str) -> str:
-        """Return a sentence of this package in these words; names of data are not for this."""
-        return _NAMED.sub(self._exchanged, text)
+    def plain(self, text: str, names: Sequence[str] = ()) -> str:
+        """Return a sentence of this package in these words.
+
+        Args:
+            text: the sentence.
+            names: what data calls its kinds of edges: they stay as they are where all are listed,
+                and where one of them is what amounts are of.
+
+        >>> Words.of("customer", "payment").plain("A link (friends, links).", ["friends", "links"])
+        'A payment (friends, links).'
+        """
+        kept = [", ".join(names), *(f"amounts of {name}" for name in names)] if names else []
+        if not kept:
+            return _NAMED.sub(self._exchanged, text)
+        parts = re.split(f"({'|'.join(map(re.escape, kept))})", text)
+        return "".join(
+            part if part in kept else _NAMED.sub(self._exchanged, part) for part in parts
+        )
 
     def _exchanged(self, found: re.Match[str]) -> str:
         usual = Words()

@@ -302,7 +302,7 @@ class Ledger:
             # The one whose budget matters most stands for the charge.
             charged = books.by_weight(touched, level)
             for population in charged:
-                books.check_affordable(population, level=level, asked=asked)
+                books.check_affordable(population, level=level, asked=[asked])
             books.welcome(touched, people, hashes, level)
             price = (repr(float(epsilon)), repr(float(delta)), int(count))
             bought = (people.fingerprint, level, relation, *price, purpose, asked.events)
@@ -336,6 +336,50 @@ class Ledger:
             others=tuple(names[1:]),
             budget=budget,
         )
+
+    def check_affordable(
+        self,
+        people: People,
+        *,
+        level: str,
+        relation: str,
+        releases: Sequence[tuple[float, float, Sequence[Mapping[str, Any]]]],
+    ) -> None:
+        """Refuse what :meth:`charge` would refuse sooner or later, before the first of them.
+
+        Nothing is charged or kept for the asker: somebody else may spend in between.
+
+        Args:
+            people: whom the releases read.
+            level: ``edge`` or ``node``.
+            relation: the neighbouring relation under which prices are stated.
+            releases: epsilon, delta and events of each.
+
+        >>> import tempfile, numpy as np
+        >>> ledger = Ledger.init(Path(tempfile.mkdtemp()) / "ledger.sqlite")
+        >>> people = People(np.arange(1000), "5f" * 32)
+        >>> terms = dict(level="edge", relation="undirected")
+        >>> _ = ledger.grant("customers", people, **terms, epsilon=1, delta=1e-5, composition="sum")
+        >>> ledger.check_affordable(people, **terms, releases=[(0.3, 0.0, [])] * 3)
+        >>> ledger.check_affordable(  # doctest: +ELLIPSIS
+        ...     people, **terms, releases=[(0.3, 0.0, [])] * 4)
+        Traceback (most recent call last):
+        ...
+        gapgnn.errors.BudgetExceededError: The budget of customers ... request for epsilon 1.2 ...
+        """
+        check_stated(level, relation)
+        if not releases or not self._is_made():
+            return
+        asked = [
+            Spend(relation, Amount.of(epsilon, delta), 1, _written(events))
+            for epsilon, delta, events in releases
+        ]
+        with transaction(self.path, writing=False) as db:
+            books = Books(db, self.path)
+            touched = books.touched(people, books.hashes(people))
+            books.check_all_known(people, touched)
+            for population in books.by_weight(touched, level):
+                books.check_affordable(population, level=level, asked=asked)
 
     def check_free(
         self, people: People, *, level: str, purpose: str, curator_only: str | None

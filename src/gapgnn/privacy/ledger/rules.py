@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 import shlex
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from fractions import Fraction
@@ -227,9 +228,8 @@ class Books:
             )
             raise PrivacyError(
                 f"{why}, and `{purpose}` at level none computes from their data without noise, "
-                "which no budget can pay. Say `--curator-only REASON` (in Python "
-                "`fit(..., curator_only=REASON)`) if it stays with you: the look is then written "
-                "to the ledger."
+                "which no budget can pay. Say `curator_only=REASON` if it stays with "
+                "you: the look is then written to the ledger."
             )
         return [(limited, relation) for _, limited, relation in budgets]
 
@@ -251,8 +251,8 @@ class Books:
                 )
         return granted
 
-    def check_affordable(self, population: int, *, level: str, asked: Spend) -> None:
-        """Refuse a charge that its budget does not allow."""
+    def check_affordable(self, population: int, *, level: str, asked: Sequence[Spend]) -> None:
+        """Refuse charges that their budget does not allow together."""
         granted, known = self._open_budget(population, level), self.name(population)
         if granted is None:
             return
@@ -262,29 +262,32 @@ class Books:
                 f"The budget of {known} at {level} level ended on {until}; nothing was charged. "
                 "Grant a new one with `gapgnn ledger grant`."
             )
-        if budget.relation != asked.relation:
-            raise PrivacyError(
-                f"The budget of {known} at {level} level is stated under {budget.relation}. Got a "
-                f"charge under {asked.relation}. Use the relation {budget.relation}, or grant the "
-                "budget anew."
-            )
+        for spend in asked:
+            if budget.relation != spend.relation:
+                raise PrivacyError(
+                    f"The budget of {known} at {level} level is stated under {budget.relation}. "
+                    f"Got a charge under {spend.relation}. Use the relation {budget.relation}, or "
+                    "grant the budget anew."
+                )
         spends = self.spends(population, level)
-        if not budget.allows([*spends, asked]):
+        if not budget.allows([*spends, *asked]):
             left = budget.left(spends)
             # What rounding leaves of a spent budget is nothing to anybody.
             is_spent = left.epsilon <= budget.amount.epsilon / 10**6
+            wanted = asked[0].amount.times(asked[0].count)
+            for spend in asked[1:]:
+                wanted = wanted.plus(spend.amount.times(spend.count))
             raise BudgetExceededError(
                 f"The budget of {known} at {level} level ({budget.relation}, {budget.composition}) "
                 f"has {'nothing' if is_spent else left} left. Got a request for "
-                f"{asked.amount.times(asked.count)}; nothing was charged."
-                + self._name_apart(population)
+                f"{wanted}; nothing was charged." + self._name_apart(population)
             )
 
     def _name_apart(self, population: int) -> str:
         """Say what to do where ids of unrelated tables may only look the same."""
         if self.namespace(population) != "default":
             return ""
-        return " If your tables are of other people, say so with `--population NAME`."
+        return " If your tables are of other people, say so with `population=NAME`."
 
     def check_grantable(self, population: int, budget: Filter) -> None:
         """Refuse a budget below what is spent, or one under which a charge cannot be counted."""
