@@ -27,6 +27,10 @@ MECHANISMS = {
 }
 
 MODEL_TRIALS = 20_000
+_DIVIDED: dict[str, Any] = {
+    "action": "store_true",
+    "help": "node: messages are divided by the root of their list's length, nothing is cut",
+}
 _LEVEL: dict[str, Any] = {"choices": ["edge", "node"], "default": "edge"}
 _RELATION: dict[str, Any] = {"choices": ["add-remove"], "default": "add-remove"}
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
@@ -47,6 +51,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "(default each)",
         },
         "weighted": {"action": "store_true", "help": "edges have weights"},
+        "divided": _DIVIDED,
         "trials": number(100_000, "independent trials"),
     },
     "dpsgd": {
@@ -90,6 +95,12 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "messages": {"choices": ["labels", "both"], "default": "labels"},
         "hops": number(2, "noisy hops"),
         "max-degree": number(10, "D at node level"),
+        "divided": _DIVIDED,
+        "own": {
+            "choices": ["nothing", "features", "record"],
+            "default": "features",
+            "help": "with --divided: what a prediction reads of its own person (default features)",
+        },
         "trials": number(100_000, "independent trials"),
     },
 }
@@ -103,7 +114,7 @@ examples:
   gapgnn audit sampler --epsilon 4
   gapgnn audit edges --perturbation arr --epsilon 2 --json
   gapgnn audit subgraphs --epsilon 4
-  gapgnn audit messages --level node --epsilon 4
+  gapgnn audit messages --level node --divided --epsilon 4
   gapgnn audit pipeline train gap --level node --epsilon 4
   gapgnn audit --model model                every mechanism of a saved model, kept in its folder
   gapgnn audit pipeline --model model       the whole command that made it
@@ -259,6 +270,8 @@ def _audit_messages(
     from gapgnn.attacks.audits import audit_messages
     from gapgnn.methods.gap import GAP
 
+    if options.pop("divided"):
+        options["max_degree"] = options["hops"] = "auto"
     estimator = GAP(noise=construction, **options)  # type: ignore[arg-type]
     return audit_messages(
         estimator, trials=trials, confidence=confidence, seed=seed, progress=progress

@@ -36,11 +36,12 @@ examples:
   gapgnn noise --level edge --relation directed --noise-multiplier 2 --delta 1e-6
   gapgnn noise --level node --epsilon 8 --delta 1e-5 --hops 2 --steps 1546 --sampling-rate 0.0129
   gapgnn noise --level node --relation replace --max-degree 50 --epsilon 8 --delta 1e-5 --json
+  gapgnn noise --level node --divided --epsilon 8 --delta 1e-5 --hops 1
   gapgnn noise --method sage --level node --epsilon 8 --delta 1e-5 --steps 450 \\
       --sampling-rate 0.0222 --train-nodes 11530
 
 The noise multiplier counts the standard deviation in what one edge or record can contribute: per
-hop 1 (directed), sqrt(2) (undirected) or sqrt(max degree), per DP-SGD step the clipping norm, for
+hop 1 (directed or divided), sqrt(2) (undirected) or sqrt(max degree), per DP-SGD step the clip, for
 sage (2 max degree + 1) times it: a record is part of its neighbours' examples too. Under
 `replace` two records can oppose each other: the sensitivity is twice the contribution, and is
 charged.
@@ -80,6 +81,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--max-degree",
         type=int,
         help=f"node: the bound D on every out-list (default {DEFAULT_MAX_DEGREE})",
+    )
+    parser.add_argument(
+        "--divided",
+        action="store_true",
+        help="node: messages are divided by the root of their list's length, nothing is cut",
     )
     parser.add_argument(
         "--train-nodes",
@@ -161,7 +167,14 @@ class _Question:
                         f"--{name.replace('_', '-')} has no meaning at level edge: training reads "
                         "no edges there and is free. Use --level node or leave it out."
                     )
-        degree = DEFAULT_MAX_DEGREE if args.max_degree is None else args.max_degree
+        if args.divided and (level != "node" or method != "gap" or args.max_degree is not None):
+            raise InputError(
+                "--divided is for gap at level node, instead of --max-degree: all that a person "
+                "sends has norm 1 then."
+            )
+        # As if every list had one entry.
+        default = 1 if args.divided else DEFAULT_MAX_DEGREE
+        degree = default if args.max_degree is None else args.max_degree
         check_integer("max_degree", degree, at_least=1)
         if (args.steps is None) != (args.sampling_rate is None):
             raise InputError("--steps and --sampling-rate belong together: give both or neither.")

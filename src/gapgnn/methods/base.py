@@ -230,6 +230,9 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     def _check_edges(self, graph: Graph) -> None:
         """Raise if the method cannot read such edges; without edges any will do."""
 
+    def _check_notion(self, graph: Graph) -> None:
+        """Raise if a stricter notion is asked for than can be promised; without lists any can."""
+
     def _check_parameters(self) -> None:
         """Raise if one of the method's own parameters cannot work."""
 
@@ -325,6 +328,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         check_trainable(graph, level=self.level)
         self._check_classes(graph)
         self._check_edges(graph)
+        self._check_notion(graph)
         guarantee = self._resolve(graph)
         run = Run(
             graph=graph,
@@ -928,12 +932,41 @@ class EdgeReader(NodeClassifier):
 
     Args:
         max_degree: entries D that each out-list is cut to at node level.
+        notion: of a withdrawn person at node level: ``own`` (the own record goes, other people's
+            lists stay theirs), or ``strict`` (every mention goes too), which is refused where it
+            cannot be promised.
     """
 
     max_degree: int | Literal["auto"] = 100
+    notion: Literal["own", "strict"] = "own"
 
     # The charge of a prediction that was interrupted before its release was made.
     _unfinished = None
+
+    def _check_notion(self, graph: Graph) -> None:
+        """Refuse the strict notion where others would change with a person's every mention.
+
+        Whether some list is longer than D is public, and stands on the card.
+        """
+        check_choice("notion", self.notion, ("own", "strict"))
+        if self.notion == "own" or self.level == "none":
+            return
+        if self.level != "node":
+            raise InputError(f"`notion` must be own at level {self.level}. Got 'strict'.")
+        bound = self._list_bound()
+        if bound is None:
+            raise PrivacyError(
+                "`notion` must be own where messages are divided by the root of their list: when a "
+                "person vanishes from all lists, everybody who listed that person speaks louder, "
+                "and nothing bounds that. Got 'strict'. Set max_degree, at least as long as the "
+                "longest list."
+            )
+        if max(int(kind.out_degrees.max()) for kind in graph.kinds) > bound:
+            raise PrivacyError(
+                f"`notion` must be own where lists are cut: some are longer than {bound}, and "
+                "which entries are kept changes with every mention that goes. Got 'strict'. Set "
+                "max_degree at least as long as the longest list."
+            )
 
     def _list_bound(self) -> int | None:
         assert self.max_degree != "auto"

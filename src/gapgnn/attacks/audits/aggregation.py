@@ -22,6 +22,7 @@ shared noise would show most. How far all kinds move together is compared with w
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ from torch import Tensor
 
 from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, gaussian_price
 from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, claim, confirmed
-from gapgnn.errors import check_choice, check_integer
+from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.graph import Graph, induced, join_kinds
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.privacy import resolve_relation
@@ -74,6 +75,7 @@ class _Setting:
     kinds: int = 1
     protects: str = "each"
     weighted: bool = False
+    divided: bool = False
     charged: int | None = None
 
     def aggregation(
@@ -91,7 +93,8 @@ class _Setting:
             level=self.level,
             relation=self.relation,
             noise_multiplier=self.noise_multiplier,
-            max_degree=self.max_degree,
+            max_degree=None if self.divided else self.max_degree,
+            is_divided=self.divided,
             keys=[NoiseKey.fresh() if key is None else key],
             construction=self.construction,
             device=device,
@@ -131,7 +134,9 @@ class _Setting:
             "noise_multiplier": self.noise_multiplier,
             "noise": self.construction,
         }
-        if self.max_degree is not None:
+        if self.divided:
+            details["divided"] = True
+        elif self.max_degree is not None:
             details["max_degree"] = self.max_degree
         if self.kinds > 1:
             details |= {"kinds": self.kinds, "protects": self.protects}
@@ -167,6 +172,7 @@ def audit_aggregation(
     kinds: int = 1,
     protects: str = "each",
     weighted: bool = False,
+    divided: bool = False,
     **options: Unpack[Options],
 ) -> AuditReport:
     """Attack the noisy hops with canaries and bound their epsilon from below.
@@ -196,6 +202,8 @@ def audit_aggregation(
         kinds: number of kinds of edges, each with its own hops.
         protects: ``each`` if neighbours differ in every kind, ``any`` if in one of them.
         weighted: give the edges weights; a canary weighs 1, the most there is.
+        divided: at node level, audit messages that are divided by the root of their list's length;
+            ``max_degree`` is then how many entries a canary's list has.
         options: of every audit.
 
     >>> report = audit_aggregation(epsilon=4.0, trials=2_000)
@@ -207,6 +215,8 @@ def audit_aggregation(
     check_integer("hops", hops, at_least=1)
     check_integer("max_degree", max_degree, at_least=1)
     check_integer("kinds", kinds, at_least=1)
+    if divided and level != "node":
+        raise InputError("`divided` must be False at level edge. Got True.")
     check_choice("protects", protects, ("each",) if level == "node" else ("each", "any"))
     whole = hops * (kinds if protects == "each" else 1)
     paid = whole if charged is None else check_integer("charged", charged, at_least=1)
@@ -224,6 +234,7 @@ def audit_aggregation(
         kinds=kinds,
         protects=protects,
         weighted=weighted,
+        divided=divided,
         charged=paid,
     )
     attack, size = (_edge_scores, 2) if level == "edge" else (_node_scores, max_degree + 1)
@@ -367,7 +378,9 @@ def _node_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
         projections.append(noisy[:, :, column].sum(dim=1))
         seen.append(noisy.mean(dim=1))
         sent.append(torch.eye(_WIDTH, dtype=torch.float64)[column].expand(len(worlds), _WIDTH))
-    shift = setting.hops * setting.kinds * degree
+    shift = float(setting.hops * setting.kinds * degree)
+    if setting.divided:
+        shift /= math.sqrt(degree)
     total = torch.stack(projections).sum(dim=0) / shift
     scores = [total / 2 + 0.5 if is_replace else total, *_difference(seen, sent)]
     return torch.stack(scores).numpy()

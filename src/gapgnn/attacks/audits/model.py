@@ -86,6 +86,7 @@ def audit_model(
         if isinstance(event, PoissonGaussian | MixtureOfGaussians):
             used |= {"clip": estimator.clip, "steps": min(event.steps, _MOST_STEPS)}
         if isinstance(event, Gaussian):
+            is_divided = card.level == "node" and card.max_degree is None
             kept = estimator.releases_.training()
             hops = len(kept.hops) - int(kept.has_hop_zero)
             whole = {"level": card.level, "hops": hops, "charged": event.count}
@@ -93,8 +94,12 @@ def audit_model(
                 whole |= {"kinds": len(card.kinds), "protects": card.protects}
             bounds = getattr(estimator, "edges_", EdgeFacts()).bounds
             whole["weighted"] = any(pair is not None for pair in bounds)
+            if is_divided:
+                # Each hop is of another role, and so an event of its own.
+                whole |= {"divided": True, "hops": 1, "charged": event.count}
+                whole["kinds"] = event.count
             reports.append(audit_aggregation(**whole, **used, **shared))
-            if card.relation == "add-remove":
+            if card.relation == "add-remove" and not is_divided:
                 reports.append(audit_sampler(**used, **fewer))
         elif isinstance(event, PoissonGaussian):
             reports.append(audit_dpsgd(sampling_rate=event.sampling_rate, **used, **shared))

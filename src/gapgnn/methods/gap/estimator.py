@@ -529,11 +529,14 @@ class GAP(EdgeReader):
         steps = ["preparation", "training", "hop0", "classifier", "selection", "prediction"]
         if self._uses_batch_norm():
             steps.append("statistics")
+        variant = self._variant()
         return ReleaseFacts(
             method="GAP",
-            messages=self.messages,
+            messages="votes" if variant.is_vote else self.messages,
             steps=steps,
             kinds=self.edges_.kinds,
             protects=self.kinds if self.edges_.kinds else "",
             is_weighted=any(bounds is not None for bounds in self.edges_.bounds),
+            own=variant.own,
+            is_divided=variant.is_vote,
         )

@@ -92,6 +92,8 @@ class PrivacyCard:
         kinds: the names of several kinds of edges; empty where there is one.
         protects: with several kinds, ``each`` (an edge of every kind at once) or ``any`` (an edge
             of one of them).
+        own: at node level, what a prediction reads of its own person: ``nothing``, ``features`` or
+            ``record``; empty elsewhere.
     """
 
     method: str
@@ -119,12 +121,14 @@ class PrivacyCard:
     audits: tuple[Mapping[str, Any], ...] = ()
     kinds: tuple[str, ...] = ()
     protects: str = ""
+    own: str = ""
 
     def __post_init__(self) -> None:
         check_choice("level", self.level, LEVELS)
         check_choice("relation", self.relation, RELATIONS_OF_LEVEL[self.level] or ("none",))
         check_choice("noise_source", self.noise_source, texts.NOISE_SOURCES)
         check_choice("protects", self.protects, texts.PROTECTS if self.kinds else ("",))
+        check_choice("own", self.own, ("", *texts.OWN) if self.level == "node" else ("",))
         if self.node_notion is not None:
             check_choice("node_notion", self.node_notion, NOTIONS)
         if self.max_degree is not None:
@@ -218,6 +222,7 @@ def guarantee_sentence(card: PrivacyCard) -> str:
         card.delta,
         kinds=card.kinds,
         protects=card.protects,
+        own=card.own,
     )
     if card.level == "none" or card.is_private_release:
         return promise
@@ -255,6 +260,8 @@ class ReleaseFacts:
         kinds: the names of several kinds of edges.
         protects: ``each`` or ``any`` of them.
         is_weighted: whether edges have weights.
+        own: at node level, what a prediction reads of its own person.
+        is_divided: whether messages are divided by the root of their list's length.
     """
 
     method: str
@@ -273,6 +280,8 @@ class ReleaseFacts:
     kinds: Sequence[str] = ()
     protects: str = ""
     is_weighted: bool = False
+    own: str = ""
+    is_divided: bool = False
 
 
 def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
@@ -296,6 +305,10 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
     notion = None
     if level == "node" and facts.max_degree is not None:
         notion = "strict" if facts.native_degree_bounded else "own record"
+    if level == "node" and facts.is_divided:
+        # A list that loses an entry makes the others louder: not bounded in the strict sense.
+        notion = "own record"
+    own = facts.own if level == "node" else ""
     return PrivacyCard(
         method=facts.method,
         level=level,
@@ -313,10 +326,11 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
         messages=texts.travelled(facts.messages),
         covered=(
             *texts.covered(level, relation, notion=notion),
+            *([texts.OWN_SENTENCES[own]] if own else []),
             *texts.covered_edges(level, facts.kinds, facts.protects, facts.is_weighted),
         ),
         not_covered=(
-            *texts.not_covered(level, relation, notion=notion),
+            *texts.not_covered(level, relation, notion=notion, own=own),
             *texts.not_covered_edges(level, facts.kinds, facts.protects),
         ),
         not_charged=texts.not_charged(level, facts.steps),
@@ -328,6 +342,7 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
         audits=tuple(dict(audit) for audit in facts.audits),
         kinds=tuple(facts.kinds),
         protects=facts.protects,
+        own=own,
     )
 
 

@@ -95,6 +95,7 @@ def markdown(card: PrivacyCard) -> str:
         ("private release", "yes" if card.is_private_release else "**no**"),
         ("out-lists cut to", _or_dash(card.max_degree)),
         ("node-level notion", card.node_notion or "-"),
+        *([("a prediction reads of its own person", card.own)] if card.own else []),
         ("travelled along the edges", card.messages),
         *([("kinds of edges", ", ".join(card.kinds))] if card.kinds else []),
         ("ledger", str(card.ledger or "nothing was charged")),

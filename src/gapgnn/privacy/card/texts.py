@@ -54,6 +54,11 @@ MESSAGES = {
         "everybody else's class posterior, and beside them rows computed from features; together "
         "of norm at most 1."
     ),
+    "votes": (
+        "Class codes (corners of a simplex, norm 1) of the training labels, divided by the root of "
+        "the length of the sender's own list; where there is a second hop, in it likewise what the "
+        "released rows of their own lists say about the class of everybody else."
+    ),
     "perturbed": "Rows computed from features, along edges that had been randomised before.",
 }
 
@@ -164,6 +169,7 @@ def promise(
     *,
     kinds: Sequence[str] = (),
     protects: str = "",
+    own: str = "",
 ) -> str:
     """Return the guarantee as one plain sentence.
 
@@ -175,8 +181,11 @@ def promise(
     """
     if level == "none" or epsilon is None or delta is None:
         return "Nothing is promised: the model may reveal anything about the graph."
-    if level == "edge":
-        seen, data = "this model and its predictions", "the graph"
+    if level == "edge" or own == "nothing":
+        seen, data = (
+            "this model and its predictions",
+            "the graph" if level == "edge" else "the data",
+        )
     else:
         seen, data = "this model and the predictions for everybody else", "the data"
     place = "it" if 0 < epsilon <= 1 else data
@@ -270,7 +279,28 @@ def not_covered_edges(level: str, kinds: Sequence[str], protects: str) -> tuple[
     )
 
 
-def not_covered(level: str, relation: str, *, notion: str | None) -> tuple[str, ...]:
+# What a prediction reads of its own person at node level, and who may see it (section 1).
+OWN = ("nothing", "features", "record")
+OWN_SENTENCES = {
+    "nothing": (
+        "Nobody's prediction reads anything of its own person but what was released with noise: "
+        "all of them may be handed out."
+    ),
+    "features": (
+        "A person's prediction also reads that person's features: it is for that person, or for "
+        "whoever may know them. What everybody else gets, all together, hides the record (joint "
+        "differential privacy)."
+    ),
+    "record": (
+        "A person's prediction also reads that person's features and own list: it is for that "
+        "person, or for whoever may know both. What everybody else gets, all together, hides the "
+        "record (joint differential privacy). Everybody's probabilities beside the released rows "
+        "would let a reader solve for lists."
+    ),
+}
+
+
+def not_covered(level: str, relation: str, *, notion: str | None, own: str = "") -> tuple[str, ...]:
     """Say who and what is not covered.
 
     >>> not_covered("none", "none", notion=None)
@@ -286,9 +316,17 @@ def not_covered(level: str, relation: str, *, notion: str | None) -> tuple[str, 
         if relation == "directed":
             lines.append("A friendship stored as two arcs: it counts as two.")
         return tuple(lines)
-    lines = [
+    about_own = (
         "A person's own row and own predicted label: they are computed from that person's own "
-        "features, and nothing hides a person from the prediction about themselves.",
+        "features, and nothing hides a person from the prediction about themselves."
+    )
+    if own == "record":
+        about_own = (
+            "A person's own predicted label: it is computed from that person's own features and "
+            "list, and nothing hides a person from the prediction about themselves."
+        )
+    lines = [
+        *([] if own == "nothing" else [about_own]),
         "Which ids have a row in a saved model: it is treated as public. Where it is not, keep the "
         "folder and hand out other people's predictions only.",
     ]
