@@ -148,6 +148,7 @@ class _Canaries:
         price = account(events, self.delta, relation=self.relation).epsilon
         self.epsilon = min(price, card.epsilon)
         is_divided = card.level == "node" and card.max_degree is None
+        paid = events
         if is_divided:
             # A training person is in the first hop alone.
             events = [event for event in events if event.label == "aggregation"]
@@ -156,12 +157,12 @@ class _Canaries:
         )
         # Hops are kept in units of their noise; the class code of two classes has one coordinate.
         hops = kept.hops[int(kept.has_hop_zero) :]
+        kept_hops, charged = len(hops), sum(event.count for event in paid)
         if is_divided:
             hops = hops[:1]
         released = torch.stack(list(hops)).double()[:, :, 0] * std
         self.hops = len(released)
-        charged = sum(event.count for event in events)
-        self.checks = [Check("hops released", self.hops, charged), check_card(card)]
+        self.checks = [Check("hops released", kept_hops, charged), check_card(card)]
         sent = 1.0 if self.estimator.messages == "labels" else math.sqrt(0.5)
         if is_divided:
             sent /= math.sqrt(_list_length(self.estimator) + (self.estimator.own == "record"))
