@@ -101,6 +101,36 @@ class Guarantee:
         )
 
     @classmethod
+    def one_of(cls, first: Event, options: Sequence[Guarantee]) -> Guarantee:
+        """Return the promise of a release after which one of several others is chosen by it.
+
+        The first one is pure, and whatever it says, what follows keeps the epsilon of its option:
+        both add up, which holds for any choice (basic composition, privacy page, section 3). The
+        events of all options are listed, each as a role of its own, so that a budget counts the
+        dearest.
+        """
+        dearest = max(options, key=lambda option: option.epsilon or 0.0)
+        price = first.times * first.pair(dearest.relation).pure_epsilon
+        events: dict[Event, None] = {}
+        for number, option in enumerate(options):
+            for event in option.events:
+                is_of_all = getattr(event, "role", "") == "others"
+                named = event if is_of_all else replace(event, role=f"option {number + 1}")  # type: ignore[type-var]
+                events[named] = None
+        return replace(
+            dearest,
+            epsilon=price + (dearest.epsilon or 0.0),
+            accountant=f"{dearest.accountant}, added to the first release",
+            events=(first, *events),
+        )
+
+    def after(self, first: Event, whole: Guarantee) -> Guarantee:
+        """Return this option of :meth:`one_of` once it is chosen, at the price of the whole."""
+        return replace(
+            self, epsilon=whole.epsilon, accountant=whole.accountant, events=(first, *self.events)
+        )
+
+    @classmethod
     def pure(
         cls,
         graph: Graph,

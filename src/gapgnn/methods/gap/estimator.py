@@ -9,19 +9,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph, with_absent
-from gapgnn.methods import EdgeReader, ReleasedHops, Run
+from gapgnn.methods import EdgeReader, ReleasedHops, Run, choose_device
 from gapgnn.methods.gap.propagation import First, Propagation, blocks_read
 from gapgnn.methods.gap.variant import (
+    LENGTH_SHARE,
+    MOST_SHARE,
+    SHARES,
     Defaults,
     Variant,
     chosen,
-    hop_share,
+    record_share,
+    vote_share,
 )
 from gapgnn.methods.gap.votes import Votes, padded, vote_width
 from gapgnn.nn import COMBINATIONS, Encoded, Encoder, MultiHopClassifier
@@ -31,10 +36,10 @@ from gapgnn.privacy import (
     aggregation_sensitivity,
     resolve_relation,
 )
-from gapgnn.privacy.accounting import Event, Gaussian, gaussian_shift
+from gapgnn.privacy.accounting import Event, Gaussian, Laplace, gaussian_shift
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.ledger import Charge
-from gapgnn.privacy.mechanisms import PrivateAggregation, kind_aggregations
+from gapgnn.privacy.mechanisms import PrivateAggregation, kind_aggregations, noisy_list_length
 from gapgnn.rng import NoiseKey
 from gapgnn.training import (
     FEATURE_NORM,
@@ -49,6 +54,7 @@ from gapgnn.training import (
 # Who is in a release at node level, and the one that training people are not in.
 TRAINING = "training"
 OF_OTHERS = "aggregation by the others"
+HOPS = ("aggregation", OF_OTHERS)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -116,6 +122,8 @@ class GAP(EdgeReader):
 
     method: ClassVar[str] = "gap"
     _keeps_releases: ClassVar[bool] = True
+    # Decided on the way, at node level; without an annotation, so that it is no parameter.
+    _has_hops = True
 
     max_degree: int | Literal["auto"] = "auto"
     own: Literal["nothing", "features", "record"] = "features"
@@ -226,22 +234,53 @@ class GAP(EdgeReader):
             ),
         )
 
-    def _fixed(self, graph: Graph, relation: str, delta: float) -> Sequence[Event]:
-        """With divided messages, the hops: of the training people, and of the others.
+    def _resolve(self, graph: Graph) -> Guarantee:
+        if not self._variant().is_vote or self.own != "features":
+            return super()._resolve(graph)
+        return Guarantee.one_of(self._length_event(), self._options(graph))
 
-        Roles pay apart (privacy page, section 1): the hop of the others may cost the whole budget.
+    def _length_event(self) -> Laplace:
+        """Return what it costs to learn how long lists are, by which the rest is shared out."""
+        return Laplace(1 / (LENGTH_SHARE * self.epsilon), label="length of lists")
+
+    def _options(self, graph: Graph) -> list[Guarantee]:
+        """Return what may be released once the length of lists is known, one for each share."""
+        epsilon = (1 - LENGTH_SHARE) * self.epsilon
+        return [
+            Guarantee.resolve(
+                graph,
+                self._template(graph),
+                level=self.level,
+                relation=self.relation,
+                epsilon=epsilon,
+                delta=self.delta,
+                fixed=partial(self._hops_within, graph, epsilon, share),
+            )
+            for share in SHARES
+        ]
+
+    def _fixed(self, graph: Graph, relation: str, delta: float) -> Sequence[Event]:
+        """With divided messages, the hops."""
+        if not self._variant().is_vote:
+            return ()
+        share = MOST_SHARE
+        if self.own == "record":
+            share = record_share(
+                self.epsilon, num_train=self._num_train(graph), num_features=graph.num_features
+            )
+        return self._hops_within(graph, self.epsilon, share, relation, delta)
+
+    def _hops_within(
+        self, graph: Graph, epsilon: float, share: float, relation: str, delta: float
+    ) -> Sequence[Event]:
+        """Return the hops of the training people, at a share of a budget, and of the others.
+
+        Roles pay apart (privacy page, section 1): the hop of the others may cost the whole of it.
         """
-        variant = self._variant()
-        if not variant.is_vote:
+        if not share:
             return ()
         # A little less than the budget, so that rounding cannot end above it.
-        least = math.sqrt(len(graph.kinds)) / gaussian_shift(self.epsilon * (1 - 1e-6), delta)
-        share = hop_share(
-            self.epsilon,
-            num_train=self._num_train(graph),
-            num_features=graph.num_features,
-            own=variant.own,
-        )
+        least = math.sqrt(len(graph.kinds)) / gaussian_shift(epsilon * (1 - 1e-6), delta)
         return self._hop_events(least / math.sqrt(share), least, len(graph.kinds))
 
     def _hop_events(self, training: float, others: float, count: int) -> tuple[Event, ...]:
@@ -297,11 +336,13 @@ class GAP(EdgeReader):
         self, variant: Variant, replicas: int, num_features: int, num_classes: int
     ) -> dict[str, nn.Module]:
         kinds = len(self.edges_.kinds) or 1 if hasattr(self, "edges_") else 1
-        read = vote_width(num_classes, kinds, variant.own)
+        widths = [] if variant.own == "nothing" else [num_features]
+        if self._reads_hops():
+            widths.append(vote_width(num_classes, kinds, variant.own))
         defaults = Defaults.of(variant)
         classifier = MultiHopClassifier(
             replicas,
-            [read] if variant.own == "nothing" else [num_features, read],
+            widths,
             num_classes,
             first_layers=chosen(self.base_layers, defaults.base_layers),
             base_layers=chosen(self.base_layers, defaults.base_layers),
@@ -353,15 +394,25 @@ class GAP(EdgeReader):
         self._remember(graph, charge, first, released)
         return scores
 
+    def _reads_hops(self) -> bool:
+        """Whether hops are released: with lists too short for the budget none are."""
+        if "card_" in self.__dict__:
+            return any(event["label"] == HOPS[0] for event in self.card_.events)
+        return self._has_hops
+
     def _train_vote(self, run: Run, charge: Charge | None) -> Tensor:
         graph, device = run.graph, run.device
+        everybody = with_absent(graph)
+        if self.own == "features":
+            run.guarantee = self._chosen_option(run)
+            self.noise_multiplier_ = run.guarantee.noise_multiplier
+        self._has_hops = any(event.label == HOPS[0] for event in run.guarantee.events)
         modules = self._start_modules(run)
         features = FeatureInputs(graph, device, norm=FEATURE_NORM)
         trainer = self._trainer(run)
-        everybody = with_absent(graph)
         training, others = self._vote_hops(everybody, run.guarantee, run.keys, device)
         mask = torch.from_numpy(run.splits.train).to(device)
-        votes = self._votes(everybody, graph.num_nodes, mask, training[0].std)
+        votes = self._votes(everybody, graph.num_nodes, mask, training[0].std if training else 0.0)
         run.callback.start("aggregation", self._variant().hops)
         with run.timed("aggregate"), torch.no_grad():
             released = votes.run(
@@ -378,6 +429,31 @@ class GAP(EdgeReader):
                 scores: Tensor = classifier(inputs.all())
         self._keep(graph, charge, everybody, released)
         return scores
+
+    def _chosen_option(self, run: Run) -> Guarantee:
+        """Release how long lists are, and return the option that follows from it.
+
+        One number for all repeats, that of the first.
+        """
+        graph, first = run.graph, self._length_event()
+        num_train = self._num_train(graph)
+
+        def draw() -> dict[str, Tensor]:
+            lengths = sum(kind.out_degrees for kind in graph.kinds)
+            length = noisy_list_length(
+                np.asarray(lengths)[run.splits.train[0]],
+                num_people=num_train,
+                epsilon=LENGTH_SHARE * self.epsilon,
+                key=run.keys[0].derive("length of lists"),
+                construction=self.noise,
+            )
+            return {"length": torch.tensor(length, dtype=torch.float64)}
+
+        length = float(run.journal.drawn("length", draw)["length"])
+        share = vote_share(
+            self.epsilon, length, num_train=num_train, num_features=graph.num_features
+        )
+        return self._options(graph)[SHARES.index(share)].after(first, run.guarantee)
 
     def _keep(
         self, graph: Graph, charge: Charge | None, everybody: Graph, released: Sequence[Tensor]
@@ -415,7 +491,8 @@ class GAP(EdgeReader):
                 device=device,
             )
 
-        return of("aggregation"), of(OF_OTHERS) if self._variant().hops > 1 else []
+        released = {event.label for event in guarantee.events}
+        return tuple(of(label) if label in released else [] for label in HOPS)  # type: ignore[return-value]
 
     def _propagation(self) -> Propagation:
         num_kinds = len(self.edges_.kinds) or 1
@@ -461,7 +538,8 @@ class GAP(EdgeReader):
             raise InputError("Give the graph to predict.")
         everybody = with_absent(graph)
         mask = torch.tensor(graph.train_mask, device=device).unsqueeze(0)
-        votes = self._votes(everybody, graph.num_nodes, mask, self._hop_std(graph))
+        std = self._hop_std(graph) if hops else 0.0
+        votes = self._votes(everybody, graph.num_nodes, mask, std)
         inputs = votes.inputs(FeatureInputs(graph, device, norm=FEATURE_NORM), hops)
         assert isinstance(inputs, HopInputs)
         return row_by_row(classifier, inputs)[0]
@@ -477,6 +555,14 @@ class GAP(EdgeReader):
         (event,) = (event for event in self.card_.events if event["label"] == label)
         return float(event["noise_multiplier"])
 
+    def _class_scores(self, graph: Graph | None) -> Tensor:
+        if graph is None or not self._variant().is_vote or self.releases_.training().hops:
+            return super()._class_scores(graph)
+        # The budget was too small for lists this short: nothing was released of them.
+        device = choose_device(self.device)
+        self.modules_["classifier"].to(device)
+        return self._vote_scores((), graph, device)
+
     def _prediction_guarantee(self, graph: Graph) -> Guarantee:
         variant = self._variant()
         if variant.is_vote:
@@ -486,8 +572,10 @@ class GAP(EdgeReader):
                     "edges. Got none. Train with messages=features to predict on graphs without "
                     "labels."
                 )
-            training = self._fitted_multiplier("aggregation")
-            others = self._fitted_multiplier(OF_OTHERS) if variant.hops > 1 else training
+            labels = {str(event["label"]) for event in self.card_.events}
+            training, others = (
+                self._fitted_multiplier(label) if label in labels else 1.0 for label in HOPS
+            )
             return Guarantee.of_events(
                 graph,
                 self._hop_events(training, others, len(graph.kinds)),

@@ -377,8 +377,12 @@ def worst_cases(events: Sequence[Event], *, relation: str) -> list[tuple[Composi
             event.scaled(2.0) if isinstance(event, Gaussian) and event.role else event
             for event in events
         )
-        if any(not event.role for event in events if isinstance(event, _Noisy)):
-            raise InputError("events of all roles and of some have no accounting under `replace`.")
+        if any(isinstance(event, _Noisy) and not event.role for event in events) and not all(
+            isinstance(event, Laplace) for event in events if not _role(event)
+        ):
+            raise InputError(
+                "beside events of some roles, an event of all must be Laplace under `replace`."
+            )
         cases.append((apart, "add-remove"))
     return cases
 
