@@ -250,7 +250,7 @@ def case_of(
         tables=tables,
         level=level,
         relation=resolve_relation(level, relation or "auto", is_directed=tables.directed),
-        max_degree=degree,
+        max_degree=degree if isinstance(degree, int) else None,
         seed=getattr(parsed, "seed", 0),
         parts=parts,
         interrupt_after=interrupt_after,

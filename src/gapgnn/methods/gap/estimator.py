@@ -108,6 +108,9 @@ class GAP(EdgeReader):
         batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size,
             there twice that for progressive features and eight times for labels and both.
         optimizer: optimiser of both phases.
+        hop_share: how much of the budget the hop of the training people gets at node level where
+            labels are sent in the default way, as a share of 1 / noise squared; auto follows from
+            public numbers and, where own lists are not read, from a noisy length of lists.
         noise_ratios: noise multipliers of encoder, aggregation and classifiers relative to each
             other, at node level; left out: equal for the paper's method; the other variants
             give the aggregation more of the budget the larger it is.
@@ -138,6 +141,7 @@ class GAP(EdgeReader):
     combine: Literal["concat", "sum", "max", "mean", "attention"] = "concat"
     activation: Literal["auto", "selu", "relu", "elu", "gelu", "tanh"] = "auto"
     dropout: float | Literal["auto"] = "auto"
+    hop_share: float | Literal["auto"] = "auto"
     noise_ratios: tuple[float, float, float] | None = None
 
     def _check_parameters(self) -> None:
@@ -152,6 +156,13 @@ class GAP(EdgeReader):
                 "`kinds` must be each at level node: a record holds its lists of all kinds of "
                 "edges, so withdrawing it changes every kind. Got 'any'."
             )
+        if self.hop_share != "auto":
+            check_number("hop_share", self.hop_share, above=0, below=1)
+            if not self._variant().is_vote:
+                raise InputError(
+                    "`hop_share` must be auto unless labels are sent at level node in the default "
+                    f"way, without a cut or stages. Got {self.hop_share!r}."
+                )
         if self.noise_ratios is not None and len(self.noise_ratios) != 3:
             raise InputError(f"`noise_ratios` must be three numbers. Got {self.noise_ratios!r}.")
         for ratio in self.noise_ratios or ():
@@ -235,9 +246,14 @@ class GAP(EdgeReader):
         )
 
     def _resolve(self, graph: Graph) -> Guarantee:
-        if not self._variant().is_vote or self.own != "features":
+        if not self._asks_length():
             return super()._resolve(graph)
         return Guarantee.one_of(self._length_event(), self._options(graph))
+
+    def _asks_length(self) -> bool:
+        """Whether a noisy length of lists decides what the hop gets."""
+        is_open = self.own == "features" and self.hop_share == "auto"
+        return is_open and self._variant().is_vote
 
     def _length_event(self) -> Laplace:
         """Return what it costs to learn how long lists are, by which the rest is shared out."""
@@ -264,7 +280,9 @@ class GAP(EdgeReader):
         if not self._variant().is_vote:
             return ()
         share = MOST_SHARE
-        if self.own == "record":
+        if self.hop_share != "auto":
+            share = self.hop_share
+        elif self.own == "record":
             share = record_share(
                 self.epsilon, num_train=self._num_train(graph), num_features=graph.num_features
             )
@@ -403,7 +421,7 @@ class GAP(EdgeReader):
     def _train_vote(self, run: Run, charge: Charge | None) -> Tensor:
         graph, device = run.graph, run.device
         everybody = with_absent(graph)
-        if self.own == "features":
+        if self._asks_length():
             run.guarantee = self._chosen_option(run)
             self.noise_multiplier_ = run.guarantee.noise_multiplier
         self._has_hops = any(event.label == HOPS[0] for event in run.guarantee.events)
