@@ -1098,6 +1098,7 @@ class EdgeReader(NodeClassifier):
         """Pay for a graph the model has not read, then read it."""
         if self.level == "node":
             check_declared(graph)
+        self._check_edges(graph)
         guarantee = self._prediction_guarantee(graph)
         ledger = Ledger(self.ledger)
         self._check_free(guarantee, graph, purpose="predict")

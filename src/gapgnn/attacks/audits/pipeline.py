@@ -77,6 +77,7 @@ class Case:
         model: for ``predict``: the saved model.
         ledger: for ``predict``: the ledger of the training, of which a copy is used.
         protects: with several kinds of edges: ``each`` or ``any``.
+        keeps_rows: whether whoever withdraws keeps a row, as where own lists are read.
     """
 
     words: tuple[str, ...]
@@ -90,11 +91,15 @@ class Case:
     model: Path | None = None
     ledger: Path | None = None
     protects: str = "each"
+    keeps_rows: bool = False
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """Every kind of neighbours there is at this level."""
         if self.level == "node":
+            if self.keeps_rows:
+                # A list of people without a row is refused there.
+                return tuple(kind for kind in NODE_KINDS if kind != "dangling")
             return (*NODE_KINDS, STRICT_KIND)
         weighed = tuple(AMOUNTS) if self.tables.weight is not None else ()
         several = (OTHER_KIND, *((EACH_KIND,) if self.protects == "each" else ()))
@@ -122,6 +127,7 @@ class Case:
             relation=self.relation,
             max_degree=self.max_degree,
             trains=trains,
+            keeps_row=self.keeps_rows,
             seed=seed,
         )
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gapgnn.errors import InputError, check_choice, check_integer, check_number
+from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph, with_absent
 from gapgnn.methods import EdgeReader, ReleasedHops, Run, choose_device
 from gapgnn.methods.gap.propagation import First, Propagation, blocks_read
@@ -169,7 +169,19 @@ class GAP(EdgeReader):
             check_number("noise_ratios", ratio, above=0)
 
     def _check_edges(self, graph: Graph) -> None:
-        """Any edges will do: with weights, and of several kinds."""
+        """Any edges will do, with weights and of several kinds; own lists name people with a row.
+
+        What v reads of its own list must not change when somebody on it leaves, and for as long as
+        the model is used: so whoever withdraws keeps a row, without a record (privacy page,
+        section 1).
+        """
+        reads_lists = self.own == "record" and self.level == "node"
+        if reads_lists and (missing := sum(kind.num_dangling for kind in graph.kinds)):
+            raise PrivacyError(
+                f"own=record needs a row for everybody on a list. Got {missing} entries that name "
+                "somebody without one. Keep a row with empty cells for people who withdrew; leave "
+                "out entries that name nobody of yours."
+            )
 
     def _variant(self) -> Variant:
         return Variant.resolve(
@@ -445,7 +457,7 @@ class GAP(EdgeReader):
             run.journal.trained("classifier", classifier, train)
             with torch.no_grad():
                 scores: Tensor = classifier(inputs.all())
-        self._keep(graph, charge, everybody, released)
+        self._keep(graph, charge, released)
         return scores
 
     def _chosen_option(self, run: Run) -> Guarantee:
@@ -474,10 +486,11 @@ class GAP(EdgeReader):
         return self._options(graph)[SHARES.index(share)].after(first, run.guarantee)
 
     def _keep(
-        self, graph: Graph, charge: Charge | None, everybody: Graph, released: Sequence[Tensor]
+        self, graph: Graph, charge: Charge | None, released: Sequence[Tensor]
     ) -> ReleasedHops:
-        kept = tuple(hop[0].detach().clone() for hop in released)
-        return self.releases_.add(graph, charge, kept, has_hop_zero=False, ids=everybody.ids)
+        """Keep the rows of whoever has a record: who else stands in lists is not public."""
+        kept = tuple(hop[0, : graph.num_nodes].detach().clone() for hop in released)
+        return self.releases_.add(graph, charge, kept, has_hop_zero=False)
 
     def _votes(self, everybody: Graph, present: int, sends: Tensor, std: float) -> Votes:
         sends = padded(sends, everybody.num_nodes)
@@ -554,10 +567,9 @@ class GAP(EdgeReader):
             if self.own != "nothing":
                 raise InputError("The model keeps no features: give the graph to predict.")
             raise InputError("Give the graph to predict.")
-        everybody = with_absent(graph)
         mask = torch.tensor(graph.train_mask, device=device).unsqueeze(0)
         std = self._hop_std(graph) if hops else 0.0
-        votes = self._votes(everybody, graph.num_nodes, mask, std)
+        votes = self._votes(graph, graph.num_nodes, mask, std)
         inputs = votes.inputs(FeatureInputs(graph, device, norm=FEATURE_NORM), hops)
         assert isinstance(inputs, HopInputs)
         return row_by_row(classifier, inputs)[0]
@@ -622,7 +634,7 @@ class GAP(EdgeReader):
             training, others = self._vote_hops(everybody, guarantee, keys, device)
             mask = torch.tensor(graph.train_mask, device=device).unsqueeze(0)
             votes = self._votes(everybody, graph.num_nodes, mask, training[0].std)
-            return self._keep(graph, charge, everybody, votes.run(training, others))
+            return self._keep(graph, charge, votes.run(training, others))
         first, released = self._propagation().run(
             self._aggregations(graph, guarantee, keys, device),
             FeatureInputs(graph, device),
