@@ -503,7 +503,7 @@ def test_a_tile_shows_what_stands_beside_accuracy(make_record: Any, make_measure
     tile = tiles_of(make_measured(majority=0.4, auc=0.9))["Best private, edge level"]
     assert tile["beside"] == [
         ("largest class", "40.0 %"),
-        ("balanced accuracy", "70.0 %"),
+        ("balanced", "70.0 %"),
         ("macro F1", "69.0 %"),
         ("AUC", "90.0 %"),
     ]

@@ -77,7 +77,8 @@ def _beside(record: Record) -> list[tuple[str, str]]:
     if not found.get("majority"):
         return []
     return [
-        (FIGURES[name], f"{100 * sum(values) / len(values):.1f} %")
+        # On a phone a tile has no room for the second word.
+        (FIGURES[name].removesuffix(" accuracy"), f"{100 * sum(values) / len(values):.1f} %")
         for name, values in found.items()
         if values
     ]
