@@ -371,7 +371,9 @@ def _print_results(rows: Sequence[Row], store: Store, summary: Summary) -> None:
     from gapgnn.evaluation import bootstrap_interval
 
     known = {(record.key, record.experiment): record for record in store.records()}
-    table = Table(*_COLUMNS, "mean", "95 %", *_BESIDE.values())
+    table = Table(*_COLUMNS, "mean", "95 %")
+    # A table of its own, since a terminal of 80 columns has no room for all in one.
+    beside = Table("data set", "row", "epsilon", "parameters", *_BESIDE.values())
     for row in rows:
         record = known.get(row.identity)
         if record is None:
@@ -379,11 +381,17 @@ def _print_results(rows: Sequence[Row], store: Store, summary: Summary) -> None:
         names = _named(row.task)
         names["parameters"] = " ".join(_settings(record.parameters))
         low, high = bootstrap_interval(record.runs)
-        beside = [_mean(record.figures(name)) for name in _BESIDE]
-        cells = [*names.values(), f"{record.mean:.1%}", f"{low:.1%} to {high:.1%}", *beside]
+        cells = [*names.values(), f"{record.mean:.1%}", f"{low:.1%} to {high:.1%}"]
         table.add_row(*map(escape, cells))
+        if record.figures("majority"):
+            del names["experiment"]
+            figures = [_mean(record.figures(name)) for name in _BESIDE]
+            beside.add_row(*map(escape, names.values()), *figures)
     out = console(to_stderr=False)
     out.print(table)
+    if beside.row_count:
+        out.print("Beside accuracy:")
+        out.print(beside)
     out.print(
         f"{summary.planned} rows: {summary.found} were there, {summary.ran} runs in "
         f"{duration(summary.seconds)}, {len(summary.failures)} failed. Results in {store.path}; "
