@@ -75,7 +75,7 @@ def _over_lists(
             for sums, sent, rows in zip(total, own, released, strict=True):
                 found = summand(rows[targets] - weights * sent[sources])[:count]
                 sums.index_add_(0, sources[:count], torch.trunc(found.double() / GRID))
-    lengths = torch.from_numpy(graph.out_degrees).to(device).clamp(min=1)
+    lengths = torch.tensor(graph.out_degrees, device=device).clamp(min=1)
     return (total * GRID / lengths.double().sqrt().unsqueeze(-1)).float()
 
 
