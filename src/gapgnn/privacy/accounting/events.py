@@ -372,13 +372,19 @@ def worst_cases(events: Sequence[Event], *, relation: str) -> list[tuple[Composi
         (tuple(event for event in events if _role(event) in ("", role)), relation) for role in roles
     ]
     if relation == "replace":
-        # Two different roles at a time; with all of them at once the case is dearer still.
-        apart = tuple(
-            event.scaled(2.0) if isinstance(event, Gaussian) and event.role else event
-            for event in events
-        )
         if any(not event.role for event in events if isinstance(event, _Noisy)):
             raise InputError("events of all roles and of some have no accounting under `replace`.")
+        sampled = {_role(event) for event in events if isinstance(event, PoissonGaussian)}
+        if len(sampled) > 1:
+            # One record leaves the batches of one role and one joins those of another: subsampled
+            # noise has two directions, and what is known holds where all go the same way.
+            raise InputError("Poisson batches of several roles have no accounting under `replace`.")
+        # Two different roles at a time; with all of them at once the case is dearer still. It is
+        # one composition: without names, so that nobody takes it apart again.
+        halved = (event.scaled(2.0) if isinstance(event, Gaussian) else event for event in events)
+        apart = tuple(
+            replace(event, role="") if isinstance(event, _Noisy) else event for event in halved
+        )
         cases.append((apart, "add-remove"))
     return cases
 
