@@ -16,6 +16,7 @@ from gapgnn.privacy.accounting import (
     Laplace,
     PoissonGaussian,
     account,
+    accountants,
     calibrate,
     renyi_curve,
     worst_cases,
@@ -63,6 +64,18 @@ class TestAccounting:
         ]
         assert found == max(alone)
         assert found <= price(of("", *first, *second, *everybody))
+
+    def test_the_cheapest_role_as_the_price_would_be_seen(self, monkeypatch):
+        """Planted: what every person of the dearer role is promised would not hold."""
+        events, promised = (*of("a", 4.0), *of("b", 1.0)), price(of("", 1.0))
+        assert price(events) >= promised
+
+        def cheapest(events, *, relation):
+            cases = worst_cases(events, relation=relation)
+            return [min(cases, key=lambda case: sum(1 / one.noise_multiplier for one in case[0]))]
+
+        monkeypatch.setattr(accountants, "worst_cases", cheapest)
+        assert price(events) < 0.5 * promised
 
     @given(noise=st.lists(multipliers, min_size=1, max_size=4))
     @settings(max_examples=30, deadline=None)
