@@ -175,6 +175,13 @@ class GAP(EdgeReader):
         the model is used: so whoever withdraws keeps a row, without a record (privacy page,
         section 1).
         """
+        if self._variant().is_vote and any(kind.is_weighted for kind in graph.kinds):
+            raise PrivacyError(
+                "edges must have no amounts where messages are divided by the root of their list: "
+                "how heavy an entry was that names somebody without a row is not kept, and it must "
+                "not change when that person leaves. Set max_degree to cut lists instead, or leave "
+                "out the amounts."
+            )
         reads_lists = self.own == "record" and self.level == "node"
         if reads_lists and (missing := sum(kind.num_dangling for kind in graph.kinds)):
             raise PrivacyError(

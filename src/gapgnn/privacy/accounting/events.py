@@ -379,7 +379,7 @@ def worst_cases(events: Sequence[Event], *, relation: str) -> list[tuple[Composi
                 "beside events of some roles, an event of all must be Laplace under `replace`."
             )
         for pair in itertools.combinations(roles, 2):
-            # Options of one role, of which one is chosen, are nothing that a record changes between.
+            # Nobody changes between options of one role, of which one is chosen for all.
             if pair[0].partition(",")[0] != pair[1].partition(",")[0]:
                 cases.append((_changing(events, pair), "add-remove"))
     return cases
