@@ -117,7 +117,10 @@ def audit(
     if not reference and words.startswith("train"):
         words += " --no-compare"
     # Without a choice of what is read of one's own, lists are cut.
-    if level == "node" and "mlp" not in words and "--own" not in words:
+    is_cut = not any(word in words for word in ("mlp", "--own", "--hop-share"))
+    if "--own record" in words:
+        options.setdefault("keeps_rows", True)
+    if level == "node" and is_cut:
         options.setdefault("max_degree", 3)
         words += " --max-degree 3"
     case = Case(

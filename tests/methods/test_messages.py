@@ -85,7 +85,9 @@ def test_every_variant_trains_predicts_and_charges_what_ran(options, level, grap
     if level != "none":
         hops = sum(e["count"] for e in model.card_.events if e["event"] == "Gaussian")
         phases = [e["label"] for e in model.card_.events if e["event"] == "PoissonGaussian"]
-        assert hops == model._variant().hops
+        # Lists this short get no hop of a budget this small.
+        is_divided = model._variant().is_vote
+        assert hops == (0 if is_divided else model._variant().hops)
         assert phases == (list(model.modules_) if level == "node" else [])
 
 
@@ -178,7 +180,7 @@ def test_at_node_level_there_are_as_many_steps_on_any_graph(method):
 def test_an_unread_graph_needs_labels_at_node_level(graph):
     first, second = cut_in_two(graph, seed=0)
     first = random_split(first, seed=0)
-    model = quick("node").fit(first)
+    model = quick("node", hop_share=0.5).fit(first)
     nobody = np.zeros(second.num_nodes, dtype=bool)
     with pytest.raises(InputError, match="must have training labels"):
         model.predict(second.with_masks(nobody, nobody, nobody))

@@ -159,7 +159,7 @@ class TestReplace:
         )
 
     def test_without_a_rule_for_what_everybody_is_in_it_is_refused(self):
-        with pytest.raises(InputError, match="no accounting under `replace`"):
+        with pytest.raises(InputError, match="must be Laplace under `replace`"):
             price((*of("a", 1.0), *of("b", 1.0), *of("", 1.0)), "replace")
 
 
