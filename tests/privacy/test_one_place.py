@@ -65,6 +65,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         DRAWS: "coins are made of the same draws",
         "privacy/mechanisms/aggregation.py": "the hops of PMA",
         "privacy/mechanisms/edges.py": "randomised edges and their number",
+        "privacy/mechanisms/labels.py": "randomised labels",
         "privacy/dpsgd/poisson.py": "the coins of Poisson batches",
         "training/trainer.py": "hands DP-SGD its noise, one source per replica",
         "attacks/audits/dpsgd.py": "audits the step that training takes",
