@@ -7,14 +7,15 @@ charge: a link (u, v) stays hidden from everybody but u and v (joint differentia
 page, section 1). Nothing of it is stored.
 
 Networks learned from noisy rows, and where noise outweighs a neighbourhood they learned to ignore
-it. So the list also votes beside them: naive Bayes with fixed odds for each friend, the smaller the
-more there are, because friends of one person are not independent witnesses. The rule is fixed. It
+it. So the list also votes beside them: naive Bayes with fixed odds for each friend, and less for
+each of many, because friends of one person are not independent witnesses. The rule is fixed. It
 depends on the graph only through released rows and public labels, which say whether friends are
 alike at all; where they are not, the networks answer alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,11 +28,13 @@ from gapgnn.methods.gap.codes import class_codes, class_scores
 from gapgnn.methods.gap.propagation import Propagation
 from gapgnn.training import FeatureInputs
 
-# Chosen on public graphs (docs/research-notes.md): what the class of a single friend counts, how
-# its weight falls with their number, and the share of what features say alone in the prior.
-STRENGTH = 4.5
+# Chosen on public graphs (docs/research-notes.md). A friend has the own class so much more often
+# than any other; from so many friends on each counts less, by this power of their number; and this
+# is the share of what features say alone in the prior.
+ODDS = 6.0
+FEW_FRIENDS = 6.0
 EXPONENT = 0.6
-PRIOR_SHARE = 0.5
+PRIOR_SHARE = 0.75
 # Friends vote where they have the own class at least so much more often than any other.
 LEAST_ODDS = 3.0
 
@@ -64,7 +67,8 @@ class OwnLists:
         exact = [self._arriving(rows[0]).unsqueeze(0) / self.std for rows in sent]
         scores = modules["classifier"](self.propagation.inputs(first, exact).all())[0]
         heard = self._by_kind(self.released)
-        if not are_alike(heard, labels, training, self.propagation.num_classes):
+        num_classes, num_kinds = self.propagation.num_classes, self.propagation.num_kinds
+        if not are_alike(heard, labels, training, num_classes, num_kinds=num_kinds):
             found: Tensor = scores
             return found
         prior = torch.log_softmax(scores, dim=-1)
@@ -73,9 +77,11 @@ class OwnLists:
             prior = (1 - PRIOR_SHARE) * prior + PRIOR_SHARE * alone
         sums = self._by_kind(exact[-1:])[0] * self.std
         friends = self._arriving(torch.ones_like(labels, dtype=prior.dtype).unsqueeze(-1))
-        friends = friends.sum(dim=-1, keepdim=True).clamp(min=1)
-        share = 1 - 1 / self.propagation.num_classes
-        return prior + STRENGTH * share * class_scores(sums) / friends**EXPONENT
+        friends = friends.sum(dim=-1, keepdim=True).clamp(min=FEW_FRIENDS)
+        weight = math.log(ODDS) * (FEW_FRIENDS / friends) ** EXPONENT
+        # Up to a number that all classes share, this is how many friends have each class.
+        votes = (1 - 1 / num_classes) * class_scores(sums)
+        return prior + weight * votes
 
     def _arriving(self, rows: Tensor) -> Tensor:
         """Return the exact sums of what arrives at every node, kinds side by side."""
@@ -91,22 +97,29 @@ class OwnLists:
 
 
 def are_alike(
-    released: Sequence[Tensor], labels: Tensor, training: Tensor, num_classes: int
+    released: Sequence[Tensor],
+    labels: Tensor,
+    training: Tensor,
+    num_classes: int,
+    *,
+    num_kinds: int = 1,
 ) -> bool:
     """Tell from released rows and public labels whether friends tend to have the own class.
 
     The rows of all training nodes of a class, added up, say how many friends of each class they
-    have, up to a number that all classes share: it is taken to be such that the rarest has none.
-    Noise adds up to far less than that.
+    have, up to a number that all classes share. It is taken to be such that no class has fewer than
+    none, by more than two standard deviations of the noise.
 
     Args:
-        released: noisy sums of class codes, (nodes, classes - 1) for each hop.
+        released: noisy sums of class codes in units of their noise, (nodes, classes - 1) for each
+            hop.
         labels: class of every node.
         training: whose labels are known.
         num_classes: C.
+        num_kinds: how many kinds of edges were added up in each.
 
-    >>> labels = torch.tensor([0, 0, 1, 1, 2, 2])
-    >>> codes, everybody = class_codes(3), torch.ones(6, dtype=torch.bool)
+    >>> labels = torch.arange(600) % 3
+    >>> codes, everybody = class_codes(3), torch.ones(600, dtype=torch.bool)
     >>> are_alike([codes[labels]], labels, everybody, 3)
     True
     >>> are_alike([codes[(labels + 1) % 3]], labels, everybody, 3)
@@ -116,7 +129,10 @@ def are_alike(
     totals = torch.zeros(num_classes, num_classes - 1, dtype=torch.float64, device=rows.device)
     totals.index_add_(0, labels[training], rows)
     counts = totals @ class_codes(num_classes, rows.device).double().T
-    counts = counts - counts.min(dim=1, keepdim=True).values
+    people = labels[training].bincount(minlength=num_classes).unsqueeze(-1)
+    noise = (people * num_kinds / len(released)).double().sqrt()
+    lowest = (counts + 2 * noise).min(dim=1, keepdim=True).values
+    counts = (counts - lowest.clamp(max=0)).clamp(min=0)
     is_heard = counts.sum(dim=1) > 0
     shares = counts.diagonal()[is_heard] / counts.sum(dim=1)[is_heard]
     own = float(shares.mean()) if len(shares) else 0.0
