@@ -116,7 +116,8 @@ def audit(
     words = f"{words} --level {level} --relation {relation} --device cpu"
     if not reference and words.startswith("train"):
         words += " --no-compare"
-    if level == "node" and "mlp" not in words:
+    # Without a choice of what is read of one's own, lists are cut.
+    if level == "node" and "mlp" not in words and "--own" not in words:
         options.setdefault("max_degree", 3)
         words += " --max-degree 3"
     case = Case(

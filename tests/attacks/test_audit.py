@@ -101,6 +101,30 @@ def test_label_messages_hold_and_the_bound_is_near_the_claim(
         assert report.epsilon_claimed < epsilon
 
 
+@pytest.mark.parametrize(
+    ("own", "relation"),
+    [
+        ("record", "add-remove"),
+        ("features", "replace"),
+        *(
+            pytest.param(*row, marks=pytest.mark.slow)
+            for row in (
+                ("features", "add-remove"),
+                ("record", "replace"),
+                ("nothing", "add-remove"),
+                ("nothing", "replace"),
+            )
+        ),
+    ],
+)
+def test_divided_messages_hold_and_the_bound_is_near_the_claim(own, relation):
+    """Of a training person, who is in the first hop alone: that hop is held to its own price."""
+    model = GAP(level="node", own=own, relation=relation, epsilon=4.0, delta=1e-5)
+    report = audit_messages(model, trials=8_000)
+    assert_sharp(report, 0.65)
+    assert report.epsilon_claimed < 3.9
+
+
 def test_hops_that_carry_labels_and_features_hold():
     assert_sharp(audit_messages(GAP(epsilon=4.0, messages="both"), trials=16_000), 0.4)
 

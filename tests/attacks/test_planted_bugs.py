@@ -409,6 +409,29 @@ def test_halved_noise_under_label_messages(level):
     assert_broken(audit_messages(model, trials=4_000))
 
 
+@pytest.mark.usefixtures("halved_rows")
+@pytest.mark.parametrize("own", ["record", pytest.param("features", marks=pytest.mark.slow)])
+def test_halved_noise_under_divided_messages(own):
+    model = GAP(level="node", own=own, epsilon=2.0, delta=1e-5)
+    assert_broken(audit_messages(model, trials=4_000))
+
+
+@pytest.mark.parametrize("own", ["record", pytest.param("features", marks=pytest.mark.slow)])
+def test_messages_divided_by_less_than_the_list(monkeypatch, own):
+    """Refused where rows are checked; without the check the audit sees it."""
+    original = aggregation.divide_rows
+
+    def by_too_little(rows, lengths):
+        return original(rows, lengths // 4)
+
+    monkeypatch.setattr(aggregation, "divide_rows", by_too_little)
+    model = GAP(level="node", own=own, epsilon=4.0, delta=1e-5)
+    with pytest.raises(PrivacyError, match="must have norm at most 1"):
+        audit_messages(model, trials=4_000)
+    monkeypatch.setattr(aggregation, "check_contributions", lambda rows, lengths: None)
+    assert_broken(audit_messages(model, trials=8_000))
+
+
 def test_a_hop_of_label_messages_that_nobody_paid_for(monkeypatch):
     monkeypatch.setattr(GAP, "_template", lambda self, graph: (Gaussian(1.0, count=1),))
     assert_broken(audit_messages(GAP(epsilon=2.0, hops=3), trials=4_000))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,11 @@ class TestRun:
         code, out, err = gapgnn("accuracy", *tables, *FEW, "--out", "results")
         assert code == 0
         assert [line.split()[0] for line in err.splitlines()] == ["1/2", "2/2"]
+        assert all(
+            re.search(r"accuracy \S+ \(largest class \S+, AUC \S+\)", line)
+            for line in err.splitlines()
+        )
+        assert all(head in out for head in ("largest", "balanced", "F1", "AUC"))
         assert "2 rows: 0 were there, 2 runs" in out
         assert "for the curator only" in out
 

@@ -51,6 +51,39 @@ def record_of(**changes: Any) -> Record:
     return Record(**values)
 
 
+def measured(runs: tuple[float, ...], *, majority: float = 0.4, auc: float = 0.9) -> dict[str, Any]:
+    """Return what a record has beside accuracies: the same for every repeat, but for accuracy."""
+    half = {"recall": 0.5, "precision": 0.5, "support": 50}
+    return {
+        "metrics": [
+            {
+                "accuracy": run,
+                "majority": majority,
+                "balanced_accuracy": run - 0.02,
+                "macro_f1": run - 0.03,
+                "auc": auc,
+                "calibration_error": 0.05,
+                "per_class": {"one": half, "other": half},
+            }
+            for run in runs
+        ],
+        "headline": "accuracy",
+    }
+
+
+@pytest.fixture
+def make_measured() -> Callable[..., Record]:
+    """Return a maker of single results that have more than accuracies."""
+
+    def made(*, headline: str = "accuracy", **changes: Any) -> Record:
+        figures = {name: changes.pop(name) for name in ("majority", "auc") if name in changes}
+        runs = changes.setdefault("runs", (0.70, 0.72, 0.74))
+        extra = {**measured(runs, **figures), "headline": headline}
+        return record_of(**{**changes, "extra": extra})
+
+    return made
+
+
 @pytest.fixture
 def make_record() -> Callable[..., Record]:
     """Return a maker of single results."""
@@ -137,6 +170,9 @@ def _row(
                     "label": "classifier",
                 },
             )
+    runs = _runs(f"{experiment} {dataset} {method} {epsilon} {parameters}", mean)
+    if changes.get("metric", "test_accuracy") == "test_accuracy":
+        changes.setdefault("extra", measured(runs))
     return record_of(
         experiment=experiment,
         dataset=dataset,
@@ -148,7 +184,7 @@ def _row(
         parameters=parameters,
         noise_multiplier=round(5.9 / epsilon, 4) if epsilon else None,
         events=events,
-        runs=_runs(f"{experiment} {dataset} {method} {epsilon} {parameters}", mean),
+        runs=runs,
         command=f"gapgnn train {name} --dataset {dataset} --level {level}{budget} --repeats 10",
         **changes,
     )

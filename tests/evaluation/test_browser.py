@@ -261,6 +261,32 @@ def test_the_page_of_a_model_opens_offline_without_errors(
         assert asked == {model_page.resolve().as_uri()}
 
 
+def test_on_a_phone_a_star_and_an_interval_stand_beside_their_figure(
+    browser: Browser, page: Path
+) -> None:
+    tab = Tab(browser, page, width=390)
+    apart = """
+    [...document.querySelectorAll('#accuracy td .mean')].filter(mean => {
+      const box = mean.getBoundingClientRect(), star = mean.parentNode.querySelector('sup');
+      const range = mean.parentNode.querySelector('.range');
+      const isFar = range && range.getBoundingClientRect().top > box.bottom + 4;
+      return (star && star.getBoundingClientRect().top > box.bottom) || isFar;
+    }).map(one => one.parentNode.outerHTML)
+    """
+    assert tab.value("document.querySelectorAll('#accuracy td sup').length") > 0
+    assert tab.value(apart) == []
+
+
+def test_on_a_desk_no_table_of_budgets_is_cut(browser: Browser, page: Path) -> None:
+    tab = Tab(browser, page, width=1280)
+    tab.value("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    cut = """
+    [...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth)
+      .map(one => one.getAttribute('aria-labelledby'))
+    """
+    assert tab.value(cut) == []
+
+
 # GAPGNN_AXE names axe.min.js of the npm package axe-core, which is not part of this project.
 @pytest.mark.skipif(not os.environ.get("GAPGNN_AXE"), reason="GAPGNN_AXE is not set")
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -24,14 +24,17 @@ from gapgnn.evaluation.report.content import right_guesses
 from gapgnn.evaluation.report.model import (
     amount,
     best_guess,
+    curator_figures,
     percent,
     render_model,
     write_model_page,
 )
 from gapgnn.graph import join_kinds
 from gapgnn.graph.datasets.synthetic import social_graph
+from gapgnn.methods import load_model
 from gapgnn.methods.folder import _checksum, keep_audit, load_folder
 from gapgnn.privacy.card import PrivacyCard, Words, guarantee_sentence
+from gapgnn.training import shortcomings
 
 FIGURE = re.compile(r"[Aa]ccura|F1|AUC|recall")
 
@@ -303,13 +306,28 @@ def test_no_figure_of_usefulness_is_on_the_page_unless_asked(folder: Path) -> No
         "accuracy": 0.75,
         "majority": 0.8,
         "balanced_accuracy": 0.5,
-        "tested": 40,
-        "classes": [{"name": "a", "support": 40, "found": 0.5, "right": None}],
+        "macro_f1": 0.4,
+        "auc": None,
+        "calibration_error": 0.1,
+        "per_class": {"a": {"support": 40, "recall": 0.5, "precision": None}},
+        "shortcomings": ["Not better than always answering 'a'."],
     }
     copy = render_model(folder, figures=figures)
     assert Facts(copy).found["accuracy"] == ["75.0 %"]
     assert "do not hand it on" in copy
-    assert "not better than always naming the largest class" in copy
+    assert Facts(copy).found["shortcoming"] == figures["shortcomings"]
+
+
+def test_the_curator_s_copy_has_the_figures_of_the_model(folder: Path, graph: Any) -> None:
+    model = load_model(folder)
+    found = model.metrics(graph)
+    copy = render_model(folder, figures=curator_figures(model, graph))
+    facts = Facts(copy).found
+    assert facts["macro-f1"] == [f"{100 * found.macro_f1:.1f} %"]
+    assert facts["auc"] == [f"{100 * (found.auc or 0):.1f} %"]
+    assert facts.get("shortcoming", []) == shortcomings([found])
+    support = sum(one.support for one in found.per_class.values())
+    assert f"On {support:,} test" in copy
 
 
 def test_the_reader_s_words_are_used_everywhere(folder: Path, graph: Any, tmp_path: Path) -> None:

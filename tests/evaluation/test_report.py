@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -496,6 +497,61 @@ def test_a_best_row_that_reads_no_edge_says_so(make_record: Any) -> None:
         make_record(method="MLP-DP", runs=(0.6, 0.61), **node),
     )
     assert "ignores the graph" in tiles["Best private, node level"]["note"]
+
+
+def test_a_tile_shows_what_stands_beside_accuracy(make_record: Any, make_measured: Any) -> None:
+    tile = tiles_of(make_measured(majority=0.4, auc=0.9))["Best private, edge level"]
+    assert tile["beside"] == [
+        ("largest class", "40.0 %"),
+        ("balanced", "70.0 %"),
+        ("macro F1", "69.0 %"),
+        ("AUC", "90.0 %"),
+    ]
+    assert tile["faults"] == []
+    old = tiles_of(make_record())["Best private, edge level"]
+    assert (old["cell"].short, old["beside"], old["faults"]) == ("72.0", [], [])
+    assert "largest class" not in render([make_record()])
+
+
+def test_a_tile_says_that_a_row_is_no_better_than_its_largest_class(make_measured: Any) -> None:
+    lost = {"recall": 0.0, "precision": None, "support": 9}
+    found = {"recall": 1.0, "precision": 0.91, "support": 91}
+    useless = make_measured(runs=(0.91, 0.91), majority=0.91, auc=0.58)
+    for one in useless.extra["metrics"]:
+        one["per_class"], one["balanced_accuracy"] = {"low": found, "<b>": lost}, 0.5
+    faults = tiles_of(useless)["Best private, edge level"]["faults"]
+    assert faults[0].startswith("Not better than always answering 'low'")
+    assert "<b>" in faults[1]
+    page = render([useless])
+    assert "Not better than always answering" in page
+    assert "<b>" not in page
+
+
+def test_the_best_row_of_an_auc_task_is_the_one_with_the_best_auc(make_measured: Any) -> None:
+    shared = {"dataset": "social", "headline": "auc"}
+    rows = [
+        make_measured(epsilon=1.0, runs=(0.7, 0.7), auc=0.8, **shared),
+        make_measured(epsilon=4.0, runs=(0.9, 0.9), auc=0.6, **shared),
+    ]
+    tile = tiles_of(*rows)["Best private, edge level"]
+    assert (tile["cell"].short, tile["figure"]) == ("80.0", "AUC")
+    assert tile["how"].endswith("1")
+    assert tile["beside"][0] == ("accuracy", "70.0 %")
+    page = render([*rows, *(replace(row, experiment="tradeoff") for row in rows)])
+    assert "<small> % AUC</small>" in page
+    assert "test AUC (%)" in page
+    assert "test accuracy (%)</text>" not in page
+
+
+def test_figures_at_node_level_are_called_the_curator_s(make_measured: Any) -> None:
+    node = make_measured(level="node", relation="add-remove")
+    assert "At node level labels are private" in render([node])
+    assert "At node level labels are private" not in render([make_measured()])
+
+
+def test_the_page_shows_every_figure_beside_accuracy(rendered: str) -> None:
+    for name in ("accuracy", "tradeoff-edge", "tradeoff-node", "hops", "degree"):
+        assert rendered.count(f'id="caption-{name}-metrics"') == 1
 
 
 def test_headings_are_in_order_and_ids_are_unique(made_up: list[Record]) -> None:

@@ -6,7 +6,7 @@ import functools
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from gapgnn.evaluation.grid.records import CANDIDATE, Record, Store, load
 from gapgnn.evaluation.grid.runner import Failure, Row, estimate, missing_tasks, run_grid
 from gapgnn.evaluation.grid.tasks import Source, Task, open_graph, perform
 from gapgnn.graph.graph import Graph
+from gapgnn.training import METRICS, Metrics
 
 
 def opened(seed: int, *, num_nodes: int = 120) -> Graph:
@@ -289,6 +290,32 @@ class TestPerform:
         assert ledger.entries() == []
         assert [path.suffix for path in (tmp_path / "logs").iterdir()] == [".jsonl"]
         assert Record.from_json(record.to_json()) == record
+
+    @pytest.mark.parametrize("method", ["GAP-EDP", "MLP-DP"])
+    def test_a_row_has_all_figures_of_every_repeat_and_says_whose_they_are(
+        self, method: str
+    ) -> None:
+        (configuration,) = plan("accuracy", methods=[method])
+        record = perform(a_task(configuration))
+        assert set(record.extra["metrics"][0]) == {field.name for field in fields(Metrics)}
+        assert record.figures("accuracy") == pytest.approx(record.runs)
+        for name in (*METRICS, "majority"):
+            assert len(record.figures(name)) == 2
+        assert len({run["majority"] for run in record.extra["metrics"]}) == 2  # each on its split
+        at_node_level = ["runs", "metrics", "validation_runs"]
+        assert record.extra["curator_only"] == (at_node_level if record.level == "node" else [])
+        assert record.headline == "accuracy"
+        assert Record.from_json(record.to_json()) == record
+
+    def test_a_data_set_of_the_registry_is_judged_by_its_own_figure(self) -> None:
+        def tolokers(seed: int) -> Graph:
+            return replace(opened(seed), name="tolokers", population="dataset tolokers")
+
+        (configuration,) = plan("accuracy", methods=["MLP"])
+        task = a_task(configuration, source=Source("tolokers", ("tolokers",), tolokers))
+        record = perform(replace(task, fingerprint=tolokers(0).fingerprint))
+        assert record.headline == "auc"
+        assert record.metric == "test_accuracy"
 
     def test_repeats_share_their_splits_across_methods(self) -> None:
         from gapgnn.training.splits import repeat_splits

@@ -45,6 +45,12 @@ def result(key: str = "a", **changes: Any) -> Record:
     return Record(**{**values, **changes})
 
 
+def measured(accuracy: float, auc: float | None = 0.5) -> dict[str, Any]:
+    names = ("majority", "balanced_accuracy", "macro_f1")
+    others = dict.fromkeys(names, 0.5)
+    return {"accuracy": accuracy, "auc": auc, "calibration_error": 0.1, "per_class": {}, **others}
+
+
 class TestRecords:
     def test_a_record_is_one_line_and_comes_back_equal(self) -> None:
         record = result(epsilon=None, delta=None, extra={"noise": "fast"})
@@ -52,6 +58,35 @@ class TestRecords:
         assert "\n" not in line
         assert json.loads(line)["format"] == 1
         assert Record.from_json(line) == record
+
+    def test_a_record_of_an_earlier_version_has_accuracy_alone(self) -> None:
+        record = Record.from_json(result().to_json())
+        assert record.figures("accuracy") == record.runs
+        assert (record.headline, record.figures("auc"), record.figures("majority")) == (
+            "accuracy",
+            (),
+            (),
+        )
+
+    def test_every_figure_comes_back_from_the_store(self) -> None:
+        runs = [measured(0.5, auc=0.6), measured(0.75, auc=0.7)]
+        record = result(extra={"metrics": runs, "headline": "auc"})
+        again = Record.from_json(record.to_json())
+        assert (again.headline, again.figures("auc")) == ("auc", (0.6, 0.7))
+        assert again.figures("accuracy") == again.runs == (0.5, 0.75)
+
+    def test_a_figure_that_one_repeat_lacks_is_not_made_of_the_others(self) -> None:
+        runs = [measured(0.5, auc=None), measured(0.75, auc=0.7)]
+        record = result(extra={"metrics": runs, "headline": "auc"})
+        assert (record.headline, record.figures("auc")) == ("accuracy", ())
+
+    @pytest.mark.parametrize("metrics", [[measured(0.5)], [{}, {}], "metrics", 3])
+    def test_figures_that_do_not_fit_the_repeats_are_refused(self, metrics: Any) -> None:
+        with pytest.raises(DataError, match=r"`metrics` must hold .* for each repeat"):
+            result(extra={"metrics": metrics})
+
+    def test_an_attack_has_no_figures_of_usefulness(self) -> None:
+        assert result(metric="auc").figures("accuracy") == ()
 
     @pytest.mark.parametrize(
         ("change", "complaint"),

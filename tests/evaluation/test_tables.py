@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,16 @@ from hypothesis import strategies as st
 from gapgnn.evaluation.grid.records import Record
 from gapgnn.evaluation.report.tables import Cell, Row, Table, tables, to_csv, to_latex, to_markdown
 
+EXPECTED = [
+    "accuracy",
+    "tradeoff-edge",
+    "tradeoff-node",
+    "encoder-edge",
+    "encoder-node",
+    "hops",
+    "degree",
+    "membership",
+]
 CLEAR = tuple(0.80 + 0.001 * k for k in range(10))
 
 
@@ -33,17 +44,86 @@ def one_cell(name: str) -> Table:
 
 
 def test_every_experiment_has_its_table(made_up: list[Record]) -> None:
-    names = [table.name for table in tables(made_up)]
-    assert names == [
-        "accuracy",
-        "tradeoff-edge",
-        "tradeoff-node",
-        "encoder-edge",
-        "encoder-node",
-        "hops",
-        "degree",
-        "membership",
-    ]
+    names = [table.name for table in tables(made_up) if not table.name.endswith("-metrics")]
+    assert names == EXPECTED
+
+
+def test_every_table_of_accuracies_has_one_of_what_stands_beside_them(
+    made_up: list[Record],
+) -> None:
+    names = [table.name for table in tables(made_up) if table.name.endswith("-metrics")]
+    assert names == [f"{name}-metrics" for name in EXPECTED if name != "membership"]
+    for name in names:
+        table = named(made_up, name)
+        assert table.columns == (
+            "accuracy",
+            "largest class",
+            "balanced accuracy",
+            "macro F1",
+            "AUC",
+        )
+        assert table.rows
+        assert all(one is not None for row in table.rows for one in row.cells)
+    rows = named(made_up, "hops-metrics").rows
+    assert ("GAP-EDP, K = 3", "4") in {row.keys for row in rows}
+
+
+def test_the_figures_beside_accuracy_are_means_over_repeats(make_measured: Any) -> None:
+    table = named([make_measured(majority=0.91, auc=0.58)], "accuracy-metrics")
+    cells = table.rows[0].cells
+    assert [one and one.short for one in cells] == ["72.0", "91.0", "70.0", "69.0", "58.0"]
+    for write in (to_markdown, to_latex, to_csv):
+        assert "balanced accuracy" in write(table)
+
+
+def test_results_of_an_earlier_version_have_the_tables_they_had(made_up: list[Record]) -> None:
+    old = [replace(record, extra={}) for record in made_up]
+    assert [table.name for table in tables(old)] == EXPECTED
+
+
+def test_old_and_new_results_stand_in_one_table(make_record: Any, make_measured: Any) -> None:
+    table = named([make_measured(), make_record(method="SAGE-EDP")], "accuracy-metrics")
+    old = next(row for row in table.rows if row.keys[0] == "SAGE-EDP")
+    assert [one and one.short for one in old.cells] == ["72.0", None, None, None, None]
+    assert any("earlier version" in note for note in table.notes)
+
+
+def test_a_data_set_that_is_judged_by_auc_is_compared_by_it(make_measured: Any) -> None:
+    def row(method: str, accuracy: float, auc: float) -> Record:
+        runs = (accuracy,) * 6
+        return make_measured(method=method, dataset="tolokers", headline="auc", runs=runs, auc=auc)
+
+    rows = [row("GAP-EDP", 0.80, 0.60), row("SAGE-EDP", 0.70, 0.75)]
+    usual = make_measured()
+    table = named([*rows, usual], "accuracy")
+    assert table.columns == ("tolokers (AUC)", "social")
+    assert "another figure" in table.caption
+    better = cell(table, "SAGE-EDP", "tolokers (AUC)")
+    assert better is not None
+    assert (better.short, better.is_best) == ("75.0", True)
+    assert named(rows, "accuracy").caption.startswith("Test AUC in percent")
+    # Whatever it is judged by, its accuracy is not lost.
+    beside = named(rows, "accuracy-metrics")
+    assert [row.cells[0] and row.cells[0].short for row in beside.rows] == ["80.0", "70.0"]
+
+
+def test_accuracies_are_never_shown_where_others_are_auc(
+    make_record: Any, make_measured: Any
+) -> None:
+    new = make_measured(dataset="tolokers", headline="auc", auc=0.75)
+    old = make_record(method="SAGE-EDP", dataset="tolokers", runs=(0.99, 0.99))
+    table = named([new, old], "accuracy")
+    assert [row.keys[0] for row in table.rows] == ["GAP-EDP"]
+    assert named([old], "accuracy").columns == ("tolokers",)
+
+
+@pytest.mark.parametrize(("level", "relation"), [("node", "add-remove"), ("edge", "undirected")])
+def test_tables_with_rows_at_node_level_say_that_they_are_the_curator_s(
+    make_measured: Any, level: str, relation: str
+) -> None:
+    for table in tables([make_measured(level=level, relation=relation)]):
+        says = any("for the curator only" in note for note in table.notes)
+        assert says == (level == "node")
 
 
 def test_the_accuracy_table_has_a_row_per_method_and_a_column_per_data_set(

@@ -121,7 +121,7 @@ class TestNoise:
     def test_a_finite_epsilon_without_noise_stops_the_program(
         self, level, multiplier, graph, ledger, monkeypatch
     ):
-        def broken(template, *, epsilon, delta, relation):
+        def broken(template, *, epsilon, delta, relation, fixed):
             events = tuple(event.scaled(1.0) for event in template)
             return Calibrated(multiplier, epsilon, delta, "broken", events)
 

@@ -12,16 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from methodgraphs import cut_in_two, small_graph
 
-from gapgnn import GAP, MLP
+from gapgnn import GAP, MLP, SAGE
 from gapgnn.errors import InputError
 from gapgnn.graph.transforms import random_split
 from gapgnn.methods import base as base_module
-from gapgnn.methods.gap.propagation import (
-    class_codes,
-    joint_messages,
-    label_messages,
-    mean_codes,
-)
+from gapgnn.methods.gap import estimator as estimator_module
+from gapgnn.methods.gap.codes import class_codes, mean_codes
+from gapgnn.methods.gap.propagation import joint_messages, label_messages
 
 VARIANTS = [
     {"messages": "labels"},
@@ -97,6 +94,7 @@ def test_prediction_reads_no_edge(level, graph, monkeypatch):
     model = quick(level).fit(graph)
     expected = model.predict(graph)
     forbid(monkeypatch, base_module, "PrivateAggregation")
+    forbid(monkeypatch, estimator_module, "kind_aggregations")
     np.testing.assert_array_equal(model.predict(graph), expected)
 
 
@@ -122,7 +120,9 @@ def test_a_second_hop_of_labels_without_stages_is_refused(graph):
 
 def test_defaults_follow_messages_and_level():
     assert GAP()._variant().hops == 4
-    assert GAP(level="node")._variant().hops == 1
+    assert GAP(level="node")._variant().hops == 2
+    assert GAP(level="node", own="record")._variant().hops == 1
+    assert GAP(level="node", max_degree=100)._variant().hops == 1
     assert GAP(messages="features")._variant().hops == 2
     assert GAP(messages="features", progressive=True)._variant().hops == 5
     assert GAP(messages="features")._variant().is_papers
@@ -133,7 +133,19 @@ def test_defaults_follow_messages_and_level():
     stages = GAP(level="node", messages="features", progressive=True, epsilon=8.0)
     assert stages._variant().hops == 4
     assert stages._ratios() == (1.0, pytest.approx(0.5), 1.0)
-    assert GAP(level="node", epsilon=4.0)._ratios() == (1.0, pytest.approx(0.275), 1.0)
+    cut = GAP(level="node", max_degree=100, epsilon=4.0)
+    assert cut._ratios() == (1.0, pytest.approx(0.275), 1.0)
+
+
+def test_messages_are_divided_at_node_level_and_cut_only_where_asked():
+    """A person's whole contribution has norm 1 by default; the paper's and stages have a cut."""
+    assert GAP(level="node")._list_bound() is None
+    assert GAP(level="node", own="record")._list_bound() is None
+    assert GAP(level="node", max_degree=7)._list_bound() == 7
+    assert GAP(level="node", messages="features")._list_bound() == 100
+    assert GAP(level="node", progressive=True)._list_bound() == 100
+    assert SAGE(level="node")._list_bound() == 1
+    assert MLP(level="node")._list_bound() is None
 
 
 def test_the_papers_method_keeps_the_papers_settings():
@@ -146,12 +158,21 @@ def test_the_papers_method_keeps_the_papers_settings():
 
 
 def test_labels_at_node_level_are_trained_on_large_batches_but_not_on_a_few():
-    labels = GAP(level="node")
+    labels = GAP(level="node", max_degree=100)
     assert (labels._recipe(11_530).batch_size, labels._recipe(11_530).epochs) == (2048, 40)
     assert labels._recipe(4_000).batch_size == 1000
     assert labels._recipe(100).batch_size == 100
-    named = GAP(level="node", batch_size=64, epochs=3)._recipe(4_000)
+    named = GAP(level="node", max_degree=100, batch_size=64, epochs=3)._recipe(4_000)
     assert (named.batch_size, named.epochs) == (64, 3)
+
+
+@pytest.mark.parametrize("method", [GAP, MLP])
+def test_at_node_level_there_are_as_many_steps_on_any_graph(method):
+    few, many = (method(level="node")._recipe(count) for count in (1_000, 100_000))
+    assert (few.batch_size, many.batch_size) == (120, 6_000)
+    assert few.schedule(1_000).steps == many.schedule(100_000).steps == 225
+    named = method(level="node", batch_size=50, epochs=3)._recipe(1_000)
+    assert (named.batch_size, named.schedule(1_000).steps) == (50, 60)
 
 
 def test_an_unread_graph_needs_labels_at_node_level(graph):

@@ -19,7 +19,7 @@ from gapgnn.cli.data import (
 )
 from gapgnn.cli.output import complain, console, emit_json, is_quiet, note
 from gapgnn.errors import GapgnnError, InputError, check_choice, check_integer
-from gapgnn.evaluation.grid import EXPERIMENTS, Failure, estimate, missing_tasks
+from gapgnn.evaluation.grid import EXPERIMENTS, FIGURES, Failure, estimate, missing_tasks
 from gapgnn.training import duration
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ _OWN_DATA = (
     *("delimiter", "decimal", "thousands"),
 )
 _COLUMNS = "data set", "experiment", "row", "epsilon", "parameters"
+# What stands beside accuracy, under heads that leave room for it.
+_BESIDE = {"majority": "largest", "balanced_accuracy": "balanced", "macro_f1": "F1", "auc": "AUC"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -370,6 +372,8 @@ def _print_results(rows: Sequence[Row], store: Store, summary: Summary) -> None:
 
     known = {(record.key, record.experiment): record for record in store.records()}
     table = Table(*_COLUMNS, "mean", "95 %")
+    # A table of its own, since a terminal of 80 columns has no room for all in one.
+    beside = Table("data set", "row", "epsilon", "parameters", *_BESIDE.values())
     for row in rows:
         record = known.get(row.identity)
         if record is None:
@@ -379,8 +383,15 @@ def _print_results(rows: Sequence[Row], store: Store, summary: Summary) -> None:
         low, high = bootstrap_interval(record.runs)
         cells = [*names.values(), f"{record.mean:.1%}", f"{low:.1%} to {high:.1%}"]
         table.add_row(*map(escape, cells))
+        if record.figures("majority"):
+            del names["experiment"]
+            figures = [_mean(record.figures(name)) for name in _BESIDE]
+            beside.add_row(*map(escape, names.values()), *figures)
     out = console(to_stderr=False)
     out.print(table)
+    if beside.row_count:
+        out.print("Beside accuracy:")
+        out.print(beside)
     out.print(
         f"{summary.planned} rows: {summary.found} were there, {summary.ran} runs in "
         f"{duration(summary.seconds)}, {len(summary.failures)} failed. Results in {store.path}; "
@@ -391,6 +402,10 @@ def _print_results(rows: Sequence[Row], store: Store, summary: Summary) -> None:
     note("Note: computed from the data without noise, for the curator only.")
     if any(row.select == "validation" for row in rows):
         note("Note: parameters were chosen by validation accuracy; epsilon does not cover it.")
+
+
+def _mean(figures: Sequence[float]) -> str:
+    return f"{sum(figures) / len(figures):.1%}" if figures else "-"
 
 
 class Pace:
@@ -490,4 +505,10 @@ def _outcome(result: Record | Failure) -> str:
     if isinstance(result, Failure):
         return f"failed: {result.message}"
     what = "AUC" if result.metric == "auc" else "accuracy"
-    return f"{what} {result.mean:.1%} in {duration(result.seconds)}"
+    beside = [
+        f"{FIGURES[name]} {_mean(values)}"
+        for name in ("majority", "auc")
+        if (values := result.figures(name))
+    ]
+    shown = f" ({', '.join(beside)})" if beside else ""
+    return f"{what} {result.mean:.1%}{shown} in {duration(result.seconds)}"

@@ -224,8 +224,8 @@ def case_of(
     if interrupt_after is not None and parts is None:
         raise InputError("`--interrupt-after` must come with `--parts`. Got no store to resume.")
     model = ledger = None
-    level, relation, degree, protects = (
-        getattr(parsed, k, None) for k in ("level", "relation", "max_degree", "kinds")
+    level, relation, degree, protects, own = (
+        getattr(parsed, k, None) for k in ("level", "relation", "max_degree", "kinds", "own")
     )
     if words[0] == "predict":
         from gapgnn.methods import load_model
@@ -234,7 +234,7 @@ def case_of(
         model, ledger = parsed.model, Ledger(parsed.ledger).path
         fitted = load_model(model)
         level, relation = fitted.level, fitted.card_.relation
-        degree, protects = (fitted.get_params().get(k) for k in ("max_degree", "kinds"))
+        degree, protects, own = (fitted.get_params().get(k) for k in ("max_degree", "kinds", "own"))
         parsed.level, parsed.schema_of_model = level, fitted.schema_
         parsed.preparation_of_model = said = fitted.preparation_
         if said is not None and said.dialect and dialect_of(parsed, said) == said.spelling():
@@ -250,13 +250,14 @@ def case_of(
         tables=tables,
         level=level,
         relation=resolve_relation(level, relation or "auto", is_directed=tables.directed),
-        max_degree=degree,
+        max_degree=degree if isinstance(degree, int) else None,
         seed=getattr(parsed, "seed", 0),
         parts=parts,
         interrupt_after=interrupt_after,
         model=None if model is None else Path(model).resolve(),
         ledger=ledger,
         protects=protects or "each",
+        keeps_rows=level == "node" and own == "record",
     )
 
 

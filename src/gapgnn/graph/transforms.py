@@ -145,11 +145,7 @@ def with_absent(graph: Graph) -> Graph:
     if not targets:
         return graph
     if any(kind.is_weighted for kind in graph.kinds):
-        raise PrivacyError(
-            "edges that name people without a row must have no weights here: how heavy they were "
-            "is not kept, and what others send to somebody must not change when that person "
-            "leaves. Keep the rows of those people, or leave out the weights."
-        )
+        raise InputError("`graph` must have no weights: those of dangling entries are not kept.")
     names: NDArray[Any] = np.unique(np.concatenate(targets))
     added = len(names)
     nobody = {mask: np.append(getattr(graph, mask), np.zeros(added, bool)) for mask in MASKS}

@@ -376,7 +376,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         if charge is not None:
             Ledger(self.ledger).complete(charge.id)
         self._people = graph.ids, _masks(graph)
-        self.card_ = self._make_card(graph, guarantee, charge)
+        # Which of several options was released may have been decided on the way.
+        self.card_ = self._make_card(graph, run.guarantee, charge)
         run.seconds["total"] = time.perf_counter() - start
         self.seconds_ = run.seconds
 
@@ -601,6 +602,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             model.noise_multiplier_ = config["noise_multiplier"]
             threshold = config.get("threshold")
             model.threshold_ = None if threshold is None else float(threshold)
+            model.releases_, model.card_ = Releases(saved.hops), saved.card
             model.modules_ = model._build(1, model.num_features_, model.num_classes_)
             for name, module in model.modules_.items():
                 start = f"{name}."
@@ -614,8 +616,6 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                 f"the model folder {str(folder)!r} is damaged: {str(error).splitlines()[0]}"
             ) from None
         model.classes_ = np.arange(model.num_classes_)
-        model.releases_ = Releases(saved.hops)
-        model.card_ = saved.card
         return model
 
     def check(self) -> None:
@@ -1121,6 +1121,7 @@ class EdgeReader(NodeClassifier):
         """Pay for a graph the model has not read, then read it."""
         if self.level == "node":
             check_declared(graph)
+        self._check_edges(graph)
         guarantee = self._prediction_guarantee(graph)
         ledger = Ledger(self.ledger)
         self._check_free(guarantee, graph, purpose="predict")

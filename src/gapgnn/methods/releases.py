@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.errors import InputError, PrivacyError
-from gapgnn.graph import Graph, with_absent
+from gapgnn.graph import Graph
 from gapgnn.privacy.ledger import Charge, Ledger
 from gapgnn.rng import system_entropy
 
@@ -49,18 +49,11 @@ class Releases:
     _release_of: dict[str, str] = field(default_factory=dict, repr=False)
 
     def add(
-        self,
-        graph: Graph,
-        charge: Charge | None,
-        hops: tuple[Tensor, ...],
-        *,
-        has_hop_zero: bool,
-        ids: NDArray[Any] | None = None,
+        self, graph: Graph, charge: Charge | None, hops: tuple[Tensor, ...], *, has_hop_zero: bool
     ) -> ReleasedHops:
-        """Keep what was just released on ``graph``; ``ids`` if there are rows of others too."""
+        """Keep what was just released on ``graph``."""
         release = system_entropy(12).hex() if charge is None else charge.id
-        named = graph.ids if ids is None else ids
-        self.hops[release] = ReleasedHops(release, named, hops, has_hop_zero)
+        self.hops[release] = ReleasedHops(release, graph.ids, hops, has_hop_zero)
         self._release_of[graph.fingerprint] = release
         return self.hops[release]
 
@@ -95,12 +88,7 @@ class Releases:
                 )
             self._release_of[owner] = release
         found = self._release_of.get(graph.fingerprint)
-        if found is None:
-            return None
-        kept = self.hops[found]
-        # Where people read the rows of their lists, those who are not there have rows too.
-        has_more = len(kept.ids) > graph.num_nodes
-        return _in_order_of(with_absent(graph) if has_more else graph, kept)
+        return None if found is None else _in_order_of(graph, self.hops[found])
 
     def is_training(self, graph: Graph) -> bool:
         """Tell whether a graph that was answered for is the one of training."""

@@ -196,6 +196,8 @@ class HopInputs:
 
     def everybody(self) -> Tensor:
         """Return the position of every node."""
+        if isinstance(self._first, FeatureInputs):
+            return self._first.everybody()
         rows = self._hops[0] if self._hops else self._first
         return torch.arange(rows.shape[1], device=rows.device)
 

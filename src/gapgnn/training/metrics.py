@@ -10,7 +10,7 @@ these figures are for the curator only (privacy page, section 2).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -67,6 +67,17 @@ class Metrics:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Metrics:
+        """Read back what :meth:`to_dict` wrote.
+
+        >>> one = measure(np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 1]), np.array([0, 1]))
+        >>> Metrics.from_dict(one.to_dict()) == one
+        True
+        """
+        classes = {name: ClassFigures(**part) for name, part in values["per_class"].items()}
+        return cls(**{**values, "per_class": classes})
 
     def get(self, metric: str) -> float:
         """Return one of :data:`METRICS` by name."""

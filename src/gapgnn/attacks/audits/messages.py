@@ -144,14 +144,14 @@ class _Canaries:
         events = [event for event in _events(card) if isinstance(event, Gaussian)]
         if card.epsilon is None or card.delta is None or not events:
             raise InputError("`estimator` must release noisy hops to be audited. Got none.")
-        self.delta = card.delta
-        price = account(events, self.delta, relation=self.relation).epsilon
-        self.epsilon = min(price, card.epsilon)
         is_divided = card.level == "node" and card.max_degree is None
         paid = events
         if is_divided:
-            # A training person is in the first hop alone.
+            # A training person is in the first hop alone, which is held to its own price.
             events = [event for event in events if event.label == "aggregation"]
+        self.delta = card.delta
+        price = account(events, self.delta, relation=self.relation).epsilon
+        self.epsilon = min(price, card.epsilon)
         std = events[0].noise_multiplier * aggregation_sensitivity(
             card.level, self.relation, max_degree=card.max_degree, is_divided=is_divided
         )

@@ -124,6 +124,17 @@ class Tables:
 
         return replace(self.all_kinds(left), nodes=nodes, features=features)
 
+    def emptied(self, person: str) -> Tables:
+        """Return the input after one person withdrew and kept a row, with empty cells."""
+        gone, place = self.without(person), self.ids.index(person)
+        empty = (person, *[""] * (len(self.node_columns) - 1))
+        features = gone.features
+        if features is not None:
+            dense = features.toarray() if sp.issparse(features) else features
+            features = np.insert(dense, place, np.float32(0), axis=0)
+        nodes = (*gone.nodes[:place], empty, *gone.nodes[place:])
+        return replace(gone, nodes=nodes, features=features)
+
 
 @dataclass(frozen=True)
 class Neighbours:
@@ -247,6 +258,7 @@ def node_neighbours(
     relation: str,
     max_degree: int | None = None,
     trains: Callable[[str], bool] = lambda name: True,
+    keeps_row: bool = False,
     seed: int = 0,
 ) -> Neighbours:
     """Return two inputs that differ in one record: there or not, or exchanged for another.
@@ -260,6 +272,7 @@ def node_neighbours(
         relation: ``add-remove`` or ``replace``.
         max_degree: D, which lists of records that are put in exceed.
         trains: whether the id is in the training set: such people are in the most releases.
+        keeps_row: whoever withdraws keeps a row without a record.
         seed: of the choice.
     """
     check_choice("kind", kind, (*NODE_KINDS, STRICT_KIND))
@@ -268,7 +281,9 @@ def node_neighbours(
         person, first = _with_odd_record(tables, kind, max_degree, trains, rng)
     else:
         person, first = _person_of(tables, kind, trains, rng), tables
-    if relation == "add-remove":
+    if relation == "add-remove" and keeps_row:
+        second = first.emptied(person)
+    elif relation == "add-remove":
         second = first.without(person, mentions=kind == STRICT_KIND)
     else:
         second = _exchanged(first, person, rng)

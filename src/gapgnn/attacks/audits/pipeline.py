@@ -17,11 +17,12 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -51,6 +52,7 @@ from gapgnn.attacks.audits.replay import (
 from gapgnn.errors import GapgnnError, InputError, check_choice
 from gapgnn.graph import roles
 from gapgnn.privacy import auto_delta, public_count, watched_by
+from gapgnn.privacy.accounting import Composition, Event, Gaussian, worst_cases
 from gapgnn.privacy.card import PrivacyCard
 from gapgnn.privacy.ledger import Ledger
 
@@ -77,6 +79,7 @@ class Case:
         model: for ``predict``: the saved model.
         ledger: for ``predict``: the ledger of the training, of which a copy is used.
         protects: with several kinds of edges: ``each`` or ``any``.
+        keeps_rows: whether whoever withdraws keeps a row, as where own lists are read.
     """
 
     words: tuple[str, ...]
@@ -90,11 +93,15 @@ class Case:
     model: Path | None = None
     ledger: Path | None = None
     protects: str = "each"
+    keeps_rows: bool = False
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """Every kind of neighbours there is at this level."""
         if self.level == "node":
+            if self.keeps_rows:
+                # A list of people without a row is refused there.
+                return tuple(kind for kind in NODE_KINDS if kind != "dangling")
             return (*NODE_KINDS, STRICT_KIND)
         weighed = tuple(AMOUNTS) if self.tables.weight is not None else ()
         several = (OTHER_KIND, *((EACH_KIND,) if self.protects == "each" else ()))
@@ -122,6 +129,7 @@ class Case:
             relation=self.relation,
             max_degree=self.max_degree,
             trains=trains,
+            keeps_row=self.keeps_rows,
             seed=seed,
         )
 
@@ -255,29 +263,63 @@ def _audit_pair(case: Case, run: Run, pair: Neighbours) -> Outcome:
             # The same facts, now declared, so that everything else can be compared.
             watcher, second = replayed("third", *declared)
         also, more = _compare_runs(first, second, pair.person, declared)
-        findings = (*watcher.findings, *_overspent(second, watcher.compared), *more)
+        findings = (*watcher.findings, *_overspent(second, watcher.compared, case.relation), *more)
         return Outcome(pair.kind, pair.who, tuple(watcher.compared), findings, (*public, *also))
 
 
-def _overspent(ran: _Ran, compared: Sequence[Compared]) -> list[str]:
+def _overspent(ran: _Ran, compared: Sequence[Compared], relation: str) -> list[str]:
     """Hold all hops together to what was charged for them.
 
     Squared shifts of Gaussian noise add up (privacy page, section 3), so hops that moved by their
-    whole sensitivity are as many as the Gaussian events of the charge, and no more.
+    whole sensitivity are as many as the Gaussian events of the charge, and no more. Where roles pay
+    apart, they are those of one role; a record that is exchanged may change its role, and then
+    moves each by half. Roles are drawn anew for every repeat.
     """
     # A charge that several populations share is listed for each of them.
     charges = {one.id: one for one in Ledger(ran.ledger).entries() if one.id not in ran.known}
-    charged = sum(
-        charge.count * int(event.get("count", 1))
+    repeats: dict[str, list[Compared]] = {}
+    for one in compared:
+        if one.name.startswith("hop "):
+            repeats.setdefault(one.name.partition(" of repeat ")[2], []).append(one)
+    charged = [
+        replace(event, count=charge.count * event.count)
         for charge in charges.values()
-        for event in charge.events
-        if event.get("event") == "Gaussian"
-    )
-    hops = [one for one in compared if one.name.startswith("hop ")]
-    moved = sum((one.observed / one.accounted) ** 2 for one in hops)
-    if moved <= charged * (1 + ROUNDING):
-        return []
-    return [f"all hops: moved by {moved:.6g} whole sensitivities, charged for {charged}"]
+        for event in (Event.from_dict(dict(one)) for one in charge.events)
+        if isinstance(event, Gaussian)
+    ]
+    cases = worst_cases(charged, relation=relation)
+    findings = []
+    for name, hops in repeats.items():
+        # Where somebody changes the role, events have twice the noise: they meet half the distance.
+        if any(
+            _explains(case, hops, len(repeats), 1 if other == relation else 2)
+            for case, other in cases
+        ):
+            continue
+        moved = sum((one.observed / one.accounted) ** 2 for one in hops)
+        paid = max(sum(event.times for event in case) for case, _ in cases) / len(repeats)
+        which = f" of repeat {name}" if name else ""
+        findings.append(
+            f"all hops{which}: moved by {moved:.6g} whole sensitivities, charged for {paid:g}"
+        )
+    return findings
+
+
+def _explains(case: Composition, hops: Sequence[Compared], repeats: int, parts: int) -> bool:
+    """Whether events that were charged together are as many as the hops that moved.
+
+    Which events belong to a hop is told by their noise.
+    """
+    for noise in {one.noise for one in hops}:
+        moved = sum((one.observed / one.accounted) ** 2 for one in hops if one.noise == noise)
+        paid = sum(
+            event.times
+            for event in case
+            if isinstance(event, Gaussian) and math.isclose(event.noise_multiplier, parts * noise)
+        )
+        if moved > paid / repeats / parts**2 * (1 + ROUNDING) + 1e-12:
+            return False
+    return True
 
 
 def _differing_counts(

@@ -33,11 +33,12 @@ class Interrupted(BaseException):
 
 @dataclass(frozen=True)
 class Compared:
-    """One release in both runs: how far it may move, and how far it did."""
+    """One release in both runs: how far it may move, how far it did, and its noise multiplier."""
 
     name: str
     accounted: float
     observed: float
+    noise: float = 0.0
 
     @property
     def holds(self) -> bool:
@@ -149,7 +150,9 @@ class Replaying(_Watcher):
             shapes = f"{before.value.shape} and {release.value.shape}"
             self.findings.append(f"{release.name}: its shape is {shapes}")
             return output
-        compared = Compared(release.name, self._limit(release), _distance(release, *values))
+        noise = release.scale / release.sensitivity if release.sensitivity else 0.0
+        moved = _distance(release, *values)
+        compared = Compared(release.name, self._limit(release), moved, noise)
         self.compared.append(compared)
         if not compared.holds:
             self.findings.append(

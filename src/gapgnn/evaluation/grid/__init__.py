@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gapgnn.evaluation.grid.plans import EXPERIMENTS as EXPERIMENTS
     from gapgnn.evaluation.grid.plans import METHODS as METHODS
     from gapgnn.evaluation.grid.plans import plan as plan
+    from gapgnn.evaluation.grid.records import FIGURES as FIGURES
     from gapgnn.evaluation.grid.records import Record as Record
     from gapgnn.evaluation.grid.records import Store as Store
     from gapgnn.evaluation.grid.records import load as load

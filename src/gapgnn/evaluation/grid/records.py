@@ -37,6 +37,15 @@ FILE = "results.jsonl"
 # What was tried to choose a row's parameters; such records are only read to resume.
 CANDIDATE = "candidate"
 METRICS = ("test_accuracy", "auc")
+# Accuracy and what stands beside it, by its name in :class:`gapgnn.training.Metrics`, in words.
+FIGURES = {
+    "accuracy": "accuracy",
+    "majority": "largest class",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro F1",
+    "auc": "AUC",
+}
+_MEASURED = {*FIGURES, "per_class"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +83,10 @@ class Record:
             was chosen and ``extra["candidates"]`` every candidate with its validation accuracy.
             The choice is not covered by epsilon.
         extra: anything else worth keeping: ``validation_runs``, ``noise`` (safe or fast), and for
-            an attack its setting in ``attack`` and all its figures in ``attack_runs``.
+            an attack its setting in ``attack`` and all its figures in ``attack_runs``. Beside
+            accuracies ``metrics`` has every figure of every repeat and ``headline`` the one that
+            the data set is judged by; ``curator_only`` names what is computed from private labels
+            without noise (node level). Records of earlier versions have none of these three.
     """
 
     key: str
@@ -110,11 +122,41 @@ class Record:
             raise DataError(
                 f"`runs` must be at least one finite number. Got {list(self.runs)!r:.60}."
             )
+        metrics = self.extra.get("metrics")
+        if metrics is not None and not (
+            isinstance(metrics, list | tuple)
+            and len(metrics) == len(self.runs)
+            and all(isinstance(one, Mapping) and one.keys() >= _MEASURED for one in metrics)
+        ):
+            raise DataError(
+                f"`metrics` must hold {', '.join(sorted(_MEASURED))} for each repeat. "
+                f"Got {metrics!r:.60}."
+            )
 
     @property
     def mean(self) -> float:
         """Mean over the repeats."""
         return sum(self.runs) / len(self.runs)
+
+    @property
+    def headline(self) -> str:
+        """The figure that the data set is judged by, where the record has it; else accuracy."""
+        name = self.extra.get("headline", "accuracy")
+        return name if name in FIGURES and self.figures(name) else "accuracy"
+
+    def figures(self, name: str) -> tuple[float, ...]:
+        """Return one of ``FIGURES`` for every repeat; empty where a repeat does not have it.
+
+        Only accuracy is in records of earlier versions.
+        """
+        if self.metric != "test_accuracy":
+            return ()
+        metrics = self.extra.get("metrics")
+        if metrics is None:
+            return self.runs if name == "accuracy" else ()
+        found = [run[name] for run in metrics]
+        values = [x for x in found if isinstance(x, int | float) and math.isfinite(x)]
+        return tuple(values) if len(values) == len(found) else ()
 
     @property
     def row(self) -> tuple[Any, ...]:

@@ -11,17 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gapgnn.evaluation import bootstrap_interval, paired_test
-from gapgnn.evaluation.grid import Record
+from gapgnn.evaluation.grid import FIGURES, Record
 from gapgnn.evaluation.report.findings import Attack, Audit
-from gapgnn.evaluation.report.plots import best_known, order, shown, unique
+from gapgnn.evaluation.report.plots import best_known, headlined, order, setting, shown, unique
 from gapgnn.evaluation.report.tables import SIGNIFICANCE, cell_of, price
 from gapgnn.privacy.card import texts as texts
 
-SWEPT = {
-    "encoder": ("encoder_layers", "encoder layers"),
-    "hops": ("hops", "K ="),
-    "degree": ("max_degree", "D ="),
-}
 # The experiments that vary nothing but the method and the budget.
 COMPARED = ("tradeoff", "accuracy")
 # Beginnings of the methods whose mechanism an audit runs.
@@ -43,9 +38,11 @@ TITLES = {
 def tiles(records: Sequence[Record], dataset: str) -> list[dict[str, Any]]:
     """Return the best row of each level of one data set, with the budget it used.
 
-    A private row that is no better than ignoring the graph says so: its budget bought nothing.
+    Best by the figure that the data set is judged by; the others stand beside it. A row that is no
+    better than its largest class says so, and so does a private one that is no better than ignoring
+    the graph: its budget bought nothing.
     """
-    here = [r for r in records if r.dataset == dataset and r.metric == "test_accuracy"]
+    here = headlined(r for r in records if r.dataset == dataset and r.metric == "test_accuracy")
     rows = [r for r in here if r.experiment == "accuracy"]
     rows = rows or [r for r in here if r.experiment == "tradeoff"]
     groups = {
@@ -60,8 +57,39 @@ def tiles(records: Sequence[Record], dataset: str) -> list[dict[str, Any]]:
             # Of equal rows the one that costs least.
             best = max(group, key=lambda record: (record.mean, -(record.epsilon or 0)))
             note = _against_no_graph(best, rows) if best.epsilon else ""
-            made.append({"what": what, "cell": cell_of(best), "how": _how(best), "note": note})
+            made.append(
+                {
+                    "what": what,
+                    "cell": cell_of(best),
+                    "figure": FIGURES[best.headline],
+                    "how": _how(best),
+                    "beside": _beside(best),
+                    "note": note,
+                    "faults": _faults(best),
+                }
+            )
     return made
+
+
+def _beside(record: Record) -> list[tuple[str, str]]:
+    """Return the other figures of a row in words and percent; none for an earlier version's."""
+    found = {name: record.figures(name) for name in FIGURES if name != record.headline}
+    if not found.get("majority"):
+        return []
+    return [
+        # On a phone a tile has no room for the second word.
+        (FIGURES[name].removesuffix(" accuracy"), f"{100 * sum(values) / len(values):.1f} %")
+        for name, values in found.items()
+        if values
+    ]
+
+
+def _faults(record: Record) -> list[str]:
+    """Return in sentences what a row fails at whatever the graph; nothing is known of old ones."""
+    from gapgnn.training import Metrics, shortcomings
+
+    metrics = record.extra.get("metrics", ())
+    return shortcomings([Metrics.from_dict(one) for one in metrics]) if metrics else []
 
 
 def _against_no_graph(best: Record, rows: Sequence[Record]) -> str:
@@ -174,14 +202,14 @@ def released(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Return what every private row released, in words."""
     rows = [r for r in records if r.epsilon and r.events]
     chosen = best_known(
-        rows, key=lambda r: (r.dataset, _setting(r), r.relation, r.epsilon, _events(r))
+        rows, key=lambda r: (r.dataset, setting(r), r.relation, r.epsilon, _events(r))
     )
     datasets = unique(record.dataset for record in records)
     chosen.sort(key=lambda r: (datasets.index(r.dataset), order(r), r.epsilon))
     return [
         {
             "dataset": record.dataset,
-            "method": _setting(record),
+            "method": setting(record),
             "relation": record.relation,
             "epsilon": price(record.epsilon),
             "accounted": _accounted(record),
@@ -190,13 +218,6 @@ def released(records: Sequence[Record]) -> list[dict[str, Any]]:
         }
         for record in chosen
     ]
-
-
-def _setting(record: Record) -> str:
-    """Return a row's label with what its ablation varied."""
-    name, symbol = SWEPT.get(record.experiment, ("", ""))
-    value = record.parameters.get(name)
-    return shown(record) if value is None else f"{shown(record)}, {symbol} {value}"
 
 
 def _accounted(record: Record) -> str:
@@ -335,6 +356,11 @@ def cautions(records: Sequence[Record]) -> list[str]:
         "Every repeat is a release of its own. The promise is about one of them; whoever "
         "publishes several pays for each.",
     ]
+    if any(record.level == "node" for record in records):
+        lines.append(
+            "At node level labels are private. Accuracy, balanced accuracy, F1 and AUC of such "
+            "rows are for the curator only; no ε covers them."
+        )
     private = [record for record in records if record.epsilon]
     if any(record.extra.get("noise") == "fast" for record in private):
         lines.append(

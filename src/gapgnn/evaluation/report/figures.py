@@ -128,14 +128,14 @@ def _figure(plot: Plot) -> Figure:
     figure = Figure(figsize=(max(4.0, 3.1 * across), 2.5 * down + 0.7))
     grid = figure.subplots(down, across, squeeze=False)
     shown: dict[str, Any] = {}
-    for axes, panel in zip(grid.flat, plot.panels, strict=False):
+    for index, (axes, panel) in enumerate(zip(grid.flat, plot.panels, strict=False)):
         _panel(axes, plot, panel)
+        if index % across == 0 or panel.y_label:
+            axes.set_ylabel(plot.y_label_of(panel))
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             shown.setdefault(label, handle)
     for axes in list(grid.flat)[count:]:
         axes.set_visible(False)
-    for axes in grid[:, 0]:
-        axes.set_ylabel(plot.y_label)
     figure.supxlabel(plot.x_label, fontsize=9)
     styles = {_plain(line.label): line.style for panel in plot.panels for line in panel.lines}
     labels = sorted(shown, key=lambda label: styles.get(label, len(STYLES)))
@@ -281,7 +281,8 @@ class Chart:
             several = f"from {ends[0]} to {ends[-1]}"
             parts.append(f"{line.label} {ends[0] if len(ends) == 1 else several}")
         parts += [f"{one.label} {100 * one.values[0].mean:.1f}" for one in self.panel.references]
-        return f"{self.plot.title}, {self.panel.title}. {self.plot.y_label}: {'; '.join(parts)}."
+        what = self.plot.y_label_of(self.panel)
+        return f"{self.plot.title}, {self.panel.title}. {what}: {'; '.join(parts)}."
 
 
 def marker(style: int) -> str:

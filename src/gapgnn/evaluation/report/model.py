@@ -18,8 +18,6 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from gapgnn import __version__
 from gapgnn.errors import GapgnnError, InputError, PrivacyError
 from gapgnn.evaluation.report.content import event_words, small
@@ -30,6 +28,7 @@ from gapgnn.privacy.accounting import Event, accountant_named, merge
 from gapgnn.privacy.card import PrivacyCard, Words, guarantee_sentence
 from gapgnn.privacy.card import texts as texts
 from gapgnn.privacy.ledger import Budget, Charge, Ledger
+from gapgnn.training import shortcomings
 
 if TYPE_CHECKING:
     from gapgnn.graph import Graph
@@ -126,33 +125,14 @@ def amount(value: float, *, up: bool) -> str:
 def curator_figures(model: NodeClassifier, graph: Graph) -> dict[str, Any]:
     """Return how good a saved model is on the test nodes of its own graph, for the curator alone.
 
+    That is :class:`gapgnn.training.Metrics` in plain values, and what the model fails at in words.
+
     Args:
         model: whose cached hops answer.
         graph: with the split of the training.
     """
-    mask = graph.test_mask & (graph.labels >= 0)
-    if not mask.any():
-        raise InputError("`graph` must have a test mask to be scored. Got no test node.")
-    truth, found = graph.labels[mask], model.predict(graph)[mask]
-    names = graph.label_names or tuple(map(str, range(graph.num_classes)))
-    counts = np.bincount(truth, minlength=graph.num_classes)
-    classes = [
-        {
-            "name": names[label],
-            "support": int(counts[label]),
-            "found": float((found[truth == label] == label).mean()),
-            "right": float((truth[found == label] == label).mean()) if label in found else None,
-        }
-        for label in range(graph.num_classes)
-        if counts[label]
-    ]
-    return {
-        "accuracy": float((found == truth).mean()),
-        "majority": float(counts.max() / counts.sum()),
-        "balanced_accuracy": float(np.mean([one["found"] for one in classes])),
-        "tested": int(mask.sum()),
-        "classes": classes,
-    }
+    found = model.metrics(graph)
+    return {**found.to_dict(), "shortcomings": shortcomings([found])}
 
 
 def write_model_page(

@@ -186,17 +186,20 @@ def _content(
     ]
     datasets = unique(record.dataset for record in records)
     summary = [(name, report_content.tiles(records, name)) for name in datasets]
+    other_figures = {tile["figure"] for _, tiles in summary for tile in tiles} - {"accuracy"}
     checked = report_content.checked(records, audits)
     return {
         "datasets": datasets,
         "facts": _facts(records),
         "summary": [(name, tiles) for name, tiles in summary if tiles],
+        "other_figures": sorted(other_figures),
         "cautions": report_content.cautions(records),
         "protections": report_content.protections(records),
         "tradeoffs": [one for one in drawn if one[0].name in _TRADEOFFS],
         "attack_figures": [one for one in drawn if one[0].name in _ATTACKS],
         "ablations": [one for one in drawn if one[0].name not in (*_TRADEOFFS, *_ATTACKS)],
         "accuracy": next((table for table in made if table.name == "accuracy"), None),
+        "beside": next((table for table in made if table.name == "accuracy-metrics"), None),
         "tested": [(name, list(rows)) for name, rows in groupby(checked, itemgetter("dataset"))],
         "attacked_width": _attacked_width(records),
         "audits": audits,

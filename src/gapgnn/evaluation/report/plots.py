@@ -8,11 +8,11 @@ same description.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gapgnn.evaluation import bootstrap_interval
-from gapgnn.evaluation.grid import METHODS, Record
+from gapgnn.evaluation.grid import FIGURES, METHODS, Record
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes; a reference is a level line, the same whatever the axis says."""
+    """One set of axes; a reference is a level line, the same whatever the axis says.
+
+    ``y_label`` is given where the panel shows another figure than its plot.
+    """
 
     title: str
     lines: tuple[Line, ...]
     references: tuple[Line, ...] = ()
+    y_label: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,10 @@ class Plot:
     x_name: str
     panels: tuple[Panel, ...]
 
+    def y_label_of(self, panel: Panel) -> str:
+        """Return what the upright axis of a panel is called."""
+        return panel.y_label or self.y_label
+
 
 def shown(record: Record) -> str:
     """Return a record's row label for people.
@@ -99,6 +107,44 @@ def shown(record: Record) -> str:
 def order(record: Record) -> int:
     """Return the place of a record's method in the tables; unknown ones come last."""
     return METHODS.index(record.method) if record.method in METHODS else len(METHODS)
+
+
+def headlined(records: Iterable[Record]) -> list[Record]:
+    """Return results whose ``runs`` are the figure that their data set is judged by.
+
+    That is accuracy unless a record says otherwise. Where one does, those of an earlier version
+    that have accuracy alone cannot be compared with it and are left out.
+    """
+    every = list(records)
+    judged = {record.dataset: record.headline for record in every if record.headline != "accuracy"}
+    made = []
+    for record in every:
+        name = judged.get(record.dataset)
+        if name is None or record.metric != "test_accuracy":
+            made.append(record)
+        elif figures := record.figures(name):
+            made.append(replace(record, runs=figures, extra={**record.extra, "headline": name}))
+    return made
+
+
+def named(record: Record) -> str:
+    """Return a data set's name, with the figure it is judged by where that is not accuracy."""
+    is_usual = record.headline == "accuracy"
+    return record.dataset if is_usual else f"{record.dataset} ({FIGURES[record.headline]})"
+
+
+SWEPT = {
+    "encoder": ("encoder_layers", "encoder layers"),
+    "hops": ("hops", "K ="),
+    "degree": ("max_degree", "D ="),
+}
+
+
+def setting(record: Record) -> str:
+    """Return a row's label with what its ablation varied."""
+    name, symbol = SWEPT.get(record.experiment, ("", ""))
+    value = record.parameters.get(name)
+    return shown(record) if value is None else f"{shown(record)}, {symbol} {value}"
 
 
 def style_of(method: str) -> int:
@@ -146,6 +192,7 @@ def plots(records: Sequence[Record]) -> list[Plot]:
     >>> plots([])
     []
     """
+    records = headlined(records)
     drawn = [
         _tradeoff(records, "edge"),
         _tradeoff(records, "node"),
@@ -175,7 +222,7 @@ def _tradeoff(records: Sequence[Record], level: str) -> Plot | None:
             if r.experiment in ("tradeoff", "accuracy")
             and (r.level == "none" or (level == "edge" and r.epsilon == 0))
         ]
-        panels.append(Panel(title, _by_method(group), _references(references)))
+        panels.append(Panel(title, _by_method(group), _references(references), _axis(group)))
     return _plot(
         f"tradeoff-{level}",
         f"{level.capitalize()} level: accuracy at each budget",
@@ -194,7 +241,7 @@ def _encoder(records: Sequence[Record]) -> Plot | None:
             some = [r for r in group if (r.parameters.get("encoder_layers") != 0) == has]
             if some:
                 lines.append(Line(label, 0 if has else 2, _values(some, lambda r: r.epsilon)))
-        panels.append(Panel(title, tuple(lines)))
+        panels.append(Panel(title, tuple(lines), y_label=_axis(group)))
     return _plot(
         "encoder",
         "Effect of the encoder",
@@ -303,8 +350,13 @@ def _swept(
             values = _values(same, lambda r: r.parameters[parameter])
             style = budgets.index(epsilon) % len(STYLES)
             lines.append(Line(f"{label}, {name}" if several else name, style, values))
-        panels.append(Panel(title, tuple(lines)))
+        panels.append(Panel(title, tuple(lines), y_label=_axis(group)))
     return panels
+
+
+def _axis(group: Sequence[Record]) -> str:
+    name = group[0].headline
+    return "" if name == "accuracy" else f"test {FIGURES[name]} (%)"
 
 
 def _price(record: Record) -> tuple[float, int]:

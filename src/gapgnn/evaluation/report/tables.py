@@ -15,9 +15,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gapgnn.errors import check_choice
-from gapgnn.evaluation import paired_test
-from gapgnn.evaluation.grid import Record
-from gapgnn.evaluation.report.plots import best_known, order, shown, unique, value_of
+from gapgnn.evaluation import bootstrap_interval, paired_test
+from gapgnn.evaluation.grid import FIGURES, Record
+from gapgnn.evaluation.report.plots import (
+    best_known,
+    headlined,
+    named,
+    order,
+    setting,
+    shown,
+    unique,
+    value_of,
+)
 
 SIGNIFICANCE = 0.05
 _ACCURACY = "Test accuracy in percent"
@@ -158,20 +167,26 @@ class Table:
 def tables(records: Sequence[Record]) -> list[Table]:
     """Return every table that the records have something for.
 
+    One of accuracies is followed by one with what stands beside accuracy, where the records have
+    it.
+
     >>> tables([])
     []
     """
+    judged = headlined(records)
     made = [
-        _accuracy(records),
-        _by_budget(records, "tradeoff", "edge", "Accuracy at each budget, edge level"),
-        _by_budget(records, "tradeoff", "node", "Accuracy at each budget, node level"),
-        _by_budget(records, "encoder", "edge", "Effect of the encoder, edge level"),
-        _by_budget(records, "encoder", "node", "Effect of the encoder, node level"),
-        _by_number(records, "hops", "hops", "K", "Effect of the number of hops"),
-        _by_number(records, "degree", "max_degree", "D", "Effect of the degree bound"),
-        _membership(records),
+        _accuracy(judged),
+        _by_budget(judged, "tradeoff", "edge", "Accuracy at each budget, edge level"),
+        _by_budget(judged, "tradeoff", "node", "Accuracy at each budget, node level"),
+        _by_budget(judged, "encoder", "edge", "Effect of the encoder, edge level"),
+        _by_budget(judged, "encoder", "node", "Effect of the encoder, node level"),
+        _by_number(judged, "hops", "hops", "K", "Effect of the number of hops"),
+        _by_number(judged, "degree", "max_degree", "D", "Effect of the degree bound"),
+        _membership(judged),
     ]
-    return [table for table in made if table is not None]
+    return [
+        table for one in made if one is not None for table in (one, _beside(one, records)) if table
+    ]
 
 
 def price(epsilon: float | None) -> str:
@@ -229,15 +244,73 @@ def _accuracy(records: Sequence[Record]) -> Table | None:
             for dataset, from_paper in columns
         )
         made.append(Row(block, (label, price(epsilon)), cells))
+    heads = {record.dataset: named(record) for record in rows}
     return Table(
         "accuracy",
         "All methods",
-        f"{_ACCURACY}{_repeats(rows)}.",
+        f"{_what(rows)}{_repeats(rows)}.",
         ("method", "ε"),
-        tuple(f"{name}, published" if from_paper else name for name, from_paper in columns),
+        tuple(f"{name}, published" if from_paper else heads[name] for name, from_paper in columns),
         tuple(made),
         _notes(rows, marks),
     )
+
+
+def _beside(table: Table, records: Sequence[Record]) -> Table | None:
+    """Return what stands beside the accuracies of a table, if any record has it."""
+    experiment, _, level = table.name.partition("-")
+    levels = (level, "none") if level else tuple(LEVELS)
+    rows = [
+        record
+        for record in records
+        if record.metric == "test_accuracy"
+        and record.experiment == experiment
+        and record.level in levels
+    ]
+    if not any(record.figures("majority") for record in rows):
+        return None
+    chosen = best_known(rows, key=lambda r: (r.dataset, _block(r), setting(r), r.epsilon))
+    chosen.sort(key=lambda r: (_rank(r), _block(r), order(r), r.epsilon or 0.0))
+    made = [
+        Row(
+            f"{dataset}, {_block(record)}",
+            (setting(record), price(record.epsilon)),
+            tuple(_figure_cell(record.figures(name)) for name in FIGURES),
+        )
+        for dataset in unique(record.dataset for record in rows)
+        for record in chosen
+        if record.dataset == dataset
+    ]
+    notes = [
+        "largest class: the accuracy of always answering it. balanced accuracy: mean share found "
+        "of each class. macro F1: its mean F1. AUC: how often a node of a class scores higher for "
+        "it than another one, 50 is guessing.",
+    ]
+    if any(not record.figures("majority") for record in chosen):
+        notes.append("Rows with accuracy alone were measured by an earlier version.")
+    return Table(
+        f"{table.name}-metrics",
+        f"{table.title}: beside accuracy",
+        f"Figures on test nodes in percent{_repeats(chosen)}.",
+        ("method", "ε"),
+        tuple(FIGURES.values()),
+        tuple(made),
+        (*notes, *_notes(chosen, {})),
+    )
+
+
+def _figure_cell(values: Sequence[float]) -> Cell | None:
+    if not values:
+        return None
+    return Cell(sum(values) / len(values), *bootstrap_interval(values), len(values))
+
+
+def _what(records: Sequence[Record]) -> str:
+    """Return what a table shows; a data set that is judged by another figure names it."""
+    judged = unique(record.headline for record in records)
+    if len(judged) == 1:
+        return f"Test {FIGURES[judged[0]]} in percent"
+    return f"{_ACCURACY}, another figure where the name of a data set is followed by it"
 
 
 def _by_budget(records: Sequence[Record], experiment: str, level: str, title: str) -> Table | None:
@@ -323,9 +396,9 @@ def _grid(
                 if (_block(record), row(record)) == (block, label)
             }
             cells = tuple(found.get(value) for value in columns)
-            made.append(Row(f"{dataset}, {block}", (label,), cells))
+            made.append(Row(f"{named(here[0])}, {block}", (label,), cells))
     is_attack = name == "membership"
-    what = "AUC of the attack in percent; 50 is guessing" if is_attack else _ACCURACY
+    what = "AUC of the attack in percent; 50 is guessing" if is_attack else _what(chosen)
     return Table(
         name,
         title,
@@ -379,6 +452,11 @@ def _notes(records: Sequence[Record], marks: dict[str, tuple[bool, bool]]) -> tu
         notes.append(
             "* significantly better than the runner-up of its block "
             f"(paired over repeats, p < {SIGNIFICANCE:g})."
+        )
+    if any(record.level == "node" for record in records):
+        notes.append(
+            "Node level: computed from private data without noise, for the curator only; no "
+            "epsilon covers these figures."
         )
     if any("labels" in record.method for record in records):
         notes.append(

@@ -9,20 +9,25 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gapgnn.errors import InputError, check_choice, check_integer, check_number
+from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph, with_absent
 from gapgnn.methods import EdgeReader, ReleasedHops, Run, choose_device
 from gapgnn.methods.gap.propagation import First, Propagation, blocks_read
 from gapgnn.methods.gap.record import OwnLists
 from gapgnn.methods.gap.variant import (
+    LENGTH_SHARE,
+    MOST_SHARE,
+    SHARES,
     Defaults,
     Variant,
     chosen,
-    hop_share,
+    record_share,
+    vote_share,
 )
 from gapgnn.methods.gap.votes import Votes, padded, vote_width
 from gapgnn.nn import COMBINATIONS, Encoded, Encoder, MultiHopClassifier
@@ -32,10 +37,10 @@ from gapgnn.privacy import (
     aggregation_sensitivity,
     resolve_relation,
 )
-from gapgnn.privacy.accounting import Event, Gaussian, gaussian_shift
+from gapgnn.privacy.accounting import Event, Gaussian, Laplace, gaussian_shift
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.ledger import Charge
-from gapgnn.privacy.mechanisms import PrivateAggregation, kind_aggregations
+from gapgnn.privacy.mechanisms import PrivateAggregation, kind_aggregations, noisy_list_length
 from gapgnn.rng import NoiseKey
 from gapgnn.training import (
     FEATURE_NORM,
@@ -50,6 +55,7 @@ from gapgnn.training import (
 # Who is in a release at node level, and the one that training people are not in.
 TRAINING = "training"
 OF_OTHERS = "aggregation by the others"
+HOPS = ("aggregation", OF_OTHERS)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -103,6 +109,9 @@ class GAP(EdgeReader):
         batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size,
             there twice that for progressive features and eight times for labels and both.
         optimizer: optimiser of both phases.
+        hop_share: how much of the budget the hop of the training people gets at node level where
+            labels are sent in the default way, as a share of 1 / noise squared; auto follows from
+            public numbers and, where own lists are not read, from a noisy length of lists.
         noise_ratios: noise multipliers of encoder, aggregation and classifiers relative to each
             other, at node level; left out: equal for the paper's method; the other variants
             give the aggregation more of the budget the larger it is.
@@ -117,6 +126,8 @@ class GAP(EdgeReader):
 
     method: ClassVar[str] = "gap"
     _keeps_releases: ClassVar[bool] = True
+    # Decided on the way, at node level; without an annotation, so that it is no parameter.
+    _has_hops = True
 
     max_degree: int | Literal["auto"] = "auto"
     own: Literal["nothing", "features", "record"] = "features"
@@ -131,6 +142,7 @@ class GAP(EdgeReader):
     combine: Literal["concat", "sum", "max", "mean", "attention"] = "concat"
     activation: Literal["auto", "selu", "relu", "elu", "gelu", "tanh"] = "auto"
     dropout: float | Literal["auto"] = "auto"
+    hop_share: float | Literal["auto"] = "auto"
     noise_ratios: tuple[float, float, float] | None = None
 
     def _check_parameters(self) -> None:
@@ -145,13 +157,39 @@ class GAP(EdgeReader):
                 "`kinds` must be each at level node: a record holds its lists of all kinds of "
                 "edges, so withdrawing it changes every kind. Got 'any'."
             )
+        if self.hop_share != "auto":
+            check_number("hop_share", self.hop_share, above=0, below=1)
+            if not self._variant().is_vote:
+                raise InputError(
+                    "`hop_share` must be auto unless labels are sent at level node in the default "
+                    f"way, without a cut or stages. Got {self.hop_share!r}."
+                )
         if self.noise_ratios is not None and len(self.noise_ratios) != 3:
             raise InputError(f"`noise_ratios` must be three numbers. Got {self.noise_ratios!r}.")
         for ratio in self.noise_ratios or ():
             check_number("noise_ratios", ratio, above=0)
 
     def _check_edges(self, graph: Graph) -> None:
-        """Any edges will do: with weights, and of several kinds."""
+        """Any edges will do, with weights and of several kinds; own lists name people with a row.
+
+        What v reads of its own list must not change when somebody on it leaves, and for as long as
+        the model is used: so whoever withdraws keeps a row, without a record (privacy page,
+        section 1).
+        """
+        if self._variant().is_vote and any(kind.is_weighted for kind in graph.kinds):
+            raise PrivacyError(
+                "edges must have no amounts where messages are divided by the root of their list: "
+                "how heavy an entry was that names somebody without a row is not kept, and it must "
+                "not change when that person leaves. Set max_degree to cut lists instead, or leave "
+                "out the amounts."
+            )
+        reads_lists = self.own == "record" and self.level == "node"
+        if reads_lists and (missing := sum(kind.num_dangling for kind in graph.kinds)):
+            raise PrivacyError(
+                f"own=record needs a row for everybody on a list. Got {missing} entries that name "
+                "somebody without one. Keep a row with empty cells for people who withdrew; leave "
+                "out entries that name nobody of yours."
+            )
 
     def _variant(self) -> Variant:
         return Variant.resolve(
@@ -227,22 +265,60 @@ class GAP(EdgeReader):
             ),
         )
 
-    def _fixed(self, graph: Graph, relation: str, delta: float) -> Sequence[Event]:
-        """With divided messages, the hops: of the training people, and of the others.
+    def _resolve(self, graph: Graph) -> Guarantee:
+        if not self._asks_length():
+            return super()._resolve(graph)
+        return Guarantee.one_of(self._length_event(), self._options(graph))
 
-        Roles pay apart (privacy page, section 1): the hop of the others may cost the whole budget.
+    def _asks_length(self) -> bool:
+        """Whether a noisy length of lists decides what the hop gets."""
+        is_open = self.own == "features" and self.hop_share == "auto"
+        return is_open and self._variant().is_vote
+
+    def _length_event(self) -> Laplace:
+        """Return what it costs to learn how long lists are, by which the rest is shared out."""
+        return Laplace(1 / (LENGTH_SHARE * self.epsilon), label="length of lists")
+
+    def _options(self, graph: Graph) -> list[Guarantee]:
+        """Return what may be released once the length of lists is known, one for each share."""
+        epsilon = (1 - LENGTH_SHARE) * self.epsilon
+        return [
+            Guarantee.resolve(
+                graph,
+                self._template(graph),
+                level=self.level,
+                relation=self.relation,
+                epsilon=epsilon,
+                delta=self.delta,
+                fixed=partial(self._hops_within, graph, epsilon, share),
+            )
+            for share in SHARES
+        ]
+
+    def _fixed(self, graph: Graph, relation: str, delta: float) -> Sequence[Event]:
+        """With divided messages, the hops."""
+        if not self._variant().is_vote:
+            return ()
+        share = MOST_SHARE
+        if self.hop_share != "auto":
+            share = self.hop_share
+        elif self.own == "record":
+            share = record_share(
+                self.epsilon, num_train=self._num_train(graph), num_features=graph.num_features
+            )
+        return self._hops_within(graph, self.epsilon, share, relation, delta)
+
+    def _hops_within(
+        self, graph: Graph, epsilon: float, share: float, relation: str, delta: float
+    ) -> Sequence[Event]:
+        """Return the hops of the training people, at a share of a budget, and of the others.
+
+        Roles pay apart (privacy page, section 1): the hop of the others may cost the whole of it.
         """
-        variant = self._variant()
-        if not variant.is_vote:
+        if not share:
             return ()
         # A little less than the budget, so that rounding cannot end above it.
-        least = math.sqrt(len(graph.kinds)) / gaussian_shift(self.epsilon * (1 - 1e-6), delta)
-        share = hop_share(
-            self.epsilon,
-            num_train=self._num_train(graph),
-            num_features=graph.num_features,
-            own=variant.own,
-        )
+        least = math.sqrt(len(graph.kinds)) / gaussian_shift(epsilon * (1 - 1e-6), delta)
         return self._hop_events(least / math.sqrt(share), least, len(graph.kinds))
 
     def _hop_events(self, training: float, others: float, count: int) -> tuple[Event, ...]:
@@ -298,11 +374,13 @@ class GAP(EdgeReader):
         self, variant: Variant, replicas: int, num_features: int, num_classes: int
     ) -> dict[str, nn.Module]:
         kinds = len(self.edges_.kinds) or 1 if hasattr(self, "edges_") else 1
-        read = vote_width(num_classes, kinds, variant.own)
+        widths = [] if variant.own == "nothing" else [num_features]
+        if self._reads_hops():
+            widths.append(vote_width(num_classes, kinds, variant.own))
         defaults = Defaults.of(variant)
         classifier = MultiHopClassifier(
             replicas,
-            [read] if variant.own == "nothing" else [num_features, read],
+            widths,
             num_classes,
             first_layers=chosen(self.base_layers, defaults.base_layers),
             base_layers=chosen(self.base_layers, defaults.base_layers),
@@ -354,15 +432,25 @@ class GAP(EdgeReader):
         self._remember(graph, charge, first, released)
         return scores
 
+    def _reads_hops(self) -> bool:
+        """Whether hops are released: with lists too short for the budget none are."""
+        if "card_" in self.__dict__:
+            return any(event["label"] == HOPS[0] for event in self.card_.events)
+        return self._has_hops
+
     def _train_vote(self, run: Run, charge: Charge | None) -> Tensor:
         graph, device = run.graph, run.device
+        everybody = with_absent(graph)
+        if self._asks_length():
+            run.guarantee = self._chosen_option(run)
+            self.noise_multiplier_ = run.guarantee.noise_multiplier
+        self._has_hops = any(event.label == HOPS[0] for event in run.guarantee.events)
         modules = self._start_modules(run)
         features = FeatureInputs(graph, device, norm=FEATURE_NORM)
         trainer = self._trainer(run)
-        everybody = with_absent(graph)
         training, others = self._vote_hops(everybody, run.guarantee, run.keys, device)
         mask = torch.from_numpy(run.splits.train).to(device)
-        votes = self._votes(everybody, graph.num_nodes, mask, training[0].std)
+        votes = self._votes(everybody, graph.num_nodes, mask, training[0].std if training else 0.0)
         run.callback.start("aggregation", self._variant().hops)
         with run.timed("aggregate"), torch.no_grad():
             released = votes.run(
@@ -377,14 +465,40 @@ class GAP(EdgeReader):
             run.journal.trained("classifier", classifier, train)
             with torch.no_grad():
                 scores: Tensor = classifier(inputs.all())
-        self._keep(graph, charge, everybody, released)
+        self._keep(graph, charge, released)
         return scores
 
+    def _chosen_option(self, run: Run) -> Guarantee:
+        """Release how long lists are, and return the option that follows from it.
+
+        One number for all repeats, that of the first.
+        """
+        graph, first = run.graph, self._length_event()
+        num_train = self._num_train(graph)
+
+        def draw() -> dict[str, Tensor]:
+            lengths = sum(kind.out_degrees for kind in graph.kinds)
+            length = noisy_list_length(
+                np.asarray(lengths)[run.splits.train[0]],
+                num_people=num_train,
+                epsilon=LENGTH_SHARE * self.epsilon,
+                key=run.keys[0].derive("length of lists"),
+                construction=self.noise,
+            )
+            return {"length": torch.tensor(length, dtype=torch.float64)}
+
+        length = float(run.journal.drawn("length", draw)["length"])
+        share = vote_share(
+            self.epsilon, length, num_train=num_train, num_features=graph.num_features
+        )
+        return self._options(graph)[SHARES.index(share)].after(first, run.guarantee)
+
     def _keep(
-        self, graph: Graph, charge: Charge | None, everybody: Graph, released: Sequence[Tensor]
+        self, graph: Graph, charge: Charge | None, released: Sequence[Tensor]
     ) -> ReleasedHops:
-        kept = tuple(hop[0].detach().clone() for hop in released)
-        return self.releases_.add(graph, charge, kept, has_hop_zero=False, ids=everybody.ids)
+        """Keep the rows of whoever has a record: who else stands in lists is not public."""
+        kept = tuple(hop[0, : graph.num_nodes].detach().clone() for hop in released)
+        return self.releases_.add(graph, charge, kept, has_hop_zero=False)
 
     def _votes(self, everybody: Graph, present: int, sends: Tensor, std: float) -> Votes:
         sends = padded(sends, everybody.num_nodes)
@@ -416,7 +530,8 @@ class GAP(EdgeReader):
                 device=device,
             )
 
-        return of("aggregation"), of(OF_OTHERS) if self._variant().hops > 1 else []
+        released = {event.label for event in guarantee.events}
+        return tuple(of(label) if label in released else [] for label in HOPS)  # type: ignore[return-value]
 
     def _propagation(self) -> Propagation:
         num_kinds = len(self.edges_.kinds) or 1
@@ -487,9 +602,9 @@ class GAP(EdgeReader):
             if self.own != "nothing":
                 raise InputError("The model keeps no features: give the graph to predict.")
             raise InputError("Give the graph to predict.")
-        everybody = with_absent(graph)
         mask = torch.tensor(graph.train_mask, device=device).unsqueeze(0)
-        votes = self._votes(everybody, graph.num_nodes, mask, self._hop_std(graph))
+        std = self._hop_std(graph) if hops else 0.0
+        votes = self._votes(graph, graph.num_nodes, mask, std)
         inputs = votes.inputs(FeatureInputs(graph, device, norm=FEATURE_NORM), hops)
         assert isinstance(inputs, HopInputs)
         return row_by_row(classifier, inputs)[0]
@@ -505,6 +620,14 @@ class GAP(EdgeReader):
         (event,) = (event for event in self.card_.events if event["label"] == label)
         return float(event["noise_multiplier"])
 
+    def _class_scores(self, graph: Graph | None) -> Tensor:
+        if graph is None or not self._variant().is_vote or self.releases_.training().hops:
+            return super()._class_scores(graph)
+        # The budget was too small for lists this short: nothing was released of them.
+        device = choose_device(self.device)
+        self.modules_["classifier"].to(device)
+        return self._vote_scores((), graph, device)
+
     def _prediction_guarantee(self, graph: Graph) -> Guarantee:
         variant = self._variant()
         if variant.is_vote:
@@ -514,8 +637,10 @@ class GAP(EdgeReader):
                     "edges. Got none. Train with messages=features to predict on graphs without "
                     "labels."
                 )
-            training = self._fitted_multiplier("aggregation")
-            others = self._fitted_multiplier(OF_OTHERS) if variant.hops > 1 else training
+            labels = {str(event["label"]) for event in self.card_.events}
+            training, others = (
+                self._fitted_multiplier(label) if label in labels else 1.0 for label in HOPS
+            )
             return Guarantee.of_events(
                 graph,
                 self._hop_events(training, others, len(graph.kinds)),
@@ -544,7 +669,7 @@ class GAP(EdgeReader):
             training, others = self._vote_hops(everybody, guarantee, keys, device)
             mask = torch.tensor(graph.train_mask, device=device).unsqueeze(0)
             votes = self._votes(everybody, graph.num_nodes, mask, training[0].std)
-            return self._keep(graph, charge, everybody, votes.run(training, others))
+            return self._keep(graph, charge, votes.run(training, others))
         first, released = self._propagation().run(
             self._aggregations(graph, guarantee, keys, device),
             FeatureInputs(graph, device),

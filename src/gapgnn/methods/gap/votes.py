@@ -83,6 +83,8 @@ class Votes:
         Returns:
             Noisy sums in units of their noise, kinds side by side.
         """
+        if not aggregations:
+            return []
         released = [self._hop(aggregations, [self._labels] * len(aggregations), first=1)]
         if on_hop is not None:
             on_hop()
@@ -156,7 +158,9 @@ class Votes:
         return torch.cat(read, dim=-1)
 
     def inputs(self, features: FeatureInputs, released: Sequence[Tensor]) -> Inputs:
-        """Return what a classifier reads of every node."""
+        """Return what a classifier reads of every node: features alone if nothing was released."""
+        if not released:
+            return HopInputs(features, [])
         read = self.read(released)
         return HopInputs(read, []) if self.own == "nothing" else HopInputs(features, [read])
 

@@ -9,6 +9,7 @@ multiplier is a ratio to the one free number (:mod:`gapgnn.privacy.accounting.ca
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -426,15 +427,31 @@ def worst_cases(events: Sequence[Event], *, relation: str) -> list[tuple[Composi
         (tuple(event for event in events if _role(event) in ("", role)), relation) for role in roles
     ]
     if relation == "replace":
-        # Two different roles at a time; with all of them at once the case is dearer still.
-        apart = tuple(
-            event.scaled(2.0) if isinstance(event, Gaussian) and event.role else event
-            for event in events
-        )
-        if any(not event.role for event in events if isinstance(event, _Noisy)):
-            raise InputError("events of all roles and of some have no accounting under `replace`.")
-        cases.append((apart, "add-remove"))
+        of_all = [event for event in events if isinstance(event, _Noisy) and not event.role]
+        if not all(isinstance(event, Laplace) for event in of_all):
+            raise InputError(
+                "beside events of some roles, an event of all must be Laplace under `replace`."
+            )
+        for pair in itertools.combinations(roles, 2):
+            # Nobody changes between options of one role, of which one is chosen for all.
+            if pair[0].partition(",")[0] != pair[1].partition(",")[0]:
+                cases.append((_changing(events, pair), "add-remove"))
     return cases
+
+
+def _changing(events: Sequence[Event], roles: Sequence[str]) -> Composition:
+    """Return what a record is in that leaves one role and comes to another.
+
+    It is one composition: without names, so that nobody takes it apart again.
+    """
+    both = [event for event in events if _role(event) in ("", *roles)]
+    if len({_role(event) for event in both if isinstance(event, PoissonGaussian)}) > 1:
+        # Subsampled noise has two directions, and what is known holds where all go the same way.
+        raise InputError("Poisson batches of several roles have no accounting under `replace`.")
+    halved = (event.scaled(2.0) if isinstance(event, Gaussian) else event for event in both)
+    return tuple(
+        replace(event, role="") if isinstance(event, _Noisy) else event for event in halved
+    )
 
 
 def _role(event: Event) -> str:

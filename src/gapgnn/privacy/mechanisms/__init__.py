@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.mechanisms.edges import perturbation_events as perturbation_events
     from gapgnn.privacy.mechanisms.edges import response_probabilities as response_probabilities
     from gapgnn.privacy.mechanisms.labels import randomised_labels as randomised_labels
+    from gapgnn.privacy.mechanisms.lengths import noisy_list_length as noisy_list_length
     from gapgnn.privacy.mechanisms.noise import GRID as GRID
     from gapgnn.privacy.mechanisms.noise import Construction as Construction
     from gapgnn.privacy.mechanisms.noise import NoiseSource as NoiseSource
