@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gapgnn.errors import InputError, PrivacyError, check_number
-from gapgnn.graph import Graph, with_absent
+from gapgnn.graph import Graph
 from gapgnn.methods.base import Run, choose_device
 from gapgnn.methods.lists import exact_sums
 from gapgnn.methods.mlp import MLP
@@ -46,8 +46,9 @@ class Vote(MLP):
     At edge level labels are public and the vote needs no budget: its scores are the logarithm of
     what an MLP says of the own features, plus log(``odds``) for each vote. At node level the label
     of every training person is released once by randomised response, at pure epsilon ``epsilon``,
-    and those answers vote; features are not read and nothing is trained. Who is not there answers
-    at random. Lists are read at prediction, from the graph that is given, and never stored.
+    and those answers vote; features are not read and nothing is trained. Whoever withdrew keeps a
+    row with empty cells and answers at random. Lists are read at prediction, from the graph that is
+    given, and never stored.
 
     Who trains is public at node level where it follows from (seed, id), as ``random_split`` with
     the seed of this estimator has it: only these people answer. With other masks everybody does,
@@ -92,6 +93,13 @@ class Vote(MLP):
                 "`graph` must have one kind of edges without weights for vote. "
                 f"Got {found}; use gap."
             )
+        if self.level == "node" and graph.num_dangling:
+            # What v reads of its list must not change when somebody on it leaves (section 1).
+            raise PrivacyError(
+                f"vote needs a row for everybody on a list. Got {graph.num_dangling} entries that "
+                "name somebody without one. Keep a row with empty cells for people who withdrew; "
+                "leave out entries that name nobody of yours."
+            )
 
     def _template(self, graph: Graph) -> Sequence[Event]:
         return ()
@@ -115,9 +123,6 @@ class Vote(MLP):
     def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
         return {} if self.level == "node" else super()._build(replicas, num_features, num_classes)
 
-    def _people_of(self, graph: Graph) -> NDArray[Any]:
-        return with_absent(graph).ids if self.level == "node" else graph.ids
-
     def _train(self, run: Run, charge: Charge | None) -> Tensor:
         if self.level == "node":
             return self._release(run, charge)
@@ -130,20 +135,17 @@ class Vote(MLP):
         return prior + math.log(self.odds) * torch.stack(votes)
 
     def _release(self, run: Run, charge: Charge | None) -> Tensor:
-        """Release a class for everybody who has a row, there or not.
+        """Release a class for everybody who has a row, with a record or without.
 
         Relation ``add-remove`` or ``replace``: a record is one label, and its response costs
         ``epsilon`` at delta 0 for each repeat (privacy page, section 5).
         """
-        everybody = with_absent(run.graph)
-        speaks = self._speaking(run.graph, everybody, run.splits.train)
+        graph = run.graph
+        speaks = self._speaking(graph, run.splits.train)
 
         def draw(repeat: int, key: NoiseKey) -> dict[str, Tensor]:
-            labels = np.full(everybody.num_nodes, -1, dtype=np.int64)
-            training = run.splits.train[repeat]
-            labels[: len(training)] = _training_labels(run.graph, training)
             said = randomised_labels(
-                labels,
+                _training_labels(graph, run.splits.train[repeat]),
                 speaks[repeat],
                 self._response(self.num_classes_),
                 key=key.derive("labels"),
@@ -157,27 +159,19 @@ class Vote(MLP):
                 run.journal.drawn(f"labels-{repeat}", partial(draw, repeat, key))["labels"]
                 for repeat, key in enumerate(run.keys)
             ]
-            scores = [self._scores_of(everybody, one)[: run.graph.num_nodes] for one in said]
-        self.releases_.add(run.graph, charge, (said[0],), has_hop_zero=False, ids=everybody.ids)
+            scores = [self._scores_of(graph, one) for one in said]
+        self.releases_.add(graph, charge, (said[0],), has_hop_zero=False)
         return torch.stack(scores)
 
-    def _speaking(
-        self, graph: Graph, everybody: Graph, training: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
+    def _speaking(self, graph: Graph, training: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return who answers in each repeat: who trains by the public hash, or else everybody."""
-        if not self._has_public_roles(graph, training):
-            return np.ones((len(training), everybody.num_nodes), dtype=np.bool_)
-        return self._hashed(graph, everybody.ids, len(training))
+        hashed = self._hashed(graph, len(training))
+        return hashed if _are_hashed(graph, training, hashed) else np.ones_like(hashed)
 
-    def _has_public_roles(self, graph: Graph, training: NDArray[np.bool_]) -> bool:
-        has_role = graph.train_mask | graph.val_mask | graph.test_mask
-        hashed = self._hashed(graph, graph.ids, len(training))
-        return bool((training == hashed & has_role).all())
+    def _hashed(self, graph: Graph, repeats: int) -> NDArray[np.bool_]:
+        return public_training(graph, repeats=repeats, split=self.split, seed=self.seed)
 
-    def _hashed(self, graph: Graph, ids: NDArray[Any], repeats: int) -> NDArray[np.bool_]:
-        return public_training(graph, ids, repeats=repeats, split=self.split, seed=self.seed)
-
-    def _scores_of(self, everybody: Graph, said: Tensor) -> Tensor:
+    def _scores_of(self, graph: Graph, said: Tensor) -> Tensor:
         """Return what the answers on everybody's own list say, as log-odds.
 
         An answer k is as likely as ``keep`` where its giver has class k and as ``other`` elsewhere;
@@ -189,7 +183,7 @@ class Vote(MLP):
         unlike = (1 - alike) / (self.num_classes_ - 1)
         certainty = response.keep - response.other
         same, different = (response.other + share * certainty for share in (alike, unlike))
-        return math.log(same / different) * self._votes(everybody, said.numpy())
+        return math.log(same / different) * self._votes(graph, said.numpy())
 
     def _votes(self, graph: Graph, labels: NDArray[np.int64]) -> Tensor:
         """Return how many on each node's own list have which class; those below 0 have none."""
@@ -220,7 +214,7 @@ class Vote(MLP):
             )
         (said,) = released.hops
         device = choose_device(self.device)
-        return self._scores_of(with_absent(graph), said)[: graph.num_nodes].to(device)
+        return self._scores_of(graph, said).to(device)
 
     def _scores_with(self, graph: Graph | None, own: str) -> Tensor:
         if own != "record":
@@ -234,7 +228,7 @@ class Vote(MLP):
         # No rate and no number of steps follows from how many people train.
         kept = [fact for fact in facts if fact[0] != "number of training people"]
         origin = "a public hash of (seed, id)"
-        if not self._has_public_roles(graph, graph.train_mask[None]):
+        if not _are_hashed(graph, graph.train_mask[None], self._hashed(graph, 1)):
             origin = "given with the records: those who do not train answer at random"
         return (*kept, ("where roles come from", origin))
 
@@ -248,6 +242,12 @@ class Vote(MLP):
         return ReleaseFacts(
             method="Vote", messages=sent, steps=steps, own="record", is_divided=self.level == "node"
         )
+
+
+def _are_hashed(graph: Graph, training: NDArray[np.bool_], hashed: NDArray[np.bool_]) -> bool:
+    """Tell whether those with a role who train are those who train by the public hash."""
+    has_role = graph.train_mask | graph.val_mask | graph.test_mask
+    return bool((training == (hashed & has_role)).all())
 
 
 def _training_labels(graph: Graph, mask: NDArray[np.bool_]) -> NDArray[np.int64]:

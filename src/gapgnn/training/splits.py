@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -80,30 +79,28 @@ def repeat_splits(graph: Graph, *, level: str, repeats: int, split: str, seed: i
     return Splits(*masks)
 
 
-def public_training(
-    graph: Graph, ids: NDArray[Any], *, repeats: int, split: str, seed: int
-) -> NDArray[np.bool_]:
-    """Return who trains by the public hash of (seed, id), there or not: (repeats, ids).
+def public_training(graph: Graph, *, repeats: int, split: str, seed: int) -> NDArray[np.bool_]:
+    """Return who trains by the public hash of (seed, id), with a record or without.
 
-    What :func:`gapgnn.graph.random_split` and :func:`repeat_splits` do at node level, for any ids:
-    of somebody who left nothing but the id is known, and that is enough.
+    What :func:`gapgnn.graph.random_split` and :func:`repeat_splits` do at node level, but for every
+    row, shape (repeats, nodes): of somebody who left nothing but the id is known, which is enough.
 
     >>> import numpy as np
     >>> from gapgnn.graph import random_split
     >>> graph = Graph.from_arcs([], [], num_nodes=50, features=np.eye(50), labels=[0, 1] * 25)
     >>> graph = random_split(graph, seed=3)
-    >>> found = public_training(graph, graph.ids, repeats=2, split="fresh", seed=3)
+    >>> found = public_training(graph, repeats=2, split="fresh", seed=3)
     >>> splits = repeat_splits(graph, level="node", repeats=2, split="fresh", seed=3)
     >>> bool((found == splits.train).all())
     True
     """
-    own = roles(ids, seed=seed, train=TRAIN_SHARE, val=VAL_SHARE) == 0
+    own = roles(graph.ids, seed=seed, train=TRAIN_SHARE, val=VAL_SHARE) == 0
     found = np.repeat(own[None], repeats, axis=0)
     if split == "fresh":
         train, val, _ = _shares(graph)
         for first in range(1, repeats, 4):
             four = range(first, min(first + 4, repeats))
-            dealt = repeat_roles(ids, seed=seed, train=train, val=val, repeats=four)
+            dealt = repeat_roles(graph.ids, seed=seed, train=train, val=val, repeats=four)
             found[four.start : four.stop] = dealt == 0
     return found
 
