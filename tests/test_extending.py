@@ -40,7 +40,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     broken = folder / "broken-1.0.dist-info"
     broken.mkdir()
     (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    points = "[gapgnn.methods]\nlost = nowhere_at_all:Lost\ngap = gapgnn_vote.vote:Vote\n"
+    points = "[gapgnn.methods]\nlost = nowhere_at_all:Lost\ngap = gapgnn_vote.poll:Poll\n"
     (broken / "entry_points.txt").write_text(points)
     return folder
 
@@ -74,10 +74,10 @@ def gapgnn(site: Path, tmp_path: Path, monkeypatch, capsys):
 
 def test_installed_methods_and_data_sets_are_listed(gapgnn):
     listed = gapgnn("train", "--help")
-    assert "vote" in listed
+    assert "poll" in listed
     assert "every training neighbour votes for its class" in listed
     assert "ring" in gapgnn("datasets")
-    assert "--max-degree" in gapgnn("train", "vote", "--help")
+    assert "--max-degree" in gapgnn("train", "poll", "--help")
 
 
 def test_a_package_that_cannot_be_loaded_is_named_and_stops_nobody(gapgnn):
@@ -89,13 +89,13 @@ def test_a_package_that_cannot_be_loaded_is_named_and_stops_nobody(gapgnn):
 
 def test_an_outside_method_is_charged_saved_and_predicts_like_any_other(gapgnn, tmp_path):
     told = gapgnn(
-        "train", "vote", "--dataset", "ring", "--epsilon", "8", "--out", "model", "--json"
+        "train", "poll", "--dataset", "ring", "--epsilon", "8", "--out", "model", "--json"
     )
     assert json.loads(told)["test_accuracy"]["mean"] > 0.6
     card = json.loads((tmp_path / "model" / "card.json").read_text())
-    assert (card["method"], card["epsilon"]) == ("Vote", pytest.approx(8.0))
+    assert (card["method"], card["epsilon"]) == ("Poll", pytest.approx(8.0))
     assert card["messages"] == "One vote of each training node, for its own class."
-    assert "vote fit" in gapgnn("ledger", "show", "ring")
+    assert "poll fit" in gapgnn("ledger", "show", "ring")
     again = gapgnn("predict", "--model", "model", "--dataset", "ring", "--out", "labels.csv")
     assert "no budget was spent" in again
 
@@ -161,7 +161,7 @@ def test_a_data_set_and_an_event_cannot_take_a_name_that_is_taken():
 def test_the_page_shows_the_files_of_the_package():
     page = (PACKAGE.parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
     shown = dict(re.findall(r"`(\S+)`:\n\n```\w+\n(.*?)```", page, re.DOTALL))
-    for name in ("pyproject.toml", "gapgnn_vote/vote.py", "gapgnn_vote/favourite.py"):
+    for name in ("pyproject.toml", "gapgnn_vote/poll.py", "gapgnn_vote/favourite.py"):
         assert shown[name] == (PACKAGE / name).read_text(encoding="utf-8")
-    method = (PACKAGE / "gapgnn_vote/vote.py").read_text(encoding="utf-8")
+    method = (PACKAGE / "gapgnn_vote/poll.py").read_text(encoding="utf-8")
     assert len(method.partition("@dataclass")[2].splitlines()) <= 40

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gapgnn.methods.mlp import MLP as MLP
     from gapgnn.methods.registry import load_model as load_model
     from gapgnn.methods.sage import SAGE as SAGE
+    from gapgnn.methods.vote import Vote as Vote
     from gapgnn.privacy.card.card import PrivacyCard as PrivacyCard
     from gapgnn.privacy.ledger.ledger import Ledger as Ledger
 

@@ -59,7 +59,7 @@ def test_the_help_begins_with_the_promise_and_goes_on_with_the_method(method):
         action.dest for action in parser_of(method)._actions if action.dest not in ("help", "voice")
     ]
     assert names[:4] == ["level", "epsilon", "delta", "relation"]
-    first = {"gap": "messages", "sage": "layers", "mlp": "layers"}
+    first = {"gap": "messages", "sage": "layers", "mlp": "layers", "vote": "odds"}
     assert names[4] == first[method]
     assert names[-2:] == ["ledger", "reason"]
     assert sorted(names) == sorted(inspect.signature(CLASSES[method]).parameters)

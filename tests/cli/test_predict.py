@@ -14,7 +14,7 @@ import pytest
 from methodgraphs import write_tables
 from schemacases import SCHEMA, declared
 
-from gapgnn import GAP, MLP, Ledger, load_model, read_tables
+from gapgnn import GAP, MLP, Ledger, Vote, load_model, read_tables
 from gapgnn.graph.tables.schema import Ignored, Number
 from gapgnn.graph.transforms import random_split
 
@@ -502,3 +502,48 @@ def test_a_folder_that_cannot_keep_what_is_paid_for_is_refused_before_the_charge
     assert "`--model` must be writable" in err
     assert len(ledger.entries()) == 1
     assert gapgnn("predict", "--model", model, "--out", out, *tables)[0] == 0
+
+
+class TestOwnRecord:
+    """Answers that read their own person's list: for that person, and labels only."""
+
+    def test_labels_only_unless_probabilities_are_asked_for(self, gapgnn, model, tables, tmp_path):
+        words = ("predict", "--model", model, *tables, "--label", "year", "--own", "record")
+        out = tmp_path / "labels.csv"
+        code, text, err = gapgnn(*words, "--out", out)
+        assert code == 0
+        assert text == f"120 labels written to {out}; no budget was spent\n"
+        assert "for that person, or for whoever may know the list" in err
+        assert "labels only" in err
+        assert pcsv.read_csv(out).column_names == ["id", "label", "graph"]
+        code, _, err = gapgnn(*words, "--with", "probabilities", "--out", out)
+        assert code == 0
+        assert "would tell lists" in err
+        assert "labels only" not in err
+        assert pcsv.read_csv(out).column_names[:3] == ["id", "label", "probability"]
+
+    def test_a_vote_is_always_for_its_own_person(self, gapgnn, tables, tmp_path, ledger):
+        folder, out = saved(tmp_path / "vote", tables, Vote), tmp_path / "labels.csv"
+        words = ("predict", "--model", folder, *tables, "--label", "year", "--out", out)
+        code, _, err = gapgnn(*words)
+        assert code == 0
+        assert "labels only" in err
+        assert pcsv.read_csv(out).column_names == ["id", "label", "graph"]
+
+    @pytest.mark.parametrize(
+        ("method", "words", "told"),
+        [
+            (MLP, ("--own", "record"), "`--own` must be left out for mlp"),
+            (GAP, ("--own", "record", "--cached"), "`--cached` must be left out"),
+        ],
+    )
+    def test_what_cannot_be_read_is_refused(
+        self, method, words, told, gapgnn, tables, tmp_path, ledger
+    ):
+        folder, out = saved(tmp_path / "other", tables, method), tmp_path / "labels.csv"
+        code, _, err = gapgnn(
+            "predict", "--model", folder, *tables, "--label", "year", *words, "--out", out
+        )
+        assert code == 2
+        assert told in err
+        assert not out.exists()

@@ -42,6 +42,21 @@ def shuffled(graph: Graph, order: np.ndarray) -> Graph:
     )
 
 
+def with_arcs(graph: Graph, keep: np.ndarray, *, directed: bool = False) -> Graph:
+    """Return a graph with some of its arcs."""
+    arcs = graph.adjacency().tocoo()
+    rows = ("features", "labels", "ids", "train_mask", "val_mask", "test_mask")
+    return Graph.from_arcs(
+        arcs.row[keep],
+        arcs.col[keep],
+        num_nodes=graph.num_nodes,
+        directed=directed,
+        label_names=graph.label_names,
+        name=graph.name,
+        **{key: getattr(graph, key) for key in rows},
+    )
+
+
 def write_tables(folder: Path, *, first: int = 0, count: int = 120, seed: int = 0) -> list[str]:
     """Write friends.csv and people.csv, and return the words that choose them.
 

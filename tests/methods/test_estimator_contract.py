@@ -11,11 +11,11 @@ from methodgraphs import small_graph
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from gapgnn import GAP, MLP, SAGE
+from gapgnn import GAP, MLP, SAGE, Vote
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph.convert import to_pyg
 
-METHODS = [GAP, SAGE, MLP]
+METHODS = [GAP, SAGE, MLP, Vote]
 LEVELS = ["none", "edge", "node"]
 QUICK = {"epochs": 3, "epsilon": 4.0}
 

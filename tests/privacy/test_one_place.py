@@ -65,6 +65,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         DRAWS: "coins are made of the same draws",
         "privacy/mechanisms/aggregation.py": "the hops of PMA",
         "privacy/mechanisms/edges.py": "randomised edges and their number",
+        "privacy/mechanisms/labels.py": "randomised labels",
         "privacy/mechanisms/lengths.py": "one number: how long lists are",
         "privacy/dpsgd/poisson.py": "the coins of Poisson batches",
         "training/trainer.py": "hands DP-SGD its noise, one source per replica",

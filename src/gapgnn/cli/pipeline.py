@@ -227,13 +227,14 @@ def case_of(
     level, relation, degree, protects, own = (
         getattr(parsed, k, None) for k in ("level", "relation", "max_degree", "kinds", "own")
     )
+    method = getattr(parsed, "method", None)
     if words[0] == "predict":
         from gapgnn.methods import load_model
         from gapgnn.privacy.ledger import Ledger
 
         model, ledger = parsed.model, Ledger(parsed.ledger).path
         fitted = load_model(model)
-        level, relation = fitted.level, fitted.card_.relation
+        method, level, relation = fitted.method, fitted.level, fitted.card_.relation
         degree, protects, own = (fitted.get_params().get(k) for k in ("max_degree", "kinds", "own"))
         parsed.level, parsed.schema_of_model = level, fitted.schema_
         parsed.preparation_of_model = said = fitted.preparation_
@@ -257,7 +258,7 @@ def case_of(
         model=None if model is None else Path(model).resolve(),
         ledger=ledger,
         protects=protects or "each",
-        keeps_rows=level == "node" and own == "record",
+        keeps_rows=level == "node" and (own == "record" or method == "vote"),
     )
 
 

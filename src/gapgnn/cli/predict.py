@@ -27,6 +27,7 @@ examples:
   gapgnn predict --model model --edges friends.csv --nodes people.csv --out labels.parquet
   gapgnn predict --model model --edges friends.csv --nodes people.csv --label risk \
     --only unlabelled --with probabilities --out to-check.csv
+  gapgnn predict --model model --dataset social --own record --out to-each-their-own.csv
   gapgnn predict --config predict.toml --out labels.csv
 
 The model remembers label, dropped columns, weights, delimiter and schema of its tables: other
@@ -36,6 +37,9 @@ For the training graph the released hops in the model's folder answer, free of c
 be left out except at node level. Another graph is charged once, and its hops stay in the folder.
 Which of the two a graph is, only the ledger of the training knows: without it tables are refused.
 The column `graph` of the output says which graph the answers are for.
+With `--own record` (GAP at edge level) each answer also reads its own person's exact list: more
+accurate, free of charge, and for that person alone. Everybody's answers handed out together would
+tell lists, so only labels are written unless `--with probabilities` is given.
 """
 
 
@@ -68,6 +72,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "the one of the model's schema)",
     )
     parser.add_argument(
+        "--own",
+        choices=["features", "record"],
+        help="what an answer reads of its own person, for gap at level edge: features (as usual), "
+        "or record (features and exact list), which makes it an answer for that person alone; at "
+        "level node this is chosen when training",
+    )
+    parser.add_argument(
         "--device", default="auto", metavar="auto|cpu|cuda", help="where to compute"
     )
     parser.add_argument("--ledger", metavar="FILE", help="file of the privacy ledger")
@@ -98,6 +109,7 @@ def execute(args: argparse.Namespace) -> int:
     model = load_model(args.model, device=args.device, ledger=args.ledger, reason=args.reason)
     if args.cached:
         return _from_cache(args, model)
+    is_for_own = args.own == "record" or model.card_.own == "record"
     graph = None
     if _gives_data(args):
         loaded = load_graph(
@@ -105,7 +117,8 @@ def execute(args: argparse.Namespace) -> int:
             # Roles are those of the training: a function of this seed and of each id.
             seed=model.seed,
             quiet=args.json,
-            needs_label=_needs_label(args),
+            # Own lists are read together with the training labels on them.
+            needs_label=_needs_label(args) or is_for_own,
             schema=model.schema_,
             preparation=model.preparation_,
             classes=model.label_names_,
@@ -121,13 +134,15 @@ def execute(args: argparse.Namespace) -> int:
     before = set(model.releases_.hops)
     try:
         with at_scale(args, graph) as placed:
-            probabilities = model.predict_proba(placed)
+            probabilities = model.predict_proba(placed, own=args.own)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_what_is_lost(model)) from None
     model.save_releases(args.model)
     ids = model.releases_.training().ids if graph is None else graph.ids
     is_training = graph is None or model.releases_.is_training(graph)
     table = _table(model, ids, probabilities, is_training, args.extra, graph)
+    if is_for_own:
+        table = _for_own_people(table, args)
     rows = _chosen_rows(args.only, graph)
     _write_table(args.out, table if rows is None else table.filter(rows))
     paid = len(set(model.releases_.hops) - before)
@@ -140,6 +155,22 @@ def execute(args: argparse.Namespace) -> int:
         line = f"{written:,} labels written to {args.out}; {charged}"
         say(line)
     return 0
+
+
+def _for_own_people(table: Any, args: argparse.Namespace) -> Any:
+    """Leave probabilities out unless they are asked for, and say whom the answers are for."""
+    say(
+        "each answer read its own person's exact list: it is for that person, or for whoever may "
+        "know the list. Everybody's answers handed out together would tell lists",
+        to_stderr=True,
+    )
+    if "probabilities" in args.extra:
+        return table
+    say(
+        "labels only: from probabilities lists could be solved for (--with probabilities)",
+        to_stderr=True,
+    )
+    return table.drop_columns(["probability"])
 
 
 def _what_is_lost(model: NodeClassifier) -> str:
@@ -158,6 +189,8 @@ def _from_cache(args: argparse.Namespace, model: NodeClassifier) -> int:
     from gapgnn.graph.tables import read_ids
     from gapgnn.methods import EdgeReader
 
+    if args.own == "record":
+        raise InputError("`--cached` must be left out with `--own record`, which reads lists.")
     if not isinstance(model, EdgeReader):
         raise InputError(f"`--cached` must be left out: {model.method} answers from features.")
     if _needs_label(args):

@@ -289,8 +289,8 @@ def _result(
         "device": estimator.device_,
         "peak_memory_mb": _peak_memory_mb(),
         "is_private_release": card.is_private_release,
-        # Computed from private labels without noise: not covered by the promise.
-        "curator_only": list(FROM_LABELS) if card.level == "node" else [],
+        # Computed from private labels or lists without noise: not covered by the promise.
+        "curator_only": list(FROM_LABELS) if card.level == "node" or card.own else [],
         "noise": estimator.noise,
         "split": estimator.split if len(runs) > 1 else "single",
     }
@@ -342,8 +342,9 @@ def _print_table(
         note(f"Note: {warning}")
     for sentence in _shortcomings(estimator, references):
         note(f"Warning: {sentence}")
-    if estimator.level == "node":
-        note("Note: the accuracies are computed from private labels, for the curator only.")
+    if estimator.level == "node" or estimator.card_.own:
+        read = "labels" if estimator.level == "node" else "lists"
+        note(f"Note: the accuracies are computed from private {read}, for the curator only.")
     if saved is not None:
         out.print(f"Saved to {saved}", markup=False, soft_wrap=True)
 

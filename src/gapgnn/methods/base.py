@@ -403,7 +403,9 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             return graph
         return random_split(graph, seed=self.seed)
 
-    def predict_proba(self, graph: Any = None) -> NDArray[np.float32]:
+    def predict_proba(
+        self, graph: Any = None, *, own: Literal["features", "record"] | None = None
+    ) -> NDArray[np.float32]:
         """Return class probabilities, one row per node of ``graph``.
 
         For the training graph the cached noisy hops answer and no budget is spent; it may be left
@@ -411,6 +413,12 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         notes: it has its own price. Where both the model and the graph know the names of their
         features, columns are matched by name: those the model does not know are left out and those
         the graph lacks are 0.
+
+        Args:
+            graph: whose nodes to predict.
+            own: what a prediction reads of its own person, where that is chosen at prediction: GAP
+                at edge level. With ``record`` it also reads the person's exact list, free of
+                charge, and is for that person alone (privacy page, section 1).
         """
         self._check_fitted()
         graph = None if graph is None else as_graph(graph)
@@ -423,13 +431,26 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                 f"Got {graph.num_features}."
             )
         with torch.no_grad():
-            probabilities = torch.softmax(self._class_scores(graph).double(), dim=-1)
+            scores = self._class_scores(graph) if own is None else self._scores_with(graph, own)
+            probabilities = torch.softmax(scores.double(), dim=-1)
         result: NDArray[np.float32] = probabilities.float().cpu().numpy()
         return result
 
-    def predict(self, graph: Any = None) -> NDArray[np.int64]:
-        """Return the most probable class of every node of ``graph``."""
-        return self.decide(self.predict_proba(graph))
+    def predict(
+        self, graph: Any = None, *, own: Literal["features", "record"] | None = None
+    ) -> NDArray[np.int64]:
+        """Return the most probable class of every node of ``graph``; see :meth:`predict_proba`."""
+        return self.decide(self.predict_proba(graph, own=own))
+
+    def _scores_with(self, graph: Graph | None, own: str) -> Tensor:
+        """Return class scores that read of their own person what is asked for at prediction."""
+        reason = (
+            "it is chosen when training" if self.level == "node" else "it keeps nothing to read"
+        )
+        raise InputError(
+            f"`own` must be left out for {self.method} at level {self.level}: {reason}. "
+            f"Got {own!r}."
+        )
 
     def decide(self, probabilities: NDArray[Any]) -> NDArray[np.int64]:
         """Return the class that is answered for probabilities ``(nodes, classes)``.
@@ -1088,11 +1109,13 @@ class EdgeReader(NodeClassifier):
             module.to(device)
         if graph is None:
             return self._scores_from(self.releases_.training(), None, device)
+        return self._scores_from(self._released_on(graph, device), graph, device)
+
+    def _released_on(self, graph: Graph, device: torch.device) -> ReleasedHops:
+        """Return what was released on a graph; another one is paid for and read first."""
         self.edges_.check(graph)
         released = self.releases_.find(graph, Ledger(self.ledger), is_paid=self.level != "none")
-        if released is None:
-            released = self._release_for_prediction(graph, device)
-        return self._scores_from(released, graph, device)
+        return self._release_for_prediction(graph, device) if released is None else released
 
     def _release_for_prediction(self, graph: Graph, device: torch.device) -> ReleasedHops:
         """Pay for a graph the model has not read, then read it."""

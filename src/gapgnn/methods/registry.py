@@ -19,11 +19,14 @@ _TEXTS = {
     "gap": "GAP: noisy multi-hop aggregation, at level none, edge or node",
     "sage": "SAGE: GraphSAGE, at edge level on randomised edges, at node level by DP-SGD",
     "mlp": "MLP: features only; epsilon 0 at edge level, DP-SGD at node level",
+    "vote": "Vote: each own list votes, for its owner alone; epsilon 0 at edge level, "
+    "randomised labels at node level",
 }
 _CLASSES = {
     "gap": ("gapgnn.methods.gap.estimator", "GAP"),
     "sage": ("gapgnn.methods.sage", "SAGE"),
     "mlp": ("gapgnn.methods.mlp", "MLP"),
+    "vote": ("gapgnn.methods.vote", "Vote"),
 }
 _ADDED: dict[str, type[NodeClassifier]] = {}
 

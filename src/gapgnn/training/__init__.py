@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gapgnn.training.recipe import class_weights as class_weights
     from gapgnn.training.recipe import node_recipe as node_recipe
     from gapgnn.training.splits import Splits as Splits
+    from gapgnn.training.splits import public_training as public_training
     from gapgnn.training.splits import repeat_splits as repeat_splits
     from gapgnn.training.trainer import Trainer as Trainer
 

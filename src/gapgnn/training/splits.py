@@ -10,9 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gapgnn.graph import Graph, repeat_roles
+from gapgnn.graph import Graph, repeat_roles, roles
 from gapgnn.nn.fast import best_class
 from gapgnn.rng import experiment_seed
+
+# Of `random_split`, unless it is told others.
+TRAIN_SHARE, VAL_SHARE = 0.75, 0.10
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ def repeat_splits(graph: Graph, *, level: str, repeats: int, split: str, seed: i
     used: NDArray[np.bool_] = graph.train_mask | graph.val_mask | graph.test_mask
     positions = np.flatnonzero(used)
     ends = np.cumsum(own.sum(axis=1))[:2]
-    shares = [round(share, 2) for share in own.sum(axis=1) / max(1, len(positions))]
+    shares = _shares(graph)
 
     def shuffle(repeat: int) -> None:
         rng = np.random.default_rng(experiment_seed(seed, "split", repeat))
@@ -74,3 +77,35 @@ def repeat_splits(graph: Graph, *, level: str, repeats: int, split: str, seed: i
         else:
             list(pool.map(shuffle, range(1, repeats)))
     return Splits(*masks)
+
+
+def public_training(graph: Graph, *, repeats: int, split: str, seed: int) -> NDArray[np.bool_]:
+    """Return who trains by the public hash of (seed, id), with a record or without.
+
+    What :func:`gapgnn.graph.random_split` and :func:`repeat_splits` do at node level, but for every
+    row, shape (repeats, nodes): of somebody who left nothing but the id is known, which is enough.
+
+    >>> import numpy as np
+    >>> from gapgnn.graph import random_split
+    >>> graph = Graph.from_arcs([], [], num_nodes=50, features=np.eye(50), labels=[0, 1] * 25)
+    >>> graph = random_split(graph, seed=3)
+    >>> found = public_training(graph, repeats=2, split="fresh", seed=3)
+    >>> splits = repeat_splits(graph, level="node", repeats=2, split="fresh", seed=3)
+    >>> bool((found == splits.train).all())
+    True
+    """
+    own = roles(graph.ids, seed=seed, train=TRAIN_SHARE, val=VAL_SHARE) == 0
+    found = np.repeat(own[None], repeats, axis=0)
+    if split == "fresh":
+        train, val, _ = _shares(graph)
+        for first in range(1, repeats, 4):
+            four = range(first, min(first + 4, repeats))
+            dealt = repeat_roles(graph.ids, seed=seed, train=train, val=val, repeats=four)
+            found[four.start : four.stop] = dealt == 0
+    return found
+
+
+def _shares(graph: Graph) -> list[float]:
+    """Return the shares of the own split in whole percent, which are public."""
+    own = np.stack([graph.train_mask, graph.val_mask, graph.test_mask]).sum(axis=1)
+    return [round(share, 2) for share in own / max(1, int(own.sum()))]

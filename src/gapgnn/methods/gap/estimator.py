@@ -18,6 +18,7 @@ from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer,
 from gapgnn.graph import Graph, with_absent
 from gapgnn.methods import EdgeReader, ReleasedHops, Run, choose_device
 from gapgnn.methods.gap.propagation import First, Propagation, blocks_read
+from gapgnn.methods.gap.record import OwnLists
 from gapgnn.methods.gap.variant import (
     LENGTH_SHARE,
     MOST_SHARE,
@@ -565,6 +566,33 @@ class GAP(EdgeReader):
         else:
             first = propagation.hop_zero(FeatureInputs(graph, device), 1)
         return propagation.applied(self.modules_["classifier"], first, hops)[0]
+
+    def _scores_with(self, graph: Graph | None, own: str) -> Tensor:
+        if self.level != "edge":
+            return super()._scores_with(graph, own)
+        if check_choice("own", own, ("features", "record")) == "features":
+            return self._class_scores(graph)
+        if graph is None:
+            raise InputError(
+                "Give the graph to predict: own='record' reads lists, which no model keeps."
+            )
+        if self.messages != "labels":
+            raise InputError(
+                "`own` must be features unless labels are sent: it is from what they say that a "
+                f"list votes. Got {own!r} for messages {self.messages!r}."
+            )
+        graph = self._split_as_fitted(graph, is_made=self._made_split)
+        if not graph.train_mask.any():
+            raise InputError("`graph` must have training labels, which own lists read. Got none.")
+        device = choose_device(self.device)
+        for module in self.modules_.values():
+            module.to(device)
+        released = self._released_on(graph, device)
+        hops = [hop.to(device).unsqueeze(0) for hop in released.hops[1:]]
+        relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
+        assert self.noise_multiplier_ is not None
+        std = self.noise_multiplier_ * aggregation_sensitivity(self.level, relation)
+        return OwnLists(self._propagation(), graph, hops, std).scores()
 
     def _vote_scores(
         self, hops: Sequence[Tensor], graph: Graph | None, device: torch.device

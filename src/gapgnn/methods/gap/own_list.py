@@ -11,8 +11,8 @@ exact: the order of a list, the partition of a store and the device change no bi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.graph import Graph
-from gapgnn.graph.store import StoredGraph
+from gapgnn.methods import arcs_of
 from gapgnn.methods.gap.codes import class_scores, mean_codes
 from gapgnn.privacy.mechanisms import GRID
 
@@ -53,20 +53,12 @@ def sums_listed(graph: Graph, released: Tensor, own: Tensor) -> Tensor:
     return _over_lists(graph, released, own, lambda sums: sums)
 
 
-class _Arcs(NamedTuple):
-    """Some arcs: who lists, who is listed, and how heavy the entry is (None: 1)."""
-
-    sources: NDArray[Any]
-    targets: NDArray[Any]
-    weights: NDArray[np.float32] | None
-
-
 def _over_lists(
     graph: Graph, released: Tensor, own: Tensor, summand: Callable[[Tensor], Tensor]
 ) -> Tensor:
     device = released.device
     total = torch.zeros(released.shape, dtype=torch.float64, device=device)
-    for arcs in _arcs(graph):
+    for arcs in arcs_of(graph):
         for start in range(0, len(arcs.sources), ARCS):
             part = slice(start, start + ARCS)
             sources, targets = (_filled(ends[part], device) for ends in arcs[:2])
@@ -85,15 +77,3 @@ def _filled(values: NDArray[Any], device: torch.device) -> Tensor:
     filled = np.zeros(ARCS, dtype=kind)
     filled[: len(values)] = values
     return torch.from_numpy(filled).to(device)
-
-
-def _arcs(graph: Graph) -> Iterator[_Arcs]:
-    """Yield all arcs; those of a store part after part."""
-    if not isinstance(graph, StoredGraph):
-        sources = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
-        yield _Arcs(sources, graph.indices, graph.weights)
-        return
-    for part in range(graph.num_parts):
-        for rows in graph.in_part(part).blocks():
-            listed = np.repeat(np.arange(rows.first, rows.last), np.diff(rows.pointers))
-            yield _Arcs(rows.entries, listed, rows.weights)

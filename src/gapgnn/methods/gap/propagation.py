@@ -149,6 +149,23 @@ class Propagation:
                 fit(self.variant.phase(hop), self.inputs(first, released))
         return first, released
 
+    def sent(
+        self,
+        features: FeatureInputs,
+        labels: Tensor,
+        sends_label: Tensor,
+        released: Sequence[Tensor],
+    ) -> list[Tensor]:
+        """Return what every node sent in each hop, recomputed from what was released since.
+
+        At edge level all of it is public: features, labels and released rows.
+        """
+        first = self.hop_zero(features, len(sends_label))
+        return [
+            self._rows(hop, features, first, released[: hop - 1], labels, sends_label)
+            for hop in range(1, self.variant.hops + 1)
+        ]
+
     def _released(self, aggregation: Hops, rows: Tensor, number: int) -> Tensor:
         """Release one hop along one kind of edges; its number is used for no other kind."""
         noisy = aggregation.hop(rows, number, normalise=self.variant.is_papers)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.accounting.events import Composition as Composition
     from gapgnn.privacy.accounting.events import Event as Event
     from gapgnn.privacy.accounting.events import Gaussian as Gaussian
+    from gapgnn.privacy.accounting.events import LabelResponse as LabelResponse
     from gapgnn.privacy.accounting.events import Laplace as Laplace
     from gapgnn.privacy.accounting.events import MixtureOfGaussians as MixtureOfGaussians
     from gapgnn.privacy.accounting.events import PoissonGaussian as PoissonGaussian

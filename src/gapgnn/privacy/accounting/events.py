@@ -324,6 +324,60 @@ class RandomisedResponse(Event):
         )
 
 
+@dataclass(frozen=True)
+class LabelResponse(Event):
+    """``count`` classes of one protected entity, each kept or exchanged at random, and released.
+
+    Of C = ``classes`` the true one comes out with probability 1 - (C - 1) ``other``, each of the
+    others with ``other``. Neighbours under ``replace`` differ in the class: (keep, other, the rest)
+    against (other, keep, the rest). Under ``add-remove`` whoever is not there releases a uniformly
+    random class. That is the mean of the responses to all classes, and no hockey-stick divergence
+    from a mean is larger than the largest from its parts (it is jointly convex), so the same pair
+    dominates both relations.
+
+    >>> round(LabelResponse.of(2.0, 6).pair("add-remove").pure_epsilon, 9)
+    2.0
+    """
+
+    classes: int
+    other: float
+    count: int = 1
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        classes = check_integer("classes", self.classes, at_least=2)
+        other = check_number("other", self.other, above=0, at_most=1 / classes)
+        _store(self, classes=classes, other=other, count=_count("count", self.count))
+        _label(self.label)
+
+    @classmethod
+    def of(cls, epsilon: float, classes: int, *, label: str = "") -> LabelResponse:
+        """Return the response of a budget: the true class is e^epsilon times as likely.
+
+        Beyond an epsilon of 40 its coins would need more than 64 bits.
+        """
+        check_number("epsilon", epsilon, above=0, at_most=40)
+        check_integer("classes", classes, at_least=2)
+        small = math.exp(-epsilon)
+        return cls(classes, small / (1.0 + (classes - 1) * small), label=label)
+
+    @property
+    def keep(self) -> float:
+        """The probability that the true class comes out."""
+        return 1.0 - (self.classes - 1) * self.other
+
+    @property
+    def times(self) -> int:
+        """One for each class that is released."""
+        return self.count
+
+    def pair(self, relation: str) -> Pair:
+        """Return the responses to two different classes."""
+        keep, other = math.log1p(-(self.classes - 1) * self.other), math.log(self.other)
+        rest = (math.log((self.classes - 2) * self.other),) if self.classes > 2 else ()
+        return DiscretePair((keep, other, *rest), (other, keep, *rest))
+
+
 Composition = tuple[Event, ...]
 
 

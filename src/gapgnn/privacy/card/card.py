@@ -93,7 +93,7 @@ class PrivacyCard:
         protects: with several kinds, ``each`` (an edge of every kind at once) or ``any`` (an edge
             of one of them).
         own: at node level, what a prediction reads of its own person: ``nothing``, ``features`` or
-            ``record``; empty elsewhere.
+            ``record``; at edge level ``record`` where it reads the own list; empty elsewhere.
     """
 
     method: str
@@ -128,7 +128,8 @@ class PrivacyCard:
         check_choice("relation", self.relation, RELATIONS_OF_LEVEL[self.level] or ("none",))
         check_choice("noise_source", self.noise_source, texts.NOISE_SOURCES)
         check_choice("protects", self.protects, texts.PROTECTS if self.kinds else ("",))
-        check_choice("own", self.own, ("", *texts.OWN) if self.level == "node" else ("",))
+        choices = {"none": (), "edge": ("record",), "node": texts.OWN}[self.level]
+        check_choice("own", self.own, ("", *choices))
         if self.node_notion is not None:
             check_choice("node_notion", self.node_notion, NOTIONS)
         if self.max_degree is not None:
@@ -260,7 +261,7 @@ class ReleaseFacts:
         kinds: the names of several kinds of edges.
         protects: ``each`` or ``any`` of them.
         is_weighted: whether edges have weights.
-        own: at node level, what a prediction reads of its own person.
+        own: what a prediction reads of its own person; at edge level only ``record`` is told.
         is_divided: whether messages are divided by the root of their list's length.
     """
 
@@ -308,7 +309,8 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
     if level == "node" and facts.is_divided:
         # A list that loses an entry makes the others louder: not bounded in the strict sense.
         notion = "own record"
-    own = facts.own if level == "node" else ""
+    is_told = level == "node" or (level == "edge" and facts.own == "record")
+    own = facts.own if is_told else ""
     return PrivacyCard(
         method=facts.method,
         level=level,
@@ -326,7 +328,7 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
         messages=texts.travelled(facts.messages),
         covered=(
             *texts.covered(level, relation, notion=notion),
-            *([texts.OWN_SENTENCES[own]] if own else []),
+            *texts.covered_own(level, own),
             *texts.covered_edges(level, facts.kinds, facts.protects, facts.is_weighted),
         ),
         not_covered=(

@@ -101,6 +101,11 @@ STEPS: dict[str, tuple[str, str, str | None]] = {
         "level; the released edges are never drawn again",
         None,
     ),
+    "own list": (
+        "a person's own list, read for that person's prediction",
+        "for that person alone, with labels that are public at this level; never stored",
+        "for that person alone, with labels that were released; never stored",
+    ),
     "prediction": (
         "predictions for the graph of training",
         "the released hops are kept and used again, never drawn again",
@@ -181,7 +186,12 @@ def promise(
     """
     if level == "none" or epsilon is None or delta is None:
         return "Nothing is promised: the model may reveal anything about the graph."
-    if level == "edge" or own == "nothing":
+    if level == "edge" and own == "record":
+        seen, data = (
+            "this model and the predictions for everybody but the two people concerned",
+            "the graph",
+        )
+    elif level == "edge" or own == "nothing":
         seen, data = (
             "this model and its predictions",
             "the graph" if level == "edge" else "the data",
@@ -191,7 +201,7 @@ def promise(
     place = "it" if 0 < epsilon <= 1 else data
     hidden = entity(relation, place, kinds=kinds, protects=protects)
     if epsilon == 0:
-        return f"This model and its predictions are the same {hidden}: epsilon 0."
+        return f"{seen[0].upper()}{seen[1:]} are the same {hidden}: epsilon 0."
     if epsilon <= 1:
         return (
             f"Anyone who sees {seen} learns almost the same about {data} {hidden}: "
@@ -279,6 +289,14 @@ def not_covered_edges(level: str, kinds: Sequence[str], protects: str) -> tuple[
     )
 
 
+# At edge level, where a prediction reads its own person's list (section 1).
+OWN_LIST = (
+    "A person's prediction reads that person's exact list: it is for that person, or for whoever "
+    "may know the list. What everybody else gets, all together, hides a link from all but the two "
+    "people it connects (joint differential privacy). Everybody's predictions, handed out "
+    "together, would tell lists."
+)
+
 # What a prediction reads of its own person at node level, and who may see it (section 1).
 OWN = ("nothing", "features", "record")
 OWN_SENTENCES = {
@@ -300,6 +318,17 @@ OWN_SENTENCES = {
 }
 
 
+def covered_own(level: str, own: str) -> tuple[str, ...]:
+    """Say what a prediction reads of its own person, and so who may see it.
+
+    >>> covered_own("edge", "record")[0][:55]
+    "A person's prediction reads that person's exact list: i"
+    """
+    if not own:
+        return ()
+    return (OWN_SENTENCES[own],) if level == "node" else (OWN_LIST,)
+
+
 def not_covered(level: str, relation: str, *, notion: str | None, own: str = "") -> tuple[str, ...]:
     """Say who and what is not covered.
 
@@ -315,6 +344,11 @@ def not_covered(level: str, relation: str, *, notion: str | None, own: str = "")
         ]
         if relation == "directed":
             lines.append("A friendship stored as two arcs: it counts as two.")
+        if own == "record":
+            lines.append(
+                "A person's own links, from whoever sees the prediction about that person: it is "
+                "computed from them."
+            )
         return tuple(lines)
     about_own = (
         "A person's own row and own predicted label: they are computed from that person's own "

@@ -1,4 +1,4 @@
-"""What releases: noise, noisy hops in memory, on disk and on a device, randomised edges."""
+"""What releases: noise, noisy hops in memory, on disk and on a device, randomised response."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.mechanisms.edges import perturb_edges as perturb_edges
     from gapgnn.privacy.mechanisms.edges import perturbation_events as perturbation_events
     from gapgnn.privacy.mechanisms.edges import response_probabilities as response_probabilities
+    from gapgnn.privacy.mechanisms.labels import randomised_labels as randomised_labels
     from gapgnn.privacy.mechanisms.lengths import noisy_list_length as noisy_list_length
     from gapgnn.privacy.mechanisms.noise import GRID as GRID
     from gapgnn.privacy.mechanisms.noise import Construction as Construction

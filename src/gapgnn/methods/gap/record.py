@@ -1,0 +1,139 @@
+"""``own="record"`` at edge level: a prediction that reads its own person's exact list.
+
+Training is untouched, and everything that people sent is public: training labels, and what networks
+that were trained on released rows make of released rows and of features. So at prediction v's rows
+of all hops may be the exact sums, over v's own list, of what those people sent, without noise or
+charge: a link (u, v) stays hidden from everybody but u and v (joint differential privacy; privacy
+page, section 1). Nothing of it is stored.
+
+Networks learned from noisy rows, and where noise outweighs a neighbourhood they learned to ignore
+it. So the list also votes beside them: naive Bayes with fixed odds for each friend, and less for
+each of many, because friends of one person are not independent witnesses. The rule is fixed. It
+depends on the graph only through released rows and public labels, which say whether friends are
+alike at all; where they are not, the networks answer alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gapgnn.graph import Graph
+from gapgnn.methods import exact_sums
+from gapgnn.methods.gap.codes import class_codes, class_scores
+from gapgnn.methods.gap.propagation import Propagation
+from gapgnn.training import FeatureInputs
+
+# Chosen on public graphs (docs/research-notes.md). A friend has the own class so much more often
+# than any other; from so many friends on each counts less, by this power of their number; and this
+# is the share of what features say alone in the prior.
+ODDS = 6.0
+FEW_FRIENDS = 6.0
+EXPONENT = 0.6
+PRIOR_SHARE = 0.75
+# Friends vote where they have the own class at least so much more often than any other.
+LEAST_ODDS = 3.0
+
+
+@dataclass(frozen=True)
+class OwnLists:
+    """What everybody's own list says to that person.
+
+    Attributes:
+        propagation: what is sent, and the networks.
+        graph: whose lists are read, with the training labels that are sent.
+        released: noisy rows of each hop in units of their noise, (1, nodes, width).
+        std: standard deviation of that noise.
+    """
+
+    propagation: Propagation
+    graph: Graph
+    released: Sequence[Tensor]
+    std: float
+
+    def scores(self) -> Tensor:
+        """Return the class scores of every node, each for its own person alone."""
+        device = self.released[0].device
+        features = FeatureInputs(self.graph, device)
+        labels = torch.tensor(self.graph.labels, device=device)
+        training = torch.tensor(self.graph.train_mask, device=device)
+        modules = self.propagation.modules
+        sent = self.propagation.sent(features, labels, training.unsqueeze(0), self.released)
+        first = self.propagation.hop_zero(features, 1)
+        exact = [self._arriving(rows[0]).unsqueeze(0) / self.std for rows in sent]
+        scores = modules["classifier"](self.propagation.inputs(first, exact).all())[0]
+        heard = self._by_kind(self.released)
+        num_classes, num_kinds = self.propagation.num_classes, self.propagation.num_kinds
+        if not are_alike(heard, labels, training, num_classes, num_kinds=num_kinds):
+            found: Tensor = scores
+            return found
+        prior = torch.log_softmax(scores, dim=-1)
+        if "encoder" in modules:
+            alone = torch.log_softmax(modules["encoder"](features.all())[0], dim=-1)
+            prior = (1 - PRIOR_SHARE) * prior + PRIOR_SHARE * alone
+        sums = self._by_kind(exact[-1:])[0] * self.std
+        friends = self._arriving(torch.ones_like(labels, dtype=prior.dtype).unsqueeze(-1))
+        friends = friends.sum(dim=-1, keepdim=True).clamp(min=FEW_FRIENDS)
+        weight = math.log(ODDS) * (FEW_FRIENDS / friends) ** EXPONENT
+        # Up to a number that all classes share, this is how many friends have each class.
+        votes = (1 - 1 / num_classes) * class_scores(sums)
+        return prior + weight * votes
+
+    def _arriving(self, rows: Tensor) -> Tensor:
+        """Return the exact sums of what arrives at every node, kinds side by side."""
+        return torch.cat(
+            [exact_sums(kind, rows, arriving=True) for kind in self.graph.kinds], dim=-1
+        )
+
+    def _by_kind(self, hops: Sequence[Tensor]) -> list[Tensor]:
+        """Return each hop's rows with all kinds of edges added up, (nodes, width)."""
+        return [
+            torch.stack(hop[0].chunk(self.propagation.num_kinds, dim=-1)).sum(dim=0) for hop in hops
+        ]
+
+
+def are_alike(
+    released: Sequence[Tensor],
+    labels: Tensor,
+    training: Tensor,
+    num_classes: int,
+    *,
+    num_kinds: int = 1,
+) -> bool:
+    """Tell from released rows and public labels whether friends tend to have the own class.
+
+    The rows of all training nodes of a class, added up, say how many friends of each class they
+    have, up to a number that all classes share. It is taken to be such that no class has fewer than
+    none, by more than two standard deviations of the noise.
+
+    Args:
+        released: noisy sums of class codes in units of their noise, (nodes, classes - 1) for each
+            hop.
+        labels: class of every node.
+        training: whose labels are known.
+        num_classes: C.
+        num_kinds: how many kinds of edges were added up in each.
+
+    >>> labels = torch.arange(600) % 3
+    >>> codes, everybody = class_codes(3), torch.ones(600, dtype=torch.bool)
+    >>> are_alike([codes[labels]], labels, everybody, 3)
+    True
+    >>> are_alike([codes[(labels + 1) % 3]], labels, everybody, 3)
+    False
+    """
+    rows = torch.stack(list(released)).mean(dim=0)[training].double()
+    totals = torch.zeros(num_classes, num_classes - 1, dtype=torch.float64, device=rows.device)
+    totals.index_add_(0, labels[training], rows)
+    counts = totals @ class_codes(num_classes, rows.device).double().T
+    people = labels[training].bincount(minlength=num_classes).unsqueeze(-1)
+    noise = (people * num_kinds / len(released)).double().sqrt()
+    lowest = (counts + 2 * noise).min(dim=1, keepdim=True).values
+    counts = (counts - lowest.clamp(max=0)).clamp(min=0)
+    is_heard = counts.sum(dim=1) > 0
+    shares = counts.diagonal()[is_heard] / counts.sum(dim=1)[is_heard]
+    own = float(shares.mean()) if len(shares) else 0.0
+    return own * (num_classes - 1) > LEAST_ODDS * (1 - own)

@@ -1,0 +1,92 @@
+"""Randomised response on classes: everybody's label, released once (privacy page, section 5).
+
+With probability ``C other`` a person says a class drawn uniformly among all C, and the true one
+otherwise; the true one then comes out with probability ``1 - (C - 1) other``. Whoever has no label
+to give, because the record is not there or has none, says a uniformly random class: it is the same
+draw, so the release does not tell who is there.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gapgnn.privacy import Release, shown
+from gapgnn.privacy.accounting import LabelResponse
+from gapgnn.privacy.mechanisms.draws import Coins
+from gapgnn.privacy.mechanisms.noise import Construction
+from gapgnn.rng import NoiseKey
+
+SILENT = -1
+_WORD = 2.0**64
+# What a change of who speaks counts in an audit: more than any label may move.
+_NOT_ACCOUNTED = 3.0
+
+
+def randomised_labels(
+    labels: NDArray[np.int64],
+    speaks: NDArray[np.bool_],
+    response: LabelResponse,
+    *,
+    key: NoiseKey,
+    construction: Construction = "safe",
+    name: str = "labels",
+) -> Tensor:
+    """Release a class for everybody who speaks, and -1 for the others.
+
+    Node level, relation ``add-remove`` or ``replace``: one record is one label, and the response
+    costs its pure epsilon under both (:class:`gapgnn.privacy.accounting.LabelResponse`).
+
+    Args:
+        labels: the class of each person, below 0 where there is none to give.
+        speaks: who says something. That must be public, and as true of somebody who left.
+        response: how likely a class is exchanged.
+        key: of this release alone.
+        construction: of the coins.
+        name: of the release, for audits.
+
+    >>> labels, speaks = np.array([2, 2, -1, 0]), np.array([True, True, True, False])
+    >>> said = randomised_labels(labels, speaks, LabelResponse.of(30.0, 3),
+    ...                          key=NoiseKey.insecure(0))
+    >>> said[[0, 1, 3]].tolist(), 0 <= int(said[2]) < 3
+    ([2, 2, -1], True)
+    """
+    coins = Coins(key, construction=construction)
+    count, classes = len(labels), response.classes
+    # Rounded up to what a coin of 64 bits can do: never less random than accounted.
+    share = min(1.0, math.ceil(classes * response.other * _WORD) / _WORD)
+    is_random = coins.each(count, share, "at random")
+    said = np.where(is_random | (labels < 0), _uniform(coins, count, classes), labels)
+    said[~speaks] = SILENT
+
+    def describe() -> Release:
+        value = np.zeros((count, classes + 1))
+        known = speaks & (labels >= 0)
+        value[known, labels[known]] = 1.0
+        value[~speaks, classes] = _NOT_ACCOUNTED
+        return Release(
+            name,
+            value,
+            response.other,
+            sensitivity=1.0,
+            measure="l1",
+            rows_of_people=True,
+            covers_own_row=True,
+            counts_records=True,
+        )
+
+    released: Tensor = shown(describe, torch.from_numpy(said))
+    return released
+
+
+def _uniform(coins: Coins, count: int, classes: int) -> NDArray[np.int64]:
+    """Return a class for each of ``count`` people, all equally likely."""
+    drawn = np.zeros(count, dtype=np.int64)
+    for last in range(1, classes):
+        # Of the classes up to this one, each is then as likely as the others.
+        drawn[coins.each(count, 1 / (last + 1), "class", last)] = last
+    return drawn

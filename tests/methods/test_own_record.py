@@ -1,0 +1,140 @@
+"""GAP at edge level with ``own="record"``: the own person's exact list, and nobody else's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from methodgraphs import small_graph, with_arcs
+
+from gapgnn import GAP, MLP, SAGE, Graph, Ledger, load_model
+from gapgnn.errors import InputError
+from gapgnn.methods import exact_sums
+from gapgnn.methods.gap import record
+from gapgnn.methods.gap.record import are_alike
+
+QUICK = {"level": "edge", "epochs": 3, "epsilon": 1.0, "hops": 2}
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return small_graph()
+
+
+@pytest.fixture(scope="module")
+def model(graph) -> GAP:
+    return GAP(**QUICK).fit(graph)
+
+
+def neighbour(graph: Graph, place: int) -> tuple[Graph, set[int]]:
+    """Return the graph without one link, and whose it was."""
+    arcs = graph.adjacency().tocoo()
+    u, v = int(arcs.row[place]), int(arcs.col[place])
+    is_link = ((arcs.row == u) & (arcs.col == v)) | ((arcs.row == v) & (arcs.col == u))
+    return with_arcs(graph, ~is_link), {u, v}
+
+
+def answered_as(model: GAP, graph: Graph) -> np.ndarray:
+    """Return the probabilities on a neighbour, given the release that was made."""
+    model.releases_._release_of[graph.fingerprint] = next(iter(model.releases_.hops))
+    return model.predict_proba(graph, own="record")
+
+
+def moved_by(model: GAP, graph: Graph, smaller: Graph) -> set[int]:
+    before, after = model.predict_proba(graph, own="record"), answered_as(model, smaller)
+    return set(np.flatnonzero((before != after).any(axis=1)).tolist())
+
+
+@pytest.mark.parametrize("place", [0, 1234, -1])
+def test_a_link_changes_nobodys_answer_but_those_of_the_two(place, graph, model):
+    smaller, people = neighbour(graph, place)
+    assert moved_by(model, graph, smaller) == people
+
+
+def test_messages_recomputed_from_exact_rows_would_be_seen(graph, model, monkeypatch):
+    """Planted: what friends send is computed from their lists, and not from what was released."""
+
+    lists = {"read": graph}
+
+    def leaky(self, features, labels, sends_label, released):
+        first, sent, exact = self.hop_zero(features, 1), [], []
+        for hop in range(1, self.variant.hops + 1):
+            sent.append(self._rows(hop, features, first, exact, labels, sends_label))
+            exact.append(exact_sums(lists["read"], sent[-1][0], arriving=True).unsqueeze(0))
+        return sent
+
+    monkeypatch.setattr(record.Propagation, "sent", leaky)
+    # Whoever trains sends the own label, whatever the list is.
+    place = int(np.flatnonzero(~graph.train_mask[graph.adjacency().tocoo().row])[0])
+    smaller, people = neighbour(graph, place)
+    before = model.predict_proba(graph, own="record")
+    lists["read"] = smaller
+    after = answered_as(model, smaller)
+    assert set(np.flatnonzero((before != after).any(axis=1)).tolist()) > people
+
+
+def test_nothing_is_charged_or_kept(graph, model, tmp_path):
+    before, releases = len(Ledger().entries()), list(model.releases_.hops)
+    record_answers = model.predict_proba(graph, own="record")
+    assert len(Ledger().entries()) == before
+    assert list(model.releases_.hops) == releases
+    assert not np.array_equal(record_answers, model.predict_proba(graph))
+    np.testing.assert_array_equal(
+        model.predict_proba(graph, own="features"), model.predict_proba(graph)
+    )
+    model.save(tmp_path / "model")
+    again = load_model(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(graph, own="record"), record_answers)
+
+
+def test_a_friend_without_noise_says_more(graph, model):
+    scores = (model.predict(graph, own="record") == graph.labels)[graph.test_mask].mean()
+    assert scores > (model.predict(graph) == graph.labels)[graph.test_mask].mean() + 0.05
+
+
+def test_the_rule_is_chosen_by_released_rows_and_labels_alone(graph, model):
+    released = list(model.releases_.training().hops[1:])
+    labels, train = torch.tensor(graph.labels), torch.tensor(graph.train_mask)
+    assert are_alike(released, labels, train, graph.num_classes)
+    unlike = [-hop for hop in released]
+    assert not are_alike(unlike, labels, train, graph.num_classes)
+
+
+def test_where_friends_are_not_alike_the_networks_answer_alone(graph, model, monkeypatch):
+    monkeypatch.setattr(record, "are_alike", lambda *given, num_kinds: False)
+    alone = model.predict_proba(graph, own="record")
+    monkeypatch.setattr(record, "ODDS", 100.0)
+    np.testing.assert_array_equal(model.predict_proba(graph, own="record"), alone)
+
+
+def test_directed_graphs_read_what_arrives(graph):
+    arcs = graph.adjacency().tocoo()
+    first = with_arcs(graph, arcs.row < arcs.col, directed=True)
+    model = GAP(**QUICK).fit(first)
+    arcs = first.adjacency().tocoo()
+    smaller = with_arcs(first, np.arange(len(arcs.row)) != 55, directed=True)
+    assert moved_by(model, first, smaller) == {int(arcs.col[55])}
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        (GAP, {"level": "node", "batch_size": 50}),
+        (GAP, {"level": "none"}),
+        (GAP, {"level": "edge", "messages": "features"}),
+        (MLP, {"level": "edge"}),
+        (SAGE, {"level": "edge"}),
+    ],
+)
+def test_it_is_refused_where_it_is_chosen_elsewhere_or_nothing_is_kept(method, options, graph):
+    fitted = method(epochs=2, epsilon=4.0, **options).fit(graph)
+    with pytest.raises(InputError, match="`own` must be"):
+        fitted.predict(graph, own="record")
+
+
+def test_without_lists_or_labels_there_is_nothing_to_read(graph, model):
+    with pytest.raises(InputError, match="reads lists"):
+        model.predict(own="record")
+    nobody = np.zeros(graph.num_nodes, dtype=bool)
+    with pytest.raises(InputError, match="training labels"):
+        model.predict(graph.with_masks(nobody, nobody, nobody), own="record")
