@@ -296,10 +296,10 @@ class TestWeightOfASchema:
         [
             (
                 ["--weight", "amount", "--weight-bounds", "0", "200"],
-                "`weight_bounds` must be those of the schema for 'amount', 0 to 100, or be left "
+                "`--weight-bounds` must be those of the schema for 'amount', 0 to 100, or be left "
                 "out. Got 0 to 200.",
             ),
-            (["--weight", "day"], "`weight` must come with `weight_bounds`"),
+            (["--weight", "day"], "`--weight` must come with `--weight-bounds`"),
         ],
     )
     def test_what_contradicts_the_schema_is_one_line(
@@ -339,7 +339,7 @@ class TestWeightOfASchema:
         assert 0 < sum(amount > high for amount in amounts) < len(amounts) / 20
         code, _, err = gapgnn("schema", *words[:-1], "other.toml", "--weight", "amount")
         assert (code, err.count("\n")) == (2, 1)
-        assert "`weight` must come with `edges`" in err
+        assert "`--weight` must come with `--edges`" in err
 
 
 def _lines(path):

@@ -48,7 +48,8 @@ def test_no_help_text_is_about_nothing(method):
 def test_a_method_inherits_texts_and_words_its_own_again():
     gap, sage, mlp = (parameter_texts(CLASSES[name]) for name in ("gap", "sage", "mlp"))
     assert gap["seed"] == sage["seed"] == mlp["seed"]
-    assert gap["max_degree"] == sage["max_degree"]
+    assert gap["notion"] == sage["notion"]
+    assert gap["max_degree"] != sage["max_degree"]
     assert mlp["epsilon"] == "privacy budget at node level."
     assert gap["epsilon"].startswith("privacy budget; smaller is more private.")
 

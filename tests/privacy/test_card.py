@@ -264,7 +264,7 @@ def changed(**changes: Any) -> str:
         (changed(delta="drop this"), "missing keys: delta"),
         (changed(ledger={"charge_id": "1"}), "`ledger` has missing keys"),
         (changed(ledger=3), "`ledger` must be an object"),
-        (changed(format=4), "must have format 1 to 3. Got 4"),
+        (changed(format=5), "must have format 1 to 4. Got 5"),
         (changed(epsilon=None), "`epsilon` must be a number"),
         (changed(epsilon=-1), "`epsilon` must be at least 0"),
         (changed(epsilon="1"), "`epsilon` must be a number"),

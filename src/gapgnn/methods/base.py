@@ -215,6 +215,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     reason: str = ""
 
     method: ClassVar[str]
+    # What a parameter that version 0.1 did not have meant there.
+    _as_in_0_1: ClassVar[Mapping[str, Any]] = {}
     # Whether every release goes through a journal, so that a killed run can be resumed.
     _keeps_releases: ClassVar[bool] = False
     # For attacks on one's own models: keep the class scores and the split of every repeat. Set on
@@ -587,7 +589,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                 k: tuple(v) if isinstance(v, list) else v for k, v in config["params"].items()
             }
             params["epsilon"] = float(params["epsilon"])
-            model = cls(**params, **overrides)
+            model = cls(**{**cls._as_in_0_1, **params}, **overrides)
             model.num_features_ = int(config["num_features"])
             model.num_classes_ = int(config["num_classes"])
             names = config["label_names"]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from gapgnn.errors import InputError, check_integer
+from gapgnn.errors import InputError, check_integer, check_number
 from gapgnn.graph import Graph
 from gapgnn.methods.base import NodeClassifier, Run, choose_device
 from gapgnn.nn import ReplicaMLP
@@ -35,6 +35,8 @@ class MLP(NodeClassifier):
         epsilon: privacy budget at node level.
         layers: number of layers, the output layer included; auto is 3, at node level 2.
         hidden: width of every hidden layer.
+        feature_norm: scale every row of features to this norm, a function of the row alone; 0
+            leaves them as they are; auto is 6 at node level and 0 elsewhere.
         activation: activation after every hidden layer.
         dropout: dropout rate after every hidden layer; 0 at node level.
         epochs: passes over the training nodes; auto is 100, at node level 225 steps.
@@ -49,16 +51,20 @@ class MLP(NodeClassifier):
 
     method: ClassVar[str] = "mlp"
     _keeps_releases: ClassVar[bool] = True
+    _as_in_0_1: ClassVar[Mapping[str, Any]] = {"feature_norm": 0.0}
 
     epsilon: float = 8.0
     layers: int | Literal["auto"] = "auto"
     hidden: int = 16
+    feature_norm: float | Literal["auto"] = "auto"
     activation: Literal["selu", "relu", "elu", "gelu", "tanh"] = "selu"
     dropout: float = 0.0
 
     def _check_parameters(self) -> None:
         check_integer("layers", self._num_layers(), at_least=1)
         check_integer("hidden", self.hidden, at_least=1)
+        if self.feature_norm != "auto":
+            check_number("feature_norm", self.feature_norm, at_least=0)
 
     def _num_layers(self) -> int:
         if self.layers != "auto":
@@ -72,8 +78,10 @@ class MLP(NodeClassifier):
         return node_recipe(papers, num_train, epochs=self.epochs, batch_size=self.batch_size)
 
     def _features(self, graph: Graph, device: torch.device) -> FeatureInputs:
-        norm = FEATURE_NORM if self.level == "node" else None
-        return FeatureInputs(graph, device, norm=norm)
+        norm = self.feature_norm
+        if norm == "auto":
+            norm = FEATURE_NORM if self.level == "node" else 0.0
+        return FeatureInputs(graph, device, norm=norm or None)
 
     def _template(self, graph: Graph) -> Sequence[Event]:
         if self.level != "node":

@@ -59,14 +59,14 @@ class SAGE(EdgeReader):
     Parameters that all methods share are those of :class:`~gapgnn.methods.NodeClassifier`.
 
     Args:
-        max_degree: entries D that each list is cut to at node level; auto is 1: the more entries,
-            the more a record weighs, which no usual budget can pay.
         delta: failure probability at node level; auto is the largest power of ten that is at most
             1 / (10 times the protected entities). At edge level none is needed.
         relation: which graphs are neighbours; auto is undirected for a symmetric graph, directed
             otherwise, and add-remove at node level (replace has no accounting here).
         layers: message-passing layers, 1 to 5; auto is 2, at node level 1, where no other number
             can be accounted.
+        max_degree: entries D that each list is cut to at node level; auto is 1: the more entries,
+            the more a record weighs, which no usual budget can pay.
         perturbation: how the edges are randomised at edge level.
         pre_layers: layers of the network before message passing.
         post_layers: layers of the network after it, the output layer included.
@@ -90,9 +90,9 @@ class SAGE(EdgeReader):
     method: ClassVar[str] = "sage"
     _keeps_releases: ClassVar[bool] = True
 
-    max_degree: int | Literal["auto"] = "auto"
     epsilon: float = 4.0
     layers: int | Literal["auto"] = "auto"
+    max_degree: int | Literal["auto"] = "auto"
     perturbation: Literal["arr", "edgerand", "lapgraph"] = "arr"
     pre_layers: int = 2
     post_layers: int = 1

@@ -75,15 +75,15 @@ class GAP(EdgeReader):
     Parameters that all methods share are those of :class:`~gapgnn.methods.NodeClassifier`.
 
     Args:
+        messages: what nodes send along the edges: labels (class codes of the training labels, and
+            class posteriors of the other nodes), features (the encoder's codes, as in the paper) or
+            both.
         max_degree: entries D that each list is cut to at node level, as in the paper; auto: for
             labels none, what a person sends is divided by the root of the list's length instead, so
             that all of it has norm 1; otherwise 100.
         own: what a prediction reads of its own person at node level without noise: nothing,
             features, or record (features and own list). Beyond nothing, a prediction is for its
             own person (docs/privacy.md, section 1). At edge level it is chosen at prediction.
-        messages: what nodes send along the edges: labels (class codes of the training labels, and
-            class posteriors of the other nodes), features (the encoder's codes, as in the paper) or
-            both.
         progressive: train a classifier after every hop and send what it says in the next one; auto
             is on for labels and both, off for features (on is ProGAP).
         hops: number K of noisy aggregations; auto is 2 for features, 5 for progressive features (4
@@ -129,9 +129,9 @@ class GAP(EdgeReader):
     # Decided on the way, at node level; without an annotation, so that it is no parameter.
     _has_hops = True
 
+    messages: Literal["labels", "features", "both"] = "labels"
     max_degree: int | Literal["auto"] = "auto"
     own: Literal["nothing", "features", "record"] = "features"
-    messages: Literal["labels", "features", "both"] = "labels"
     progressive: bool | Literal["auto"] = "auto"
     hops: int | Literal["auto"] = "auto"
     encoder_layers: int = 2

@@ -118,7 +118,12 @@ class Votes:
         together = torch.stack(sums).sum(dim=0) / math.sqrt(len(sums))
         scores = SHARPNESS * row_by_row(class_scores, _Rows(together))
         guesses = row_by_row(mean_codes, _Rows(scores))
-        return [guesses * ~self.sends_label.unsqueeze(-1)] * len(sums)
+        # Rounding aside, whoever lists nobody has nothing to say.
+        lists = sum(
+            torch.tensor(kind.out_degrees, device=guesses.device) for kind in self.graph.kinds
+        )
+        sends = ~self.sends_label & (lists > 0)
+        return [guesses * sends.unsqueeze(-1)] * len(sums)
 
     def _by_kind(self, released: Tensor) -> Sequence[Tensor]:
         return released.chunk(len(self.graph.kinds), dim=-1)

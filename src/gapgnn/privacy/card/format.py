@@ -11,19 +11,20 @@ from gapgnn.errors import DataError
 if TYPE_CHECKING:
     from gapgnn.privacy.card.card import PrivacyCard
 
-FORMAT = 3
+FORMAT = 4
 # Keys that older formats do not have, with what they mean there.
-_ONE_KIND: dict[str, Any] = {"kinds": [], "protects": ""}
-_ADDED: dict[int, dict[str, Any]] = {1: {"public": [], **_ONE_KIND}, 2: _ONE_KIND}
+_NO_OWN: dict[str, Any] = {"own": ""}
+_ONE_KIND: dict[str, Any] = {"kinds": [], "protects": "", **_NO_OWN}
+_ADDED = {1: {"public": [], **_ONE_KIND}, 2: _ONE_KIND, 3: _NO_OWN}
 _LISTS_OF_TEXTS = ("covered", "not_covered", "warnings", "kinds")
 _LISTS_OF_OBJECTS = ("events", "audits")
-_TEXTS = ("method", "accountant", "messages", "dataset", "version", "protects")
+_TEXTS = ("method", "accountant", "messages", "dataset", "version", "protects", "own")
 
 
 def read_values(text: str | bytes, known: set[str]) -> dict[str, Any]:
     """Parse a card's JSON: exactly the known keys, each of its own type, lists as tuples.
 
-    >>> read_values('{"format": 3, "epsilom": 1}', {"epsilon"})
+    >>> read_values('{"format": 4, "epsilom": 1}', {"epsilon"})
     Traceback (most recent call last):
     ...
     gapgnn.errors.DataError: A privacy card has unknown keys: epsilom.
