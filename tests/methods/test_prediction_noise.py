@@ -41,13 +41,26 @@ def same_noise(monkeypatch):
     monkeypatch.setattr(Graph, "fingerprint", property(of_everything_but_labels))
 
 
-@pytest.mark.parametrize("level", ["none", "edge", "node"])
-@pytest.mark.parametrize("messages", ["labels", "both", "features"])
+WAYS = [
+    *(
+        (level, {"messages": messages})
+        for level in ("none", "edge", "node")
+        for messages in ("labels", "both", "features")
+    ),
+    # Divided messages; on a graph this small `auto` would release no hop.
+    *(
+        ("node", {"messages": "labels", "hops": "auto", "hop_share": 0.5, "own": own})
+        for own in ("nothing", "features", "record")
+    ),
+]
+
+
+@pytest.mark.parametrize(("level", "options"), WAYS, ids=str)
 @pytest.mark.parametrize("where", ["test_mask", "val_mask"])
 def test_labels_outside_the_new_graphs_training_set_change_no_prediction(
-    graph, ledger, same_noise, level, messages, where
+    graph, ledger, same_noise, level, options, where
 ):
-    model = quick(level, messages=messages, insecure_noise_seed=3, ledger=ledger.path).fit(graph)
+    model = quick(level, **options, insecure_noise_seed=3, ledger=ledger.path).fit(graph)
     new = elsewhere()
     hidden = getattr(new, where)
     assert hidden.any()
@@ -62,7 +75,8 @@ def test_labels_outside_the_new_graphs_training_set_change_no_prediction(
     for ours, theirs in zip(released[0], released[1], strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
     # The training labels do travel, so the comparison above can fail.
-    assert np.array_equal(answers[0], answers[2]) == (messages == "features")
+    is_label = options.get("messages", "labels") != "features"
+    assert np.array_equal(answers[0], answers[2]) == (not is_label)
 
 
 # Noise of a prediction
