@@ -29,8 +29,7 @@ from typing import Any
 from gapgnn.errors import CalibrationError, InputError, check_choice, check_number
 from gapgnn.privacy import RELATIONS
 from gapgnn.privacy.accounting.accountants import account, gaussian_shift
-from gapgnn.privacy.accounting.events import Composition, Event, merge, worst_cases
-from gapgnn.privacy.accounting.pld import COARSE, pld_epsilon
+from gapgnn.privacy.accounting.events import Composition, Event, Gaussian, merge
 from gapgnn.privacy.accounting.rdp import ORDERS, rdp_epsilon
 
 # Where the search aims and stops, as shares of the target epsilon, and what is promised.
@@ -220,27 +219,32 @@ def _solve_gaussian(request: _Request) -> float:
 
 
 def _solve(request: _Request) -> float:
-    """Search with RDP, then on a coarse, then on a fine PLD grid, each from the last answer."""
+    """Search with RDP for the neighbourhood, then with the price itself.
+
+    Everything composed here is nearly one Gaussian (the central limit theorem of privacy loss, Dong,
+    Roth and Su 2019), whose squared shift is that of the fixed events and a power of the free
+    number. So the search walks along that power, which is nearly straight, and RDP is asked for
+    what it says of the one Gaussian at the target: the two are loose alike.
+    """
+    spent = 0.0
+    if request.fixed:
+        spent = account(request.fixed, request.delta, relation=request.relation).epsilon
+        if spent >= request.epsilon:
+            raise request.unreachable()
+
+    def left(price: float) -> float:
+        """Return the shift that a price leaves for the template."""
+        whole, fixed = (gaussian_shift(e, request.delta) if e else 0.0 for e in (price, spent))
+        return math.sqrt(max(whole * whole - fixed * fixed, 0.0))
 
     def loose(multiplier: float) -> float:
         events = request.fill(multiplier)
         return rdp_epsilon(events, request.delta, relation=request.relation, orders=ORDERS[::4])
 
-    def coarse(multiplier: float) -> float:
-        events = request.fill(multiplier)
-        return max(
-            pld_epsilon(case, request.delta, relation=relation, resolution=COARSE)
-            for case, relation in worst_cases(events, relation=request.relation)
-        )
-
-    if request.fixed:
-        spent = account(request.fixed, request.delta, relation=request.relation).epsilon
-        if spent >= request.epsilon:
-            raise request.unreachable()
-    # RDP and the coarse grid only find the neighbourhood, so they may stop early.
-    start = search_multiplier(loose, request.epsilon, start=1.0, stop=0.9, aim=0.97) or 1.0
-    closer = search_multiplier(coarse, request.epsilon, start=start, stop=0.994, aim=0.998)
-    found = search_multiplier(request.price, request.epsilon, start=closer or start)
+    alike = Gaussian(1 / gaussian_shift(request.epsilon, request.delta))
+    target = rdp_epsilon([alike], request.delta, relation=request.relation, orders=ORDERS[::4])
+    start = search_multiplier(loose, target, stop=0.99, aim=0.996) or 1.0
+    found = search_multiplier(request.price, request.epsilon, start=start, straight=left)
     if found is None:
         raise request.unreachable()
     return found
@@ -270,11 +274,13 @@ def search_multiplier(
     start: float = 1.0,
     stop: float = _STOP,
     aim: float = _AIM,
+    straight: Callable[[float], float] = float,
 ) -> float | None:
     """Return an m with ``stop * target <= cost(m) <= target``; None if no m is cheap enough.
 
-    Secant steps on log cost against log m, which is nearly straight, inside a bracket that halves
-    when a step leaves it. ``cost`` falls with m, except for jumps far below the tolerance.
+    Secant steps on log cost against log m, which is nearly straight, or is so for what ``straight``
+    makes of the cost, inside a bracket that halves when a step leaves it. ``cost`` falls with m,
+    except for jumps far below the tolerance.
 
     >>> 1.0 <= search_multiplier(lambda m: 8 / m**2, 8.0) < 1.002
     True
@@ -283,7 +289,7 @@ def search_multiplier(
     # Rounding makes the price of a tiny multiplier jump, so the most used of those seen may win.
     best = (-math.inf, -math.inf)
     previous: tuple[float, float] | None = None
-    multiplier, slope = start, -1.2
+    multiplier, slope, log_aim = start, -1.2, math.log(straight(aim * target))
     for _ in range(_MOST_EVALUATIONS):
         price = cost(multiplier)
         if stop * target <= price <= target:
@@ -300,10 +306,11 @@ def search_multiplier(
         if cheap < math.inf and cheap / max(costly, 1e-300) < 1 + 1e-9:
             # The curve jumps across the tolerance; the cheap side keeps the budget.
             return -best[1]
-        point = (math.log(multiplier), math.log(price)) if 0 < price < math.inf else None
+        height = straight(price) if 0 < price < math.inf else 0.0
+        point = (math.log(multiplier), math.log(height)) if height > 0 else None
         if point and previous and point[0] != previous[0]:
             slope = (point[1] - previous[1]) / (point[0] - previous[0])
-        guess = _guess(point, slope, math.log(aim * target))
+        guess = _guess(point, slope, log_aim)
         previous = point or previous
         multiplier = _inside(guess, multiplier, costly, cheap)
     return -best[1] if cheap < math.inf else None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,6 @@ from gapgnn.privacy.accounting.pairs import (
 # Grid interval over one step's loss deviation. The rounding adds variance like a random walk, so
 # the error of epsilon falls with the square: at 0.02 it is below one part in a thousand.
 FINE = 0.02
-COARSE = 0.08
 # A loss that takes few values has its largest one rounded up, so the grid follows that value too.
 _SHARE_OF_ATOM = 5e-4
 _MOST_POINTS = 100_000
@@ -51,7 +51,12 @@ def pld_epsilon(
     >>> round(pld_epsilon([steps, Gaussian(1.0, count=2)], 1e-5, relation="add-remove"), 2)
     7.45
     """
-    merged = merge(events, relation=relation)
+    return _upper_bound(merge(events, relation=relation), delta, resolution)
+
+
+@lru_cache(maxsize=64)
+def _upper_bound(merged: Merged, delta: float, resolution: float) -> float:
+    """Return epsilon; what was just found, by a search say, is not computed again."""
     if _chance_of_any_effect(merged) <= delta:
         return 0.0
     left = delta - _fft_slack(merged)
