@@ -304,9 +304,15 @@ class GAP(EdgeReader):
             share = self.hop_share
         elif self.own == "record":
             share = record_share(
-                self.epsilon, num_train=self._num_train(graph), num_features=graph.num_features
+                self._worth(relation),
+                num_train=self._num_train(graph),
+                num_features=graph.num_features,
             )
         return self._hops_within(graph, self.epsilon, share, relation, delta)
+
+    def _worth(self, relation: str) -> float:
+        """Return the budget under ``add-remove`` that buys about as little noise in a hop."""
+        return self.epsilon / aggregation_sensitivity(self.level, relation, is_divided=True)
 
     def _hops_within(
         self, graph: Graph, epsilon: float, share: float, relation: str, delta: float
@@ -488,9 +494,8 @@ class GAP(EdgeReader):
             return {"length": torch.tensor(length, dtype=torch.float64)}
 
         length = float(run.journal.drawn("length", draw)["length"])
-        share = vote_share(
-            self.epsilon, length, num_train=num_train, num_features=graph.num_features
-        )
+        worth = self._worth(run.guarantee.relation)
+        share = vote_share(worth, length, num_train=num_train, num_features=graph.num_features)
         return self._options(graph)[SHARES.index(share)].after(first, run.guarantee)
 
     def _keep(

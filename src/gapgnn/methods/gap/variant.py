@@ -225,8 +225,8 @@ def record_share(epsilon: float, *, num_train: int, num_features: int) -> float:
 
 
 # Of the budget: what the first hop may get, and what it costs to learn how long lists are.
-SHARES = (0.0, 0.1, 0.3, 0.6, 0.9)
-LENGTH_SHARE = 0.02
+SHARES = (0.0, 0.1, 0.3, 0.75, 0.9)
+LENGTH_SHARE = 0.005
 
 
 def vote_share(epsilon: float, length: float, *, num_train: int, num_features: int) -> float:
@@ -236,13 +236,13 @@ def vote_share(epsilon: float, length: float, *, num_train: int, num_features: i
     the budget more: the share grows with the length of lists too. Chosen on the development graphs.
 
     Args:
-        epsilon: the budget.
+        epsilon: the budget, in terms of ``add-remove``.
         length: of a list, as released.
         num_train: number of training people, as far as that is public.
         num_features: likewise.
 
     >>> vote_share(1.0, 57.0, num_train=12000, num_features=349)
-    0.9
+    0.75
     >>> vote_share(1.0, 2.7, num_train=15000, num_features=500)
     0.0
     """

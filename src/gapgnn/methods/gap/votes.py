@@ -40,10 +40,10 @@ def vote_width(num_classes: int, num_kinds: int, own: str) -> int:
     """Return how many numbers a classifier reads of what was released.
 
     >>> vote_width(6, 1, "features"), vote_width(6, 1, "record"), vote_width(6, 2, "record")
-    (12, 12, 30)
+    (18, 12, 30)
     """
     blocks = num_kinds + 1 if num_kinds > 1 else 1
-    return num_classes * (blocks + (num_kinds if own == "record" else blocks))
+    return num_classes * (blocks + num_kinds if own == "record" else 2 * blocks + 1)
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,7 @@ class Votes:
             sums_listed(kind, rows, torch.zeros_like(rows))
             for kind, rows in zip(self.graph.kinds, self._by_kind(released), strict=True)
         ]
-        together = torch.stack(sums).sum(dim=0) / math.sqrt(len(sums))
-        scores = SHARPNESS * row_by_row(class_scores, _Rows(together))
+        scores = SHARPNESS * row_by_row(class_scores, _Rows(_together(sums)))
         guesses = row_by_row(mean_codes, _Rows(scores))
         # Rounding aside, whoever lists nobody has nothing to say.
         lists = sum(
@@ -146,19 +145,16 @@ class Votes:
         A function of the release and of each reader's own record: of the own label, which is taken
         out of the own row, and under ``own="record"`` of the own list.
         """
-        sums = list(self._by_kind(released[0]))
         if self.own == "record":
-            sums = [rows - own for rows, own in zip(sums, self._written, strict=True)]
-        blocks = _with_sum(sums)
-        if self.own == "record":
+            sums = list(zip(self._by_kind(released[0]), self._written, strict=True))
+            blocks = _with_sum([rows - own for rows, own in sums])
             blocks += [
                 posteriors_listed(kind, rows, own)
-                for kind, rows, own in zip(
-                    self.graph.kinds, self._by_kind(released[0]), self._written, strict=True
-                )
+                for kind, (rows, own) in zip(self.graph.kinds, sums, strict=True)
             ]
         else:
-            blocks += _with_sum(self._by_kind(released[1]))
+            first, second = (self._by_kind(hop) for hop in released)
+            blocks = [*_with_sum(first), *_with_sum(second), _together([*first, *second])]
         read = [direction_and_size(block[:, : self.num_present]) for block in blocks]
         return torch.cat(read, dim=-1)
 
@@ -184,13 +180,13 @@ class _Rows:
 
 
 def _with_sum(sums: Sequence[Tensor]) -> list[Tensor]:
-    """Return what was released along each kind of edges and, of several, what they say together.
+    """Return what was released along each kind of edges and, of several, what they say together."""
+    return [*sums, _together(sums)] if len(sums) > 1 else list(sums)
 
-    Divided by the root of their number, sums of noise are as large as each.
-    """
-    if len(sums) == 1:
-        return list(sums)
-    return [*sums, torch.stack(list(sums)).sum(dim=0) / math.sqrt(len(sums))]
+
+def _together(sums: Sequence[Tensor]) -> Tensor:
+    """Return a sum of noisy sums, as noisy as each: divided by the root of their number."""
+    return torch.stack(list(sums)).sum(dim=0) / math.sqrt(len(sums))
 
 
 def padded(values: Tensor, count: int) -> Tensor:
