@@ -224,16 +224,19 @@ def record_share(epsilon: float, *, num_train: int, num_features: int) -> float:
     return max(0.02, min(MOST_SHARE, share))
 
 
-# Of the budget: what the first hop may get, and what it costs to learn how long lists are.
-SHARES = (0.0, 0.1, 0.3, 0.75, 0.9)
-LENGTH_SHARE = 0.005
+# Of the budget: what the first hop may get, what it costs to learn how long lists are, and how
+# much must be wanted for a hop to be released at all: less is noise that a network has to read.
+SHARES = (0.0, 0.75, 0.9)
+LENGTH_SHARE = 0.01
+LEAST_WANTED = 0.4
 
 
 def vote_share(epsilon: float, length: float, *, num_train: int, num_features: int) -> float:
     """Return the first hop's share of the budget where own lists are not read.
 
     A sum over a short list says little that its noise does not hide, and then the network needs
-    the budget more: the share grows with the length of lists too. Chosen on the development graphs.
+    the budget more: what is wanted grows with the length of lists too. Chosen on the development
+    graphs.
 
     Args:
         epsilon: the budget, in terms of ``add-remove``.
@@ -247,4 +250,6 @@ def vote_share(epsilon: float, length: float, *, num_train: int, num_features: i
     0.0
     """
     wanted = num_train * epsilon * length / (45_000.0 * math.sqrt(max(1, num_features)))
-    return min(SHARES, key=lambda share: abs(share - wanted))
+    if wanted < LEAST_WANTED:
+        return SHARES[0]
+    return min(SHARES[1:], key=lambda share: abs(share - wanted))

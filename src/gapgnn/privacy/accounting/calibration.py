@@ -221,10 +221,10 @@ def _solve_gaussian(request: _Request) -> float:
 def _solve(request: _Request) -> float:
     """Search with RDP for the neighbourhood, then with the price itself.
 
-    Everything composed here is nearly one Gaussian (the central limit theorem of privacy loss, Dong,
-    Roth and Su 2019), whose squared shift is that of the fixed events and a power of the free
-    number. So the search walks along that power, which is nearly straight, and RDP is asked for
-    what it says of the one Gaussian at the target: the two are loose alike.
+    Everything composed here is nearly one Gaussian (the central limit theorem of privacy loss,
+    Dong, Roth and Su 2019), whose squared shift is that of the fixed events and a power of the
+    free number. So the search walks along that power, which is nearly straight, and RDP is asked
+    for what it says of the one Gaussian at the target: the two are loose alike.
     """
     spent = 0.0
     if request.fixed:
