@@ -90,6 +90,14 @@ class Releases:
         found = self._release_of.get(graph.fingerprint)
         return None if found is None else _in_order_of(graph, self.hops[found])
 
+    def given(self, graph: Graph) -> Releases:
+        """Return these releases with the first one standing for another graph of the same people.
+
+        For attacks and audits, which ask what a neighbour's answers would be, the release given.
+        """
+        known = {graph.fingerprint: release for release in list(self.hops)[:1]}
+        return Releases(dict(self.hops), {**self._release_of, **known})
+
     def is_training(self, graph: Graph) -> bool:
         """Tell whether a graph that was answered for is the one of training."""
         release = self._release_of.get(graph.fingerprint)
