@@ -68,15 +68,15 @@ def test_probabilities_that_read_lists_tell_links_and_labels_hardly(name, graph)
     assert probabilities.details["own"] == "record"
     # What is moved is told, the rest is guessed.
     for found in (probabilities, labels):
-        assert found.ranking.auc == pytest.approx(1 - (1 - found.details["moved"]) ** 2 / 2, abs=0.02)
+        assert found.ranking.auc == pytest.approx(
+            1 - (1 - found.details["moved"]) ** 2 / 2, abs=0.02
+        )
 
 
 def test_a_prediction_that_read_lists_and_does_not_say_so_is_found(graph, monkeypatch):
     """Planted: features are promised, and the own list is pooled beside them."""
     plain = GAP._scores_with
-    monkeypatch.setattr(
-        GAP, "_scores_with", lambda self, graph, own: plain(self, graph, "record")
-    )
+    monkeypatch.setattr(GAP, "_scores_with", lambda self, graph, own: plain(self, graph, "record"))
     model = GAP(level="edge", **QUICK)
     assert own_list_attack(model, graph, pairs=60, own="features").details["moved"] == 1.0
 

@@ -42,7 +42,9 @@ def released(model: Any) -> tuple[torch.Tensor, ...]:
     return next(iter(found)).hops if found else ()
 
 
-@pytest.mark.parametrize("name", ["vote at node level", "vote at edge level", "record at edge level"])
+@pytest.mark.parametrize(
+    "name", ["vote at node level", "vote at edge level", "record at edge level"]
+)
 def test_a_store_of_any_partition_answers_as_memory_does(name, graph, tmp_path):
     here, wanted = fitted(name, graph)
     for parts in (1, 7, 64):

@@ -95,8 +95,10 @@ class Releases:
 
         For attacks and audits, which ask what a neighbour's answers would be, the release given.
         """
-        known = {graph.fingerprint: release for release in list(self.hops)[:1]}
-        return Releases(dict(self.hops), {**self._release_of, **known})
+        found = Releases(dict(self.hops), dict(self._release_of))
+        for release in list(self.hops)[:1]:
+            found._release_of[graph.fingerprint] = release
+        return found
 
     def is_training(self, graph: Graph) -> bool:
         """Tell whether a graph that was answered for is the one of training."""

@@ -115,9 +115,7 @@ def audit_messages(
     return replace(worst, details={**worst.details, "roles": found})
 
 
-def _audit_role(
-    estimator: GAP, role: str, trials: int, **options: Unpack[Options]
-) -> AuditReport:
+def _audit_role(estimator: GAP, role: str, trials: int, **options: Unpack[Options]) -> AuditReport:
     """Audit what people of one role are in."""
     size = 2 if estimator.level == "edge" else _list_length(estimator) + 1
     if role == "others":
@@ -173,7 +171,9 @@ def check_roles(card: PrivacyCard) -> list[Check]:
     roles = [getattr(event, "role", "") for event in events]
     for role in dict.fromkeys(filter(None, roles)):
         alone = [
-            _of_everybody(event) for event, its in zip(events, roles, strict=True) if its in ("", role)
+            _of_everybody(event)
+            for event, its in zip(events, roles, strict=True)
+            if its in ("", role)
         ]
         price = account(alone, card.delta, relation=card.relation).epsilon
         checks.append(Check(f"epsilon of role {role} alone", price, card.epsilon))
@@ -280,7 +280,6 @@ class _Canaries:
         graph = _graph(np.repeat(centre, degree), targets.ravel(), labels, directed=True)
         graph, place = without(graph, gone)
         return graph, place[targets], np.full((len(worlds), degree), _code(1))
-
 
     def _others(
         self, worlds: NDArray[np.bool_]

@@ -63,8 +63,7 @@ class Record:
         level: ``none``, ``edge`` or ``node``.
         relation: the neighbouring relation of the guarantee; ``none`` at level none.
         epsilon: as asked; None is infinity (no privacy), 0.0 is a model that releases nothing of
-            edges.
-            ``extra["accounted_epsilon"]`` is the accounted one, at most as large.
+            edges. ``extra["accounted_epsilon"]`` is the accounted one, at most as large.
         delta: None where epsilon is infinite.
         parameters: what was given to the constructor beside level, relation, epsilon and delta; an
             ablation's own parameter is always among them.
@@ -84,11 +83,12 @@ class Record:
             was chosen and ``extra["candidates"]`` every candidate with its validation accuracy.
             The choice is not covered by epsilon.
         extra: anything else worth keeping: what a prediction reads of its own person (``own``) and
-            the node-level ``notion``, as the card has them, ``validation_runs``, ``noise`` (safe or fast), and for
-            an attack its setting in ``attack`` and all its figures in ``attack_runs``. Beside
-            accuracies ``metrics`` has every figure of every repeat and ``headline`` the one that
-            the data set is judged by; ``curator_only`` names what is computed from private labels
-            without noise (node level). Records of earlier versions have none of these three.
+            the node-level ``notion``, as the card has them, ``validation_runs``, ``noise`` (safe or
+            fast), and for an attack its setting in ``attack`` and all its figures in
+            ``attack_runs``. Beside accuracies ``metrics`` has every figure of every repeat and
+            ``headline`` the one that the data set is judged by; ``curator_only`` names what is
+            computed from private labels without noise (node level). Records of earlier versions
+            have none of these three.
     """
 
     key: str

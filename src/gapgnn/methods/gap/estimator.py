@@ -536,7 +536,9 @@ class GAP(EdgeReader):
 
         released = {event.label for event in guarantee.events}
         if HOPS[0] in released and self._variant().hops == 2 and OF_OTHERS not in released:
-            raise PrivacyError("the second hop must be charged before it is released. Got no event.")
+            raise PrivacyError(
+                "the second hop must be charged before it is released. Got no event."
+            )
         return tuple(of(label) if label in released else [] for label in HOPS)  # type: ignore[return-value]
 
     def _propagation(self) -> Propagation:
