@@ -117,7 +117,7 @@ def audit(
     if not reference and words.startswith("train"):
         words += " --no-compare"
     # Without a choice of what is read of one's own, lists are cut.
-    is_cut = not any(word in words for word in ("mlp", "--own", "--hop-share"))
+    is_cut = not any(word in words for word in ("mlp", "vote", "--own", "--hop-share"))
     if "--own record" in words:
         options.setdefault("keeps_rows", True)
     if level == "node" and is_cut:

@@ -309,6 +309,22 @@ class TestOwn:
         words = f"train gap {DIVIDED} --own features --repeats 2"
         holds(words, "node", "add-remove", kinds=["hub", "huge", "not-training"])
 
+    @some_or_all(FEW)
+    @pytest.mark.parametrize("relation", ["add-remove", "replace"])
+    def test_vote(self, relation, kinds):
+        """Labels are released by randomised response, and lists are read for their own people."""
+        outcomes = holds(
+            "train vote --epsilon 2", "node", relation, kinds=kinds or WITH_ROWS, keeps_rows=True
+        )
+        names = {one.name for outcome in outcomes for one in outcome.releases}
+        assert names == {"labels of repeat 1"}
+
+    @some_or_all(["hub", "added"])
+    def test_vote_at_edge_level_releases_nothing(self, kinds):
+        outcomes = audit("train vote --epochs 2", "edge", "undirected", tables(schema=None), kinds)
+        assert findings(outcomes) == []
+        assert not any(outcome.releases for outcome in outcomes)
+
     @store_or_resumed
     @pytest.mark.parametrize("own", ["record", pytest.param("nothing", marks=pytest.mark.slow)])
     def test_a_store_and_a_resumed_run(self, own, more):

@@ -28,10 +28,13 @@ from gapgnn.attacks.audits import (
 from gapgnn.attacks.audits import edges as edges_audit
 from gapgnn.attacks.audits import subgraphs as subgraph_audit
 from gapgnn.attacks.audits.model import audit_prediction
-from gapgnn.errors import PrivacyError
+from gapgnn.cli.main import main
+from gapgnn.errors import CalibrationError, PrivacyError
 from gapgnn.methods import sage
+from gapgnn.methods.gap.estimator import OF_OTHERS
 from gapgnn.methods.releases import Releases
 from gapgnn.privacy import guarantee
+from gapgnn.privacy.accounting import accountants, calibration, events
 from gapgnn.privacy.accounting.events import Gaussian, MixtureOfGaussians
 from gapgnn.privacy.dpsgd import ghost
 from gapgnn.privacy.dpsgd import step as dpsgd
@@ -546,3 +549,65 @@ def test_a_density_without_its_noise(monkeypatch):
 
     monkeypatch.setattr(edges._Release, "arr", exact)
     assert_broken(audit_edges(epsilon=1.0, trials=20_000))
+
+
+class TestRoles:
+    """People who do not train are in a hop of their own; whose role is dearer decides the price."""
+
+    MODEL = GAP(level="node", own="nothing", epsilon=2.0, delta=1e-5)
+
+    def test_without_a_fault_both_roles_hold(self):
+        report = audit_messages(self.MODEL, trials=4_000)
+        assert report.holds, report.sentence
+        assert set(report.details["roles"]) == {"training", "others"}
+        # Nearly all of it is spent on the second hop, and the audit sees most of that.
+        assert report.details["roles"]["others"]["epsilon_lower_bound"] > 1.0
+
+    def test_halved_noise_in_the_second_hop_alone(self, monkeypatch):
+        original = guarantee.Guarantee.multiplier_of
+
+        def halved(self, label):
+            return original(self, label) / (2 if label == OF_OTHERS else 1)
+
+        monkeypatch.setattr(guarantee.Guarantee, "multiplier_of", halved)
+        report = audit_messages(self.MODEL, trials=4_000)
+        assert_broken(report)
+        assert report.details["role"] == "others"
+        assert report.details["roles"]["training"]["holds"]
+
+    def test_the_cheaper_role_as_the_price(self, monkeypatch, tmp_path):
+        """Roles maximised in the wrong direction: what training costs is nobody's concern."""
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        model = GAP(level="node", own="nothing", epsilon=2.125, delta=1e-5)
+        real, solve = events.worst_cases, calibration._solve
+        # A search that is content with too little noise: refused as long as every role counts.
+        monkeypatch.setattr(calibration, "_solve", lambda request: solve(request) / 2)
+        with pytest.raises(CalibrationError):
+            audit_messages(model, trials=400)
+
+        def cheapest(charged, *, relation):
+            return real(charged, relation=relation)[:1]
+
+        for module in (accountants, calibration):
+            monkeypatch.setattr(module, "worst_cases", cheapest)
+        report = audit_messages(model, trials=400)
+        assert_counted(report, "epsilon of role training alone")
+
+    def test_a_second_hop_that_nobody_paid_for(self, monkeypatch):
+        """Left out of what is charged, and released at its noise all the same."""
+        original = GAP._make_card
+
+        def forgetful(self, graph, promised, charge):
+            kept = tuple(event for event in promised.events if event.label != OF_OTHERS)
+            return original(self, graph, replace(promised, events=kept), charge)
+
+        monkeypatch.setattr(GAP, "_make_card", forgetful)
+        report = audit_messages(self.MODEL, trials=2_000)
+        assert_counted(report, "hops released")
+
+    def test_a_second_hop_without_an_event_is_one_line_and_a_finding(self, monkeypatch, capsys):
+        original = GAP._hop_events
+        monkeypatch.setattr(GAP, "_hop_events", lambda *args: original(*args)[:1])
+        words = ["audit", "messages", "--level", "node", "--divided", "--trials", "400"]
+        assert main([*words, "--own", "nothing", "--epsilon", "2"]) == 1
+        assert "broken: the second hop must be charged" in " ".join(capsys.readouterr().err.split())

@@ -95,6 +95,8 @@ def test_what_is_counted_is_exit_1_too(capsys, monkeypatch):
         (["attack", "membershp"], "invalid choice"),
         (["attack", "membership", "--runs", "0"], "`--runs` must be at least 1"),
         (["attack", "linkteller", "mlp", "--hops", "2"], "unknown option '--hops'"),
+        (["attack", "own-list", "--level", "none"], "`--level` must be edge or node"),
+        (["attack", "own-list", "--published", "scores"], "invalid choice"),
     ],
 )
 def test_bad_words_are_one_line(words, message):
@@ -127,6 +129,38 @@ def test_an_attack_prints_one_json_object(capsys, tables, attack):
         assert 0 <= answer["ci95"]["member_accuracy"][0] <= 1
     else:
         assert answer["gain_auc"] == pytest.approx(answer["auc"] - answer["control"]["auc"])
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "is_told"),
+    [
+        (["gap", "--level", "edge"], "", False),
+        (["gap", "--level", "edge", "--own", "record"], "record", True),
+        (["vote", "--level", "edge"], "record", True),
+    ],
+    ids=["features", "record", "vote"],
+)
+def test_published_predictions_are_attacked_by_what_they_read(capsys, tables, words, own, is_told):
+    words = [*words, *tables, "--epochs", "3", "--pairs", "40", "--json"]
+    assert main(["attack", "own-list", *words]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["own"], answer["published"]) == (own, "probabilities")
+    assert (answer["auc"] > 0.7) == is_told
+    assert main(["attack", "link-stealing", *words, "--published", "labels"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["own"], answer["published"]) == (own, "labels")
+
+
+def test_a_saved_model_is_asked_what_its_own_people_would_be(capsys, tables, tmp_path):
+    words = [*tables, "--level", "edge", "--epochs", "3"]
+    assert main(["train", "gap", *words, "--out", str(tmp_path / "model")]) == 0
+    capsys.readouterr()
+    words = ["attack", "own-list", "--model", str(tmp_path / "model"), *tables, "--pairs", "40"]
+    assert main([*words, "--own", "record", "--published", "labels"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "published labels of the saved gap, level edge, epsilon" in shown
+    assert "own record" in shown
+    assert "Links that change an answer, given the release:" in shown
 
 
 @pytest.mark.parametrize("attack", ["link-stealing", "linkteller"])

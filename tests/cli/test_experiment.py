@@ -129,7 +129,7 @@ class TestDryRun:
         text = " ".join(out.split())
         assert code == 0
         # GAP-NDP at D = 100 is shared by neither: accuracy has epsilon 8, degree 4 and 16.
-        assert "25 rows, 25 runs of 10 repeats" in text
+        assert "29 rows, 29 runs of 10 repeats" in text
         assert "an estimate from runs on another machine, not a promise" in text
         assert not (tmp_path / "results").exists()
 

@@ -21,6 +21,7 @@ from gapgnn.graph.store.build import store_graph
 from gapgnn.graph.store.graph import open_store
 from gapgnn.graph.transforms import join_kinds, random_split
 from gapgnn.methods.gap.estimator import GAP
+from gapgnn.methods.vote import Vote
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
 from gapgnn.rng import NoiseKey
 
@@ -109,6 +110,36 @@ def test_a_model_trained_on_two_nodes_is_the_one_trained_here(graph, store, two_
     assert all(torch.equal(a, b) for a, b in zip(near, far, strict=True))
     keys = [key.derive("aggregation").secret for key in GAP(**options)._noise_keys()]
     assert_unwritten(two_nodes[1], *keys)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "own"),
+    [
+        pytest.param(GAP, {"own": "nothing"}, None, marks=pytest.mark.slow),
+        (GAP, {"own": "features"}, None),
+        pytest.param(GAP, {"own": "record"}, None, marks=pytest.mark.slow),
+        pytest.param(Vote, {}, None, marks=pytest.mark.slow),
+        pytest.param(Vote, {"level": "edge"}, None, marks=pytest.mark.slow),
+        pytest.param(GAP, {"level": "edge", "hops": 2}, "record", marks=pytest.mark.slow),
+    ],
+    ids=["nothing", "features", "record", "vote", "vote-edge", "record-edge"],
+)
+def test_what_reads_its_own_person_is_the_same_on_two_nodes(
+    graph, store, two_nodes, method, options, own
+):
+    given = {"level": "node", "epsilon": 4.0, "epochs": 2, "insecure_noise_seed": 3, **options}
+    if method is GAP and given["level"] == "node":
+        given["hop_share"] = 0.5
+    here = method(**given).fit(graph)
+    with RayCluster(two_nodes[0]) as cluster:
+        stored = random_split(open_store(store).with_executor(cluster), seed=0)
+        there = method(**given).fit(stored)
+        far = there.predict_proba(stored, own=own)
+    near = [one.hops for one in here.releases_.hops.values()]
+    away = [one.hops for one in there.releases_.hops.values()]
+    for some, others in zip(near, away, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(some, others, strict=True))
+    np.testing.assert_array_equal(far, here.predict_proba(graph, own=own))
 
 
 def test_an_address_that_does_not_answer_is_one_line():

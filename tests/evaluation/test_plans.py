@@ -14,9 +14,13 @@ PAPERS = {"GAP-inf", "SAGE-inf", "GAP-EDP", "SAGE-EDP", "MLP", "GAP-NDP", "SAGE-
 def test_accuracy_has_the_papers_eight_rows_and_ours() -> None:
     rows = {row.method: row for row in plan("accuracy")}
     assert set(rows) == set(METHODS)
-    assert set(METHODS) - PAPERS == {"GAP-inf labels", "GAP-EDP labels", "GAP-NDP labels"}
+    labels = {"GAP-inf labels", "GAP-EDP labels", "GAP-NDP labels"}
+    own = {"GAP-NDP own nothing", "GAP-NDP own record", "Vote", "Vote-NDP"}
+    assert set(METHODS) - PAPERS == labels | own
     assert rows["GAP-inf"].epsilon is None
-    assert rows["MLP"].epsilon == 0.0
+    assert rows["MLP"].epsilon == rows["Vote"].epsilon == 0.0
+    assert rows["Vote-NDP"].epsilon == rows["GAP-NDP own record"].epsilon == 8.0
+    assert rows["GAP-NDP own nothing"].parameters == {"messages": "labels", "own": "nothing"}
     assert {rows[name].epsilon for name in ("GAP-EDP", "SAGE-EDP", "GAP-EDP labels")} == {4.0}
     assert {rows[name].epsilon for name in ("GAP-NDP", "SAGE-NDP", "MLP-DP")} == {8.0}
     assert rows["GAP-EDP"].parameters == {"messages": "features"}

@@ -454,6 +454,30 @@ def tiles_of(*rows: Record) -> dict[str, dict[str, Any]]:
     return {tile["what"]: tile for tile in content.tiles(rows, "social")}
 
 
+def test_tiles_of_what_reads_own_lists_stand_apart(make_record: Any) -> None:
+    node = {"level": "node", "relation": "add-remove", "epsilon": 8.0}
+    rows = [
+        make_record(method="GAP-EDP", runs=(0.7,) * 3),
+        make_record(method="MLP", epsilon=0.0, runs=(0.6,) * 3),
+        make_record(method="Vote", epsilon=0.0, runs=(0.9,) * 3, extra={"own": "record"}),
+        make_record(method="GAP-NDP labels", runs=(0.65,) * 3, **node),
+        make_record(method="Vote-NDP", runs=(0.8,) * 3, **node, extra={"own": "record"}),
+    ]
+    tiles = tiles_of(*rows)
+    assert tiles["Without the graph"]["how"].startswith("MLP")
+    assert tiles["Best private, edge level"]["how"].startswith("GAP-EDP")
+    assert tiles["To each their own, edge level"]["how"] == "Vote, ε\u00a0=\u00a00, reads own lists"
+    node_tile = tiles["Best private, node level"]["how"]
+    assert node_tile == "GAP-NDP labels, ε\u00a0=\u00a08, own features, notion own record"
+    assert "own record, notion own record" in tiles["To each their own, node level"]["how"]
+    senses = {one["title"]: one for one in content.protections(rows)}
+    joint = senses["One person's record, own lists read"]
+    assert joint["methods"] == "Vote-NDP"
+    assert "joint differential privacy" in " ".join(joint["covered"])
+    assert "joint" not in " ".join(senses["One person's record"]["covered"])
+    assert [b["epsilon"] for b in senses["One friendship, own lists read"]["budgets"]] == ["0"]
+
+
 def test_tiles_show_the_best_private_row_and_the_budget_it_used(make_record: Any) -> None:
     tiles = tiles_of(
         make_record(epsilon=1.0, runs=(0.7,) * 6),

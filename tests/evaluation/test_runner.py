@@ -144,9 +144,9 @@ class TestGrid:
 
         monkeypatch.setattr(runner, "perform", fail)
         summary = run_grid(rows_of("accuracy"), Store(tmp_path))
-        assert summary.ran == 10
+        assert summary.ran == 14
         assert [message for _, message in summary.failures] == ["a class is too small."]
-        assert len(load(tmp_path)) == 10
+        assert len(load(tmp_path)) == 14
 
     def test_ctrl_c_keeps_what_is_finished(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -394,3 +394,24 @@ def test_the_graph_of_the_last_task_is_opened_once() -> None:
     for _ in range(3):
         open_graph(source, 0)
     assert opens == [0]
+
+
+@pytest.mark.parametrize(
+    ("method", "own", "notion", "paid"),
+    [
+        ("Vote", "record", None, 0.0),
+        ("Vote-NDP", "record", "own record", 8.0),
+        ("GAP-NDP own nothing", "nothing", "own record", 8.0),
+    ],
+)
+def test_a_record_says_what_is_read_and_in_which_notion(
+    method: str, own: str, notion: str | None, paid: float
+) -> None:
+    (task,) = tasks_of("accuracy", methods=[method])
+    found = perform(task)
+    assert (found.extra["own"], found.extra["notion"]) == (own, notion)
+    assert found.own == own
+    assert found.epsilon == paid
+    assert found.extra["accounted_epsilon"] <= paid
+    assert found.extra["curator_only"] == ["runs", "metrics", "validation_runs"]
+    assert Record.from_json(found.to_json()) == found

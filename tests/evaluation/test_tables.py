@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapgnn.evaluation.grid.records import Record
-from gapgnn.evaluation.report.tables import Cell, Row, Table, tables, to_csv, to_latex, to_markdown
+from gapgnn.evaluation.report.tables import (
+    FORMATS,
+    Cell,
+    Row,
+    Table,
+    tables,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
 
 EXPECTED = [
     "accuracy",
@@ -65,7 +74,7 @@ def test_every_table_of_accuracies_has_one_of_what_stands_beside_them(
         assert table.rows
         assert all(one is not None for row in table.rows for one in row.cells)
     rows = named(made_up, "hops-metrics").rows
-    assert ("GAP-EDP, K = 3", "4") in {row.keys for row in rows}
+    assert ("GAP-EDP, K = 3", "", "", "4") in {row.keys for row in rows}
 
 
 def test_the_figures_beside_accuracy_are_means_over_repeats(make_measured: Any) -> None:
@@ -251,3 +260,55 @@ def test_csv_keeps_fractions_and_repeats(made_up: list[Record]) -> None:
     best = next(r for r in rows if r["method"] == "GAP-EDP labels" and r["column"] == "social")
     assert 0.8 < float(best["ci95_low"]) <= float(best["mean"]) <= float(best["ci95_high"]) < 0.95
     assert (best["repeats"], best["best"], best["epsilon"]) == ("10", "1", "4")
+
+
+def own_rows(make_record: Any) -> list[Any]:
+    """Return rows of every promise: public ones, own lists read, at either level."""
+    node = {"level": "node", "relation": "add-remove", "epsilon": 8.0}
+    joint = {"own": "record", "notion": "own record"}
+    return [
+        make_record(method="GAP-EDP", epsilon=4.0, runs=(0.7, 0.71)),
+        make_record(method="MLP", epsilon=0.0, runs=(0.5, 0.51)),
+        make_record(method="Vote", epsilon=0.0, runs=(0.9, 0.91), extra={"own": "record"}),
+        make_record(method="GAP-NDP", runs=(0.6, 0.61), **node, extra={"notion": "strict"}),
+        make_record(method="MLP-DP", runs=(0.5, 0.51), **node),
+        make_record(
+            method="GAP-NDP own nothing",
+            runs=(0.5, 0.52),
+            **node,
+            extra={"own": "nothing", "notion": "own record"},
+        ),
+        make_record(method="GAP-NDP own record", runs=(0.8, 0.81), **node, extra=joint),
+        make_record(method="Vote-NDP", runs=(0.85, 0.86), **node, extra=joint),
+    ]
+
+
+def test_own_and_notion_stand_beside_every_node_level_figure(make_record: Any) -> None:
+    table = named(own_rows(make_record), "accuracy")
+    assert table.keys == ("method", "own", "notion", "ε")
+    assert {row.keys[0]: row.keys[1:3] for row in table.rows} == {
+        "GAP-EDP": ("", ""),
+        "MLP": ("", ""),
+        "Vote": ("record", ""),
+        "GAP-NDP": ("features", "strict"),
+        "MLP-DP": ("features", "strict"),
+        "GAP-NDP own nothing": ("nothing", "own record"),
+        "GAP-NDP own record": ("record", "own record"),
+        "Vote-NDP": ("record", "own record"),
+    }
+    for write in FORMATS.values():
+        assert "own record" in write(table)
+
+
+def test_what_reads_own_lists_is_never_called_better_than_what_does_not(make_record: Any) -> None:
+    table = named(own_rows(make_record), "accuracy")
+    best = {row.keys[0] for row in table.rows if any(one and one.is_best for one in row.cells)}
+    assert best == {"GAP-EDP", "GAP-NDP", "Vote-NDP"}
+    blocks = {row.keys[0]: row.block for row in table.rows}
+    assert blocks["Vote-NDP"] == blocks["GAP-NDP own record"]
+    assert blocks["Vote-NDP"] == "node-level privacy, add-remove, own lists read (joint)"
+    assert blocks["GAP-NDP own nothing"] == blocks["MLP-DP"] == "node-level privacy, add-remove"
+    assert any("joint differential privacy" in note for note in table.notes)
+    plain = named([row for row in own_rows(make_record) if row.level == "edge"][:2], "accuracy")
+    assert plain.keys == ("method", "ε")
+    assert not any("joint" in note for note in plain.notes)

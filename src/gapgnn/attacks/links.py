@@ -38,6 +38,7 @@ _TINY = 1e-12
 # Posteriors below this count as this in logarithms: single precision says no more about them.
 _LEAST = 1e-6
 OTHERS = ("held-out", "degree", "uniform")
+PUBLISHED = ("probabilities", "labels")
 # No more of the edges are held out: the model must still be one of nearly the same graph.
 _MOST_HELD_OUT = 0.1
 
@@ -47,7 +48,7 @@ class LinkResult:
     """Figures of a link attack and of the features-only control.
 
     Attributes:
-        attack: ``link-stealing``, ``linkteller`` or ``reconstruction``.
+        attack: ``link-stealing``, ``linkteller``, ``reconstruction`` or ``own-list``.
         ranking: of the attack.
         control: of the same kind of attacker without the target model.
         details: the setting and further figures.
@@ -80,6 +81,8 @@ def link_stealing_attack(
     *,
     pairs: int = 10_000,
     others: str = "held-out",
+    published: str = "probabilities",
+    own: str | None = None,
     itself: bool = False,
     seed: int = 0,
     callback: Callback | None = None,
@@ -99,12 +102,14 @@ def link_stealing_attack(
             ``uniform``, as in the original attack. How many friends somebody has, and of which
             class, are sums over many edges, which edge-level privacy does not hide and which the
             last two reward.
+        published: what the attacker has of the model: ``probabilities``, or ``labels`` alone.
+        own: what a prediction reads of its own person, where that is chosen at prediction.
         itself: attack the fitted estimator itself, as it was trained on this graph. No edge can be
             held out of a training that is over.
         seed: of all choices; never of noise.
         callback: watches the steps.
     """
-    _check_one_kind(graph)
+    check_one_kind(graph)
     check_integer("pairs", pairs, at_least=20)
     check_choice("others", others, OTHERS)
     if itself:
@@ -116,7 +121,8 @@ def link_stealing_attack(
         graph, drawn = held_out_pairs(graph, pairs, rng)
     else:
         drawn = sample_pairs(graph, pairs, rng, others=others)
-    posteriors = _posteriors(estimator, graph, seed, itself=itself)
+    with under_attack(estimator, graph, seed, itself=itself) as model:
+        posteriors = answers(model, graph, published=published, own=own)
     watcher.advance("attack")
     public = _public_rows(graph, seed)
     watcher.advance("attack")
@@ -137,6 +143,8 @@ def link_stealing_attack(
         "control_unsupervised": control_unsupervised,
         "pairs": len(drawn.linked),
         "others": others,
+        "published": published,
+        "own": own or getattr(model.card_, "own", ""),
         "itself": itself,
         "guessing": guessing(drawn.linked[~known]),
         **described(estimator, graph),
@@ -180,7 +188,7 @@ def linkteller_attack(
         seed: of all choices; never of noise.
         callback: watches the questions.
     """
-    _check_one_kind(graph)
+    check_one_kind(graph)
     check_integer("nodes", nodes, at_least=3)
     check_number("step", step, above=0)
     check_choice("fresh", fresh, ("auto", "always"))
@@ -203,7 +211,7 @@ def linkteller_attack(
     watcher = callback or Silent()
     watcher.start("questions", len(watched))
     influence = np.zeros((len(watched), len(watched)))
-    with _target(estimator, graph, seed, itself=itself) as model:
+    with under_attack(estimator, graph, seed, itself=itself) as model:
         is_fresh = fresh == "always" or model.level == "none"
         before = model.predict_proba(graph)[watched].astype(np.float64)
         for place, node in enumerate(watched.tolist()):
@@ -261,7 +269,7 @@ def reconstruction_attack(
         seed: of all choices; never of noise.
         callback: watches the steps.
     """
-    _check_one_kind(graph)
+    check_one_kind(graph)
     check_integer("nodes", nodes, at_least=3)
     if itself:
         check_itself(estimator, graph)
@@ -288,7 +296,7 @@ def reconstruction_attack(
     )
 
 
-def _check_one_kind(graph: Graph) -> None:
+def check_one_kind(graph: Graph) -> None:
     """Refuse several kinds of edges: which of them a pair is linked by is another question."""
     if graph.more:
         raise InputError(
@@ -335,7 +343,7 @@ def _check_itself(estimator: NodeClassifier, graph: Graph, others: str) -> None:
 
 
 @contextmanager
-def _target(
+def under_attack(
     estimator: NodeClassifier, graph: Graph, seed: int, *, itself: bool = False
 ) -> Iterator[NodeClassifier]:
     """Give the model under attack: a copy that is fitted for it, or the fitted estimator itself."""
@@ -349,8 +357,24 @@ def _target(
 def _posteriors(
     estimator: NodeClassifier, graph: Graph, seed: int, *, itself: bool = False
 ) -> Rows:
-    with _target(estimator, graph, seed, itself=itself) as model:
-        return model.predict_proba(graph).astype(np.float64)
+    with under_attack(estimator, graph, seed, itself=itself) as model:
+        return answers(model, graph)
+
+
+def answers(
+    model: NodeClassifier,
+    graph: Graph,
+    *,
+    published: str = "probabilities",
+    own: str | None = None,
+) -> Rows:
+    """Return what is published about every node: probabilities, or 1 for the predicted class."""
+    check_choice("published", published, PUBLISHED)
+    rows = model.predict_proba(graph, own=own).astype(np.float64)  # type: ignore[arg-type]
+    if published == "probabilities":
+        return rows
+    labels: Rows = np.eye(rows.shape[1])[model.decide(rows)]
+    return labels
 
 
 def _public_rows(graph: Graph, seed: int) -> Rows:

@@ -71,6 +71,16 @@ def ask(model: NodeClassifier, graph: Graph) -> NDArray[np.float32]:
     return passing.predict_proba(graph)
 
 
+def as_released(model: NodeClassifier, graph: Graph) -> NodeClassifier:
+    """Return a model that answers about another graph from what was released on its training graph.
+
+    What would the answers be, had the private data been otherwise and the release the same?
+    """
+    given = copy.copy(model)
+    given.releases_ = model.releases_.given(graph)
+    return given
+
+
 def described(estimator: NodeClassifier, graph: Graph) -> dict[str, Any]:
     """Return which model of which data is attacked, as plain values."""
     return {

@@ -26,12 +26,19 @@ ATTACKS = {
     "link-stealing": "who is connected? Distances and pairwise operators of posteriors",
     "linkteller": "who is connected? Whose answer moves when somebody's features change",
     "reconstruction": "who is connected? The top-scored pairs of some nodes",
+    "own-list": "who is connected, to somebody who knows the release and all but that? Whose "
+    "answer would be another",
 }
 _EPOCH: dict[str, Any] = {
     "choices": ["last", "best"],
     "default": "last",
     "help": "where choosing is free: attack the last epoch (default), or the best on validation "
     "nodes, as train keeps",
+}
+_PUBLISHED: dict[str, Any] = {
+    "choices": ["probabilities", "labels"],
+    "default": "probabilities",
+    "help": "what the attacker has of every prediction (default probabilities)",
 }
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "membership": {
@@ -66,6 +73,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "help": "unconnected pairs: edges that were removed before training (default: nothing "
             "but the edge tells), from the ends of edges, or uniform as in the original attack",
         },
+        "published": _PUBLISHED,
     },
     "linkteller": {
         "watch": number(200, "nodes watched", metavar="N"),
@@ -84,7 +92,13 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "reconstruction": {"watch": number(500, "nodes watched", metavar="N")},
+    "own-list": {
+        "pairs": number(2_000, "connected pairs, nobody in two of them", metavar="N"),
+        "published": _PUBLISHED,
+    },
 }
+# Attacks on predictions that may read their own person's list.
+_READS_OWN = ("link-stealing", "own-list")
 # Of a saved model's own options, those that its training has decided.
 _DECIDED = {"membership": ("on", "setting", "epoch", "target-per-class")}
 SAVED = "saved"
@@ -92,9 +106,9 @@ SAVED = "saved"
 EXAMPLES = """\
 examples:
   gapgnn attack {attack} --level edge --epsilon 1
-  gapgnn attack {attack} sage --dataset facebook100/Cornell5 --level none
+  gapgnn attack {attack} sage --dataset facebook100/Cornell5 --level {level}
   gapgnn attack {attack} gap --dataset facebook100/Cornell5 --level node --epsilon 8 --json
-{saved}
+{own}{saved}
 All options follow the method's name; without a name it is gap. The figures are computed from the
 private data without noise: they are for the curator. The models are not released, so nothing is
 charged to your ledger.
@@ -123,7 +137,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     for name, text in ATTACKS.items():
         saved = f"  gapgnn attack {name} --model model --edges friends.csv --nodes people.csv ...\n"
-        examples = EXAMPLES.format(attack=name, saved="" if name == "lira" else saved)
+        own = f"  gapgnn attack {name} gap --level edge --own record --published labels\n"
+        examples = EXAMPLES.format(
+            attack=name,
+            level="edge" if name == "own-list" else "none",
+            own=own if name in _READS_OWN else "",
+            saved="" if name == "lira" else saved,
+        )
         child = attacks.add_parser(name, help=text, description=text, epilog=examples)
         child.default_choice = DEFAULT_TARGET
         targets = child.add_subparsers(
@@ -157,6 +177,11 @@ def _configure_saved(attack: str, target: argparse.ArgumentParser) -> None:
             "default": "degree",
             "help": "unconnected pairs: from the ends of edges (default), or uniform",
         }
+    if attack in _READS_OWN:
+        options["own"] = {
+            "choices": ["features", "record"],
+            "help": "what an answer reads of its own person, for gap at level edge",
+        }
     add_options(target.add_argument_group("attack"), options)
     add_data_options(target)
     output = target.add_argument_group("run and output")
@@ -173,7 +198,7 @@ def execute(args: argparse.Namespace) -> int:
         estimator, graph = _saved(args)
     else:
         kind = method_class(args.method)
-        estimator = kind(**estimator_options(args, kind))
+        estimator = kind(**estimator_options(args, kind) | _chosen_at_prediction(args))
         estimator.check()
         graph = load_graph(args, seed=args.seed, quiet=args.json).graph
     check_curator(args, graph, purpose=f"attack {args.attack}")
@@ -186,6 +211,12 @@ def execute(args: argparse.Namespace) -> int:
     else:
         _print(result)
     return 0
+
+
+def _chosen_at_prediction(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what a training that leaves ``own`` to the prediction is given instead of it."""
+    is_asked = args.attack in _READS_OWN and getattr(args, "own", None) == "record"
+    return {"own": "features"} if is_asked and args.level == "edge" else {}
 
 
 def _saved(args: argparse.Namespace) -> tuple[NodeClassifier, Graph]:
@@ -216,6 +247,7 @@ def _attack(
 ) -> dict[str, Any]:
     """Run the attack that is asked for, with its own options."""
     from gapgnn.attacks import links, lira_attack, membership_attack
+    from gapgnn.attacks.own_list import own_list_attack
 
     attacks: dict[str, Callable[..., Any]] = {
         "membership": membership_attack,
@@ -223,6 +255,7 @@ def _attack(
         "link-stealing": links.link_stealing_attack,
         "linkteller": links.linkteller_attack,
         "reconstruction": links.reconstruction_attack,
+        "own-list": own_list_attack,
     }
     names = [name.replace("-", "_") for name in OPTIONS[args.attack]]
     # The data's own option has the name of the parameter.
@@ -233,6 +266,8 @@ def _attack(
     }
     if args.method == SAVED:
         options["itself"] = True
+    if args.attack in _READS_OWN and (args.method == SAVED or _chosen_at_prediction(args)):
+        options["own"] = args.own
     result = attacks[args.attack](estimator, graph, **options, seed=args.seed, callback=callback)
     found: dict[str, Any] = result.to_dict()
     return found
@@ -257,8 +292,14 @@ def _print(result: dict[str, Any]) -> None:
     if result["level"] != "none":
         level += f", epsilon {result['epsilon']:g}"
     target = f"the saved {result['method']}" if result.get("itself") else result["method"]
+    if "published" in result:
+        target = f"published {result['published']} of {target}"
+        level += f", own {result['own']}" if result["own"] else ""
     title = f"{result['attack']} on {target}, {level}, {result['dataset']}"
     control = result.get("control")
+    if result["attack"] == "own-list":
+        # Without the predictions this attacker, who knows all the rest, guesses.
+        control = None
     heads = ("attack", "features only", "guessing") if control else ("attack", "guessing")
     table = Table("", *heads, title=escape(title))
     for key, text in (
@@ -279,6 +320,8 @@ def _print(result: dict[str, Any]) -> None:
             f"Accuracy of the attacked models ({result['epoch']} epoch): "
             f"{result['member_accuracy']:.1%} on members, {result['other_accuracy']:.1%} on others."
         )
-    if "gain_auc" in result:
+    if "moved" in result:
+        out.print(f"Links that change an answer, given the release: {result['moved']:.1%}.")
+    elif "gain_auc" in result:
         out.print(f"Gained because of the edges: {100 * result['gain_auc']:.1f} points of AUC.")
     note("Note: computed from private data without noise, for the curator only.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gapgnn.cli import pipeline
 from gapgnn.cli.options import add_options, number
 from gapgnn.cli.output import complain, console, emit_json, progress_bars, say
-from gapgnn.errors import InputError
+from gapgnn.errors import CalibrationError, InputError, PrivacyError
 
 if TYPE_CHECKING:
     from gapgnn.attacks.audits import AuditReport
@@ -100,6 +100,12 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "choices": ["nothing", "features", "record"],
             "default": "features",
             "help": "with --divided: what a prediction reads of its own person (default features)",
+        },
+        "role": {
+            "choices": ["both", "training", "others"],
+            "default": "both",
+            "help": "with --divided: whose record is in question, of those who train or of the "
+            "others, who are in a hop of their own (default both, the worse is reported)",
         },
         "trials": number(100_000, "independent trials"),
     },
@@ -204,7 +210,15 @@ def execute(args: argparse.Namespace) -> int:
     with progress_bars("trials", "MofNCompleteColumn") as advance:
         advance("trials", 0, args.trials)
         options["progress"] = functools.partial(advance, "trials")
-        report = audits[args.mechanism](**options)
+        try:
+            report = audits[args.mechanism](**options)
+        except CalibrationError:
+            # What was asked for, not what was found.
+            raise
+        except PrivacyError as error:
+            # On canaries of our own nothing may be refused: a guard that stops them is a finding.
+            complain(f"The guarantee of the {args.mechanism} mechanism is broken: {error}")
+            return 1
     if args.json:
         emit_json(report.to_dict())
     else:
@@ -264,7 +278,14 @@ def _print_found(found: Sequence[dict[str, Any]], folder: Path) -> None:
 
 
 def _audit_messages(
-    *, trials: int, confidence: float, seed: int, construction: str, progress: Any, **options: Any
+    *,
+    trials: int,
+    role: str,
+    confidence: float,
+    seed: int,
+    construction: str,
+    progress: Any,
+    **options: Any,
 ) -> AuditReport:
     """Audit a GAP that is fitted with the given options."""
     from gapgnn.attacks.audits import audit_messages
@@ -274,7 +295,7 @@ def _audit_messages(
         options["max_degree"] = options["hops"] = "auto"
     estimator = GAP(noise=construction, **options)  # type: ignore[arg-type]
     return audit_messages(
-        estimator, trials=trials, confidence=confidence, seed=seed, progress=progress
+        estimator, trials=trials, role=role, confidence=confidence, seed=seed, progress=progress
     )
 
 

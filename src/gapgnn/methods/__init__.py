@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from gapgnn.methods.folder import load_folder as load_folder
     from gapgnn.methods.journal import Hops as Hops
     from gapgnn.methods.journal import Journal as Journal
-    from gapgnn.methods.lists import arcs_of as arcs_of
     from gapgnn.methods.lists import exact_sums as exact_sums
+    from gapgnn.methods.lists import sums_over_lists as sums_over_lists
     from gapgnn.methods.mlp import MLP as MLP
     from gapgnn.methods.registry import load_model as load_model
     from gapgnn.methods.registry import method_class as method_class

@@ -90,6 +90,16 @@ class Releases:
         found = self._release_of.get(graph.fingerprint)
         return None if found is None else _in_order_of(graph, self.hops[found])
 
+    def given(self, graph: Graph) -> Releases:
+        """Return these releases with the first one standing for another graph of the same people.
+
+        For attacks and audits, which ask what a neighbour's answers would be, the release given.
+        """
+        found = Releases(dict(self.hops), dict(self._release_of))
+        for release in list(self.hops)[:1]:
+            found._release_of[graph.fingerprint] = release
+        return found
+
     def is_training(self, graph: Graph) -> bool:
         """Tell whether a graph that was answered for is the one of training."""
         release = self._release_of.get(graph.fingerprint)

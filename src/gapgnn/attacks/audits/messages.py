@@ -11,8 +11,12 @@ record adds to the released sums is known in advance, however the networks were 
 of canaries are independent trials. All hops are read together: their mean along what was sent is
 the best statistic there is.
 
-Two things need no trials: the model keeps no more hops than the card charges, and the events on the
-card cost no more than its epsilon.
+With divided messages people who do not train are in a hop of their own, and their role pays for
+itself (privacy page, section 1). So there is an attack for each role. What such a person sends
+follows from the first hop, which is released, and from the own list: the attacker knows it.
+
+Some things need no trials: the model keeps no more hops than the card charges, and the events on
+the card cost no more than its epsilon, together and for each role alone.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from gapgnn.attacks import fitted
 from gapgnn.attacks.audits.aggregation import without
 from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, gaussian_price
 from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, confirmed
-from gapgnn.errors import InputError, check_integer
+from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.graph import Graph
 from gapgnn.privacy import aggregation_sensitivity, resolve_relation
 from gapgnn.privacy.accounting import Event, Gaussian, account
@@ -43,6 +47,9 @@ if TYPE_CHECKING:
 # However long a list is, divided messages move all rows together by 1.
 _DIVIDED_LIST = 9
 _NODES_PER_FIT = 100_000
+# People whose labels make a record that does not train sure of what it sends.
+_FEEDERS = 20
+ROLES = ("training", "others")
 # Nodes without edges that are validated and tested on.
 _ASIDE = 8
 # Canaries have classes of their own: what is said about those of the model's data is not theirs.
@@ -53,6 +60,7 @@ def audit_messages(
     estimator: GAP,
     *,
     trials: int = 20_000,
+    role: str = "both",
     **options: Unpack[Options],
 ) -> AuditReport:
     """Attack the hops that a GAP with label messages releases and bound their epsilon from below.
@@ -65,24 +73,57 @@ def audit_messages(
 
     Args:
         estimator: GAP at level edge or node that sends labels; it is not changed.
-        trials: independent canaries.
+        trials: independent canaries, for each role.
+        role: where messages are divided and people who do not train send too: whose record is in
+            question, ``training``, ``others`` or ``both``. Of both the worse is reported.
         options: of every audit.
 
     >>> from gapgnn import GAP
     >>> audit_messages(GAP(epsilon=4.0), trials=400).holds
     True
     """
+    check_choice("role", role, ("both", *ROLES))
     if estimator.level == "none" or estimator.messages == "features":
         raise InputError(
             "`messages` must be labels or both, at level edge or node, to be audited. Got "
             f"{estimator.messages!r} at level {estimator.level!r}."
         )
     check_integer("trials", trials, at_least=LEAST_TRIALS)
+    variant = estimator._variant()
+    if not variant.is_vote or variant.own == "record":
+        if role == "others":
+            raise InputError(
+                "`role` must be training or both where people who do not train send nothing of "
+                "their own. Got 'others'."
+            )
+        return _audit_role(estimator, "training", trials, **options)
+    reports = {
+        one: _audit_role(estimator, one, trials, **options)
+        for one in (ROLES if role == "both" else (role,))
+    }
+    worst = min(
+        reports.values(), key=lambda r: (r.holds, r.epsilon_claimed - r.epsilon_lower_bound)
+    )
+    found = {
+        name: {
+            "epsilon_claimed": report.epsilon_claimed,
+            "epsilon_lower_bound": report.epsilon_lower_bound,
+            "holds": report.holds,
+        }
+        for name, report in reports.items()
+    }
+    return replace(worst, details={**worst.details, "roles": found})
+
+
+def _audit_role(estimator: GAP, role: str, trials: int, **options: Unpack[Options]) -> AuditReport:
+    """Audit what people of one role are in."""
     size = 2 if estimator.level == "edge" else _list_length(estimator) + 1
+    if role == "others":
+        size += 2 * _FEEDERS
     at_once = max(LEAST_TRIALS, _NODES_PER_FIT // size)
 
     def attempt(run: Attempt) -> AuditReport:
-        canaries = _Canaries(estimator)
+        canaries = _Canaries(estimator, role)
         seen = run.run(canaries.scores, at_once=at_once, threshold=0.5)
         return run.conclude(
             {"canaries": replace(seen, price=gaussian_price(canaries.delta))},
@@ -93,6 +134,7 @@ def audit_messages(
                 "level": estimator.level,
                 "relation": canaries.relation,
                 "messages": estimator.messages,
+                "role": role,
                 "hops": canaries.hops,
                 "noise": estimator.noise,
             },
@@ -116,6 +158,34 @@ def check_card(card: PrivacyCard) -> Check:
     return Check("epsilon of the events on the card", price, card.epsilon)
 
 
+def check_roles(card: PrivacyCard) -> list[Check]:
+    """Compare what each role's events cost alone with the epsilon of a card.
+
+    Nobody is in two roles, and everybody is in events without one (privacy page, section 1). Each
+    sum is accounted without roles, so that it does not rest on how they are put together.
+    """
+    if card.epsilon is None or card.delta is None:
+        raise InputError("`card` must make a promise to be compared. Got none.")
+    events = _events(card)
+    checks = []
+    roles = [getattr(event, "role", "") for event in events]
+    for role in dict.fromkeys(filter(None, roles)):
+        alone = [
+            _of_everybody(event)
+            for event, its in zip(events, roles, strict=True)
+            if its in ("", role)
+        ]
+        price = account(alone, card.delta, relation=card.relation).epsilon
+        checks.append(Check(f"epsilon of role {role} alone", price, card.epsilon))
+    return checks
+
+
+def _of_everybody(event: Event) -> Event:
+    values = event.to_dict()
+    values.pop("role", None)
+    return Event.from_dict(values)
+
+
 def _events(card: PrivacyCard) -> list[Event]:
     return [Event.from_dict(dict(event)) for event in card.events]
 
@@ -123,8 +193,9 @@ def _events(card: PrivacyCard) -> list[Event]:
 class _Canaries:
     """Fits copies of an estimator on canaries and reads their released hops."""
 
-    def __init__(self, estimator: GAP) -> None:
+    def __init__(self, estimator: GAP, role: str = "training") -> None:
         self.estimator = estimator
+        self.role = role
         is_directed = estimator.level == "node" or estimator.relation == "directed"
         self.is_directed = is_directed
         self.relation = resolve_relation(
@@ -137,6 +208,8 @@ class _Canaries:
     def scores(self, worlds: NDArray[np.bool_]) -> Scores:
         """Return per canary how far the sums moved, in units of what its presence moves them by."""
         build = self._pairs if self.estimator.level == "edge" else self._records
+        if self.role == "others":
+            build = self._others
         graph, rows, signs = build(worlds)
         changes = {"epochs": 1, "repeats": 1, "insecure_noise_seed": None, "device": "cpu"}
         with fitted(self.estimator, graph, **changes, **NO_CLASSES) as model:
@@ -147,22 +220,30 @@ class _Canaries:
         is_divided = card.level == "node" and card.max_degree is None
         paid = events
         if is_divided:
-            # A training person is in the first hop alone, which is held to its own price.
-            events = [event for event in events if event.label == "aggregation"]
+            # Nobody is in both hops: each is held to its own price.
+            events = [event for event in events if event.role == self.role]
         self.delta = card.delta
+        hops = kept.hops[int(kept.has_hop_zero) :]
+        self.checks = [
+            Check("hops released", len(hops), sum(event.count for event in paid)),
+            check_card(card),
+            *check_roles(card),
+        ]
+        if not events:
+            # Released or not, nobody paid for it: the count above says so, and noise is not known.
+            self.epsilon, self.hops = 0.0, 0
+            return np.zeros((1, len(worlds)))
         price = account(events, self.delta, relation=self.relation).epsilon
         self.epsilon = min(price, card.epsilon)
         std = events[0].noise_multiplier * aggregation_sensitivity(
             card.level, self.relation, max_degree=card.max_degree, is_divided=is_divided
         )
         # Hops are kept in units of their noise; the class code of two classes has one coordinate.
-        hops = kept.hops[int(kept.has_hop_zero) :]
-        kept_hops, charged = len(hops), sum(event.count for event in paid)
         if is_divided:
-            hops = hops[:1]
+            place = ROLES.index(self.role)
+            hops = hops[place : place + 1]
         released = torch.stack(list(hops)).double()[:, :, 0] * std
         self.hops = len(released)
-        self.checks = [Check("hops released", kept_hops, charged), check_card(card)]
         sent = 1.0 if self.estimator.messages == "labels" else math.sqrt(0.5)
         if is_divided:
             sent /= math.sqrt(_list_length(self.estimator) + (self.estimator.own == "record"))
@@ -199,6 +280,41 @@ class _Canaries:
         graph = _graph(np.repeat(centre, degree), targets.ravel(), labels, directed=True)
         graph, place = without(graph, gone)
         return graph, place[targets], np.full((len(worlds), degree), _code(1))
+
+    def _others(
+        self, worlds: NDArray[np.bool_]
+    ) -> tuple[Graph, NDArray[np.int64], NDArray[np.float64]]:
+        """Records of people who do not train, and list some about whom training people agree.
+
+        These agree so much, whatever the noise of the first hop, that the record is sure of what it
+        sends in the second: the code of the class of those on its list. There or not; under
+        ``replace`` it lists people of one class or those of the other.
+        """
+        degree = _list_length(self.estimator)
+        sides = 2 if self.relation == "replace" else 1
+        size = 1 + sides * (degree + _FEEDERS)
+        centre = size * np.arange(len(worlds))
+        labels = np.zeros(size * len(worlds), dtype=np.int64)
+        sources, ends, rows, signs = [], [], [], []
+        for side in range(sides):
+            label, first = 1 - side, 1 + side * (degree + _FEEDERS)
+            targets = centre[:, None] + np.arange(first, first + degree)
+            feeders = centre[:, None] + np.arange(first + degree, first + degree + _FEEDERS)
+            labels[feeders] = label
+            sources.append(np.repeat(feeders, degree, axis=1).ravel())
+            ends.append(np.tile(targets, (1, _FEEDERS)).ravel())
+            # Under `replace` a mean over both lists is half of what one of them says.
+            rows.append(targets)
+            signs.append(np.full(targets.shape, sides * (1 - 2 * side) * _code(label)))
+            lists_them = (worlds != bool(side)) if sides == 2 else np.ones_like(worlds)
+            sources.append(np.repeat(centre[lists_them], degree))
+            ends.append(targets[lists_them].ravel())
+        graph = _graph(np.concatenate(sources), np.concatenate(ends), labels, directed=True)
+        train, rest = np.array(graph.train_mask), np.array(graph.test_mask)
+        train[centre], rest[centre] = False, True
+        graph = graph.with_masks(train, graph.val_mask, rest)
+        graph, place = without(graph, centre[~worlds] if sides == 1 else centre[:0])
+        return graph, place[np.concatenate(rows, axis=1)], np.concatenate(signs, axis=1)
 
 
 def _list_length(estimator: GAP) -> int:

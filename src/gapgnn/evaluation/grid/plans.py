@@ -26,8 +26,8 @@ class Configuration:
 
     Attributes:
         method: the row's label.
-        estimator: which method is fitted: ``gap``, ``sage`` or ``mlp``.
-        epsilon: None at level none, 0.0 for a model that reads no edge.
+        estimator: which method is fitted: ``gap``, ``sage``, ``mlp`` or ``vote``.
+        epsilon: None at level none, 0.0 for a model that releases nothing of edges.
         relation: ``auto`` or one of the level's.
         delta: stated, as published tables do; None is ``auto``.
         parameters: constructor parameters beside these.
@@ -84,12 +84,18 @@ _ROWS = {
     "GAP-EDP labels": _Row("gap", "edge", 6.8, _LABELS),
     "SAGE-EDP": _Row("sage", "edge", 3.4),
     "MLP": _Row("mlp", "edge", 0.3),
+    "Vote": _Row("vote", "edge", 0.3),
     "GAP-NDP": _Row("gap", "node", 0.6, _FEATURES),
     "GAP-NDP labels": _Row("gap", "node", 0.4, _LABELS),
     "SAGE-NDP": _Row("sage", "node", 5.4),
     "MLP-DP": _Row("mlp", "node", 0.1),
+    "GAP-NDP own nothing": _Row("gap", "node", 0.4, {**_LABELS, "own": "nothing"}),
+    "GAP-NDP own record": _Row("gap", "node", 0.5, {**_LABELS, "own": "record"}),
+    "Vote-NDP": _Row("vote", "node", 0.1),
 }
 METHODS = tuple(_ROWS)
+# At edge level these release nothing: one reads no edge, the other its own person's list alone.
+_FREE = ("MLP", "Vote")
 # An attack trains a shadow and a target model in every run, one after the other.
 _ATTACK_FACTOR = 4.0
 
@@ -177,7 +183,7 @@ def plan(
             method=name,
             estimator=row.estimator,
             level=level,
-            epsilon=0.0 if name == "MLP" and level == "edge" else None,
+            epsilon=0.0 if name in _FREE and level == "edge" else None,
             relation=relation if relation in RELATIONS_OF_LEVEL[level] else "auto",
             delta=(deltas or {}).get(level),
             parameters=dict(row.parameters),
@@ -207,17 +213,20 @@ def candidates(configuration: Configuration) -> list[Configuration]:
 
     Hops 1 to 5 for GAP, 1 to 5 layers for SAGE (at node level one is all there is), and at node
     level a degree bound of 100 to 400. What the row itself fixes, such as the number of hops in
-    that ablation, stays. An MLP has nothing to choose.
+    that ablation, stays. An MLP and a vote have nothing to choose, and neither has what reads its
+    own person otherwise than by default.
 
     >>> [one.parameters["hops"] for one in candidates(plan("accuracy", methods=["GAP-EDP"])[0])]
     [1, 2, 3, 4, 5]
     """
     choices: dict[str, tuple[int, ...]] = {}
+    if configuration.estimator in ("mlp", "vote") or "own" in configuration.parameters:
+        return [configuration]
     if configuration.estimator == "gap":
         choices["hops"] = HOPS
     if configuration.estimator == "sage" and configuration.level != "node":
         choices["layers"] = LAYERS
-    if configuration.estimator != "mlp" and configuration.level == "node":
+    if configuration.level == "node":
         choices["max_degree"] = SELECTED_DEGREES
     free = {
         name: values for name, values in choices.items() if name not in configuration.parameters

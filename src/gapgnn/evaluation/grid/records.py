@@ -62,8 +62,8 @@ class Record:
         method: the row's label, one of ``METHODS``; ``labels`` is the package's own default.
         level: ``none``, ``edge`` or ``node``.
         relation: the neighbouring relation of the guarantee; ``none`` at level none.
-        epsilon: as asked; None is infinity (no privacy), 0.0 is a model that reads no edge.
-            ``extra["accounted_epsilon"]`` is the accounted one, at most as large.
+        epsilon: as asked; None is infinity (no privacy), 0.0 is a model that releases nothing of
+            edges. ``extra["accounted_epsilon"]`` is the accounted one, at most as large.
         delta: None where epsilon is infinite.
         parameters: what was given to the constructor beside level, relation, epsilon and delta; an
             ablation's own parameter is always among them.
@@ -82,11 +82,13 @@ class Record:
         select: ``fixed`` (defaults) or ``validation``; with the latter ``parameters`` holds what
             was chosen and ``extra["candidates"]`` every candidate with its validation accuracy.
             The choice is not covered by epsilon.
-        extra: anything else worth keeping: ``validation_runs``, ``noise`` (safe or fast), and for
-            an attack its setting in ``attack`` and all its figures in ``attack_runs``. Beside
-            accuracies ``metrics`` has every figure of every repeat and ``headline`` the one that
-            the data set is judged by; ``curator_only`` names what is computed from private labels
-            without noise (node level). Records of earlier versions have none of these three.
+        extra: anything else worth keeping: what a prediction reads of its own person (``own``) and
+            the node-level ``notion``, as the card has them, ``validation_runs``, ``noise`` (safe or
+            fast), and for an attack its setting in ``attack`` and all its figures in
+            ``attack_runs``. Beside accuracies ``metrics`` has every figure of every repeat and
+            ``headline`` the one that the data set is judged by; ``curator_only`` names what is
+            computed from private labels without noise (node level). Records of earlier versions
+            have none of these three.
     """
 
     key: str
@@ -137,6 +139,31 @@ class Record:
     def mean(self) -> float:
         """Mean over the repeats."""
         return sum(self.runs) / len(self.runs)
+
+    @property
+    def own(self) -> str:
+        """What a prediction reads of its own person without noise, where that is a question.
+
+        At edge level features are public, and only an own list is told.
+        """
+        found = self.extra.get("own") or self.parameters.get("own")
+        return str(found or ("features" if self.level == "node" else ""))
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether own lists are read: another promise, for each person's own eyes."""
+        return self.own == "record"
+
+    @property
+    def notion(self) -> str:
+        """What a withdrawn person takes along at node level: the own record, or every mention.
+
+        Whatever reads no list at all has nothing to say about mentions.
+        """
+        if self.level != "node":
+            return ""
+        reads_lists = not self.method.startswith("MLP")
+        return str(self.extra.get("notion") or ("own record" if reads_lists else "strict"))
 
     @property
     def headline(self) -> str:

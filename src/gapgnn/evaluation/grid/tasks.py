@@ -220,10 +220,12 @@ def _accuracy(task: Task, graph: Graph, callback: Callback) -> dict[str, Any]:
         "device": model.device_,
         "extra": {
             "accounted_epsilon": card.epsilon,
+            "own": card.own,
+            "notion": card.node_notion,
             "noise": task.noise,
             "metrics": [figures.to_dict() for figures in model.repeat_metrics_],
             "headline": default_metric(graph),
-            "curator_only": list(_FROM_LABELS) if card.level == "node" else [],
+            "curator_only": list(_FROM_LABELS) if card.level == "node" or card.own else [],
             "validation_runs": [
                 float(hits[mask].mean()) for hits, mask in zip(right, splits.val, strict=True)
             ]

@@ -45,11 +45,15 @@ def tiles(records: Sequence[Record], dataset: str) -> list[dict[str, Any]]:
     here = headlined(r for r in records if r.dataset == dataset and r.metric == "test_accuracy")
     rows = [r for r in here if r.experiment == "accuracy"]
     rows = rows or [r for r in here if r.experiment == "tradeoff"]
+    joint = [r for r in rows if r.is_joint]
+    others = [r for r in rows if not r.is_joint]
     groups = {
-        "Without privacy": [r for r in rows if r.level == "none"],
-        "Best private, edge level": [r for r in rows if r.level == "edge" and r.epsilon],
-        "Best private, node level": [r for r in rows if r.level == "node" and r.epsilon],
-        "Without the graph": [r for r in rows if r.level == "edge" and r.epsilon == 0],
+        "Without privacy": [r for r in others if r.level == "none"],
+        "Best private, edge level": [r for r in others if r.level == "edge" and r.epsilon],
+        "Best private, node level": [r for r in others if r.level == "node" and r.epsilon],
+        "To each their own, edge level": [r for r in joint if r.level == "edge"],
+        "To each their own, node level": [r for r in joint if r.level == "node"],
+        "Without the graph": [r for r in others if r.level == "edge" and r.epsilon == 0],
     }
     made = []
     for what, group in groups.items():
@@ -127,7 +131,12 @@ def _is_better(one: Record, other: Record) -> bool:
 def _how(record: Record) -> str:
     if record.epsilon is None:
         return shown(record)
-    return f"{shown(record)}, ε\u00a0=\u00a0{price(record.epsilon)}"
+    words = [shown(record), f"ε\u00a0=\u00a0{price(record.epsilon)}"]
+    if record.level == "node":
+        words += [f"own {record.own}", f"notion {record.notion}"]
+    elif record.is_joint:
+        words.append("reads own lists")
+    return ", ".join(words)
 
 
 def checked(records: Sequence[Record], audits: Sequence[Audit]) -> list[dict[str, Any]]:
@@ -257,6 +266,12 @@ def event_words(event: Mapping[str, Any]) -> str:
             f"{label}{many}randomised response, an edge is dropped with probability {drop} and "
             f"added with {add}"
         )
+    if kind == "LabelResponse":
+        other = _short(values.get("other"))
+        return (
+            f"{label}{many}randomised response, a label is told as each of the "
+            f"{int(values['classes']) - 1} others with probability {other}"
+        )
     return ", ".join(f"{name} {_short(value)}" for name, value in values.items())
 
 
@@ -286,25 +301,31 @@ def protections(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Return every sense in which the results are protected, in words for people.
 
     Privacy page, section 1. Node-level texts state the weaker notion (a person's own record), which
-    holds whatever the degrees are.
+    holds whatever the degrees are. Rows that read own lists are protected in another sense.
 
     >>> protections([])
     []
     """
     found = []
-    for level, relation in unique((r.level, r.relation) for r in records if r.epsilon):
-        here = [r for r in records if (r.level, r.relation) == (level, relation) and r.epsilon]
+    private = [r for r in records if r.epsilon or r.is_joint]
+    for level, relation, is_joint in unique((r.level, r.relation, r.is_joint) for r in private):
+        sense = (level, relation, is_joint)
+        here = [r for r in private if (r.level, r.relation, r.is_joint) == sense]
         notion = "own record" if level == "node" else None
+        own = "record" if is_joint else ""
         budgets = sorted(unique((r.epsilon, r.delta or 0.0) for r in here))
         found.append(
             {
-                "title": TITLES.get(relation, relation),
+                "title": TITLES.get(relation, relation) + (", own lists read" if is_joint else ""),
                 "level": level,
                 "relation": relation,
                 "entity": texts.ENTITIES[relation].format(place="the data"),
                 "methods": ", ".join(unique(map(shown, sorted(here, key=order)))),
-                "covered": texts.covered(level, relation, notion=notion),
-                "not_covered": texts.not_covered(level, relation, notion=notion),
+                "covered": (
+                    *texts.covered(level, relation, notion=notion),
+                    *texts.covered_own(level, own),
+                ),
+                "not_covered": texts.not_covered(level, relation, notion=notion, own=own),
                 "budgets": [_budget(*pair) for pair in budgets],
             }
         )

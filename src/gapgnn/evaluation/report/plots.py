@@ -34,6 +34,8 @@ STYLES = (
     Style("#1b7a4b", "s", (6, 2), (5, 1.5, 1, 1.5)),
     Style("#7b3fa0", "^", (2, 1.5), (8, 3)),
     Style("#5b5b5b", "v", (8, 2, 2, 2), (1, 1)),
+    Style("#8a6100", "P", (4, 1, 1, 1), (2, 4)),
+    Style("#a3195b", "X", (1, 1), (6, 1)),
 )
 
 
@@ -148,11 +150,14 @@ def setting(record: Record) -> str:
 
 
 def style_of(method: str) -> int:
-    """Return the style of a method's family: GAP, label messages, SAGE, MLP.
+    """Return the style of a method's family: GAP, label messages, SAGE, MLP, Vote, own record.
 
-    >>> [style_of(m) for m in ("GAP-EDP", "GAP-NDP labels", "SAGE-inf", "MLP-DP")]
-    [0, 1, 2, 3]
+    >>> [style_of(m) for m in ("GAP-EDP", "GAP-NDP labels", "SAGE-inf", "MLP-DP", "Vote-NDP")]
+    [0, 1, 2, 3, 4]
     """
+    for style, words in ((5, "own record"), (6, "own nothing")):
+        if words in method:
+            return style
     if "labels" in method:
         return 1
     return {"GAP": 0, "SAGE": 2, "MLP": 3}.get(method.split("-")[0], 4)
@@ -206,6 +211,10 @@ def plots(records: Sequence[Record]) -> list[Plot]:
 
 _ACCURACY = "test accuracy (%)"
 _EPSILON = "privacy budget ε (smaller is more private)"
+_JOINT = (
+    " Vote and “own record” also read each person's own list, for that person alone: another "
+    "promise (joint differential privacy)."
+)
 _INTERVAL = "Bars are 95 % bootstrap intervals over repeats."
 
 
@@ -227,7 +236,8 @@ def _tradeoff(records: Sequence[Record], level: str) -> Plot | None:
         f"tradeoff-{level}",
         f"{level.capitalize()} level: accuracy at each budget",
         f"{_INTERVAL} Lines without markers do not depend on the budget: ∞ is without privacy"
-        + (", and the MLP reads no edge at all." if level == "edge" else "."),
+        + (", and the MLP reads no edge at all." if level == "edge" else ".")
+        + (_JOINT if any(r.is_joint for r in rows if r.level == level) else ""),
         panels,
     )
 

@@ -243,13 +243,13 @@ def _accuracy(records: Sequence[Record]) -> Table | None:
             _published_cell(dataset, group[0].method, epsilon) if from_paper else own.get(dataset)
             for dataset, from_paper in columns
         )
-        made.append(Row(block, (label, price(epsilon)), cells))
+        made.append(Row(block, (label, *_promised(group, rows), price(epsilon)), cells))
     heads = {record.dataset: named(record) for record in rows}
     return Table(
         "accuracy",
         "All methods",
         f"{_what(rows)}{_repeats(rows)}.",
-        ("method", "ε"),
+        ("method", *_promise_heads(rows), "ε"),
         tuple(f"{name}, published" if from_paper else heads[name] for name, from_paper in columns),
         tuple(made),
         _notes(rows, marks),
@@ -274,7 +274,7 @@ def _beside(table: Table, records: Sequence[Record]) -> Table | None:
     made = [
         Row(
             f"{dataset}, {_block(record)}",
-            (setting(record), price(record.epsilon)),
+            (setting(record), *_promised([record], chosen), price(record.epsilon)),
             tuple(_figure_cell(record.figures(name)) for name in FIGURES),
         )
         for dataset in unique(record.dataset for record in rows)
@@ -292,7 +292,7 @@ def _beside(table: Table, records: Sequence[Record]) -> Table | None:
         f"{table.name}-metrics",
         f"{table.title}: beside accuracy",
         f"Figures on test nodes in percent{_repeats(chosen)}.",
-        ("method", "ε"),
+        ("method", *_promise_heads(chosen), "ε"),
         tuple(FIGURES.values()),
         tuple(made),
         (*notes, *_notes(chosen, {})),
@@ -327,7 +327,12 @@ def _membership(records: Sequence[Record]) -> Table | None:
     table = _grid("membership", "Membership attack", rows, row=shown, **_budgets(rows))
     if table is None:
         return None
-    found = [row for name in DATASETS for row in _published_attacks(name, rows)]
+    blank = ("",) * len(_promise_heads(rows))
+    found = [
+        replace(row, keys=(*row.keys, *blank))
+        for name in DATASETS
+        for row in _published_attacks(name, rows)
+    ]
     if not found:
         return table
     note = "published: measured by the authors on the shadow model, not on the target."
@@ -390,20 +395,18 @@ def _grid(
     for dataset in unique(record.dataset for record in records):
         here = [record for record in chosen if record.dataset == dataset]
         for block, label in unique((_block(record), row(record)) for record in here):
-            found = {
-                column(record): cell_of(record)
-                for record in here
-                if (_block(record), row(record)) == (block, label)
-            }
+            group = [r for r in here if (_block(r), row(r)) == (block, label)]
+            found = {column(record): cell_of(record) for record in group}
             cells = tuple(found.get(value) for value in columns)
-            made.append(Row(f"{named(here[0])}, {block}", (label,), cells))
+            keys = (label, *_promised(group, chosen))
+            made.append(Row(f"{named(here[0])}, {block}", keys, cells))
     is_attack = name == "membership"
     what = "AUC of the attack in percent; 50 is guessing" if is_attack else _what(chosen)
     return Table(
         name,
         title,
         f"{what}{_repeats(chosen)}.",
-        ("method",),
+        ("method", *_promise_heads(chosen)),
         tuple(head(value) for value in columns),
         tuple(made),
         _notes(chosen, {}),
@@ -416,7 +419,29 @@ def _with_encoder(record: Record) -> str:
 
 
 def _block(record: Record) -> str:
-    return LEVELS[record.level] + ("" if record.level == "none" else f", {record.relation}")
+    """Return what a record is compared within: rows of one promise.
+
+    Where own lists are read it is another one, and such a row is never called better than the rest.
+    """
+    words = [LEVELS[record.level]]
+    if record.level != "none":
+        words.append(record.relation)
+    if record.is_joint:
+        words.append("own lists read (joint)")
+    return ", ".join(words)
+
+
+def _promise_heads(records: Sequence[Record]) -> tuple[str, ...]:
+    """Return the columns that say what predictions read and which notion holds, where it counts."""
+    return ("own", "notion") if any(r.level == "node" or r.own for r in records) else ()
+
+
+def _promised(group: Sequence[Record], records: Sequence[Record]) -> tuple[str, ...]:
+    """Return what stands in these columns for a row, which may be of several data sets."""
+    if not _promise_heads(records):
+        return ()
+    columns = ((record.own for record in group), (record.notion for record in group))
+    return tuple(" or ".join(unique(column)) for column in columns)
 
 
 def _rank(record: Record) -> int:
@@ -457,6 +482,16 @@ def _notes(records: Sequence[Record], marks: dict[str, tuple[bool, bool]]) -> tu
         notes.append(
             "Node level: computed from private data without noise, for the curator only; no "
             "epsilon covers these figures."
+        )
+    if _promise_heads(records):
+        notes.append(
+            "own: what a prediction reads of its own person without noise. notion: whether a "
+            "person who withdraws takes along the own record, or (strict) every mention too."
+        )
+    if any(record.is_joint for record in records):
+        notes.append(
+            "own lists read: joint differential privacy. A prediction is for its own person, and "
+            "what all others get hides the record or link; not to be compared with other blocks."
         )
     if any("labels" in record.method for record in records):
         notes.append(

@@ -49,6 +49,7 @@ from gapgnn.training import (
     Inputs,
     Recipe,
     node_recipe,
+    public_training,
     row_by_row,
 )
 
@@ -56,6 +57,9 @@ from gapgnn.training import (
 TRAINING = "training"
 OF_OTHERS = "aggregation by the others"
 HOPS = ("aggregation", OF_OTHERS)
+# Where own lists are read: who sent a label is taken out of what that person reads.
+_HASHED_ROLES = ("where roles come from", "a public hash of (seed, id)")
+_GIVEN_ROLES = ("where roles come from", "given with the records")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -536,6 +540,10 @@ class GAP(EdgeReader):
             )
 
         released = {event.label for event in guarantee.events}
+        if HOPS[0] in released and self._variant().hops == 2 and OF_OTHERS not in released:
+            raise PrivacyError(
+                "the second hop must be charged before it is released. Got no event."
+            )
         return tuple(of(label) if label in released else [] for label in HOPS)  # type: ignore[return-value]
 
     def _propagation(self) -> Propagation:
@@ -607,12 +615,38 @@ class GAP(EdgeReader):
             if self.own != "nothing":
                 raise InputError("The model keeps no features: give the graph to predict.")
             raise InputError("Give the graph to predict.")
-        mask = torch.tensor(graph.train_mask, device=device).unsqueeze(0)
+        mask = torch.tensor(self._senders(graph), device=device).unsqueeze(0)
         std = self._hop_std(graph) if hops else 0.0
         votes = self._votes(graph, graph.num_nodes, mask, std)
         inputs = votes.inputs(FeatureInputs(graph, device, norm=FEATURE_NORM), hops)
         assert isinstance(inputs, HopInputs)
         return row_by_row(classifier, inputs)[0]
+
+    def _senders(self, graph: Graph) -> NDArray[np.bool_]:
+        """Return whose label was sent on a graph, and is to be taken out of what they read.
+
+        That is a fact of the release and not of the split that is asked about. On the training
+        graph it follows from ids where roles did; roles that were given are part of the records,
+        and are taken as they are given again.
+        """
+        is_known = self.own == "record" and self.releases_.is_training(graph)
+        if is_known and _HASHED_ROLES in self.card_.public:
+            return self._training_by_hash(graph) & (graph.labels >= 0)
+        return graph.train_mask
+
+    def _training_by_hash(self, graph: Graph) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = public_training(
+            graph, repeats=1, split=self.split, seed=self.seed
+        )[0]
+        return found
+
+    def _public_facts(self, graph: Graph, guarantee: Guarantee) -> tuple[tuple[str, str], ...]:
+        facts = super()._public_facts(graph, guarantee)
+        if self.own != "record" or self.level != "node":
+            return facts
+        by_hash = self._training_by_hash(graph) & (graph.labels >= 0)
+        is_hashed = bool((graph.train_mask == by_hash).all())
+        return (*facts, _HASHED_ROLES if is_hashed else _GIVEN_ROLES)
 
     def _hop_std(self, graph: Graph) -> float:
         """Return the noise of the first hop, in which the own messages are counted."""
