@@ -246,8 +246,7 @@ def _attack(
     args: argparse.Namespace, estimator: NodeClassifier, graph: Graph, callback: Callback
 ) -> dict[str, Any]:
     """Run the attack that is asked for, with its own options."""
-    from gapgnn.attacks import links, lira_attack, membership_attack
-    from gapgnn.attacks.own_list import own_list_attack
+    from gapgnn.attacks import links, lira_attack, membership_attack, own_list_attack
 
     attacks: dict[str, Callable[..., Any]] = {
         "membership": membership_attack,
