@@ -50,7 +50,7 @@ from gapgnn.methods.edgefacts import EdgeFacts, check_plain
 from gapgnn.methods.folder import add_hops, load_folder, save_folder
 from gapgnn.methods.journal import Journal, NoJournal
 from gapgnn.methods.releases import ReleasedHops, Releases
-from gapgnn.nn import replica_state, reset_replicas
+from gapgnn.nn import count_replicas, replica_state, reset_replicas
 from gapgnn.privacy import (
     LEVELS,
     Guarantee,
@@ -889,9 +889,12 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         self.modules_ = self._build(run.replicas, graph.num_features, graph.num_classes)
         announce(run.callback, list(self.modules_))
         for name, module in self.modules_.items():
+            # A repeat may have several networks of a kind.
+            members = count_replicas(module) // run.replicas
             generators = [
-                experiment_torch(self.seed, "initial", name, repeat)
+                experiment_torch(self.seed, "initial", name, repeat, *([member] if member else []))
                 for repeat in range(run.replicas)
+                for member in range(members)
             ]
             reset_replicas(module, generators)
             module.to(run.device)
@@ -901,7 +904,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         """Drop the networks of the repeats after the first."""
         first = self._build(1, self.num_features_, self.num_classes_)
         for name, module in first.items():
-            module.load_state_dict(replica_state(self.modules_[name], 0))
+            state = replica_state(self.modules_[name], 0, count_replicas(module))
+            module.load_state_dict(state)
             module.eval()
         self.modules_ = first
 
@@ -1035,6 +1039,10 @@ class EdgeReader(NodeClassifier):
         """Return the noise multiplier of a hop relative to the free one."""
         return 1.0
 
+    def _goes_both_ways(self, graph: Graph) -> bool:
+        """Whether messages travel along arcs and against them."""
+        return False
+
     @abstractmethod
     def _read(
         self,
@@ -1082,6 +1090,7 @@ class EdgeReader(NodeClassifier):
             relation=guarantee.relation,
             noise_multiplier=multiplier * self._hop_ratio(guarantee.relation),
             max_degree=self._list_bound() if guarantee.level == "node" else None,
+            both_ways=self._goes_both_ways(graph),
             keys=[key.derive("aggregation") for key in keys],
             construction=self.noise,
             device=device,

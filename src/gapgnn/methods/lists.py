@@ -42,7 +42,9 @@ def arcs_of(graph: Graph) -> Iterator[Arcs]:
             yield Arcs(rows.entries, listed, rows.weights)
 
 
-def exact_sums(graph: Graph, sent: Tensor, *, arriving: bool = False) -> Tensor:
+def exact_sums(
+    graph: Graph, sent: Tensor, *, arriving: bool = False, both_ways: bool = False
+) -> Tensor:
     """Return for every node the sum of what those on its own list say, without noise.
 
     An entry that names its own owner is left out: nobody's own label is among what that person
@@ -54,6 +56,7 @@ def exact_sums(graph: Graph, sent: Tensor, *, arriving: bool = False) -> Tensor:
         sent: one row per node.
         arriving: read what is sent along the arcs that end at a node, as a hop does, and not the
             list that starts there; without directions they are the same.
+        both_ways: read both, as a hop does that goes along arcs and against them.
 
     >>> graph = Graph.from_arcs([0, 0, 2], [1, 2, 2], num_nodes=3, features=np.eye(3),
     ...                         directed=True, self_loops="keep")
@@ -70,6 +73,9 @@ def exact_sums(graph: Graph, sent: Tensor, *, arriving: bool = False) -> Tensor:
         if arriving:
             readers, read = read, readers
         weights = None if arcs.weights is None else arcs.weights[is_between]
+        if both_ways:
+            readers, read = np.concatenate([readers, read]), np.concatenate([read, readers])
+            weights = None if weights is None else np.concatenate([weights, weights])
         for start in range(0, len(readers), _ARCS):
             part = slice(start, start + _ARCS)
             rows = sent[_places(read[part], device)].double()

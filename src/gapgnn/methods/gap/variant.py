@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gapgnn.errors import InputError, check_choice, check_integer
-from gapgnn.training import Recipe
+from gapgnn.training import FOLDS, Recipe
 
 T = TypeVar("T")
 OWN = ("nothing", "features", "record")
@@ -26,6 +26,7 @@ class Variant:
         has_encoder: whether an encoder is trained on features and labels first.
         max_degree: entries that each list is cut to at node level; None: messages are divided.
         own: what a prediction reads of its own person at node level.
+        folds: of the cross-fitted networks that features are read through; 0: stages read features.
     """
 
     level: str
@@ -35,6 +36,7 @@ class Variant:
     has_encoder: bool
     max_degree: int | None = None
     own: str = "features"
+    folds: int = 0
 
     @classmethod
     def resolve(
@@ -47,6 +49,7 @@ class Variant:
         encoder_layers: int,
         max_degree: int | str = "auto",
         own: str = "features",
+        folds: int | str = "auto",
     ) -> Variant:
         """Fill in ``auto``, and refuse what would send a node its own label.
 
@@ -81,15 +84,22 @@ class Variant:
         check_integer("encoder_layers", encoder_layers, at_least=0)
         # Labels need no codes, so at node level the encoder's budget is saved for them.
         has_encoder = encoder_layers > 0 and (messages != "labels" or level != "node")
+        can_cross_fit = has_encoder and messages == "labels"
+        found = resolve_folds(folds, can_cross_fit)
         cut = DEFAULT_DEGREE if max_degree == "auto" else int(max_degree)
         if is_vote:
             return cls(level, messages, False, 1 if own == "record" else 2, False, None, own)
-        return cls(level, messages, is_progressive, number, has_encoder, cut, own)
+        return cls(level, messages, is_progressive, number, has_encoder, cut, own, found)
 
     @property
     def is_vote(self) -> bool:
         """Whether a person's whole contribution has norm 1, at node level."""
         return self.level == "node" and self.max_degree is None
+
+    @property
+    def is_cross_fitted(self) -> bool:
+        """Whether stages read features through networks that have not seen the node's label."""
+        return self.folds > 0
 
     @property
     def is_papers(self) -> bool:
@@ -119,6 +129,27 @@ class Variant:
         return "classifier" if hop == self.hops else f"stage{hop}"
 
 
+def resolve_folds(folds: int | str, can_cross_fit: bool) -> int:
+    """Return how many cross-fitted networks read the features, 0 for none.
+
+    >>> resolve_folds("auto", True), resolve_folds(0, True)
+    (4, 0)
+    """
+    if folds == "auto":
+        return FOLDS if can_cross_fit else 0
+    number = check_integer("folds", folds, at_least=0)
+    if number == 1:
+        raise InputError(
+            "`folds` must be 0 or at least 2: a network is left out of each. Got 1."
+        )
+    if number and not can_cross_fit:
+        raise InputError(
+            "`folds` must be 0 or auto unless labels are sent at level none or edge and there is "
+            f"an encoder. Got {number}."
+        )
+    return number
+
+
 def chosen(value: T | str, default: T) -> T:
     """Return an option with ``auto`` filled in.
 
@@ -138,6 +169,9 @@ class Defaults:
 
     Attributes:
         hidden: width of hidden layers.
+        features_hidden: width of the hidden layers of cross-fitted networks that read features.
+        features_dropout: their dropout.
+        features_decay: their weight decay.
         base_layers: layers of the network applied to each hop.
         activation: after every hidden layer.
         dropout: rate after every hidden layer.
@@ -149,6 +183,9 @@ class Defaults:
     """
 
     hidden: int = 16
+    features_hidden: int = 64
+    features_dropout: float = 0.7
+    features_decay: float = 5e-4
     base_layers: int = 1
     activation: str = "selu"
     dropout: float = 0.0
@@ -178,7 +215,7 @@ class Defaults:
                 exponent=-1 / 3,
             )
         if is_free:
-            return cls(hidden=32, dropout=0.4)
+            return cls(hidden=32, dropout=0.5 if variant.is_cross_fitted else 0.4)
         return cls(batches=8, epochs=4, ratio=0.55, exponent=-1 / 2)
 
     def aggregation_ratio(self, epsilon: float) -> float:
