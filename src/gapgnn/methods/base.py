@@ -1039,8 +1039,8 @@ class EdgeReader(NodeClassifier):
         """Return the noise multiplier of a hop relative to the free one."""
         return 1.0
 
-    def _goes_both_ways(self, graph: Graph) -> bool:
-        """Whether messages travel along arcs and against them."""
+    def goes_both_ways(self, *, is_directed: bool) -> bool:
+        """Return whether messages travel along arcs and against them, if there are directions."""
         return False
 
     @abstractmethod
@@ -1090,7 +1090,7 @@ class EdgeReader(NodeClassifier):
             relation=guarantee.relation,
             noise_multiplier=multiplier * self._hop_ratio(guarantee.relation),
             max_degree=self._list_bound() if guarantee.level == "node" else None,
-            both_ways=self._goes_both_ways(graph),
+            both_ways=self.goes_both_ways(is_directed=graph.is_directed),
             keys=[key.derive("aggregation") for key in keys],
             construction=self.noise,
             device=device,

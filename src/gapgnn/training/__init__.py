@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from gapgnn.training.callbacks import announce as announce
     from gapgnn.training.callbacks import duration as duration
     from gapgnn.training.callbacks import watched as watched
-    from gapgnn.training.crossfit import FOLDS as FOLDS
+    from gapgnn.training.crossfit import FEATURE_NETWORKS as FEATURE_NETWORKS
     from gapgnn.training.crossfit import CrossFit as CrossFit
+    from gapgnn.training.crossfit import resolve_folds as resolve_folds
     from gapgnn.training.inputs import ExampleInputs as ExampleInputs
     from gapgnn.training.inputs import FeatureInputs as FeatureInputs
     from gapgnn.training.inputs import GraphInputs as GraphInputs

@@ -11,21 +11,53 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph, folds_of
 from gapgnn.rng import experiment_seed
 from gapgnn.training.inputs import FeatureInputs
 from gapgnn.training.splits import Splits
 
 FOLDS = 4
+
+
+class FeatureNetworks(NamedTuple):
+    """What ``auto`` means for networks that read features."""
+
+    hidden: int
+    dropout: float
+    weight_decay: float
+
+
+# Two layers of this width. Features are many and training nodes few, so most of a layer is blanked.
+FEATURE_NETWORKS = FeatureNetworks(64, 0.7, 5e-4)
 # Nodes that finished networks read at a time.
 AT_ONCE = 1 << 15
+
+
+def resolve_folds(folds: int | str, *, can_cross_fit: bool) -> int:
+    """Return how many networks are cross-fitted, 0 for none.
+
+    >>> resolve_folds("auto", can_cross_fit=True), resolve_folds(0, can_cross_fit=True)
+    (4, 0)
+    """
+    if folds == "auto":
+        return FOLDS if can_cross_fit else 0
+    number = check_integer("folds", folds, at_least=0, at_most=100)
+    if number == 1:
+        raise InputError("`folds` must be 0 or at least 2: each network leaves one out. Got 1.")
+    if number and not can_cross_fit:
+        raise InputError(
+            "`folds` must be 0 or auto at level node, without label messages or without an "
+            f"encoder. Got {number}."
+        )
+    return number
 
 
 @dataclass(frozen=True)
@@ -73,7 +105,7 @@ class CrossFit:
                 that has not seen them.
             nodes: who they are.
         """
-        said = torch.log_softmax(scores, dim=-1).unflatten(0, (-1, self.folds))
+        said = torch.log_softmax(scores, dim=-1).view(-1, self.folds, *scores.shape[1:])
         fold = torch.from_numpy(self.fold[nodes]).to(scores.device)
         alone = said[:, fold, torch.arange(len(nodes), device=scores.device)]
         together = torch.log_softmax(said.mean(dim=1), dim=-1)

@@ -25,8 +25,8 @@ class Recipe:
     """Resolved training settings.
 
     ``batch_size`` None means all training nodes in every step. ``steps`` is how many steps of
-    DP-SGD there are, where that does not follow from the epochs. ``nodes`` is how many training nodes
-    a step without a batch size counts, among nodes that all replicas share; None for all.
+    DP-SGD there are, where that does not follow from the epochs. ``nodes`` is how many training
+    nodes a step without a batch size counts, among nodes that all replicas share; None for all.
     """
 
     epochs: int

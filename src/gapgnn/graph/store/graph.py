@@ -241,7 +241,7 @@ class StoredGraph(Graph):
         return PartFile(path, entry, first, lengths[first:last], self.is_weighted)
 
     def digest(self, part: int, *, leaving: bool = False) -> str:
-        """Return the SHA-256 that the file of the arcs which end in a part, or leave it, must have."""
+        """Return the SHA-256 of the file with the arcs that end in a part, or that leave it."""
         row = "source" if leaving and self.is_directed else "target"
         return str(self._manifest["files"][part_file(row, part)]["sha256"])
 

@@ -43,6 +43,7 @@ from gapgnn.privacy.ledger import Charge
 from gapgnn.privacy.mechanisms import PrivateAggregation, kind_aggregations, noisy_list_length
 from gapgnn.rng import NoiseKey
 from gapgnn.training import (
+    FEATURE_NETWORKS,
     FEATURE_NORM,
     STEP_NODES,
     CrossFit,
@@ -260,8 +261,9 @@ class GAP(EdgeReader):
     def _hop_ratio(self, relation: str) -> float:
         return self._ratios()[1] * aggregation_ratio(relation) if self.level == "node" else 1.0
 
-    def _goes_both_ways(self, graph: Graph) -> bool:
-        if self.level == "node" or not graph.is_directed:
+    def goes_both_ways(self, *, is_directed: bool) -> bool:
+        """Return whether messages travel along arcs and against them, if there are directions."""
+        if self.level == "node" or not is_directed:
             return False
         if self.directions != "auto":
             return self.directions == "both"
@@ -388,8 +390,8 @@ class GAP(EdgeReader):
             if phase == "encoder":
                 of_features = dict(shared)
                 if is_cross_fitted:
-                    of_features["hidden"] = chosen(self.hidden, defaults.features_hidden)
-                    of_features["dropout"] = chosen(self.dropout, defaults.features_dropout)
+                    of_features["hidden"] = chosen(self.hidden, FEATURE_NETWORKS.hidden)
+                    of_features["dropout"] = chosen(self.dropout, FEATURE_NETWORKS.dropout)
                 modules[phase] = Encoder(
                     replicas * max(1, variant.folds),
                     num_features,
@@ -484,7 +486,7 @@ class GAP(EdgeReader):
         if propagation.crossfit is None:
             return trainer
         if phase == "encoder":
-            decay = max(trainer.recipe.weight_decay, Defaults().features_decay)
+            decay = max(trainer.recipe.weight_decay, FEATURE_NETWORKS.weight_decay)
             return replace(
                 trainer,
                 splits=propagation.crossfit.splits(trainer.splits),
@@ -661,7 +663,7 @@ class GAP(EdgeReader):
         hops = [hop.to(device).unsqueeze(0) for hop in released.hops[1:]]
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
         assert self.noise_multiplier_ is not None
-        both_ways = self._goes_both_ways(graph)
+        both_ways = self.goes_both_ways(is_directed=graph.is_directed)
         sensitivity = aggregation_sensitivity(self.level, relation, both_ways=both_ways)
         std = self.noise_multiplier_ * sensitivity
         return OwnLists(self._propagation(graph), graph, hops, std, both_ways).scores()
@@ -755,9 +757,14 @@ class GAP(EdgeReader):
         if self._uses_batch_norm():
             steps.append("statistics")
         variant = self._variant()
+        messages: str = "votes" if variant.is_vote else self.messages
+        if variant.is_cross_fitted:
+            messages = "posteriors"
+            if self.goes_both_ways(is_directed=self.edges_.is_directed):
+                messages = "posteriors both ways"
         return ReleaseFacts(
             method="GAP",
-            messages="votes" if variant.is_vote else self.messages,
+            messages=messages,
             steps=steps,
             kinds=self.edges_.kinds,
             protects=self.kinds if self.edges_.kinds else "",

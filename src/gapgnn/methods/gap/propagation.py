@@ -94,6 +94,7 @@ class Propagation:
     def inputs(self, first: First, released: Sequence[Tensor]) -> HopInputs:
         """Return what a classifier reads of hop 0 and of what was released."""
         if self.variant.is_cross_fitted:
+            assert isinstance(first, Tensor)
             # A replica of each network of a stage.
             pool = torch.stack(list(released)).sum(dim=0) / math.sqrt(len(released))
             first, released = of_members(first), [of_members(pool)]
@@ -283,7 +284,7 @@ def believed(scores: Tensor, alone: Tensor, trust: Tensor) -> Tensor:
         alone: log-probabilities, (replicas, nodes, classes).
         trust: the share of the networks.
     """
-    said = torch.softmax(scores, dim=-1).unflatten(0, (-1, MEMBERS)).mean(dim=1)
+    said = torch.softmax(scores, dim=-1).view(-1, MEMBERS, *scores.shape[1:]).mean(dim=1)
     tiny = torch.finfo(said.dtype).tiny
     return (trust * said + (1 - trust) * alone.exp()).clamp(min=tiny)
 

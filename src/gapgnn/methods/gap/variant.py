@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gapgnn.errors import InputError, check_choice, check_integer
-from gapgnn.training import FOLDS, Recipe
+from gapgnn.training import Recipe, resolve_folds
 
 T = TypeVar("T")
 OWN = ("nothing", "features", "record")
@@ -85,11 +85,11 @@ class Variant:
         # Labels need no codes, so at node level the encoder's budget is saved for them.
         has_encoder = encoder_layers > 0 and (messages != "labels" or level != "node")
         can_cross_fit = has_encoder and messages == "labels"
-        found = resolve_folds(folds, can_cross_fit)
+        number_of_folds = resolve_folds(folds, can_cross_fit=can_cross_fit)
         cut = DEFAULT_DEGREE if max_degree == "auto" else int(max_degree)
         if is_vote:
             return cls(level, messages, False, 1 if own == "record" else 2, False, None, own)
-        return cls(level, messages, is_progressive, number, has_encoder, cut, own, found)
+        return cls(level, messages, is_progressive, number, has_encoder, cut, own, number_of_folds)
 
     @property
     def is_vote(self) -> bool:
@@ -129,27 +129,6 @@ class Variant:
         return "classifier" if hop == self.hops else f"stage{hop}"
 
 
-def resolve_folds(folds: int | str, can_cross_fit: bool) -> int:
-    """Return how many cross-fitted networks read the features, 0 for none.
-
-    >>> resolve_folds("auto", True), resolve_folds(0, True)
-    (4, 0)
-    """
-    if folds == "auto":
-        return FOLDS if can_cross_fit else 0
-    number = check_integer("folds", folds, at_least=0)
-    if number == 1:
-        raise InputError(
-            "`folds` must be 0 or at least 2: a network is left out of each. Got 1."
-        )
-    if number and not can_cross_fit:
-        raise InputError(
-            "`folds` must be 0 or auto unless labels are sent at level none or edge and there is "
-            f"an encoder. Got {number}."
-        )
-    return number
-
-
 def chosen(value: T | str, default: T) -> T:
     """Return an option with ``auto`` filled in.
 
@@ -169,9 +148,6 @@ class Defaults:
 
     Attributes:
         hidden: width of hidden layers.
-        features_hidden: width of the hidden layers of cross-fitted networks that read features.
-        features_dropout: their dropout.
-        features_decay: their weight decay.
         base_layers: layers of the network applied to each hop.
         activation: after every hidden layer.
         dropout: rate after every hidden layer.
@@ -183,9 +159,6 @@ class Defaults:
     """
 
     hidden: int = 16
-    features_hidden: int = 64
-    features_dropout: float = 0.7
-    features_decay: float = 5e-4
     base_layers: int = 1
     activation: str = "selu"
     dropout: float = 0.0

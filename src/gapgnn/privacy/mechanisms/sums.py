@@ -136,9 +136,7 @@ def add_up(
     return out
 
 
-def join_ways(
-    first: int, arriving: Lists, leaving: Lists
-) -> Lists:
+def join_ways(first: int, arriving: Lists, leaving: Lists) -> Lists:
     """Join what arrives at some rows and what leaves them, in CSR form, without self-loops.
 
     An arc is then in two lists and moves two rows, by one message each (privacy page, section 1);
@@ -153,13 +151,14 @@ def join_ways(
     >>> join_ways(0, (pointers, entries, None), (np.array([0, 2, 3]), np.array([0, 1, 1]), None))[1]
     array([1, 0])
     """
+    count = len(arriving[0]) - 1
     rows = np.concatenate(
-        [np.repeat(np.arange(len(lists[0]) - 1), np.diff(lists[0])) for lists in (arriving, leaving)]
+        [np.repeat(np.arange(count), np.diff(pointers)) for pointers in (arriving[0], leaving[0])]
     )
     entries = np.concatenate([arriving[1], leaving[1]])
     order = np.lexsort((entries, rows))
     order = order[entries[order] != rows[order] + first]
-    lengths = np.bincount(rows[order], minlength=len(arriving[0]) - 1)
+    lengths = np.bincount(rows[order], minlength=count)
     pointers = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     weights = None
     if arriving[2] is not None and leaving[2] is not None:
