@@ -59,9 +59,10 @@ def audit_messages(
 
     A copy of the estimator is fitted for one epoch per network, on canaries with a ledger of its
     own. Neighbours (privacy page, section 1): at edge level two people who are connected or not
-    (``directed``: one names the other, which moves both rows where messages go both ways); at node level a record that writes to D rows and is there
-    or not (``add-remove``), or has one label or the other (``replace``). The claim is the price of
-    the hops alone, or the card's epsilon if that is less.
+    (``directed``: one names the other, which moves both rows where messages go both ways); at node
+    level a record that writes to D rows and is there or not (``add-remove``), or has one label or
+    the other (``replace``). The claim is the price of the hops alone, or the card's epsilon if that
+    is less.
 
     Args:
         estimator: GAP at level edge or node that sends labels; it is not changed.
