@@ -150,7 +150,7 @@ def test_a_step_reads_part_of_many_nodes(monkeypatch):
         return real(self, nodes)
 
     monkeypatch.setattr(some_nodes.SomeNodes, "_wanted", wanted)
-    monkeypatch.setattr("gapgnn.methods.mlp.STEP_NODES", 50)
+    monkeypatch.setattr("gapgnn.training.recipe.STEP_NODES", 50)
     model = MLP(level="edge", epochs=40, class_weight="balanced").fit(graph)
     roles = int((graph.train_mask | graph.val_mask | graph.test_mask).sum())
     assert len(sizes) == 40

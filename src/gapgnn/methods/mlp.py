@@ -20,13 +20,13 @@ from gapgnn.privacy.ledger import Charge
 from gapgnn.training import (
     FEATURE_NETWORKS,
     FEATURE_NORM,
-    STEP_NODES,
     CrossFit,
     FeatureInputs,
     Recipe,
     node_recipe,
     resolve_folds,
     row_by_row,
+    some_nodes_recipe,
 )
 
 
@@ -54,7 +54,7 @@ class MLP(NodeClassifier):
         activation: activation after every hidden layer.
         dropout: dropout rate after every hidden layer; auto is 0.7, and 0 for a single network.
         epochs: passes over the training nodes, or steps over some of them where there are folds;
-            auto is 100, at node level 225 steps.
+            auto is 60 of these, 100 for a single network, at node level 225 steps.
         batch_size: nodes per step; auto is all of them, at node level 6 % (12 % of few).
 
     >>> from gapgnn.graph.datasets.synthetic import social_graph
@@ -102,7 +102,7 @@ class MLP(NodeClassifier):
         papers = super()._recipe(num_train)
         if self._num_folds():
             decay = max(papers.weight_decay, FEATURE_NETWORKS.weight_decay)
-            return replace(papers, nodes=STEP_NODES, weight_decay=decay)
+            return some_nodes_recipe(replace(papers, weight_decay=decay), epochs=self.epochs)
         if self.level != "node":
             return papers
         return node_recipe(papers, num_train, epochs=self.epochs, batch_size=self.batch_size)

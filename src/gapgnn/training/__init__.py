@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gapgnn.training.recipe import Recipe as Recipe
     from gapgnn.training.recipe import class_weights as class_weights
     from gapgnn.training.recipe import node_recipe as node_recipe
-    from gapgnn.training.some_nodes import STEP_NODES as STEP_NODES
+    from gapgnn.training.recipe import some_nodes_recipe as some_nodes_recipe
     from gapgnn.training.splits import Splits as Splits
     from gapgnn.training.splits import public_training as public_training
     from gapgnn.training.splits import repeat_splits as repeat_splits

@@ -18,6 +18,9 @@ LARGEST_BATCH = 4_096
 # At node level every row of features is scaled to this norm, a function of the row alone.
 FEATURE_NORM = 6.0
 NODE_STEPS = 225
+# Where a step reads some nodes: how many training nodes it counts, and how many steps there are. On
+# no development graph more of either are better.
+STEP_NODES, STEPS = 1024, 60
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,14 @@ def node_recipe(
         rate = 0.06 if num_train > 4000 else 0.12
         papers = replace(papers, batch_size=max(1, round(rate * num_train)))
     return replace(papers, steps=NODE_STEPS) if epochs == "auto" else papers
+
+
+def some_nodes_recipe(papers: Recipe, *, epochs: int | str) -> Recipe:
+    """Return the paper's settings for steps that read some nodes each.
+
+    What the caller chose stays; batches of a chosen size are those of any training.
+    """
+    return replace(papers, nodes=STEP_NODES, epochs=STEPS if epochs == "auto" else papers.epochs)
 
 
 def class_weights(

@@ -21,8 +21,6 @@ from gapgnn.training.full_batch import BestEpoch, Targets
 from gapgnn.training.inputs import Taken
 from gapgnn.training.splits import Splits
 
-# Training nodes that a step counts: more of them change the answers of no development graph.
-STEP_NODES = 1024
 # Validation nodes are looked at after so many steps, the first time when running statistics have
 # settled, and so many of them in each replica.
 EVERY, FIRST, LOOKED = 4, 20, 2048

@@ -45,7 +45,6 @@ from gapgnn.rng import NoiseKey
 from gapgnn.training import (
     FEATURE_NETWORKS,
     FEATURE_NORM,
-    STEP_NODES,
     CrossFit,
     FeatureInputs,
     HopInputs,
@@ -55,6 +54,7 @@ from gapgnn.training import (
     Trainer,
     node_recipe,
     row_by_row,
+    some_nodes_recipe,
 )
 
 # Who is in a release at node level, and the one that training people are not in.
@@ -116,7 +116,8 @@ class GAP(EdgeReader):
             level, where no other rate is allowed, otherwise 0.2 for features, 0.4 for both and 0.5
             for labels, 0.7 for the cross-fitted networks that read features.
         epochs: passes over the training nodes per phase; auto is 100, at node level 10, there 40
-            for labels and both. Where labels are sent below node level, steps over some of them.
+            for labels and both. Where labels are sent below node level, steps over some of them,
+            and auto is 60.
         batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size,
             there twice that for progressive features and eight times for labels and both.
         optimizer: optimiser of both phases.
@@ -242,7 +243,7 @@ class GAP(EdgeReader):
             return node_recipe(papers, num_train, epochs=given[0], batch_size=given[1])
         papers = super()._recipe(num_train)
         if self._variant().is_cross_fitted:
-            return replace(papers, nodes=STEP_NODES)
+            return some_nodes_recipe(papers, epochs=self.epochs)
         return Defaults.of(self._variant()).recipe(
             papers, num_train, epochs=self.epochs, batch_size=self.batch_size
         )
