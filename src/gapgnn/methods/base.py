@@ -147,7 +147,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     model; it is never exchanged for a better one (privacy page, section 2).
 
     ``history_["classifier"]["loss"]`` and ``["accuracy"]`` are the training loss and the validation
-    accuracy of each epoch of a phase, as far as they were reported: at node level neither is,
+    accuracy of each epoch of a phase, as far as they were reported (the latter every few steps
+    where these read some nodes): at node level neither is,
     because both would be computed from private labels without noise, and on a GPU only to a run
     that is watched, as they take time there. Like ``repeat_scores_``, it is for the curator and
     never saved.

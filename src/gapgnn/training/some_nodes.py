@@ -101,9 +101,13 @@ class SomeNodes:
         return Targets(self._known[places].expand_as(weights), rows, weights)
 
     @torch.no_grad()
-    def look(self, step: int) -> Tensor | None:
-        """Remember the parameters if they are the best so far; return the mean accuracy."""
-        if self._looked is None or step % EVERY or step < FIRST:
+    def look(self, step: int, *, is_last: bool) -> Tensor | None:
+        """Remember the parameters if they are the best so far; return the mean accuracy.
+
+        None where it is not time to look.
+        """
+        is_time = is_last or (step >= FIRST and step % EVERY == 0)
+        if self._looked is None or not is_time:
             return None
         # With running statistics nobody's scores depend on who else is looked at.
         self._model.eval()

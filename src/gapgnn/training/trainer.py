@@ -173,7 +173,7 @@ class Trainer:
         for step in range(1, epochs + 1):
             gradient, loss = steps.gradient()
             optimiser.step(gradient)
-            accuracy = steps.look(step)
+            accuracy = steps.look(step, is_last=step == epochs)
             if is_watched:
                 mean = float(loss) / flat.replicas
                 self.callback.advance(phase, loss=mean, accuracy=_number(accuracy))
