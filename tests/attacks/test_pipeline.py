@@ -41,6 +41,7 @@ from gapgnn.methods.gap.variant import Defaults
 from gapgnn.methods.gap.votes import Votes
 from gapgnn.methods.mlp import MLP
 from gapgnn.privacy.mechanisms import aggregation as aggregation_module
+from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
 
 FAST = "--epochs 2 --batch-size 30"
 # On tables this small lists are too short for the budget, and no hop would be released.
