@@ -18,8 +18,8 @@ LARGEST_BATCH = 4_096
 # At node level every row of features is scaled to this norm, a function of the row alone.
 FEATURE_NORM = 6.0
 NODE_STEPS = 225
-# Where a step reads some nodes: how many training nodes it counts, and how many steps there are. On
-# no development graph more of either are better.
+# Where a step reads some nodes: how many training nodes it counts, and how many steps there are.
+# Twice as many nodes on Cornell5 and 100 steps on Cora were no better (docs/research-notes.md).
 STEP_NODES, STEPS = 1024, 60
 
 
