@@ -576,11 +576,25 @@ class TestPlantedLeaks:
             return graph._replace(is_directed=seen)
 
         monkeypatch.setattr(base_module, "as_graph", inferring)
-        words = "train gap --epochs 2 --level edge --device cpu --no-compare"
+        # Both ways, one arc would happen to need as much noise as a friendship.
+        words = "train gap --epochs 2 --directions along --level edge --device cpu --no-compare"
         case = pipeline.Case(tuple(words.split()), given, "edge", "directed")
         found = findings(pipeline.audit_pipeline(case, main, kinds=["first"]))
         assert any("hop 1: its scale is" in text for text in found)
         assert any("card.json: relation is" in text for text in found)
+
+    def test_both_directions_charged_as_one(self, monkeypatch):
+        given = tables(schema=None, directed=True)
+        words = "train gap --epochs 2", "edge", "directed", given, ["hub", "first"]
+        assert findings(audit(*words)) == []
+        real = aggregation_module.aggregation_sensitivity
+        monkeypatch.setattr(
+            aggregation_module,
+            "aggregation_sensitivity",
+            lambda *args, both_ways, **options: real(*args, **options),
+        )
+        found = findings(audit(*words))
+        assert any("hop 1" in text and "moved by" in text for text in found)
 
     def test_weights_from_other_peoples_lists(self, monkeypatch):
         real = PrivateAggregation.hop

@@ -26,6 +26,7 @@ from gapgnn.attacks.audits import (
     audit_subgraphs,
 )
 from gapgnn.attacks.audits import edges as edges_audit
+from gapgnn.attacks.audits import messages as messages_audit
 from gapgnn.attacks.audits import subgraphs as subgraph_audit
 from gapgnn.attacks.audits.model import audit_prediction
 from gapgnn.cli.main import main
@@ -97,6 +98,40 @@ def test_halved_noise_on_the_hops(level, relation):
 def test_sqrt_2_missing_on_an_undirected_graph(monkeypatch):
     monkeypatch.setattr(aggregation, "aggregation_sensitivity", lambda *args, **options: 1.0)
     assert_broken(audit_aggregation(relation="undirected", epsilon=4.0, trials=TRIALS))
+
+
+def test_both_directions_at_the_sensitivity_of_one(monkeypatch):
+    """An arc that moves two rows, charged as if it moved one."""
+    shared = {"relation": "directed", "both_ways": True, "epsilon": 4.0, "trials": TRIALS}
+    assert_sound(audit_aggregation, 0.8, **shared)
+    original = aggregation.aggregation_sensitivity
+
+    def one_way(*args, both_ways, **options):
+        return original(*args, **options)
+
+    monkeypatch.setattr(aggregation, "aggregation_sensitivity", one_way)
+    report = audit_aggregation(**shared)
+    assert_broken(report)
+    places = [f"how far one edge moves a hop ({place})" for place in ("in memory", "on disk")]
+    assert_counted(report, *places)
+
+
+def test_label_messages_in_both_directions_at_the_sensitivity_of_one(monkeypatch):
+    shared = {"trials": TRIALS}
+    model = GAP(relation="directed", epsilon=4.0, hops=2)
+    assert model.goes_both_ways(is_directed=True)
+    report = audit_messages(model, **shared)
+    assert report.holds
+    assert report.epsilon_lower_bound >= 0.8 * report.epsilon_claimed
+    original = aggregation.aggregation_sensitivity
+
+    def one_way(*args, both_ways, **options):
+        return original(*args, **options)
+
+    monkeypatch.setattr(aggregation, "aggregation_sensitivity", one_way)
+    # Released rows are kept in units of what the hops take for their noise.
+    monkeypatch.setattr(messages_audit, "aggregation_sensitivity", one_way)
+    assert_broken(audit_messages(model, **shared))
 
 
 @edge_or_node

@@ -78,6 +78,23 @@ def test_a_whole_friendship_needs_sqrt_two_times_the_standard_deviation(capsys):
     assert edge["accountant"] == "exact"
 
 
+@pytest.mark.parametrize(
+    ("relation", "sensitivity"), [("directed", 2**0.5), ("undirected", 8**0.5)]
+)
+def test_messages_both_ways_need_more_noise_at_the_same_multiplier(capsys, relation, sensitivity):
+    shared = ("--relation", relation, "--epsilon", "1", "--delta", "1e-7")
+    along, both = ask(capsys, *shared), ask(capsys, *shared, "--both-ways")
+    assert both["noise_multiplier"] == along["noise_multiplier"]
+    assert both["sensitivity"] == pytest.approx(sensitivity)
+    assert both["sigma"] == pytest.approx(both["noise_multiplier"] * sensitivity)
+
+
+@pytest.mark.parametrize("options", [("--level", "node"), ()])
+def test_both_ways_wants_a_relation_of_edge_level(options):
+    with pytest.raises(GapgnnError, match="both-ways is for level edge"):
+        main(["noise", "--epsilon", "1", "--delta", "1e-7", "--both-ways", *options])
+
+
 def test_the_degree_bound_scales_the_noise_and_not_the_multiplier(capsys):
     budget = ["--level", "node", "--epsilon", "2", "--delta", "1e-5"]
     few = ask(capsys, *budget, "--max-degree", "25")

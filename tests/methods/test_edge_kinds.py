@@ -155,7 +155,8 @@ def test_a_saved_model_predicts_as_before_and_wants_the_same_kinds(
     model = gap(ledger, **options).fit(first)
     model.save(tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
-    assert config["edges"] == {"kinds": ["calls", "visits"], "bounds": [None, None]}
+    edges = {"kinds": ["calls", "visits"], "bounds": [None, None], "directed": False}
+    assert config["edges"] == edges
     loaded = GAP.load(tmp_path / "model", ledger=ledger.path, device="cpu")
     assert np.array_equal(loaded.predict_proba(first), model.predict_proba(first))
     before = len(ledger.entries())

@@ -177,7 +177,9 @@ def test_history_has_loss_and_accuracy_of_every_epoch(method, unsplit):
     assert "classifier" in model.history_
     for phase, figures in model.history_.items():
         if phase != "aggregation":
-            assert [len(figures[name]) for name in ("loss", "accuracy")] == [3, 3], phase
+            # Where steps read some nodes, validation nodes are looked at every now and then.
+            looked = 1 if method in (GAP, MLP) else 3
+            assert [len(figures[name]) for name in ("loss", "accuracy")] == [3, looked], phase
 
 
 def test_history_has_no_figure_at_node_level_and_none_is_ever_saved(unsplit, tmp_path):

@@ -10,7 +10,7 @@ import torch
 from gapcases import forbid
 from hypothesis import given
 from hypothesis import strategies as st
-from methodgraphs import cut_in_two, small_graph
+from methodgraphs import cut_in_two, small_graph, with_arcs
 
 from gapgnn import GAP, MLP, SAGE
 from gapgnn.errors import InputError
@@ -18,7 +18,13 @@ from gapgnn.graph.transforms import random_split
 from gapgnn.methods import base as base_module
 from gapgnn.methods.gap import estimator as estimator_module
 from gapgnn.methods.gap.codes import class_codes, mean_codes
-from gapgnn.methods.gap.propagation import joint_messages, label_messages
+from gapgnn.methods.gap.propagation import (
+    MEMBERS,
+    Propagation,
+    joint_messages,
+    label_messages,
+)
+from gapgnn.nn import MultiHopClassifier
 
 VARIANTS = [
     {"messages": "labels"},
@@ -113,6 +119,118 @@ def test_test_and_validation_labels_do_not_reach_the_released_hops(level, graph)
     second = quick(level, **seeds).fit(graph._replace(labels=labels)).releases_.training().hops
     for one, other in zip(first, second, strict=True):
         assert torch.equal(one, other)
+
+
+def test_nodes_without_a_training_label_send_what_features_say_in_the_first_hop(graph, monkeypatch):
+    sent = []
+    real = Propagation._rows
+
+    def rows(self, hop, features, first, released, labels, sends_label):
+        found = real(self, hop, features, first, released, labels, sends_label)
+        sent.append((hop, first, found, sends_label))
+        return found
+
+    monkeypatch.setattr(Propagation, "_rows", rows)
+    quick("edge").fit(graph)
+    hop, first, found, sends = sent[0]
+    assert hop == 1
+    others = ~sends[0]
+    torch.testing.assert_close(found[0, others], mean_codes(first)[0, others])
+    codes = class_codes(graph.num_classes)[torch.tensor(graph.labels)]
+    assert torch.equal(found[0, sends[0]], codes[sends[0]])
+
+
+class TestTrust:
+    """Ignoring the graph is one of the answers, so that it cannot do harm."""
+
+    def propagation(self, graph, scores):
+        network = MultiHopClassifier(
+            MEMBERS,
+            [graph.num_classes, graph.num_classes],
+            graph.num_classes,
+            first_layers=1,
+            base_layers=1,
+            head_layers=1,
+            hidden=4,
+            combine="concat",
+            has_embedding=False,
+            activation="selu",
+            batch_norm=False,
+            dropout=0.0,
+            has_trust=True,
+        )
+        network.forward = lambda hops: scores.expand(MEMBERS, -1, -1)
+        return Propagation(GAP()._variant(), graph.num_classes, {"classifier": network})
+
+    @pytest.mark.parametrize(("is_right", "trust"), [(True, 1.0), (False, 0.0)])
+    def test_a_stage_that_knows_less_than_features_is_not_believed(self, is_right, trust, graph):
+        labels = torch.tensor(graph.labels)
+        right = torch.nn.functional.one_hot(labels, graph.num_classes).float() * 4
+        wrong = right.roll(1, dims=-1)
+        scores, other = (right, wrong) if is_right else (wrong, right)
+        first = torch.log_softmax(other, dim=-1).unsqueeze(0)
+        propagation = self.propagation(graph, scores)
+        released = [torch.zeros(1, graph.num_nodes, graph.num_classes - 1)]
+        validates = torch.tensor(graph.val_mask).unsqueeze(0)
+        propagation.weigh("classifier", first, released, labels, validates)
+        assert propagation.modules["classifier"].trust.tolist() == [trust] * MEMBERS
+        said = propagation.scores("classifier", first, released)
+        expected = torch.log_softmax(scores if is_right else other, dim=-1)
+        torch.testing.assert_close(said[0], expected, atol=1e-5, rtol=1e-5)
+
+    def test_only_validation_labels_decide(self, graph):
+        labels = torch.tensor(graph.labels)
+        right = torch.nn.functional.one_hot(labels, graph.num_classes).float() * 4
+        first = torch.log_softmax(right, dim=-1).unsqueeze(0)
+        val = torch.tensor(graph.val_mask)
+        # Right where nobody looks, wrong on the validation nodes.
+        scores = torch.where(val.unsqueeze(-1), right.roll(1, dims=-1), right)
+        propagation = self.propagation(graph, scores)
+        released = [torch.zeros(1, graph.num_nodes, graph.num_classes - 1)]
+        propagation.weigh("classifier", first, released, labels, val.unsqueeze(0))
+        assert propagation.modules["classifier"].trust.tolist() == [0.0] * MEMBERS
+
+    def test_it_is_saved_and_loaded(self, graph, tmp_path, ledger):
+        model = quick("edge", hops=2, ledger=ledger.path).fit(graph)
+        model.modules_["classifier"].trust.fill_(0.0)
+        model.save(tmp_path / "model")
+        alone = torch.softmax(model.releases_.training().hops[0].double(), dim=-1)
+        loaded = GAP.load(tmp_path / "model", ledger=ledger.path)
+        np.testing.assert_allclose(loaded.predict_proba(graph), alone, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_directed", "both"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"level": "none"}, True, True),
+        ({"directions": "along"}, True, False),
+        ({"relation": "undirected"}, True, False),
+        ({"relation": "undirected", "directions": "both"}, True, True),
+        ({"messages": "features"}, True, False),
+        ({"messages": "features", "directions": "both"}, True, True),
+        ({"folds": 0}, True, False),
+        ({"level": "node"}, True, False),
+    ],
+)
+def test_messages_go_both_ways_where_that_is_said(options, is_directed, both):
+    assert GAP(**options).goes_both_ways(is_directed=is_directed) == both
+
+
+def test_both_ways_at_node_level_is_refused(graph):
+    with pytest.raises(InputError, match="`directions` must be"):
+        quick("node", directions="both").fit(graph)
+
+
+def test_the_card_says_that_messages_went_both_ways(graph, ledger):
+    arcs = graph.adjacency().tocoo()
+    directed = with_arcs(graph, arcs.row < arcs.col, directed=True)
+    both = quick("edge", hops=2, ledger=ledger.path).fit(directed).card_
+    assert "against it" in both.messages
+    assert "node to itself are left out" in both.messages
+    along = quick("edge", hops=2, directions="along", ledger=ledger.path).fit(directed).card_
+    assert "against it" not in along.messages
 
 
 def test_a_second_hop_of_labels_without_stages_is_refused(graph):

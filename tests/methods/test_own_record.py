@@ -57,7 +57,7 @@ def test_messages_recomputed_from_exact_rows_would_be_seen(graph, model, monkeyp
     lists = {"read": graph}
 
     def leaky(self, features, labels, sends_label, released):
-        first, sent, exact = self.hop_zero(features, 1), [], []
+        first, sent, exact = self.hop_zero(features, sends_label), [], []
         for hop in range(1, self.variant.hops + 1):
             sent.append(self._rows(hop, features, first, exact, labels, sends_label))
             exact.append(exact_sums(lists["read"], sent[-1][0], arriving=True).unsqueeze(0))
@@ -107,13 +107,15 @@ def test_where_friends_are_not_alike_the_networks_answer_alone(graph, model, mon
     np.testing.assert_array_equal(model.predict_proba(graph, own="record"), alone)
 
 
-def test_directed_graphs_read_what_arrives(graph):
+@pytest.mark.parametrize("directions", ["auto", "along"])
+def test_directed_graphs_read_what_their_hops_do(directions, graph):
     arcs = graph.adjacency().tocoo()
     first = with_arcs(graph, arcs.row < arcs.col, directed=True)
-    model = GAP(**QUICK).fit(first)
+    model = GAP(**QUICK, directions=directions).fit(first)
     arcs = first.adjacency().tocoo()
     smaller = with_arcs(first, np.arange(len(arcs.row)) != 55, directed=True)
-    assert moved_by(model, first, smaller) == {int(arcs.col[55])}
+    people = {int(arcs.col[55])} | ({int(arcs.row[55])} if directions == "auto" else set())
+    assert moved_by(model, first, smaller) == people
 
 
 @pytest.mark.parametrize(

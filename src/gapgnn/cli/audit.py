@@ -52,6 +52,10 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "weighted": {"action": "store_true", "help": "edges have weights"},
         "divided": _DIVIDED,
+        "both-ways": {
+            "action": "store_true",
+            "help": "relation directed: messages travel along arcs and against them",
+        },
         "trials": number(100_000, "independent trials"),
     },
     "dpsgd": {

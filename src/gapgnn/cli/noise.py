@@ -88,6 +88,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="node: messages are divided by the root of their list's length, nothing is cut",
     )
     parser.add_argument(
+        "--both-ways",
+        action="store_true",
+        help="edge: messages travel along arcs and against them, as labels do by default on a "
+        "graph with directions",
+    )
+    parser.add_argument(
         "--train-nodes",
         type=int,
         help="sage: number of training nodes, for the original theorem (default: very many)",
@@ -148,6 +154,7 @@ class _Question:
     sampling_rate: float
     max_degree: int
     train_nodes: int | None
+    both_ways: bool = False
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> _Question:
@@ -172,6 +179,11 @@ class _Question:
                 "--divided is for gap at level node, instead of --max-degree: all that a person "
                 "sends has norm 1 then."
             )
+        if args.both_ways and (level != "edge" or args.relation == "auto"):
+            raise InputError(
+                "--both-ways is for level edge and a graph with directions: name the relation, "
+                "directed (one arc) or undirected (both arcs of a pair)."
+            )
         # As if every list had one entry.
         default = 1 if args.divided else DEFAULT_MAX_DEGREE
         degree = default if args.max_degree is None else args.max_degree
@@ -184,7 +196,8 @@ class _Question:
         if args.train_nodes is not None:
             check_integer("train_nodes", args.train_nodes, at_least=1)
         steps, rate = args.steps or 0, args.sampling_rate or 0.0
-        return cls(method, level, relation, hops, steps, rate, degree, args.train_nodes)
+        known = (method, level, relation, hops, steps, rate, degree, args.train_nodes)
+        return cls(*known, args.both_ways)
 
     def original(self, multiplier: float, delta: float) -> float:
         """The price of the same noise by SAGE-NDP's original theorem."""
@@ -201,7 +214,12 @@ class _Question:
     @property
     def sensitivity(self) -> float:
         """The L2 sensitivity of one hop."""
-        return aggregation_sensitivity(self.level, self.relation, max_degree=self.max_degree)
+        return self._sensitivity(self.relation)
+
+    def _sensitivity(self, relation: str) -> float:
+        return aggregation_sensitivity(
+            self.level, relation, max_degree=self.max_degree, both_ways=self.both_ways
+        )
 
     def sigma(self, multiplier: float) -> float:
         """The standard deviation of the noise of one hop."""
@@ -225,8 +243,7 @@ class _Question:
     def under_other_relation(self, multiplier: float) -> tuple[str, Composition]:
         """The other relation of the level, and the same noise as it appears there."""
         other = next(r for r in RELATIONS_OF_LEVEL[self.level] if r != self.relation)
-        sensitivity = aggregation_sensitivity(self.level, other, max_degree=self.max_degree)
-        hops = Gaussian(self.sigma(multiplier) / sensitivity, count=self.hops)
+        hops = Gaussian(self.sigma(multiplier) / self._sensitivity(other), count=self.hops)
         return other, (*self.events(multiplier)[:-1], hops)
 
 

@@ -50,7 +50,7 @@ from gapgnn.methods.edgefacts import EdgeFacts, check_plain
 from gapgnn.methods.folder import add_hops, load_folder, save_folder
 from gapgnn.methods.journal import Journal, NoJournal
 from gapgnn.methods.releases import ReleasedHops, Releases
-from gapgnn.nn import replica_state, reset_replicas
+from gapgnn.nn import count_replicas, replica_state, reset_replicas
 from gapgnn.privacy import (
     LEVELS,
     Guarantee,
@@ -147,7 +147,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     model; it is never exchanged for a better one (privacy page, section 2).
 
     ``history_["classifier"]["loss"]`` and ``["accuracy"]`` are the training loss and the validation
-    accuracy of each epoch of a phase, as far as they were reported: at node level neither is,
+    accuracy of each epoch of a phase, as far as they were reported (the latter every few steps
+    where these read some nodes): at node level neither is,
     because both would be computed from private labels without noise, and on a GPU only to a run
     that is watched, as they take time there. Like ``repeat_scores_``, it is for the curator and
     never saved.
@@ -889,9 +890,12 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         self.modules_ = self._build(run.replicas, graph.num_features, graph.num_classes)
         announce(run.callback, list(self.modules_))
         for name, module in self.modules_.items():
+            # A repeat may have several networks of a kind.
+            members = count_replicas(module) // run.replicas
             generators = [
-                experiment_torch(self.seed, "initial", name, repeat)
+                experiment_torch(self.seed, "initial", name, repeat, *([member] if member else []))
                 for repeat in range(run.replicas)
+                for member in range(members)
             ]
             reset_replicas(module, generators)
             module.to(run.device)
@@ -901,7 +905,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         """Drop the networks of the repeats after the first."""
         first = self._build(1, self.num_features_, self.num_classes_)
         for name, module in first.items():
-            module.load_state_dict(replica_state(self.modules_[name], 0))
+            state = replica_state(self.modules_[name], 0, count_replicas(module))
+            module.load_state_dict(state)
             module.eval()
         self.modules_ = first
 
@@ -1035,6 +1040,10 @@ class EdgeReader(NodeClassifier):
         """Return the noise multiplier of a hop relative to the free one."""
         return 1.0
 
+    def goes_both_ways(self, *, is_directed: bool) -> bool:
+        """Return whether messages travel along arcs and against them, if there are directions."""
+        return False
+
     @abstractmethod
     def _read(
         self,
@@ -1082,6 +1091,7 @@ class EdgeReader(NodeClassifier):
             relation=guarantee.relation,
             noise_multiplier=multiplier * self._hop_ratio(guarantee.relation),
             max_degree=self._list_bound() if guarantee.level == "node" else None,
+            both_ways=self.goes_both_ways(is_directed=graph.is_directed),
             keys=[key.derive("aggregation") for key in keys],
             construction=self.noise,
             device=device,

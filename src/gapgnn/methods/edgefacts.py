@@ -17,10 +17,14 @@ Bounds = tuple[float, float] | None
 
 @dataclass(frozen=True)
 class EdgeFacts:
-    """The kinds of edges in their order, none where there is one kind, and the bounds of each."""
+    """The kinds of edges in their order, none where there is one kind, and the bounds of each.
+
+    Beside them is whether edges have a direction, which another graph may have or not.
+    """
 
     kinds: tuple[str, ...] = ()
     bounds: tuple[Bounds, ...] = (None,)
+    is_directed: bool = False
 
     @classmethod
     def of(cls, graph: Graph) -> EdgeFacts:
@@ -28,12 +32,12 @@ class EdgeFacts:
         bounds = [
             (one.weight_bounds or (0.0, 1.0)) if one.is_weighted else None for one in graph.kinds
         ]
-        return cls(graph.kind_names, tuple(bounds))
+        return cls(graph.kind_names, tuple(bounds), graph.is_directed)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as JSON can hold them."""
         bounds = [None if pair is None else list(pair) for pair in self.bounds]
-        return {"kinds": list(self.kinds), "bounds": bounds}
+        return {"kinds": list(self.kinds), "bounds": bounds, "directed": self.is_directed}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any] | None) -> EdgeFacts:
@@ -47,7 +51,8 @@ class EdgeFacts:
         bounds = [
             None if pair is None else (float(pair[0]), float(pair[1])) for pair in values["bounds"]
         ]
-        return cls(tuple(map(str, values["kinds"])), tuple(bounds))
+        is_directed = bool(values.get("directed", False))
+        return cls(tuple(map(str, values["kinds"])), tuple(bounds), is_directed)
 
     def check(self, graph: Graph) -> None:
         """Refuse a graph whose edges are of other kinds or weighed by other bounds."""

@@ -90,7 +90,9 @@ def sums_over_lists(
     return total * GRID
 
 
-def exact_sums(graph: Graph, sent: Tensor, *, arriving: bool = False) -> Tensor:
+def exact_sums(
+    graph: Graph, sent: Tensor, *, arriving: bool = False, both_ways: bool = False
+) -> Tensor:
     """Return for every node the sum of what those on its own list say, without noise.
 
     An entry that names its own owner is left out: nobody's own label is among what that person
@@ -101,6 +103,7 @@ def exact_sums(graph: Graph, sent: Tensor, *, arriving: bool = False) -> Tensor:
         sent: one row per node.
         arriving: read what is sent along the arcs that end at a node, as a hop does, and not the
             list that starts there; without directions they are the same.
+        both_ways: read both, as a hop does that goes along arcs and against them.
 
     >>> graph = Graph.from_arcs([0, 0, 2], [1, 2, 2], num_nodes=3, features=np.eye(3),
     ...                         directed=True, self_loops="keep")
@@ -114,8 +117,12 @@ def exact_sums(graph: Graph, sent: Tensor, *, arriving: bool = False) -> Tensor:
         return sent[read].double() * weights
 
     shape = (1, graph.num_nodes, sent.shape[-1])
-    sums = sums_over_lists(graph, shape, said, sent.device, arriving=arriving, with_self=False)
-    return sums[0].to(sent.dtype)
+    ways = (False, True) if both_ways else (arriving,)
+    sums = [
+        sums_over_lists(graph, shape, said, sent.device, arriving=way, with_self=False)
+        for way in ways
+    ]
+    return sum(sums[1:], sums[0])[0].to(sent.dtype)
 
 
 def _filled(values: NDArray[Any], device: torch.device) -> Tensor:

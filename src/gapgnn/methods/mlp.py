@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -17,16 +17,28 @@ from gapgnn.nn import ReplicaMLP
 from gapgnn.privacy.accounting import Event
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.ledger import Charge
-from gapgnn.training import FEATURE_NORM, FeatureInputs, Recipe, node_recipe, row_by_row
+from gapgnn.training import (
+    FEATURE_NETWORKS,
+    FEATURE_NORM,
+    CrossFit,
+    FeatureInputs,
+    Recipe,
+    node_recipe,
+    resolve_folds,
+    row_by_row,
+    some_nodes_recipe,
+)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class MLP(NodeClassifier):
     """Node classifier on features alone.
 
-    It reads no edge, so at edge level its epsilon is 0 whatever was asked. At node level it is
-    trained by DP-SGD (MLP-DP in the paper). Any graph with the same features can be predicted,
-    free of charge: a prediction is computed from the node's own features.
+    It reads no edge, so at edge level its epsilon is 0 whatever was asked; there and at level none
+    it is the mean of networks that each leave out a fold of the training nodes, the same ones that
+    GAP reads features through. At node level it is one network, trained by DP-SGD (MLP-DP in the
+    paper). Any graph with the same features can be predicted, free of charge: a prediction is
+    computed from the node's own features.
 
     Parameters that all methods share are those of :class:`~gapgnn.methods.NodeClassifier`.
 
@@ -34,12 +46,15 @@ class MLP(NodeClassifier):
         level: what is protected: ``none``, ``edge`` or ``node``.
         epsilon: privacy budget at node level.
         layers: number of layers, the output layer included; auto is 3, at node level 2.
-        hidden: width of every hidden layer.
+        hidden: width of every hidden layer; auto is 64, and 16 for a single network.
+        folds: number of networks, each trained on all folds but one; auto is 4, at node level 0,
+            which is a single one (the paper's).
         feature_norm: scale every row of features to this norm, a function of the row alone; 0
             leaves them as they are; auto is 6 at node level and 0 elsewhere.
         activation: activation after every hidden layer.
-        dropout: dropout rate after every hidden layer; 0 at node level.
-        epochs: passes over the training nodes; auto is 100, at node level 225 steps.
+        dropout: dropout rate after every hidden layer; auto is 0.7, and 0 for a single network.
+        epochs: passes over the training nodes, or steps over some of them where there are folds;
+            auto is 60 of these, 100 for a single network, at node level 225 steps.
         batch_size: nodes per step; auto is all of them, at node level 6 % (12 % of few).
 
     >>> from gapgnn.graph.datasets.synthetic import social_graph
@@ -51,18 +66,19 @@ class MLP(NodeClassifier):
 
     method: ClassVar[str] = "mlp"
     _keeps_releases: ClassVar[bool] = True
-    _as_in_0_1: ClassVar[Mapping[str, Any]] = {"feature_norm": 0.0}
+    _as_in_0_1: ClassVar[Mapping[str, Any]] = {"feature_norm": 0.0, "folds": 0}
 
     epsilon: float = 8.0
     layers: int | Literal["auto"] = "auto"
-    hidden: int = 16
+    hidden: int | Literal["auto"] = "auto"
+    folds: int | Literal["auto"] = "auto"
     feature_norm: float | Literal["auto"] = "auto"
     activation: Literal["selu", "relu", "elu", "gelu", "tanh"] = "selu"
-    dropout: float = 0.0
+    dropout: float | Literal["auto"] = "auto"
 
     def _check_parameters(self) -> None:
         check_integer("layers", self._num_layers(), at_least=1)
-        check_integer("hidden", self.hidden, at_least=1)
+        check_integer("hidden", self._widths()[0], at_least=1)
         if self.feature_norm != "auto":
             check_number("feature_norm", self.feature_norm, at_least=0)
 
@@ -71,8 +87,22 @@ class MLP(NodeClassifier):
             return self.layers
         return 2 if self.level == "node" else 3
 
+    def _num_folds(self) -> int:
+        return resolve_folds(self.folds, can_cross_fit=self.level != "node")
+
+    def _widths(self) -> tuple[int, float]:
+        """Return width and dropout of the hidden layers."""
+        hidden, dropout = FEATURE_NETWORKS[:2] if self._num_folds() else (16, 0.0)
+        return (
+            hidden if self.hidden == "auto" else self.hidden,
+            dropout if self.dropout == "auto" else self.dropout,
+        )
+
     def _recipe(self, num_train: int) -> Recipe:
         papers = super()._recipe(num_train)
+        if self._num_folds():
+            decay = max(papers.weight_decay, FEATURE_NETWORKS.weight_decay)
+            return some_nodes_recipe(replace(papers, weight_decay=decay), epochs=self.epochs)
         if self.level != "node":
             return papers
         return node_recipe(papers, num_train, epochs=self.epochs, batch_size=self.batch_size)
@@ -90,13 +120,14 @@ class MLP(NodeClassifier):
         return (self._recipe(num_train).event(num_train, ratio=1.0, label="training"),)
 
     def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
+        hidden, dropout = self._widths()
         return {
             "mlp": ReplicaMLP(
-                replicas,
-                [num_features, *[self.hidden] * (self._num_layers() - 1), num_classes],
+                replicas * max(1, self._num_folds()),
+                [num_features, *[hidden] * (self._num_layers() - 1), num_classes],
                 activation=self.activation,
                 batch_norm=self._uses_batch_norm(),
-                dropout=self.dropout,
+                dropout=dropout,
             )
         }
 
@@ -104,14 +135,29 @@ class MLP(NodeClassifier):
         graph, device = run.graph, run.device
         model = self._start_modules(run)["mlp"]
         inputs = self._features(graph, device)
-        trainer = self._trainer(run)
+        trainer, crossfit = self._trainer(run), self._crossfit(graph)
+        if crossfit is not None:
+            trainer = replace(trainer, splits=crossfit.splits(trainer.splits))
         with run.timed("classifier"):
             train = partial(
                 trainer.fit, model, inputs, phase="classifier", private=self._private(run)
             )
             run.journal.trained("classifier", model, train)
-            with torch.no_grad():
-                scores: Tensor = model(inputs.all())
+            return self._scores(model, inputs, crossfit, run.replicas)
+
+    def _crossfit(self, graph: Graph) -> CrossFit | None:
+        folds = self._num_folds()
+        return CrossFit.of(graph, seed=self.seed, folds=folds) if folds else None
+
+    @torch.no_grad()
+    def _scores(
+        self, model: nn.Module, inputs: FeatureInputs, crossfit: CrossFit | None, replicas: int
+    ) -> Tensor:
+        """Return what is said about every node from its features alone, by all networks."""
+        if crossfit is not None:
+            nobody = torch.zeros(replicas, len(crossfit.fold), dtype=torch.bool)
+            return crossfit.log_probabilities(model, inputs, nobody.to(inputs.device))
+        scores: Tensor = model(inputs.all())
         return scores
 
     def _class_scores(self, graph: Graph | None) -> Tensor:
@@ -119,10 +165,9 @@ class MLP(NodeClassifier):
             raise InputError("An MLP keeps no features: give the graph whose nodes to predict.")
         device = choose_device(self.device)
         model, features = self.modules_["mlp"].to(device), self._features(graph, device)
-        scores: Tensor = (
-            row_by_row(model, features) if self.level == "node" else model(features.all())
-        )
-        return scores[0]
+        if self.level == "node":
+            return row_by_row(model, features)[0]
+        return self._scores(model, features, self._crossfit(graph), 1)[0]
 
     def _card_facts(self) -> ReleaseFacts:
         steps = ["preparation", "training", "selection"]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gapgnn.nn.layers import ReplicaDropout as ReplicaDropout
     from gapgnn.nn.layers import ReplicaLinear as ReplicaLinear
     from gapgnn.nn.layers import ReplicaMLP as ReplicaMLP
+    from gapgnn.nn.layers import count_replicas as count_replicas
     from gapgnn.nn.layers import cross_entropy as cross_entropy
     from gapgnn.nn.layers import cross_entropy_slopes as cross_entropy_slopes
     from gapgnn.nn.layers import replica_state as replica_state

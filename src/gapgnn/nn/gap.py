@@ -78,7 +78,10 @@ class MultiHopClassifier(nn.Module):
         activation: of every hidden layer.
         batch_norm: normalise before every activation.
         dropout: rate after every activation.
+        has_trust: keep beside the parameters how much this network is believed, from 0 to 1.
     """
+
+    trust: Tensor
 
     def __init__(
         self,
@@ -95,6 +98,7 @@ class MultiHopClassifier(nn.Module):
         activation: str,
         batch_norm: bool,
         dropout: float,
+        has_trust: bool = False,
     ) -> None:
         super().__init__()
         shared: dict[str, Any] = {
@@ -102,6 +106,8 @@ class MultiHopClassifier(nn.Module):
             "batch_norm": batch_norm,
             "dropout": dropout,
         }
+        if has_trust:
+            self.register_buffer("trust", torch.ones(replicas))
         self.combine = combine
         layers = [first_layers] + [base_layers] * (len(widths) - 1)
         self.bases = nn.ModuleList(

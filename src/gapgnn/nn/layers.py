@@ -368,19 +368,26 @@ def reset_replicas(module: nn.Module, generators: Sequence[torch.Generator]) -> 
             part.reset(generators)
 
 
-def replica_state(module: nn.Module, replica: int) -> dict[str, Tensor]:
-    """Return a copy of one replica's state, which loads into the same module with one replica.
+def count_replicas(module: nn.Module) -> int:
+    """Return how many networks a module holds.
+
+    >>> count_replicas(ReplicaMLP(4, [3, 2]))
+    4
+    """
+    return next((len(value) for value in module.state_dict().values()), 1)
+
+
+def replica_state(module: nn.Module, replica: int, count: int = 1) -> dict[str, Tensor]:
+    """Return a copy of some replicas' state, which loads into the same module with so many.
 
     >>> state = replica_state(ReplicaMLP(4, [3, 2]), 1)
     >>> ReplicaMLP(1, [3, 2]).load_state_dict(state)
     <All keys matched successfully>
     """
-    state = module.state_dict()
-    replicas = next((len(value) for value in state.values()), 1)
-    check_integer("replica", replica, at_least=0, at_most=replicas - 1)
+    check_integer("replica", replica, at_least=0, at_most=count_replicas(module) - count)
     return {
-        key: value[replica : replica + 1].detach().clone(memory_format=torch.contiguous_format)
-        for key, value in state.items()
+        key: value[replica : replica + count].detach().clone(memory_format=torch.contiguous_format)
+        for key, value in module.state_dict().items()
     }
 
 

@@ -8,6 +8,7 @@ matrix.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -45,6 +46,7 @@ class SparseRows:
         *,
         device: str | torch.device = "cpu",
         counts: NDArray[np.int64] | None = None,
+        is_passing: bool = False,
     ) -> None:
         self._scipy = matrix
         self._counts = counts
@@ -54,9 +56,8 @@ class SparseRows:
         self._transposed: Tensor | None = None
         self._one = torch.ones(0, device=self.device)
         self._moments: tuple[Tensor, Tensor] | None = None
-        # Rows of a store lie on disk, and a table of all of them would bring them into memory.
-        self._padded = None if isinstance(matrix.data, np.memmap) else self._padded_table()
-        self._squares = torch.from_numpy(_squared_norms(matrix)).to(self.device)
+        # Whether the rows are those of one step, whose moments nobody asks for again.
+        self.is_passing = is_passing
 
     @classmethod
     def from_scipy(cls, matrix: Any, *, device: str | torch.device = "cpu") -> SparseRows:
@@ -67,9 +68,27 @@ class SparseRows:
             )
         return cls(sp.csr_array(matrix, dtype=np.float32), device=device)
 
+    @cached_property
+    def _padded(self) -> tuple[Tensor, Tensor | None] | None:
+        # Rows of a store lie on disk, and a table of all of them would bring them into memory.
+        return None if isinstance(self._scipy.data, np.memmap) else self._padded_table()
+
+    @cached_property
+    def _squares(self) -> Tensor:
+        return torch.from_numpy(_squared_norms(self._scipy)).to(self.device)
+
     def squared_norms(self) -> Tensor:
         """Return the squared norm of every row, ``(N,)``, in float64."""
         return self._squares
+
+    def taken(self, nodes: NDArray[np.int64]) -> SparseRows:
+        """Return some of the rows, for one step of all replicas.
+
+        >>> rows = SparseRows.from_scipy(sp.csr_array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
+        >>> rows.taken(np.array([2, 0])).shape
+        (2, 2)
+        """
+        return SparseRows(self._scipy[nodes], device=self.device, is_passing=True)
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Return mean ``(1, 1, in)`` and covariance ``(1, in, in)`` of the rows, computed once."""

@@ -98,7 +98,12 @@ def describe_relation(level: str, relation: str, *, is_directed: bool) -> Relati
 
 
 def aggregation_sensitivity(
-    level: str, relation: str, *, max_degree: int | None = None, is_divided: bool = False
+    level: str,
+    relation: str,
+    *,
+    max_degree: int | None = None,
+    is_divided: bool = False,
+    both_ways: bool = False,
 ) -> float:
     """Return the L2 sensitivity of one hop of aggregation (privacy page, section 1).
 
@@ -108,8 +113,14 @@ def aggregation_sensitivity(
     the root of their list's length, all that a person writes has norm 1, however long the list is:
     1 for ``add-remove`` and 2 for ``replace``.
 
+    Where messages travel along an arc and against it, ``(A + A^T) X`` without self-loops, one arc
+    moves two rows: sqrt(2) for ``directed``, and 2 sqrt(2) for both arcs of a pair, which then move
+    both rows twice.
+
     >>> aggregation_sensitivity("edge", "directed")
     1.0
+    >>> round(aggregation_sensitivity("edge", "directed", both_ways=True) ** 2, 6)
+    2.0
     >>> aggregation_sensitivity("node", "replace", max_degree=100)
     20.0
     >>> aggregation_sensitivity("node", "replace", is_divided=True)
@@ -119,7 +130,11 @@ def aggregation_sensitivity(
     if level == "edge":
         if is_divided:
             raise InputError("messages are divided at level node. Got level 'edge'.")
+        if both_ways:
+            return math.sqrt(2.0) if relation == "directed" else math.sqrt(8.0)
         return 1.0 if relation == "directed" else math.sqrt(2.0)
+    if both_ways:
+        raise InputError("messages go both ways at level edge. Got level 'node'.")
     if (max_degree is None) == (not is_divided):
         raise InputError(
             "`max_degree` is needed at level node, or divided messages: either bounds what one "

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from gapgnn.training.callbacks import announce as announce
     from gapgnn.training.callbacks import duration as duration
     from gapgnn.training.callbacks import watched as watched
+    from gapgnn.training.crossfit import FEATURE_NETWORKS as FEATURE_NETWORKS
+    from gapgnn.training.crossfit import CrossFit as CrossFit
+    from gapgnn.training.crossfit import resolve_folds as resolve_folds
     from gapgnn.training.inputs import ExampleInputs as ExampleInputs
     from gapgnn.training.inputs import FeatureInputs as FeatureInputs
     from gapgnn.training.inputs import GraphInputs as GraphInputs
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from gapgnn.training.recipe import Recipe as Recipe
     from gapgnn.training.recipe import class_weights as class_weights
     from gapgnn.training.recipe import node_recipe as node_recipe
+    from gapgnn.training.recipe import some_nodes_recipe as some_nodes_recipe
     from gapgnn.training.splits import Splits as Splits
     from gapgnn.training.splits import public_training as public_training
     from gapgnn.training.splits import repeat_splits as repeat_splits

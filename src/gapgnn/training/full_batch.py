@@ -9,6 +9,7 @@ validation nodes in another one without it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -145,6 +146,8 @@ class BestEpoch:
         rows: the row of each of these nodes in the scores, ``(R, n)``.
         val: which of these nodes are for validation, ``(R, n)``.
         class_weights: what a node of each class counts; None counts all alike.
+        loss_share: how much of the validation loss is taken off the accuracy. Where validation
+            nodes are few, many epochs have the same accuracy, and the best of them is luck.
     """
 
     def __init__(
@@ -155,8 +158,9 @@ class BestEpoch:
         val: Tensor,
         *,
         class_weights: Tensor | None = None,
+        loss_share: float = 0.0,
     ) -> None:
-        self._current = values
+        self._current, self._loss_share = values, loss_share
         counts = val.sum(dim=1)
         self._can_choose = bool(counts.all())
         # Each replica's validation nodes first, then others to fill up.
@@ -168,23 +172,30 @@ class BestEpoch:
         self._total = self._worth.sum(dim=1)
         self._rows = rows.gather(1, first)
         self._replicas = torch.arange(len(val), device=labels.device).unsqueeze(1)
-        self._best = torch.full((len(values),), -1.0, device=labels.device)
+        self._best = torch.full((len(values),), -math.inf, device=labels.device)
         self._values = values.clone()
+        self._has_chosen = False
 
     def consider(self, scores: Tensor) -> Tensor | None:
         """Look at scores made with the current parameters; return the mean validation accuracy."""
         if not self._can_choose:
             return None
-        right = best_class(scores[self._replicas, self._rows]) == self._labels
+        self._has_chosen = True
+        scores = scores[self._replicas, self._rows]
+        right = best_class(scores) == self._labels
         accuracy = (right * self._worth).sum(dim=1) / self._total
-        better = accuracy > self._best
-        self._best.copy_(torch.where(better, accuracy, self._best))
+        worth = accuracy
+        if self._loss_share:
+            losses = cross_entropy(scores, self._labels.clamp(min=0)) * self._worth
+            worth = accuracy - self._loss_share * losses.sum(dim=1) / self._total
+        better = worth > self._best
+        self._best.copy_(torch.where(better, worth, self._best))
         self._values.copy_(torch.where(better.unsqueeze(1), self._current, self._values))
         return accuracy.mean()
 
     def restore(self) -> None:
-        """Go back to the best parameters; without validation nodes the last ones stay."""
-        if self._can_choose:
+        """Go back to the best parameters; if none were considered the last ones stay."""
+        if self._has_chosen:
             self._current.copy_(self._values)
 
 

@@ -37,6 +37,13 @@ class Inputs(Protocol):
         """
 
 
+class Taken(Protocol):
+    """What a network reads of some nodes, the same ones for all replicas."""
+
+    def taken(self, nodes: NDArray[np.int64]) -> Any:
+        """Return the argument for some nodes."""
+
+
 class Rows(Protocol):
     """What a network reads of each node, to be taken in batches."""
 
@@ -135,6 +142,12 @@ class FeatureInputs:
             return self._scaled(self._rows[positions])
         return self._rows.select(positions)
 
+    def taken(self, nodes: NDArray[np.int64]) -> Tensor | SparseRows:
+        """Return the rows of some nodes, the same ones for all replicas."""
+        if isinstance(self._rows, Tensor):
+            return self._scaled(self._rows[torch.from_numpy(nodes).to(self.device)])
+        return self._rows.taken(nodes)
+
     def everybody(self) -> Tensor:
         """Return the position of every node."""
         return torch.arange(self._features.shape[0], device=self.device)
@@ -206,6 +219,14 @@ class HopInputs:
         is_raw = isinstance(self._first, FeatureInputs)
         first = self._first.block(nodes) if is_raw else self._first[:, nodes]
         return [first, *(hop[:, nodes] for hop in self._hops)]
+
+    def taken(self, nodes: NDArray[np.int64]) -> list[Any]:
+        """Return all hops of some nodes, the same ones for all replicas; features stay sparse."""
+        if isinstance(self._first, FeatureInputs):
+            first: Any = self._first.taken(nodes)
+        else:
+            first = self._first[:, torch.from_numpy(nodes).to(self._first.device)]
+        return [first, *(hop[:, torch.from_numpy(nodes).to(hop.device)] for hop in self._hops)]
 
     def sampled(
         self, nodes: Tensor, *, first_whole: bool, alike: bool

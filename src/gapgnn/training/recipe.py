@@ -18,6 +18,9 @@ LARGEST_BATCH = 4_096
 # At node level every row of features is scaled to this norm, a function of the row alone.
 FEATURE_NORM = 6.0
 NODE_STEPS = 225
+# Where a step reads some nodes: how many training nodes it counts, and how many steps there are.
+# Twice as many nodes on Cornell5 and 100 steps on Cora were no better (docs/research-notes.md).
+STEP_NODES, STEPS = 1024, 60
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,8 @@ class Recipe:
     """Resolved training settings.
 
     ``batch_size`` None means all training nodes in every step. ``steps`` is how many steps of
-    DP-SGD there are, where that does not follow from the epochs.
+    DP-SGD there are, where that does not follow from the epochs. ``nodes`` is how many training
+    nodes a step without a batch size counts, among nodes that all replicas share; None for all.
     """
 
     epochs: int
@@ -35,6 +39,7 @@ class Recipe:
     optimizer: str
     clip: float
     steps: int | None = None
+    nodes: int | None = None
 
     @classmethod
     def resolve(
@@ -101,6 +106,14 @@ def node_recipe(
         rate = 0.06 if num_train > 4000 else 0.12
         papers = replace(papers, batch_size=max(1, round(rate * num_train)))
     return replace(papers, steps=NODE_STEPS) if epochs == "auto" else papers
+
+
+def some_nodes_recipe(papers: Recipe, *, epochs: int | str) -> Recipe:
+    """Return the paper's settings for steps that read some nodes each.
+
+    What the caller chose stays; batches of a chosen size are those of any training.
+    """
+    return replace(papers, nodes=STEP_NODES, epochs=STEPS if epochs == "auto" else papers.epochs)
 
 
 def class_weights(

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -36,8 +37,9 @@ from gapgnn.privacy.mechanisms import NoiseSource
 from gapgnn.rng import experiment_rng
 from gapgnn.training.callbacks import Callback, Silent
 from gapgnn.training.full_batch import BestEpoch, FullBatch, clean_scores, dropouts
-from gapgnn.training.inputs import Inputs
+from gapgnn.training.inputs import Inputs, Taken
 from gapgnn.training.recipe import PrivateTraining, Recipe
+from gapgnn.training.some_nodes import SomeNodes
 from gapgnn.training.splits import Splits
 
 # Taken one kernel at a time first: they load libraries and compile what needs compiling.
@@ -95,11 +97,12 @@ class Trainer:
         with pages_kept():
             if private is not None:
                 self._fit_privately(model, flat, inputs, phase, private)
-            elif self.recipe.batch_size is None:
-                self._fit_full(model, flat, inputs, phase)
-            else:
+            elif self.recipe.batch_size is not None:
                 self._fit_batches(model, flat, inputs, phase, self.recipe.batch_size)
-            _settle_statistics(model, inputs)
+            elif self.recipe.nodes is not None:
+                self._fit_some(model, flat, inputs, phase, self.recipe.nodes)
+            else:
+                self._fit_full(model, flat, inputs, phase)
         model.eval()
 
     def _optimiser(self, flat: FlatParameters) -> Optimiser:
@@ -148,6 +151,34 @@ class Trainer:
                 self.callback.advance(phase, loss=float(loss), accuracy=_number(accuracy))
         batch.best.consider(batch.clean_scores())
         batch.best.restore()
+        _settle_statistics(model, inputs.all())
+
+    def _fit_some(
+        self, model: nn.Module, flat: FlatParameters, inputs: Inputs, phase: str, most: int
+    ) -> None:
+        """One step per epoch over at most so many nodes (:mod:`gapgnn.training.some_nodes`)."""
+        optimiser, epochs = self._optimiser(flat), self.recipe.epochs
+        steps = SomeNodes(
+            model,
+            cast(Taken, inputs),
+            flat,
+            labels=self.labels,
+            splits=self.splits,
+            most=most,
+            rng=experiment_rng(self.seed, phase, "nodes"),
+            class_weights=self.class_weights,
+        )
+        self.callback.start(phase, epochs)
+        is_watched = not isinstance(self.callback, Silent)
+        for step in range(1, epochs + 1):
+            gradient, loss = steps.gradient()
+            optimiser.step(gradient)
+            accuracy = steps.look(step, is_last=step == epochs)
+            if is_watched:
+                mean = float(loss) / flat.replicas
+                self.callback.advance(phase, loss=mean, accuracy=_number(accuracy))
+        steps.best.restore()
+        _settle_statistics(model, steps.statistics())
 
     def _fit_batches(
         self, model: nn.Module, flat: FlatParameters, inputs: Inputs, phase: str, size: int
@@ -159,23 +190,30 @@ class Trainer:
         best = BestEpoch(
             flat.values, self.labels.expand_as(val), nodes, val, class_weights=self.class_weights
         )
-        # Every repeat has as many training nodes: no two sizes outside node level.
-        members = torch.stack(self.splits.train_positions(self.labels.device))
+        members = self.splits.train_positions(self.labels.device)
+        longest = max(map(len, members))
         shuffles = [
             experiment_rng(self.seed, phase, "shuffle", replica) for replica in range(flat.replicas)
         ]
         self.callback.start(phase, self.recipe.epochs)
         for _ in range(self.recipe.epochs):
-            order = np.stack([rng.permutation(members.shape[1]) for rng in shuffles])
-            shuffled = members.gather(1, torch.from_numpy(order).to(members.device))
+            # Who has fewer training nodes than others begins anew before they are through.
+            orders = [
+                np.resize(rng.permutation(len(own)), longest)
+                for rng, own in zip(shuffles, members, strict=True)
+            ]
+            shuffled = torch.stack(
+                [own[torch.from_numpy(order)] for own, order in zip(members, orders, strict=True)]
+            )
             total = 0.0
             for positions in _batches(shuffled, size):
                 losses = self._losses(model(inputs.rows(positions)), self.labels[positions])
                 optimiser.step(flat.gradient(losses / positions.shape[1]))
                 total += float(losses.detach().sum())
             accuracy = best.consider(clean_scores(model, inputs.all()))
-            self.callback.advance(phase, loss=total / members.numel(), accuracy=_number(accuracy))
+            self.callback.advance(phase, loss=total / shuffled.numel(), accuracy=_number(accuracy))
         best.restore()
+        _settle_statistics(model, inputs.all())
 
     def _losses(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each node, as much as its class counts."""
@@ -254,8 +292,8 @@ def _number(value: Tensor | None) -> float | None:
 
 
 @torch.no_grad()
-def _settle_statistics(model: nn.Module, inputs: Inputs) -> None:
-    """Set the running statistics of batch norm to those of all nodes under the final parameters.
+def _settle_statistics(model: nn.Module, argument: Any) -> None:
+    """Set the running statistics of batch norm to those of nodes under the final parameters.
 
     Scores in evaluation mode are then those by which the epoch was chosen.
     """
@@ -265,7 +303,7 @@ def _settle_statistics(model: nn.Module, inputs: Inputs) -> None:
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.momentum = 1.0
-    clean_scores(model, inputs.all())
+    clean_scores(model, argument)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
 

@@ -77,6 +77,7 @@ class _Setting:
     weighted: bool = False
     divided: bool = False
     charged: int | None = None
+    both_ways: bool = False
 
     def aggregation(
         self, graph: Graph, *, key: NoiseKey | None = None, device: str = "cpu"
@@ -95,6 +96,7 @@ class _Setting:
             noise_multiplier=self.noise_multiplier,
             max_degree=None if self.divided else self.max_degree,
             is_divided=self.divided,
+            both_ways=self.both_ways,
             keys=[NoiseKey.fresh() if key is None else key],
             construction=self.construction,
             device=device,
@@ -134,6 +136,8 @@ class _Setting:
             "noise_multiplier": self.noise_multiplier,
             "noise": self.construction,
         }
+        if self.both_ways:
+            details["both_ways"] = True
         if self.divided:
             details["divided"] = True
         elif self.max_degree is not None:
@@ -173,12 +177,14 @@ def audit_aggregation(
     protects: str = "each",
     weighted: bool = False,
     divided: bool = False,
+    both_ways: bool = False,
     **options: Unpack[Options],
 ) -> AuditReport:
     """Attack the noisy hops with canaries and bound their epsilon from below.
 
     Neighbours (privacy page, sections 1 and 8): ``directed``, the arc u->v is there or not;
-    ``undirected``, the edge between u and v, which changes two rows; ``add-remove``, a record that
+    ``undirected``, the edge between u and v, which changes two rows, as one arc does where messages
+    travel both ways; ``add-remove``, a record that
     writes to D rows; ``replace``, a record whose new version writes the opposite vector to the same
     D rows. The attacker knows everything but the coin and adds up, over rows and hops, the released
     row's component along the row the canary sent: for Gaussian noise no statistic is better. A
@@ -204,6 +210,8 @@ def audit_aggregation(
         weighted: give the edges weights; a canary weighs 1, the most there is.
         divided: at node level, audit messages that are divided by the root of their list's length;
             ``max_degree`` is then how many entries a canary's list has.
+        both_ways: under ``directed``, audit messages that travel along arcs and against them: an
+            arc moves two rows.
         options: of every audit.
 
     >>> report = audit_aggregation(epsilon=4.0, trials=2_000)
@@ -217,6 +225,8 @@ def audit_aggregation(
     check_integer("kinds", kinds, at_least=1)
     if divided and level != "node":
         raise InputError("`divided` must be False at level edge. Got True.")
+    if both_ways and relation != "directed":
+        raise InputError(f"`both_ways` must be False for relation {relation}. Got True.")
     check_choice("protects", protects, ("each",) if level == "node" else ("each", "any"))
     whole = hops * (kinds if protects == "each" else 1)
     paid = whole if charged is None else check_integer("charged", charged, at_least=1)
@@ -236,6 +246,7 @@ def audit_aggregation(
         weighted=weighted,
         divided=divided,
         charged=paid,
+        both_ways=both_ways,
     )
     attack, size = (_edge_scores, 2) if level == "edge" else (_node_scores, max_degree + 1)
     return setting.audited(
@@ -303,7 +314,8 @@ def _edge_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
     start = torch.zeros(graph.num_nodes, _WIDTH)
     start[0::2, 0] = 1
     start[1::2, 1] = 1
-    unit = 1 if is_directed else 2
+    moves_two = setting.both_ways or not is_directed
+    unit = 2 if moves_two else 1
     total = torch.zeros(len(worlds), dtype=torch.float64)
     of_kinds = []
     for kind, aggregation in enumerate(setting.aggregations(graph)):
@@ -311,9 +323,10 @@ def _edge_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
         for hop in range(1, setting.hops + 1):
             number = (hop - 1) * count + kind + 1
             noisy = aggregation.hop(rows, number, normalise=False).double()
-            # Rows of the second node receive from the first; both directions if the edge has two.
+            # Rows of the second node receive from the first, and where an edge moves two rows those
+            # of the first from the second.
             pairs = [(noisy[1::2], rows[0::2].double())]
-            if not is_directed:
+            if moves_two:
                 pairs.append((noisy[0::2], rows[1::2].double()))
             along = sum(((a * b).sum(dim=1) for a, b in pairs), torch.zeros(len(worlds)))
             if is_each:

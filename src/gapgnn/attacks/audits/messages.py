@@ -67,9 +67,10 @@ def audit_messages(
 
     A copy of the estimator is fitted for one epoch per network, on canaries with a ledger of its
     own. Neighbours (privacy page, section 1): at edge level two people who are connected or not
-    (``directed``: one names the other); at node level a record that writes to D rows and is there
-    or not (``add-remove``), or has one label or the other (``replace``). The claim is the price of
-    the hops alone, or the card's epsilon if that is less.
+    (``directed``: one names the other, which moves both rows where messages go both ways); at node
+    level a record that writes to D rows and is there or not (``add-remove``), or has one label or
+    the other (``replace``). The claim is the price of the hops alone, or the card's epsilon if that
+    is less.
 
     Args:
         estimator: GAP at level edge or node that sends labels; it is not changed.
@@ -198,6 +199,7 @@ class _Canaries:
         self.role = role
         is_directed = estimator.level == "node" or estimator.relation == "directed"
         self.is_directed = is_directed
+        self.both_ways = estimator.goes_both_ways(is_directed=is_directed)
         self.relation = resolve_relation(
             estimator.level, estimator.relation, is_directed=is_directed
         )
@@ -236,7 +238,11 @@ class _Canaries:
         price = account(events, self.delta, relation=self.relation).epsilon
         self.epsilon = min(price, card.epsilon)
         std = events[0].noise_multiplier * aggregation_sensitivity(
-            card.level, self.relation, max_degree=card.max_degree, is_divided=is_divided
+            card.level,
+            self.relation,
+            max_degree=card.max_degree,
+            is_divided=is_divided,
+            both_ways=self.both_ways,
         )
         # Hops are kept in units of their noise; the class code of two classes has one coordinate.
         if is_divided:
@@ -258,7 +264,7 @@ class _Canaries:
         first = 2 * np.arange(len(worlds))
         labels = np.arange(2 * len(worlds)) % 2
         graph = _graph(first[worlds], first[worlds] + 1, labels, directed=self.is_directed)
-        if self.is_directed:
+        if self.is_directed and not self.both_ways:
             return graph, first[:, None] + 1, np.full((len(worlds), 1), _code(0))
         # Each of the two receives the other's code.
         rows = first[:, None] + np.array([1, 0])

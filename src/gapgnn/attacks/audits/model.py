@@ -25,7 +25,7 @@ from gapgnn.attacks.audits.report import Attempt, AuditReport, Options, confirme
 from gapgnn.attacks.audits.subgraphs import audit_subgraphs
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph
-from gapgnn.methods import EdgeFacts
+from gapgnn.methods import EdgeFacts, EdgeReader
 from gapgnn.privacy.accounting import (
     Event,
     Gaussian,
@@ -94,6 +94,7 @@ def audit_model(
                 whole |= {"kinds": len(card.kinds), "protects": card.protects}
             bounds = getattr(estimator, "edges_", EdgeFacts()).bounds
             whole["weighted"] = any(pair is not None for pair in bounds)
+            whole["both_ways"] = _went_both_ways(estimator)
             if is_divided:
                 # Each hop is of another role, and so an event of its own.
                 whole |= {"divided": True, "hops": 1, "charged": event.count}
@@ -114,6 +115,8 @@ def audit_model(
             reports.append(audit_edges(**used, **shared))
     if card.events and params.get("messages", "features") != "features":
         same = clone(estimator).set_params(delta=card.delta, relation=card.relation)
+        if not _went_both_ways(estimator):
+            same.set_params(directions="along")
         if card.level == "node":
             bound = estimator._list_bound()
             if bound is not None:
@@ -125,6 +128,12 @@ def audit_model(
     if reports and card.delta:
         reports[0] = replace(reports[0], checks=(*reports[0].checks, check_card(card)))
     return [report.to_dict() for report in reports]
+
+
+def _went_both_ways(estimator: NodeClassifier) -> bool:
+    if not isinstance(estimator, EdgeReader):
+        return False
+    return estimator.goes_both_ways(is_directed=estimator.edges_.is_directed)
 
 
 def _rate_of(event: MixtureOfGaussians, max_degree: int) -> float:

@@ -240,9 +240,10 @@ class StoredGraph(Graph):
         path = self.folder / part_file(row, part)
         return PartFile(path, entry, first, lengths[first:last], self.is_weighted)
 
-    def digest(self, part: int) -> str:
-        """Return the SHA-256 that the file of a part's arcs must have."""
-        return str(self._manifest["files"][part_file("target", part)]["sha256"])
+    def digest(self, part: int, *, leaving: bool = False) -> str:
+        """Return the SHA-256 of the file with the arcs that end in a part, or that leave it."""
+        row = "source" if leaving and self.is_directed else "target"
+        return str(self._manifest["files"][part_file(row, part)]["sha256"])
 
     def with_executor(self, executor: Executor) -> StoredGraph:
         """Return the same store, its parts worked on by another executor."""

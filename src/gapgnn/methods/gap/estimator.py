@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph, with_absent
 from gapgnn.methods import EdgeReader, ReleasedHops, Run, choose_device
-from gapgnn.methods.gap.propagation import First, Propagation, blocks_read
+from gapgnn.methods.gap.propagation import MEMBERS, First, Propagation, blocks_read
 from gapgnn.methods.gap.record import OwnLists
 from gapgnn.methods.gap.variant import (
     LENGTH_SHARE,
@@ -43,14 +43,19 @@ from gapgnn.privacy.ledger import Charge
 from gapgnn.privacy.mechanisms import PrivateAggregation, kind_aggregations, noisy_list_length
 from gapgnn.rng import NoiseKey
 from gapgnn.training import (
+    FEATURE_NETWORKS,
     FEATURE_NORM,
+    CrossFit,
     FeatureInputs,
     HopInputs,
     Inputs,
     Recipe,
+    Splits,
+    Trainer,
     node_recipe,
     public_training,
     row_by_row,
+    some_nodes_recipe,
 )
 
 # Who is in a release at node level, and the one that training people are not in.
@@ -93,11 +98,17 @@ class GAP(EdgeReader):
         hops: number K of noisy aggregations; auto is 2 for features, 5 for progressive features (4
             at node level), 4 for labels and both, and 1 for them at node level or without stages.
         encoder_layers: layers of the encoder; 0 sends the raw features, normalised.
+        folds: of the networks that features are read through where labels are sent, below node
+            level: a training node is told by the network that has not seen it, everybody else by
+            all. auto is 4; 0 lets every stage read the features itself.
+        directions: whether messages travel along arcs only (along) or also against them (both), at
+            edge level on a graph with directions: one arc then moves two rows, and the noise is
+            larger by a factor of sqrt(2). auto is both for labels where one arc is protected.
         base_layers: layers of the network applied to each hop; auto is 1, 2 for progressive
             features.
         head_layers: layers of the network applied to the combined hops.
         hidden: width of every hidden layer and of the codes; auto is 16, 32 for labels and both
-            except at node level.
+            except at node level, and 64 for the cross-fitted networks that read features.
         kinds: whom several kinds of edges (calls and payments, say) protect: each promises to hide
             one edge of every kind at once, and every kind's part of a hop is charged; any promises
             to hide one edge of one kind, whichever, and a hop is charged once. At node level a
@@ -106,10 +117,11 @@ class GAP(EdgeReader):
         activation: activation after every hidden layer; auto is selu, tanh for progressive
             features.
         dropout: dropout rate after every hidden layer; auto is 0 for the paper's method and at node
-            level, where no other rate is allowed, otherwise 0.2 for features and 0.4 for labels and
-            both.
+            level, where no other rate is allowed, otherwise 0.2 for features, 0.4 for both and 0.5
+            for labels, 0.7 for the cross-fitted networks that read features.
         epochs: passes over the training nodes per phase; auto is 100, at node level 10, there 40
-            for labels and both.
+            for labels and both. Where labels are sent below node level, steps over some of them,
+            and auto is 60.
         batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size,
             there twice that for progressive features and eight times for labels and both.
         optimizer: optimiser of both phases.
@@ -130,6 +142,7 @@ class GAP(EdgeReader):
 
     method: ClassVar[str] = "gap"
     _keeps_releases: ClassVar[bool] = True
+    _as_in_0_1: ClassVar[Mapping[str, Any]] = {"folds": 0, "directions": "along"}
     # Decided on the way, at node level; without an annotation, so that it is no parameter.
     _has_hops = True
 
@@ -139,6 +152,8 @@ class GAP(EdgeReader):
     progressive: bool | Literal["auto"] = "auto"
     hops: int | Literal["auto"] = "auto"
     encoder_layers: int = 2
+    folds: int | Literal["auto"] = "auto"
+    directions: Literal["auto", "along", "both"] = "auto"
     base_layers: int | Literal["auto"] = "auto"
     head_layers: int = 1
     hidden: int | Literal["auto"] = "auto"
@@ -168,6 +183,12 @@ class GAP(EdgeReader):
                     "`hop_share` must be auto unless labels are sent at level node in the default "
                     f"way, without a cut or stages. Got {self.hop_share!r}."
                 )
+        check_choice("directions", self.directions, ("auto", "along", "both"))
+        if self.directions == "both" and self.level == "node":
+            raise InputError(
+                "`directions` must be auto or along at level node: a list is its owner's, and what "
+                "others write about a person is theirs. Got 'both'."
+            )
         if self.noise_ratios is not None and len(self.noise_ratios) != 3:
             raise InputError(f"`noise_ratios` must be three numbers. Got {self.noise_ratios!r}.")
         for ratio in self.noise_ratios or ():
@@ -204,6 +225,7 @@ class GAP(EdgeReader):
             encoder_layers=self.encoder_layers,
             max_degree=self.max_degree,
             own=self.own,
+            folds=self.folds,
         )
 
     def _list_bound(self) -> int | None:
@@ -223,8 +245,11 @@ class GAP(EdgeReader):
         if self._variant().is_vote:
             papers, given = super()._recipe(num_train), (self.epochs, self.batch_size)
             return node_recipe(papers, num_train, epochs=given[0], batch_size=given[1])
+        papers = super()._recipe(num_train)
+        if self._variant().is_cross_fitted:
+            return some_nodes_recipe(papers, epochs=self.epochs)
         return Defaults.of(self._variant()).recipe(
-            super()._recipe(num_train), num_train, epochs=self.epochs, batch_size=self.batch_size
+            papers, num_train, epochs=self.epochs, batch_size=self.batch_size
         )
 
     def _num_hops(self) -> int:
@@ -240,6 +265,16 @@ class GAP(EdgeReader):
 
     def _hop_ratio(self, relation: str) -> float:
         return self._ratios()[1] * aggregation_ratio(relation) if self.level == "node" else 1.0
+
+    def goes_both_ways(self, *, is_directed: bool) -> bool:
+        """Return whether messages travel along arcs and against them, if there are directions."""
+        if self.level == "node" or not is_directed:
+            return False
+        if self.directions != "auto":
+            return self.directions == "both"
+        # For both arcs of a pair the noise would have to be twice as large, for no more news.
+        protects_pairs = self.relation == "undirected"
+        return self._variant().is_cross_fitted and not protects_pairs
 
     def _training_ratio(self, phase: str) -> float:
         """Return the noise multiplier of a phase of DP-SGD relative to the free one."""
@@ -350,7 +385,10 @@ class GAP(EdgeReader):
             "batch_norm": self._uses_batch_norm(),
             "dropout": chosen(self.dropout, defaults.dropout),
         }
+        is_cross_fitted = variant.is_cross_fitted
         first = hidden if reads_codes and variant.has_encoder else num_features
+        if is_cross_fitted:
+            first = num_classes
         sent = {"labels": num_classes - 1, "features": hidden}
         sent["both"] = sent["labels"] + sent["features"]
         width = sent[self.messages] + 1
@@ -361,14 +399,23 @@ class GAP(EdgeReader):
         modules: dict[str, nn.Module] = {}
         for phase in variant.phases:
             if phase == "encoder":
-                layers = self.encoder_layers
+                of_features = dict(shared)
+                if is_cross_fitted:
+                    of_features["hidden"] = chosen(self.hidden, FEATURE_NETWORKS.hidden)
+                    of_features["dropout"] = chosen(self.dropout, FEATURE_NETWORKS.dropout)
                 modules[phase] = Encoder(
-                    replicas, num_features, num_classes, layers=layers, **shared
+                    replicas * max(1, variant.folds),
+                    num_features,
+                    num_classes,
+                    layers=self.encoder_layers,
+                    **of_features,
                 )
                 continue
             hops = variant.hops if phase == "classifier" else int(phase.removeprefix("stage"))
+            if is_cross_fitted:
+                hops = 1
             modules[phase] = MultiHopClassifier(
-                replicas,
+                replicas * MEMBERS if is_cross_fitted else replicas,
                 [first, *[width] * hops],
                 num_classes,
                 first_layers=base_layers if reads_codes else max(self.encoder_layers, base_layers),
@@ -376,6 +423,7 @@ class GAP(EdgeReader):
                 head_layers=self.head_layers,
                 combine=self.combine,
                 has_embedding=variant.is_progressive and self.messages != "labels",
+                has_trust=is_cross_fitted,
                 **shared,
             )
         return modules
@@ -411,17 +459,18 @@ class GAP(EdgeReader):
         modules = self._start_modules(run)
         features = FeatureInputs(graph, device)
         trainer = self._trainer(run)
+        propagation = self._propagation(graph)
 
         def fit(phase: str, inputs: Inputs) -> None:
             name = "encoder" if phase == "encoder" else "classifier"
             with run.timed(name):
                 network, private = modules[phase], self._private(run, self._training_ratio(phase))
-                train = partial(trainer.fit, network, inputs, phase=phase, private=private)
+                fitting = self._trainer_of(phase, trainer, propagation)
+                train = partial(fitting.fit, network, inputs, phase=phase, private=private)
                 run.journal.trained(phase, network, train)
 
         if "encoder" in modules:
             fit("encoder", features)
-        propagation = self._propagation()
         run.callback.start("aggregation", propagation.variant.hops)
         start, trained = time.perf_counter(), run.seconds.get("classifier", 0.0)
         first, released = propagation.run(
@@ -433,14 +482,29 @@ class GAP(EdgeReader):
             trainer.labels,
             torch.from_numpy(run.splits.train).to(device),
             fit=fit,
+            validates=torch.from_numpy(run.splits.val).to(device),
             on_hop=lambda: run.callback.advance("aggregation"),
         )
         trained = run.seconds["classifier"] - trained
         run.seconds["aggregate"] = time.perf_counter() - start - trained
         with torch.no_grad():
-            scores: Tensor = modules["classifier"](propagation.inputs(first, released).all())
+            scores = propagation.scores("classifier", first, released)
         self._remember(graph, charge, first, released)
         return scores
+
+    def _trainer_of(self, phase: str, trainer: Trainer, propagation: Propagation) -> Trainer:
+        """Return the trainer of a phase: a repeat has several networks where they cross-fit."""
+        if propagation.crossfit is None:
+            return trainer
+        if phase == "encoder":
+            decay = max(trainer.recipe.weight_decay, FEATURE_NETWORKS.weight_decay)
+            return replace(
+                trainer,
+                splits=propagation.crossfit.splits(trainer.splits),
+                recipe=replace(trainer.recipe, weight_decay=decay),
+            )
+        splits = (trainer.splits.train, trainer.splits.val, trainer.splits.test)
+        return replace(trainer, splits=Splits(*(mask.repeat(MEMBERS, axis=0) for mask in splits)))
 
     def _reads_hops(self) -> bool:
         """Whether hops are released: with lists too short for the budget none are."""
@@ -546,9 +610,12 @@ class GAP(EdgeReader):
             )
         return tuple(of(label) if label in released else [] for label in HOPS)  # type: ignore[return-value]
 
-    def _propagation(self) -> Propagation:
-        num_kinds = len(self.edges_.kinds) or 1
-        return Propagation(self._variant(), self.num_classes_, self.modules_, num_kinds)
+    def _propagation(self, graph: Graph | None) -> Propagation:
+        num_kinds, variant = len(self.edges_.kinds) or 1, self._variant()
+        crossfit = None
+        if graph is not None and variant.is_cross_fitted:
+            crossfit = CrossFit.of(graph, seed=self.seed, folds=variant.folds)
+        return Propagation(variant, self.num_classes_, self.modules_, num_kinds, crossfit)
 
     def _remember(
         self, graph: Graph, charge: Charge | None, first: First, released: Sequence[Tensor]
@@ -556,7 +623,10 @@ class GAP(EdgeReader):
         """Keep one graph's hops of the first repeat; at node level hop 0 stays out."""
         has_hop_zero = self.level != "node"
         hops = list(released)
-        if has_hop_zero:
+        if self._variant().is_cross_fitted:
+            assert isinstance(first, Tensor)
+            hops.insert(0, first)
+        elif has_hop_zero:
             with torch.no_grad():
                 classifier = self.modules_["classifier"]
                 assert isinstance(classifier, MultiHopClassifier)
@@ -570,15 +640,18 @@ class GAP(EdgeReader):
         hops = [hop.to(device).unsqueeze(0) for hop in released.hops]
         if self._variant().is_vote:
             return self._vote_scores(hops, graph, device)
-        propagation = self._propagation()
+        propagation = self._propagation(graph)
         first: Any
         if released.has_hop_zero:
-            first, hops = Encoded(hops[0]), hops[1:]
+            first, hops = hops[0], hops[1:]
+            if not propagation.variant.is_cross_fitted:
+                first = Encoded(first)
         elif graph is None:
             raise InputError("The model keeps no features: give the graph to predict.")
         else:
-            first = propagation.hop_zero(FeatureInputs(graph, device), 1)
-        return propagation.applied(self.modules_["classifier"], first, hops)[0]
+            nobody = torch.zeros(1, graph.num_nodes, dtype=torch.bool, device=device)
+            first = propagation.hop_zero(FeatureInputs(graph, device), nobody)
+        return propagation.scores("classifier", first, hops)[0]
 
     def _scores_with(self, graph: Graph | None, own: str) -> Tensor:
         if self.level != "edge":
@@ -604,8 +677,10 @@ class GAP(EdgeReader):
         hops = [hop.to(device).unsqueeze(0) for hop in released.hops[1:]]
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
         assert self.noise_multiplier_ is not None
-        std = self.noise_multiplier_ * aggregation_sensitivity(self.level, relation)
-        return OwnLists(self._propagation(), graph, hops, std).scores()
+        both_ways = self.goes_both_ways(is_directed=graph.is_directed)
+        sensitivity = aggregation_sensitivity(self.level, relation, both_ways=both_ways)
+        std = self.noise_multiplier_ * sensitivity
+        return OwnLists(self._propagation(graph), graph, hops, std, both_ways).scores()
 
     def _vote_scores(
         self, hops: Sequence[Tensor], graph: Graph | None, device: torch.device
@@ -709,7 +784,7 @@ class GAP(EdgeReader):
             mask = torch.tensor(graph.train_mask, device=device).unsqueeze(0)
             votes = self._votes(everybody, graph.num_nodes, mask, training[0].std)
             return self._keep(graph, charge, votes.run(training, others))
-        first, released = self._propagation().run(
+        first, released = self._propagation(graph).run(
             self._aggregations(graph, guarantee, keys, device),
             FeatureInputs(graph, device),
             torch.tensor(graph.labels, device=device),
@@ -722,9 +797,14 @@ class GAP(EdgeReader):
         if self._uses_batch_norm():
             steps.append("statistics")
         variant = self._variant()
+        messages: str = "votes" if variant.is_vote else self.messages
+        if variant.is_cross_fitted:
+            messages = "posteriors"
+            if self.goes_both_ways(is_directed=self.edges_.is_directed):
+                messages = "posteriors both ways"
         return ReleaseFacts(
             method="GAP",
-            messages="votes" if variant.is_vote else self.messages,
+            messages=messages,
             steps=steps,
             kinds=self.edges_.kinds,
             protects=self.kinds if self.edges_.kinds else "",

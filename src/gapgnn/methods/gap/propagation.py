@@ -18,6 +18,12 @@ A node's own label does not come back to it: in a stage the labels of its neighb
 its own label is in none of them. From the second stage on, a neighbour without a training label
 sends its class posterior, which may have been moved by the node's label through the noisy sum of
 the stage before; that echo is one of many messages in that sum, under noise.
+
+With ``labels`` at edge level, features are read through cross-fitted networks
+(:mod:`gapgnn.training.crossfit`): what these say is hop 0, and what a node without a training label
+sends in hop 1. A stage then reads hop 0 and the *pool* of all hops so far: their sum, over the root
+of their number so that its noise is as large as that of one. What a stage says is the mean of the
+posteriors of several networks that differ in their initial weights.
 """
 
 from __future__ import annotations
@@ -35,9 +41,13 @@ from gapgnn.methods import Hops
 from gapgnn.methods.gap.codes import class_codes, direction_and_size, mean_codes
 from gapgnn.methods.gap.variant import Variant
 from gapgnn.privacy.mechanisms import row_normalise
-from gapgnn.training import FeatureInputs, HopInputs, Inputs, row_by_row
+from gapgnn.training import CrossFit, FeatureInputs, HopInputs, Inputs, row_by_row
 
 First = Tensor | FeatureInputs
+# Networks of a stage whose posteriors are averaged, where features are read through others.
+MEMBERS = 2
+# How far a stage may be believed; finer shares follow the luck of the validation nodes.
+TRUST = (1.0, 0.5, 0.0)
 
 
 @dataclass(frozen=True)
@@ -49,17 +59,26 @@ class Propagation:
         num_classes: C.
         modules: the networks by phase.
         num_kinds: of edges, whose releases stand side by side.
+        crossfit: who learns from whom in the networks that read features, where there are several.
     """
 
     variant: Variant
     num_classes: int
     modules: Mapping[str, Any]
     num_kinds: int = 1
+    crossfit: CrossFit | None = None
 
-    def hop_zero(self, features: FeatureInputs, replicas: int) -> First:
-        """Return what classifiers read as hop 0: unit rows of codes, or the features."""
+    def hop_zero(self, features: FeatureInputs, sends_label: Tensor) -> First:
+        """Return what classifiers read as hop 0.
+
+        Log-probabilities of cross-fitted networks, unit rows of codes, or the features.
+        """
+        if self.variant.is_cross_fitted:
+            assert self.crossfit is not None
+            networks = self.modules["encoder"]
+            return self.crossfit.log_probabilities(networks, features, sends_label)
         if self.variant.reads_codes:
-            return self._codes(features, replicas)
+            return self._codes(features, len(sends_label))
         return features
 
     def _codes(self, features: FeatureInputs, replicas: int) -> Tensor:
@@ -74,6 +93,11 @@ class Propagation:
 
     def inputs(self, first: First, released: Sequence[Tensor]) -> HopInputs:
         """Return what a classifier reads of hop 0 and of what was released."""
+        if self.variant.is_cross_fitted:
+            assert isinstance(first, Tensor)
+            # A replica of each network of a stage.
+            pool = torch.stack(list(released)).sum(dim=0) / math.sqrt(len(released))
+            first, released = of_members(first), [of_members(pool)]
         blocks = [list(hop.chunk(self.num_kinds, dim=-1)) for hop in released]
         if self.num_kinds > 1:
             # Divided by the root of their number, sums of noise are as large as each.
@@ -82,6 +106,42 @@ class Propagation:
         if not self.variant.is_papers:
             blocks = [[direction_and_size(sums) for sums in hop] for hop in blocks]
         return HopInputs(first, [hop[0] if len(hop) == 1 else torch.cat(hop, -1) for hop in blocks])
+
+    def scores(self, phase: str, first: First, released: Sequence[Tensor]) -> Tensor:
+        """Return what a stage says about every node, (replicas, nodes, classes)."""
+        found = self.applied(self.modules[phase], first, released)
+        if not self.variant.is_cross_fitted:
+            return found
+        assert isinstance(first, Tensor)
+        trust = self.modules[phase].trust.view(-1, MEMBERS)[:, :1, None]
+        return torch.log(believed(found, first, trust))
+
+    def weigh(
+        self,
+        phase: str,
+        first: First,
+        released: Sequence[Tensor],
+        labels: Tensor,
+        validates: Tensor,
+    ) -> None:
+        """Decide how far a stage is believed and how far what features say alone.
+
+        The share with the least validation loss; validation labels are public at edge level, and
+        nothing is asked of the edges again (privacy page, section 10). Where the graph only
+        distracts, a stage says what features say.
+        """
+        assert isinstance(first, Tensor)
+        found, network = self.applied(self.modules[phase], first, released), self.modules[phase]
+        shares = torch.tensor(TRUST, device=found.device)
+        known = labels.clamp(min=0).expand(len(first), -1).unsqueeze(-1)
+        losses = torch.stack(
+            [
+                -(believed(found, first, share).gather(-1, known)[..., 0].log() * validates).sum(1)
+                for share in shares
+            ]
+        )
+        best = shares[losses.argmin(dim=0)]
+        network.trust.copy_(of_members(best))
 
     def applied(
         self, network: Callable[[Any], Tensor], first: First, released: Sequence[Tensor]
@@ -113,6 +173,7 @@ class Propagation:
         sends_label: Tensor,
         *,
         fit: Callable[[str, Inputs], None] | None = None,
+        validates: Tensor | None = None,
         on_hop: Callable[[], None] | None = None,
     ) -> tuple[First, list[Tensor]]:
         """Release all hops of a graph: the only reading of its edges.
@@ -123,6 +184,7 @@ class Propagation:
             labels: class of every node.
             sends_label: which nodes send their own label, (replicas, nodes).
             fit: trains the network of each phase; without it the networks are as they are.
+            validates: who validates in each replica, which decides how far stages are believed.
             on_hop: called after every hop.
 
         Returns:
@@ -130,7 +192,7 @@ class Propagation:
             otherwise noisy sums in units of their noise, so that a classifier need not know its
             level.
         """
-        first = self.hop_zero(features, len(sends_label))
+        first = self.hop_zero(features, sends_label)
         released: list[Tensor] = []
         for hop in range(1, self.variant.hops + 1):
             with torch.no_grad():
@@ -146,7 +208,11 @@ class Propagation:
             if on_hop is not None:
                 on_hop()
             if fit is not None and self.variant.phase(hop) in self.modules:
-                fit(self.variant.phase(hop), self.inputs(first, released))
+                phase = self.variant.phase(hop)
+                fit(phase, self.inputs(first, released))
+                if self.variant.is_cross_fitted and validates is not None:
+                    with torch.no_grad():
+                        self.weigh(phase, first, released, labels, validates)
         return first, released
 
     def sent(
@@ -160,7 +226,7 @@ class Propagation:
 
         At edge level all of it is public: features, labels and released rows.
         """
-        first = self.hop_zero(features, len(sends_label))
+        first = self.hop_zero(features, sends_label)
         return [
             self._rows(hop, features, first, released[: hop - 1], labels, sends_label)
             for hop in range(1, self.variant.hops + 1)
@@ -185,6 +251,10 @@ class Propagation:
         """Return what every node sends in one hop: rows of norm at most 1."""
         if self.variant.is_papers and released:
             return released[-1]
+        if self.variant.is_cross_fitted:
+            assert isinstance(first, Tensor)
+            said = self.scores(f"stage{hop - 1}", first, released) if released else first
+            return label_messages(labels, sends_label, self.num_classes, mean_codes(said))
         network: Any = None
         apply: Callable[[Callable[[Any], Tensor]], Tensor]
         if hop > 1:
@@ -204,6 +274,24 @@ class Propagation:
             codes = self._codes(features, replicas) if network is None else apply(network.embed)
             sent.append(row_normalise(codes))
         return sent[0] if len(sent) == 1 else joint_messages(sent[0], sent[1])
+
+
+def believed(scores: Tensor, alone: Tensor, trust: Tensor) -> Tensor:
+    """Return the mean posterior of a stage's networks, mixed with what features say alone.
+
+    Args:
+        scores: of the networks, (replicas times members, nodes, classes).
+        alone: log-probabilities, (replicas, nodes, classes).
+        trust: the share of the networks.
+    """
+    said = torch.softmax(scores, dim=-1).view(-1, MEMBERS, *scores.shape[1:]).mean(dim=1)
+    tiny = torch.finfo(said.dtype).tiny
+    return (trust * said + (1 - trust) * alone.exp()).clamp(min=tiny)
+
+
+def of_members(values: Tensor) -> Tensor:
+    """Return what every network of a stage reads, one after the other: (replicas times members)."""
+    return values.repeat_interleave(MEMBERS, dim=0)
 
 
 def blocks_read(num_kinds: int) -> int:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,12 +49,14 @@ class OwnLists:
         graph: whose lists are read, with the training labels that are sent.
         released: noisy rows of each hop in units of their noise, (1, nodes, width).
         std: standard deviation of that noise.
+        both_ways: hops went along arcs and against them.
     """
 
     propagation: Propagation
     graph: Graph
     released: Sequence[Tensor]
     std: float
+    both_ways: bool = False
 
     def scores(self) -> Tensor:
         """Return the class scores of every node, each for its own person alone."""
@@ -63,17 +66,18 @@ class OwnLists:
         training = torch.tensor(self.graph.train_mask, device=device)
         modules = self.propagation.modules
         sent = self.propagation.sent(features, labels, training.unsqueeze(0), self.released)
-        first = self.propagation.hop_zero(features, 1)
+        first = self.propagation.hop_zero(features, training.unsqueeze(0))
         exact = [self._arriving(rows[0]).unsqueeze(0) / self.std for rows in sent]
-        scores = modules["classifier"](self.propagation.inputs(first, exact).all())[0]
+        scores = self.propagation.scores("classifier", first, exact)[0]
         heard = self._by_kind(self.released)
         num_classes, num_kinds = self.propagation.num_classes, self.propagation.num_kinds
         if not are_alike(heard, labels, training, num_classes, num_kinds=num_kinds):
-            found: Tensor = scores
-            return found
+            return scores
         prior = torch.log_softmax(scores, dim=-1)
         if "encoder" in modules:
-            alone = torch.log_softmax(modules["encoder"](features.all())[0], dim=-1)
+            is_said = self.propagation.variant.is_cross_fitted
+            says: Any = first if is_said else modules["encoder"](features.all())
+            alone = torch.log_softmax(says[0], dim=-1)
             prior = (1 - PRIOR_SHARE) * prior + PRIOR_SHARE * alone
         sums = self._by_kind(exact[-1:])[0] * self.std
         friends = self._arriving(torch.ones_like(labels, dtype=prior.dtype).unsqueeze(-1))
@@ -86,7 +90,11 @@ class OwnLists:
     def _arriving(self, rows: Tensor) -> Tensor:
         """Return the exact sums of what arrives at every node, kinds side by side."""
         return torch.cat(
-            [exact_sums(kind, rows, arriving=True) for kind in self.graph.kinds], dim=-1
+            [
+                exact_sums(kind, rows, arriving=True, both_ways=self.both_ways)
+                for kind in self.graph.kinds
+            ],
+            dim=-1,
         )
 
     def _by_kind(self, hops: Sequence[Tensor]) -> list[Tensor]:

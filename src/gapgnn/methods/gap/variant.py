@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gapgnn.errors import InputError, check_choice, check_integer
-from gapgnn.training import Recipe
+from gapgnn.training import Recipe, resolve_folds
 
 T = TypeVar("T")
 OWN = ("nothing", "features", "record")
@@ -26,6 +26,7 @@ class Variant:
         has_encoder: whether an encoder is trained on features and labels first.
         max_degree: entries that each list is cut to at node level; None: messages are divided.
         own: what a prediction reads of its own person at node level.
+        folds: of the cross-fitted networks that features are read through; 0: stages read features.
     """
 
     level: str
@@ -35,6 +36,7 @@ class Variant:
     has_encoder: bool
     max_degree: int | None = None
     own: str = "features"
+    folds: int = 0
 
     @classmethod
     def resolve(
@@ -47,6 +49,7 @@ class Variant:
         encoder_layers: int,
         max_degree: int | str = "auto",
         own: str = "features",
+        folds: int | str = "auto",
     ) -> Variant:
         """Fill in ``auto``, and refuse what would send a node its own label.
 
@@ -81,15 +84,22 @@ class Variant:
         check_integer("encoder_layers", encoder_layers, at_least=0)
         # Labels need no codes, so at node level the encoder's budget is saved for them.
         has_encoder = encoder_layers > 0 and (messages != "labels" or level != "node")
+        can_cross_fit = has_encoder and messages == "labels"
+        number_of_folds = resolve_folds(folds, can_cross_fit=can_cross_fit)
         cut = DEFAULT_DEGREE if max_degree == "auto" else int(max_degree)
         if is_vote:
             return cls(level, messages, False, 1 if own == "record" else 2, False, None, own)
-        return cls(level, messages, is_progressive, number, has_encoder, cut, own)
+        return cls(level, messages, is_progressive, number, has_encoder, cut, own, number_of_folds)
 
     @property
     def is_vote(self) -> bool:
         """Whether a person's whole contribution has norm 1, at node level."""
         return self.level == "node" and self.max_degree is None
+
+    @property
+    def is_cross_fitted(self) -> bool:
+        """Whether stages read features through networks that have not seen the node's label."""
+        return self.folds > 0
 
     @property
     def is_papers(self) -> bool:
@@ -178,7 +188,7 @@ class Defaults:
                 exponent=-1 / 3,
             )
         if is_free:
-            return cls(hidden=32, dropout=0.4)
+            return cls(hidden=32, dropout=0.5 if variant.is_cross_fitted else 0.4)
         return cls(batches=8, epochs=4, ratio=0.55, exponent=-1 / 2)
 
     def aggregation_ratio(self, epsilon: float) -> float:

@@ -270,7 +270,8 @@ def can_norm(inputs: Any) -> bool:
     """
     if isinstance(inputs, SparseRows):
         rows, width = inputs.shape
-        return inputs.device.type == "cpu" and width <= min(WIDEST_SPARSE, rows)
+        is_lasting = inputs.device.type == "cpu" and not inputs.is_passing
+        return is_lasting and width <= min(WIDEST_SPARSE, rows)
     if not isinstance(inputs, Tensor) or inputs.is_cuda or inputs.ndim != 3:
         return False
     return inputs.shape[2] <= min(WIDEST, inputs.shape[1])

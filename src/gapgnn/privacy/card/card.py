@@ -245,7 +245,7 @@ class ReleaseFacts:
     Attributes:
         method: what was trained.
         dataset: what people call the data set.
-        messages: ``none``, ``features``, ``labels``, ``both`` or ``perturbed``; or, for anything
+        messages: a name in ``gapgnn.privacy.card.texts.MESSAGES``; or, for anything
             else, a sentence that says what travelled along the edges.
         steps: what the method did, of ``gapgnn.privacy.card.texts.STEPS``.
         noise: ``safe`` or ``fast``.

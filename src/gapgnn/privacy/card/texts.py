@@ -41,6 +41,11 @@ KINDS_OF = {
     "any": " of one kind of edges ({}), whichever",
 }
 
+_POSTERIORS = (
+    "Class codes (corners of a simplex, norm 1) of the training labels, and everybody else's class "
+    "posterior as a mean of such codes: in the first hop what features say, then what was released "
+    "before says beside them."
+)
 MESSAGES = {
     "none": "Nothing: the method reads no edges.",
     "features": "Rows computed from the features of each node, scaled to norm at most 1.",
@@ -48,6 +53,12 @@ MESSAGES = {
         "Class codes (corners of a simplex, norm 1) of the training labels; where there are "
         "several hops, from the second on also everybody else's class posterior, as a mean of such "
         "codes."
+    ),
+    "posteriors": _POSTERIORS,
+    "posteriors both ways": (
+        f"{_POSTERIORS} They travel along every arc and against it, so one arc moves two rows and "
+        "the noise is scaled to sqrt(2) for it (twice that for both arcs of a pair); arcs from a "
+        "node to itself are left out."
     ),
     "both": (
         "Class codes of the training labels (simplex corners), from the second hop on also "

@@ -16,7 +16,7 @@ products with weights lie on that of the noise (:mod:`gapgnn.graph.weights`), an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, cast
@@ -38,18 +38,19 @@ from gapgnn.privacy.mechanisms.noise import GRID, ROW_BLOCK, Construction, Noise
 from gapgnn.privacy.mechanisms.sums import (
     MOST_HALVES,
     WEIGHTED_GRID,
+    Lists,
     add_up,
     check_contributions,
     check_weights,
     divide_rows,
     halves_of,
     join_halves,
+    join_ways,
     quantise_rows,
     shared,
 )
 from gapgnn.rng import NoiseKey
 
-Lists = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.float32] | None]
 NORM_TOLERANCE = 1e-6
 # A CPU finishes rows in chunks of about this many numbers, which stay in its cache.
 CHUNK_NUMBERS = 1 << 19
@@ -147,10 +148,19 @@ class StoredLists:
         graph: the store.
         max_degree: D at node level, None elsewhere.
         key: the secret of the cut, from which nothing else is derived.
+        both_ways: messages also travel against the arcs.
     """
 
-    def __init__(self, graph: StoredGraph, *, max_degree: int | None, key: NoiseKey) -> None:
+    def __init__(
+        self,
+        graph: StoredGraph,
+        *,
+        max_degree: int | None,
+        key: NoiseKey,
+        both_ways: bool = False,
+    ) -> None:
         self._graph = graph
+        self._leaving = list(graph.out_parts()) if both_ways else None
         self._limits: Limits | None = None
         self._secret = b""
         if max_degree is not None and int(graph.out_degrees.max()) > max_degree:
@@ -167,7 +177,7 @@ class StoredLists:
         """
         graph = self._graph
         tasks = [
-            (graph.in_part(part), graph.digest(part), block, self._secret)
+            (graph.in_part(part), graph.digest(part), block, self._secret, self._against(part))
             for part in range(graph.num_parts)
         ]
         everywhere = (rows.cpu().numpy(), *(() if self._limits is None else self._limits.arrays))
@@ -182,12 +192,19 @@ class StoredLists:
         if len(done) != graph.num_parts:
             raise PrivacyError(f"All {graph.num_parts} parts must be released. Got {len(done)}.")
 
+    def _against(self, part: int) -> tuple[PartFile, str] | None:
+        """Return the arcs that leave a part's rows, if messages travel against them too."""
+        if self._leaving is None:
+            return None
+        return self._leaving[part], self._graph.digest(part, leaving=True)
+
 
 def release_part(
     part: PartFile,
     digest: str,
     block: BlockRelease,
     secret: bytes,
+    against: tuple[PartFile, str] | None,
     values: NDArray[Any],
     *limits: Any,
 ) -> NDArray[np.float32]:
@@ -201,10 +218,16 @@ def release_part(
         digest: the SHA-256 that the file must have, compared where the file is not known yet.
         block: the noise of this hop and replica.
         secret: the key of the cut; empty where nothing is cut.
+        against: the file with the arcs that leave the part's rows and its SHA-256, where messages
+            travel against arcs too.
         values: what every node sends, ``(N, d)``.
         limits: what the cut needs to know of every node.
     """
     check_once(part.path, digest)
+    leaving: Iterator[Any] | None = None
+    if against is not None:
+        check_once(against[0].path, against[1])
+        leaving = against[0].blocks()
     cut = Limits(*limits) if secret else None
     count = len(part.lengths)
     out = np.empty((count, values.shape[1]), dtype=np.float32)
@@ -213,7 +236,10 @@ def release_part(
     for rows in part.blocks():
         kept = rows if cut is None else cut.cut(rows, secret)
         first, last = rows.first - part.first, rows.last - part.first
-        lists = kept.pointers, kept.entries, kept.weights
+        lists: Lists = kept.pointers, kept.entries, kept.weights
+        if leaving is not None:
+            left = next(leaving)
+            lists = join_ways(rows.first, lists, (left.pointers, left.entries, left.weights))
         out[first:last] = block.release(sent, rows.first, *lists).numpy()
     return out
 
@@ -234,12 +260,15 @@ class PrivateAggregation:
             list's length, dangling entries included, so that all of it has norm at most 1.
         to_self: every node also sends to itself, and its list is longer by that; only with divided
             messages, where a person's own row is then covered too.
+        both_ways: at edge level, on a graph with directions: what a node sends travels along its
+            arcs and against the arcs that end at it. Self-loops are left out.
         construction: ``safe`` for releases, ``fast`` for experiments.
         device: where products are computed and results live.
         kind: the name of these edges among several kinds, for whoever watches.
 
     Relation and sensitivity: one hop changes by at most 1 (``directed``), sqrt(2) (``undirected``),
-    sqrt(D) (``add-remove``) or 2 sqrt(D) (``replace``) in L2 norm, with divided messages by 1 or 2.
+    sqrt(D) (``add-remove``) or 2 sqrt(D) (``replace``) in L2 norm, with divided messages by 1 or 2,
+    both ways by sqrt(2) (``directed``) or 2 sqrt(2) (``undirected``).
     At node level that counts the rows of all other nodes; a person's own row is computed from the
     person's own place in the graph and is not covered, except where nodes send to themselves
     (privacy page, section 1). Weights of edges are at most 1 and change none of these. Only the
@@ -266,6 +295,7 @@ class PrivateAggregation:
         max_degree: int | None = None,
         is_divided: bool = False,
         to_self: bool = False,
+        both_ways: bool = False,
         keys: Sequence[NoiseKey],
         construction: Construction = "safe",
         device: str | torch.device = "cpu",
@@ -284,6 +314,10 @@ class PrivateAggregation:
             )
         if to_self and not is_divided:
             raise PrivacyError("`to_self` must be False unless messages are divided. Got True.")
+        if both_ways and (self.level == "node" or not graph.is_directed):
+            raise PrivacyError(
+                "`both_ways` must be False at level node and without directions. Got True."
+            )
         if self.level == "none":
             self.noise_multiplier = check_number(
                 "noise_multiplier", noise_multiplier, at_least=0, at_most=0
@@ -292,7 +326,11 @@ class PrivateAggregation:
         else:
             self.noise_multiplier = check_number("noise_multiplier", noise_multiplier, above=0)
             self.sensitivity = aggregation_sensitivity(
-                level, relation, max_degree=max_degree, is_divided=is_divided
+                level,
+                relation,
+                max_degree=max_degree,
+                is_divided=is_divided,
+                both_ways=both_ways,
             )
         self.graph = graph
         self.kind = kind
@@ -300,6 +338,7 @@ class PrivateAggregation:
         self.max_degree = max_degree
         self.is_divided = is_divided
         self.to_self = to_self
+        self.both_ways = both_ways
         self.device = torch.device(device)
         self.construction = construction
         self._sources = [NoiseSource(key, construction=construction) for key in keys]
@@ -464,6 +503,9 @@ class PrivateAggregation:
                 indptr = columns.indptr.astype(np.int64, copy=False)
                 indices = columns.indices.astype(indices.dtype, copy=False)
                 weights = None if weights is None else columns.data
+            if self.both_ways:
+                leaving = self.graph.indptr, self.graph.indices, self.graph.weights
+                indptr, indices, weights = join_ways(0, (indptr, indices, weights), leaving)
             self._lists[which] = indptr, indices, weights
         return self._lists[which]
 
@@ -500,7 +542,9 @@ class PrivateAggregation:
         if which not in self._stored:
             key = self._sources[replica].key.derive("degree")
             store = cast(StoredGraph, self.graph)
-            self._stored[which] = StoredLists(store, max_degree=self.max_degree, key=key)
+            self._stored[which] = StoredLists(
+                store, max_degree=self.max_degree, key=key, both_ways=self.both_ways
+            )
         self._stored[which].release(self._block_release(replica, index, normalise), rows, out)
 
     def _on_device(
@@ -538,11 +582,12 @@ class PrivateAggregation:
 
     def _lists_on_device(self, replica: int) -> DeviceLists:
         which = self._which_lists(replica)
-        if which not in self._device_lists and self._weighs:
-            indptr, indices, weights = self._weighted_lists(replica)
-            if weights is not None:
-                check_weights(weights)
-            parts = (torch.tensor(part, device=self.device) for part in (indptr, indices, weights))
+        if which not in self._device_lists and (self._weighs or self.both_ways):
+            lists = self._weighted_lists(replica)
+            if lists[2] is not None:
+                check_weights(lists[2])
+            found = [part for part in lists if part is not None]
+            parts = (torch.tensor(part, device=self.device) for part in found)
             self._device_lists[which] = DeviceLists(*parts)
         if which not in self._device_lists:
             self._device_lists[which] = in_lists_on(

@@ -15,6 +15,8 @@ from gapgnn.graph import WEIGHT_GRID
 from gapgnn.privacy.mechanisms.device import csr_tensor
 from gapgnn.privacy.mechanisms.noise import GRID
 
+# Pointers, entries and weights of lists in CSR form.
+Lists = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.float32] | None]
 # Entries that are multiplied at a time: few enough that the ones of the product stay in cache.
 CHUNK_ENTRIES = 1 << 19
 # Entries that are added up at a time: their number fits in 32 bits.
@@ -132,6 +134,36 @@ def add_up(
             out[first:last] = add(rows, starts, columns[part], factors)
         first = last
     return out
+
+
+def join_ways(first: int, arriving: Lists, leaving: Lists) -> Lists:
+    """Join what arrives at some rows and what leaves them, in CSR form, without self-loops.
+
+    An arc is then in two lists and moves two rows, by one message each (privacy page, section 1);
+    one from a node to itself would move a single row by two, so it is left out.
+
+    Args:
+        first: the number of the first of these rows.
+        arriving: pointers, entries and weights of the arcs that end at each row.
+        leaving: of those that start there.
+
+    >>> pointers, entries = np.array([0, 1, 3]), np.array([0, 0, 1])
+    >>> join_ways(0, (pointers, entries, None), (np.array([0, 2, 3]), np.array([0, 1, 1]), None))[1]
+    array([1, 0])
+    """
+    count = len(arriving[0]) - 1
+    rows = np.concatenate(
+        [np.repeat(np.arange(count), np.diff(pointers)) for pointers in (arriving[0], leaving[0])]
+    )
+    entries = np.concatenate([arriving[1], leaving[1]])
+    order = np.lexsort((entries, rows))
+    order = order[entries[order] != rows[order] + first]
+    lengths = np.bincount(rows[order], minlength=count)
+    pointers = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    weights = None
+    if arriving[2] is not None and leaving[2] is not None:
+        weights = np.concatenate([arriving[2], leaving[2]])[order]
+    return pointers, entries[order], weights
 
 
 def check_weights(weights: Any) -> None:

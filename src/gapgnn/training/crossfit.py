@@ -1,0 +1,130 @@
+"""Cross-fitting: networks of which none says anything about a node that it has learned from.
+
+Nodes are dealt to folds by a public hash of (seed, id), and there is a network for each fold that
+trains on all training nodes but those. What is said about a training node comes from the network of
+its fold, which has not seen its label; about everybody else all of them are heard. A network that
+learns from what is said then meets training nodes as it will meet the others: their own labels do
+not echo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gapgnn.errors import InputError, check_integer
+from gapgnn.graph import Graph, folds_of
+from gapgnn.rng import experiment_seed
+from gapgnn.training.inputs import FeatureInputs
+from gapgnn.training.splits import Splits
+
+FOLDS = 4
+
+
+class FeatureNetworks(NamedTuple):
+    """What ``auto`` means for networks that read features."""
+
+    hidden: int
+    dropout: float
+    weight_decay: float
+
+
+# Two layers of this width. Features are many and training nodes few, so most of a layer is blanked.
+FEATURE_NETWORKS = FeatureNetworks(64, 0.7, 5e-4)
+# Nodes that finished networks read at a time.
+AT_ONCE = 1 << 15
+
+
+def resolve_folds(folds: int | str, *, can_cross_fit: bool) -> int:
+    """Return how many networks are cross-fitted, 0 for none.
+
+    >>> resolve_folds("auto", can_cross_fit=True), resolve_folds(0, can_cross_fit=True)
+    (4, 0)
+    """
+    if folds == "auto":
+        return FOLDS if can_cross_fit else 0
+    number = check_integer("folds", folds, at_least=0, at_most=100)
+    if number == 1:
+        raise InputError("`folds` must be 0 or at least 2: each network leaves one out. Got 1.")
+    if number and not can_cross_fit:
+        raise InputError(
+            "`folds` must be 0 or auto at level node, without label messages or without an "
+            f"encoder. Got {number}."
+        )
+    return number
+
+
+@dataclass(frozen=True)
+class CrossFit:
+    """Who learns from whom.
+
+    Attributes:
+        fold: of every node.
+        folds: how many there are.
+    """
+
+    fold: NDArray[np.int64]
+    folds: int = FOLDS
+
+    @classmethod
+    def of(cls, graph: Graph, *, seed: int, folds: int = FOLDS) -> CrossFit:
+        """Deal the nodes of a graph.
+
+        Folds of people for an evaluation are dealt by another hash, and tell nothing about these.
+        """
+        seed = experiment_seed(seed, "cross-fitting") % 2**31
+        return cls(folds_of(graph.ids, seed=seed, folds=folds), folds)
+
+    def splits(self, splits: Splits) -> Splits:
+        """Return whom each network trains on: those of the first repeat first, fold by fold.
+
+        >>> train = np.array([[True, True, False]])
+        >>> found = CrossFit(np.array([0, 1, 1]), 2).splits(Splits(train, ~train, ~train))
+        >>> found.train.tolist()
+        [[False, True, False], [True, False, False]]
+        """
+        repeats = len(splits.train)
+        left_out = np.tile(np.arange(self.folds), repeats)[:, None] == self.fold
+        train, val, test = (
+            np.repeat(mask, self.folds, axis=0) for mask in (splits.train, splits.val, splits.test)
+        )
+        return Splits(train & ~left_out, val, test)
+
+    def heard(self, scores: Tensor, training: Tensor, nodes: NDArray[np.int64]) -> Tensor:
+        """Return log-probabilities of some nodes, (repeats, nodes, classes).
+
+        Args:
+            scores: of all networks, (repeats times folds, nodes, classes).
+            training: which of these nodes train, (repeats, nodes): they are told by the network
+                that has not seen them.
+            nodes: who they are.
+        """
+        said = torch.log_softmax(scores, dim=-1).view(-1, self.folds, *scores.shape[1:])
+        fold = torch.from_numpy(self.fold[nodes]).to(scores.device)
+        alone = said[:, fold, torch.arange(len(nodes), device=scores.device)]
+        together = torch.log_softmax(said.mean(dim=1), dim=-1)
+        return torch.where(training.unsqueeze(-1), alone, together)
+
+    @torch.no_grad()
+    def log_probabilities(
+        self, networks: Callable[[Any], Tensor], features: FeatureInputs, training: Tensor
+    ) -> Tensor:
+        """Return what finished networks say about every node, (repeats, nodes, classes).
+
+        Args:
+            networks: give scores (repeats times folds, nodes, classes) for features.
+            features: of every node.
+            training: who trains in each repeat.
+        """
+        parts = []
+        for start in range(0, len(self.fold), AT_ONCE):
+            nodes = np.arange(start, min(start + AT_ONCE, len(self.fold)))
+            whole = features.all() if len(nodes) == len(self.fold) else features.taken(nodes)
+            parts.append(self.heard(networks(whole), training[:, nodes], nodes))
+        return torch.cat(parts, dim=1)

@@ -1,0 +1,169 @@
+"""Nobody is told by a network that has seen the own label, and steps that read some nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from methodgraphs import small_graph
+
+from gapgnn import GAP, MLP
+from gapgnn.errors import InputError
+from gapgnn.graph import folds_of
+from gapgnn.training import CrossFit, Splits, some_nodes
+from gapgnn.training import crossfit as crossfit_module
+
+QUICK = {"level": "edge", "epochs": 8, "hops": 2, "insecure_noise_seed": 1}
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return small_graph(num_nodes=300)
+
+
+def hop_zero(graph, **more):
+    """What features say about everybody, which stages read and others are sent."""
+    return GAP(**QUICK, **more).fit(graph).releases_.training().hops[0]
+
+
+def with_another_label(graph, node):
+    labels = graph.labels.copy()
+    labels[node] = (labels[node] + 1) % graph.num_classes
+    return graph._replace(labels=labels)
+
+
+def echo(graph, node):
+    """How far a node's own label moves what is said about it."""
+    before, after = hop_zero(graph), hop_zero(with_another_label(graph, node))
+    return float((before - after)[node].abs().max())
+
+
+@pytest.mark.parametrize("place", [0, 100, -1])
+def test_what_is_said_about_a_training_node_does_not_follow_from_its_label(place, graph):
+    """The promise of cross-fitting: the own label does not echo, not by a bit."""
+    node = int(np.flatnonzero(graph.train_mask)[place])
+    before, after = hop_zero(graph), hop_zero(with_another_label(graph, node))
+    assert torch.equal(before[node], after[node])
+    # The networks of the other folds did learn from it.
+    assert not torch.equal(
+        before[~torch.tensor(graph.train_mask)], after[~torch.tensor(graph.train_mask)]
+    )
+
+
+def test_a_training_node_that_is_told_by_all_networks_would_be_seen(graph, monkeypatch):
+    """Planted: a stage reads, of a training node, networks that have seen its label."""
+    node = int(np.flatnonzero(graph.train_mask)[0])
+    assert echo(graph, node) == 0
+    honest = CrossFit.heard
+    monkeypatch.setattr(
+        CrossFit,
+        "heard",
+        lambda self, scores, training, nodes: honest(self, scores, training & False, nodes),
+    )
+    assert echo(graph, node) > 0
+
+
+def test_a_network_that_trains_on_its_own_fold_would_be_seen(graph, monkeypatch):
+    """Planted: folds are dealt, and nobody leaves one out."""
+    node = int(np.flatnonzero(graph.train_mask)[0])
+    monkeypatch.setattr(
+        CrossFit,
+        "splits",
+        lambda self, splits: Splits(
+            *(
+                np.repeat(mask, self.folds, axis=0)
+                for mask in (splits.train, splits.val, splits.test)
+            )
+        ),
+    )
+    assert echo(graph, node) > 0
+
+
+def test_folds_are_a_function_of_seed_and_id_and_not_those_of_an_evaluation(graph):
+    everybody = CrossFit.of(graph, seed=3)
+    order = np.random.default_rng(0).permutation(graph.num_nodes)[:200]
+    some = crossfit_module.CrossFit(everybody.fold[order], 4)
+    assert np.array_equal(
+        some.fold,
+        CrossFit.of(_Ids(graph.ids[order]), seed=3).fold,  # type: ignore[arg-type]
+    )
+    assert not np.array_equal(everybody.fold, CrossFit.of(graph, seed=4).fold)
+    evaluated = folds_of(graph.ids, seed=3, folds=4)
+    table = np.histogram2d(everybody.fold, evaluated, bins=4)[0]
+    assert table.min() > 0
+
+
+class _Ids:
+    def __init__(self, ids):
+        self.ids = ids
+
+
+def test_every_training_node_is_left_out_by_one_network_of_each_repeat(graph):
+    crossfit = CrossFit.of(graph, seed=0)
+    masks = np.stack([graph.train_mask, ~graph.train_mask])
+    found = crossfit.splits(Splits(masks, ~masks, ~masks)).train.reshape(2, 4, -1)
+    assert np.array_equal((masks[:, None] & ~found).sum(axis=1), masks)
+    assert np.array_equal(found.any(axis=1), masks)
+    for fold in range(4):
+        assert not found[:, fold, crossfit.fold == fold].any()
+
+
+@pytest.mark.parametrize("folds", [1, -1, 2.5, "many"])
+def test_folds_that_mean_nothing_are_refused(folds, graph):
+    for method in (GAP, MLP):
+        with pytest.raises(InputError, match="folds"):
+            method(level="edge", folds=folds).fit(graph)
+
+
+@pytest.mark.parametrize(
+    "options", [{"messages": "features"}, {"messages": "both"}, {"encoder_layers": 0}]
+)
+def test_folds_are_for_labels_that_are_sent_beside_an_encoder(options, graph):
+    with pytest.raises(InputError, match="`folds` must be 0 or auto"):
+        GAP(level="edge", folds=4, **options).fit(graph)
+
+
+def test_an_mlp_is_the_mean_of_its_networks_for_everybody(graph):
+    model = MLP(level="edge", epochs=6, folds=3).fit(graph)
+    network = model.modules_["mlp"]
+    assert len(network.linears[0].weight) == 3
+    features = torch.tensor(np.asarray(graph.features.todense(), dtype=np.float32))
+    with torch.no_grad():
+        said = torch.log_softmax(network(features), dim=-1).mean(dim=0)
+    np.testing.assert_allclose(model.predict_proba(graph), torch.softmax(said, dim=-1), atol=1e-5)
+
+
+def test_large_graphs_are_read_in_parts_and_say_the_same(graph, monkeypatch):
+    whole = MLP(level="edge", epochs=6).fit(graph)
+    expected = whole.predict_proba(graph)
+    monkeypatch.setattr(crossfit_module, "AT_ONCE", 64)
+    np.testing.assert_allclose(whole.predict_proba(graph), expected, atol=1e-6)
+
+
+def test_a_step_reads_part_of_many_nodes(monkeypatch):
+    graph = small_graph(num_nodes=600)
+    sizes = []
+    real = some_nodes.SomeNodes._wanted
+
+    def wanted(self, nodes):
+        sizes.append(len(nodes))
+        return real(self, nodes)
+
+    monkeypatch.setattr(some_nodes.SomeNodes, "_wanted", wanted)
+    monkeypatch.setattr("gapgnn.training.recipe.STEP_NODES", 50)
+    model = MLP(level="edge", epochs=40, class_weight="balanced").fit(graph)
+    roles = int((graph.train_mask | graph.val_mask | graph.test_mask).sum())
+    assert len(sizes) == 40
+    assert max(sizes) < roles / 5
+    assert model.score(graph) > 1.2 / graph.num_classes
+
+
+def test_a_repeat_does_not_depend_on_the_others():
+    graph = small_graph(num_nodes=300)
+    shared = {**QUICK, "split": "fresh"}
+    alone = GAP(**shared).fit(graph)
+    beside = GAP(**shared, repeats=3).fit(graph)
+    assert alone.repeat_scores_[0] == beside.repeat_scores_[0]
+    torch.testing.assert_close(
+        alone.releases_.training().hops[0], beside.releases_.training().hops[0], atol=1e-4, rtol=0
+    )
