@@ -44,9 +44,9 @@ examples:
 
 The noise multiplier counts the standard deviation in what one edge or record can contribute: per
 hop 1 (directed or divided), sqrt(2) (undirected), sqrt(k^2 + k) (k edges of one person), sqrt(k) (k
-arcs out of one) or sqrt(max degree), per DP-SGD step the clip, for sage (2 max degree + 1) times it: a record is part of its neighbours' examples too. Under
-`replace` two records can oppose each other: the sensitivity is twice the contribution, and is
-charged.
+arcs out of one) or sqrt(max degree), per DP-SGD step the clip, for sage (2 max degree + 1) times
+it: a record is part of its neighbours' examples too. Under `replace` two records can oppose each
+other: the sensitivity is twice the contribution, and is charged.
 """
 
 

@@ -270,10 +270,11 @@ def aggregation_sensitivity(
     """Return the L2 sensitivity of one hop of aggregation (privacy page, section 1).
 
     One hop is ``A^T X`` with rows of norm at most 1: 1 for ``directed``, sqrt(2) for
-    ``undirected``, sqrt(k^2 + k) for ``k-edges`` and sqrt(k) for ``k-arcs``, sqrt(D) for ``add-remove`` and 2 sqrt(D) for ``replace``, where D bounds every
-    out-list. At node level the rows of all *other* nodes are covered. Where messages are divided by
-    the root of their list's length, all that a person writes has norm 1, however long the list is:
-    1 for ``add-remove`` and 2 for ``replace``.
+    ``undirected``, sqrt(k^2 + k) for ``k-edges`` and sqrt(k) for ``k-arcs``, sqrt(D) for
+    ``add-remove`` and 2 sqrt(D) for ``replace``, where D bounds every out-list. At node level the
+    rows of all *other* nodes are covered. Where messages are divided by the root of their list's
+    length, all that a person writes has norm 1, however long the list is: 1 for ``add-remove`` and
+    2 for ``replace``.
 
     Where messages travel along an arc and against it, ``(A + A^T) X`` without self-loops, one arc
     moves two rows: sqrt(2) for ``directed``, and 2 sqrt(2) for both arcs of a pair, which then move

@@ -351,8 +351,8 @@ def _edge_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
         for hop in range(1, setting.hops + 1):
             number = (hop - 1) * kinds + kind + 1
             noisy = aggregation.hop(rows, number, normalise=False).double()
-            at = noisy.unflatten(0, (len(worlds), size))
-            says = rows.double().unflatten(0, (len(worlds), size))
+            at = noisy.reshape(len(worlds), size, _WIDTH)
+            says = rows.double().reshape(len(worlds), size, _WIDTH)
             # The others receive from the centre, and where an edge moves two rows it from them.
             along = (at[:, 1:] * says[:, :1]).sum(dim=(1, 2))
             if moves_centre:
@@ -564,7 +564,10 @@ def _neighbours(
         size = setting.links.count + 1
         options = {"directed": setting.is_directed, "weighted": setting.weighted}
         arcs = setting.star_arcs(np.zeros(1, np.int64), np.arange(1, size)[None])
-        star, nobody = bare_graph(*arcs, size, **options), bare_graph([], [], size, **options)
+        star, nobody = (
+            bare_graph(sources, targets, size, **options)
+            for sources, targets in (arcs, (arcs[0][:0], arcs[1][:0]))
+        )
         rows = _star_rows(size, size, 0)
         return (star, nobody), (rows, rows), np.zeros(size, dtype=np.int64)
     degree = setting.max_degree or 1

@@ -332,9 +332,7 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
         covered=(
             *texts.covered(level, relation, notion=notion),
             *texts.covered_own(level, own),
-            *texts.covered_edges(
-                level, relation, facts.kinds, facts.protects, facts.is_weighted
-            ),
+            *texts.covered_edges(level, relation, facts.kinds, facts.protects, facts.is_weighted),
         ),
         not_covered=(
             *texts.not_covered(level, relation, notion=notion, own=own),
