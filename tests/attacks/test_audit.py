@@ -58,6 +58,29 @@ def test_the_hops_hold_and_the_bound_is_near_the_claim(level, relation, epsilon,
     assert report.details["relation"] == relation
 
 
+@sizes(20_000, 0.8, full=100_000, shares=(0.6, 0.8))
+@pytest.mark.parametrize("relation", ["5-edges", "5-arcs"])
+def test_hops_that_hide_several_links_of_one_person(relation, epsilon, trials, share):
+    report = audit_aggregation(relation=relation, epsilon=epsilon, trials=trials)
+    assert_sharp(report, share)
+    assert report.details["relation"] == relation
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"relation": "5-arcs", "both_ways": True},
+        {"relation": "5-edges", "both_ways": True},
+        {"relation": "undirected", "both_ways": True},
+        {"relation": "5-edges", "kinds": 2, "protects": "any", "weighted": True},
+        {"relation": "5-edges", "kinds": 2, "protects": "each"},
+    ],
+    ids=str,
+)
+def test_several_links_both_ways_and_of_several_kinds(shape):
+    assert_sharp(audit_aggregation(epsilon=4.0, trials=10_000, **shape), 0.75)
+
+
 @pytest.mark.parametrize("construction", ["safe", "fast"])
 def test_one_hop_holds_with_either_noise(construction):
     report = audit_aggregation(epsilon=4.0, hops=1, trials=10_000, construction=construction)
@@ -84,8 +107,8 @@ def test_training_on_subgraphs_holds_and_the_bound_is_near_the_claim(constructio
 @pytest.mark.parametrize(
     ("level", "relation"),
     [
-        pytest.param(*row, marks=[pytest.mark.slow] * (row[1] in ("directed", "replace")))
-        for row in RELATIONS
+        pytest.param(*row, marks=[pytest.mark.slow] * (row[1] in ("directed", "replace", "5-arcs")))
+        for row in [*RELATIONS, ("edge", "5-edges"), ("edge", "5-arcs")]
     ],
 )
 def test_label_messages_hold_and_the_bound_is_near_the_claim(

@@ -101,6 +101,24 @@ class TestEdgeLevel:
         # Of a friendship these directed tables hold one arc.
         assert most > (0.7 if directed and relation == "undirected" else 0.99)
 
+    @some_or_all(["hub", "added"])
+    @pytest.mark.parametrize(
+        ("relation", "directed"),
+        [
+            ("5-edges", False),
+            pytest.param("5-edges", True, marks=pytest.mark.slow),
+            pytest.param("5-arcs", False, marks=pytest.mark.slow),
+            pytest.param("5-arcs", True, marks=pytest.mark.slow),
+        ],
+    )
+    def test_several_links_of_one_person(self, relation, directed, kinds):
+        given = tables(directed=directed, schema=None)
+        outcomes = holds("train gap --epochs 3", "edge", relation, given, kinds)
+        assert any("links of" in outcome.who for outcome in outcomes)
+        # More than one link could move, less than the worst five.
+        most = max(outcome.worst.observed / outcome.worst.accounted for outcome in outcomes)
+        assert 0.3 < most <= 1
+
     @pytest.mark.slow
     @pytest.mark.parametrize("messages", GAPS[1:])
     @pytest.mark.parametrize("relation", ["undirected", "directed"])
@@ -420,6 +438,13 @@ class TestWeightsAndKinds:
         count = len(outcomes[0].releases)
         assert moved["each-kind"] == count
         assert moved["other-kind"] == moved["leaf"] == count // 2
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("protects", ["each", "any"])
+    def test_several_links_of_one_person(self, protects):
+        given = dealt(weighed(tables(schema=None)))
+        words = f"train gap --epochs 2 --kinds {protects}"
+        holds(words, "edge", "3-edges", given, protects=protects)
 
     def test_one_edge_of_one_kind(self):
         given = dealt(tables(schema=None))

@@ -100,6 +100,24 @@ def test_sqrt_2_missing_on_an_undirected_graph(monkeypatch):
     assert_broken(audit_aggregation(relation="undirected", epsilon=4.0, trials=TRIALS))
 
 
+@pytest.mark.parametrize(
+    ("claimed", "used"),
+    [("5-edges", "undirected"), pytest.param("5-arcs", "directed", marks=pytest.mark.slow)],
+)
+def test_noise_for_one_link_where_five_are_claimed(monkeypatch, claimed, used):
+    shared = {"relation": claimed, "epsilon": 1.0, "trials": TRIALS}
+    original = aggregation.aggregation_sensitivity
+
+    def for_one(level, relation, **options):
+        return original(level, used, **options)
+
+    monkeypatch.setattr(aggregation, "aggregation_sensitivity", for_one)
+    report = audit_aggregation(**shared)
+    assert_broken(report)
+    whats = ("in memory", "on disk")
+    assert_counted(report, *(f"how far 5 links of one person move a hop ({w})" for w in whats))
+
+
 def test_both_directions_at_the_sensitivity_of_one(monkeypatch):
     """An arc that moves two rows, charged as if it moved one."""
     shared = {"relation": "directed", "both_ways": True, "epsilon": 4.0, "trials": TRIALS}

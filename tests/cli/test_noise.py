@@ -205,3 +205,35 @@ def test_the_mixture_and_the_original_theorem_are_in_the_table(capsys):
 def test_what_has_no_answer_for_sage_is_refused(words, message):
     with pytest.raises(GapgnnError, match=message):
         main(["noise", *words])
+
+
+@pytest.mark.parametrize(
+    ("relation", "sensitivity", "beside"),
+    [
+        ("5-edges", math.sqrt(30), "undirected"),
+        ("5-arcs", math.sqrt(5), "directed"),
+        ("1-edges", math.sqrt(2), "directed"),
+    ],
+)
+def test_several_links_of_one_person(capsys, relation, sensitivity, beside):
+    options = ["--relation", relation, "--delta", "1e-7", "--hops", "4"]
+    answer = ask(capsys, *options, "--epsilon", "1")
+    assert answer["sensitivity"] == pytest.approx(sensitivity)
+    # Noise is counted in sensitivities, so the multiplier is the one of any relation.
+    one = ask(capsys, "--delta", "1e-7", "--hops", "4", "--epsilon", "1")
+    assert answer["noise_multiplier"] == one["noise_multiplier"]
+    assert answer["sigma"] == pytest.approx(sensitivity * one["noise_multiplier"])
+    shown = table(capsys, *options, "--epsilon", "1")
+    (line,) = (line for line in shown.splitlines() if "The same noise under" in line)
+    assert f"`{beside}`" in line
+    ratio = {"undirected": math.sqrt(2), "directed": 1.0}[beside] / sensitivity
+    scaled = f"{one['noise_multiplier'] / ratio:.12g}"
+    same = ask(capsys, "--delta", "1e-7", "--hops", "4", "--noise-multiplier", scaled)
+    assert line.endswith(f"epsilon {same['epsilon']:.4g}.")
+
+
+@pytest.mark.parametrize("word", ["k-edges", "k-arcs", "0-edges", "05-edges", "5-edge"])
+def test_a_number_of_links_that_is_none_is_refused_in_one_line(word):
+    with pytest.raises(GapgnnError, match="`--relation` must have a number for k: 5-") as caught:
+        main(["noise", "--relation", word, "--epsilon", "1", "--delta", "1e-7"])
+    assert "\n" not in str(caught.value)

@@ -554,3 +554,20 @@ def test_the_training_of_a_model_is_audited_as_a_whole(
         {"neighbours": "1 kinds, on own tables", "releases": 4, "holds": True}
     ]
     assert len(ledger.entries()) == 1
+
+
+@pytest.mark.parametrize(
+    ("relation", "question"),
+    [
+        ("5-edges", "are these payments of one person, up to 5, in the data?"),
+        ("undirected", "is this payment between two people in the data?"),
+    ],
+)
+def test_the_question_counts_the_links_that_are_hidden(
+    relation: str, question: str, graph: Any, ledger: Ledger, tmp_path: Path
+) -> None:
+    model = GAP(relation=relation, epochs=1, ledger=ledger.path).fit(graph)
+    model.save(tmp_path / "model")
+    page = render_model(tmp_path / "model", words=Words.of(None, "payment"))
+    assert question in page
+    assert ("up to 5 of one person&#39;s payments" in page) == (relation == "5-edges")

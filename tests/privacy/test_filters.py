@@ -199,9 +199,10 @@ def test_a_release_whose_epsilon_is_zero_at_a_large_delta_is_not_free(rule: str)
     assert not budget.allows([asked])
 
 
-def test_an_arc_counts_under_edges_as_one_of_two_by_the_gaussian_rule_alone() -> None:
+def test_an_arc_counts_under_edges_as_both_ways_it_may_have_gone_by_the_gaussian_rule() -> None:
+    """Along arcs an edge is twice the squared distance; both ways it is twice the distance."""
     arc = spend([Gaussian(10.0)], relation="directed")
-    edge = account([Gaussian(10.0, count=2)], 1e-5, relation="directed").epsilon
+    edge = account([Gaussian(10.0, count=4)], 1e-5, relation="directed").epsilon
     assert granted("gaussian", 4, 1e-5).together([arc]) == pytest.approx(edge, rel=1e-9)
     with pytest.raises(PrivacyError, match="cannot count a charge under directed"):
         granted("renyi", 4, 1e-5).allows([arc])

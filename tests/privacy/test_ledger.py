@@ -192,9 +192,10 @@ def test_a_grant_under_the_weaker_relation_is_refused_once_the_stricter_was_char
 
 
 def test_group_privacy_never_overflows_and_never_needs_more_than_delta_one() -> None:
-    assert Amount.of(1000, 1e-9).doubled() == Amount(Fraction(2000), Fraction(1))
-    assert Amount.of(1000, 0).doubled().delta == 0
-    assert Amount.of(1, 0.3).doubled().delta == 1
+    assert Amount.of(1000, 1e-9).grouped(2) == Amount(Fraction(2000), Fraction(1))
+    assert Amount.of(1000, 0).grouped(2).delta == 0
+    assert Amount.of(1, 0.3).grouped(2).delta == 1
+    assert Amount.of(1e-3, 1e-9).grouped(10**9) == Amount(Fraction(10**6), Fraction(1))
 
 
 def test_levels_have_budgets_of_their_own_and_one_is_no_way_around_the_other(
@@ -218,7 +219,7 @@ def test_levels_have_budgets_of_their_own_and_one_is_no_way_around_the_other(
         ({"delta": 1.0}, "`delta` must be at least 0 and below 1"),
         ({"count": 0}, "`count` must be at least 1"),
         ({"level": "none"}, "`level` must be one of edge, node"),
-        ({"relation": "replace"}, "`relation` must be one of directed, undirected"),
+        ({"relation": "replace"}, "must be one of auto, directed, undirected, 5-edges"),
         ({"events": [{"at": math.nan}]}, "`events` must be plain dictionaries"),
     ],
 )

@@ -44,10 +44,16 @@ def test_a_named_relation_is_kept(level, relation, is_directed):
 @pytest.mark.parametrize(
     ("level", "relation", "message"),
     [
-        ("edge", "add-remove", "must be one of auto, directed, undirected. Got 'add-remove'"),
+        (
+            "edge",
+            "add-remove",
+            "must be one of auto, directed, undirected, 5-edges, 5-arcs. Got 'add-",
+        ),
         ("edge", "replace", "must be one of auto, directed, undirected"),
         ("node", "undirected", "must be one of auto, add-remove, replace"),
         ("none", "directed", "has no meaning at level none"),
+        ("node", "5-edges", "must be one of auto, add-remove, replace. Got '5-edges'"),
+        ("none", "5-edges", "has no meaning at level none"),
         ("node", "removal", "`relation` must be one of auto"),
         ("nodes", "auto", "Did you mean 'node'"),
     ],
@@ -62,6 +68,8 @@ def test_a_relation_of_another_level_is_refused(level, relation, message):
     [
         ("edge", "directed", None, 1.0),
         ("edge", "undirected", None, math.sqrt(2)),
+        ("edge", "5-edges", None, math.sqrt(30)),
+        ("edge", "5-arcs", None, math.sqrt(5)),
         ("node", "add-remove", 1, 1.0),
         ("node", "add-remove", 50, math.sqrt(50)),
         ("node", "replace", 50, 2 * math.sqrt(50)),

@@ -38,8 +38,8 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "level": _LEVEL,
         "relation": {
             "default": "auto",
-            "help": "edge: directed or undirected; node: add-remove or replace (default: "
-            "undirected or add-remove)",
+            "help": "edge: directed, undirected, or up to so many links of one person (5-edges, "
+            "5-arcs); node: add-remove or replace (default: undirected or add-remove)",
         },
         "hops": number(2, "noisy hops"),
         "max-degree": number(10, "D at node level"),
@@ -54,7 +54,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "divided": _DIVIDED,
         "both-ways": {
             "action": "store_true",
-            "help": "relation directed: messages travel along arcs and against them",
+            "help": "edge: messages travel along arcs and against them",
         },
         "trials": number(100_000, "independent trials"),
     },
@@ -118,6 +118,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
 EXAMPLES = """\
 examples:
   gapgnn audit aggregation --level edge --relation undirected --epsilon 1 --hops 2
+  gapgnn audit aggregation --relation 5-edges --epsilon 1
   gapgnn audit aggregation --level node --max-degree 10 --epsilon 8
   gapgnn audit aggregation --kinds 2 --protects any --weighted --epsilon 1
   gapgnn audit dpsgd --epsilon 1 --steps 50 --sampling-rate 0.1 --trials 20000

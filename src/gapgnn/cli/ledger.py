@@ -15,7 +15,6 @@ from typing import Any
 from gapgnn.cli.data import add_dialect_options, dialect_of
 from gapgnn.cli.output import complain, emit_json, say
 from gapgnn.errors import InputError, check_number, did_you_mean
-from gapgnn.privacy import RELATIONS as ALL_RELATIONS
 from gapgnn.privacy import auto_delta, resolve_relation
 from gapgnn.privacy.ledger import (
     COMPOSITIONS,
@@ -110,10 +109,10 @@ def _configure_grant(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--relation",
-        choices=("auto", *ALL_RELATIONS),
         default="auto",
-        help="the neighbouring relation; charges must use the same (auto: as before, as the data "
-        "set is, else undirected at edge and add-remove at node level)",
+        help="the neighbouring relation: undirected, directed, so many links of one person "
+        "(5-edges, 5-arcs), add-remove or replace; charges must use the same (auto: as before, as "
+        "the data set is, else undirected at edge and add-remove at node level)",
     )
     parser.add_argument(
         "--composition",

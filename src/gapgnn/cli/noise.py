@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from gapgnn.cli.output import console, emit_json
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.privacy import (
-    RELATIONS_OF_LEVEL,
+    Links,
     aggregation_ratio,
     aggregation_sensitivity,
     describe_relation,
+    links_of,
     resolve_relation,
 )
 from gapgnn.privacy.accounting import (
@@ -34,6 +35,7 @@ EXAMPLES = """\
 examples:
   gapgnn noise --level edge --epsilon 1 --delta 1e-7 --hops 2
   gapgnn noise --level edge --relation directed --noise-multiplier 2 --delta 1e-6
+  gapgnn noise --relation 5-edges --epsilon 1 --delta 1e-7 --hops 4
   gapgnn noise --level node --epsilon 8 --delta 1e-5 --hops 2 --steps 1546 --sampling-rate 0.0129
   gapgnn noise --level node --relation replace --max-degree 50 --epsilon 8 --delta 1e-5 --json
   gapgnn noise --level node --divided --epsilon 8 --delta 1e-5 --hops 1
@@ -41,10 +43,10 @@ examples:
       --sampling-rate 0.0222 --train-nodes 11530
 
 The noise multiplier counts the standard deviation in what one edge or record can contribute: per
-hop 1 (directed or divided), sqrt(2) (undirected) or sqrt(max degree), per DP-SGD step the clip, for
-sage (2 max degree + 1) times it: a record is part of its neighbours' examples too. Under
-`replace` two records can oppose each other: the sensitivity is twice the contribution, and is
-charged.
+hop 1 (directed or divided), sqrt(2) (undirected), sqrt(k^2 + k) (k edges of one person), sqrt(k) (k
+arcs out of one) or sqrt(max degree), per DP-SGD step the clip, for sage (2 max degree + 1) times
+it: a record is part of its neighbours' examples too. Under `replace` two records can oppose each
+other: the sensitivity is twice the contribution, and is charged.
 """
 
 
@@ -61,9 +63,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--relation",
         default="auto",
-        help="edge: directed or undirected; node: add-remove or replace. auto (default) is "
-        "add-remove at node level and, as no graph is given here, undirected (a symmetric graph) "
-        "at edge level",
+        help="edge: directed, undirected, or up to so many links of one person (5-edges, 5-arcs); "
+        "node: add-remove or replace. auto (default) is add-remove at node level and, as no graph "
+        "is given here, undirected (a symmetric graph) at edge level",
     )
     parser.add_argument("--epsilon", type=float, help="the budget to find the noise for")
     parser.add_argument(
@@ -182,7 +184,7 @@ class _Question:
         if args.both_ways and (level != "edge" or args.relation == "auto"):
             raise InputError(
                 "--both-ways is for level edge and a graph with directions: name the relation, "
-                "directed (one arc) or undirected (both arcs of a pair)."
+                "directed (one arc), undirected (both arcs of a pair), 5-arcs or 5-edges."
             )
         # As if every list had one entry.
         default = 1 if args.divided else DEFAULT_MAX_DEGREE
@@ -240,9 +242,17 @@ class _Question:
             return (steps, hops)
         return (PoissonGaussian(multiplier, self.sampling_rate, self.steps), hops)
 
+    @property
+    def _other_relation(self) -> str:
+        if self.level == "node":
+            return "replace" if self.relation == "add-remove" else "add-remove"
+        links = links_of(self.relation)
+        # One link of the same sort, or where it is one already the other sort.
+        return Links(1, are_arcs=links.are_arcs == (links.count > 1)).relation
+
     def under_other_relation(self, multiplier: float) -> tuple[str, Composition]:
-        """The other relation of the level, and the same noise as it appears there."""
-        other = next(r for r in RELATIONS_OF_LEVEL[self.level] if r != self.relation)
+        """Another relation of the level, and the same noise as it appears there."""
+        other = self._other_relation
         hops = Gaussian(self.sigma(multiplier) / self._sensitivity(other), count=self.hops)
         return other, (*self.events(multiplier)[:-1], hops)
 

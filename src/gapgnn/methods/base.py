@@ -162,8 +162,10 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         epsilon: privacy budget; smaller is more private. Ignored at level none.
         delta: failure probability, 0 only where no Gaussian noise is; auto is the largest power of
             ten that is at most 1 / (10 times the protected entities).
-        relation: which graphs are neighbours; auto is undirected for a symmetric graph, directed
-            otherwise, and add-remove at node level.
+        relation: which graphs are neighbours: at edge level undirected (one edge), directed (one
+            arc), or up to so many links of one person: 5-edges, 5-arcs; at node level add-remove or
+            replace. auto is undirected for a symmetric graph, directed otherwise, and add-remove at
+            node level.
         batch_norm: batch normalisation; auto is on except at node level, where it is not allowed.
         epochs: passes over the training nodes; auto is 100, at node level 10.
         batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size.
@@ -195,7 +197,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     level: Literal["none", "edge", "node"] = "edge"
     epsilon: float = 1.0
     delta: float | Literal["auto"] = "auto"
-    relation: Literal["auto", "undirected", "directed", "add-remove", "replace"] = "auto"
+    relation: str = "auto"
     batch_norm: bool | Literal["auto"] = "auto"
     epochs: int | Literal["auto"] = "auto"
     batch_size: int | Literal["auto"] = "auto"

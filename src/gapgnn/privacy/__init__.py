@@ -13,13 +13,20 @@ if TYPE_CHECKING:
     from gapgnn.privacy.relations import LEVELS as LEVELS
     from gapgnn.privacy.relations import RELATIONS as RELATIONS
     from gapgnn.privacy.relations import RELATIONS_OF_LEVEL as RELATIONS_OF_LEVEL
+    from gapgnn.privacy.relations import Links as Links
     from gapgnn.privacy.relations import aggregation_ratio as aggregation_ratio
     from gapgnn.privacy.relations import aggregation_sensitivity as aggregation_sensitivity
     from gapgnn.privacy.relations import auto_delta as auto_delta
+    from gapgnn.privacy.relations import check_relation as check_relation
+    from gapgnn.privacy.relations import covers as covers
     from gapgnn.privacy.relations import describe_relation as describe_relation
+    from gapgnn.privacy.relations import group_size as group_size
+    from gapgnn.privacy.relations import links_of as links_of
     from gapgnn.privacy.relations import protected_entities as protected_entities
     from gapgnn.privacy.relations import public_count as public_count
     from gapgnn.privacy.relations import resolve_relation as resolve_relation
+    from gapgnn.privacy.relations import squared_growth as squared_growth
+    from gapgnn.privacy.relations import strictest as strictest
     from gapgnn.privacy.witness import Release as Release
     from gapgnn.privacy.witness import active_witness as active_witness
     from gapgnn.privacy.witness import shown as shown

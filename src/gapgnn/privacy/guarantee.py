@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from gapgnn.errors import InputError, PrivacyError, check_number
 from gapgnn.graph import Graph
 from gapgnn.privacy.accounting import Event, Gaussian, account, accountant_named, calibrate
-from gapgnn.privacy.relations import auto_delta, protected_entities, resolve_relation
+from gapgnn.privacy.relations import (
+    Links,
+    aggregation_sensitivity,
+    auto_delta,
+    links_of,
+    protected_entities,
+    resolve_relation,
+)
 
 
 @dataclass(frozen=True)
@@ -200,8 +207,9 @@ class Guarantee:
         resolved = resolve_relation(level, relation, is_directed=graph.is_directed)
         if level == "none":
             return cls(level, resolved, None, 0.0, False, 0, None, "none", ())
-        # Under `directed` each arc is an entity of its own, also on a symmetric graph.
-        each = (one.num_arcs if resolved == "directed" else one.num_edges for one in graph.kinds)
+        # Where arcs are protected each is an entity of its own, also on a symmetric graph.
+        by_arcs = level == "edge" and links_of(resolved).are_arcs
+        each = (one.num_arcs if by_arcs else one.num_edges for one in graph.kinds)
         num_edges = sum(each)
         entities = protected_entities(level, num_nodes=graph.num_nodes, num_edges=num_edges)
         stated = check_delta(delta)
@@ -219,17 +227,19 @@ class Guarantee:
         return price if math.isfinite(price) else None
 
     def undirected_epsilon(self) -> float | None:
-        """Return what the same noise costs for a whole edge, where one arc is promised."""
-        if self.relation != "directed" or not self.events:
+        """Return what the same noise costs for whole edges, where as many arcs are promised."""
+        if self.level != "edge" or not self.events or not links_of(self.relation).are_arcs:
             return None
         if self.delta == 0 and self.epsilon is not None:
             # Two bits, each of which a pure release protects.
             return 2 * self.epsilon
         if not all(isinstance(event, Gaussian) for event in self.events):
             return None
+        whole = Links(links_of(self.relation).count, are_arcs=False).relation
         # The sensitivity of an edge of two arcs is sqrt(2) times that of one (section 1).
-        events = [event.scaled(1 / math.sqrt(2)) for event in self.events]
-        return account(events, self.delta, relation="undirected").epsilon
+        promised, wanted = (aggregation_sensitivity("edge", r) for r in (self.relation, whole))
+        events = [event.scaled(promised / wanted) for event in self.events]
+        return account(events, self.delta, relation=whole).epsilon
 
 
 def check_delta(delta: float | str) -> float | None:

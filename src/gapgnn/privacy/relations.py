@@ -1,12 +1,17 @@
 """Neighbouring relations, and how far two neighbours can be apart (privacy page, section 1).
 
 A level says what is protected (an edge, or a node's whole record), a relation says which two graphs
-count as neighbours. Everything here is public arithmetic: no graph is read.
+count as neighbours. Between one edge and a whole record lie the relations that name a number:
+``5-edges`` is up to five undirected edges of one person, ``5-arcs`` up to five arcs out of one. The
+number is part of the word, so it goes wherever the relation goes. Everything here is public
+arithmetic: no graph is read.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gapgnn.errors import InputError, check_choice, check_integer
@@ -17,7 +22,9 @@ RELATIONS_OF_LEVEL = {
     "edge": ("directed", "undirected"),
     "node": ("add-remove", "replace"),
 }
+# Those that are a word alone; at edge level there is one more for every number of links.
 RELATIONS = ("directed", "undirected", "add-remove", "replace")
+_SAMPLES = ("5-edges", "5-arcs")
 
 _WHO_DIFFERS = {
     "directed": "Two graphs are neighbours if they differ in one arc u->v.",
@@ -38,6 +45,41 @@ _WHO_DIFFERS = {
 
 
 @dataclass(frozen=True)
+class Links:
+    """What a relation of edge level protects: up to so many links of one person.
+
+    Attributes:
+        count: how many.
+        are_arcs: arcs out of that person; otherwise undirected edges, which are two arcs each.
+
+    >>> links_of("undirected"), links_of("5-arcs")
+    (Links(count=1, are_arcs=False), Links(count=5, are_arcs=True))
+    """
+
+    count: int
+    are_arcs: bool
+
+    @property
+    def relation(self) -> str:
+        """The relation's one name."""
+        if self.count == 1:
+            return "directed" if self.are_arcs else "undirected"
+        return f"{self.count}-{'arcs' if self.are_arcs else 'edges'}"
+
+    def sensitivity(self, *, both_ways: bool) -> float:
+        """Return how far a hop can move (privacy page, section 1).
+
+        k edges move that person's own row by at most k and k other rows by at most 1 each. k arcs
+        out of somebody move k other rows, and the own one where messages also go against arcs.
+        Both arcs of a pair move both rows twice then.
+        """
+        k = self.count
+        if self.are_arcs and not both_ways:
+            return math.sqrt(k)
+        return math.sqrt(k * k + k) * (2 if both_ways and not self.are_arcs else 1)
+
+
+@dataclass(frozen=True)
 class RelationDescription:
     """What a relation promises, in words for the privacy card.
 
@@ -52,6 +94,113 @@ class RelationDescription:
     warning: str | None = None
 
 
+def check_relation(relation: object, *, level: str | None = None) -> str:
+    """Return a relation by its one name, or refuse it: any, or one of a level that has some.
+
+    >>> check_relation("5-edges"), check_relation("1-edges"), check_relation("1-arcs", level="edge")
+    ('5-edges', 'undirected', 'directed')
+    >>> check_relation("k-edges")
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.InputError: `relation` must have a number for k: 5-edges. Got 'k-edges'.
+    """
+    links = _links(relation)
+    known = links.relation if links else relation
+    if level is not None:
+        _check_belongs(level, relation)
+    elif links is None:
+        check_choice("relation", relation, (*RELATIONS, *_SAMPLES))
+    return str(known)
+
+
+def links_of(relation: str) -> Links:
+    """Return what a relation of edge level protects.
+
+    >>> links_of("12-edges").count
+    12
+    """
+    links = _links(relation)
+    if links is None:
+        _check_belongs("edge", relation)
+        raise InputError(f"`relation` must be of level edge. Got {relation!r}.")
+    return links
+
+
+def covers(relation: str, other: str) -> bool:
+    """Tell whether what one relation protects includes all that another one does.
+
+    Edges include arcs, of as many links or fewer. Arcs out of one person never include a whole
+    edge, whose second arc is somebody else's.
+
+    >>> covers("5-edges", "undirected"), covers("5-edges", "5-arcs"), covers("5-arcs", "undirected")
+    (True, True, False)
+    """
+    if relation in RELATIONS_OF_LEVEL["node"] or other in RELATIONS_OF_LEVEL["node"]:
+        return relation == other or (relation, other) == ("replace", "add-remove")
+    strict, weak = links_of(relation), links_of(other)
+    return strict.count >= weak.count and (weak.are_arcs or not strict.are_arcs)
+
+
+def strictest(relations: Iterable[str]) -> str:
+    """Return the weakest relation that covers all of these.
+
+    >>> strictest(["directed", "undirected"]), strictest(["5-arcs", "2-edges"])
+    ('undirected', '5-edges')
+    """
+    known = list(relations)
+    if any(relation in RELATIONS_OF_LEVEL["node"] for relation in known):
+        return max(known, key=RELATIONS_OF_LEVEL["node"].index)
+    links = [links_of(relation) for relation in known]
+    return Links(
+        max(one.count for one in links), are_arcs=all(one.are_arcs for one in links)
+    ).relation
+
+
+def group_size(charged: str, counted: str) -> int:
+    """Return how many neighbours under one relation lead to a neighbour under a stricter one.
+
+    k edges are ceil(k / j) groups of at most j. k edges as arcs are those out of one person, and
+    one out of each of k others. A replaced record is one removed and one added.
+
+    >>> group_size("undirected", "5-edges"), group_size("2-edges", "5-edges")
+    (5, 3)
+    >>> group_size("directed", "undirected"), group_size("5-arcs", "5-edges")
+    (2, 6)
+    """
+    _check_covers(counted, charged)
+    if charged == counted:
+        return 1
+    if counted == "replace":
+        return 2
+    strict, weak = links_of(counted), links_of(charged)
+    own = -(-strict.count // weak.count)
+    return own + strict.count if weak.are_arcs and not strict.are_arcs else own
+
+
+def squared_growth(charged: str, counted: str) -> float:
+    """Return by what factor the squared sensitivity of a hop grows towards a stricter relation.
+
+    An event does not say whether messages also went against arcs, so the larger of both counts: the
+    second arc of an edge doubles the squared distance along arcs, and both ways the distance.
+
+    >>> round(squared_growth("undirected", "5-edges"), 9), squared_growth("2-edges", "2-edges")
+    (15.0, 1.0)
+    >>> round(squared_growth("directed", "undirected"), 9)
+    4.0
+    """
+    _check_covers(counted, charged)
+    strict, weak = links_of(counted), links_of(charged)
+    return max(
+        (strict.sensitivity(both_ways=ways) / weak.sensitivity(both_ways=ways)) ** 2
+        for ways in (False, True)
+    )
+
+
+def _check_covers(relation: str, other: str) -> None:
+    if not covers(relation, other):
+        raise InputError(f"`relation` must cover {other}. Got {relation!r}.")
+
+
 def resolve_relation(level: str, relation: str = "auto", *, is_directed: bool) -> str:
     """Return the relation that holds at ``level``, with ``auto`` replaced by its meaning.
 
@@ -59,8 +208,10 @@ def resolve_relation(level: str, relation: str = "auto", *, is_directed: bool) -
     ``add-remove`` at node level, ``none`` at level none. On a symmetric graph ``directed`` is
     allowed, because the paper's tables need it, and :func:`describe_relation` then warns.
     ``undirected`` on a directed graph is allowed too: it protects both arcs of a pair, which is the
-    stronger promise.
+    stronger promise. The same holds for ``5-arcs`` and ``5-edges``, which ``auto`` never is.
 
+    >>> resolve_relation("edge", "5-edges", is_directed=False)
+    '5-edges'
     >>> resolve_relation("edge", is_directed=False), resolve_relation("edge", is_directed=True)
     ('undirected', 'directed')
     >>> resolve_relation("none", "directed", is_directed=True)
@@ -69,13 +220,13 @@ def resolve_relation(level: str, relation: str = "auto", *, is_directed: bool) -
     gapgnn.errors.InputError: `relation` has no meaning at level none. Got 'directed'. Use auto.
     """
     check_choice("level", level, LEVELS)
-    check_choice("relation", relation, ("auto", *RELATIONS))
     if relation == "auto":
         if level == "edge":
             return "directed" if is_directed else "undirected"
         return "add-remove" if level == "node" else "none"
-    _check_belongs(level, relation)
-    return relation
+    if _links(relation) is None:
+        check_choice("relation", relation, ("auto", *RELATIONS, *_SAMPLES))
+    return check_relation(relation, level=level)
 
 
 def describe_relation(level: str, relation: str, *, is_directed: bool) -> RelationDescription:
@@ -87,14 +238,25 @@ def describe_relation(level: str, relation: str, *, is_directed: bool) -> Relati
     True
     """
     resolved = resolve_relation(level, relation, is_directed=is_directed)
-    warning = None
-    if resolved == "directed" and not is_directed:
+    links, warning = _links(resolved), None
+    if links is not None and links.are_arcs and not is_directed:
+        whole = "a whole edge" if links.count == 1 else f"{links.count} whole edges"
         warning = (
-            "The graph is symmetric but only one arc of each edge is protected: for a whole edge "
-            "the noise multiplier is smaller by a factor of sqrt(2), so the real epsilon is larger "
-            "than the one stated here."
+            f"The graph is symmetric but only one arc of each edge is protected: for {whole} "
+            f"the noise multiplier is smaller by a factor of sqrt({links.count + 1}), so the real "
+            "epsilon is larger than the one stated here."
         )
-    return RelationDescription(resolved, _WHO_DIFFERS[resolved], warning)
+    return RelationDescription(resolved, _sentence(resolved, links), warning)
+
+
+def _sentence(relation: str, links: Links | None) -> str:
+    if links is None or links.count == 1:
+        return _WHO_DIFFERS[relation]
+    if links.are_arcs:
+        what = f"{links.count} arcs out of one person"
+    else:
+        what = f"{links.count} undirected edges of one person, each stored as two arcs"
+    return f"Two graphs are neighbours if they differ in up to {what}."
 
 
 def aggregation_sensitivity(
@@ -108,17 +270,20 @@ def aggregation_sensitivity(
     """Return the L2 sensitivity of one hop of aggregation (privacy page, section 1).
 
     One hop is ``A^T X`` with rows of norm at most 1: 1 for ``directed``, sqrt(2) for
-    ``undirected``, sqrt(D) for ``add-remove`` and 2 sqrt(D) for ``replace``, where D bounds every
-    out-list. At node level the rows of all *other* nodes are covered. Where messages are divided by
-    the root of their list's length, all that a person writes has norm 1, however long the list is:
-    1 for ``add-remove`` and 2 for ``replace``.
+    ``undirected``, sqrt(k^2 + k) for ``k-edges`` and sqrt(k) for ``k-arcs``, sqrt(D) for
+    ``add-remove`` and 2 sqrt(D) for ``replace``, where D bounds every out-list. At node level the
+    rows of all *other* nodes are covered. Where messages are divided by the root of their list's
+    length, all that a person writes has norm 1, however long the list is: 1 for ``add-remove`` and
+    2 for ``replace``.
 
     Where messages travel along an arc and against it, ``(A + A^T) X`` without self-loops, one arc
     moves two rows: sqrt(2) for ``directed``, and 2 sqrt(2) for both arcs of a pair, which then move
-    both rows twice.
+    both rows twice; sqrt(k^2 + k) for ``k-arcs`` and twice that for ``k-edges``.
 
     >>> aggregation_sensitivity("edge", "directed")
     1.0
+    >>> round(aggregation_sensitivity("edge", "5-edges") ** 2, 6)
+    30.0
     >>> round(aggregation_sensitivity("edge", "directed", both_ways=True) ** 2, 6)
     2.0
     >>> aggregation_sensitivity("node", "replace", max_degree=100)
@@ -130,9 +295,7 @@ def aggregation_sensitivity(
     if level == "edge":
         if is_divided:
             raise InputError("messages are divided at level node. Got level 'edge'.")
-        if both_ways:
-            return math.sqrt(2.0) if relation == "directed" else math.sqrt(8.0)
-        return 1.0 if relation == "directed" else math.sqrt(2.0)
+        return links_of(relation).sensitivity(both_ways=both_ways)
     if both_ways:
         raise InputError("messages go both ways at level edge. Got level 'node'.")
     if (max_degree is None) == (not is_divided):
@@ -159,7 +322,7 @@ def aggregation_ratio(relation: str) -> float:
     >>> aggregation_ratio("add-remove"), aggregation_ratio("replace")
     (1.0, 0.5)
     """
-    check_choice("relation", relation, RELATIONS)
+    check_relation(relation)
     return 0.5 if relation == "replace" else 1.0
 
 
@@ -207,13 +370,27 @@ def public_count(count: int) -> int:
     return (number + step // 2) // step * step
 
 
-def _check_belongs(level: str, relation: str) -> None:
+def _links(relation: object) -> Links | None:
+    """Return what a word says of links; None where it is a relation of records, or none at all."""
+    if relation in RELATIONS_OF_LEVEL["edge"]:
+        return Links(1, are_arcs=relation == "directed")
+    if not isinstance(relation, str) or not re.search(r"(edge|arc)s?$", relation):
+        return None
+    found = re.fullmatch(r"([1-9][0-9]{0,8})-(edges|arcs)", relation)
+    if found is None:
+        sample = _SAMPLES["arc" in relation]
+        raise InputError(f"`relation` must have a number for k: {sample}. Got {relation!r}.")
+    return Links(int(found[1]), are_arcs=found[2] == "arcs")
+
+
+def _check_belongs(level: str, relation: object) -> None:
     check_choice("level", level, LEVELS)
     known = RELATIONS_OF_LEVEL[level]
-    if relation in known:
+    if relation in known or (level == "edge" and _links(relation) is not None):
         return
     if not known:
         raise InputError(f"`relation` has no meaning at level none. Got {relation!r}. Use auto.")
+    listed = (*known, *_SAMPLES) if level == "edge" else known
     raise InputError(
-        f"`relation` at level {level!r} must be one of auto, {', '.join(known)}. Got {relation!r}."
+        f"`relation` at level {level!r} must be one of auto, {', '.join(listed)}. Got {relation!r}."
     )

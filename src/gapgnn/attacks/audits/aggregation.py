@@ -41,7 +41,7 @@ from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, c
 from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.graph import Graph, induced, join_kinds
 from gapgnn.graph.store import open_store, store_graph
-from gapgnn.privacy import resolve_relation
+from gapgnn.privacy import Links, links_of, resolve_relation
 from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.mechanisms import (
     Construction,
@@ -78,6 +78,28 @@ class _Setting:
     divided: bool = False
     charged: int | None = None
     both_ways: bool = False
+
+    @property
+    def links(self) -> Links:
+        """How many links of one person a canary has, at edge level."""
+        return links_of(self.relation)
+
+    def star_arcs(
+        self, centres: NDArray[np.int64], others: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the arcs between each centre and its row of others, as neighbours differ in them.
+
+        A graph without direction has the second arc of an edge by itself.
+        """
+        sources, targets = np.repeat(centres, others.shape[1]), others.ravel()
+        if self.both_ways and not self.links.are_arcs:
+            return np.concatenate([sources, targets]), np.concatenate([targets, sources])
+        return sources, targets
+
+    @property
+    def is_directed(self) -> bool:
+        """Whether the canaries of edge level are arcs."""
+        return self.links.are_arcs or self.both_ways
 
     def aggregation(
         self, graph: Graph, *, key: NoiseKey | None = None, device: str = "cpu"
@@ -184,7 +206,8 @@ def audit_aggregation(
 
     Neighbours (privacy page, sections 1 and 8): ``directed``, the arc u->v is there or not;
     ``undirected``, the edge between u and v, which changes two rows, as one arc does where messages
-    travel both ways; ``add-remove``, a record that
+    travel both ways; ``5-edges``, five edges of u, whose own row moves by five while five others
+    move by one; ``add-remove``, a record that
     writes to D rows; ``replace``, a record whose new version writes the opposite vector to the same
     D rows. The attacker knows everything but the coin and adds up, over rows and hops, the released
     row's component along the row the canary sent: for Gaussian noise no statistic is better. A
@@ -192,7 +215,8 @@ def audit_aggregation(
     neighbours are apart is also computed without noise, with lists that are longer than D.
 
     At node level a person's own row is not covered, so it is not looked at; in its place the
-    canary sends a known direction at every hop, which an adaptive adversary may choose.
+    canary sends a known direction at every hop, which an adaptive adversary may choose. Several
+    links of one person do so too: those at their other ends all send the same.
 
     Args:
         level: ``edge`` or ``node``.
@@ -210,8 +234,8 @@ def audit_aggregation(
         weighted: give the edges weights; a canary weighs 1, the most there is.
         divided: at node level, audit messages that are divided by the root of their list's length;
             ``max_degree`` is then how many entries a canary's list has.
-        both_ways: under ``directed``, audit messages that travel along arcs and against them: an
-            arc moves two rows.
+        both_ways: at edge level, audit messages that travel along arcs and against them: an arc
+            moves two rows.
         options: of every audit.
 
     >>> report = audit_aggregation(epsilon=4.0, trials=2_000)
@@ -225,7 +249,7 @@ def audit_aggregation(
     check_integer("kinds", kinds, at_least=1)
     if divided and level != "node":
         raise InputError("`divided` must be False at level edge. Got True.")
-    if both_ways and relation != "directed":
+    if both_ways and level != "edge":
         raise InputError(f"`both_ways` must be False for relation {relation}. Got True.")
     check_choice("protects", protects, ("each",) if level == "node" else ("each", "any"))
     whole = hops * (kinds if protects == "each" else 1)
@@ -248,7 +272,9 @@ def audit_aggregation(
         charged=paid,
         both_ways=both_ways,
     )
-    attack, size = (_edge_scores, 2) if level == "edge" else (_node_scores, max_degree + 1)
+    attack, size = _node_scores, max_degree + 1
+    if level == "edge":
+        attack, size = _edge_scores, setting.links.count + 1
     return setting.audited(
         "aggregation",
         partial(attack, setting),
@@ -294,55 +320,68 @@ def audit_sampler(
 
 
 def _edge_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
-    """Pairs of nodes 2i and 2i + 1, joined where the coin says so.
+    """Groups of one node and as many others as links are protected, joined where the coin says so.
 
-    Under ``any`` pair i is joined by kind i modulo their number; under ``each`` by all kinds, every
-    second one of which has the edge where the coin says not.
+    Under ``any`` group i is joined by kind i modulo their number; under ``each`` by all kinds,
+    every second one of which has the edges where the coin says not.
     """
-    first = 2 * np.arange(len(worlds))
-    is_directed, count = setting.relation == "directed", setting.kinds
-    mine = np.arange(len(worlds)) % count
+    links, kinds = setting.links, setting.kinds
+    size = links.count + 1
+    centre = size * np.arange(len(worlds))
+    others = centre[:, None] + np.arange(1, size)
+    mine = np.arange(len(worlds)) % kinds
     is_each = setting.protects == "each"
     joined = [
-        worlds ^ (kind % 2 == 1) if is_each else worlds & (mine == kind) for kind in range(count)
+        worlds ^ (kind % 2 == 1) if is_each else worlds & (mine == kind) for kind in range(kinds)
     ]
     graph = setting.graph(
-        [(first[there], first[there] + 1) for there in joined],
-        2 * len(worlds),
-        directed=is_directed,
+        [setting.star_arcs(centre[there], others[there]) for there in joined],
+        size * len(worlds),
+        directed=setting.is_directed,
     )
-    start = torch.zeros(graph.num_nodes, _WIDTH)
-    start[0::2, 0] = 1
-    start[1::2, 1] = 1
-    moves_two = setting.both_ways or not is_directed
-    unit = 2 if moves_two else 1
+    moves_centre = setting.both_ways or not links.are_arcs
+    # What a hop adds to the statistic: the squared distance of the neighbours, and once more where
+    # both arcs of an edge carry messages both ways.
+    unit = links.count**2 + links.count if moves_centre else links.count
+    unit *= 2 if setting.both_ways and not links.are_arcs else 1
     total = torch.zeros(len(worlds), dtype=torch.float64)
     of_kinds = []
     for kind, aggregation in enumerate(setting.aggregations(graph)):
-        rows, sent, seen = start, [], []
+        rows, sent, seen = _star_rows(graph.num_nodes, size, 0), [], []
         for hop in range(1, setting.hops + 1):
-            number = (hop - 1) * count + kind + 1
+            number = (hop - 1) * kinds + kind + 1
             noisy = aggregation.hop(rows, number, normalise=False).double()
-            # Rows of the second node receive from the first, and where an edge moves two rows those
-            # of the first from the second.
-            pairs = [(noisy[1::2], rows[0::2].double())]
-            if moves_two:
-                pairs.append((noisy[0::2], rows[1::2].double()))
-            along = sum(((a * b).sum(dim=1) for a, b in pairs), torch.zeros(len(worlds)))
+            at = noisy.reshape(len(worlds), size, _WIDTH)
+            says = rows.double().reshape(len(worlds), size, _WIDTH)
+            # The others receive from the centre, and where an edge moves two rows it from them.
+            along = (at[:, 1:] * says[:, :1]).sum(dim=(1, 2))
+            if moves_centre:
+                along += (at[:, 0] * says[:, 1:].sum(dim=1)).sum(dim=1)
             if is_each:
                 total += unit - along if kind % 2 else along
             else:
                 total += torch.where(torch.from_numpy(mine == kind), along, 0.0)
-            seen.append(pairs[0][0])
-            sent.append(pairs[0][1])
+            seen.append(at[:, 1:].mean(dim=1))
+            sent.append(says[:, 0])
             rows = row_normalise(noisy.float())
+            if links.count > 1:
+                # Noisy rows of many point in many directions: the worst case is chosen anew.
+                rows = _star_rows(graph.num_nodes, size, hop)
         of_kinds.append((seen, sent))
-    scores = [total / (setting.hops * unit * (count if is_each else 1))]
-    if count == 1:
+    scores = [total / (setting.hops * unit * (kinds if is_each else 1))]
+    if kinds == 1:
         scores += _difference(*of_kinds[0])
     else:
         scores.append(_between_kinds([seen[0] for seen, _ in of_kinds], sent[0], mine, is_each))
     return torch.stack(scores).numpy()
+
+
+def _star_rows(num_nodes: int, size: int, turn: int) -> Tensor:
+    """Return what groups send: their first node one direction, all others the orthogonal one."""
+    rows = torch.zeros(num_nodes, _WIDTH)
+    rows[:, (turn + 1) % _WIDTH] = 1
+    rows[::size] = torch.eye(_WIDTH)[turn % _WIDTH]
+    return rows
 
 
 def _between_kinds(
@@ -456,8 +495,11 @@ def _check_hops(setting: _Setting) -> list[Check]:
         # Groups are apart: each has an edge or a record of its own, and all rows but its own count.
         moved = torch.zeros(len(squares), int(owners.max()) + 1, dtype=torch.float64)
         moved.index_add_(1, torch.from_numpy(owners), squares)
-        entity = "edge" if setting.level == "edge" else "record"
-        name = f"how far one {entity} moves a hop ({place})"
+        name = f"how far one record moves a hop ({place})"
+        if setting.level == "edge":
+            count = setting.links.count
+            entity = "one edge moves" if count == 1 else f"{count} links of one person move"
+            name = f"how far {entity} a hop ({place})"
         checks.append(Check(name, float(moved.max().sqrt()), aggregation.std))
     return checks
 
@@ -519,10 +561,15 @@ def _neighbours(
 ) -> tuple[tuple[Graph, Graph], tuple[Tensor, Tensor], NDArray[np.int64]]:
     """Return two graphs, what their nodes send, and whose group every row is in."""
     if setting.level == "edge":
-        is_directed = setting.relation == "directed"
-        options = {"directed": is_directed, "weighted": setting.weighted}
-        pair, nobody = (bare_graph([0] * there, [1] * there, 2, **options) for there in (1, 0))
-        return (pair, nobody), (torch.eye(2), torch.eye(2)), np.zeros(2, dtype=np.int64)
+        size = setting.links.count + 1
+        options = {"directed": setting.is_directed, "weighted": setting.weighted}
+        arcs = setting.star_arcs(np.zeros(1, np.int64), np.arange(1, size)[None])
+        star, nobody = (
+            bare_graph(sources, targets, size, **options)
+            for sources, targets in (arcs, (arcs[0][:0], arcs[1][:0]))
+        )
+        rows = _star_rows(size, size, 0)
+        return (star, nobody), (rows, rows), np.zeros(size, dtype=np.int64)
     degree = setting.max_degree or 1
     lengths = np.array([degree, degree + 1, 4 * degree + 1])
     sources = np.cumsum(lengths + 1) - lengths - 1

@@ -35,7 +35,7 @@ from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, gaussian_price
 from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, confirmed
 from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.graph import Graph
-from gapgnn.privacy import aggregation_sensitivity, resolve_relation
+from gapgnn.privacy import aggregation_sensitivity, links_of, resolve_relation
 from gapgnn.privacy.accounting import Event, Gaussian, account
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def audit_messages(
 
     A copy of the estimator is fitted for one epoch per network, on canaries with a ledger of its
     own. Neighbours (privacy page, section 1): at edge level two people who are connected or not
-    (``directed``: one names the other, which moves both rows where messages go both ways); at node
+    (``directed``: one names the other, which moves both rows where messages go both ways), under
+    ``5-edges`` one who is connected to five others or not; at node
     level a record that writes to D rows and is there or not (``add-remove``), or has one label or
     the other (``replace``). The claim is the price of the hops alone, or the card's epsilon if that
     is less.
@@ -118,7 +119,10 @@ def audit_messages(
 
 def _audit_role(estimator: GAP, role: str, trials: int, **options: Unpack[Options]) -> AuditReport:
     """Audit what people of one role are in."""
-    size = 2 if estimator.level == "edge" else _list_length(estimator) + 1
+    if estimator.level == "edge":
+        size = 1 + _Canaries(estimator).links
+    else:
+        size = _list_length(estimator) + 1
     if role == "others":
         size += 2 * _FEEDERS
     at_once = max(LEAST_TRIALS, _NODES_PER_FIT // size)
@@ -197,7 +201,10 @@ class _Canaries:
     def __init__(self, estimator: GAP, role: str = "training") -> None:
         self.estimator = estimator
         self.role = role
-        is_directed = estimator.level == "node" or estimator.relation == "directed"
+        is_directed, self.links = estimator.level == "node", 1
+        if estimator.level == "edge" and estimator.relation != "auto":
+            links = links_of(estimator.relation)
+            is_directed, self.links = links.are_arcs, links.count
         self.is_directed = is_directed
         self.both_ways = estimator.goes_both_ways(is_directed=is_directed)
         self.relation = resolve_relation(
@@ -209,7 +216,7 @@ class _Canaries:
 
     def scores(self, worlds: NDArray[np.bool_]) -> Scores:
         """Return per canary how far the sums moved, in units of what its presence moves them by."""
-        build = self._pairs if self.estimator.level == "edge" else self._records
+        build = self._stars if self.estimator.level == "edge" else self._records
         if self.role == "others":
             build = self._others
         graph, rows, signs = build(worlds)
@@ -257,18 +264,25 @@ class _Canaries:
         along: Scores = seen.mean(axis=1)[None]
         return along / 2 + 0.5 if self.relation == "replace" else along
 
-    def _pairs(
+    def _stars(
         self, worlds: NDArray[np.bool_]
     ) -> tuple[Graph, NDArray[np.int64], NDArray[np.float64]]:
-        """Pairs of nodes 2i and 2i + 1 of opposite classes, joined where the coin says so."""
-        first = 2 * np.arange(len(worlds))
-        labels = np.arange(2 * len(worlds)) % 2
-        graph = _graph(first[worlds], first[worlds] + 1, labels, directed=self.is_directed)
-        if self.is_directed and not self.both_ways:
-            return graph, first[:, None] + 1, np.full((len(worlds), 1), _code(0))
-        # Each of the two receives the other's code.
-        rows = first[:, None] + np.array([1, 0])
-        return graph, rows, np.tile([_code(0), _code(1)], (len(worlds), 1))
+        """Nodes of one class and as many of the other as links are protected, joined by coin."""
+        size = self.links + 1
+        centre = size * np.arange(len(worlds))
+        others = centre[:, None] + np.arange(1, size)
+        labels = np.ones(size * len(worlds), dtype=np.int64)
+        labels[centre] = 0
+        ends = np.repeat(centre[worlds], self.links), others[worlds].ravel()
+        graph = _graph(*ends, labels, directed=self.is_directed)
+        # What presence adds to each row: the centre's code, and to the centre that of all others.
+        rows, added = others, np.full(self.links, _code(0))
+        if self.both_ways or not self.is_directed:
+            rows = np.concatenate([centre[:, None], others], axis=1)
+            added = np.concatenate([[self.links * _code(1)], added])
+        # The mean over the rows is then 1 where the links are there.
+        signs = added * len(added) / (added**2).sum()
+        return graph, rows, np.tile(signs, (len(worlds), 1))
 
     def _records(
         self, worlds: NDArray[np.bool_]

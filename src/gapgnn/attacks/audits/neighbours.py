@@ -1,6 +1,7 @@
 """Neighbouring inputs as files: the tables of a command with one entity changed.
 
-Privacy page, sections 1 and 9. At edge level two inputs differ in one link. At node level they
+Privacy page, sections 1 and 9. At edge level two inputs differ in one link, or in as many links of
+one person as the relation names. At node level they
 differ in one record: the row of features and label, and the links that are that person's own. Other
 people's entries stay theirs: a line that names somebody who left stays in the table of a graph
 without direction, because it is also the other end's entry. Where edges have amounts, a link may
@@ -20,6 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gapgnn.errors import InputError, check_choice
+from gapgnn.privacy import Links, links_of
 from gapgnn.rng import experiment_rng
 
 HUGE = "3.4e38"
@@ -175,10 +177,12 @@ STRICT_KIND = "vanished"
 
 
 def edge_neighbours(tables: Tables, kind: str, *, relation: str, seed: int = 0) -> Neighbours:
-    """Return two inputs that differ in one link.
+    """Return two inputs that differ in one link, or under ``5-edges`` in up to five of one person.
 
     Under ``undirected`` every line between the two ends goes. Under ``directed`` on a graph without
-    direction a line is two arcs, which is what the pair then differs in. Kinds ``amount-`` give one
+    direction a line is two arcs, which is what the pair then differs in. Of several links the one
+    that ``kind`` describes is the first, and the others are that person's too: of its two ends the
+    one with more links, or the one whose arc it is. Kinds ``amount-`` give one
     link another amount, ``other-kind`` takes away a link of the last kind of edges, and
     ``each-kind`` one of every kind at once.
     """
@@ -189,8 +193,9 @@ def edge_neighbours(tables: Tables, kind: str, *, relation: str, seed: int = 0) 
     lines = [row for row in tables.edges if row[0] != row[1]]
     if not lines:
         raise InputError("`edges` must have a link to take away. Got none.")
+    links = links_of(relation)
     if kind == "added":
-        ends = _unlinked(tables, rng)
+        ends = _unlinked(tables, rng, links.count)
         # Somewhere in the middle: what comes behind must not move either.
         place = int(rng.integers(len(tables.edges) + 1))
         new = tables.links(ends[0], ends[1:])
@@ -207,8 +212,11 @@ def edge_neighbours(tables: Tables, kind: str, *, relation: str, seed: int = 0) 
             "leaf": int(np.argmin(least)),
         }.get(kind, int(rng.integers(len(lines))))
         ends = (lines[place][0], lines[place][1])
-        both = not tables.directed or relation == "undirected"
-        gone = {ends, ends[::-1]} if both else {ends}
+        if links.count > 1:
+            if not links.are_arcs and degrees[ends[1]] > degrees[ends[0]]:
+                ends = ends[::-1]
+            ends = _own_links(tables, ends, links)
+        gone = _between(tables, ends, links)
         if kind in AMOUNTS:
             column = tables.edge_columns.index(str(tables.weight))
             edges = tuple(
@@ -219,13 +227,41 @@ def edge_neighbours(tables: Tables, kind: str, *, relation: str, seed: int = 0) 
             )
         else:
             edges = tuple(row for row in tables.edges if (row[0], row[1]) not in gone)
-    entities = 2 if relation == "directed" and not tables.directed else 1
-    who = f"the link {ends[0]} - {ends[1]}" + (", its amount" if kind in AMOUNTS else "")
-    return Neighbours(kind, tables, replace(tables, edges=edges), who, entities=entities)
+    who = f"the link {ends[0]} - {ends[1]}"
+    if len(ends) > 2:
+        who = f"{len(ends) - 1} links of {ends[0]}"
+    if kind in AMOUNTS:
+        who += f", {'its amount' if len(ends) == 2 else 'their amounts'}"
+    second = replace(tables, edges=edges)
+    return Neighbours(kind, tables, second, who, entities=_entities(tables, links))
+
+
+def _entities(tables: Tables, links: Links) -> int:
+    """Return what k edges are of k arcs, by squared distance: k^2 + k of k."""
+    return links.count + 1 if links.are_arcs and not tables.directed else 1
+
+
+def _own_links(tables: Tables, ends: tuple[str, str], links: Links) -> tuple[str, ...]:
+    """Return a person and the other ends of as many links as are protected, the given one first."""
+    person, first = ends
+    others = {first: None}
+    for source, target in (row[:2] for row in tables.edges):
+        if source == person != target:
+            others[target] = None
+        elif target == person != source and not (links.are_arcs and tables.directed):
+            others[source] = None
+    return (person, *list(others)[: links.count])
+
+
+def _between(tables: Tables, ends: tuple[str, ...], links: Links) -> set[tuple[str, str]]:
+    """Return the ends of all lines that are one of a person's links, in both orders if they may."""
+    gone = {(ends[0], other) for other in ends[1:]}
+    is_arc = tables.directed and links.are_arcs
+    return gone if is_arc else gone | {(other, person) for person, other in gone}
 
 
 def _of_kinds(tables: Tables, kind: str, *, relation: str, seed: int) -> Neighbours:
-    """Take away a link of the last kind of edges, or one of every kind."""
+    """Take away links of the last kind of edges, or of every kind: several are one person's."""
     if not tables.more:
         raise InputError(f"`{kind}` must have several kinds of edges. Got one.")
     options: Any = {"relation": relation, "seed": seed}
@@ -238,6 +274,9 @@ def _of_kinds(tables: Tables, kind: str, *, relation: str, seed: int) -> Neighbo
             second=pair.second.turned(),
             who=f"{pair.who} of {tables.more[-1][0]}",
         )
+    links = links_of(relation)
+    if links.count > 1:
+        return _of_each_kind(tables, links)
     who, entities = [], 1
 
     def fewer(one: Tables) -> EdgeLines:
@@ -249,6 +288,29 @@ def _of_kinds(tables: Tables, kind: str, *, relation: str, seed: int) -> Neighbo
 
     second = tables.all_kinds(fewer)
     return Neighbours(kind, tables, second, ", ".join(who), entities=entities)
+
+
+def _of_each_kind(tables: Tables, links: Links) -> Neighbours:
+    """Take away as many links as are protected of the person with most of them, of every kind."""
+    every = [tables.edges, *(rows for _, _, rows in tables.more)]
+    owners = (row[:1] if links.are_arcs else row[:2] for rows in every for row in rows)
+    (person, _), *_ = Counter(name for names in owners for name in names).most_common(1)
+
+    def fewer(one: Tables) -> EdgeLines:
+        ends = [
+            end
+            for row in one.edges
+            for end in ((row[0], row[1]), (row[1], row[0]))
+            if end[0] == person != end[1] and (end[0] == row[0] or not links.are_arcs)
+        ]
+        if not ends:
+            return one.edges
+        gone = _between(one, _own_links(one, ends[0], links), links)
+        return tuple(row for row in one.edges if (row[0], row[1]) not in gone)
+
+    who = f"up to {links.count} links of {person} of every kind"
+    entities = _entities(tables, links)
+    return Neighbours(EACH_KIND, tables, tables.all_kinds(fewer), who, entities=entities)
 
 
 def node_neighbours(
@@ -382,14 +444,16 @@ def _exchanged(tables: Tables, person: str, rng: np.random.Generator) -> Tables:
     return replace(tables.all_kinds(another_list), nodes=nodes, features=features)
 
 
-def _unlinked(tables: Tables, rng: np.random.Generator) -> tuple[str, str]:
-    """Return two people who have no link yet."""
+def _unlinked(tables: Tables, rng: np.random.Generator, count: int) -> tuple[str, ...]:
+    """Return somebody and so many others, or at least one, who have no link to that person yet."""
     linked = {frozenset(row[:2]) for row in tables.edges}
     ids = tables.ids
     for _ in range(10_000):
-        first, second = rng.choice(len(ids), size=2, replace=False).tolist()
-        if frozenset((ids[first], ids[second])) not in linked:
-            return ids[first], ids[second]
+        size = min(count + 1, len(ids))
+        person, *others = (ids[place] for place in rng.choice(len(ids), size, replace=False))
+        free = [other for other in others if frozenset((person, other)) not in linked]
+        if free:
+            return person, *free
     raise InputError("`edges` must leave out a pair to add. Got a complete graph.")
 
 

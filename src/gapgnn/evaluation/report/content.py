@@ -15,6 +15,7 @@ from gapgnn.evaluation.grid import FIGURES, Record
 from gapgnn.evaluation.report.findings import Attack, Audit
 from gapgnn.evaluation.report.plots import best_known, headlined, order, setting, shown, unique
 from gapgnn.evaluation.report.tables import SIGNIFICANCE, cell_of, price
+from gapgnn.privacy import links_of
 from gapgnn.privacy.card import texts as texts
 
 # The experiments that vary nothing but the method and the budget.
@@ -33,6 +34,19 @@ TITLES = {
     "add-remove": "One person's record",
     "replace": "One person's record, exchanged",
 }
+
+
+def _title(relation: str) -> str:
+    """Return the heading of a relation: of one that names a number, with it.
+
+    >>> _title("undirected"), _title("5-edges")
+    ('One friendship', "Up to 5 of one person's links")
+    """
+    if relation in TITLES:
+        return TITLES[relation]
+    links = links_of(relation)
+    to_others = " to others" if links.are_arcs else ""
+    return f"Up to {links.count} of one person's links{to_others}"
 
 
 def tiles(records: Sequence[Record], dataset: str) -> list[dict[str, Any]]:
@@ -316,10 +330,10 @@ def protections(records: Sequence[Record]) -> list[dict[str, Any]]:
         budgets = sorted(unique((r.epsilon, r.delta or 0.0) for r in here))
         found.append(
             {
-                "title": TITLES.get(relation, relation) + (", own lists read" if is_joint else ""),
+                "title": _title(relation) + (", own lists read" if is_joint else ""),
                 "level": level,
                 "relation": relation,
-                "entity": texts.ENTITIES[relation].format(place="the data"),
+                "entity": texts.entity(relation, "the data"),
                 "methods": ", ".join(unique(map(shown, sorted(here, key=order)))),
                 "covered": (
                     *texts.covered(level, relation, notion=notion),

@@ -24,6 +24,7 @@ from gapgnn.evaluation.report.content import event_words, small
 from gapgnn.evaluation.report.figures import write_file
 from gapgnn.evaluation.report.page import rendered
 from gapgnn.methods import Saved, load_folder
+from gapgnn.privacy import links_of
 from gapgnn.privacy.accounting import Event, accountant_named, merge
 from gapgnn.privacy.card import PrivacyCard, Words, guarantee_sentence
 from gapgnn.privacy.card import texts as texts
@@ -238,6 +239,10 @@ def _facts(card: PrivacyCard) -> list[tuple[str, str, str]]:
 
 def _question(card: PrivacyCard, words: Words) -> str:
     """Return the one question an attacker asks, in the reader's words."""
+    count = links_of(card.relation).count if card.level == "edge" else 1
+    if count > 1:
+        each = " of each kind" if card.protects == "each" else ""
+        return f"are these {words.links} of one {words.entity}, up to {count}{each}, in the data?"
     if card.level == "edge" and card.protects == "each":
         return f"are these {words.links}, one of each kind, in the data?"
     return {

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gapgnn.errors import InputError, check_choice, check_number
-from gapgnn.privacy import RELATIONS
+from gapgnn.privacy import check_relation
 from gapgnn.privacy.accounting.events import Event, merge, worst_cases
 from gapgnn.privacy.accounting.pld import pld_delta, pld_epsilon
 from gapgnn.privacy.accounting.rdp import rdp_delta, rdp_epsilon
@@ -147,7 +147,7 @@ def account(events: Sequence[Event], delta: float, *, relation: str) -> Spend:
     >>> round(spend.epsilon, 3), spend.accountant
     (4.377, 'exact')
     """
-    check_choice("relation", relation, RELATIONS)
+    check_relation(relation)
     cases = worst_cases(events, relation=relation)
     if len(cases) > 1:
         spends = [account(case, delta, relation=other) for case, other in cases]

@@ -26,8 +26,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gapgnn.errors import CalibrationError, InputError, check_choice, check_number
-from gapgnn.privacy import RELATIONS
+from gapgnn.errors import CalibrationError, InputError, check_number
+from gapgnn.privacy import check_relation
 from gapgnn.privacy.accounting.accountants import account, gaussian_shift
 from gapgnn.privacy.accounting.events import Composition, Event, Gaussian, merge
 from gapgnn.privacy.accounting.rdp import ORDERS, rdp_epsilon
@@ -130,7 +130,7 @@ class _Request:
 
     def check(self) -> None:
         """Say why if the question has no answer."""
-        check_choice("relation", self.relation, RELATIONS)
+        check_relation(self.relation)
         check_number("epsilon", self.epsilon, above=0)
         check_number("delta", self.delta, above=0, below=1)
         if not self.template:

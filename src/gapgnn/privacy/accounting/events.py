@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
-from gapgnn.privacy import RELATIONS
+from gapgnn.privacy import check_relation
 from gapgnn.privacy.accounting.pairs import DiscretePair, GaussianPair, LaplacePair, Pair
 from gapgnn.registration import load_registered
 
@@ -464,7 +464,7 @@ def merge(events: Sequence[Event], *, relation: str) -> Merged:
     >>> merge([Gaussian(2.0, count=2), Gaussian(1.0)], relation="add-remove").shift == 1.5**0.5
     True
     """
-    check_choice("relation", relation, RELATIONS)
+    check_relation(relation)
     squares: list[float] = []
     rest: dict[Pair, int] = {}
     for event in events:

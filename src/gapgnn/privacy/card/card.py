@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gapgnn import __version__
 from gapgnn.errors import DataError, InputError, check_choice, check_integer, check_number
-from gapgnn.privacy import LEVELS, RELATIONS_OF_LEVEL
+from gapgnn.privacy import LEVELS, check_relation
 from gapgnn.privacy.card import texts as texts
 from gapgnn.privacy.card.format import FORMAT, check_keys, markdown, read_values
 
@@ -125,7 +125,10 @@ class PrivacyCard:
 
     def __post_init__(self) -> None:
         check_choice("level", self.level, LEVELS)
-        check_choice("relation", self.relation, RELATIONS_OF_LEVEL[self.level] or ("none",))
+        if self.level == "none":
+            check_choice("relation", self.relation, ("none",))
+        else:
+            check_relation(self.relation, level=self.level)
         check_choice("noise_source", self.noise_source, texts.NOISE_SOURCES)
         check_choice("protects", self.protects, texts.PROTECTS if self.kinds else ("",))
         choices = {"none": (), "edge": ("record",), "node": texts.OWN}[self.level]
@@ -329,11 +332,11 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
         covered=(
             *texts.covered(level, relation, notion=notion),
             *texts.covered_own(level, own),
-            *texts.covered_edges(level, facts.kinds, facts.protects, facts.is_weighted),
+            *texts.covered_edges(level, relation, facts.kinds, facts.protects, facts.is_weighted),
         ),
         not_covered=(
             *texts.not_covered(level, relation, notion=notion, own=own),
-            *texts.not_covered_edges(level, facts.kinds, facts.protects),
+            *texts.not_covered_edges(level, relation, facts.kinds, facts.protects),
         ),
         not_charged=texts.not_charged(level, facts.steps),
         warnings=_warnings(guarantee, facts, epsilon=epsilon, delta=delta),

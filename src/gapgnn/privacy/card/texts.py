@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from decimal import ROUND_CEILING, Decimal
 
 from gapgnn.errors import check_choice
-from gapgnn.privacy import auto_delta
+from gapgnn.privacy import auto_delta, links_of
 
 SAFE_NOISE = "operating system entropy, float-safe grid"
 FAST_NOISE = "fast float32 (experiment)"
@@ -34,12 +34,20 @@ ENTITIES = {
     ),
 }
 
+SEVERAL_EDGES = (
+    "whether or not up to {count} of one person's links (undirected edges) are in {place}"
+)
+SEVERAL_ARCS = (
+    "whether or not up to {count} of the links that one person has to others (arcs) are in {place}"
+)
+
 # What one of the entities is where there are several kinds of edges.
 PROTECTS = ("each", "any")
 KINDS_OF = {
     "each": " of each kind of edges at once ({})",
     "any": " of one kind of edges ({}), whichever",
 }
+KINDS_OF_SEVERAL = {**KINDS_OF, "any": ", all kinds of edges ({}) taken together,"}
 
 _POSTERIORS = (
     "Class codes (corners of a simplex, norm 1) of the training labels, and everybody else's class "
@@ -167,14 +175,23 @@ def entity(relation: str, place: str, *, kinds: Sequence[str] = (), protects: st
 
     >>> entity("undirected", "it", kinds=("calls", "visits"), protects="any")[15:77]
     'any one friendship (undirected edge) of one kind of edges (cal'
+    >>> entity("5-edges", "it")
+    "whether or not up to 5 of one person's links (undirected edges) are in it"
     """
-    text = ENTITIES[relation].format(place=place)
+    listed = ", ".join(kinds)
+    if relation in ENTITIES:
+        text, verb, of_kinds = ENTITIES[relation].format(place=place), " is in ", KINDS_OF
+    else:
+        links = links_of(relation)
+        several = SEVERAL_ARCS if links.are_arcs else SEVERAL_EDGES
+        text = several.format(count=links.count, place=place)
+        verb, of_kinds = " are in ", KINDS_OF_SEVERAL
     if not kinds:
         return text
     if "out-list" in text:
-        return text.replace("own out-list", f"own out-lists of all kinds ({', '.join(kinds)})")
-    before, is_in, after = text.rpartition(" is in ")
-    return before + KINDS_OF[protects].format(", ".join(kinds)) + is_in + after
+        return text.replace("own out-list", f"own out-lists of all kinds ({listed})")
+    before, is_in, after = text.rpartition(verb)
+    return before + of_kinds[protects].format(listed) + is_in + after
 
 
 def promise(
@@ -199,7 +216,8 @@ def promise(
         return "Nothing is promised: the model may reveal anything about the graph."
     if level == "edge" and own == "record":
         seen, data = (
-            "this model and the predictions for everybody but the two people concerned",
+            "this model and the predictions for everybody but the "
+            f"{'two ' * (links_of(relation).count == 1)}people concerned",
             "the graph",
         )
     elif level == "edge" or own == "nothing":
@@ -246,7 +264,15 @@ def covered(level: str, relation: str, *, notion: str | None) -> tuple[str, ...]
     if level == "none":
         return ("Nobody.",)
     if level == "edge":
-        if relation == "undirected":
+        links = links_of(relation)
+        if links.count > 1:
+            what = (
+                f"{links.count} of one person's links to others (arcs out of that person)"
+                if links.are_arcs
+                else f"{links.count} of one person's links (undirected edges, both of their arcs)"
+            )
+            return (f"Up to {what}, present or not, whoever that person is: all at once.",)
+        if not links.are_arcs:
             return ("Every single friendship (undirected edge, both of its arcs), present or not.",)
         return ("Every single arc u->v, present or absent.",)
     change = "withdrawn or added" if relation == "add-remove" else "exchanged for another record"
@@ -263,12 +289,14 @@ def covered(level: str, relation: str, *, notion: str | None) -> tuple[str, ...]
 
 
 def covered_edges(
-    level: str, kinds: Sequence[str], protects: str, is_weighted: bool
+    level: str, relation: str, kinds: Sequence[str], protects: str, is_weighted: bool
 ) -> tuple[str, ...]:
     """Say what is covered of kinds and weights of edges.
 
-    >>> covered_edges("edge", ("calls", "visits"), "each", False)
+    >>> covered_edges("edge", "undirected", ("calls", "visits"), "each", False)
     ('One link of each kind (calls, visits), all at once.',)
+    >>> covered_edges("edge", "5-edges", ("calls", "visits"), "any", False)
+    ('Up to 5 links of one person, those of all kinds (calls, visits) counted together.',)
     """
     if level == "none":
         return ()
@@ -276,7 +304,14 @@ def covered_edges(
     if kinds and level == "edge":
         names = ", ".join(kinds)
         each = f"One link of each kind ({names}), all at once."
-        lines.append(each if protects == "each" else f"One link of one kind ({names}), whichever.")
+        any_kind = f"One link of one kind ({names}), whichever."
+        count = links_of(relation).count
+        if count > 1:
+            each = f"Up to {count} links of one person of each kind ({names}), all at once."
+            any_kind = (
+                f"Up to {count} links of one person, those of all kinds ({names}) counted together."
+            )
+        lines.append(each if protects == "each" else any_kind)
     elif kinds:
         lines.append(f"The record's lists of all kinds of links ({', '.join(kinds)}).")
     if is_weighted:
@@ -286,14 +321,18 @@ def covered_edges(
     return tuple(lines)
 
 
-def not_covered_edges(level: str, kinds: Sequence[str], protects: str) -> tuple[str, ...]:
+def not_covered_edges(
+    level: str, relation: str, kinds: Sequence[str], protects: str
+) -> tuple[str, ...]:
     """Say what is not covered where there are several kinds of edges.
 
-    >>> not_covered_edges("edge", ("calls", "visits"), "any")[0][:38]
+    >>> not_covered_edges("edge", "undirected", ("calls", "visits"), "any")[0][:38]
     'Links of several kinds at once: two pe'
     """
     if level != "edge" or not kinds or protects != "any":
         return ()
+    if links_of(relation).count > 1:
+        return ("As many links of every kind at once: what is covered counts them together.",)
     return (
         "Links of several kinds at once: two people who are linked by every kind of them are as "
         f"well hidden as {len(kinds)} links are.",
@@ -349,12 +388,26 @@ def not_covered(level: str, relation: str, *, notion: str | None, own: str = "")
     if level == "none":
         return ("Everybody: features, labels and edges are unprotected.",)
     if level == "edge":
+        links = links_of(relation)
+        several = (
+            "Several edges at once, beyond what group privacy gives: k of them at k times epsilon."
+        )
+        if links.count > 1:
+            several = (
+                f"More than {links.count} links of one person, and links of several people at "
+                "once, beyond what group privacy gives. All that concerns a person is covered at "
+                "node level."
+            )
         lines = [
             "Features and labels: they are public at this level, and so is who is in the graph.",
-            "Several edges at once, beyond what group privacy gives: k of them at k times epsilon.",
+            several,
         ]
-        if relation == "directed":
-            lines.append("A friendship stored as two arcs: it counts as two.")
+        if links.are_arcs:
+            lines.append(
+                "A friendship stored as two arcs: it counts as two."
+                if links.count == 1
+                else "Links that others have to that person: each is one of theirs."
+            )
         if own == "record":
             lines.append(
                 "A person's own links, from whoever sees the prediction about that person: it is "
@@ -516,13 +569,22 @@ def relation_warnings(
     >>> relation_warnings("directed", is_symmetric=True, undirected_epsilon=5.887)[0][-26:]
     'under undirected, is 5.89.'
     """
-    if relation != "directed" or not is_symmetric:
+    if not is_symmetric or relation in ("none", "add-remove", "replace"):
+        return []
+    links = links_of(relation)
+    if not links.are_arcs:
         return []
     stated = (
         "is larger than stated"
         if undirected_epsilon is None
         else f"is {rounded_up(undirected_epsilon)}"
     )
+    if links.count > 1:
+        k = links.count
+        return [
+            f"The graph is symmetric but {k} arcs are protected, not {k} friendships: epsilon for "
+            f"{k} friendships of one person, under {k}-edges, {stated}."
+        ]
     return [
         "The graph is symmetric but one arc is protected, not one friendship: epsilon for one "
         f"friendship, under undirected, {stated}."

@@ -43,19 +43,26 @@ class Amount(NamedTuple):
         """Return the price of ``count`` releases."""
         return Amount(self.epsilon * count, self.delta * count)
 
-    def doubled(self) -> Amount:
-        """Return group privacy of two, rounded up: (2 epsilon, (1 + e^epsilon) delta).
+    def grouped(self, size: int) -> Amount:
+        """Return group privacy of so many, rounded up: each step to the next adds delta once more.
 
-        >>> float(Amount.of(1, 1e-6).doubled().epsilon)
+        ``(g epsilon, (1 + e^epsilon + ... + e^((g - 1) epsilon)) delta)``.
+
+        >>> float(Amount.of(1, 1e-6).grouped(2).epsilon)
         2.0
+        >>> round(float(Amount.of(1, 1e-6).grouped(3).delta) * 1e6, 3)
+        11.107
         """
+        if size == 1:
+            return self
         # A delta of 1 promises nothing, so it never needs to be more; e^710 would overflow.
-        if self.epsilon >= 700:
+        if size * self.epsilon >= 700:
             delta = Fraction(1 if self.delta else 0)
         else:
-            growth = Fraction(math.exp(float(self.epsilon)) * (1 + 1e-12))
-            delta = min(Fraction(1), (1 + growth) * self.delta)
-        return Amount(2 * self.epsilon, delta)
+            one = float(self.epsilon)
+            growth = math.expm1(size * one) / math.expm1(one) if one > 0 else float(size)
+            delta = min(Fraction(1), Fraction(growth * (1 + 1e-11)) * self.delta)
+        return Amount(size * self.epsilon, delta)
 
     def fits(self, other: Amount) -> bool:
         """Tell whether neither part is more than the other's."""

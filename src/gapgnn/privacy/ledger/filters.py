@@ -24,7 +24,7 @@ from functools import lru_cache
 import numpy as np
 
 from gapgnn.errors import PrivacyError, check_choice, check_number
-from gapgnn.privacy import RELATIONS_OF_LEVEL
+from gapgnn.privacy import covers, group_size, squared_growth, strictest
 from gapgnn.privacy.accounting import (
     ORDERS,
     Event,
@@ -157,11 +157,10 @@ class Filter:
     def _sum(self, spends: Iterable[Spend]) -> Amount:
         total = Amount(Fraction(0), Fraction(0))
         for spend in spends:
-            amount = spend.amount
-            # An undirected edge is two arcs, and a replaced record one removed and one added.
-            if spend.relation != self.relation:
-                amount = amount.doubled()
-            total = total.plus(amount.times(spend.count))
+            if not covers(self.relation, spend.relation):
+                raise self._uncountable(spend)
+            size = group_size(spend.relation, self.relation)
+            total = total.plus(spend.amount.grouped(size).times(spend.count))
         return total
 
     def _used(self, spends: Iterable[Spend]) -> float:
@@ -171,17 +170,22 @@ class Filter:
         # At a large delta some noise costs an epsilon of 0, and ten times that does not.
         if not any(spend.amount):
             return 0.0
-        strict = RELATIONS_OF_LEVEL[self.level][-1]
-        is_arc = (spend.relation, self.relation) == ("directed", "undirected")
-        if spend.relation != self.relation and not (is_arc and self.composition == "gaussian"):
-            raise PrivacyError(
-                f"A {self.composition} budget under {self.relation} cannot count a charge under "
-                f"{spend.relation}. Grant it under {strict}, or with the composition `sum`."
-            )
+        growth = 1.0
+        if spend.relation != self.relation:
+            # What a hop's squared shift is under a stricter relation follows from its sensitivity.
+            is_hop = self.level == "edge" and self.composition == "gaussian"
+            if not is_hop or not covers(self.relation, spend.relation):
+                raise self._uncountable(spend)
+            growth = squared_growth(spend.relation, self.relation)
         used = _gaussian_price if self.composition == "gaussian" else _renyi_price
-        price = used(spend.events, spend.relation, self.order)
-        # The squared sensitivity of an edge is that of its two arcs.
-        return 2 * price if is_arc else price
+        return growth * used(spend.events, spend.relation, self.order)
+
+    def _uncountable(self, spend: Spend) -> PrivacyError:
+        strict = strictest([self.relation, spend.relation])
+        return PrivacyError(
+            f"A {self.composition} budget under {self.relation} cannot count a charge under "
+            f"{spend.relation}. Grant it under {strict} with the composition `sum`."
+        )
 
 
 def _converted(orders: np.ndarray, delta: float) -> np.ndarray:

@@ -183,7 +183,7 @@ class Ledger:
             reason: for people.
         """
         check_population(population)
-        check_stated(level, relation)
+        relation = check_stated(level, relation)
         check_number("epsilon", epsilon, above=0)
         amount = Amount.of(epsilon, delta)
         if composition != "auto":
@@ -285,7 +285,7 @@ class Ledger:
             count: number of independent releases; each is charged.
             reason: why, in the user's words.
         """
-        check_stated(level, relation)
+        relation = check_stated(level, relation)
         check_integer("count", count, at_least=1)
         asked = Spend(relation, Amount.of(epsilon, delta), int(count), _written(events))
         charge_id, moment, origin = system_entropy(12).hex(), _now(), Origin.here()
@@ -367,7 +367,7 @@ class Ledger:
         ...
         gapgnn.errors.BudgetExceededError: The budget of customers ... request for epsilon 1.2 ...
         """
-        check_stated(level, relation)
+        relation = check_stated(level, relation)
         if not releases or not self._is_made():
             return
         asked = [
@@ -414,7 +414,7 @@ class Ledger:
 
         Nothing is charged: what the curator sees and keeps to herself is not a release.
         """
-        check_stated(level, relation)
+        relation = check_stated(level, relation)
         if not reason.strip():
             raise InputError("a look without a charge must have a reason. Got none.")
         origin, moment = Origin.here(), _now()

@@ -8,7 +8,8 @@ The rules, chosen to be simple and sound (privacy page, section 6):
   population of their own.
 - *Composition.* Fixed when a budget is granted (:mod:`gapgnn.privacy.ledger.filters`).
 - *Relation.* A budget is stated under one neighbouring relation, and a charge under another one is
-  refused. Charges made before there was a budget count under it where the rule knows how.
+  refused. Charges made before there was a budget count under it where the rule knows how, if the
+  budget's relation covers theirs: arcs < edges, few links of a person < more.
 - *Level.* A population without any grant is recorded, not limited, unless the ledger requires a
   grant. Once a budget is granted at one level, the other level is closed until it has a budget of
   its own: otherwise a spent edge budget could be walked around at node level, and a node budget by
@@ -31,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapgnn.errors import BudgetExceededError, InputError, PrivacyError, check_choice
-from gapgnn.privacy import RELATIONS_OF_LEVEL
+from gapgnn.privacy import RELATIONS_OF_LEVEL, check_relation, covers, strictest
 from gapgnn.privacy.ledger.amounts import Amount
 from gapgnn.privacy.ledger.file import damaged, secret_key, setting
 from gapgnn.privacy.ledger.filters import Filter, Spend
@@ -39,7 +40,7 @@ from gapgnn.privacy.ledger.people import Hashes, Members, People, hash_ids
 
 # Populations, and who of the people read is known to be a member.
 Touched = dict[int, NDArray[np.bool_]]
-# The relations of each level that has a price, the stricter one last.
+# The named relations of each level that has a price.
 RELATIONS = {level: RELATIONS_OF_LEVEL[level] for level in ("edge", "node")}
 
 
@@ -69,10 +70,10 @@ class Budget:
     charges: int
 
 
-def check_stated(level: str, relation: str) -> None:
-    """Refuse anything that is not a level with a price and one of its relations."""
+def check_stated(level: str, relation: str) -> str:
+    """Return the relation's one name; refuse one that is not of a level with a price."""
     check_choice("level", level, RELATIONS)
-    check_choice("relation", relation, RELATIONS[level])
+    return check_relation(relation, level=level)
 
 
 def check_population(name: object) -> str:
@@ -291,12 +292,13 @@ class Books:
 
     def check_grantable(self, population: int, budget: Filter) -> None:
         """Refuse a budget below what is spent, or one under which a charge cannot be counted."""
-        strictest = RELATIONS[budget.level][-1]
         used = self._relations(population, budget.level)
-        if budget.relation != strictest and strictest in used:
+        beyond = [relation for relation in used if not covers(budget.relation, relation)]
+        if beyond:
             raise PrivacyError(
-                f"`relation` must be {strictest}: the ledger holds charges under it, which cannot "
-                f"be counted under the weaker one. Got {budget.relation!r}."
+                f"`relation` must be {strictest(used)}: the ledger holds charges under "
+                f"{' and '.join(beyond)}, which cannot be counted under a relation that does not "
+                f"cover them. Got {budget.relation!r}."
             )
         spends = self.spends(population, budget.level)
         if not budget.allows(spends):
@@ -315,7 +317,7 @@ class Books:
             rule, until = granted
             left = rule.left(spends)
         else:
-            relation = max(used, key=RELATIONS[level].index)
+            relation = strictest(used)
             nothing = Amount(Fraction(0), Fraction(0))
             rule, until, left = Filter("sum", level, relation, nothing), None, None
         spent = rule.spent(spends)

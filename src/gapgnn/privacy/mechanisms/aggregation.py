@@ -268,7 +268,8 @@ class PrivateAggregation:
 
     Relation and sensitivity: one hop changes by at most 1 (``directed``), sqrt(2) (``undirected``),
     sqrt(D) (``add-remove``) or 2 sqrt(D) (``replace``) in L2 norm, with divided messages by 1 or 2,
-    both ways by sqrt(2) (``directed``) or 2 sqrt(2) (``undirected``).
+    both ways by sqrt(2) (``directed``) or 2 sqrt(2) (``undirected``); for k links of one person by
+    sqrt(k^2 + k) (``k-edges``) or sqrt(k) (``k-arcs``).
     At node level that counts the rows of all other nodes; a person's own row is computed from the
     person's own place in the graph and is not covered, except where nodes send to themselves
     (privacy page, section 1). Weights of edges are at most 1 and change none of these. Only the

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from gapgnn.errors import InputError, check_choice, check_number
 from gapgnn.graph import Graph, csr
-from gapgnn.privacy import Release, shown
+from gapgnn.privacy import Release, links_of, shown
 from gapgnn.privacy.accounting import Event, Laplace, RandomisedResponse
 from gapgnn.privacy.mechanisms.draws import Coins
 from gapgnn.privacy.mechanisms.noise import Construction, NoiseSource
@@ -85,8 +85,13 @@ class Cells:
         >>> Cells.of("directed", num_nodes=3, is_directed=False).count
         6
         """
-        check_choice("relation", relation, ("directed", "undirected"))
-        is_whole_edge = relation == "undirected"
+        links = links_of(relation)
+        if links.count > 1:
+            raise InputError(
+                f"`relation` must be directed or undirected to randomise edges: {links.count} bits "
+                f"would share epsilon, and nothing be left of the graph. Got {relation!r}. Use gap."
+            )
+        is_whole_edge = not links.are_arcs
         return cls(
             num_nodes,
             is_paired=is_whole_edge and not is_directed,

@@ -1,0 +1,403 @@
+"""``5-edges`` and ``5-arcs``: how far k links of one person move a hop, and what that costs."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gapgnn import GAP, MLP, SAGE, Ledger
+from gapgnn.errors import InputError, PrivacyError
+from gapgnn.graph import Graph, join_kinds
+from gapgnn.graph.datasets.synthetic import social_graph
+from gapgnn.privacy import (
+    Guarantee,
+    aggregation_sensitivity,
+    check_relation,
+    covers,
+    describe_relation,
+    group_size,
+    resolve_relation,
+    squared_growth,
+    strictest,
+)
+from gapgnn.privacy.accounting import Gaussian, account, gaussian_epsilon
+from gapgnn.privacy.card import PrivacyCard, guarantee_sentence
+from gapgnn.privacy.ledger import People
+from gapgnn.privacy.ledger.amounts import Amount
+from gapgnn.privacy.ledger.filters import Filter, Spend
+from gapgnn.privacy.mechanisms import PrivateAggregation, kind_aggregations, row_normalise
+from gapgnn.rng import NoiseKey
+
+SIZE = 9
+
+
+def graph_of(arcs, *, directed, weights=None):
+    ends = np.array(arcs, dtype=np.int64).reshape(-1, 2)
+    return Graph.from_arcs(
+        *ends.T,
+        num_nodes=SIZE,
+        features=np.eye(SIZE),
+        directed=directed,
+        self_loops="keep",
+        weights=weights,
+    )
+
+
+def released(graph, rows, relation, *, both_ways=False, **options):
+    """One hop under a key that is always the same: two of them differ without any noise."""
+    mechanism = PrivateAggregation(
+        graph,
+        level="edge",
+        relation=relation,
+        noise_multiplier=1.0,
+        both_ways=both_ways,
+        keys=[NoiseKey.insecure(7)],
+        **options,
+    )
+    return mechanism.hop(rows, 1, normalise=False).double()
+
+
+nodes = st.integers(0, SIZE - 1)
+rows_drawn = st.tuples(st.integers(0, 2**31), st.floats(0, 1)).map(
+    lambda drawn: (
+        row_normalise(torch.randn(SIZE, 3, generator=torch.Generator().manual_seed(drawn[0])))
+        * drawn[1]
+    )
+)
+
+
+@st.composite
+def neighbours(draw, *, arcs):
+    """Two sets of ends that differ in up to k links of one person: some come, others go."""
+    k, person = draw(st.integers(1, SIZE - 1)), draw(nodes)
+    around = draw(st.sets(st.tuples(nodes, nodes), max_size=30))
+    others = draw(st.sets(nodes, max_size=k))
+    mine = {(person, other) for other in others}
+    if not arcs:
+        # One line for each pair, whichever way round it was drawn.
+        around = {(min(pair), max(pair)) for pair in around}
+        mine = {(min(pair), max(pair)) for pair in mine}
+    come = {pair for pair in mine if draw(st.booleans())}
+    return k, sorted((around - mine) | come), sorted((around - come) | (mine - come))
+
+
+def both_arcs(pairs):
+    return sorted({arc for pair in pairs for arc in (pair, pair[::-1])})
+
+
+@settings(deadline=None)
+@given(drawn=neighbours(arcs=False), rows=rows_drawn, directed=st.booleans())
+def test_k_edges_of_one_person_never_move_a_hop_further_than_stated(drawn, rows, directed):
+    k, first, second = drawn
+    sums = [
+        released(
+            graph_of(both_arcs(ends) if directed else ends, directed=directed), rows, f"{k}-edges"
+        )
+        for ends in (first, second)
+    ]
+    assert float((sums[0] - sums[1]).norm()) <= math.sqrt(k * k + k) + 1e-5
+
+
+@settings(deadline=None)
+@given(drawn=neighbours(arcs=True), rows=rows_drawn, both_ways=st.booleans())
+def test_k_arcs_of_one_person_never_move_a_hop_further_than_stated(drawn, rows, both_ways):
+    k, first, second = drawn
+    sums = [
+        released(graph_of(ends, directed=True), rows, f"{k}-arcs", both_ways=both_ways)
+        for ends in (first, second)
+    ]
+    bound = math.sqrt(k * k + k) if both_ways else math.sqrt(k)
+    assert float((sums[0] - sums[1]).norm()) <= bound + 1e-5
+
+
+@settings(deadline=None)
+@given(drawn=neighbours(arcs=False), rows=rows_drawn)
+def test_k_pairs_of_arcs_both_ways_never_move_a_hop_further_than_stated(drawn, rows):
+    k, first, second = drawn
+    sums = [
+        released(graph_of(both_arcs(ends), directed=True), rows, f"{k}-edges", both_ways=True)
+        for ends in (first, second)
+    ]
+    assert float((sums[0] - sums[1]).norm()) <= 2 * math.sqrt(k * k + k) + 1e-5
+
+
+@pytest.mark.parametrize("k", range(1, SIZE))
+@pytest.mark.parametrize(
+    ("word", "directed", "both_ways"),
+    [
+        ("edges", False, False),
+        ("edges", True, False),
+        ("edges", True, True),
+        ("arcs", True, False),
+        ("arcs", True, True),
+    ],
+)
+def test_every_bound_is_reached(k, word, directed, both_ways):
+    star = [(0, other) for other in range(1, k + 1)]
+    arcs = both_arcs(star) if directed and word == "edges" else star
+    rows = torch.tensor([[1.0, 0.0]] + [[0.0, 1.0]] * (SIZE - 1))
+    relation = f"{k}-{word}"
+    with_links, without = (
+        released(graph_of(ends, directed=directed), rows, relation, both_ways=both_ways)
+        for ends in (arcs, [])
+    )
+    bound = aggregation_sensitivity("edge", relation, both_ways=both_ways)
+    assert float((with_links - without).norm()) == pytest.approx(bound, abs=1e-5)
+
+
+@settings(deadline=None)
+@given(
+    k=st.integers(1, SIZE - 1),
+    weights=st.lists(st.floats(0, 1), min_size=SIZE, max_size=SIZE),
+    rows=rows_drawn,
+)
+def test_amounts_between_their_bounds_move_no_more(k, weights, rows):
+    """A link may come, go or have another amount: at most 1 each."""
+    star = [(0, other) for other in range(1, k + 1)]
+    sums = [
+        released(graph_of(star, directed=False, weights=amounts), rows, f"{k}-edges")
+        for amounts in (np.array(weights[:k]), np.ones(k) - np.array(weights[:k]))
+    ]
+    assert float((sums[0] - sums[1]).norm()) <= math.sqrt(k * k + k) + 1e-5
+
+
+@settings(deadline=None)
+@given(
+    kinds=st.lists(st.sets(st.integers(1, SIZE - 1)), min_size=1, max_size=3),
+    rows=rows_drawn,
+)
+def test_links_of_several_kinds_together_move_no_more_than_as_many_of_one(kinds, rows):
+    """What `any` charges: one event of k links, whichever kinds they are of."""
+    k = max(1, sum(map(len, kinds)))
+    moved = []
+    for there in (True, False):
+        graphs = {
+            f"kind {place}": graph_of([(0, o) for o in others] * there, directed=False)
+            for place, others in enumerate(kinds)
+        }
+        mechanisms = kind_aggregations(
+            join_kinds(graphs),
+            level="edge",
+            relation=f"{k}-edges",
+            noise_multiplier=1.0,
+            keys=[NoiseKey.insecure(7)],
+        )
+        hops = [one.hop(rows, n + 1, normalise=False) for n, one in enumerate(mechanisms)]
+        moved.append(torch.stack(hops).double())
+    assert float((moved[0] - moved[1]).norm()) <= math.sqrt(k * k + k) + 1e-5
+
+
+def test_one_link_is_the_relation_there_was():
+    for given_name, name in (("1-edges", "undirected"), ("1-arcs", "directed")):
+        for is_directed in (False, True):
+            assert resolve_relation("edge", given_name, is_directed=is_directed) == name
+        for ways in (False, True):
+            ours = aggregation_sensitivity("edge", given_name, both_ways=ways)
+            assert ours == aggregation_sensitivity("edge", name, both_ways=ways)
+    graph = social_graph(num_nodes=200, mean_degree=8)
+    cards = [GAP(relation=one, epochs=1).fit(graph).card_ for one in ("1-edges", "undirected")]
+    assert cards[0].relation == "undirected"
+    assert cards[0].events == cards[1].events
+    assert guarantee_sentence(cards[0]) == guarantee_sentence(cards[1])
+
+
+def test_auto_never_picks_several():
+    for is_directed in (False, True):
+        assert resolve_relation("edge", is_directed=is_directed) in ("directed", "undirected")
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["k-edges", "k-arcs", "0-edges", "-3-edges", "05-edges", "5-edge", "5edges", "1.5-edges"],
+)
+def test_a_word_without_a_proper_number_is_refused_in_one_line(word):
+    with pytest.raises(InputError, match=r"must have a number for k: 5-(edges|arcs)\. Got "):
+        check_relation(word)
+    with pytest.raises(InputError, match="must have a number for k"):
+        GAP(relation=word).fit(social_graph(num_nodes=100, mean_degree=4))
+
+
+def test_arcs_of_a_symmetric_graph_are_never_silent():
+    warning = describe_relation("edge", "5-arcs", is_directed=False).warning
+    assert warning is not None
+    assert "5 whole edges" in warning
+    assert "sqrt(6)" in warning
+    assert describe_relation("edge", "5-edges", is_directed=False).warning is None
+    graph = social_graph(num_nodes=300, mean_degree=8)
+    card = GAP(relation="5-arcs", epochs=1, delta=1e-6).fit(graph).card_
+    events = [Gaussian(e["noise_multiplier"], count=6 * e["count"]) for e in card.events]
+    real = account(events, 1e-6, relation="5-edges").epsilon
+    (line,) = (line for line in card.warnings if "symmetric" in line)
+    assert "5 friendships of one person, under 5-edges" in line
+    assert float(line.rstrip(".").split()[-1]) == pytest.approx(real, abs=0.01)
+
+
+def test_the_card_says_whose_links_and_how_many():
+    graph = social_graph(num_nodes=300, mean_degree=8)
+    card = GAP(relation="5-edges", epsilon=1.0, epochs=1).fit(graph).card_
+    assert card.relation == "5-edges"
+    assert "up to 5 of one person's links" in guarantee_sentence(card)
+    assert any("Up to 5 of one person's links" in line for line in card.covered)
+    assert any("More than 5 links of one person" in line for line in card.not_covered)
+    assert any("node level" in line for line in card.not_covered)
+    assert PrivacyCard.from_json(card.to_json()) == card
+    # Entities, and so delta, are those of one edge.
+    one = GAP(relation="undirected", epsilon=1.0, epochs=1).fit(graph).card_
+    assert card.delta == one.delta
+    assert card.events == one.events
+
+
+def test_a_model_of_several_links_has_their_noise():
+    graph = social_graph(num_nodes=300, mean_degree=8)
+    shared = {"level": "edge", "epsilon": 1.0, "delta": 1e-6}
+    found = Guarantee.resolve(graph, [Gaussian(1.0, count=2)], relation="20-edges", **shared)
+    assert gaussian_epsilon(math.sqrt(2) / found.free_multiplier, 1e-6) == pytest.approx(1, 1e-3)
+
+
+def test_randomised_edges_refuse_and_name_what_to_use():
+    graph = social_graph(num_nodes=100, mean_degree=6)
+    with pytest.raises(InputError, match=r"5 bits would share epsilon.*Use gap"):
+        SAGE(relation="5-edges", epochs=1).fit(graph)
+
+
+def test_what_reads_no_edges_costs_nothing():
+    graph = social_graph(num_nodes=100, mean_degree=6)
+    card = MLP(relation="5-edges", epochs=1).fit(graph).card_
+    assert card.epsilon == 0
+    assert card.relation == "5-edges"
+
+
+relations = st.builds(
+    lambda k, word: check_relation(f"{k}-{word}"),
+    st.integers(1, 12),
+    st.sampled_from(["edges", "arcs"]),
+)
+
+
+@given(one=relations, two=relations, three=relations)
+def test_covering_is_an_order_and_the_strictest_covers_all(one, two, three):
+    assert covers(one, one)
+    assert not (covers(one, two) and covers(two, one)) or one == two
+    assert not (covers(one, two) and covers(two, three)) or covers(one, three)
+    top = strictest([one, two])
+    assert covers(top, one)
+    assert covers(top, two)
+    if covers(three, one) and covers(three, two):
+        assert covers(three, top)
+
+
+@given(one=relations, two=relations)
+def test_group_privacy_pays_at_least_what_sensitivities_say(one, two):
+    """A group of g has at most g times the distance: the exact growth is never above it."""
+    if not covers(two, one):
+        with pytest.raises(InputError, match="must cover"):
+            group_size(one, two)
+        return
+    for ways in (False, True):
+        ratio = aggregation_sensitivity("edge", two, both_ways=ways)
+        ratio /= aggregation_sensitivity("edge", one, both_ways=ways)
+        assert ratio <= group_size(one, two) + 1e-9
+        assert ratio**2 <= squared_growth(one, two) + 1e-9
+
+
+def test_group_sizes_and_growth_by_hand():
+    assert group_size("undirected", "5-edges") == 5
+    assert group_size("2-edges", "5-edges") == 3
+    assert group_size("directed", "5-arcs") == 5
+    # Five arcs out of one, and one out of each of five.
+    assert group_size("directed", "5-edges") == 10
+    assert group_size("5-arcs", "5-edges") == 6
+    assert group_size("add-remove", "replace") == 2
+    assert squared_growth("undirected", "5-edges") == pytest.approx(15)
+    assert squared_growth("2-edges", "5-edges") == pytest.approx(5)
+    # Along arcs 30, both ways 60: the event does not say which.
+    assert squared_growth("directed", "5-edges") == pytest.approx(60)
+
+
+def spend(noise, relation, delta=1e-6):
+    events = [Gaussian(noise)]
+    price = account(events, delta, relation=relation).epsilon
+    written = json.dumps([event.to_dict() for event in events])
+    return Spend(relation, Amount.of(price, delta), 1, written)
+
+
+@pytest.mark.parametrize("k", [2, 5, 20])
+def test_an_edge_charged_before_counts_exactly_in_a_gaussian_budget(k):
+    budget = Filter.granted("gaussian", "edge", f"{k}-edges", Amount.of(100.0, 1e-6))
+    found = budget.together([spend(50.0, "undirected")])
+    shift = math.sqrt((k * k + k) / 2) / 50.0
+    assert found == pytest.approx(gaussian_epsilon(shift, 1e-6), rel=1e-9)
+
+
+@pytest.mark.parametrize("charged", ["undirected", "directed", "2-edges", "3-arcs"])
+@pytest.mark.parametrize("noise", [20.0, 200.0])
+def test_the_sum_rule_is_never_below_the_truth(charged, noise):
+    """Group privacy of the stated price, against the exact curve of the same noise."""
+    one = spend(noise, charged)
+    total = Filter("sum", "edge", "5-edges", Amount.of(1e6, 0.5)).spent([one])
+    shift = math.sqrt(squared_growth(charged, "5-edges")) / noise
+    assert float(total.delta) < 1
+    assert float(total.epsilon) >= gaussian_epsilon(shift, float(total.delta))
+
+
+def test_what_a_budget_does_not_cover_is_refused_by_every_rule():
+    for rule in ("sum", "gaussian", "renyi"):
+        budget = Filter.granted(rule, "edge", "undirected", Amount.of(4.0, 1e-6))
+        with pytest.raises(PrivacyError, match="cannot count a charge under 5-edges"):
+            budget.allows([spend(50.0, "5-edges")])
+    arcs = Filter.granted("gaussian", "edge", "5-arcs", Amount.of(4.0, 1e-6))
+    with pytest.raises(PrivacyError, match=r"under undirected\. Grant it under 5-edges"):
+        arcs.allows([spend(50.0, "undirected")])
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger.init(tmp_path / "ledger.sqlite")
+
+
+def charge(ledger: Ledger, people: People, relation: str) -> None:
+    price = account([Gaussian(20.0)], 1e-6, relation=relation).epsilon
+    ledger.charge(
+        people,
+        level="edge",
+        relation=relation,
+        epsilon=price,
+        delta=1e-6,
+        events=[Gaussian(20.0).to_dict()],
+        purpose="test",
+    )
+
+
+def test_a_ledger_keeps_the_number_and_states_what_covers_all_charges(ledger):
+    people = People.listed(np.array(["a", "b", "c"]))
+    charge(ledger, people, "5-arcs")
+    charge(ledger, people, "undirected")
+    (row,) = ledger.summary()
+    assert row.relation == "5-edges"
+    assert row.relations == ("5-arcs", "undirected")
+    terms = {"level": "edge", "epsilon": 50.0, "delta": 1e-6}
+    with pytest.raises(PrivacyError, match=r"`relation` must be 5-edges: .* under 5-arcs"):
+        ledger.grant(row.population, relation="undirected", **terms)
+    granted = ledger.grant(row.population, relation="5-edges", **terms)
+    squared = (squared_growth("5-arcs", "5-edges") + 15) / 20.0**2
+    found = gaussian_epsilon(math.sqrt(squared), 1e-6)
+    assert granted.spent_epsilon == pytest.approx(found, rel=1e-9)
+    with pytest.raises(PrivacyError, match=r"under 5-edges\. Got a charge under undirected"):
+        charge(ledger, people, "undirected")
+    charge(ledger, people, "5-edges")
+
+
+def test_a_ledger_knows_one_link_by_its_one_name(ledger):
+    people = People.listed(np.array(["a", "b", "c"]))
+    budget = ledger.grant(
+        "people", people, level="edge", relation="1-edges", epsilon=4.0, delta=1e-6
+    )
+    assert budget.relation == "undirected"
+    charge(ledger, people, "undirected")
