@@ -108,8 +108,8 @@ def refined_halves(
     """Return uniforms in (0, 1/2] and a fair top bit, together a uniform precise at both ends.
 
     63 bits ``k`` give ``(k + 1/2) / 2**64``; where that is below 2**-11 another 64 bits, which
-    ``finer`` returns for some places, refine it, so float64 keeps its full relative precision down to 2**-129. The
-    top bit is 0 or 2**63, ready to flip a float's sign.
+    ``finer`` returns for some places, refine it, so float64 keeps its full relative precision down
+    to 2**-129. The top bit is 0 or 2**63, ready to flip a float's sign.
     """
     magnitude = words & ~TOP_BIT
     # Below 2**63 the signed conversion is the same and faster.

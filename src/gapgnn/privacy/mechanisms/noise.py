@@ -15,17 +15,18 @@ Two constructions:
     protection above: for experiments.
 
 How the safe Gaussian is drawn. ChaCha20, keyed for one path and number of columns, gives one sign
-bit and a uniform ``u`` in (0, 1/2] per value (:func:`~gapgnn.privacy.mechanisms.draws.refined_halves`),
-and the value is the inverse normal CDF at ``u``, times the standard deviation, rounded to the grid. A
-tail keeps the full relative precision of float64 down to 2**-129, about 13 standard deviations. (A
-plain 53-bit uniform ends at 8.2.) With the bounds on ``std`` below, every grid point that can occur
-with a probability worth naming is the image of thousands of doubles ``u`` or more, so no output
-rules out an input. Adding several samples, as Holohan and Braghin advise for noise that is not
-rounded, is not needed. A zero has no sign: it would tell on the value beneath.
+bit and a uniform ``u`` in (0, 1/2] per value
+(:func:`~gapgnn.privacy.mechanisms.draws.refined_halves`), and the value is the inverse normal CDF
+at ``u``, times the standard deviation, rounded to the grid. A tail keeps the full relative
+precision of float64 down to 2**-129, about 13 standard deviations. (A plain 53-bit uniform ends at
+8.2.) With the bounds on ``std`` below, every grid point that can occur with a probability worth
+naming is the image of thousands of doubles ``u`` or more, so no output rules out an input. Adding
+several samples, as Holohan and Braghin advise for noise that is not rounded, is not needed. A zero
+has no sign: it would tell on the value beneath.
 
-Where a value comes from. A row of C columns takes ``B = ceil(C / 8)`` blocks of the stream: the word
-of row ``i`` and column ``j`` is word ``j % 8`` of block ``i * B + j // 8``, and the bits that refine a
-tail are at the same place of the stream's second part. So a retried, partitioned or moved
+Where a value comes from. A row of C columns takes ``B = ceil(C / 8)`` blocks of the stream: the
+word of row ``i`` and column ``j`` is word ``j % 8`` of block ``i * B + j // 8``, and the bits that
+refine a tail are at the same place of the stream's second part. So a retried, partitioned or moved
 computation that holds the key draws the same values again, whatever it draws beside them.
 
 CPU and accelerator give the same bits. Where Triton is present, safe Gaussian noise is drawn on the
