@@ -46,6 +46,7 @@ from gapgnn.privacy.mechanisms.sums import (
     join_halves,
     quantise_rows,
     shared,
+    whole_rows,
 )
 from gapgnn.rng import NoiseKey
 
@@ -363,7 +364,10 @@ class PrivateAggregation:
         for replica, block in enumerate(batch):
             if self.is_divided:
                 block = divide_rows(block, self._written)
-            block = (self._quantised(block) if exact else block.to(torch.float32)).contiguous()
+            if exact and self._adds_whole_numbers(replica, block):
+                block = whole_rows(block)
+            else:
+                block = (self._quantised(block) if exact else block.to(torch.float32)).contiguous()
             if self.is_divided:
                 check_contributions(block, self._written)
             release(replica, block, index, out[replica], normalise)
@@ -371,6 +375,13 @@ class PrivateAggregation:
                 describe = partial(self._describe, replica, block, index, len(batch))
                 out[replica] = shown(describe, out[replica])
         return out.reshape(rows.shape)
+
+    def _adds_whole_numbers(self, replica: int, rows: Tensor) -> bool:
+        """Return whether a kernel takes these rows as whole numbers from the start."""
+        is_here = self.device.type == "cpu" or isinstance(self.graph, StoredGraph)
+        if is_here or self.is_divided or not rows.numel():
+            return False
+        return self._lists_on_device(replica).can_release(rows.shape[1])
 
     def _quantised(self, rows: Tensor) -> Tensor:
         """Cut rows to the grid on which sums are exact: of the rows, or of their products."""
@@ -389,6 +400,8 @@ class PrivateAggregation:
     def _describe(self, replica: int, rows: Tensor, index: int, replicas: int) -> Release:
         """Return what a witness sees of one hop: the sums without noise, NOT private."""
         sums = torch.empty(rows.shape, dtype=torch.float64)
+        if not rows.is_floating_point():
+            rows = rows.double().mul_(GRID)
         blind = BlockRelease(None, 0.0, index, normalise=False, to_self=self.to_self)
         if isinstance(self.graph, StoredGraph):
             self._stored[self._which_lists(replica)].release(blind, rows, sums)
@@ -508,14 +521,13 @@ class PrivateAggregation:
     ) -> None:
         """Aggregate, perturb and normalise on an accelerator: in one kernel, or product by product.
 
-        Safe noise comes from the host, fast noise from the kernel
-        (:mod:`gapgnn.privacy.mechanisms.device`).
+        The kernel draws the noise that it adds (:mod:`gapgnn.privacy.mechanisms.device`).
         """
         lists = self._lists_on_device(replica)
         source = None if self.level == "none" else self._sources[replica]
         path = ("hop", index)
         count, width = rows.shape
-        is_exact = rows.dtype == torch.float64
+        is_exact = rows.dtype in (torch.float64, torch.int32)
         if not lists.can_release(width):
             total = lists.matrix(rows.dtype) @ rows
             if self.to_self:
@@ -530,11 +542,15 @@ class PrivateAggregation:
                 out += rows
                 out.copy_(row_normalise(out) if normalise else out)
         else:
-            drawn = source.gaussian_rows(0, count, width, self.std, *path, device=self.device)
-            whole, steps = rows.div(GRID).to(torch.int32), drawn.div(GRID).to(torch.int64)
-            if self.to_self:
-                steps += whole
-            lists.release(whole, noise=steps, normalise=normalise, out=out, unit=GRID)
+            whole = rows.div(GRID).to(torch.int32) if rows.is_floating_point() else rows
+            lists.release(
+                whole,
+                noise=source.cipher(width, self.std, *path),
+                normalise=normalise,
+                out=out,
+                unit=GRID,
+                given=whole if self.to_self else None,
+            )
 
     def _lists_on_device(self, replica: int) -> DeviceLists:
         which = self._which_lists(replica)

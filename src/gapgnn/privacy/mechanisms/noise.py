@@ -50,7 +50,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer
-from gapgnn.privacy.mechanisms.device import PhiloxNoise
+from gapgnn.privacy.mechanisms.device import CipherNoise, PhiloxNoise, can_use_triton
 from gapgnn.privacy.mechanisms.draws import (
     BLOCK_WORDS,
     REFINEMENTS,
@@ -85,6 +85,25 @@ def grid_slack(num_coordinates: int) -> float:
     True
     """
     return GRID * math.sqrt(check_integer("num_coordinates", num_coordinates, at_least=0))
+
+
+def on_grid(values: Tensor) -> Tensor:
+    """Return values rounded to the grid, in float64, for safe noise to be added to.
+
+    What is not finite is refused where that can be asked without waiting for a device: on a CPU. On
+    an accelerator the caller has masked it.
+
+    >>> on_grid(torch.tensor([0.1])).div(GRID).tolist()
+    [104858.0]
+    """
+    if values.device.type == "cpu":
+        _check_finite(values)
+    return torch.round(values.to(torch.float64) / GRID).mul_(GRID)
+
+
+def _check_finite(values: Tensor) -> None:
+    if not bool(torch.isfinite(values).all()):
+        raise PrivacyError("`values` must be finite before noise is added. Got NaN or infinity.")
 
 
 @dataclass(frozen=True)
@@ -179,6 +198,17 @@ class NoiseSource:
         secret = self.key.bytes(16, "philox", *path, "columns", num_columns)
         return PhiloxNoise(secret, self._checked_scale("std", std))
 
+    def cipher(self, num_columns: int, std: float, *path: PathPart) -> CipherNoise:
+        """Return safe noise for a kernel to draw: the bits of :meth:`gaussian_rows`.
+
+        >>> NoiseSource(NoiseKey.insecure(0)).cipher(3, 1.0, "hop", 1).std == 1 / GRID
+        True
+        """
+        if self.construction != "safe":
+            raise PrivacyError("`construction` must be safe for noise of the cipher. Got fast.")
+        secret = self._secret("gaussian", num_columns, path)
+        return CipherNoise(secret, self._checked_scale("std", std) / GRID, GRID)
+
     def add_gaussian(self, values: Tensor, std: float, *path: PathPart) -> Tensor:
         """Return ``values`` plus Gaussian noise, on the device of ``values``.
 
@@ -203,10 +233,7 @@ class NoiseSource:
         return self._add("laplace", values, scale, path)
 
     def _add(self, kind: str, values: Tensor, scale: float, path: tuple[PathPart, ...]) -> Tensor:
-        if not bool(torch.isfinite(values).all()):
-            raise PrivacyError(
-                "`values` must be finite before noise is added. Got NaN or infinity."
-            )
+        _check_finite(values)
         if not values.is_floating_point():
             values = values.to(torch.float64)
         noise = self._shaped(kind, values.shape, scale, path, values.device)
@@ -217,7 +244,7 @@ class NoiseSource:
                 f"`values` must be at most {MAX_VALUE:.0f} in size to be exact on the noise grid. "
                 f"Got {float(values.abs().max()):g}. Rescale values and noise together."
             )
-        return torch.round(values.to(torch.float64) / GRID).mul_(GRID).add_(noise)
+        return on_grid(values).add_(noise)
 
     def _shaped(
         self,
@@ -248,6 +275,9 @@ class NoiseSource:
             return self.philox(num_columns, scale, *path).rows(
                 first_row, num_rows, num_columns, device
             )
+        if safe and kind == "gaussian" and _can_draw_on(torch.device(device)):
+            noise = self.cipher(num_columns, scale, *path)
+            return noise.rows(first_row, num_rows, num_columns, device)
         if safe:
             secret = self._secret(kind, num_columns, path)
             drawn = _draw_on_grid(secret, kind, first_row, (num_rows, num_columns), scale)
@@ -279,6 +309,10 @@ class NoiseSource:
                 f"Got {scale!r}. Rescale values and noise together."
             )
         return float(scale)
+
+
+def _can_draw_on(device: torch.device) -> bool:
+    return device.type != "cpu" and can_use_triton(device)
 
 
 def _check_positive(name: str, scale: float) -> None:

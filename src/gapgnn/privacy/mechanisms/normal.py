@@ -70,7 +70,7 @@ def lower_normal(half: Values) -> Values:
     """
     offset = half - 0.5
     square = np.multiply(offset, offset)
-    np.subtract(CENTRE * CENTRE, square, out=square)
+    np.subtract(0.180625, square, out=square)
     value = _horner(square, CENTRAL[0])
     value *= offset
     value /= _horner(square, CENTRAL[1])

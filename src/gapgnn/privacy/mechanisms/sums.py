@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gapgnn.errors import PrivacyError
 from gapgnn.graph import WEIGHT_GRID
-from gapgnn.privacy.mechanisms.device import csr_tensor
+from gapgnn.privacy.mechanisms.device import csr_tensor, quantised_steps
 from gapgnn.privacy.mechanisms.noise import GRID
 
 # Entries that are multiplied at a time: few enough that the ones of the product stay in cache.
@@ -57,6 +57,14 @@ def quantise_rows(rows: Tensor, *, grid: float = GRID) -> Tensor:
         if bool((steps.square().sum(dim=-1) > grid**-2).any()):
             raise PrivacyError("A quantised row must have norm at most 1. Got a longer one.")
     return steps * grid
+
+
+def whole_rows(rows: Tensor) -> Tensor:
+    """Return what :func:`quantise_rows` does in steps of the grid, int32, on an accelerator."""
+    steps, longest = quantised_steps(rows)
+    if longest > GRID**-2:
+        raise PrivacyError("A quantised row must have norm at most 1. Got a longer one.")
+    return steps
 
 
 def divide_rows(rows: Tensor, lengths: Tensor) -> Tensor:
