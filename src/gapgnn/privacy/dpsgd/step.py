@@ -155,7 +155,7 @@ class PrivateStep:
 
     @property
     def can_record(self) -> bool:
-        """Whether steps can be recorded as a CUDA graph: not where somebody watches each of them."""
+        """Whether steps can be recorded as a CUDA graph: not where somebody watches them."""
         return self.flat.values.is_cuda and active_witness() is None
 
     def record(self, take: Callable[[], None]) -> Callable[[], None]:

@@ -30,7 +30,7 @@ from torch import Tensor
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph, bound_out_degrees, split_key
 from gapgnn.graph.store import Limits, PartFile, StoredGraph, check_once, find_limits
-from gapgnn.privacy import Release, aggregation_sensitivity, shown
+from gapgnn.privacy import Release, active_witness, aggregation_sensitivity, shown
 from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.mechanisms.device import InLists as DeviceLists
 from gapgnn.privacy.mechanisms.device import in_lists_on, longest_row
@@ -373,7 +373,9 @@ class PrivateAggregation:
             release(replica, block, index, out[replica], normalise)
             if self.level != "none":
                 describe = partial(self._describe, replica, block, index, len(batch))
-                out[replica] = shown(describe, out[replica])
+                released = shown(describe, out[replica])
+                if active_witness() is not None:
+                    out[replica] = released
         return out.reshape(rows.shape)
 
     def _adds_whole_numbers(self, replica: int, rows: Tensor) -> bool:

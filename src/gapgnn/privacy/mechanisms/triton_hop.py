@@ -146,7 +146,7 @@ def quantise_kernel(
     COLUMNS: constexpr,
     ROWS: constexpr,
 ):
-    """Cut rows to steps of 2**-20, int32, and write the largest squared norm of each block in steps.
+    """Cut rows to steps of 2**-20, int32, and write the largest squared norm of each block.
 
     As :func:`gapgnn.privacy.mechanisms.sums.quantise_rows`, which says why no row gets longer.
     """
