@@ -188,11 +188,13 @@ def measure_hop(clock: Clock, rounds: int, nodes: int, arcs: int) -> None:
         work()
     product, fast, safe = clock.in_turns(rounds, *works)
     what = f"hop, {nodes:,} nodes, {graph.num_arcs:,} arcs, 16 columns"
-    other = f"{product:.2f} s, bare product"
-    for name, asked, seconds in (("fast", 1.5, fast), ("safe", 2.5, safe)):
-        ratio = seconds / product
-        limit = f"at most {asked} times"
-        row(f"{what}, {name} noise", limit, f"{seconds:.2f} s", other, ratio, ratio <= asked)
+    for name, asked, seconds, beside, other in (
+        ("fast", 1.5, fast, product, "bare product"),
+        ("safe", 1.3, safe, fast, "fast noise"),
+    ):
+        ratio = seconds / beside
+        words = (f"at most {asked} times", f"{seconds:.2f} s", f"{beside:.2f} s, {other}")
+        row(f"{what}, {name} noise", *words, ratio, ratio <= asked)
 
 
 MEMORY = {

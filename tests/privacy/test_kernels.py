@@ -21,10 +21,9 @@ from gapgnn.privacy.mechanisms.device import (
 )
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.privacy.mechanisms.sums import (
-    MOST_HALVES,
+    MOST_ENTRIES_EXACT,
+    Planes,
     add_up,
-    halves_of,
-    join_halves,
     quantise_rows,
 )
 from gapgnn.rng import NoiseKey
@@ -180,14 +179,40 @@ def test_lists_on_a_device_say_who_writes_to_each_row(directed):
     assert in_lists_on(graph, CPU) is lists
 
 
-def test_halves_of_grid_rows_add_up_exactly_to_their_limit():
+def test_bytes_of_grid_rows_add_up_exactly_to_their_limit_and_beyond():
     ones = quantise_rows(torch.tensor([[1.0, 0.0], [0.0, -1.0], [2.0**-10 - 2.0**-20, 0.5]]))
-    halves = halves_of(ones)
-    assert torch.equal(join_halves(halves), ones)
-    pointers = np.array([0, MOST_HALVES])
-    for place in range(3):
-        total = join_halves(add_up(halves, pointers, np.full(MOST_HALVES, place)))
-        assert torch.equal(total, ones[place : place + 1] * MOST_HALVES)
+    planes = Planes.of(ones)
+    assert torch.equal(planes.rows(0, 3), ones)
+    assert torch.equal(planes.rows(1, 2), ones[1:2])
+    for count in (1, MOST_ENTRIES_EXACT, MOST_ENTRIES_EXACT + 1, 5 * MOST_ENTRIES_EXACT + 3):
+        pointers = np.array([0, 0, count, count])
+        for place in range(3):
+            total = planes.add_up(pointers, np.full(count, place, dtype=np.int32))
+            assert torch.equal(total[1], ones[place] * count)
+            assert not bool(total[0].any() or total[2].any())
+
+
+@pytest.mark.parametrize("width", [1, 2, 9, 16, 17, 40])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_sums_of_bytes_are_those_of_float64_whatever_the_chunk(width, threads, monkeypatch):
+    rng = np.random.default_rng(width)
+    rows = quantise_rows(unit_rows(500, width))
+    counts = rng.integers(0, 40, 300)
+    counts[[0, 17, 299]] = (0, 5000, 0)
+    pointers = np.concatenate([[0], np.cumsum(counts)])
+    entries = rng.integers(0, 500, pointers[-1], dtype=np.int32)
+    wanted = add_up(rows, pointers, entries)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for chunk, limit in ((1 << 21, 1 << 16), (700, 1 << 16), (1, 100)):
+            monkeypatch.setattr(sums, "CHUNK_BYTES", chunk)
+            monkeypatch.setattr(sums, "MOST_ENTRIES_EXACT", limit)
+            found = Planes.of(rows).add_up(pointers, entries)
+            assert torch.equal(found, wanted)
+    finally:
+        torch.set_num_threads(before)
+    assert Planes.of(rows).add_up(np.zeros(1, dtype=np.int64), entries[:0]).shape == (0, width)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -7,8 +7,8 @@ each hop is one Gaussian event (section 2).
 
 On the safe path the sum is exact. Rows are cut to a grid of 2**-20, and sums of grid points have no
 rounding, whatever the order, the partition or the device; then noise on the same grid is added
-(section 4). Sums are made in float64, or faster and as exactly: on a CPU from halves of 10 bits
-that float32 can add up 2**14 times, on an accelerator from whole numbers. Where edges have weights,
+(section 4). Sums are made in float64, or faster and as exactly: on a CPU from bytes, in memory and
+from disk, on an accelerator from whole numbers. Where edges have weights,
 these are at most 1 and so are the messages; rows are then cut to a coarser grid, so that their
 products with weights lie on that of the noise (:mod:`gapgnn.graph.weights`), and float64 adds up.
 """
@@ -36,14 +36,12 @@ from gapgnn.privacy.mechanisms.device import InLists as DeviceLists
 from gapgnn.privacy.mechanisms.device import in_lists_on, longest_row
 from gapgnn.privacy.mechanisms.noise import GRID, ROW_BLOCK, Construction, NoiseSource
 from gapgnn.privacy.mechanisms.sums import (
-    MOST_HALVES,
     WEIGHTED_GRID,
+    Planes,
     add_up,
     check_contributions,
     check_weights,
     divide_rows,
-    halves_of,
-    join_halves,
     quantise_rows,
     shared,
     whole_rows,
@@ -98,7 +96,7 @@ class BlockRelease:
 
     def release(
         self,
-        values: Tensor,
+        values: Tensor | Planes,
         first_row: int,
         pointers: NDArray[np.int64],
         entries: NDArray[Any],
@@ -110,22 +108,27 @@ class BlockRelease:
         sections 1 and 2).
 
         Args:
-            values: what every node of the graph sends, ``(N, d)``.
+            values: what every node of the graph sends, ``(N, d)``, or as bytes.
             first_row: the number of the first of these rows.
             pointers: row ``i`` adds up the entries ``pointers[i]`` to ``pointers[i + 1] - 1``.
             entries: who writes, by position, in increasing order inside each row.
             weights: how much each entry weighs, at most 1; None for 1.
         """
-        return self.finish(add_up(values, pointers, entries, weights), first_row, values)
+        if isinstance(values, Planes):
+            total = values.add_up(pointers, entries)
+        else:
+            total = add_up(values, pointers, entries, weights)
+        return self.finish(total, first_row, values)
 
-    def finish(self, total: Tensor, first_row: int, values: Tensor) -> Tensor:
+    def finish(self, total: Tensor, first_row: int, values: Tensor | Planes) -> Tensor:
         """Return sums of consecutive rows with what they send to themselves and noise, normalised.
 
         Noise is drawn for whole blocks and cut: part of a block has no noise of its own.
         """
         num_nodes = len(values)
         if self.to_self:
-            total += values[first_row : first_row + len(total)]
+            own = first_row, first_row + len(total)
+            total += values.rows(*own) if isinstance(values, Planes) else values[slice(*own)]
         if self.source is not None:
             count, width = total.shape
             start = first_row - first_row % ROW_BLOCK
@@ -166,12 +169,15 @@ class StoredLists:
             rows: what every node sends, ``(N, d)``.
             out: takes the released rows, ``(N, d)`` float32.
         """
-        graph = self._graph
+        graph, width = self._graph, rows.shape[1]
         tasks = [
-            (graph.in_part(part), graph.digest(part), block, self._secret)
+            (graph.in_part(part), graph.digest(part), block, self._secret, width)
             for part in range(graph.num_parts)
         ]
-        everywhere = (rows.cpu().numpy(), *(() if self._limits is None else self._limits.arrays))
+        sent = rows.cpu()
+        if _fits_bytes(sent, graph.is_weighted):
+            sent = Planes.of(sent).table
+        everywhere = (sent.numpy(), *(() if self._limits is None else self._limits.arrays))
         files = [task[0].path for task in tasks]
         done: set[int] = set()
         for part, released in graph.executor.run(release_part, tasks, everywhere, files):
@@ -189,6 +195,7 @@ def release_part(
     digest: str,
     block: BlockRelease,
     secret: bytes,
+    width: int,
     values: NDArray[Any],
     *limits: Any,
 ) -> NDArray[np.float32]:
@@ -202,21 +209,28 @@ def release_part(
         digest: the SHA-256 that the file must have, compared where the file is not known yet.
         block: the noise of this hop and replica.
         secret: the key of the cut; empty where nothing is cut.
-        values: what every node sends, ``(N, d)``.
+        width: d.
+        values: what every node sends, ``(N, d)``, or as bytes (:class:`Planes`).
         limits: what the cut needs to know of every node.
     """
     check_once(part.path, digest)
     cut = Limits(*limits) if secret else None
     count = len(part.lengths)
-    out = np.empty((count, values.shape[1]), dtype=np.float32)
+    out = np.empty((count, width), dtype=np.float32)
     # The array of a cluster is read-only, and nobody writes to it.
     sent = shared(values)
+    read = Planes(sent, width) if sent.dtype == torch.uint8 else sent
     for rows in part.blocks():
         kept = rows if cut is None else cut.cut(rows, secret)
         first, last = rows.first - part.first, rows.last - part.first
         lists = kept.pointers, kept.entries, kept.weights
-        out[first:last] = block.release(sent, rows.first, *lists).numpy()
+        out[first:last] = block.release(read, rows.first, *lists).numpy()
     return out
+
+
+def _fits_bytes(rows: Tensor, is_weighted: bool) -> bool:
+    """Return whether rows can be added up as bytes: they lie on the grid and count once."""
+    return rows.dtype == torch.float64 and not is_weighted and rows.shape[1] > 0
 
 
 class PrivateAggregation:
@@ -486,8 +500,7 @@ class PrivateAggregation:
         """Aggregate, perturb and normalise chunk by chunk, so that no full float64 sum is held."""
         indptr, indices, weights = self._weighted_lists(replica)
         block = self._block_release(replica, index, normalise)
-        has_halves = rows.dtype == torch.float64 and weights is None
-        halves = halves_of(rows) if has_halves else None
+        sent = Planes.of(rows) if _fits_bytes(rows, weights is not None) else rows
         num_nodes, width = rows.shape
         # Every thread draws the noise of a block.
         blocks = max(torch.get_num_threads(), CHUNK_NUMBERS // (ROW_BLOCK * max(1, width)))
@@ -496,12 +509,9 @@ class PrivateAggregation:
             pointers = indptr[start : start + size + 1]
             part = slice(pointers[0], pointers[-1])
             entries, pointers = indices[part], pointers - pointers[0]
-            if halves is None or np.diff(pointers).max() > MOST_HALVES:
-                heavy = None if weights is None else weights[part]
-                total = add_up(rows, pointers, entries, heavy)
-            else:
-                total = join_halves(add_up(halves, pointers, entries))
-            out[start : start + len(total)] = block.finish(total, start, rows)
+            heavy = None if weights is None else weights[part]
+            released = block.release(sent, start, pointers, entries, heavy)
+            out[start : start + len(released)] = released
 
     def _block_release(self, replica: int, index: int, normalise: bool) -> BlockRelease:
         source = None if self.level == "none" else self._sources[replica]
