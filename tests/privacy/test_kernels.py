@@ -21,8 +21,8 @@ from gapgnn.privacy.mechanisms.device import (
 )
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.privacy.mechanisms.sums import (
-    MOST_ENTRIES_EXACT,
-    Planes,
+    EXACT_ENTRIES,
+    add_exactly,
     add_up,
     quantise_rows,
 )
@@ -179,22 +179,27 @@ def test_lists_on_a_device_say_who_writes_to_each_row(directed):
     assert in_lists_on(graph, CPU) is lists
 
 
-def test_bytes_of_grid_rows_add_up_exactly_to_their_limit_and_beyond():
-    ones = quantise_rows(torch.tensor([[1.0, 0.0], [0.0, -1.0], [2.0**-10 - 2.0**-20, 0.5]]))
-    planes = Planes.of(ones)
-    assert torch.equal(planes.rows(0, 3), ones)
-    assert torch.equal(planes.rows(1, 2), ones[1:2])
-    for count in (1, MOST_ENTRIES_EXACT, MOST_ENTRIES_EXACT + 1, 5 * MOST_ENTRIES_EXACT + 3):
+def test_float32_adds_up_grid_rows_exactly_at_its_limit():
+    ones = quantise_rows(torch.tensor([[1.0, 0.0], [0.0, -1.0], [1 - 2.0**-20, 2.0**-20]]))
+    for count in (1, EXACT_ENTRIES, EXACT_ENTRIES + 1, 100_003):
         pointers = np.array([0, 0, count, count])
         for place in range(3):
-            total = planes.add_up(pointers, np.full(count, place, dtype=np.int32))
+            total = add_exactly(ones.float(), pointers, np.full(count, place, dtype=np.int32))
             assert torch.equal(total[1], ones[place] * count)
             assert not bool(total[0].any() or total[2].any())
 
 
-@pytest.mark.parametrize("width", [1, 2, 9, 16, 17, 40])
+def test_a_limit_that_is_too_long_is_seen(monkeypatch):
+    """Planted: beyond the limit float32 rounds, and the sums are wrong."""
+    ones = quantise_rows(torch.tensor([[1 - 2.0**-20]]))
+    monkeypatch.setattr(sums, "EXACT_ENTRIES", 64)
+    total = add_exactly(ones.float(), np.array([0, 64]), np.zeros(64, dtype=np.int32))
+    assert not torch.equal(total[0], ones[0] * 64)
+
+
+@pytest.mark.parametrize("width", [1, 9, 16, 40])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_sums_of_bytes_are_those_of_float64_whatever_the_chunk(width, threads, monkeypatch):
+def test_exact_sums_are_those_of_float64_whatever_the_chunk(width, threads, monkeypatch):
     rng = np.random.default_rng(width)
     rows = quantise_rows(unit_rows(500, width))
     counts = rng.integers(0, 40, 300)
@@ -205,14 +210,12 @@ def test_sums_of_bytes_are_those_of_float64_whatever_the_chunk(width, threads, m
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        for chunk, limit in ((1 << 21, 1 << 16), (700, 1 << 16), (1, 100)):
-            monkeypatch.setattr(sums, "CHUNK_BYTES", chunk)
-            monkeypatch.setattr(sums, "MOST_ENTRIES_EXACT", limit)
-            found = Planes.of(rows).add_up(pointers, entries)
-            assert torch.equal(found, wanted)
+        for chunk in (1 << 19, 700, 1):
+            monkeypatch.setattr(sums, "CHUNK_ENTRIES", chunk)
+            assert torch.equal(add_exactly(rows.float(), pointers, entries), wanted)
     finally:
         torch.set_num_threads(before)
-    assert Planes.of(rows).add_up(np.zeros(1, dtype=np.int64), entries[:0]).shape == (0, width)
+    assert add_exactly(rows.float(), np.zeros(1, dtype=np.int64), entries[:0]).shape == (0, width)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

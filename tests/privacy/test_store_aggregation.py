@@ -181,7 +181,7 @@ def test_a_part_released_again_gives_the_same_bytes(stores):
     graph = stores["dense"][7]
     block = BlockRelease(NoiseSource(NoiseKey.fresh()), 1.0, 1, True)
     values = np.zeros((graph.num_nodes, 3))
-    task = (graph.in_part(3), graph.digest(3), block, b"", 3, values)
+    task = (graph.in_part(3), graph.digest(3), block, b"", values)
     assert np.array_equal(release_part(*task), release_part(*task))
     other = BlockRelease(NoiseSource(NoiseKey.fresh()), 1.0, 1, True)
     assert not np.array_equal(release_part(*task), release_part(*task[:2], other, *task[3:]))

@@ -7,8 +7,8 @@ each hop is one Gaussian event (section 2).
 
 On the safe path the sum is exact. Rows are cut to a grid of 2**-20, and sums of grid points have no
 rounding, whatever the order, the partition or the device; then noise on the same grid is added
-(section 4). Sums are made in float64, or faster and as exactly: on a CPU from bytes, in memory and
-from disk, on an accelerator from whole numbers. Where edges have weights,
+(section 4). Sums are made in float64, or faster and as exactly: on a CPU by float32, 16 rows
+at a time, on an accelerator from whole numbers. Where edges have weights,
 these are at most 1 and so are the messages; rows are then cut to a coarser grid, so that their
 products with weights lie on that of the noise (:mod:`gapgnn.graph.weights`), and float64 adds up.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -37,7 +37,7 @@ from gapgnn.privacy.mechanisms.device import in_lists_on, longest_row
 from gapgnn.privacy.mechanisms.noise import GRID, ROW_BLOCK, Construction, NoiseSource
 from gapgnn.privacy.mechanisms.sums import (
     WEIGHTED_GRID,
-    Planes,
+    add_exactly,
     add_up,
     check_contributions,
     check_weights,
@@ -86,6 +86,7 @@ class BlockRelease:
         index: the number of the hop, which names its noise.
         normalise: scale every row to norm 1.
         to_self: every node also sends to itself.
+        is_exact: rows in float32 lie on the grid, and their sums must.
     """
 
     source: NoiseSource | None
@@ -93,10 +94,11 @@ class BlockRelease:
     index: int
     normalise: bool
     to_self: bool = False
+    is_exact: bool = False
 
     def release(
         self,
-        values: Tensor | Planes,
+        values: Tensor,
         first_row: int,
         pointers: NDArray[np.int64],
         entries: NDArray[Any],
@@ -108,27 +110,26 @@ class BlockRelease:
         sections 1 and 2).
 
         Args:
-            values: what every node of the graph sends, ``(N, d)``, or as bytes.
+            values: what every node of the graph sends, ``(N, d)``.
             first_row: the number of the first of these rows.
             pointers: row ``i`` adds up the entries ``pointers[i]`` to ``pointers[i + 1] - 1``.
             entries: who writes, by position, in increasing order inside each row.
             weights: how much each entry weighs, at most 1; None for 1.
         """
-        if isinstance(values, Planes):
-            total = values.add_up(pointers, entries)
+        if self.is_exact and values.dtype == torch.float32:
+            total = add_exactly(values, pointers, entries)
         else:
             total = add_up(values, pointers, entries, weights)
         return self.finish(total, first_row, values)
 
-    def finish(self, total: Tensor, first_row: int, values: Tensor | Planes) -> Tensor:
+    def finish(self, total: Tensor, first_row: int, values: Tensor) -> Tensor:
         """Return sums of consecutive rows with what they send to themselves and noise, normalised.
 
         Noise is drawn for whole blocks and cut: part of a block has no noise of its own.
         """
         num_nodes = len(values)
         if self.to_self:
-            own = first_row, first_row + len(total)
-            total += values.rows(*own) if isinstance(values, Planes) else values[slice(*own)]
+            total += values[first_row : first_row + len(total)]
         if self.source is not None:
             count, width = total.shape
             start = first_row - first_row % ROW_BLOCK
@@ -169,15 +170,15 @@ class StoredLists:
             rows: what every node sends, ``(N, d)``.
             out: takes the released rows, ``(N, d)`` float32.
         """
-        graph, width = self._graph, rows.shape[1]
+        graph = self._graph
         tasks = [
-            (graph.in_part(part), graph.digest(part), block, self._secret, width)
+            (graph.in_part(part), graph.digest(part), block, self._secret)
             for part in range(graph.num_parts)
         ]
-        sent = rows.cpu()
-        if _fits_bytes(sent, graph.is_weighted):
-            sent = Planes.of(sent).table
-        everywhere = (sent.numpy(), *(() if self._limits is None else self._limits.arrays))
+        everywhere = (
+            _as_sent(rows.cpu(), graph.is_weighted).numpy(),
+            *(() if self._limits is None else self._limits.arrays),
+        )
         files = [task[0].path for task in tasks]
         done: set[int] = set()
         for part, released in graph.executor.run(release_part, tasks, everywhere, files):
@@ -195,7 +196,6 @@ def release_part(
     digest: str,
     block: BlockRelease,
     secret: bytes,
-    width: int,
     values: NDArray[Any],
     *limits: Any,
 ) -> NDArray[np.float32]:
@@ -209,28 +209,26 @@ def release_part(
         digest: the SHA-256 that the file must have, compared where the file is not known yet.
         block: the noise of this hop and replica.
         secret: the key of the cut; empty where nothing is cut.
-        width: d.
-        values: what every node sends, ``(N, d)``, or as bytes (:class:`Planes`).
+        values: what every node sends, ``(N, d)``.
         limits: what the cut needs to know of every node.
     """
     check_once(part.path, digest)
     cut = Limits(*limits) if secret else None
     count = len(part.lengths)
-    out = np.empty((count, width), dtype=np.float32)
+    out = np.empty((count, values.shape[1]), dtype=np.float32)
     # The array of a cluster is read-only, and nobody writes to it.
     sent = shared(values)
-    read = Planes(sent, width) if sent.dtype == torch.uint8 else sent
     for rows in part.blocks():
         kept = rows if cut is None else cut.cut(rows, secret)
         first, last = rows.first - part.first, rows.last - part.first
         lists = kept.pointers, kept.entries, kept.weights
-        out[first:last] = block.release(read, rows.first, *lists).numpy()
+        out[first:last] = block.release(sent, rows.first, *lists).numpy()
     return out
 
 
-def _fits_bytes(rows: Tensor, is_weighted: bool) -> bool:
-    """Return whether rows can be added up as bytes: they lie on the grid and count once."""
-    return rows.dtype == torch.float64 and not is_weighted and rows.shape[1] > 0
+def _as_sent(rows: Tensor, is_weighted: bool) -> Tensor:
+    """Return rows as they are added up: on the grid float32 holds them exactly, products not."""
+    return rows if is_weighted else rows.float()
 
 
 class PrivateAggregation:
@@ -420,7 +418,8 @@ class PrivateAggregation:
             rows = rows.double().mul_(GRID)
         blind = BlockRelease(None, 0.0, index, normalise=False, to_self=self.to_self)
         if isinstance(self.graph, StoredGraph):
-            self._stored[self._which_lists(replica)].release(blind, rows, sums)
+            exactly = replace(blind, is_exact=self.construction == "safe")
+            self._stored[self._which_lists(replica)].release(exactly, rows, sums)
         else:
             sums = blind.release(rows.cpu(), 0, *self._weighted_lists(replica)).double()
         kind = "" if self.kind is None else f" along {self.kind}"
@@ -500,7 +499,7 @@ class PrivateAggregation:
         """Aggregate, perturb and normalise chunk by chunk, so that no full float64 sum is held."""
         indptr, indices, weights = self._weighted_lists(replica)
         block = self._block_release(replica, index, normalise)
-        sent = Planes.of(rows) if _fits_bytes(rows, weights is not None) else rows
+        sent = _as_sent(rows, weights is not None)
         num_nodes, width = rows.shape
         # Every thread draws the noise of a block.
         blocks = max(torch.get_num_threads(), CHUNK_NUMBERS // (ROW_BLOCK * max(1, width)))
@@ -515,7 +514,8 @@ class PrivateAggregation:
 
     def _block_release(self, replica: int, index: int, normalise: bool) -> BlockRelease:
         source = None if self.level == "none" else self._sources[replica]
-        return BlockRelease(source, self.std, index, normalise, self.to_self)
+        is_exact = source is not None and self.construction == "safe"
+        return BlockRelease(source, self.std, index, normalise, self.to_self, is_exact)
 
     def _on_store(
         self, replica: int, rows: Tensor, index: int, out: Tensor, normalise: bool

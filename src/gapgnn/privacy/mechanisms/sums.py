@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,8 @@ CHUNK_ENTRIES = 1 << 19
 # Entries that are added up at a time: their number fits in 32 bits.
 MOST_ENTRIES = 1 << 30
 CHUNK_NUMBERS = 1 << 16
-# What makes every coordinate of a row on the grid a whole number that is not negative.
-OFFSET = 1 << 20
-# Bytes of a row that hold what torch multiplies and adds: one and zero, as float32.
-FACTORS = 8
-# Bytes of this many rows add up to less than 2**24, which float32 holds exactly.
-MOST_ENTRIES_EXACT = 1 << 16
-# Entries that a thread adds up at a time as bytes.
-CHUNK_BYTES = 1 << 21
+# So many numbers of at most 2**20 steps add up to at most 2**24, which float32 holds exactly.
+EXACT_ENTRIES = 16
 # Rows that travel along weighted edges: times a weight, a multiple of 2**-8, a multiple of 2**-12
 # lies on the grid of the noise, so that sums of products are exact (privacy page, section 4). The
 # low bits of a sum off the grid would show through noise on it.
@@ -184,108 +177,42 @@ def shared(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array)
 
 
-class Planes:
-    """Rows on the grid as bytes, whose sums over lists are exact and cheap to fetch.
+def add_exactly(rows: Tensor, pointers: NDArray[np.int64], entries: NDArray[Any]) -> Tensor:
+    """Return the exact sums over lists in CSR form of rows on the grid, in float64.
 
-    A coordinate is a whole number of steps between ``-2**20`` and ``2**20``; with ``2**20`` added
-    it has three bytes. Each byte is added up by itself, by torch's embedding bags of bytes, whose
-    sums are float32 and therefore exact up to :data:`MOST_ENTRIES_EXACT` entries; longer lists are
-    added up in pieces. A row of 16 columns takes 64 bytes, as many as in float32 and half as many
-    as in float64, and a row beyond the cache is what a sum waits for.
+    A coordinate is at most 2**20 steps in size, so float32 adds up :data:`EXACT_ENTRIES` of them
+    without rounding. Lists are cut into pieces of that length, float32 adds up the pieces, which
+    reads half of what float64 would read and fetches rows ahead, and float64 the sums of pieces.
 
     Args:
-        table: what :meth:`of` made.
-        width: how many columns there are.
+        rows: float32, on the grid, of norm at most 1.
+        pointers: where each list begins and ends.
+        entries: which rows each list adds up.
 
-    >>> rows = quantise_rows(torch.tensor([[0.7, -0.1], [0.0, 1.0]]))
-    >>> planes = Planes.of(rows)
-    >>> bool((planes.rows(0, 2) == rows).all())
-    True
-    >>> bool((planes.add_up(np.array([0, 2]), np.array([0, 1])) == rows.sum(dim=0)).all())
-    True
+    >>> rows = quantise_rows(torch.eye(2)).float()
+    >>> add_exactly(rows, np.array([0, 2, 2, 20]), np.zeros(20, dtype=np.int32)).tolist()
+    [[2.0, 0.0], [0.0, 0.0], [18.0, 0.0]]
     """
-
-    def __init__(self, table: Tensor, width: int) -> None:
-        self.table = table
-        self.width = width
-
-    @classmethod
-    def of(cls, rows: Tensor) -> Planes:
-        """Return grid rows, float64 of norm at most 1, as bytes."""
-        count, width = rows.shape
-        size = 3 * width + FACTORS
-        # Rows that do not straddle lines of the cache, unless that wastes much.
-        aligned = -(-size // 64) * 64
-        size = aligned if 4 * size >= 3 * aligned else -(-size // 8) * 8
-        table = torch.zeros(count, size, dtype=torch.uint8)
-        table[:, -FACTORS:] = torch.tensor([1.0, 0.0]).view(torch.uint8)
-        # Part by part, each of which stays in cache.
-        step = max(1, CHUNK_NUMBERS // max(1, width))
-        for part, own in zip(torch.split(table, step), torch.split(rows, step), strict=True):
-            steps = own.div(GRID).to(torch.int32).add_(OFFSET)
-            three = steps.view(torch.uint8).view(len(own), width, 4)[:, :, :3]
-            part[:, : 3 * width] = three.reshape(len(own), 3 * width)
-        return cls(table, width)
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def rows(self, first: int, last: int) -> Tensor:
-        """Return some rows in float64."""
-        return self._joined(self.table[first:last].float(), 1)
-
-    def add_up(self, pointers: NDArray[np.int64], entries: NDArray[Any]) -> Tensor:
-        """Return the exact sums of rows over lists in CSR form, in float64."""
-        lengths = np.diff(pointers)
-        if not len(lengths) or lengths.max() <= MOST_ENTRIES_EXACT:
-            return self._add_pieces(pointers, entries)
-        pieces = np.maximum(1, -(-lengths // MOST_ENTRIES_EXACT))
-        number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-        firsts = np.repeat(pointers[:-1], pieces) + MOST_ENTRIES_EXACT * number
-        sums = self._add_pieces(np.append(firsts, pointers[-1]), entries)
-        owner = torch.from_numpy(np.repeat(np.arange(len(lengths)), pieces))
-        return sums.new_zeros(len(lengths), self.width).index_add_(0, owner, sums)
-
-    def _add_pieces(self, pointers: NDArray[np.int64], entries: NDArray[Any]) -> Tensor:
-        """Add up lists that are short enough, some of them in every thread."""
-        out = torch.zeros(len(pointers) - 1, self.width, dtype=torch.float64)
-        if not len(entries) or not out.numel():
-            return out
-        index = np.int32 if len(self.table) <= np.iinfo(np.int32).max else np.int64
-        columns = shared(entries.astype(index, copy=False))
-        total, threads = int(pointers[-1]) - int(pointers[0]), torch.get_num_threads()
-        size = max(1, min(CHUNK_BYTES, -(-total // threads)))
-        aims = np.arange(int(pointers[0]), int(pointers[-1]), size)
-        cuts = np.unique(np.append(np.searchsorted(pointers, aims), len(out)))
-        cuts = np.concatenate([[0], cuts[cuts > 0]])
-
-        def fill(piece: int) -> None:
-            first, last = int(cuts[piece]), int(cuts[piece + 1])
-            own = slice(int(pointers[first]), int(pointers[last]))
-            if own.start == own.stop:
-                return
-            bounds = pointers[first : last + 1] - own.start
-            sums = torch.ops.quantized.embedding_bag_byte_rowwise_offsets(
-                self.table,
-                columns[own],
-                torch.from_numpy(bounds.astype(index)),
-                include_last_offset=True,
-            )
-            counts = torch.from_numpy(np.diff(bounds)).unsqueeze(1)
-            out[first:last] = self._joined(sums, counts)
-
-        pieces = range(len(cuts) - 1)
-        if threads > 1 and len(pieces) > 1:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(fill, pieces))
-        else:
-            for piece in pieces:
-                fill(piece)
+    out = torch.zeros(len(pointers) - 1, rows.shape[1], dtype=torch.float64)
+    if not out.numel():
         return out
-
-    def _joined(self, sums: Tensor, counts: Tensor | int) -> Tensor:
-        """Put the sums of the bytes together and take off what was added to every coordinate."""
-        low, middle, high = sums[:, : 3 * self.width].double().view(-1, self.width, 3).unbind(2)
-        return (
-            low.add(middle, alpha=2.0**8).add_(high, alpha=2.0**16).sub_(counts * OFFSET).mul_(GRID)
-        )
+    index = np.int32 if len(rows) <= np.iinfo(np.int32).max else np.int64
+    columns = shared(entries.astype(index, copy=False))
+    first = 0
+    while first < len(out):
+        # Few enough that the sums of pieces stay in cache; a long list comes alone.
+        limit = pointers[first] + CHUNK_ENTRIES
+        last = max(first + 1, int(np.searchsorted(pointers, limit, side="right")) - 1)
+        part = slice(int(pointers[first]), int(pointers[last]))
+        own = pointers[first : last + 1] - part.start
+        pieces = -(-np.diff(own) // EXACT_ENTRIES)
+        ends = np.cumsum(pieces)
+        if ends[-1]:
+            number = np.arange(ends[-1]) - np.repeat(ends - pieces, pieces)
+            starts = np.repeat(own[:-1], pieces) + EXACT_ENTRIES * number
+            bounds = torch.from_numpy(np.append(starts, own[-1]).astype(index))
+            sums = _add_bags(rows, bounds, columns[part], None).double()
+            places = torch.arange(len(sums))
+            out[first:last] = _add_product(sums, torch.from_numpy(np.append(0, ends)), places, None)
+        first = last
+    return out
