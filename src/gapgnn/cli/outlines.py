@@ -77,8 +77,9 @@ def _source(module: str) -> ast.Module:
 def _fields(node: ast.ClassDef) -> Iterator[Any]:
     """Yield the parameters: annotated, with a default, not a constant of the class."""
     for part in node.body:
-        is_field = isinstance(part, ast.AnnAssign) and part.value is not None
-        if is_field and not ast.unparse(part.annotation).startswith("ClassVar"):
+        if not isinstance(part, ast.AnnAssign) or part.value is None:
+            continue
+        if not ast.unparse(part.annotation).startswith("ClassVar"):
             yield part
 
 

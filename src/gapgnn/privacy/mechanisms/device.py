@@ -361,8 +361,8 @@ class InLists:
             rows = torch.nn.functional.pad(rows, (0, -width % 4))
         # Words once for all launches: a copy to the device waits for the kernel before it.
         if isinstance(noise, CipherNoise):
-            with noise.words(rows.device) as words:
-                self._add_up(rows, out, _Finish(given, words, True, 0.0, normalise, unit))
+            with noise.words(rows.device) as key:
+                self._add_up(rows, out, _Finish(given, key, True, 0.0, normalise, unit))
             return
         words = None if noise is None else noise.words(rows.device)
         std = 0.0 if noise is None else noise.std
