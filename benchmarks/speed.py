@@ -19,7 +19,10 @@ that others use at the same time.
 from __future__ import annotations
 
 import argparse
+import os
 import platform
+import pty
+import resource
 import statistics
 import subprocess
 import sys
@@ -185,11 +188,13 @@ def measure_hop(clock: Clock, rounds: int, nodes: int, arcs: int) -> None:
         work()
     product, fast, safe = clock.in_turns(rounds, *works)
     what = f"hop, {nodes:,} nodes, {graph.num_arcs:,} arcs, 16 columns"
-    other = f"{product:.2f} s, bare product"
-    for name, asked, seconds in (("fast", 1.5, fast), ("safe", 2.5, safe)):
-        ratio = seconds / product
-        limit = f"at most {asked} times"
-        row(f"{what}, {name} noise", limit, f"{seconds:.2f} s", other, ratio, ratio <= asked)
+    for name, asked, seconds, beside, other in (
+        ("fast", 1.5, fast, product, "bare product"),
+        ("safe", 1.3, safe, fast, "fast noise"),
+    ):
+        ratio = seconds / beside
+        words = (f"at most {asked} times", f"{seconds:.2f} s", f"{beside:.2f} s, {other}")
+        row(f"{what}, {name} noise", *words, ratio, ratio <= asked)
 
 
 MEMORY = {
@@ -249,8 +254,41 @@ def measure_memory(messages: str, names: list[str]) -> None:
         )
 
 
+def measure_typo(rounds: int) -> None:
+    """CPU seconds until a misspelt option is answered, and seconds until `train` says something."""
+    start = ["-c", "from gapgnn.cli.main import run; run()"]
+    for words in (["train", "--epsilom", "1"], ["train", "gap", "--foo"]):
+        spent = []
+        for _ in range(max(5, rounds)):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, *start, *words], check=False, capture_output=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        seconds = statistics.median(spent)
+        what = f"`gapgnn {' '.join(words)}`, CPU"
+        row(what, "below 0.3 s", f"{seconds:.2f} s", "-", seconds / 0.3, seconds < 0.3)
+    seconds = statistics.median(first_line(["train"]) for _ in range(max(5, rounds)))
+    what = "`gapgnn train`, first line of progress"
+    row(what, "below 1.0 s", f"{seconds:.2f} s", "-", seconds, seconds < 1.0)
+
+
+def first_line(words: list[str]) -> float:
+    """Return the seconds until a command writes to its terminal; it is stopped then."""
+    ours, its = pty.openpty()
+    start = time.perf_counter()
+    command = [sys.executable, "-c", "from gapgnn.cli.main import run; run()", *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=its) as process:
+        os.read(ours, 1)
+        seconds = time.perf_counter() - start
+        process.kill()
+    os.close(ours)
+    os.close(its)
+    return seconds
+
+
 def measure_import(rounds: int) -> None:
-    """Seconds of a warm start: the import, and the command line's help."""
+    """Seconds of a warm start: the import, the command line's help, and its first words."""
+    measure_typo(rounds)
     commands = {
         "`import gapgnn`": ["-c", "import gapgnn"],
         "`gapgnn --help`": ["-c", "from gapgnn.cli.main import run; run()", "--help"],

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from journalcases import PAID_RUNS, RUNS, KillError, counted_steps, people
+from scipy import special
 
 from gapgnn.errors import DataError, InputError, PrivacyError, UnavailableError
 from gapgnn.graph.datasets.synthetic import generate
@@ -19,6 +22,8 @@ from gapgnn.methods.journal import Journal
 from gapgnn.methods.mlp import MLP
 from gapgnn.privacy.ledger.ledger import Ledger
 from gapgnn.privacy.ledger.people import People
+from gapgnn.privacy.mechanisms import noise as noise_module
+from gapgnn.privacy.mechanisms.noise import GRID
 from gapgnn.training import trainer as trainer_module
 
 NODE_RUNS = ["gap node", "sage node", "mlp node"]
@@ -93,6 +98,36 @@ def test_with_secret_noise_a_finished_release_is_kept_byte_for_byte(
     model(ledger, run, **secret).fit(graph, journal=journal)
     assert steps.done == names
     assert {path: path.read_bytes() for path in kept} == kept
+
+
+def shake_stream(secret, kind, first_row, shape, scale):
+    """Draw as versions before ChaCha20 did."""
+    count = shape[0] * shape[1]
+    bits = hashlib.shake_256(secret + b"block").digest(8 * count)
+    words = np.frombuffer(bits, dtype="<u8")
+    lower = special.ndtri(((words % 2**63).astype(np.float64) + 0.5) / 2**64)
+    values = np.where(words >> 63, -lower, lower) * scale / GRID
+    return torch.from_numpy((np.rint(values) * GRID).reshape(shape))
+
+
+def test_a_run_that_began_with_the_stream_of_an_older_version_goes_on(
+    graph, steps, ledger, tmp_path, monkeypatch
+):
+    secret = {"insecure_noise_seed": None}
+    with monkeypatch.context() as older:
+        older.setattr(noise_module, "_draw_on_grid", shake_stream)
+        model(Ledger.init(tmp_path / "other.sqlite"), "papers", **secret).fit(graph)
+        names, steps.done = steps.done, []
+        folder = interrupted(graph, steps, ledger, tmp_path, "papers", kill=2, **secret)
+    kept = {path: path.read_bytes() for path in folder.glob("*.safetensors")}
+    assert {path.stem for path in kept} == {"network-encoder", "hop-1"}
+    journal = Journal(folder, ledger=ledger.path, resume=True)
+    resumed = model(ledger, "papers", **secret).fit(graph, journal=journal)
+    assert steps.done == names
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert len(ledger.entries()) == 1
+    first = next(iter(resumed.releases_.hops.values())).hops
+    assert len(first) >= 2
 
 
 @pytest.mark.parametrize("run", NODE_RUNS)

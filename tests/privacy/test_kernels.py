@@ -21,10 +21,9 @@ from gapgnn.privacy.mechanisms.device import (
 )
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.privacy.mechanisms.sums import (
-    MOST_HALVES,
+    EXACT_ENTRIES,
+    add_exactly,
     add_up,
-    halves_of,
-    join_halves,
     quantise_rows,
 )
 from gapgnn.rng import NoiseKey
@@ -180,14 +179,43 @@ def test_lists_on_a_device_say_who_writes_to_each_row(directed):
     assert in_lists_on(graph, CPU) is lists
 
 
-def test_halves_of_grid_rows_add_up_exactly_to_their_limit():
-    ones = quantise_rows(torch.tensor([[1.0, 0.0], [0.0, -1.0], [2.0**-10 - 2.0**-20, 0.5]]))
-    halves = halves_of(ones)
-    assert torch.equal(join_halves(halves), ones)
-    pointers = np.array([0, MOST_HALVES])
-    for place in range(3):
-        total = join_halves(add_up(halves, pointers, np.full(MOST_HALVES, place)))
-        assert torch.equal(total, ones[place : place + 1] * MOST_HALVES)
+def test_float32_adds_up_grid_rows_exactly_at_its_limit():
+    ones = quantise_rows(torch.tensor([[1.0, 0.0], [0.0, -1.0], [1 - 2.0**-20, 2.0**-20]]))
+    for count in (1, EXACT_ENTRIES, EXACT_ENTRIES + 1, 100_003):
+        pointers = np.array([0, 0, count, count])
+        for place in range(3):
+            total = add_exactly(ones.float(), pointers, np.full(count, place, dtype=np.int32))
+            assert torch.equal(total[1], ones[place] * count)
+            assert not bool(total[0].any() or total[2].any())
+
+
+def test_a_limit_that_is_too_long_is_seen(monkeypatch):
+    """Planted: beyond the limit float32 rounds, and the sums are wrong."""
+    ones = quantise_rows(torch.tensor([[1 - 2.0**-20]]))
+    monkeypatch.setattr(sums, "EXACT_ENTRIES", 64)
+    total = add_exactly(ones.float(), np.array([0, 64]), np.zeros(64, dtype=np.int32))
+    assert not torch.equal(total[0], ones[0] * 64)
+
+
+@pytest.mark.parametrize("width", [1, 9, 16, 40])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_exact_sums_are_those_of_float64_whatever_the_chunk(width, threads, monkeypatch):
+    rng = np.random.default_rng(width)
+    rows = quantise_rows(unit_rows(500, width))
+    counts = rng.integers(0, 40, 300)
+    counts[[0, 17, 299]] = (0, 5000, 0)
+    pointers = np.concatenate([[0], np.cumsum(counts)])
+    entries = rng.integers(0, 500, pointers[-1], dtype=np.int32)
+    wanted = add_up(rows, pointers, entries)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for chunk in (1 << 19, 700, 1):
+            monkeypatch.setattr(sums, "CHUNK_ENTRIES", chunk)
+            assert torch.equal(add_exactly(rows.float(), pointers, entries), wanted)
+    finally:
+        torch.set_num_threads(before)
+    assert add_exactly(rows.float(), np.zeros(1, dtype=np.int64), entries[:0]).shape == (0, width)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

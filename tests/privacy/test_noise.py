@@ -1,7 +1,9 @@
 """The noise has the promised distribution, lies on the grid and comes back from its key alone."""
 
+import hashlib
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from scipy import special, stats
 
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.privacy.mechanisms import noise as noise_module
+from gapgnn.privacy.mechanisms.draws import cipher_key, cipher_words
 from gapgnn.privacy.mechanisms.noise import (
     GRID,
     MAX_SCALE,
@@ -19,6 +22,7 @@ from gapgnn.privacy.mechanisms.noise import (
     NoiseSource,
     grid_slack,
 )
+from gapgnn.privacy.mechanisms.normal import lower_normal, natural_log
 from gapgnn.rng import NoiseKey
 
 FALSE_ALARM = 1e-9
@@ -104,7 +108,7 @@ def test_a_planted_scale_bug_is_seen(bug, monkeypatch):
     monkeypatch.setattr(
         noise_module,
         "_draw_on_grid",
-        lambda key, kind, count, scale, path: honest(key, kind, count, bug(scale), path),
+        lambda secret, kind, first, shape, scale: honest(secret, kind, first, shape, bug(scale)),
     )
     assert wrong_gaussian(draw(0, "hop", 1), STD)
 
@@ -117,13 +121,8 @@ def test_two_hops_and_two_replicas_have_independent_noise():
 
 
 def test_planted_shared_noise_is_seen(monkeypatch):
-    honest = noise_module._draw_on_grid
     with monkeypatch.context() as planted:
-        planted.setattr(
-            noise_module,
-            "_draw_on_grid",
-            lambda key, kind, count, scale, path: honest(key, kind, count, scale, path[-2:]),
-        )
+        planted.setattr(NoiseSource, "_secret", lambda self, kind, columns, path: b"x" * 32)
         assert share_noise(draw(0, "hop", 1), draw(0, "hop", 2), STD), "same noise for two hops"
     with monkeypatch.context() as planted:
         planted.setattr(NoiseKey, "insecure", classmethod(lambda cls, seed: cls(b"x" * 32)))
@@ -215,20 +214,13 @@ def test_different_paths_keys_and_kinds_draw_different_noise():
     assert len({tuple(values.tolist()) for values in draws}) == len(draws)
 
 
-class WordKey:
-    """A stand-in key whose bytes are chosen by the test."""
-
-    def __init__(self, word: int, more: int = 0) -> None:
-        self.word, self.more = word, more
-
-    def bytes(self, count: int, *path: str | int) -> bytes:
-        word = self.more if path[-1] == "tail" else self.word
-        return word.to_bytes(8, "little") * (count // 8)
-
-
-def test_tails_reach_beyond_what_53_bits_can():
+def test_tails_reach_beyond_what_53_bits_can(monkeypatch):
     def value(word: int, more: int = 0) -> float:
-        return noise_module._draw_on_grid(WordKey(word, more), "gaussian", 1, 1.0, ())[0]
+        def chosen(secret, part, first_block, num_blocks):
+            return np.full(8 * num_blocks, (word, more)[part], dtype=np.uint64)
+
+        monkeypatch.setattr(noise_module, "cipher_words", chosen)
+        return float(noise_module._draw_on_grid(b"", "gaussian", 0, (1, 1), 1.0))
 
     assert value(0, 0) == pytest.approx(special.ndtri(2.0**-129), abs=GRID)
     assert value(0, 0) < -13
@@ -296,6 +288,90 @@ def test_the_key_is_not_shown():
     shown = repr(NoiseSource(key))
     assert key.secret.hex() not in shown
     assert repr(key.secret) not in shown
+
+
+def chacha20(secret: bytes, counter: int, nonce: int) -> bytes:
+    """Return one block of ChaCha20, written down from RFC 8439 with a counter of 64 bits."""
+    text = (
+        b"expand 32-byte k" + secret + counter.to_bytes(8, "little") + nonce.to_bytes(8, "little")
+    )
+    start = [int.from_bytes(text[at : at + 4], "little") for at in range(0, 64, 4)]
+    state = start[:]
+
+    def quarter(a: int, b: int, c: int, d: int) -> None:
+        for into, other, turned, by in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+            state[into] = (state[into] + state[other]) % 2**32
+            mixed = state[turned] ^ state[into]
+            state[turned] = (mixed << by | mixed >> (32 - by)) % 2**32
+
+    for _ in range(10):
+        for column in range(4):
+            quarter(column, column + 4, column + 8, column + 12)
+        for column in range(4):
+            quarter(column, *(4 * row + (column + row) % 4 for row in (1, 2, 3)))
+    total = ((one + two) % 2**32 for one, two in zip(state, start, strict=True))
+    return b"".join(word.to_bytes(4, "little") for word in total)
+
+
+def test_words_are_those_of_rfc_8439():
+    secret = bytes(range(32))
+    # Section 2.3.2: counter 1 and the nonce 00:00:00:09:00:00:00:4a:00:00:00:00.
+    counter, part = 0x09000000 << 32 | 1, 0x4A000000
+    expected = (
+        "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
+        "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e"
+    )
+    assert cipher_words(secret, part, counter, 1).tobytes().hex() == expected
+    assert chacha20(secret, counter, part).hex() == expected
+
+
+@pytest.mark.parametrize("first", [0, 5, 2**32 - 2, 2**32, 3 * 2**32 - 1, 2**40 + 7])
+def test_blocks_count_to_64_bits_and_carry(first):
+    secret = NoiseKey.insecure(0).bytes(32, "x")
+    found = cipher_words(secret, 1, first, 4).tobytes()
+    assert found == b"".join(chacha20(secret, first + block, 1) for block in range(4))
+
+
+def test_a_cell_has_the_word_of_its_place():
+    source = NoiseSource(NoiseKey.insecure(0))
+    secret = cipher_key(source.key, "gaussian", "hop", 1, "columns", 11)
+    drawn = source.gaussian((40, 11), 2.0, "hop", 1)
+    for row, column in ((0, 0), (0, 7), (0, 8), (39, 10), (17, 3)):
+        block = chacha20(secret, row * 2 + column // 8, 0)
+        word = int.from_bytes(block[8 * (column % 8) :][:8], "little")
+        half = (word % 2**63 + 0.5) / 2**64
+        value = special.ndtri(half) * 2.0 * (-1 if word >> 63 else 1)
+        assert float(drawn[row, column]) == pytest.approx(value, abs=GRID * 0.51)
+
+
+def test_the_stream_of_this_version_is_this_one():
+    source = NoiseSource(NoiseKey.insecure(0))
+    drawn = source.gaussian((5000, 9), 3.0, "hop", 1).numpy().tobytes()
+    assert hashlib.sha256(drawn).hexdigest()[:16] == "a25d41b8691ca4c0"
+    drawn = source.add_laplace(torch.zeros(5000), 3.0, "count").numpy().tobytes()
+    assert hashlib.sha256(drawn).hexdigest()[:16] == "de32eaa71b1a9477"
+
+
+def test_the_inverse_normal_is_right_to_the_last_bits_of_a_double():
+    rng = np.random.default_rng(0)
+    half = np.concatenate([rng.random(20_000) / 2, 2.0 ** -rng.uniform(1, 129, 20_000)])
+    found = lower_normal(half)
+    assert np.abs(found / special.ndtri(half) - 1).max() < 2e-15
+    assert np.abs(natural_log(half) / np.log(half) - 1).max() < 3e-16
+    mpmath.mp.dps = 40
+    for probability, value in zip(half[::997], found[::997], strict=True):
+        off = mpmath.ncdf(value) - mpmath.mpf(float(probability))
+        assert abs(off / mpmath.npdf(value) / value) < 1e-15
+    order = np.sort(half)
+    assert (np.diff(lower_normal(order)) >= -1e-15 * np.abs(lower_normal(order[1:]))).all()
+
+
+def test_rows_of_any_first_row_are_those_of_the_whole():
+    source = NoiseSource(NoiseKey.insecure(11))
+    whole = source.gaussian((100, 20_001), 1.0, "steps")
+    for first, count in ((0, 1), (37, 2), (99, 1)):
+        part = source.gaussian_rows(first, count, 20_001, 1.0, "steps")
+        assert torch.equal(part, whole[first : first + count])
 
 
 @pytest.mark.gpu

@@ -26,8 +26,8 @@ ALLOWED: dict[str, dict[str, str]] = {
     "bytes of a secret key": {
         "rng.py": "defines the key",
         DRAWS: "turns a key into words, uniforms and waiting times",
-        NOISE: "the 16 bytes of a release that a kernel draws for itself",
-        "privacy/mechanisms/device.py": "hands those 16 bytes to the kernel",
+        NOISE: "the words of a release, and the key of one that a kernel draws for itself",
+        "privacy/mechanisms/device.py": "hands that key to the kernel",
         "privacy/mechanisms/aggregation.py": "refuses the same key for two replicas",
         "graph/degree.py": "keys the order in which out-lists are cut; no noise",
     },
@@ -82,6 +82,7 @@ ALLOWED: dict[str, dict[str, str]] = {
 }
 
 KEY_CALLS = {"bytes", "seed"}
+CIPHER = {"cipher_key", "cipher_words"}
 ENTROPY = {"system_entropy", "urandom", "getrandom", "getrandbits", "uuid4", "SystemRandom"}
 ENTROPY_MODULES = {"secrets", "random", "uuid"}
 TORCH_FUNCTIONS = {
@@ -139,6 +140,8 @@ def _of_name(name: str, *, is_call: bool) -> Iterator[str]:
     head, _, last = name.rpartition(".")
     if head and ((last in KEY_CALLS and is_call) or last == "secret"):
         yield "bytes of a secret key"
+    if last in CIPHER and is_call:
+        yield "bytes of a secret key"
     if last in ENTROPY:
         yield "entropy of the system"
     if (head.endswith("NoiseKey") and last == "fresh") or (last == "NoiseKey" and is_call):
@@ -185,6 +188,8 @@ def test_everybody_on_the_list_needs_to_be_there(kind: str) -> None:
         ("bytes of a secret key", "x = key.bytes(8, 'mine')"),
         ("bytes of a secret key", "x = self._keys[0].seed('mine')"),
         ("bytes of a secret key", "x = key.secret"),
+        ("bytes of a secret key", "x = cipher_key(key, 'mine')"),
+        ("bytes of a secret key", "x = draws.cipher_words(secret, 0, 0, 1)"),
         ("entropy of the system", "from gapgnn.rng import system_entropy"),
         ("entropy of the system", "import os\nx = os.urandom(8)"),
         ("entropy of the system", "import secrets"),

@@ -24,7 +24,7 @@ pytestmark = [
 KEYS = [NoiseKey.insecure(seed) for seed in range(2)]
 
 
-def train(*, is_recorded, epochs=4, features=None, width=None):
+def train(*, is_recorded, epochs=4, features=None, width=None, construction="fast"):
     generator = torch.Generator().manual_seed(0)
     if features is None:
         features = torch.randn(2000, 12, generator=generator)
@@ -41,7 +41,7 @@ def train(*, is_recorded, epochs=4, features=None, width=None):
         clip=1.0,
         noise_multiplier=1.0,
         expected_batch=schedule.expected_batch,
-        noise=[NoiseSource(key, construction="fast") for key in KEYS],
+        noise=[NoiseSource(key, construction=construction) for key in KEYS],
         phase="test",
     )
 
@@ -63,8 +63,10 @@ def train(*, is_recorded, epochs=4, features=None, width=None):
     return torch.stack(values)
 
 
-def test_recorded_steps_are_the_steps_taken_one_by_one():
-    plain, recorded = train(is_recorded=False), train(is_recorded=True)
+@pytest.mark.parametrize("construction", ["fast", "safe"])
+def test_recorded_steps_are_the_steps_taken_one_by_one(construction):
+    plain = train(is_recorded=False, construction=construction)
+    recorded = train(is_recorded=True, construction=construction)
     assert len(plain) == 80
     assert torch.allclose(recorded, plain, atol=2e-4)
     assert float((plain[-1] - plain[0]).abs().max()) > 0.05
@@ -76,8 +78,10 @@ def test_batches_wider_than_the_recording_are_taken_whole():
     assert torch.allclose(wide, plain, atol=2e-4)
 
 
-def test_every_recorded_step_has_noise_of_its_own():
-    values = train(is_recorded=True, epochs=10, features=torch.zeros(2000, 12))
+@pytest.mark.parametrize("construction", ["fast", "safe"])
+def test_every_recorded_step_has_noise_of_its_own(construction):
+    options = {"epochs": 10, "features": torch.zeros(2000, 12), "construction": construction}
+    values = train(is_recorded=True, **options)
     moved = values.diff(dim=0).flatten(1)[10:]
     # With features of zero the first layer's weights move by noise alone.
     first = moved.view(len(moved), 2, -1)[:, :, : 12 * 16].flatten(1)

@@ -136,6 +136,25 @@ def test_a_phase_that_a_resumed_run_had_finished_takes_no_time() -> None:
     assert outlook.seconds_left() == 10
 
 
+def test_trainings_that_follow_are_taken_to_last_as_long_as_the_first() -> None:
+    clock = Clock()
+    outlook = Outlook(clock, trainings=3)
+    outlook.expect(["encoder", "classifier"])
+    outlook.start("encoder", 10)
+    step(outlook, clock, "encoder", 5, 2.0)
+    # Five steps and a phase of ten are left of a training of 40 seconds, and two more follow.
+    assert outlook.seconds_left() == 30 + 2 * 40
+    step(outlook, clock, "encoder", 5, 2.0)
+    outlook.start("classifier", 10)
+    step(outlook, clock, "classifier", 10, 1.0)
+    assert outlook.seconds_left() == 2 * 30
+    outlook.expect(["classifier"])
+    assert outlook.seconds_left() is None
+    outlook.start("classifier", 4)
+    step(outlook, clock, "classifier", 1, 1.0)
+    assert outlook.seconds_left() == 3 + 4
+
+
 def test_without_announced_phases_those_that_began_are_known() -> None:
     clock = Clock()
     outlook = Outlook(clock)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gapgnn.cli.data import add_curator_option, add_data_options, check_curator, load_graph
 from gapgnn.cli.main import Parser
 from gapgnn.cli.options import add_estimator_options, add_options, estimator_options, number
+from gapgnn.cli.outlines import method_outline
 from gapgnn.cli.output import console, emit_json, note, phase_bars
 from gapgnn.errors import InputError
 from gapgnn.methods import method_class, methods
@@ -153,7 +154,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             target = targets.add_parser(method, help=method_text, description=text, epilog=examples)
             add_options(target.add_argument_group("attack"), OPTIONS[name])
             add_data_options(target)
-            add_estimator_options(target, method_class(method))
+            add_estimator_options(target, method_outline(method))
             output = target.add_argument_group("run and output")
             output.add_argument("--config", metavar="FILE", help="TOML file with the same options")
             output.add_argument("--json", action="store_true", help="print one JSON object")

@@ -75,11 +75,20 @@ def note(line: str) -> None:
         console(to_stderr=False).print(line, markup=False)
 
 
-def phase_bars() -> ProgressBars:
-    """Return the bars of a training, on stderr; where details are wanted, a line per phase too."""
+def begin(line: str) -> None:
+    """Print a first line to a terminal at once, before the libraries that take seconds are loaded.
+
+    >>> begin("Loading social and the libraries")
+    """
+    if sys.stderr.isatty() and not is_quiet():
+        print(line + " ...", file=sys.stderr, flush=True)
+
+
+def phase_bars(trainings: int = 1) -> ProgressBars:
+    """Return the bars of trainings, on stderr; where details are wanted, a line per phase too."""
     from gapgnn.training import ProgressBars
 
-    return ProgressBars(console(to_stderr=True), lines=is_verbose())
+    return ProgressBars(console(to_stderr=True), lines=is_verbose(), trainings=trainings)
 
 
 def say(line: str, *, to_stderr: bool = False) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli.data import (
+    DEFAULT_DATASET,
     add_curator_option,
     add_data_options,
     check_options,
@@ -20,11 +21,11 @@ from gapgnn.cli.data import (
 )
 from gapgnn.cli.main import Parser
 from gapgnn.cli.options import add_estimator_options, estimator_options
-from gapgnn.cli.output import console, emit_json, note, phase_bars
+from gapgnn.cli.outlines import method_outline
+from gapgnn.cli.output import begin, console, emit_json, note, phase_bars
 from gapgnn.cli.scale import add_ray_option, at_scale, check_ray, open_journal
 from gapgnn.errors import InputError, PrivacyError, UnavailableError, check_all
 from gapgnn.methods import method_class, methods, methods_left_out
-from gapgnn.privacy.ledger import Ledger
 
 if TYPE_CHECKING:
     from gapgnn.graph import Graph
@@ -57,7 +58,7 @@ def configure(parser: Parser) -> None:
             name, help=text, description=text, epilog=EXAMPLES.format(method=name)
         )
         add_data_options(child)
-        add_estimator_options(child, method_class(name))
+        add_estimator_options(child, method_outline(name))
         output = child.add_argument_group("run and output")
         output.add_argument("--config", metavar="FILE", help="TOML file with the same options")
         output.add_argument("--out", type=Path, metavar="FOLDER", help="save the model here")
@@ -93,6 +94,11 @@ def configure(parser: Parser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Load, fit, save, report."""
+    tables = " and ".join(map(str, args.edges or ()))
+    data = args.dataset or args.store or tables or DEFAULT_DATASET
+    begin(f"Training {args.method}: loading {data} and the libraries")
+    from gapgnn.privacy.ledger import Ledger
+
     kind = method_class(args.method)
     estimator = kind(**estimator_options(args, kind))
     # Everything that can fail without reading private data fails here, before the charge, at once.
@@ -108,8 +114,11 @@ def execute(args: argparse.Namespace) -> int:
     loaded = load_graph(args, seed=args.seed, quiet=args.json)
     graph = loaded.graph
     _check_space(args.out, estimator.space_needed(graph))
+    wanted = _wanted_references(args)
+    # One estimate for all trainings of this command.
+    bars = phase_bars(1 + len(wanted))
     try:
-        with phase_bars() as bars, at_scale(args, graph, bars) as placed:
+        with bars, at_scale(args, graph, bars) as placed:
             estimator.fit(placed, callback=bars, journal=journal, curator_only=args.curator_only)
         audits = _audited(estimator) if args.audit else []
         if args.out is not None:
@@ -122,8 +131,8 @@ def execute(args: argparse.Namespace) -> int:
     if journal is not None:
         journal.remove()
     references: dict[str, NodeClassifier] = {}
-    if wanted := _wanted_references(args):
-        with phase_bars() as bars:
+    if wanted:
+        with bars:
             references = _references(estimator, graph, wanted, bars, args.curator_only)
     if args.json:
         emit_json(_result(estimator, graph, references))
@@ -351,6 +360,8 @@ def _print_table(
 
 def _mention_charge(estimator: NodeClassifier) -> None:
     """Say whose budget paid, and what is left of it."""
+    from gapgnn.privacy.ledger import Ledger
+
     paid = estimator.card_.ledger
     if paid is None:
         return

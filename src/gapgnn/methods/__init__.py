@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gapgnn.methods.mlp import MLP as MLP
     from gapgnn.methods.registry import load_model as load_model
     from gapgnn.methods.registry import method_class as method_class
+    from gapgnn.methods.registry import method_home as method_home
     from gapgnn.methods.registry import methods as methods
     from gapgnn.methods.registry import methods_left_out as methods_left_out
     from gapgnn.methods.registry import register_method as register_method

@@ -72,6 +72,15 @@ def methods_left_out() -> dict[str, str]:
     return load_registered("gapgnn.methods").failed
 
 
+def method_home(name: str) -> tuple[str, str] | None:
+    """Return the module and the name of a method's class if it is one of this package.
+
+    >>> method_home("mlp")
+    ('gapgnn.methods.mlp', 'MLP')
+    """
+    return _CLASSES.get(name)
+
+
 def method_class(name: str) -> type[NodeClassifier]:
     """Return the estimator class of a method.
 

@@ -74,7 +74,12 @@ class Outlook:
 
     A phase that has begun goes on at its own speed. One that has not is taken to be as long as
     those before it, at the speed of the last one; a phase that was left out, because a resumed run
-    had finished it, takes no time.
+    had finished it, takes no time. Of several trainings in one command, such as a method and what
+    it is compared with, those that have not begun are taken to last as long as the one that runs.
+
+    Args:
+        clock: tells the time.
+        trainings: how many there will be; each announces its phases when it begins.
 
     >>> now = iter([0.0, 10.0, 10.0])
     >>> outlook = Outlook(lambda: next(now))
@@ -85,9 +90,14 @@ class Outlook:
     70.0
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, trainings: int = 1) -> None:
         self._clock = clock
+        self._trainings = trainings
+        self._announced = 0
         self._expected: list[str] = []
+        self._forget()
+
+    def _forget(self) -> None:
         self._totals: dict[str, int] = {}
         self._done: dict[str, int] = {}
         self._begun: dict[str, float] = {}
@@ -96,7 +106,11 @@ class Outlook:
         self._moved = 0.0
 
     def expect(self, phases: Sequence[str]) -> None:
-        """Note which phases there will be, in their order."""
+        """Note that a training begins, and which phases it will have, in their order."""
+        if self._announced:
+            # The phases of another training have the same names.
+            self._forget()
+        self._announced += 1
         self._expected = list(phases)
 
     def start(self, phase: str, total: int) -> None:
@@ -126,7 +140,12 @@ class Outlook:
         usual = sum(self._totals[phase] for phase in known) / len(known)
         ahead = len(phases) - 1 - phases.index(known[-1])
         left += ahead * usual * speeds[-1]
-        return max(0.0, left - (self._clock() - self._moved))
+        now = self._clock()
+        left = max(0.0, left - (now - self._moved))
+        later = max(0, self._trainings - max(1, self._announced))
+        if later:
+            left += later * (now - min(self._begun.values()) + left)
+        return left
 
     def __str__(self) -> str:
         """Say it as of the moment the display is drawn."""
@@ -143,15 +162,23 @@ class ProgressBars:
         console: to draw on.
         accuracy_note: behind each accuracy.
         lines: also print a line for each phase that is done, on any kind of console.
+        trainings: how many the estimate is for.
     """
 
-    def __init__(self, console: Console, *, accuracy_note: str = "", lines: bool = False) -> None:
+    def __init__(
+        self,
+        console: Console,
+        *,
+        accuracy_note: str = "",
+        lines: bool = False,
+        trainings: int = 1,
+    ) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         self._console = console
         self._lines = lines
         self._steps: dict[str, tuple[int, int, float]] = {}
-        self._outlook = Outlook()
+        self._outlook = Outlook(trainings=trainings)
         self._bars = Progress(
             TextColumn("{task.description:<12}"),
             BarColumn(),

@@ -90,7 +90,7 @@ class PoissonBatches:
         phase: the name of this training within the run; two phases share no coin.
         members: which examples each replica samples from, ``(n_r,)`` each; default ``0..n-1``
             with the schedule's n. How many they are changes neither rate nor steps.
-        construction: ``safe`` draws from SHAKE-256; ``fast`` from NumPy's Philox seeded with all
+        construction: ``safe`` draws from ChaCha20; ``fast`` from NumPy's Philox seeded with all
             256 bits of the derived key, or on an accelerator from its own generator.
         device: where the batches are needed.
 

@@ -39,7 +39,7 @@ from gapgnn.privacy.dpsgd.ghost import (
     output_gradients,
     squared_norms,
 )
-from gapgnn.privacy.mechanisms import NoiseSource, grid_slack
+from gapgnn.privacy.mechanisms import NoiseSource, grid_slack, on_grid
 
 # The norms are sums of float32 products: a relative error below 1e-6 for any layer width in use.
 # The clip factors aim this much lower, so a norm that was rounded down cannot lift a gradient over
@@ -109,9 +109,9 @@ class PrivateStep:
                 f"`module` must have fewer parameters for noise on the safe grid. Got {flat.size}."
             )
         self._unit_clip = 1 - ROUNDING_MARGIN - slack
-        # Fast noise comes for several steps per call, since a call costs as much as 4,000 values;
-        # few enough to stay in cache. How many may depend on P but not on R: a replica's noise is
-        # the same whoever trains beside it.
+        # Noise comes for several steps per call, since a call costs as much as 4,000 values; few
+        # enough to stay in cache. How many may depend on P but not on R: a replica's noise is the
+        # same whoever trains beside it. Safe noise does not depend on it at all.
         most, room = (512, 1 << 20) if flat.values.is_cuda else (8, NOISE_AHEAD)
         self._ahead = max(1, min(most, room // flat.size))
         self._held = flat.values.new_zeros(0)
@@ -155,11 +155,8 @@ class PrivateStep:
 
     @property
     def can_record(self) -> bool:
-        """Whether steps can be recorded as a CUDA graph: safe noise comes from the host.
-
-        Neither can steps that somebody watches one by one.
-        """
-        return self.flat.values.is_cuda and not self._is_safe and active_witness() is None
+        """Whether steps can be recorded as a CUDA graph: not where somebody watches them."""
+        return self.flat.values.is_cuda and active_witness() is None
 
     def record(self, take: Callable[[], None]) -> Callable[[], None]:
         """Record the step that ``take`` takes, and return what takes it again.
@@ -167,7 +164,8 @@ class PrivateStep:
         Recording computes nothing and counts for nothing. Each call of what is returned draws the
         noise of the coming step first, so that no noise is used twice.
         """
-        self._held = torch.zeros_like(self.flat.values)
+        dtype = torch.float64 if self._is_safe else self.flat.values.dtype
+        self._held = torch.zeros_like(self.flat.values, dtype=dtype)
         graph, taken = torch.cuda.CUDAGraph(), self.steps
         with torch.cuda.graph(graph):
             take()
@@ -216,26 +214,22 @@ class PrivateStep:
 
     def _noised(self, total: Tensor) -> Tensor:
         """Return the sum plus each replica's own noise, drawn for this step and phase alone."""
+        # Nothing is computed while a step is recorded; every replay fills what is held first.
+        is_recording = total.is_cuda and torch.cuda.is_current_stream_capturing()
+        noise = self._held if is_recording else self._next_noise()
         if self._is_safe:
-            # A replica's row has shape (1, P): one block of noise, whatever P is.
-            rows = [
-                source.add_gaussian(row, self.std, self.phase, "step", self.steps)
-                for source, row in zip(self._noise, total.unsqueeze(1), strict=True)
-            ]
-            return torch.cat(rows).to(self.flat.values.dtype)
-        if total.is_cuda and torch.cuda.is_current_stream_capturing():
-            # Nothing is computed while a step is recorded; every replay fills this first.
-            return total.add_(self._held)
-        return total.add_(self._next_noise())
+            return on_grid(total).add_(noise).to(self.flat.values.dtype)
+        return total.add_(noise)
 
     def _next_noise(self) -> Tensor:
-        """Return the fast noise of the coming step, ``(R, P)``."""
+        """Return the noise of the coming step, ``(R, P)``: of safe noise a row per step."""
         block, row = divmod(self.steps, self._ahead)
         if row == 0:
-            shape = (self._ahead, self.flat.size)
-            device = self.flat.values.device
+            count, size, device = self._ahead, self.flat.size, self.flat.values.device
+            path = (self.phase, "steps") if self._is_safe else (self.phase, "steps", block)
+            first = self.steps if self._is_safe else 0
             drawn = [
-                source.gaussian(shape, self.std, self.phase, "steps", block, device=device)
+                source.gaussian_rows(first, count, size, self.std, *path, device=device)
                 for source in self._noise
             ]
             self._upcoming = torch.stack(drawn, dim=1)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from gapgnn.privacy.mechanisms.noise import Construction as Construction
     from gapgnn.privacy.mechanisms.noise import NoiseSource as NoiseSource
     from gapgnn.privacy.mechanisms.noise import grid_slack as grid_slack
-    from gapgnn.privacy.mechanisms.triton_hop import jit as jit
-    from gapgnn.privacy.mechanisms.triton_hop import tl as tl
+    from gapgnn.privacy.mechanisms.noise import on_grid as on_grid
+    from gapgnn.privacy.mechanisms.triton_jit import jit as jit
+    from gapgnn.privacy.mechanisms.triton_jit import tl as tl
 
 __getattr__, __dir__, __all__ = front(__name__)

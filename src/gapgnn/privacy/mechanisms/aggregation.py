@@ -7,8 +7,8 @@ each hop is one Gaussian event (section 2).
 
 On the safe path the sum is exact. Rows are cut to a grid of 2**-20, and sums of grid points have no
 rounding, whatever the order, the partition or the device; then noise on the same grid is added
-(section 4). Sums are made in float64, or faster and as exactly: on a CPU from halves of 10 bits
-that float32 can add up 2**14 times, on an accelerator from whole numbers. Where edges have weights,
+(section 4). Sums are made in float64, or faster and as exactly: on a CPU by float32, 16 rows
+at a time, on an accelerator from whole numbers. Where edges have weights,
 these are at most 1 and so are the messages; rows are then cut to a coarser grid, so that their
 products with weights lie on that of the noise (:mod:`gapgnn.graph.weights`), and float64 adds up.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -30,24 +30,23 @@ from torch import Tensor
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph, bound_out_degrees, split_key
 from gapgnn.graph.store import Limits, PartFile, StoredGraph, check_once, find_limits
-from gapgnn.privacy import Release, aggregation_sensitivity, shown
+from gapgnn.privacy import Release, active_witness, aggregation_sensitivity, shown
 from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.mechanisms.device import InLists as DeviceLists
 from gapgnn.privacy.mechanisms.device import in_lists_on, longest_row
 from gapgnn.privacy.mechanisms.noise import GRID, ROW_BLOCK, Construction, NoiseSource
 from gapgnn.privacy.mechanisms.sums import (
-    MOST_HALVES,
     WEIGHTED_GRID,
     Lists,
+    add_exactly,
     add_up,
     check_contributions,
     check_weights,
     divide_rows,
-    halves_of,
-    join_halves,
     join_ways,
     quantise_rows,
     shared,
+    whole_rows,
 )
 from gapgnn.rng import NoiseKey
 
@@ -88,6 +87,7 @@ class BlockRelease:
         index: the number of the hop, which names its noise.
         normalise: scale every row to norm 1.
         to_self: every node also sends to itself.
+        is_exact: rows in float32 lie on the grid, and their sums must.
     """
 
     source: NoiseSource | None
@@ -95,6 +95,7 @@ class BlockRelease:
     index: int
     normalise: bool
     to_self: bool = False
+    is_exact: bool = False
 
     def release(
         self,
@@ -116,7 +117,11 @@ class BlockRelease:
             entries: who writes, by position, in increasing order inside each row.
             weights: how much each entry weighs, at most 1; None for 1.
         """
-        return self.finish(add_up(values, pointers, entries, weights), first_row, values)
+        if self.is_exact and values.dtype == torch.float32:
+            total = add_exactly(values, pointers, entries)
+        else:
+            total = add_up(values, pointers, entries, weights)
+        return self.finish(total, first_row, values)
 
     def finish(self, total: Tensor, first_row: int, values: Tensor) -> Tensor:
         """Return sums of consecutive rows with what they send to themselves and noise, normalised.
@@ -180,7 +185,10 @@ class StoredLists:
             (graph.in_part(part), graph.digest(part), block, self._secret, self._against(part))
             for part in range(graph.num_parts)
         ]
-        everywhere = (rows.cpu().numpy(), *(() if self._limits is None else self._limits.arrays))
+        everywhere = (
+            _as_sent(rows.cpu(), graph.is_weighted).numpy(),
+            *(() if self._limits is None else self._limits.arrays),
+        )
         files = [task[0].path for task in tasks]
         done: set[int] = set()
         for part, released in graph.executor.run(release_part, tasks, everywhere, files):
@@ -242,6 +250,11 @@ def release_part(
             lists = join_ways(rows.first, lists, (left.pointers, left.entries, left.weights))
         out[first:last] = block.release(sent, rows.first, *lists).numpy()
     return out
+
+
+def _as_sent(rows: Tensor, is_weighted: bool) -> Tensor:
+    """Return rows as they are added up: on the grid float32 holds them exactly, products not."""
+    return rows if is_weighted else rows.float()
 
 
 class PrivateAggregation:
@@ -403,14 +416,26 @@ class PrivateAggregation:
         for replica, block in enumerate(batch):
             if self.is_divided:
                 block = divide_rows(block, self._written)
-            block = (self._quantised(block) if exact else block.to(torch.float32)).contiguous()
+            if exact and self._adds_whole_numbers(replica, block):
+                block = whole_rows(block)
+            else:
+                block = (self._quantised(block) if exact else block.to(torch.float32)).contiguous()
             if self.is_divided:
                 check_contributions(block, self._written)
             release(replica, block, index, out[replica], normalise)
             if self.level != "none":
                 describe = partial(self._describe, replica, block, index, len(batch))
-                out[replica] = shown(describe, out[replica])
+                released = shown(describe, out[replica])
+                if active_witness() is not None:
+                    out[replica] = released
         return out.reshape(rows.shape)
+
+    def _adds_whole_numbers(self, replica: int, rows: Tensor) -> bool:
+        """Return whether a kernel takes these rows as whole numbers from the start."""
+        is_here = self.device.type == "cpu" or isinstance(self.graph, StoredGraph)
+        if is_here or self.is_divided or not rows.numel():
+            return False
+        return self._lists_on_device(replica).can_release(rows.shape[1])
 
     def _quantised(self, rows: Tensor) -> Tensor:
         """Cut rows to the grid on which sums are exact: of the rows, or of their products."""
@@ -429,9 +454,12 @@ class PrivateAggregation:
     def _describe(self, replica: int, rows: Tensor, index: int, replicas: int) -> Release:
         """Return what a witness sees of one hop: the sums without noise, NOT private."""
         sums = torch.empty(rows.shape, dtype=torch.float64)
+        if not rows.is_floating_point():
+            rows = rows.double().mul_(GRID)
         blind = BlockRelease(None, 0.0, index, normalise=False, to_self=self.to_self)
         if isinstance(self.graph, StoredGraph):
-            self._stored[self._which_lists(replica)].release(blind, rows, sums)
+            exactly = replace(blind, is_exact=self.construction == "safe")
+            self._stored[self._which_lists(replica)].release(exactly, rows, sums)
         else:
             sums = blind.release(rows.cpu(), 0, *self._weighted_lists(replica)).double()
         kind = "" if self.kind is None else f" along {self.kind}"
@@ -514,8 +542,7 @@ class PrivateAggregation:
         """Aggregate, perturb and normalise chunk by chunk, so that no full float64 sum is held."""
         indptr, indices, weights = self._weighted_lists(replica)
         block = self._block_release(replica, index, normalise)
-        has_halves = rows.dtype == torch.float64 and weights is None
-        halves = halves_of(rows) if has_halves else None
+        sent = _as_sent(rows, weights is not None)
         num_nodes, width = rows.shape
         # Every thread draws the noise of a block.
         blocks = max(torch.get_num_threads(), CHUNK_NUMBERS // (ROW_BLOCK * max(1, width)))
@@ -524,16 +551,14 @@ class PrivateAggregation:
             pointers = indptr[start : start + size + 1]
             part = slice(pointers[0], pointers[-1])
             entries, pointers = indices[part], pointers - pointers[0]
-            if halves is None or np.diff(pointers).max() > MOST_HALVES:
-                heavy = None if weights is None else weights[part]
-                total = add_up(rows, pointers, entries, heavy)
-            else:
-                total = join_halves(add_up(halves, pointers, entries))
-            out[start : start + len(total)] = block.finish(total, start, rows)
+            heavy = None if weights is None else weights[part]
+            released = block.release(sent, start, pointers, entries, heavy)
+            out[start : start + len(released)] = released
 
     def _block_release(self, replica: int, index: int, normalise: bool) -> BlockRelease:
         source = None if self.level == "none" else self._sources[replica]
-        return BlockRelease(source, self.std, index, normalise, self.to_self)
+        is_exact = source is not None and self.construction == "safe"
+        return BlockRelease(source, self.std, index, normalise, self.to_self, is_exact)
 
     def _on_store(
         self, replica: int, rows: Tensor, index: int, out: Tensor, normalise: bool
@@ -553,14 +578,13 @@ class PrivateAggregation:
     ) -> None:
         """Aggregate, perturb and normalise on an accelerator: in one kernel, or product by product.
 
-        Safe noise comes from the host, fast noise from the kernel
-        (:mod:`gapgnn.privacy.mechanisms.device`).
+        The kernel draws the noise that it adds (:mod:`gapgnn.privacy.mechanisms.device`).
         """
         lists = self._lists_on_device(replica)
         source = None if self.level == "none" else self._sources[replica]
         path = ("hop", index)
         count, width = rows.shape
-        is_exact = rows.dtype == torch.float64
+        is_exact = rows.dtype in (torch.float64, torch.int32)
         if not lists.can_release(width):
             total = lists.matrix(rows.dtype) @ rows
             if self.to_self:
@@ -575,11 +599,15 @@ class PrivateAggregation:
                 out += rows
                 out.copy_(row_normalise(out) if normalise else out)
         else:
-            drawn = source.gaussian_rows(0, count, width, self.std, *path, device=self.device)
-            whole, steps = rows.div(GRID).to(torch.int32), drawn.div(GRID).to(torch.int64)
-            if self.to_self:
-                steps += whole
-            lists.release(whole, noise=steps, normalise=normalise, out=out, unit=GRID)
+            whole = rows.div(GRID).to(torch.int32) if rows.is_floating_point() else rows
+            lists.release(
+                whole,
+                noise=source.cipher(width, self.std, *path),
+                normalise=normalise,
+                out=out,
+                unit=GRID,
+                given=whole if self.to_self else None,
+            )
 
     def _lists_on_device(self, replica: int) -> DeviceLists:
         which = self._which_lists(replica)

@@ -5,6 +5,10 @@ adds noise and normalises before it writes. Elsewhere torch multiplies by a CSR 
 follows. Safe sums are sums of whole numbers and agree bit by bit; single-precision ones agree to
 rounding.
 
+Safe noise is drawn by the kernel that adds it, from the stream and by the arithmetic of the CPU, so
+that the bits are the same (:mod:`gapgnn.privacy.mechanisms.noise`). Its key is on the device while
+the kernel runs and is overwritten right behind it, in the order of the device's own queue.
+
 Fast noise on an accelerator is a function of a secret and of the cell's row and column, not of the
 order or shape of a launch: Philox4x32-10 (Salmon et al. 2011) with 128 secret bits, 64 as its key
 and 64 in the counter beside row and column, then Box-Muller in single precision. Philox is not a
@@ -26,8 +30,11 @@ hashes that tie at a list's threshold, is left to the host.
 from __future__ import annotations
 
 import math
+import os
 import warnings
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -47,9 +54,12 @@ from gapgnn.graph import (
     row_words,
     split_key,
 )
+from gapgnn.privacy.mechanisms.draws import BLOCK_WORDS
 from gapgnn.rng import NoiseKey
 
 SEGMENT = 1024
+# Blocks of the cipher in one program where noise is drawn alone.
+CIPHER_BLOCKS = 128
 # By measurement: lists side by side in one program, and numbers it reads at a time.
 GROUP, TILE, WARPS = 8, 1024, 1
 MOST_COLUMNS = 64
@@ -96,7 +106,7 @@ class PhiloxNoise:
             from gapgnn.privacy.mechanisms.triton_hop import noise_kernel
 
             out = torch.empty(num_rows, num_columns, device=device)
-            with torch.cuda.device(device):
+            with running_on(device):
                 noise_kernel[(-(-cells // 1024),)](
                     out, words, self.std, first_row, cells, WIDTH=num_columns, BLOCK=1024
                 )
@@ -109,6 +119,56 @@ class PhiloxNoise:
         size = (-2 * uniform.log()).sqrt()
         both = torch.stack([size * angle.cos(), size * angle.sin()], dim=-1)
         return both.flatten(1)[:, :num_columns].mul(self.std)
+
+
+@dataclass(frozen=True)
+class CipherNoise:
+    """Safe Gaussian noise that a kernel draws by itself: ChaCha20, as the CPU draws it.
+
+    Attributes:
+        secret: the cipher's key of 32 bytes, derived from a noise key for one release.
+        std: standard deviation in steps of the grid.
+        unit: what a step is worth.
+    """
+
+    secret: bytes = field(repr=False)
+    std: float
+    unit: float
+
+    @contextmanager
+    def words(self, device: torch.device) -> Iterator[Tensor]:
+        """Yield what the kernels read, on the device, and overwrite it behind them."""
+        key = np.frombuffer(self.secret, dtype="<i8").tolist()
+        scale = int(np.float64(self.std).view(np.int64))
+        words = torch.tensor([*key, scale], dtype=torch.int64, device=device)
+        try:
+            yield words
+        finally:
+            words.zero_()
+
+    def rows(self, first_row: int, num_rows: int, num_columns: int, device: Any) -> Tensor:
+        """Return the noise of some rows, ``(num_rows, num_columns)`` float64; needs Triton."""
+        from gapgnn.privacy.mechanisms.triton_noise import safe_noise_kernel
+
+        device = torch.device(device)
+        out = torch.empty(num_rows, num_columns, dtype=torch.float64, device=device)
+        row_blocks = -(-num_columns // BLOCK_WORDS)
+        count = num_rows * row_blocks
+        if not count:
+            return out
+        with running_on(device), self.words(device) as words:
+            safe_noise_kernel[(-(-count // CIPHER_BLOCKS),)](
+                out,
+                words,
+                first_row * row_blocks,
+                count,
+                UNIT=self.unit,
+                WIDTH=num_columns,
+                ROW_BLOCKS=row_blocks,
+                BLOCKS=CIPHER_BLOCKS,
+                enable_fp_fusion=False,
+            )
+        return out
 
 
 def philox(
@@ -147,20 +207,51 @@ def longest_row(rows: Tensor) -> float:
     columns = max(4, 1 << (width - 1).bit_length())
     size, count = 4096 // columns, rows.numel() // width
     squares = torch.empty(-(-count // size), dtype=torch.float64, device=rows.device)
-    with torch.cuda.device(rows.device):
+    with running_on(rows.device):
         longest_kernel[(len(squares),)](
             rows.contiguous(), squares, count, WIDTH=width, COLUMNS=columns, ROWS=size
         )
     return math.sqrt(float(squares.max()))
 
 
+def quantised_steps(rows: Tensor) -> tuple[Tensor, float]:
+    """Return rows cut to whole steps of 2**-20, int32, and the largest squared norm in steps.
+
+    What :func:`gapgnn.privacy.mechanisms.sums.quantise_rows` does, in one pass; needs Triton.
+    """
+    from gapgnn.privacy.mechanisms.triton_hop import quantise_kernel
+
+    count, width = rows.shape
+    columns = max(4, 1 << (width - 1).bit_length())
+    size = 2048 // columns
+    out = torch.empty(rows.shape, dtype=torch.int32, device=rows.device)
+    squares = torch.empty(-(-count // size), dtype=torch.float64, device=rows.device)
+    with running_on(rows.device):
+        quantise_kernel[(len(squares),)](
+            rows.contiguous(),
+            out,
+            squares,
+            count,
+            WIDTH=width,
+            COLUMNS=columns,
+            ROWS=size,
+            enable_fp_fusion=False,
+        )
+    return out, float(squares.max())
+
+
 def can_use_triton(device: torch.device) -> bool:
     """Return whether the kernels can run on this device."""
-    if device.type != "cuda":
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return False
-    from gapgnn.privacy.mechanisms.triton_hop import IS_PRESENT
+    from gapgnn.privacy.mechanisms.triton_jit import IS_INTERPRETED, IS_PRESENT
 
-    return bool(IS_PRESENT)
+    return bool(IS_PRESENT if device.type == "cuda" else IS_INTERPRETED)
+
+
+def running_on(device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context in which kernels are launched on this device."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def csr_tensor(pointers: Tensor, columns: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
@@ -190,15 +281,17 @@ class _Finish(NamedTuple):
     """What happens to a sum before it is written.
 
     Attributes:
-        given: noise to add.
+        given: what to add.
         words: what the kernel draws noise from.
-        std: of the noise it draws.
+        is_safe: whether that is safe noise.
+        std: of the fast noise it draws.
         normalise: scale rows to norm 1.
         unit: what the whole number one is worth.
     """
 
     given: Tensor | None
     words: Tensor | None
+    is_safe: bool
     std: float
     normalise: bool
     unit: float
@@ -246,29 +339,36 @@ class InLists:
         self,
         rows: Tensor,
         *,
-        noise: PhiloxNoise | Tensor | None,
+        noise: PhiloxNoise | CipherNoise | None,
         normalise: bool,
         out: Tensor,
         unit: float = 1.0,
+        given: Tensor | None = None,
     ) -> None:
         """Write the sums of ``rows`` over the lists to ``out``, with noise, normalised.
 
         Args:
             rows: ``(N, d)`` float32, or int32 whole numbers of at most 2**20 in size.
-            noise: drawn in the kernel, or given, ``(N, d)`` float32 or, for whole numbers, int64.
+            noise: drawn in the kernel; safe noise is for whole numbers.
             normalise: scale every row to norm 1; a zero row stays zero.
             out: ``(N, d)`` float32, contiguous.
             unit: what the whole number one is worth.
+            given: what else to add, ``(N, d)`` of the kind of ``rows``.
         """
         width = rows.shape[1]
         if width % 4:
             # Rows that start at multiples of 16 bytes are read four numbers at a time.
             rows = torch.nn.functional.pad(rows, (0, -width % 4))
-        if isinstance(noise, PhiloxNoise):
-            # Once for all launches: a copy to the device waits for the kernel before it.
-            finish = _Finish(None, noise.words(rows.device), noise.std, normalise, unit)
-        else:
-            finish = _Finish(noise, None, 0.0, normalise, unit)
+        # Words once for all launches: a copy to the device waits for the kernel before it.
+        if isinstance(noise, CipherNoise):
+            with noise.words(rows.device) as key:
+                self._add_up(rows, out, _Finish(given, key, True, 0.0, normalise, unit))
+            return
+        words = None if noise is None else noise.words(rows.device)
+        std = 0.0 if noise is None else noise.std
+        self._add_up(rows, out, _Finish(given, words, False, std, normalise, unit))
+
+    def _add_up(self, rows: Tensor, out: Tensor, finish: _Finish) -> None:
         short, segments, long = self._work
         self._launch(short, rows, out, finish)
         if len(long.rows):
@@ -302,8 +402,10 @@ class InLists:
             return
         given = None if finish is None else finish.given
         words = None if finish is None else finish.words
-        columns = max(4, 1 << (out.shape[1] - 1).bit_length())
-        with torch.cuda.device(rows.device):
+        is_safe = finish is not None and finish.is_safe
+        # A block of the cipher is eight columns.
+        columns = max(BLOCK_WORDS if is_safe else 4, 1 << (out.shape[1] - 1).bit_length())
+        with running_on(rows.device):
             hop_kernel[(-(-len(items.rows) // GROUP),)](
                 rows,
                 self.indices,
@@ -323,10 +425,14 @@ class InLists:
                 GATHER=gather,
                 WHOLE=not rows.is_floating_point(),
                 FINISH=finish is not None,
-                NOISE=2 if words is not None else int(given is not None),
+                GIVEN=given is not None,
+                DRAWN=0 if words is None else 1 + int(is_safe),
+                ROW_BLOCKS=-(-out.shape[1] // BLOCK_WORDS),
                 NORMALISE=finish is not None and finish.normalise,
                 UNIT=1.0 if finish is None else finish.unit,
                 num_warps=WARPS,
+                # Safe noise is the same to the bit on every device.
+                enable_fp_fusion=not is_safe,
             )
 
 

@@ -4,20 +4,26 @@ Noise (:mod:`gapgnn.privacy.mechanisms.noise`) and the coins of randomised edges
 batches (:class:`Coins`) are made of three things that are drawn here and nowhere else: 64-bit
 words, uniforms that stay precise at both ends, and waiting times.
 
-``safe`` words are SHAKE-256 of the key and a path. ``fast`` ones come from NumPy's Philox, seeded
+``safe`` words are the key stream of ChaCha20, a cryptographic stream cipher: the cipher of RFC 8439
+with the block counter of 64 bits that its author gave it. SHAKE-256 of the secret key and a path is
+the cipher's key of 256 bits, so no two paths share any; the nonce numbers the parts of a path. A
+block of the stream is eight words, and every word has a place of its own: what is drawn beside it,
+in which order or on which device changes nothing. ``fast`` words come from NumPy's Philox, seeded
 with all 256 bits of a derived key, or from torch's own generator of a device, seeded with 63.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
 from itertools import count as numbers
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,6 +33,9 @@ from gapgnn.rng import NoiseKey, PathPart
 BLOCK = 1 << 20
 _WORD = 1 << 64
 TOP_BIT = np.uint64(2**63)
+# Words in a block of ChaCha20, and the parts of a path.
+BLOCK_WORDS = 8
+WORDS, REFINEMENTS = 0, 1
 
 
 @dataclass(frozen=True)
@@ -44,26 +53,21 @@ class Draws:
     def words(self, count: int, *path: PathPart) -> NDArray[np.uint64]:
         """Return 64-bit words."""
         if self.is_safe:
-            return np.frombuffer(self.key.bytes(8 * count, *path), dtype="<u8")
+            blocks = -(-count // BLOCK_WORDS)
+            return cipher_words(cipher_key(self.key, *path), WORDS, 0, blocks)[:count]
         return self._generator(*path).integers(0, 2**64, size=count, dtype=np.uint64)
 
-    def halves(
-        self, count: int, *path: PathPart, more: str = "more"
-    ) -> tuple[NDArray[np.float64], NDArray[np.uint64]]:
-        """Return uniforms in (0, 1/2) and a fair top bit, together a uniform precise at both ends.
-
-        63 bits ``k`` give ``(k + 1/2) / 2**64``; where that is below 2**-11 another 64 bits, of the
-        path that ends in ``more``, refine it, so float64 keeps its full relative precision down to
-        2**-129. The top bit is 0 or 2**63, ready to flip a float's sign.
-        """
+    def halves(self, count: int, *path: PathPart) -> tuple[NDArray[np.float64], NDArray[np.uint64]]:
+        """Return uniforms in (0, 1/2] and a fair top bit; see :func:`refined_halves`."""
+        if self.is_safe:
+            blocks = -(-count // BLOCK_WORDS)
+            secret = cipher_key(self.key, *path, "words")
+            words = cipher_words(secret, WORDS, 0, blocks)[:count]
+            return refined_halves(
+                words, lambda places: cipher_words(secret, REFINEMENTS, 0, blocks)[places]
+            )
         words = self.words(count, *path, "words")
-        magnitude = words & ~TOP_BIT
-        half = (magnitude.astype(np.float64) + 0.5) * 2.0**-64
-        tail = np.flatnonzero(magnitude < np.uint64(2**53))
-        if tail.size:
-            finer = (self.words(tail.size, *path, more).astype(np.float64) + 0.5) * 2.0**-128
-            half[tail] = magnitude[tail].astype(np.float64) * 2.0**-64 + finer
-        return half, words & TOP_BIT
+        return refined_halves(words, lambda places: self.words(len(places), *path, "more"))
 
     def waits(self, count: int, *path: PathPart) -> NDArray[np.float64]:
         """Return exponential waiting times of mean 1."""
@@ -75,6 +79,48 @@ class Draws:
     def _generator(self, *path: PathPart) -> np.random.Generator:
         seed = int.from_bytes(self.key.bytes(32, "philox", *path), "little")
         return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed)))
+
+
+def cipher_key(key: NoiseKey, *path: PathPart) -> bytes:
+    """Return the 32 bytes that key the cipher for one path: whoever has them has its noise."""
+    return key.bytes(32, "chacha20", *path)
+
+
+def cipher_words(secret: bytes, part: int, first_block: int, num_blocks: int) -> NDArray[np.uint64]:
+    """Return consecutive blocks of eight words from the stream of one part of a path.
+
+    >>> [hex(word) for word in cipher_words(bytes(32), 0, 0, 1)[:2]]
+    ['0x903df1a0ade0b876', '0x28bd8653e56a5d40']
+    """
+    # The library counts to 2**32 and refuses to carry; the carry is the next number of the nonce.
+    room = 2**32 - first_block % 2**32
+    if num_blocks > room:
+        parts = ((first_block, room), (first_block + room, num_blocks - room))
+        return np.concatenate([cipher_words(secret, part, *place) for place in parts])
+    start = first_block.to_bytes(8, "little") + part.to_bytes(8, "little")
+    cipher = Cipher(ChaCha20(secret, start), mode=None).encryptor()
+    return np.frombuffer(cipher.update(bytes(8 * BLOCK_WORDS * num_blocks)), dtype="<u8")
+
+
+def refined_halves(
+    words: NDArray[np.uint64], finer: Callable[[NDArray[np.intp]], NDArray[np.uint64]]
+) -> tuple[NDArray[np.float64], NDArray[np.uint64]]:
+    """Return uniforms in (0, 1/2] and a fair top bit, together a uniform precise at both ends.
+
+    63 bits ``k`` give ``(k + 1/2) / 2**64``; where that is below 2**-11 another 64 bits, which
+    ``finer`` returns for some places, refine it, so float64 keeps its full relative precision down
+    to 2**-129. The top bit is 0 or 2**63, ready to flip a float's sign.
+    """
+    magnitude = words & ~TOP_BIT
+    # Below 2**63 the signed conversion is the same and faster.
+    half = magnitude.view(np.int64).astype(np.float64)
+    half += 0.5
+    half *= 2.0**-64
+    tail = np.flatnonzero(magnitude < np.uint64(2**53))
+    if tail.size:
+        more = (finer(tail).astype(np.float64) + 0.5) * 2.0**-128
+        half[tail] = magnitude[tail].astype(np.float64) * 2.0**-64 + more
+    return half, words & TOP_BIT
 
 
 def torch_generator(

@@ -14,16 +14,26 @@ Two constructions:
     (:mod:`gapgnn.privacy.mechanisms.device`). It has the right distribution and none of the
     protection above: for experiments.
 
-How the safe Gaussian is drawn. SHAKE-256 of the secret key and a path gives one sign bit and a
-uniform ``u`` in (0, 1/2) per value (:meth:`~gapgnn.privacy.mechanisms.draws.Draws.halves`), and the
-value is the inverse normal CDF at ``u``. A tail keeps the full relative precision of float64 down
-to 2**-129, about 13 standard deviations. (A plain 53-bit uniform ends at 8.2.) With the
-bounds on ``std`` below, every grid point that can occur with a probability worth naming is the
-image of thousands of doubles ``u`` or more, so no output rules out an input. Adding several
-samples, as Holohan and Braghin advise for noise that is not rounded, is not needed.
+How the safe Gaussian is drawn. ChaCha20, keyed for one path and number of columns, gives one sign
+bit and a uniform ``u`` in (0, 1/2] per value
+(:func:`~gapgnn.privacy.mechanisms.draws.refined_halves`), and the value is the inverse normal CDF
+at ``u``, times the standard deviation, rounded to the grid. A tail keeps the full relative
+precision of float64 down to 2**-129, about 13 standard deviations. (A plain 53-bit uniform ends at
+8.2.) With the bounds on ``std`` below, every grid point that can occur with a probability worth
+naming is the image of thousands of doubles ``u`` or more, so no output rules out an input. Adding
+several samples, as Holohan and Braghin advise for noise that is not rounded, is not needed. A zero
+has no sign: it would tell on the value beneath.
 
-Safe noise is always drawn on the CPU, in blocks of :data:`ROW_BLOCK` rows. Each block has its own
-path, so a retried, partitioned or moved computation that holds the key draws the same bytes again.
+Where a value comes from. A row of C columns takes ``B = ceil(C / 8)`` blocks of the stream: the
+word of row ``i`` and column ``j`` is word ``j % 8`` of block ``i * B + j // 8``, and the bits that
+refine a tail are at the same place of the stream's second part. So a retried, partitioned or moved
+computation that holds the key draws the same values again, whatever it draws beside them.
+
+CPU and accelerator give the same bits. Where Triton is present, safe Gaussian noise is drawn on the
+accelerator (:mod:`gapgnn.privacy.mechanisms.triton_noise`), elsewhere on the CPU. Words are whole
+numbers, and all that follows is plain float64 arithmetic that IEEE 754 rounds in one way, logarithm
+included (:mod:`gapgnn.privacy.mechanisms.normal`). Fast noise of a CPU and of an accelerator differ
+altogether.
 """
 
 from __future__ import annotations
@@ -37,17 +47,28 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtri
 from torch import Tensor
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer
-from gapgnn.privacy.mechanisms.device import PhiloxNoise
-from gapgnn.privacy.mechanisms.draws import Draws, torch_generator
+from gapgnn.privacy.mechanisms.device import CipherNoise, PhiloxNoise, can_use_triton
+from gapgnn.privacy.mechanisms.draws import (
+    BLOCK_WORDS,
+    REFINEMENTS,
+    WORDS,
+    Draws,
+    cipher_key,
+    cipher_words,
+    refined_halves,
+    torch_generator,
+)
+from gapgnn.privacy.mechanisms.normal import lower_normal, natural_log
 from gapgnn.rng import NoiseKey, PathPart
 
 Construction = Literal["safe", "fast"]
 GRID = 2.0**-20
 ROW_BLOCK = 4096
+# Blocks of the cipher whose values are computed at a time.
+PIECE_BLOCKS = 4096
 MIN_SCALE = 1024 * GRID
 MAX_SCALE = 2.0**20
 MAX_VALUE = 2.0**32
@@ -64,6 +85,25 @@ def grid_slack(num_coordinates: int) -> float:
     True
     """
     return GRID * math.sqrt(check_integer("num_coordinates", num_coordinates, at_least=0))
+
+
+def on_grid(values: Tensor) -> Tensor:
+    """Return values rounded to the grid, in float64, for safe noise to be added to.
+
+    What is not finite is refused where that can be asked without waiting for a device: on a CPU. On
+    an accelerator the caller has masked it.
+
+    >>> on_grid(torch.tensor([0.1])).div(GRID).tolist()
+    [104858.0]
+    """
+    if values.device.type == "cpu":
+        _check_finite(values)
+    return torch.round(values.to(torch.float64) / GRID).mul_(GRID)
+
+
+def _check_finite(values: Tensor) -> None:
+    if not bool(torch.isfinite(values).all()):
+        raise PrivacyError("`values` must be finite before noise is added. Got NaN or infinity.")
 
 
 @dataclass(frozen=True)
@@ -131,9 +171,9 @@ class NoiseSource:
     ) -> Tensor:
         """Return the noise of some rows of a larger matrix.
 
-        A row's noise depends on the key, the path, its block, its place in the block and the number
-        of columns, so every partition into ranges that start at multiples of :data:`ROW_BLOCK` (and
-        end at one, or at the last row) draws the same matrix.
+        A row's noise depends on the key, the path, its number and the number of columns, so every
+        partition into ranges draws the same matrix. Fast noise is drawn by blocks: its ranges start
+        at multiples of :data:`ROW_BLOCK` and end at one, or at the last row.
 
         >>> noise = NoiseSource(NoiseKey.insecure(0))
         >>> whole = noise.gaussian((5000, 2), 1.0, "hop", 1)
@@ -157,6 +197,17 @@ class NoiseSource:
             )
         secret = self.key.bytes(16, "philox", *path, "columns", num_columns)
         return PhiloxNoise(secret, self._checked_scale("std", std))
+
+    def cipher(self, num_columns: int, std: float, *path: PathPart) -> CipherNoise:
+        """Return safe noise for a kernel to draw: the bits of :meth:`gaussian_rows`.
+
+        >>> NoiseSource(NoiseKey.insecure(0)).cipher(3, 1.0, "hop", 1).std == 1 / GRID
+        True
+        """
+        if self.construction != "safe":
+            raise PrivacyError("`construction` must be safe for noise of the cipher. Got fast.")
+        secret = self._secret("gaussian", num_columns, path)
+        return CipherNoise(secret, self._checked_scale("std", std) / GRID, GRID)
 
     def add_gaussian(self, values: Tensor, std: float, *path: PathPart) -> Tensor:
         """Return ``values`` plus Gaussian noise, on the device of ``values``.
@@ -182,10 +233,7 @@ class NoiseSource:
         return self._add("laplace", values, scale, path)
 
     def _add(self, kind: str, values: Tensor, scale: float, path: tuple[PathPart, ...]) -> Tensor:
-        if not bool(torch.isfinite(values).all()):
-            raise PrivacyError(
-                "`values` must be finite before noise is added. Got NaN or infinity."
-            )
+        _check_finite(values)
         if not values.is_floating_point():
             values = values.to(torch.float64)
         noise = self._shaped(kind, values.shape, scale, path, values.device)
@@ -196,7 +244,7 @@ class NoiseSource:
                 f"`values` must be at most {MAX_VALUE:.0f} in size to be exact on the noise grid. "
                 f"Got {float(values.abs().max()):g}. Rescale values and noise together."
             )
-        return torch.round(values.to(torch.float64) / GRID).mul_(GRID).add_(noise)
+        return on_grid(values).add_(noise)
 
     def _shaped(
         self,
@@ -220,39 +268,31 @@ class NoiseSource:
         device: str | torch.device,
     ) -> Tensor:
         scale = self._checked_scale("std" if kind == "gaussian" else "scale", scale)
-        if first_row % ROW_BLOCK:
-            raise InputError(f"`first_row` must be a multiple of {ROW_BLOCK}. Got {first_row}.")
         safe = self.construction == "safe"
+        if first_row % ROW_BLOCK and not safe:
+            raise InputError(f"`first_row` must be a multiple of {ROW_BLOCK}. Got {first_row}.")
         if not safe and kind == "gaussian" and torch.device(device).type != "cpu":
             return self.philox(num_columns, scale, *path).rows(
                 first_row, num_rows, num_columns, device
             )
-        out = torch.empty(
-            (num_rows, num_columns),
-            dtype=torch.float64 if safe else torch.float32,
-            device="cpu" if safe else device,
-        )
-
-        def fill(start: int) -> None:
-            part = out[start : start + ROW_BLOCK]
+        if safe and kind == "gaussian" and _can_draw_on(torch.device(device)):
+            noise = self.cipher(num_columns, scale, *path)
+            return noise.rows(first_row, num_rows, num_columns, device)
+        if safe:
+            secret = self._secret(kind, num_columns, path)
+            drawn = _draw_on_grid(secret, kind, first_row, (num_rows, num_columns), scale)
+            return drawn.to(device)
+        out = torch.empty((num_rows, num_columns), dtype=torch.float32, device=device)
+        for start in range(0, num_rows, ROW_BLOCK):
             # The number of columns is part of the path: two shapes never share a byte.
             block_path = (kind, *path, "columns", num_columns)
             block_path = (*block_path, "block", (first_row + start) // ROW_BLOCK)
-            if safe:
-                drawn = _draw_on_grid(self.key, kind, part.numel(), scale, block_path)
-                part.copy_(torch.from_numpy(drawn).view_as(part))
-            else:
-                _draw_fast(self.key, kind, part, scale, block_path)
+            _draw_fast(self.key, kind, out[start : start + ROW_BLOCK], scale, block_path)
+        return out
 
-        starts = range(0, num_rows, ROW_BLOCK)
-        workers = min(torch.get_num_threads(), len(starts)) if safe else 1
-        if workers > 1:
-            with ThreadPoolExecutor(workers) as pool:
-                list(pool.map(fill, starts))
-        else:
-            for start in starts:
-                fill(start)
-        return out.to(device)
+    def _secret(self, kind: str, num_columns: int, path: tuple[PathPart, ...]) -> bytes:
+        """Return the key of the cipher; two shapes never share a word."""
+        return cipher_key(self.key, kind, *path, "columns", num_columns)
 
     def _halves(
         self, count: int, scale: float, *path: PathPart
@@ -271,17 +311,56 @@ class NoiseSource:
         return float(scale)
 
 
+def _can_draw_on(device: torch.device) -> bool:
+    return device.type != "cpu" and can_use_triton(device)
+
+
 def _check_positive(name: str, scale: float) -> None:
     if not isinstance(scale, (int, float)) or not math.isfinite(scale) or scale <= 0:
         raise PrivacyError(f"`{name}` of a release must be positive and finite. Got {scale!r}.")
 
 
 def _draw_on_grid(
-    key: NoiseKey, kind: str, count: int, scale: float, path: tuple[PathPart, ...]
+    secret: bytes, kind: str, first_row: int, shape: tuple[int, int], scale: float
+) -> Tensor:
+    """Draw some rows in float64 and round them to the grid, by all threads."""
+    num_rows, num_columns = shape
+    out = np.empty(shape)
+    blocks = -(-num_columns // BLOCK_WORDS)
+    # Pieces of whole rows, or of a part of one row, that stay in cache.
+    size, width = max(1, PIECE_BLOCKS // max(1, blocks)), PIECE_BLOCKS * BLOCK_WORDS
+
+    def fill(place: tuple[int, int]) -> None:
+        row, column = place
+        piece = out[row : row + size, column : column + width]
+        first = (first_row + row) * blocks + column // BLOCK_WORDS
+        piece[:] = _piece_on_grid(secret, kind, first, piece.shape, scale)
+
+    places = [
+        (row, column) for row in range(0, num_rows, size) for column in range(0, num_columns, width)
+    ]
+    workers = min(torch.get_num_threads(), len(places))
+    if workers > 1:
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(fill, places))
+    else:
+        for place in places:
+            fill(place)
+    return torch.from_numpy(out)
+
+
+def _piece_on_grid(
+    secret: bytes, kind: str, first_block: int, shape: tuple[int, ...], scale: float
 ) -> NDArray[np.float64]:
-    """Draw ``count`` values in float64 and round them to the grid; a shorter draw is a prefix."""
-    half, top = Draws(key).halves(count, *path, more="tail")
-    lower: NDArray[np.float64] = ndtri(half) if kind == "gaussian" else np.log(2.0 * half)
+    rows, columns = shape
+    blocks = -(-columns // BLOCK_WORDS)
+
+    def words(part: int) -> NDArray[np.uint64]:
+        drawn = cipher_words(secret, part, first_block, rows * blocks)
+        return drawn.reshape(rows, -1)[:, :columns].reshape(-1)
+
+    half, top = refined_halves(words(WORDS), lambda places: words(REFINEMENTS)[places])
+    lower = lower_normal(half) if kind == "gaussian" else natural_log(2.0 * half)
     lower *= scale / GRID
     # No value is positive yet: the top bit of the word flips the sign of some.
     lower.view(np.uint64)[:] ^= top
@@ -289,7 +368,7 @@ def _draw_on_grid(
     # Adding zero turns -0.0 into 0.0: the sign of a zero must not tell on the value beneath.
     lower += 0.0
     lower *= GRID
-    return lower
+    return lower.reshape(shape)
 
 
 def _draw_fast(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gapgnn.errors import PrivacyError
 from gapgnn.graph import WEIGHT_GRID
-from gapgnn.privacy.mechanisms.device import csr_tensor
+from gapgnn.privacy.mechanisms.device import csr_tensor, quantised_steps
 from gapgnn.privacy.mechanisms.noise import GRID
 
 # Pointers, entries and weights of lists in CSR form.
@@ -22,9 +22,8 @@ CHUNK_ENTRIES = 1 << 19
 # Entries that are added up at a time: their number fits in 32 bits.
 MOST_ENTRIES = 1 << 30
 CHUNK_NUMBERS = 1 << 16
-HALF = 2.0**-10
-# Halves of this many rows add up to at most 2**24 of their steps, which float32 holds exactly.
-MOST_HALVES = 1 << 14
+# So many numbers of at most 2**20 steps add up to at most 2**24, which float32 holds exactly.
+EXACT_ENTRIES = 16
 # Rows that travel along weighted edges: times a weight, a multiple of 2**-8, a multiple of 2**-12
 # lies on the grid of the noise, so that sums of products are exact (privacy page, section 4). The
 # low bits of a sum off the grid would show through noise on it.
@@ -59,6 +58,14 @@ def quantise_rows(rows: Tensor, *, grid: float = GRID) -> Tensor:
         if bool((steps.square().sum(dim=-1) > grid**-2).any()):
             raise PrivacyError("A quantised row must have norm at most 1. Got a longer one.")
     return steps * grid
+
+
+def whole_rows(rows: Tensor) -> Tensor:
+    """Return what :func:`quantise_rows` does in steps of the grid, int32, on an accelerator."""
+    steps, longest = quantised_steps(rows)
+    if longest > GRID**-2:
+        raise PrivacyError("A quantised row must have norm at most 1. Got a longer one.")
+    return steps
 
 
 def divide_rows(rows: Tensor, lengths: Tensor) -> Tensor:
@@ -202,31 +209,42 @@ def shared(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array)
 
 
-def halves_of(rows: Tensor) -> Tensor:
-    """Split grid rows of norm at most 1 into multiples of 2**-10 and what is left, side by side.
+def add_exactly(rows: Tensor, pointers: NDArray[np.int64], entries: NDArray[Any]) -> Tensor:
+    """Return the exact sums over lists in CSR form of rows on the grid, in float64.
 
-    Each half is a whole number of at most 2**10 steps, so sums of up to :data:`MOST_HALVES` rows
-    are exact in float32; :func:`join_halves` puts the sums together.
+    A coordinate is at most 2**20 steps in size, so float32 adds up :data:`EXACT_ENTRIES` of them
+    without rounding. Lists are cut into pieces of that length, float32 adds up the pieces, which
+    reads half of what float64 would read and fetches rows ahead, and float64 the sums of pieces.
 
-    >>> halves_of(torch.tensor([[2**-20 + 0.25]], dtype=torch.float64)).mul(2**20).tolist()
-    [[262144.0, 1.0]]
+    Args:
+        rows: float32, on the grid, of norm at most 1.
+        pointers: where each list begins and ends.
+        entries: which rows each list adds up.
+
+    >>> rows = quantise_rows(torch.eye(2)).float()
+    >>> add_exactly(rows, np.array([0, 2, 2, 20]), np.zeros(20, dtype=np.int32)).tolist()
+    [[2.0, 0.0], [0.0, 0.0], [18.0, 0.0]]
     """
-    count, width = rows.shape
-    halves = torch.empty(count, 2 * width, dtype=torch.float32)
-    # Part by part, each of which stays in cache.
-    size = max(1, CHUNK_NUMBERS // max(1, width))
-    for part, own in zip(torch.split(halves, size), torch.split(rows, size), strict=True):
-        high = torch.trunc(own / HALF).mul_(HALF)
-        part[:, :width], part[:, width:] = high, own - high
-    return halves
-
-
-def join_halves(sums: Tensor) -> Tensor:
-    """Return the sums of rows, in float64, from those of their halves.
-
-    >>> rows = quantise_rows(torch.tensor([[0.7, -0.1]]))
-    >>> bool((join_halves(halves_of(rows)) == rows).all())
-    True
-    """
-    high, low = sums.chunk(2, dim=1)
-    return high.double().add_(low)
+    out = torch.zeros(len(pointers) - 1, rows.shape[1], dtype=torch.float64)
+    if not out.numel():
+        return out
+    index = np.int32 if len(rows) <= np.iinfo(np.int32).max else np.int64
+    columns = shared(entries.astype(index, copy=False))
+    first = 0
+    while first < len(out):
+        # Few enough that the sums of pieces stay in cache; a long list comes alone.
+        limit = pointers[first] + CHUNK_ENTRIES
+        last = max(first + 1, int(np.searchsorted(pointers, limit, side="right")) - 1)
+        part = slice(int(pointers[first]), int(pointers[last]))
+        own = pointers[first : last + 1] - part.start
+        pieces = -(-np.diff(own) // EXACT_ENTRIES)
+        ends = np.cumsum(pieces)
+        if ends[-1]:
+            number = np.arange(ends[-1]) - np.repeat(ends - pieces, pieces)
+            starts = np.repeat(own[:-1], pieces) + EXACT_ENTRIES * number
+            bounds = torch.from_numpy(np.append(starts, own[-1]).astype(index))
+            sums = _add_bags(rows, bounds, columns[part], None).double()
+            places = torch.arange(len(sums))
+            out[first:last] = _add_product(sums, torch.from_numpy(np.append(0, ends)), places, None)
+        first = last
+    return out

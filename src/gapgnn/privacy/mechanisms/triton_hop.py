@@ -6,22 +6,10 @@ nothing calls.
 """
 
 # mypy: ignore-errors
-# Triton reads signatures itself and resolves every annotation but `constexpr`.
+# Triton reads signatures itself.
 
-from importlib import import_module
-
-try:
-    triton = import_module("triton")
-    tl = import_module("triton.language")
-except ImportError:
-    triton = tl = None
-
-IS_PRESENT = triton is not None
-
-
-def jit(**options):
-    """Compile for the device where Triton is present; leave the function alone elsewhere."""
-    return triton.jit(**options) if IS_PRESENT else lambda function: function
+from gapgnn.privacy.mechanisms.triton_jit import constexpr, jit, tl
+from gapgnn.privacy.mechanisms.triton_noise import safe_steps
 
 
 @jit()
@@ -44,7 +32,7 @@ def _standard_normal(rows, columns, words):
 
 
 @jit(do_not_specialize=["first_row", "count"])
-def noise_kernel(out, words, std, first_row, count, WIDTH: "tl.constexpr", BLOCK: "tl.constexpr"):
+def noise_kernel(out, words, std, first_row, count, WIDTH: constexpr, BLOCK: constexpr):
     """Write ``std`` times standard normal values to a contiguous matrix of ``count`` cells."""
     cells = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     rows = (cells // WIDTH + first_row).to(tl.int32)
@@ -59,24 +47,28 @@ def hop_kernel(
     item_rows,
     item_starts,
     item_counts,
-    noise,
+    given,
     words,
     out,
     std,
     num_items,
-    WIDTH: "tl.constexpr",
-    STRIDE: "tl.constexpr",
-    COLUMNS: "tl.constexpr",
-    GROUP: "tl.constexpr",
-    STEP: "tl.constexpr",
-    GATHER: "tl.constexpr",
-    WHOLE: "tl.constexpr",
-    FINISH: "tl.constexpr",
-    NOISE: "tl.constexpr",
-    NORMALISE: "tl.constexpr",
-    UNIT: "tl.constexpr",
+    WIDTH: constexpr,
+    STRIDE: constexpr,
+    COLUMNS: constexpr,
+    GROUP: constexpr,
+    STEP: constexpr,
+    GATHER: constexpr,
+    WHOLE: constexpr,
+    FINISH: constexpr,
+    GIVEN: constexpr,
+    DRAWN: constexpr,
+    ROW_BLOCKS: constexpr,
+    NORMALISE: constexpr,
+    UNIT: constexpr,
 ):
-    """Add up the rows of each item's list, add noise, normalise, write.
+    """Add up the rows of each item's list, add what is given and noise, normalise, write.
+
+    DRAWN is 0 for no noise, 1 for fast noise and 2 for safe noise on whole numbers.
 
     One program takes GROUP items of about equal length and reads STEP entries of each at a time;
     every lane adds its own entries in order, and lanes are added up once, at the end.
@@ -105,10 +97,13 @@ def hop_kernel(
     out_cells = row.to(tl.int64)[:, None] * WIDTH + columns[None, :]
     is_cell = is_item[:, None] & (columns < WIDTH)[None, :]
     if FINISH:
-        if NOISE == 1:
-            sums += tl.load(noise + out_cells, mask=is_cell, other=0)
-        if NOISE == 2:
+        if GIVEN:
+            sums += tl.load(given + out_cells, mask=is_cell, other=0)
+        if DRAWN == 1:
             sums += std * _standard_normal(row[:, None], columns[None, :], words)
+        if DRAWN == 2:
+            own = row.to(tl.int64)[:, None] * ROW_BLOCKS
+            sums += safe_steps(words, own + tl.arange(0, COLUMNS // 8)[None, :])
         exact = sums.to(tl.float64) * UNIT
         if NORMALISE:
             # Lanes beyond the last column may hold noise that belongs to no cell.
@@ -125,9 +120,9 @@ def longest_kernel(
     rows,
     out,
     count,
-    WIDTH: "tl.constexpr",
-    COLUMNS: "tl.constexpr",
-    ROWS: "tl.constexpr",
+    WIDTH: constexpr,
+    COLUMNS: constexpr,
+    ROWS: constexpr,
 ):
     """Write the largest squared norm of each block of rows; infinity where one is not finite."""
     places = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -139,3 +134,34 @@ def longest_kernel(
     # A comparison with NaN is false.
     squares = tl.where(squares <= 1e300, squares, float("inf"))
     tl.store(out + tl.program_id(0), tl.max(squares, axis=0))
+
+
+@jit(do_not_specialize=["count"])
+def quantise_kernel(
+    rows,
+    out,
+    squares,
+    count,
+    WIDTH: constexpr,
+    COLUMNS: constexpr,
+    ROWS: constexpr,
+):
+    """Cut rows to steps of 2**-20, int32, and write the largest squared norm of each block.
+
+    As :func:`gapgnn.privacy.mechanisms.sums.quantise_rows`, which says why no row gets longer.
+    """
+    places = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    exists = (places < count)[:, None] & (columns < WIDTH)[None, :]
+    cells = places[:, None] * WIDTH + columns[None, :]
+    exact = tl.load(rows + cells, mask=exists, other=0.0).to(tl.float64)
+    whole = (exact * 1048576.0).to(tl.int32)
+    steps = whole.to(tl.float64)
+    norms = tl.sqrt(tl.sum(exact * exact, axis=1))
+    factors = 0.9999999999990905 / tl.where(norms > 0, norms, 1.0)
+    shorter = (exact * factors[:, None] * 1048576.0).to(tl.int32)
+    is_long = tl.sum(steps * steps, axis=1) > 1099511627776.0
+    whole = tl.where(is_long[:, None], shorter, whole)
+    steps = whole.to(tl.float64)
+    tl.store(out + cells, whole, mask=exists)
+    tl.store(squares + tl.program_id(0), tl.max(tl.sum(steps * steps, axis=1), axis=0))
