@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -18,10 +18,11 @@ from gapgnn.privacy.accounting import Event
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.ledger import Charge
 from gapgnn.training import (
-    FEATURE_NETWORKS,
     FEATURE_NORM,
+    FEATURE_WIDTH,
     CrossFit,
     FeatureInputs,
+    FeatureNetworks,
     Recipe,
     node_recipe,
     resolve_folds,
@@ -52,9 +53,11 @@ class MLP(NodeClassifier):
         feature_norm: scale every row of features to this norm, a function of the row alone; 0
             leaves them as they are; auto is 6 at node level and 0 elsewhere.
         activation: activation after every hidden layer.
-        dropout: dropout rate after every hidden layer; auto is 0.7, and 0 for a single network.
+        dropout: dropout rate after every hidden layer; auto is 0.4, 0.7 where
+            features are many, and 0 for a single network.
         epochs: passes over the training nodes, or steps over some of them where there are folds;
-            auto is 60 of these, 100 for a single network, at node level 225 steps.
+            auto is 80 of these, 60 where features are many, 100 for a single network, at node level
+            225 steps.
         batch_size: nodes per step; auto is all of them, at node level 6 % (12 % of few).
 
     >>> from gapgnn.graph.datasets.synthetic import social_graph
@@ -91,8 +94,10 @@ class MLP(NodeClassifier):
         return resolve_folds(self.folds, can_cross_fit=self.level != "node")
 
     def _widths(self) -> tuple[int, float]:
-        """Return width and dropout of the hidden layers."""
-        hidden, dropout = FEATURE_NETWORKS[:2] if self._num_folds() else (16, 0.0)
+        """Return width and dropout of the hidden layers, as they are built."""
+        hidden, dropout = 16, 0.0
+        if self._num_folds():
+            hidden, dropout = FEATURE_WIDTH, FeatureNetworks.suited(0, 1).dropout
         return (
             hidden if self.hidden == "auto" else self.hidden,
             dropout if self.dropout == "auto" else self.dropout,
@@ -101,8 +106,7 @@ class MLP(NodeClassifier):
     def _recipe(self, num_train: int) -> Recipe:
         papers = super()._recipe(num_train)
         if self._num_folds():
-            decay = max(papers.weight_decay, FEATURE_NETWORKS.weight_decay)
-            return some_nodes_recipe(replace(papers, weight_decay=decay), epochs=self.epochs)
+            return some_nodes_recipe(papers, epochs=self.epochs)
         if self.level != "node":
             return papers
         return node_recipe(papers, num_train, epochs=self.epochs, batch_size=self.batch_size)
@@ -137,7 +141,13 @@ class MLP(NodeClassifier):
         inputs = self._features(graph, device)
         trainer, crossfit = self._trainer(run), self._crossfit(graph)
         if crossfit is not None:
-            trainer = replace(trainer, splits=crossfit.splits(trainer.splits))
+            trainer = crossfit.trainer(
+                trainer,
+                model,
+                graph.num_features,
+                dropout=self.dropout,
+                epochs=self.epochs,
+            )
         with run.timed("classifier"):
             train = partial(
                 trainer.fit, model, inputs, phase="classifier", private=self._private(run)

@@ -56,10 +56,14 @@ class ReplicaDropout(nn.Module):
     def __init__(self, replicas: int, probability: float) -> None:
         super().__init__()
         self.replicas = replicas
-        self.probability = check_number("dropout", probability, at_least=0, below=1)
-        self._threshold = min(LEVELS - 1, round(LEVELS * self.probability))
+        self.set_rate(probability)
         self._seeds: list[int] | None = None
         self._calls = 0
+
+    def set_rate(self, probability: float) -> None:
+        """Change how much is blanked; what is known of the graph may come after the network."""
+        self.probability = check_number("dropout", probability, at_least=0, below=1)
+        self._threshold = min(LEVELS - 1, round(LEVELS * self.probability))
 
     def reset(self, generators: Sequence[torch.Generator]) -> None:
         """Draw each replica's seed."""

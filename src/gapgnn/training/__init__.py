@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from gapgnn.training.callbacks import announce as announce
     from gapgnn.training.callbacks import duration as duration
     from gapgnn.training.callbacks import watched as watched
-    from gapgnn.training.crossfit import FEATURE_NETWORKS as FEATURE_NETWORKS
+    from gapgnn.training.crossfit import FEATURE_DECAY as FEATURE_DECAY
+    from gapgnn.training.crossfit import FEATURE_WIDTH as FEATURE_WIDTH
     from gapgnn.training.crossfit import CrossFit as CrossFit
+    from gapgnn.training.crossfit import FeatureNetworks as FeatureNetworks
     from gapgnn.training.crossfit import resolve_folds as resolve_folds
     from gapgnn.training.inputs import ExampleInputs as ExampleInputs
     from gapgnn.training.inputs import FeatureInputs as FeatureInputs

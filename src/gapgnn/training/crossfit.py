@@ -10,19 +10,21 @@ not echo.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph, folds_of
+from gapgnn.nn import ReplicaDropout
 from gapgnn.rng import experiment_seed
 from gapgnn.training.inputs import FeatureInputs
 from gapgnn.training.splits import Splits
+from gapgnn.training.trainer import Trainer
 
 FOLDS = 4
 
@@ -30,13 +32,23 @@ FOLDS = 4
 class FeatureNetworks(NamedTuple):
     """What ``auto`` means for networks that read features."""
 
-    hidden: int
     dropout: float
-    weight_decay: float
+    steps: int
+
+    @classmethod
+    def suited(cls, num_train: int, num_features: int) -> FeatureNetworks:
+        """Return what suits so many training nodes and features; chosen on development graphs.
+
+        Where features are many and training nodes few, most of a layer is blanked.
+
+        >>> FeatureNetworks.suited(2000, 1433).dropout, FeatureNetworks.suited(10000, 767).dropout
+        (0.7, 0.4)
+        """
+        return cls(0.7, 60) if num_train < 4 * num_features else cls(0.4, 80)
 
 
-# Two layers of this width. Features are many and training nodes few, so most of a layer is blanked.
-FEATURE_NETWORKS = FeatureNetworks(64, 0.7, 5e-4)
+# Width of their hidden layers, and the least of their weight decay.
+FEATURE_WIDTH, FEATURE_DECAY = 64, 5e-4
 # Nodes that finished networks read at a time.
 AT_ONCE = 1 << 15
 
@@ -95,6 +107,36 @@ class CrossFit:
             np.repeat(mask, self.folds, axis=0) for mask in (splits.train, splits.val, splits.test)
         )
         return Splits(train & ~left_out, val, test)
+
+    def trainer(
+        self,
+        trainer: Trainer,
+        networks: nn.Module,
+        num_features: int,
+        *,
+        dropout: float | str,
+        epochs: int | str,
+    ) -> Trainer:
+        """Return how the networks are trained; what is left to ``auto`` follows the graph's size.
+
+        Args:
+            trainer: of the repeats.
+            networks: of all repeats and folds.
+            num_features: that they read.
+            dropout: their rate, or ``auto``, which is set here.
+            epochs: steps, or ``auto``.
+        """
+        suited = FeatureNetworks.suited(int(trainer.splits.train[0].sum()), num_features)
+        if dropout == "auto":
+            for part in networks.modules():
+                if isinstance(part, ReplicaDropout):
+                    part.set_rate(suited.dropout)
+        recipe = replace(
+            trainer.recipe,
+            weight_decay=max(trainer.recipe.weight_decay, FEATURE_DECAY),
+            epochs=suited.steps if epochs == "auto" else trainer.recipe.epochs,
+        )
+        return replace(trainer, splits=self.splits(trainer.splits), recipe=recipe)
 
     def heard(self, scores: Tensor, training: Tensor, nodes: NDArray[np.int64]) -> Tensor:
         """Return log-probabilities of some nodes, (repeats, nodes, classes).

@@ -43,10 +43,11 @@ from gapgnn.privacy.ledger import Charge
 from gapgnn.privacy.mechanisms import PrivateAggregation, kind_aggregations, noisy_list_length
 from gapgnn.rng import NoiseKey
 from gapgnn.training import (
-    FEATURE_NETWORKS,
     FEATURE_NORM,
+    FEATURE_WIDTH,
     CrossFit,
     FeatureInputs,
+    FeatureNetworks,
     HopInputs,
     Inputs,
     Recipe,
@@ -118,7 +119,8 @@ class GAP(EdgeReader):
             features.
         dropout: dropout rate after every hidden layer; auto is 0 for the paper's method and at node
             level, where no other rate is allowed, otherwise 0.2 for features, 0.4 for both and 0.5
-            for labels, 0.7 for the cross-fitted networks that read features.
+            for labels, 0.4 for the cross-fitted networks that read features, 0.7 where these are
+            many.
         epochs: passes over the training nodes per phase; auto is 100, at node level 10, there 40
             for labels and both. Where labels are sent below node level, steps over some of them,
             and auto is 60.
@@ -401,8 +403,9 @@ class GAP(EdgeReader):
             if phase == "encoder":
                 of_features = dict(shared)
                 if is_cross_fitted:
-                    of_features["hidden"] = chosen(self.hidden, FEATURE_NETWORKS.hidden)
-                    of_features["dropout"] = chosen(self.dropout, FEATURE_NETWORKS.dropout)
+                    of_features["hidden"] = chosen(self.hidden, FEATURE_WIDTH)
+                    rate = FeatureNetworks.suited(0, num_features).dropout
+                    of_features["dropout"] = chosen(self.dropout, rate)
                 modules[phase] = Encoder(
                     replicas * max(1, variant.folds),
                     num_features,
@@ -497,11 +500,12 @@ class GAP(EdgeReader):
         if propagation.crossfit is None:
             return trainer
         if phase == "encoder":
-            decay = max(trainer.recipe.weight_decay, FEATURE_NETWORKS.weight_decay)
-            return replace(
+            return propagation.crossfit.trainer(
                 trainer,
-                splits=propagation.crossfit.splits(trainer.splits),
-                recipe=replace(trainer.recipe, weight_decay=decay),
+                self.modules_[phase],
+                self.num_features_,
+                dropout=self.dropout,
+                epochs=self.epochs,
             )
         splits = (trainer.splits.train, trainer.splits.val, trainer.splits.test)
         return replace(trainer, splits=Splits(*(mask.repeat(MEMBERS, axis=0) for mask in splits)))
