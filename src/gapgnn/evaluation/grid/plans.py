@@ -166,9 +166,10 @@ def plan(
     >>> [row.parameters["hops"] for row in plan("hops", methods=["GAP-NDP"], epsilons=[8])]
     [1, 2, 3, 4, 5]
     """
-    from gapgnn.privacy import RELATIONS_OF_LEVEL
+    from gapgnn.privacy import RELATIONS, RELATIONS_OF_LEVEL
 
     check_choice("experiment", experiment, EXPERIMENTS)
+    check_choice("relation", relation, ("auto", *RELATIONS))
     design = _DESIGNS[experiment]
     names = design.methods
     if methods is not None:

@@ -274,9 +274,9 @@ class GAP(EdgeReader):
             return False
         if self.directions != "auto":
             return self.directions == "both"
-        # For both arcs of a pair the noise would have to be twice as large, for no more news.
-        protects_pairs = self.relation == "undirected"
-        return self._variant().is_cross_fitted and not protects_pairs
+        # For more than one arc the noise would have to grow by more than a factor of sqrt(2).
+        protects_one_arc = self.relation in ("auto", "directed")
+        return self._variant().is_cross_fitted and protects_one_arc
 
     def _training_ratio(self, phase: str) -> float:
         """Return the noise multiplier of a phase of DP-SGD relative to the free one."""
