@@ -31,7 +31,7 @@ SECRET = NoiseKey.insecure(0).bytes(32, "x")
 
 @pytest.mark.skipif(IS_INTERPRETED or not HAS_TRITON, reason="no Triton, or inside already")
 def test_kernels_and_reference_agree_in_the_interpreter():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
