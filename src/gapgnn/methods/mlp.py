@@ -106,7 +106,7 @@ class MLP(NodeClassifier):
     def _recipe(self, num_train: int) -> Recipe:
         papers = super()._recipe(num_train)
         if self._num_folds():
-            return some_nodes_recipe(papers, epochs=self.epochs)
+            return some_nodes_recipe(papers, num_train, epochs=self.epochs)
         if self.level != "node":
             return papers
         return node_recipe(papers, num_train, epochs=self.epochs, batch_size=self.batch_size)

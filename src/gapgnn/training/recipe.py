@@ -18,9 +18,11 @@ LARGEST_BATCH = 4_096
 # At node level every row of features is scaled to this norm, a function of the row alone.
 FEATURE_NORM = 6.0
 NODE_STEPS = 225
-# Where a step reads some nodes: how many training nodes it counts, and how many steps there are.
-# Twice as many nodes on Cornell5 and 100 steps on Cora were no better (docs/research-notes.md).
-STEP_NODES, STEPS = 1024, 60
+# Where a step reads some nodes: how many training nodes it counts, and how many steps there are,
+# where training nodes are few and where they are not (docs/research-notes.md).
+STEP_NODES, FEW_STEPS, STEPS = 1024, 60, 120
+# Up to so many they are few.
+FEW = 4000
 
 
 @dataclass(frozen=True)
@@ -103,17 +105,18 @@ def node_recipe(
     the development graphs (docs/research-notes.md), with features as :data:`FEATURE_NORM` has them.
     """
     if batch_size == "auto":
-        rate = 0.06 if num_train > 4000 else 0.12
+        rate = 0.06 if num_train > FEW else 0.12
         papers = replace(papers, batch_size=max(1, round(rate * num_train)))
     return replace(papers, steps=NODE_STEPS) if epochs == "auto" else papers
 
 
-def some_nodes_recipe(papers: Recipe, *, epochs: int | str) -> Recipe:
+def some_nodes_recipe(papers: Recipe, num_train: int, *, epochs: int | str) -> Recipe:
     """Return the paper's settings for steps that read some nodes each.
 
     What the caller chose stays; batches of a chosen size are those of any training.
     """
-    return replace(papers, nodes=STEP_NODES, epochs=STEPS if epochs == "auto" else papers.epochs)
+    steps = STEPS if num_train > FEW else FEW_STEPS
+    return replace(papers, nodes=STEP_NODES, epochs=steps if epochs == "auto" else papers.epochs)
 
 
 def class_weights(

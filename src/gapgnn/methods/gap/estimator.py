@@ -123,7 +123,8 @@ class GAP(EdgeReader):
             many.
         epochs: passes over the training nodes per phase; auto is 100, at node level 10, there 40
             for labels and both. Where labels are sent below node level, steps over some of them,
-            and auto is 60.
+            and auto is 120, 60 where training nodes are few, for features 80, or 60 where these are
+            many.
         batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size,
             there twice that for progressive features and eight times for labels and both.
         optimizer: optimiser of both phases.
@@ -249,7 +250,7 @@ class GAP(EdgeReader):
             return node_recipe(papers, num_train, epochs=given[0], batch_size=given[1])
         papers = super()._recipe(num_train)
         if self._variant().is_cross_fitted:
-            return some_nodes_recipe(papers, epochs=self.epochs)
+            return some_nodes_recipe(papers, num_train, epochs=self.epochs)
         return Defaults.of(self._variant()).recipe(
             papers, num_train, epochs=self.epochs, batch_size=self.batch_size
         )
