@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -216,11 +216,17 @@ class _Canaries:
 
     def scores(self, worlds: NDArray[np.bool_]) -> Scores:
         """Return per canary how far the sums moved, in units of what its presence moves them by."""
+        from gapgnn.methods.gap import SHARES
+
         build = self._stars if self.estimator.level == "edge" else self._records
         if self.role == "others":
             build = self._others
         graph, rows, signs = build(worlds)
-        changes = {"epochs": 1, "repeats": 1, "insecure_noise_seed": None, "device": "cpu"}
+        changes: dict[str, Any] = {"epochs": 1, "repeats": 1, "insecure_noise_seed": None}
+        changes["device"] = "cpu"
+        if self.estimator._asks_length():
+            # Canaries are few, and of few no hop would be released: audited is the dearest option.
+            changes["hop_share"] = SHARES[-1]
         with fitted(self.estimator, graph, **changes, **NO_CLASSES) as model:
             card, kept = model.card_, model.releases_.training()
         events = [event for event in _events(card) if isinstance(event, Gaussian)]

@@ -113,7 +113,12 @@ def audit_model(
         elif isinstance(event, RandomisedResponse):
             used |= {"perturbation": params["perturbation"], "epsilon": card.epsilon}
             reports.append(audit_edges(**used, **shared))
-    if card.events and params.get("messages", "features") != "features":
+    released = {
+        event.label: event.noise_multiplier
+        for event in map(Event.from_dict, card.events)
+        if isinstance(event, Gaussian)
+    }
+    if released and params.get("messages", "features") != "features":
         same = clone(estimator).set_params(delta=card.delta, relation=card.relation)
         if not _went_both_ways(estimator):
             same.set_params(directions="along")
@@ -121,6 +126,10 @@ def audit_model(
             bound = estimator._list_bound()
             if bound is not None:
                 same.set_params(max_degree=min(bound, _LARGEST_RECORD))
+            elif estimator.own == "features":
+                # What the hop of training people got of what the others' got: all of it.
+                of_training, of_others = released.values()
+                same.set_params(hop_share=(of_others / of_training) ** 2)
         reports.append(audit_messages(same, **shared))
     if card.level == "edge" and card.events:
         few = {**shared, "trials": max(200, trials // 10)}

@@ -9,5 +9,6 @@ from gapgnn.facade import front
 if TYPE_CHECKING:
     from gapgnn.methods.gap.codes import class_codes as class_codes
     from gapgnn.methods.gap.estimator import GAP as GAP
+    from gapgnn.methods.gap.variant import SHARES as SHARES
 
 __getattr__, __dir__, __all__ = front(__name__)
