@@ -112,7 +112,7 @@ def run(cells: list[Cell], arguments: argparse.Namespace) -> dict[tuple[Any, ...
 
 def tables(
     known: dict[tuple[Any, ...], Cell], cells: list[Cell], arguments: argparse.Namespace
-) -> str:
+) -> tuple[str, str]:
     """Return accuracies and differences, and how the differences are distributed."""
     means = {
         (cell["dataset"], cell["method"], cell["epsilon"]): statistics.mean(
@@ -148,7 +148,7 @@ def tables(
         spread.append((method, *shown, f"{below} of {len(found)}"))
     beyond = f"below by more than {arguments.tolerance:g}"
     heads_of_spread = ("minus", "least", "lower quarter", "median", "upper quarter", "most", beyond)
-    return f"{generated.table(heads, rows)}\n\n{generated.table(heads_of_spread, spread)}"
+    return generated.table(heads, rows), generated.table(heads_of_spread, spread)
 
 
 def main() -> None:
@@ -177,8 +177,8 @@ def main() -> None:
     budgets = {"edge": [0.5, 1.0, 4.0], "node": [1.0, 4.0, 8.0, 16.0]}
     arguments.epsilons = arguments.epsilons or budgets[arguments.level]
     cells = list(planned(arguments))
-    body = tables(run(cells, arguments), cells, arguments)
-    print(body)
+    body, spread = tables(run(cells, arguments), cells, arguments)
+    print(body, spread, sep="\n\n")
     title = f"Frozen defaults at {arguments.level} level, relation {arguments.relation}"
     generated.write(arguments.markdown, title, body, device=arguments.device)
 
