@@ -26,6 +26,15 @@ def cut_in_two(graph: Graph, *, seed: int) -> tuple[Graph, Graph]:
     return induced(graph, is_first), induced(graph, ~is_first)
 
 
+def given_as_hashed_and_one_otherwise(graph: Graph) -> tuple[Graph, Graph]:
+    """Return a graph with the roles it has as given ones, and with that of one person changed."""
+    train, val, test = (np.array(m) for m in (graph.train_mask, graph.val_mask, graph.test_mask))
+    given = graph.with_masks(train.copy(), val, test.copy())
+    person = int(np.flatnonzero(train)[0])
+    train[person], test[person] = False, True
+    return given, graph.with_masks(train, val, test)
+
+
 def shuffled(graph: Graph, order: np.ndarray) -> Graph:
     """Return the same data set with its nodes in another order."""
     place = np.argsort(order)

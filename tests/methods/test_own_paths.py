@@ -9,7 +9,7 @@ import pytest
 import torch
 from methodgraphs import small_graph
 
-from gapgnn import GAP, Graph, Vote
+from gapgnn import GAP, Graph, Vote, random_split
 from gapgnn.graph.store import open_store, store_graph
 
 NODE = {"level": "node", "epsilon": 4.0, "epochs": 2, "batch_size": 50, "hop_share": 0.5}
@@ -49,8 +49,7 @@ def test_a_store_of_any_partition_answers_as_memory_does(name, graph, tmp_path):
     here, wanted = fitted(name, graph)
     for parts in (1, 7, 64):
         store_graph(graph, tmp_path / str(parts), parts=parts)
-        stored = open_store(tmp_path / str(parts))
-        stored = stored.with_masks(graph.train_mask, graph.val_mask, graph.test_mask)
+        stored = random_split(open_store(tmp_path / str(parts)), seed=0)
         there, answers = fitted(name, stored)
         pairs = zip(released(here), released(there), strict=True)
         assert all(torch.equal(*pair) for pair in pairs)
@@ -90,8 +89,7 @@ def test_a_model_answers_alike_wherever_it_is_asked(name, graph, tmp_path):
 def test_a_store_on_a_gpu_answers_as_memory_does(name, graph, tmp_path):
     here, _ = fitted(name, graph, device="cuda", noise="safe")
     store_graph(graph, tmp_path / "store", parts=7)
-    stored = open_store(tmp_path / "store")
-    stored = stored.with_masks(graph.train_mask, graph.val_mask, graph.test_mask)
+    stored = random_split(open_store(tmp_path / "store"), seed=0)
     there, _ = fitted(name, stored, device="cuda", noise="safe")
     pairs = list(zip(released(here), released(there), strict=True))
     if CASES[name][1]["level"] == "node":

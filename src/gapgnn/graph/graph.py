@@ -86,6 +86,9 @@ class Graph:
             common id share a budget (privacy page, section 6); not part of the content.
         preparation: what was said about the tables it comes from, for a model to remember; not
             part of the content.
+        dealt: the seed and the shares, to train and to validate, by which
+            :func:`~gapgnn.graph.transforms.random_split` dealt the roles from ids; None where
+            roles came with the records. Not part of the content.
     """
 
     indptr: NDArray[np.int64]
@@ -110,6 +113,7 @@ class Graph:
     weight_bounds: tuple[float, float] | None = None
     kind: str = "links"
     more: tuple[Graph, ...] = ()
+    dealt: tuple[int, float, float] | None = None
 
     @classmethod
     def from_arcs(
@@ -470,7 +474,7 @@ class Graph:
         masks = {
             key: as_mask(key, mask) for key, mask in zip(MASKS, (train, val, test), strict=True)
         }
-        graph = self._changed(**masks)
+        graph = self._changed(**masks, dealt=None)
         graph._validate_masks()
         return graph
 

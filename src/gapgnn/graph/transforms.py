@@ -91,7 +91,7 @@ def random_split(graph: Graph, *, seed: int, train: float = 0.75, val: float = 0
         raise DataError(
             f"`train` must select a node; {labelled.sum()} nodes have a label. Got {train}."
         )
-    return graph.with_masks(*masks)
+    return graph.with_masks(*masks)._changed(dealt=(seed, train, val))
 
 
 def induced(graph: Graph, keep: ArrayLike, *, dangle: bool = False) -> Graph:

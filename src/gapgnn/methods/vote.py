@@ -24,7 +24,7 @@ from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.ledger import Charge, Ledger
 from gapgnn.privacy.mechanisms import randomised_labels
 from gapgnn.rng import NoiseKey
-from gapgnn.training import public_training
+from gapgnn.training import is_dealt, public_training
 
 SENT = {
     "edge": "The training labels of those on a person's own list, to that person alone.",
@@ -141,7 +141,7 @@ class Vote(MLP):
         ``epsilon`` at delta 0 for each repeat (privacy page, section 5).
         """
         graph = run.graph
-        speaks = self._speaking(graph, run.splits.train)
+        speaks = self._speaking(graph, len(run.keys))
 
         def draw(repeat: int, key: NoiseKey) -> dict[str, Tensor]:
             said = randomised_labels(
@@ -163,13 +163,11 @@ class Vote(MLP):
         self.releases_.add(graph, charge, (said[0],), has_hop_zero=False)
         return torch.stack(scores)
 
-    def _speaking(self, graph: Graph, training: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _speaking(self, graph: Graph, repeats: int) -> NDArray[np.bool_]:
         """Return who answers in each repeat: who trains by the public hash, or else everybody."""
-        hashed = self._hashed(graph, len(training))
-        return hashed if _are_hashed(graph, training, hashed) else np.ones_like(hashed)
-
-    def _hashed(self, graph: Graph, repeats: int) -> NDArray[np.bool_]:
-        return public_training(graph, repeats=repeats, split=self.split, seed=self.seed)
+        if is_dealt(graph, seed=self.seed):
+            return public_training(graph, repeats=repeats, split=self.split, seed=self.seed)
+        return np.ones((repeats, graph.num_nodes), dtype=np.bool_)
 
     def _scores_of(self, graph: Graph, said: Tensor) -> Tensor:
         """Return what the answers on everybody's own list say, as log-odds.
@@ -228,7 +226,7 @@ class Vote(MLP):
         # No rate and no number of steps follows from how many people train.
         kept = [fact for fact in facts if fact[0] != "number of training people"]
         origin = "a public hash of (seed, id)"
-        if not _are_hashed(graph, graph.train_mask[None], self._hashed(graph, 1)):
+        if not is_dealt(graph, seed=self.seed):
             origin = "given with the records: those who do not train answer at random"
         return (*kept, ("where roles come from", origin))
 
@@ -242,12 +240,6 @@ class Vote(MLP):
         return ReleaseFacts(
             method="Vote", messages=sent, steps=steps, own="record", is_divided=self.level == "node"
         )
-
-
-def _are_hashed(graph: Graph, training: NDArray[np.bool_], hashed: NDArray[np.bool_]) -> bool:
-    """Tell whether those with a role who train are those who train by the public hash."""
-    has_role = graph.train_mask | graph.val_mask | graph.test_mask
-    return bool((training == (hashed & has_role)).all())
 
 
 def _training_labels(graph: Graph, mask: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gapgnn.training.recipe import node_recipe as node_recipe
     from gapgnn.training.recipe import some_nodes_recipe as some_nodes_recipe
     from gapgnn.training.splits import Splits as Splits
+    from gapgnn.training.splits import is_dealt as is_dealt
     from gapgnn.training.splits import public_training as public_training
     from gapgnn.training.splits import repeat_splits as repeat_splits
     from gapgnn.training.trainer import Trainer as Trainer

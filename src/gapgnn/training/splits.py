@@ -43,10 +43,9 @@ def repeat_splits(graph: Graph, *, level: str, repeats: int, split: str, seed: i
     """Return the graph's own split for the first repeat, and for the others that one or fresh ones.
 
     ``fresh`` draws from all nodes the own split uses, so a repeat varies the split as well as the
-    initial weights. At node level a role is a hash of (seed, repeat, id), and the shares are those
-    of the own split in whole percent, which are public: nobody else's role changes when somebody
-    leaves (privacy page, section 2). Elsewhere every repeat has exactly as many training and
-    validation nodes as the own split.
+    initial weights. At node level a role is a hash of (seed, repeat, id), and the shares are public
+    (privacy page, section 2): nobody else's role changes when somebody leaves. Elsewhere every
+    repeat has exactly as many training and validation nodes as the own split.
     """
     own = np.stack([graph.train_mask, graph.val_mask, graph.test_mask])
     masks = np.zeros((3, repeats, graph.num_nodes), dtype=np.bool_)
@@ -79,6 +78,23 @@ def repeat_splits(graph: Graph, *, level: str, repeats: int, split: str, seed: i
     return Splits(*masks)
 
 
+def is_dealt(graph: Graph, *, seed: int) -> bool:
+    """Tell whether roles are the standard split by a seed, a public hash of (seed, id).
+
+    Who made them decides and not what they are: one given role that differs from the hash must not
+    change what is said or done about everybody.
+
+    >>> import numpy as np
+    >>> from gapgnn.graph import random_split
+    >>> graph = Graph.from_arcs([], [], num_nodes=50, features=np.eye(50), labels=[0, 1] * 25)
+    >>> dealt = random_split(graph, seed=3)
+    >>> given = graph.with_masks(dealt.train_mask, dealt.val_mask, dealt.test_mask)
+    >>> is_dealt(dealt, seed=3), is_dealt(dealt, seed=4), is_dealt(given, seed=3)
+    (True, False, False)
+    """
+    return graph.dealt == (seed, TRAIN_SHARE, VAL_SHARE)
+
+
 def public_training(graph: Graph, *, repeats: int, split: str, seed: int) -> NDArray[np.bool_]:
     """Return who trains by the public hash of (seed, id), with a record or without.
 
@@ -97,7 +113,7 @@ def public_training(graph: Graph, *, repeats: int, split: str, seed: int) -> NDA
     own = roles(graph.ids, seed=seed, train=TRAIN_SHARE, val=VAL_SHARE) == 0
     found = np.repeat(own[None], repeats, axis=0)
     if split == "fresh":
-        train, val, _ = _shares(graph)
+        train, val = _shares(graph)
         for first in range(1, repeats, 4):
             four = range(first, min(first + 4, repeats))
             dealt = repeat_roles(graph.ids, seed=seed, train=train, val=val, repeats=four)
@@ -106,6 +122,9 @@ def public_training(graph: Graph, *, repeats: int, split: str, seed: int) -> NDA
 
 
 def _shares(graph: Graph) -> list[float]:
-    """Return the shares of the own split in whole percent, which are public."""
+    """Return the shares that roles were dealt by, or of given ones in whole percent: public."""
+    if graph.dealt is not None:
+        _, train, val = graph.dealt
+        return [train, val]
     own = np.stack([graph.train_mask, graph.val_mask, graph.test_mask]).sum(axis=1)
-    return [round(share, 2) for share in own / max(1, int(own.sum()))]
+    return [round(share, 2) for share in own[:2] / max(1, int(own.sum()))]

@@ -53,6 +53,7 @@ from gapgnn.training import (
     Recipe,
     Splits,
     Trainer,
+    is_dealt,
     node_recipe,
     public_training,
     row_by_row,
@@ -724,9 +725,7 @@ class GAP(EdgeReader):
         facts = super()._public_facts(graph, guarantee)
         if self.own != "record" or self.level != "node":
             return facts
-        by_hash = self._training_by_hash(graph) & (graph.labels >= 0)
-        is_hashed = bool((graph.train_mask == by_hash).all())
-        return (*facts, _HASHED_ROLES if is_hashed else _GIVEN_ROLES)
+        return (*facts, _HASHED_ROLES if is_dealt(graph, seed=self.seed) else _GIVEN_ROLES)
 
     def _hop_std(self, graph: Graph) -> float:
         """Return the noise of the first hop, in which the own messages are counted."""
