@@ -1,7 +1,7 @@
 """The kernels of safe noise, run operation by operation on a CPU, release what the CPU releases.
 
-Triton reads ``TRITON_INTERPRET`` when it is imported, so one test runs this file in a process of
-its own; the others do nothing but there.
+Triton reads ``TRITON_INTERPRET`` when it is imported, so one test runs this file, and that of the
+masks of dropout, in a process of its own; the others do nothing but there.
 """
 
 import importlib.util
@@ -9,6 +9,7 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,7 +32,8 @@ SECRET = NoiseKey.insecure(0).bytes(32, "x")
 
 @pytest.mark.skipif(IS_INTERPRETED or not HAS_TRITON, reason="no Triton, or inside already")
 def test_kernels_and_reference_agree_in_the_interpreter():
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
+    files = [__file__, str(Path(__file__).parents[1] / "nn" / "test_masks.py")]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,6 +1,7 @@
 """A recorded DP-SGD step is the step that was recorded, with fresh noise every time."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -99,9 +100,15 @@ class Rows:
     def all(self):
         return self._rows
 
+    def taken(self, nodes):
+        return self._rows[nodes]
+
 
 @pytest.mark.parametrize("batch_norm", [False, True])
-def test_recorded_epochs_train_what_single_ones_train(batch_norm):
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("nodes", [None, 500])
+def test_recorded_epochs_train_what_single_ones_train(batch_norm, dropout, nodes):
+    """Dropout too: its masks are counted on the device. With ``nodes`` a step reads some nodes."""
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(3000, 12, generator=generator)
     labels = torch.randint(4, (3000,), generator=generator)
@@ -110,13 +117,13 @@ def test_recorded_epochs_train_what_single_ones_train(batch_norm):
     splits = Splits(masks < 0.6, (masks >= 0.6) & (masks < 0.8), masks >= 0.8)
     results = []
     for is_recordable in (False, True):
-        mlp = ReplicaMLP(2, [12, 16, 4], batch_norm=batch_norm)
+        mlp = ReplicaMLP(2, [12, 16, 4], batch_norm=batch_norm, dropout=dropout)
         mlp.reset([torch.Generator().manual_seed(seed) for seed in range(2)])
         trainer = Trainer(
             labels=labels.cuda(),
             splits=splits,
             num_train=1800,
-            recipe=Recipe(40, None, 0.01, 0.0, "adam", 1.0),
+            recipe=replace(Recipe(40, None, 0.01, 0.0, "adam", 1.0), nodes=nodes),
             seed=0,
             callback=Silent(),
         )

@@ -24,6 +24,7 @@ from torch.autograd.function import once_differentiable
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.nn.fast import Chosen, Moments, Sample, doors
+from gapgnn.nn.fast.gpu import Masks
 from gapgnn.nn.sparse_rows import BatchRows, SparseRows
 from gapgnn.privacy.dpsgd import active_tape
 from gapgnn.rng import experiment_seed
@@ -59,6 +60,7 @@ class ReplicaDropout(nn.Module):
         self.set_rate(probability)
         self._seeds: list[int] | None = None
         self._calls = 0
+        self._masks: Masks | None = None
 
     def set_rate(self, probability: float) -> None:
         """Change how much is blanked; what is known of the graph may come after the network."""
@@ -73,6 +75,7 @@ class ReplicaDropout(nn.Module):
             for generator in generators
         ]
         self._calls = 0
+        self._masks = None
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Blank some channels of ``(R, N, C)`` in training and scale up the others."""
@@ -80,6 +83,10 @@ class ReplicaDropout(nn.Module):
             return inputs
         if self._seeds is None:
             raise InputError("`reset` must be called before training with dropout. Got no seeds.")
+        if self._masks is None or self._masks.device != inputs.device:
+            self._masks = doors.masks(self._seeds, inputs.device)
+        if self._masks is not None:
+            return self._masks.dropped(inputs, self._threshold, LEVELS)
         seeds = [experiment_seed(seed, "dropout", self._calls) for seed in self._seeds]
         self._calls += 1
         draws = torch.stack([_bytes(inputs[0], seed) for seed in seeds])

@@ -167,6 +167,7 @@ class CrossFit:
         parts = []
         for start in range(0, len(self.fold), AT_ONCE):
             nodes = np.arange(start, min(start + AT_ONCE, len(self.fold)))
-            whole = features.all() if len(nodes) == len(self.fold) else features.taken(nodes)
+            places = torch.from_numpy(nodes).to(features.device)
+            whole = features.all() if len(nodes) == len(self.fold) else features.taken(places)
             parts.append(self.heard(networks(whole), training[:, nodes], nodes))
         return torch.cat(parts, dim=1)

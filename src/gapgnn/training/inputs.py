@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,6 +22,8 @@ from gapgnn.privacy.mechanisms import copy_on, row_normalise
 
 # Rows in a batch of :func:`row_by_row`.
 BATCH = 1024
+# Bytes up to which sparse features are made dense on a GPU.
+MOST_DENSE = 1 << 30
 
 
 class Inputs(Protocol):
@@ -40,8 +43,12 @@ class Inputs(Protocol):
 class Taken(Protocol):
     """What a network reads of some nodes, the same ones for all replicas."""
 
-    def taken(self, nodes: NDArray[np.int64]) -> Any:
+    def taken(self, nodes: Tensor) -> Any:
         """Return the argument for some nodes."""
+
+    @property
+    def is_recordable(self) -> bool:
+        """Whether that takes the same operations whoever they are."""
 
 
 class Rows(Protocol):
@@ -114,6 +121,9 @@ class FeatureInputs:
             if norm is not None:
                 self._features = scaled_rows(graph.features, norm)
             self._rows = SparseRows.from_scipy(self._features, device=device)
+            if device.type == "cuda" and 4 * math.prod(graph.features.shape) <= MOST_DENSE:
+                # A batch of dense rows takes the same operations whoever is in it.
+                self._rows, self._norm = torch.from_numpy(self._dense()).to(device), None
         elif isinstance(graph.features, np.memmap):
             # A store's rows are shared, not copied: those that are used come in from the disk.
             self._rows = torch.from_numpy(graph.features).to(device)
@@ -142,11 +152,11 @@ class FeatureInputs:
             return self._scaled(self._rows[positions])
         return self._rows.select(positions)
 
-    def taken(self, nodes: NDArray[np.int64]) -> Tensor | SparseRows:
+    def taken(self, nodes: Tensor) -> Tensor | SparseRows:
         """Return the rows of some nodes, the same ones for all replicas."""
         if isinstance(self._rows, Tensor):
-            return self._scaled(self._rows[torch.from_numpy(nodes).to(self.device)])
-        return self._rows.taken(nodes)
+            return self._scaled(self._rows[nodes])
+        return self._rows.taken(nodes.cpu().numpy())
 
     def everybody(self) -> Tensor:
         """Return the position of every node."""
@@ -171,7 +181,10 @@ class FeatureInputs:
         """Return all features as a dense tensor: for the ablation without an encoder."""
         if isinstance(self._rows, Tensor):
             return self._scaled(self._rows)
-        return torch.from_numpy(np.asarray(sp.csr_array(self._features).toarray())).to(self.device)
+        return torch.from_numpy(self._dense()).to(self.device)
+
+    def _dense(self) -> NDArray[np.float32]:
+        return np.asarray(sp.csr_array(self._features).toarray(), dtype=np.float32)
 
 
 def scaled_rows(features: Any, norm: float) -> sp.csr_array:
@@ -220,13 +233,11 @@ class HopInputs:
         first = self._first.block(nodes) if is_raw else self._first[:, nodes]
         return [first, *(hop[:, nodes] for hop in self._hops)]
 
-    def taken(self, nodes: NDArray[np.int64]) -> list[Any]:
+    def taken(self, nodes: Tensor) -> list[Any]:
         """Return all hops of some nodes, the same ones for all replicas; features stay sparse."""
-        if isinstance(self._first, FeatureInputs):
-            first: Any = self._first.taken(nodes)
-        else:
-            first = self._first[:, torch.from_numpy(nodes).to(self._first.device)]
-        return [first, *(hop[:, torch.from_numpy(nodes).to(hop.device)] for hop in self._hops)]
+        is_raw = isinstance(self._first, FeatureInputs)
+        first = self._first.taken(nodes) if is_raw else self._first[:, nodes]
+        return [first, *(hop[:, nodes] for hop in self._hops)]
 
     def sampled(
         self, nodes: Tensor, *, first_whole: bool, alike: bool

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from gapgnn.nn import cross_entropy_slopes
 from gapgnn.privacy.dpsgd import FlatParameters
-from gapgnn.training.full_batch import BestEpoch, Targets
+from gapgnn.privacy.mechanisms import can_use_triton
+from gapgnn.training.full_batch import BestEpoch, Targets, dropouts
 from gapgnn.training.inputs import Taken
 from gapgnn.training.splits import Splits
 
@@ -62,17 +63,15 @@ class SomeNodes:
         self._known = labels.clamp(min=0)
         train = torch.from_numpy(splits.train).to(labels.device)
         self._worth = train if class_weights is None else train * class_weights[self._known]
-        order = rng.permutation(len(labels))
-        self._statistics = np.sort(order[:STATISTICS])
+        self._statistics = self._placed(_some(len(labels), STATISTICS, rng))
         have_role = (splits.train | splits.val | splits.test).any(axis=0)
         parts = max(1, round(int(splits.train[0].sum()) / most))
         self._batches = node_batches(np.flatnonzero(have_role), parts, rng)
         self._nodes: NDArray[np.int64] | None = None
-        val = splits.val[:, order]
-        val = (val & (val.cumsum(axis=1, dtype=np.int32) <= LOOKED))[:, order.argsort()]
+        val = _first_of(splits.val, LOOKED, rng)
         seen = np.flatnonzero(val.any(axis=0))
-        self._looked = inputs.taken(seen) if len(seen) else None
-        places = torch.from_numpy(seen).to(labels.device)
+        self._looked = inputs.taken(self._placed(seen)) if len(seen) else None
+        places = self._placed(seen)
         self.best = BestEpoch(
             flat.values,
             labels[places].expand(len(train), -1),
@@ -82,33 +81,55 @@ class SomeNodes:
             loss_share=LOSS_SHARE,
         )
 
-    def gradient(self) -> tuple[Tensor, Tensor]:
-        """Return the gradient of the next step, ``(R, P)``, and its loss summed over replicas."""
-        nodes = next(self._batches)
-        if nodes is not self._nodes:
-            self._nodes, self._argument = nodes, self._inputs.taken(nodes)
-            self._targets = self._wanted(nodes)
-        scores = self._model(self._argument)
-        slopes, chances = cross_entropy_slopes(scores, *self._targets.of(scores))
-        return self._flat.gradient(scores, slopes), self._targets.loss(chances)
+    @property
+    def can_record(self) -> bool:
+        """Whether a step is the same operations on the same tensors every time."""
+        device = self._known.device
+        is_counted = not dropouts(self._model) or can_use_triton(device)
+        return device.type == "cuda" and self._inputs.is_recordable and is_counted
 
-    def _wanted(self, nodes: NDArray[np.int64]) -> Targets:
-        places = torch.from_numpy(nodes).to(self._known.device)
+    def deal(self) -> None:
+        """Choose the nodes of the next step."""
+        nodes = next(self._batches)
+        if nodes is self._nodes:
+            return
+        if self._nodes is None:
+            self._places = self._placed(nodes)
+        else:
+            self._places.copy_(torch.from_numpy(nodes))
+        self._nodes = nodes
+        if not self._places.is_cuda:
+            self._read = self._reading()
+
+    def gradient(self) -> tuple[Tensor, Tensor]:
+        """Return the gradient of a step, ``(R, P)``, and its loss summed over replicas."""
+        # On a GPU read anew each time: a recorded step finds other nodes in the same place.
+        argument, targets = self._reading() if self._places.is_cuda else self._read
+        scores = self._model(argument)
+        slopes, chances = cross_entropy_slopes(scores, *targets.of(scores))
+        return self._flat.gradient(scores, slopes), targets.loss(chances)
+
+    def _reading(self) -> tuple[Any, Targets]:
+        return self._inputs.taken(self._places), self._wanted(self._places)
+
+    def _placed(self, nodes: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(nodes).to(self._known.device)
+
+    def _wanted(self, places: Tensor) -> Targets:
         weights = self._worth[:, places].float()
         # A replica that trains on none of them stands still.
         weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=1e-9)
-        rows = torch.arange(len(nodes), device=places.device).expand_as(weights)
+        rows = torch.arange(len(places), device=places.device).expand_as(weights)
         return Targets(self._known[places].expand_as(weights), rows, weights)
 
-    @torch.no_grad()
-    def look(self, step: int, *, is_last: bool) -> Tensor | None:
-        """Remember the parameters if they are the best so far; return the mean accuracy.
+    def is_time(self, step: int, *, is_last: bool) -> bool:
+        """Tell whether validation nodes are looked at after a step, the first being 1."""
+        is_due = is_last or (step >= FIRST and step % EVERY == 0)
+        return self._looked is not None and is_due
 
-        None where it is not time to look.
-        """
-        is_time = is_last or (step >= FIRST and step % EVERY == 0)
-        if self._looked is None or not is_time:
-            return None
+    @torch.no_grad()
+    def look(self) -> Tensor | None:
+        """Remember the parameters if they are the best so far; return the mean accuracy."""
         # With running statistics nobody's scores depend on who else is looked at.
         self._model.eval()
         accuracy = self.best.consider(self._model(self._looked))
@@ -123,14 +144,32 @@ class SomeNodes:
 def node_batches(
     nodes: NDArray[np.int64], parts: int, rng: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield nodes for ever, in so many parts that together are all of them, dealt anew each time.
+    """Yield nodes for ever, in so many parts of one size, dealt anew each time.
 
-    >>> steps = node_batches(np.arange(10), 2, np.random.default_rng(0))
-    >>> np.sort([*next(steps), *next(steps)]).tolist()
-    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    The few that are left over when they are dealt have another chance the next time.
+
+    >>> steps = node_batches(np.arange(11), 2, np.random.default_rng(0))
+    >>> len({*next(steps).tolist(), *next(steps).tolist()})
+    10
     """
     while parts == 1:
         yield nodes
+    size = len(nodes) // parts
     while True:
-        for part in np.array_split(rng.permutation(nodes), parts):
+        for part in rng.permutation(nodes)[: parts * size].reshape(parts, size):
             yield np.sort(part)
+
+
+def _some(count: int, most: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return at most so many of the first whole numbers, in their order."""
+    chosen: NDArray[np.int64] = np.arange(count)
+    return chosen if count <= most else np.sort(rng.choice(count, most, replace=False))
+
+
+def _first_of(masks: NDArray[np.bool_], most: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Keep at most so many of each replica's nodes, those that come first in one random order."""
+    order = rng.permutation(np.flatnonzero(masks.any(axis=0)))
+    found = np.zeros_like(masks)
+    for kept, mask in zip(found, masks, strict=True):
+        kept[order[mask[order]][:most]] = True
+    return found

@@ -33,7 +33,7 @@ from gapgnn.privacy.dpsgd import (
     make_optimiser,
     record_linears,
 )
-from gapgnn.privacy.mechanisms import NoiseSource
+from gapgnn.privacy.mechanisms import NoiseSource, can_use_triton
 from gapgnn.rng import experiment_rng
 from gapgnn.training.callbacks import Callback, Silent
 from gapgnn.training.full_batch import BestEpoch, FullBatch, clean_scores, dropouts
@@ -142,8 +142,8 @@ class Trainer:
             return loss / flat.replicas, accuracy
 
         work: Callable[[], tuple[Tensor, Tensor | None]] = epoch
-        can_record = self.labels.is_cuda and getattr(inputs, "is_recordable", False)
-        if can_record and not batch.has_dropout:
+        is_counted = not batch.has_dropout or can_use_triton(device)
+        if self.labels.is_cuda and getattr(inputs, "is_recordable", False) and is_counted:
             work = RecordedEpochs(epoch)
         for _ in range(self.recipe.epochs):
             loss, accuracy = work()
@@ -170,13 +170,25 @@ class Trainer:
         )
         self.callback.start(phase, epochs)
         is_watched = not isinstance(self.callback, Silent)
-        for step in range(1, epochs + 1):
+
+        def take() -> tuple[Tensor, Tensor | None]:
             gradient, loss = steps.gradient()
             optimiser.step(gradient)
-            accuracy = steps.look(step, is_last=step == epochs)
+            return loss / flat.replicas, None
+
+        def look() -> tuple[Tensor, Tensor | None]:
+            return flat.values.new_zeros(()), steps.look()
+
+        work, looked = take, look
+        if steps.can_record:
+            work, looked = RecordedEpochs(take), RecordedEpochs(look)
+        for step in range(1, epochs + 1):
+            steps.deal()
+            loss, accuracy = work()
+            if steps.is_time(step, is_last=step == epochs):
+                _, accuracy = looked()
             if is_watched:
-                mean = float(loss) / flat.replicas
-                self.callback.advance(phase, loss=mean, accuracy=_number(accuracy))
+                self.callback.advance(phase, loss=float(loss), accuracy=_number(accuracy))
         steps.best.restore()
         _settle_statistics(model, steps.statistics())
 

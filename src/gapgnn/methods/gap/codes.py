@@ -49,6 +49,17 @@ def class_scores(sums: Tensor) -> Tensor:
     return sums @ class_codes(sums.shape[-1] + 1, sums.device).T
 
 
+def in_noise_units(sums: Tensor, std: float) -> Tensor:
+    """Return noisy sums over the standard deviation of their noise, with the same bits anywhere.
+
+    A GPU multiplies by the rounded inverse of a number, and divides by a tensor.
+
+    >>> in_noise_units(torch.tensor([[3.0, 6.0]]), 2.0).tolist()
+    [[1.5, 3.0]]
+    """
+    return sums / torch.full((), std, dtype=sums.dtype, device=sums.device)
+
+
 def direction_and_size(sums: Tensor) -> Tensor:
     """Return what a classifier reads of a noisy sum that is given in units of its noise.
 

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from gapgnn.methods import Hops
-from gapgnn.methods.gap.codes import class_codes, direction_and_size, mean_codes
+from gapgnn.methods.gap.codes import class_codes, direction_and_size, in_noise_units, mean_codes
 from gapgnn.methods.gap.variant import Variant
 from gapgnn.privacy.mechanisms import row_normalise
 from gapgnn.training import CrossFit, FeatureInputs, HopInputs, Inputs, row_by_row
@@ -237,7 +237,7 @@ class Propagation:
         noisy = aggregation.hop(rows, number, normalise=self.variant.is_papers)
         if self.variant.is_papers or not aggregation.std:
             return noisy
-        return noisy / aggregation.std
+        return in_noise_units(noisy, aggregation.std)
 
     def _rows(
         self,

@@ -28,7 +28,13 @@ from torch import Tensor
 
 from gapgnn.graph import Graph
 from gapgnn.methods import Hops
-from gapgnn.methods.gap.codes import class_codes, class_scores, direction_and_size, mean_codes
+from gapgnn.methods.gap.codes import (
+    class_codes,
+    class_scores,
+    direction_and_size,
+    in_noise_units,
+    mean_codes,
+)
 from gapgnn.methods.gap.own_list import posteriors_listed, sums_listed
 from gapgnn.training import FeatureInputs, HopInputs, Inputs, row_by_row
 
@@ -96,7 +102,7 @@ class Votes:
 
     def _hop(self, mechanisms: Sequence[Hops], rows: Sequence[Tensor], *, first: int) -> Tensor:
         blocks = [
-            one.hop(sent, first + kind, normalise=False) / one.std
+            in_noise_units(one.hop(sent, first + kind, normalise=False), one.std)
             for kind, (one, sent) in enumerate(zip(mechanisms, rows, strict=True))
         ]
         return torch.cat(blocks, dim=-1)

@@ -27,6 +27,7 @@ from gapgnn.nn.fast.cpu import (
     normed_layer,
 )
 from gapgnn.privacy.dpsgd import active_tape
+from gapgnn.privacy.mechanisms import can_use_triton
 
 if TYPE_CHECKING:
     from gapgnn.nn import ReplicaMLP, layers
@@ -203,6 +204,11 @@ def _normed(
         norm.running_mean.lerp_(mean.squeeze(1), norm.momentum)
         norm.running_var.lerp_(variance.squeeze(1) * (count / max(1, count - 1)), norm.momentum)
     return layer.activate(out) if activation is None else out
+
+
+def masks(seeds: Sequence[int], device: torch.device) -> gpu.Masks | None:
+    """Return what dropout blanks on a GPU, which a recorded graph can draw."""
+    return gpu.Masks(seeds, device) if can_use_triton(device) else None
 
 
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor | None:

@@ -26,6 +26,8 @@ PART = 4096
 NARROW = 32
 PRODUCT_ROWS = 128
 GRADIENT_ROWS, GRADIENT_STEPS = 128, 8
+# Values that one program of dropout takes.
+DROPPED = 1024
 # Of y: scale * y above zero, scale * alpha * (exp(y) - 1) below.
 EXPONENTIAL = {
     "selu": (1.0507009873554805, 1.6732632423543772),
@@ -166,6 +168,65 @@ def _combined(partial: Tensor, count: int, rows: int) -> tuple[Tensor, Tensor]:
     mean = (exact[:, :, 0] * sizes).sum(dim=1) / count
     apart = (exact[:, :, 0] - mean.unsqueeze(1)).square() * sizes
     return mean, (exact[:, :, 1] + apart).sum(dim=1) / count
+
+
+class Masks:
+    """What a layer blanks on a device: a function of each replica's seed, the call and the place.
+
+    The number of the call is kept on the device, so that a recorded graph blanks other values every
+    time it is taken.
+
+    Args:
+        seeds: of the replicas, below 2**63.
+        device: where values are blanked.
+    """
+
+    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
+        self._seeds = torch.tensor(list(seeds), dtype=torch.int64, device=device)
+        self._calls = torch.zeros((), dtype=torch.int64, device=device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where values are blanked."""
+        return self._seeds.device
+
+    def dropped(self, values: Tensor, threshold: int, levels: int) -> Tensor:
+        """Blank ``(R, N, C)`` where a random byte is below the threshold, and scale up the rest."""
+        call = self._calls.clone()
+        self._calls.add_(1)
+        out: Tensor = _Dropped.apply(values, self._seeds, call, threshold, levels)  # type: ignore[no-untyped-call]
+        return out
+
+
+class _Dropped(torch.autograd.Function):
+    """Values times a mask that is drawn a second time for the gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, seeds: Tensor, call: Tensor, threshold: int, levels: int
+    ) -> Tensor:
+        ctx.save_for_backward(seeds, call)
+        ctx.sizes = threshold, levels
+        return _dropped(values, seeds, call, threshold, levels)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+        return _dropped(slopes, *ctx.saved_tensors, *ctx.sizes), None, None, None, None
+
+
+def _dropped(values: Tensor, seeds: Tensor, call: Tensor, threshold: int, levels: int) -> Tensor:
+    from gapgnn.nn.fast.triton import dropout_kernel
+
+    values = values.contiguous()
+    out = torch.empty_like(values)
+    count = values[0].numel()
+    if count:
+        scale = levels / (levels - threshold)
+        grid = (-(-count // DROPPED), len(values))
+        sizes = {"LEVELS": levels, "SIZE": DROPPED}
+        dropout_kernel[grid](values, seeds, call, out, count, threshold, scale, **sizes)
+    return out
 
 
 class _CrossEntropy(torch.autograd.Function):

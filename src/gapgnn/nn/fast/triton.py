@@ -1,13 +1,13 @@
 """Triton kernels of the layers in :mod:`gapgnn.nn.fast.gpu`; never called without Triton."""
 
 # mypy: ignore-errors
-# Triton reads signatures itself and resolves every annotation but `constexpr`.
+# Triton reads signatures itself.
 
-from gapgnn.privacy.mechanisms import jit, tl
+from gapgnn.privacy.mechanisms import constexpr, jit, tl
 
 
 @jit()
-def _tile(count, COLUMNS: "tl.constexpr", CHANNELS: "tl.constexpr", ROWS: "tl.constexpr"):
+def _tile(count, COLUMNS: constexpr, CHANNELS: constexpr, ROWS: constexpr):
     """Return this program's rows and channels, and which cells of the tile exist."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     channels = tl.arange(0, COLUMNS)
@@ -16,7 +16,7 @@ def _tile(count, COLUMNS: "tl.constexpr", CHANNELS: "tl.constexpr", ROWS: "tl.co
 
 
 @jit()
-def _slope(normal, SCALE: "tl.constexpr", ALPHA: "tl.constexpr"):
+def _slope(normal, SCALE: constexpr, ALPHA: constexpr):
     """Return the derivative of the activation."""
     return SCALE * tl.where(normal > 0, 1.0, ALPHA * tl.exp(normal))
 
@@ -28,9 +28,9 @@ def statistics_kernel(
     count,
     by_replica,
     by_row,
-    CHANNELS: "tl.constexpr",
-    COLUMNS: "tl.constexpr",
-    ROWS: "tl.constexpr",
+    CHANNELS: constexpr,
+    COLUMNS: constexpr,
+    ROWS: constexpr,
 ):
     """Write the mean of every channel over ROWS rows, and the squares about that mean."""
     rows, channels, exists = _tile(count, COLUMNS, CHANNELS, ROWS)
@@ -55,11 +55,11 @@ def activate_kernel(
     count,
     by_replica,
     by_row,
-    CHANNELS: "tl.constexpr",
-    COLUMNS: "tl.constexpr",
-    ROWS: "tl.constexpr",
-    SCALE: "tl.constexpr",
-    ALPHA: "tl.constexpr",
+    CHANNELS: constexpr,
+    COLUMNS: constexpr,
+    ROWS: constexpr,
+    SCALE: constexpr,
+    ALPHA: constexpr,
 ):
     """Write the activation of the normalised values, contiguous."""
     rows, channels, exists = _tile(count, COLUMNS, CHANNELS, ROWS)
@@ -92,12 +92,12 @@ def gradient_kernel(
     by_row,
     slope_by_replica,
     slope_by_row,
-    CHANNELS: "tl.constexpr",
-    COLUMNS: "tl.constexpr",
-    ROWS: "tl.constexpr",
-    SCALE: "tl.constexpr",
-    ALPHA: "tl.constexpr",
-    IS_SUM: "tl.constexpr",
+    CHANNELS: constexpr,
+    COLUMNS: constexpr,
+    ROWS: constexpr,
+    SCALE: constexpr,
+    ALPHA: constexpr,
+    IS_SUM: constexpr,
 ):
     """Take the gradient through activation and normalisation.
 
@@ -140,10 +140,10 @@ def cross_entropy_kernel(
     out,
     count,
     num_labels,
-    CHANNELS: "tl.constexpr",
-    COLUMNS: "tl.constexpr",
-    ROWS: "tl.constexpr",
-    IS_GRADIENT: "tl.constexpr",
+    CHANNELS: constexpr,
+    COLUMNS: constexpr,
+    ROWS: constexpr,
+    IS_GRADIENT: constexpr,
 ):
     """Write every row's loss, or the gradient of the weighted losses."""
     rows, channels, exists = _tile(count, COLUMNS, CHANNELS, ROWS)
@@ -172,9 +172,9 @@ def best_class_kernel(
     scores,
     out,
     count,
-    CHANNELS: "tl.constexpr",
-    COLUMNS: "tl.constexpr",
-    ROWS: "tl.constexpr",
+    CHANNELS: constexpr,
+    COLUMNS: constexpr,
+    ROWS: constexpr,
 ):
     """Write the place of every row's largest score; the first of equal ones."""
     rows, channels, exists = _tile(count, COLUMNS, CHANNELS, ROWS)
@@ -193,12 +193,12 @@ def weight_gradient_kernel(
     left_by_row,
     right_by_replica,
     right_by_row,
-    IN: "tl.constexpr",
-    OUT: "tl.constexpr",
-    IN_COLUMNS: "tl.constexpr",
-    OUT_COLUMNS: "tl.constexpr",
-    ROWS: "tl.constexpr",
-    STEPS: "tl.constexpr",
+    IN: constexpr,
+    OUT: constexpr,
+    IN_COLUMNS: constexpr,
+    OUT_COLUMNS: constexpr,
+    ROWS: constexpr,
+    STEPS: constexpr,
 ):
     """Write ``left^T right`` over STEPS times ROWS rows, in float32 throughout."""
     replica = tl.program_id(1).to(tl.int64)
@@ -238,13 +238,13 @@ def product_kernel(
     weight_by_in,
     weight_by_out,
     bias_by_replica,
-    IN: "tl.constexpr",
-    OUT: "tl.constexpr",
-    IN_COLUMNS: "tl.constexpr",
-    OUT_COLUMNS: "tl.constexpr",
-    ROWS: "tl.constexpr",
-    HAS_BIAS: "tl.constexpr",
-    IS_MORE: "tl.constexpr",
+    IN: constexpr,
+    OUT: constexpr,
+    IN_COLUMNS: constexpr,
+    OUT_COLUMNS: constexpr,
+    ROWS: constexpr,
+    HAS_BIAS: constexpr,
+    IS_MORE: constexpr,
 ):
     """Write ``values @ weight``, contiguous; with a bias, or added to what is there (IS_MORE).
 
@@ -276,3 +276,30 @@ def product_kernel(
     if IS_MORE:
         total += tl.load(out + cells, mask=exists, other=0.0)
     tl.store(out + cells, total, mask=exists)
+
+
+@jit(do_not_specialize=["count"])
+def dropout_kernel(
+    values,
+    seeds,
+    calls,
+    out,
+    count,
+    threshold,
+    scale,
+    LEVELS: constexpr,
+    SIZE: constexpr,
+):
+    """Blank the values whose random byte is below the threshold, and scale up the others.
+
+    A byte is a function of the replica's seed, the number of the call and the value's place.
+    """
+    places = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    replica = tl.program_id(1).to(tl.int64)
+    exists = places < count
+    low, high = places.to(tl.uint32), (places >> 32).to(tl.uint32)
+    call = tl.zeros((SIZE,), tl.uint32) + tl.load(calls).to(tl.uint32)
+    word, _, _, _ = tl.philox(tl.load(seeds + replica), low, high, call, call * 0)
+    keep = (word % LEVELS).to(tl.int32) >= threshold
+    tile = tl.load(values + replica * count + places, mask=exists, other=0.0)
+    tl.store(out + replica * count + places, tl.where(keep, tile * scale, 0.0), mask=exists)
