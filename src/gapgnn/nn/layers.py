@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
-from gapgnn.nn.fast import Chosen, Moments, Sample, doors
-from gapgnn.nn.fast.gpu import Masks
+from gapgnn.nn.fast import Chosen, Masks, Moments, Sample, doors
 from gapgnn.nn.sparse_rows import BatchRows, SparseRows
 from gapgnn.privacy.dpsgd import active_tape
 from gapgnn.rng import experiment_seed

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gapgnn.nn.fast.cpu import can_norm as can_norm
     from gapgnn.nn.fast.cpu import exact_moments as exact_moments
     from gapgnn.nn.fast.doors import cross_entropy_slopes as cross_entropy_slopes
+    from gapgnn.nn.fast.gpu import Masks as Masks
     from gapgnn.nn.fast.gpu import best_class as best_class
 
 __getattr__, __dir__, __all__ = front(__name__)
