@@ -101,7 +101,7 @@ def test_the_rule_is_chosen_by_released_rows_and_labels_alone(graph, model):
 
 
 def test_where_friends_are_not_alike_the_networks_answer_alone(graph, model, monkeypatch):
-    monkeypatch.setattr(record, "are_alike", lambda *given, num_kinds: False)
+    monkeypatch.setattr(record, "are_alike", lambda *given: False)
     alone = model.predict_proba(graph, own="record")
     monkeypatch.setattr(record, "ODDS", 100.0)
     np.testing.assert_array_equal(model.predict_proba(graph, own="record"), alone)

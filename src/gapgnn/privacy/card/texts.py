@@ -322,20 +322,35 @@ def covered_edges(
 
 
 def not_covered_edges(
-    level: str, relation: str, kinds: Sequence[str], protects: str
+    level: str,
+    relation: str,
+    kinds: Sequence[str],
+    protects: str,
+    *,
+    every_kind_epsilon: float | None,
 ) -> tuple[str, ...]:
-    """Say what is not covered where there are several kinds of edges.
+    """Say what is not covered where there are several kinds of edges, and its own epsilon.
 
-    >>> not_covered_edges("edge", "undirected", ("calls", "visits"), "any")[0][:38]
-    'Links of several kinds at once: two pe'
+    >>> two = ("calls", "visits")
+    >>> not_covered_edges("edge", "undirected", two, "any", every_kind_epsilon=1.886)[0][-41:]
+    'and for all these links together, is 1.89.'
     """
     if level != "edge" or not kinds or protects != "any":
         return ()
-    if links_of(relation).count > 1:
-        return ("As many links of every kind at once: what is covered counts them together.",)
+    stated = (
+        "is larger than stated"
+        if every_kind_epsilon is None
+        else f"is {rounded_up(every_kind_epsilon)}"
+    )
+    count, names = links_of(relation).count, ", ".join(kinds)
+    if count > 1:
+        return (
+            f"Up to {count} links of one person of every kind at once: what is covered counts all "
+            f"kinds together. Epsilon for {count} of each kind ({names}) {stated}.",
+        )
     return (
-        "Links of several kinds at once: two people who are linked by every kind of them are as "
-        f"well hidden as {len(kinds)} links are.",
+        "Links of several kinds at once: epsilon for two people who are linked by every kind "
+        f"({names}), and for all these links together, {stated}.",
     )
 
 
