@@ -9,6 +9,7 @@ from methodgraphs import small_graph, with_arcs
 
 from gapgnn import GAP, MLP, SAGE, Graph, Ledger, load_model
 from gapgnn.errors import InputError
+from gapgnn.graph import join_kinds
 from gapgnn.methods import exact_sums
 from gapgnn.methods.gap import record
 from gapgnn.methods.gap.record import are_alike
@@ -105,6 +106,20 @@ def test_where_friends_are_not_alike_the_networks_answer_alone(graph, model, mon
     alone = model.predict_proba(graph, own="record")
     monkeypatch.setattr(record, "ODDS", 100.0)
     np.testing.assert_array_equal(model.predict_proba(graph, own="record"), alone)
+
+
+@pytest.mark.parametrize("kinds", ["any", "each"])
+def test_links_of_several_kinds_are_read_with_or_without_their_total(kinds, graph):
+    arcs = graph.adjacency().tocoo()
+    is_first = (arcs.row + arcs.col) % 2 == 0
+    parts = {"calls": with_arcs(graph, is_first), "visits": with_arcs(graph, ~is_first)}
+    both = join_kinds(parts)
+    model = GAP(**QUICK, kinds=kinds).fit(both)
+    for name in parts:
+        smaller, people = neighbour(parts[name], 77)
+        assert moved_by(model, both, join_kinds({**parts, name: smaller})) == people
+    scores = (model.predict(both, own="record") == both.labels)[both.test_mask].mean()
+    assert scores > (model.predict(both) == both.labels)[both.test_mask].mean() + 0.05
 
 
 @pytest.mark.parametrize("directions", ["auto", "along"])

@@ -47,12 +47,12 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "protects": {
             "choices": ["auto", "each", "any"],
             "default": "auto",
-            "help": "with several kinds: neighbours differ in one edge of each kind, or of any one, "
-            "whose sums are then released beside the total of all kinds (default any, node: each)",
+            "help": "with several kinds: neighbours differ in one edge of each kind, or of any one "
+            "(default any, node: each)",
         },
         "apart": {
             "action": "store_true",
-            "help": "with any: no total is released, as for the paper's messages",
+            "help": "with any: without the total of all kinds, as for the paper's messages",
         },
         "weighted": {"action": "store_true", "help": "edges have weights"},
         "divided": _DIVIDED,

@@ -176,9 +176,7 @@ class StoredLists:
             self._limits = find_limits(graph, max_degree, key)
             self._secret = split_key(key)[0]
 
-    def release(
-        self, block: BlockRelease, rows: Tensor, out: Tensor, *more: StoredLists
-    ) -> None:
+    def release(self, block: BlockRelease, rows: Tensor, out: Tensor, *more: StoredLists) -> None:
         """Release one hop of all rows into ``out``, part after part.
 
         Args:
@@ -307,8 +305,8 @@ class PrivateAggregation:
         construction: ``safe`` for releases, ``fast`` for experiments.
         device: where products are computed and results live.
         kind: the name of these edges among several kinds, for whoever watches.
-        total_of: at edge level, the mechanisms of all kinds of edges of ``graph``: a hop is then the
-            noisy total of what arrives along all of them.
+        total_of: at edge level, the mechanisms of all kinds of edges of ``graph``: a hop is then
+            the noisy total of what arrives along all of them.
 
     Relation and sensitivity: one hop changes by at most 1 (``directed``), sqrt(2) (``undirected``),
     sqrt(D) (``add-remove``) or 2 sqrt(D) (``replace``) in L2 norm, with divided messages by 1 or 2,
