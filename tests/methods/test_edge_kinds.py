@@ -191,7 +191,7 @@ def test_the_card_says_what_is_hidden(kinds, ledger):
         for options in ({"kinds": "each"}, {}, {"level": "node", "max_degree": 5})
     )
     assert "of each kind of edges at once (calls, visits)" in guarantee_sentence(each)
-    assert "of one kind of edges (calls, visits), whichever" in guarantee_sentence(one)
+    assert "of one kind of edges (calls, visits), whichever, is in" in guarantee_sentence(one)
     assert "own out-lists of all kinds (calls, visits)" in guarantee_sentence(node)
     assert "One link of each kind (calls, visits), all at once." in each.covered
     assert any("several kinds at once" in line for line in one.not_covered)

@@ -45,7 +45,7 @@ SEVERAL_ARCS = (
 PROTECTS = ("each", "any")
 KINDS_OF = {
     "each": " of each kind of edges at once ({})",
-    "any": " of one kind of edges ({}), whichever",
+    "any": " of one kind of edges ({}), whichever,",
 }
 KINDS_OF_SEVERAL = {**KINDS_OF, "any": ", all kinds of edges ({}) taken together,"}
 
@@ -332,8 +332,8 @@ def not_covered_edges(
     """Say what is not covered where there are several kinds of edges, and its own epsilon.
 
     >>> two = ("calls", "visits")
-    >>> not_covered_edges("edge", "undirected", two, "any", every_kind_epsilon=1.886)[0][-41:]
-    'and for all these links together, is 1.89.'
+    >>> not_covered_edges("edge", "undirected", two, "any", every_kind_epsilon=1.836)[0][-45:]
+    'epsilon for all these links together is 1.84.'
     """
     if level != "edge" or not kinds or protects != "any":
         return ()
@@ -349,8 +349,8 @@ def not_covered_edges(
             f"kinds together. Epsilon for {count} of each kind ({names}) {stated}.",
         )
     return (
-        "Links of several kinds at once: epsilon for two people who are linked by every kind "
-        f"({names}), and for all these links together, {stated}.",
+        f"Links of several kinds at once: where two people are linked by every kind ({names}), "
+        f"epsilon for all these links together {stated}.",
     )
 
 
