@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from gapgnn.graph import Graph, join_kinds
 from gapgnn.privacy.mechanisms import device as kernels
-from gapgnn.privacy.mechanisms.aggregation import _added_up, row_normalise
+from gapgnn.privacy.mechanisms.aggregation import _added_up, kind_aggregations, row_normalise
 from gapgnn.privacy.mechanisms.device import SEGMENT, CipherNoise, InLists
 from gapgnn.privacy.mechanisms.draws import cipher_words
 from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource, _draw_on_grid
@@ -170,6 +171,35 @@ def test_a_total_over_kinds_is_exact_in_one_kernel(width):
     )
     exact = sum(lists.matrix(torch.float64) @ rows for lists in (first, *more))
     assert torch.allclose(single.double(), exact, rtol=1e-5)
+
+
+@inside
+@pytest.mark.parametrize("both_ways", [False, True])
+def test_the_total_of_a_graph_is_that_of_the_cpu(both_ways):
+    rng = np.random.default_rng(0)
+    kinds = {
+        name: Graph.from_arcs(
+            *rng.integers(60, size=(2, 500)),
+            num_nodes=60,
+            features=np.zeros((60, 1)),
+            directed=both_ways,
+        )
+        for name in ("calls", "letters", "visits")
+    }
+    total = kind_aggregations(
+        join_kinds(kinds),
+        level="edge",
+        relation="directed" if both_ways else "undirected",
+        noise_multiplier=2.0,
+        keys=[NoiseKey.insecure(3)],
+        both_ways=both_ways,
+        with_total=True,
+    )[-1]
+    rows = row_normalise(torch.randn(60, 9, generator=torch.Generator().manual_seed(0)))
+    wanted = total.hop(rows, 1, normalise=False)
+    out = torch.full(rows.shape, math.nan)
+    total._on_device(0, whole_rows(rows), 1, out, False)
+    assert torch.equal(out, wanted)
 
 
 @inside

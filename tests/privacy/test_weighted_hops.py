@@ -288,6 +288,10 @@ def test_a_total_is_the_same_in_memory_on_disk_and_by_a_product(
     exact = sum(one.matrix(torch.float64) @ cut for one in lists)
     noise = here._sources[0].gaussian_rows(0, graph.num_nodes, 5, here.std, "hop", 1)
     assert torch.equal(row_normalise(exact + noise).float(), wanted)
+    # What an accelerator does without a kernel.
+    out = torch.empty(rows.shape)
+    here._on_device(0, cut, 1, out, True)
+    assert torch.equal(out, wanted)
     assert here.events == (Gaussian(2.0, label="aggregation hop 1"),)
 
 
