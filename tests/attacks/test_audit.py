@@ -73,6 +73,8 @@ def test_hops_that_hide_several_links_of_one_person(relation, epsilon, trials, s
         {"relation": "5-edges", "both_ways": True},
         {"relation": "undirected", "both_ways": True},
         {"relation": "5-edges", "kinds": 2, "protects": "any", "weighted": True},
+        {"relation": "directed", "kinds": 3, "both_ways": True},
+        {"relation": "undirected", "kinds": 2, "apart": True},
         {"relation": "5-edges", "kinds": 2, "protects": "each"},
     ],
     ids=str,

@@ -430,8 +430,9 @@ class TestWeightsAndKinds:
         "messages", ["labels", pytest.param("features", marks=pytest.mark.slow)]
     )
     def test_one_edge_of_each_kind(self, messages, kinds):
-        words = f"train gap --epochs 2 --messages {messages}"
-        outcomes = holds(words, "edge", "undirected", dealt(tables(schema=None)), kinds)
+        words = f"train gap --epochs 2 --messages {messages} --kinds each"
+        given = dealt(tables(schema=None))
+        outcomes = holds(words, "edge", "undirected", given, kinds, protects="each")
         moved = {
             outcome.kind: sum(one.observed > 0 for one in outcome.releases) for outcome in outcomes
         }
@@ -446,13 +447,17 @@ class TestWeightsAndKinds:
         words = f"train gap --epochs 2 --kinds {protects}"
         holds(words, "edge", "3-edges", given, protects=protects)
 
-    def test_one_edge_of_one_kind(self):
+    @pytest.mark.parametrize("messages", ["labels", "features"])
+    def test_one_edge_of_one_kind(self, messages):
+        """It moves the sum of its kind and, where one is released, the total of all kinds."""
         given = dealt(tables(schema=None))
-        words = "train gap --epochs 2 --kinds any"
-        options = {"kinds": ["leaf", "other-kind"], "protects": "any"}
-        holds(words, "edge", "undirected", given, **options)
+        words = f"train gap --epochs 2 --messages {messages}"
+        outcomes = holds(words, "edge", "undirected", given, kinds=["leaf", "other-kind"])
+        for outcome, kind in zip(outcomes, ("calls", "visits"), strict=True):
+            moved = {one.name.partition(" along ")[2] for one in outcome.releases if one.observed}
+            assert moved == ({kind, "all kinds"} if messages == "labels" else {kind})
         with pytest.raises(InputError, match="neighbours"):
-            audit(words, "edge", "undirected", given, kinds=["each-kind"], protects="any")
+            audit(words, "edge", "undirected", given, kinds=["each-kind"])
 
     @some_or_all(["hub", "huge", "lists-everybody"])
     @crossed("relation", "directed", ["add-remove", "replace"], BOTH)
@@ -463,7 +468,9 @@ class TestWeightsAndKinds:
     def test_a_store_and_a_resumed_run(self):
         given = dealt(weighed(tables(schema=None)))
         options = {"parts": 3, "interrupt_after": 3}
-        holds("train gap --epochs 2", "edge", "undirected", given, ["each-kind"], **options)
+        holds("train gap --epochs 2", "edge", "undirected", given, ["other-kind"], **options)
+        words, options["protects"] = "train gap --epochs 2 --kinds each", "each"
+        holds(words, "edge", "undirected", given, ["each-kind"], **options)
 
     def test_a_window_of_time(self):
         given = tables(schema=None)
@@ -476,7 +483,7 @@ class TestWeightsAndKinds:
         )
         holds("train gap --epochs 2", "edge", "undirected", given, ["hub", "first", "added"])
 
-    @some_or_all(["first", "amount-missing", "each-kind"])
+    @some_or_all(["first", "amount-missing", "other-kind"])
     @crossed("dangling", "directed", ["drop", "keep"], BOTH)
     def test_strangers_among_weighted_kinds(self, dangling, directed, kinds):
         given = dealt(with_strangers(weighed(tables(schema=None, directed=directed))))
@@ -488,10 +495,10 @@ class TestWeightsAndKinds:
         words = dealt(weighed(tables(schema=None))).write(tmp_path)
         kinds = ["--neighbours", "each-kind,amount-huge"]
         command = ["train", "gap", "--epochs", "2", "--device", "cpu", "--no-compare", *words]
-        assert main(["audit", "pipeline", *kinds, *command]) == 0
+        assert main(["audit", "pipeline", *kinds, *command, "--kinds", "each"]) == 0
         assert "holds" in capsys.readouterr().out
         with pytest.raises(InputError, match="neighbours"):
-            main(["audit", "pipeline", "--neighbours", "each-kind", *command, "--kinds", "any"])
+            main(["audit", "pipeline", "--neighbours", "each-kind", *command])
 
     def test_what_is_said_about_tables_is_said_to_their_store(self, tmp_path, monkeypatch, capsys):
         monkeypatch.chdir(tmp_path)
@@ -717,12 +724,38 @@ class TestPlantedLeaks:
     def test_one_edge_of_each_kind_charged_as_one_of_any(self, monkeypatch):
         monkeypatch.setattr(GAP, "_events_per_hop", lambda self, graph: 1)
         given = dealt(tables(schema=None))
-        words = "train gap --epochs 2 --messages features"
-        found = findings(audit(words, "edge", "undirected", given, kinds=["each-kind"]))
+        words = "train gap --epochs 2 --messages features --kinds each"
+        options = {"given": given, "protects": "each"}
+        found = findings(audit(words, "edge", "undirected", kinds=["each-kind"], **options))
         assert len(found) == 1
         assert "all hops: moved by" in found[0]
         assert found[0].endswith("charged for 2")
-        assert findings(audit(words, "edge", "undirected", given, kinds=["other-kind"])) == []
+        assert findings(audit(words, "edge", "undirected", kinds=["other-kind"], **options)) == []
+
+    def test_a_total_that_is_not_charged(self, monkeypatch):
+        monkeypatch.setattr(GAP, "_events_per_hop", lambda self, graph: 1)
+        given = dealt(tables(schema=None))
+        words = "train gap --epochs 2 --hops 2"
+        for kind in ("hub", "other-kind"):
+            found = findings(audit(words, "edge", "undirected", given, kinds=[kind]))
+            assert len(found) == 1
+            assert "all hops: moved by" in found[0]
+            assert found[0].endswith("charged for 2")
+
+    def test_a_total_that_adds_up_one_kind_twice(self, monkeypatch):
+        real = base_module.kind_aggregations
+
+        def twice(graph, **options):
+            *kinds, total = real(graph, **options)
+            total._summands = (*kinds, kinds[-1])
+            return [*kinds, total]
+
+        monkeypatch.setattr(base_module, "kind_aggregations", twice)
+        given = dealt(tables(schema=None))
+        words = "train gap --epochs 2 --hops 2"
+        found = findings(audit(words, "edge", "undirected", given, kinds=["other-kind"]))
+        assert any("along all kinds: moved by" in text for text in found)
+        assert not any("along visits" in text for text in found)
 
     def test_a_list_of_one_kind_that_is_not_cut(self, monkeypatch):
         real = aggregation_module.bound_out_degrees

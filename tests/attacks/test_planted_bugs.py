@@ -179,25 +179,81 @@ def test_a_sampler_that_refills(monkeypatch):
     assert_broken(audit_sampler(epsilon=1.0, trials=2_000))
 
 
+EVENTS_OF_KINDS = [f"events of a hop along all kinds ({p})" for p in ("in memory", "on disk")]
+
+
 @edge_or_node
 def test_one_edge_of_each_kind_charged_as_one_of_any(level):
-    options = {"level": level, "kinds": 2, "epsilon": 1.0, "trials": TRIALS}
+    options = {"level": level, "kinds": 2, "protects": "each", "epsilon": 1.0, "trials": TRIALS}
     assert_sound(audit_aggregation, 0.4, **options)
     # Half the price is a small fault: fewer trials miss it now and then.
     report = audit_aggregation(**{**options, "trials": 5 * TRIALS}, charged=2)
     assert_broken(report)
-    assert_counted(report, "events of a hop along all kinds")
+    assert_counted(report, *EVENTS_OF_KINDS)
+
+
+def test_a_total_that_is_not_charged():
+    """Beside the sum of one kind the total moves too: twice what was paid for."""
+    options = {"kinds": 2, "epsilon": 1.0, "trials": TRIALS}
+    assert_sound(audit_aggregation, 0.4, **options)
+    assert_sound(audit_aggregation, 0.4, **options, apart=True)
+    report = audit_aggregation(**{**options, "trials": 5 * TRIALS}, charged=2)
+    assert_broken(report)
+    assert_counted(report, *EVENTS_OF_KINDS)
+
+
+def test_a_total_that_shares_the_noise_of_a_kind(monkeypatch):
+    """Less the sum of that kind, the total is what arrives along the others, without noise."""
+    original = aggregation.kind_aggregations
+
+    def shared(graph, *, keys, **settings):
+        *kinds, total = original(graph, keys=keys, **settings)
+        if graph.more:
+            total._sources = kinds[0]._sources
+        return [*kinds, total]
+
+    def same_hop(self, first, rows, columns, std, *path, **more):
+        # Numbers of hops differ between sums, so that a shared key alone does no harm.
+        return drawn(self, first, rows, columns, std, "hop", (path[1] + 2) // 3, **more)
+
+    monkeypatch.setattr(aggregation_audit, "kind_aggregations", shared)
+    options = {"kinds": 2, "epsilon": 1.0, "trials": 2_000}
+    assert_counted(audit_aggregation(**options), "correlation of the noise of two sums")
+    drawn = NoiseSource.gaussian_rows
+    monkeypatch.setattr(NoiseSource, "gaussian_rows", same_hop)
+    report = audit_aggregation(**options)
+    assert_broken(report)
+    assert_counted(report, "correlation of the noise of two sums")
+
+
+def test_a_total_that_adds_up_one_kind_twice(monkeypatch):
+    """An edge of that kind moves the total by two messages."""
+    original = aggregation.kind_aggregations
+
+    def twice(graph, *, keys, **settings):
+        *kinds, total = original(graph, keys=keys, **settings)
+        if graph.more:
+            total._summands = (kinds[0], *kinds)
+        return [*kinds, total]
+
+    monkeypatch.setattr(aggregation_audit, "kind_aggregations", twice)
+    report = audit_aggregation(kinds=2, epsilon=1.0, trials=TRIALS)
+    assert_counted(report, *EVENTS_OF_KINDS)
 
 
 @pytest.mark.parametrize(
     "options",
-    [{}, pytest.param({"protects": "any"}, marks=pytest.mark.slow), {"level": "node"}],
+    [
+        {"protects": "each"},
+        pytest.param({"protects": "any", "apart": True}, marks=pytest.mark.slow),
+        {"level": "node"},
+    ],
 )
 def test_kinds_that_share_a_noise_key(monkeypatch, options):
     """In the difference of two kinds the noise is gone."""
     original = NoiseSource.gaussian_rows
 
-    def shared(graph, *, keys, **settings):
+    def shared(graph, *, keys, with_total, **settings):
         return [PrivateAggregation(one, keys=keys, **settings) for one in graph.kinds]
 
     def same_hop(self, first, rows, columns, std, *path, **more):
@@ -206,7 +262,7 @@ def test_kinds_that_share_a_noise_key(monkeypatch, options):
 
     monkeypatch.setattr(aggregation_audit, "kind_aggregations", shared)
     options = {"kinds": 2, "epsilon": 1.0, "trials": 2_000, **options}
-    assert_counted(audit_aggregation(**options), "correlation of the noise of two kinds")
+    assert_counted(audit_aggregation(**options), "correlation of the noise of two sums")
     monkeypatch.setattr(NoiseSource, "gaussian_rows", same_hop)
     report = audit_aggregation(**options)
     assert not report.holds

@@ -54,7 +54,7 @@ def test_train_predict_and_the_card(gapgnn, files, tmp_path, ledger):
     code, out, err = gapgnn("train", "gap", *edges, *TRAIN, "--out", "model", "--json")
     assert code == 0, err
     card = json.loads((tmp_path / "model" / "card.json").read_text())
-    assert (card["kinds"], card["protects"]) == (["calls", "payments"], "each")
+    assert (card["kinds"], card["protects"]) == (["calls", "payments"], "any")
     assert sum(event["count"] for event in card["events"]) == 8
     # The other way round they are the same tables, so the answer costs nothing.
     swapped = ["--edges", "payments.csv", "--edges", "calls.csv", *files, *WEIGHT]
@@ -130,8 +130,11 @@ BOTH = [*CALLS, "--edges", "payments.csv"]
             "`--since` must be a date such as 2024",
         ),
         ([*CALLS, "--time", "date", "--since", "5"], "The columns are 'a', 'b', 'amount', 'day'."),
-        ([*BOTH, "--level", "node", "--kinds", "any"], "`--kinds` must be each at level node"),
-        ([*CALLS, "--kinds", "all"], "must be one of each, any. Got 'all'"),
+        (
+            [*BOTH, "--level", "node", "--kinds", "any"],
+            "`--kinds` must be auto or each at level node",
+        ),
+        ([*CALLS, "--kinds", "all"], "must be one of auto, each, any. Got 'all'"),
     ],
 )
 def test_bad_options_are_one_line_and_nothing_is_charged(gapgnn, files, ledger, words, message):

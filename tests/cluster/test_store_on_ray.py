@@ -22,7 +22,11 @@ from gapgnn.graph.store.graph import open_store
 from gapgnn.graph.transforms import join_kinds, random_split
 from gapgnn.methods.gap.estimator import GAP
 from gapgnn.methods.vote import Vote
-from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
+from gapgnn.privacy.mechanisms.aggregation import (
+    PrivateAggregation,
+    kind_aggregations,
+    row_normalise,
+)
 from gapgnn.rng import NoiseKey
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
@@ -72,6 +76,22 @@ def test_weights_and_kinds_on_a_cluster_are_those_in_memory(graph, two_nodes, tm
                     hops(here, key, level=level), hops(there, key, level=level), strict=True
                 )
                 assert all(torch.equal(a, b) for a, b in pairs)
+        here, there = (total(one, key) for one in (both, stored))
+        assert torch.equal(here, there)
+
+
+def total(graph, key: NoiseKey) -> torch.Tensor:
+    """Return the first hop of the total over all kinds of edges."""
+    mechanism = kind_aggregations(
+        graph,
+        level="edge",
+        relation="undirected",
+        noise_multiplier=1.0,
+        keys=[key],
+        with_total=True,
+    )[-1]
+    rows = row_normalise(torch.randn(graph.num_nodes, 4, generator=torch.manual_seed(0)))
+    return mechanism.hop(rows, 1)
 
 
 def assert_unwritten(session: Path, *secrets: bytes) -> None:

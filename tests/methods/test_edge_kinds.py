@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from methodgraphs import small_graph
+from sklearn.base import clone
 
 from gapgnn import GAP, MLP, SAGE
 from gapgnn.attacks.audits.model import audit_model
@@ -15,6 +16,7 @@ from gapgnn.errors import InputError
 from gapgnn.graph import csr
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.graph.transforms import induced, join_kinds, random_split
+from gapgnn.methods.gap.propagation import Propagation, reconciled
 from gapgnn.methods.journal import Journal
 from gapgnn.privacy.accounting import Event, account
 from gapgnn.privacy.card import guarantee_sentence
@@ -66,9 +68,9 @@ def hop_events(model):
     ("options", "events"),
     [
         ({}, 8),
-        ({"kinds": "any"}, 4),
-        pytest.param({"messages": "features"}, 4, marks=pytest.mark.slow),
-        pytest.param({"messages": "features", "kinds": "any"}, 2, marks=pytest.mark.slow),
+        ({"kinds": "each"}, 8),
+        pytest.param({"messages": "features"}, 2, marks=pytest.mark.slow),
+        pytest.param({"messages": "features", "kinds": "each"}, 4, marks=pytest.mark.slow),
         ({"messages": "both", "hops": 2}, 4),
         ({"level": "node", "max_degree": 5}, 2),
         ({"level": "node", "max_degree": 5, "messages": "features", "relation": "replace"}, 4),
@@ -78,7 +80,8 @@ def test_every_hop_of_every_kind_is_charged_once(kinds, ledger, spied, options, 
     model = gap(ledger, **options).fit(kinds)
     assert hop_events(model) == events
     drawn = {path for _, path in spied}
-    assert len(drawn) == 2 * model._num_hops(), "one noisy sum per hop and kind, each its own noise"
+    sums = 2 + model.releases_total(2)
+    assert len(drawn) == sums * model._num_hops(), "one noisy sum per hop and kind, and their total"
     card = model.card_
     priced = account(
         [Event.from_dict(dict(e)) for e in card.events], card.delta, relation=card.relation
@@ -88,18 +91,107 @@ def test_every_hop_of_every_kind_is_charged_once(kinds, ledger, spied, options, 
     assert sum(e["count"] for e in charge.events if e["event"] == "Gaussian") == events
 
 
-def test_the_stricter_promise_is_the_default_and_takes_more_noise(kinds, ledger):
-    each, one = (gap(ledger, **options).fit(kinds) for options in ({}, {"kinds": "any"}))
-    assert each.noise_multiplier_ == pytest.approx(2**0.5 * one.noise_multiplier_, rel=0.01)
+def three_kinds(plain):
+    return dealt(plain, names=("calls", "letters", "visits"))
+
+
+@pytest.mark.parametrize(
+    ("options", "events"),
+    [({}, 2), ({"kinds": "each"}, 3), ({"messages": "features"}, 1), ({"level": "none"}, None)],
+)
+def test_more_kinds_take_no_more_noise_unless_each_is_hidden(plain, ledger, options, events):
+    one, several = (gap(ledger, **options).fit(graph) for graph in (plain, three_kinds(plain)))
+    if events is None:
+        assert several.noise_multiplier_ is None
+        return
+    growth = several.noise_multiplier_ / one.noise_multiplier_
+    assert growth == pytest.approx(events**0.5, rel=0.01)
+
+
+def test_kinds_and_their_total_are_made_to_agree():
+    """Every kind and the sum then have a variance of M / (M + 1): no linear mean has less."""
+    generator = torch.Generator().manual_seed(0)
+    *kinds, total = torch.randn(4, 200_000, generator=generator)
+    found, together = reconciled(kinds, total)
+    assert torch.allclose(torch.stack(found).sum(dim=0), together, atol=1e-5)
+    for one in (*found, together):
+        assert float(one.var()) == pytest.approx(3 / 4, rel=0.02)
+    # The best mean of a sum and a total of variances 3 and 1.
+    assert torch.allclose(together, sum(kinds) / 4 + 3 / 4 * total, atol=1e-5)
+
+
+@pytest.mark.parametrize("has_total", [False, True])
+def test_networks_read_kinds_and_their_sum_in_units_of_noise(has_total):
+    variant = GAP()._variant()
+    propagation = Propagation(variant, 3, {}, 2, has_total=has_total)
+    noise = torch.randn(1, 100_000, 2 * (2 + has_total), generator=torch.manual_seed(0))
+    blocks = propagation.of_kinds(noise)
+    assert [tuple(block.shape) for block in blocks] == [(1, 100_000, 2)] * 3
+    assert [float(block.std()) for block in blocks] == pytest.approx([1.0] * 3, rel=0.02)
+    exact = torch.tensor([[[1.0, 2.0, 3.0, 4.0, *([4.0, 6.0] * has_total)]]])
+    *each, together = propagation.of_kinds(exact)
+    assert torch.allclose(together / together[..., :1], torch.tensor([1.0, 1.5]))
+    # Where nothing is noise kinds and total agree already.
+    assert torch.allclose(each[0] / each[0][..., :1], torch.tensor([1.0, 2.0]))
+
+
+def test_the_total_is_a_part_of_what_is_released_and_kept(kinds, ledger, tmp_path):
+    model = gap(ledger, insecure_noise_seed=3).fit(kinds)
+    width = kinds.num_classes - 1
+    assert [hop.shape[1] for hop in model.releases_.training().hops[1:]] == [3 * width] * 4
+    apart = gap(ledger, kinds="each").fit(kinds)
+    assert [hop.shape[1] for hop in apart.releases_.training().hops[1:]] == [2 * width] * 4
+    model.save(tmp_path / "model")
+    loaded = GAP.load(tmp_path / "model", ledger=ledger.path, device="cpu")
+    for first, second in zip(
+        model.releases_.training().hops, loaded.releases_.training().hops, strict=True
+    ):
+        assert torch.equal(first, second)
+    assert loaded.space_needed(kinds) > apart.space_needed(kinds)
+
+
+def test_what_is_promised_for_links_of_every_kind_is_on_the_card(plain, ledger):
+    """Three kinds move by 3 and their total by 9, where 1 and 1 were charged: six times."""
+    graph = three_kinds(plain)
+    for options, growth in (({}, 6), ({"messages": "features"}, 3)):
+        card = gap(ledger, **options).fit(graph).card_
+        events = [Event.from_dict(dict(e)) for e in card.events]
+        whole = [event.scaled(growth**-0.5) for event in events]
+        price = account(whole, card.delta, relation=card.relation).epsilon
+        (line,) = (line for line in card.not_covered if "several kinds at once" in line)
+        assert "linked by every kind (calls, letters, visits)" in line
+        assert float(line.rstrip(".").split()[-1]) == pytest.approx(price, abs=0.01)
+        assert price > 1.5
+    several = gap(ledger, relation="3-edges").fit(graph).card_
+    (line,) = (line for line in several.not_covered if "of every kind at once" in line)
+    assert "Epsilon for 3 of each kind (calls, letters, visits) is" in line
+    each = gap(ledger, kinds="each").fit(graph).card_
+    assert not any("at once: epsilon" in line for line in each.not_covered)
+
+
+def test_what_auto_is_follows_the_level(kinds, ledger):
+    model = GAP()
+    assert model.get_params()["kinds"] == clone(model).kinds == "auto"
+    assert gap(ledger, level="none").fit(kinds).card_.protects == "any"
+    found = [
+        gap(ledger, kinds=word, **options).fit(kinds).card_.protects
+        for word, options in (
+            ("auto", {}),
+            ("each", {}),
+            ("auto", {"level": "node", "max_degree": 5}),
+            ("each", {"level": "node", "max_degree": 5}),
+        )
+    ]
+    assert found == ["any", "each", "each", "each"]
 
 
 def test_the_card_says_what_is_hidden(kinds, ledger):
     each, one, node = (
         gap(ledger, **options).fit(kinds).card_
-        for options in ({}, {"kinds": "any"}, {"level": "node", "max_degree": 5})
+        for options in ({"kinds": "each"}, {}, {"level": "node", "max_degree": 5})
     )
     assert "of each kind of edges at once (calls, visits)" in guarantee_sentence(each)
-    assert "of one kind of edges (calls, visits), whichever" in guarantee_sentence(one)
+    assert "of one kind of edges (calls, visits), whichever, is in" in guarantee_sentence(one)
     assert "own out-lists of all kinds (calls, visits)" in guarantee_sentence(node)
     assert "One link of each kind (calls, visits), all at once." in each.covered
     assert any("several kinds at once" in line for line in one.not_covered)
@@ -111,7 +203,7 @@ def test_the_card_says_what_is_hidden(kinds, ledger):
 
 
 def test_any_is_refused_at_node_level(kinds, ledger):
-    with pytest.raises(InputError, match=r"^`kinds` must be each at level node: a record holds"):
+    with pytest.raises(InputError, match=r"^`kinds` must be auto or each at level node: a rec"):
         gap(ledger, level="node", kinds="any").fit(kinds)
     assert not ledger.entries()
 
@@ -143,7 +235,12 @@ def test_mlp_reads_no_edges_of_any_kind(plain, kinds, ledger):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, pytest.param({"messages": "features"}, marks=pytest.mark.slow), {"level": "none"}],
+    [
+        {},
+        {"kinds": "each"},
+        pytest.param({"messages": "features"}, marks=pytest.mark.slow),
+        {"level": "none"},
+    ],
 )
 def test_a_saved_model_predicts_as_before_and_wants_the_same_kinds(
     plain, kinds, ledger, tmp_path, options
@@ -231,10 +328,22 @@ def test_a_killed_run_goes_on_along_every_kind(kinds, ledger, tmp_path, monkeypa
 
 
 def test_a_fitted_model_of_several_kinds_is_audited_as_such(kinds, ledger):
-    model = gap(ledger, epsilon=4.0, messages="features").fit(kinds)
-    first = audit_model(model, trials=400)[0]
-    assert first["holds"]
-    assert (first["kinds"], first["protects"], first["hops"]) == (2, "each", 2)
+    for options, expected in (
+        ({"messages": "features"}, ("any", False, 2)),
+        ({"messages": "features", "kinds": "each"}, ("each", False, 2)),
+        ({}, ("any", True, 4)),
+    ):
+        model = gap(ledger, epsilon=4.0, **options).fit(kinds)
+        found = audit_model(model, trials=400)
+        assert all(one["holds"] for one in found)
+        assert found[0]["kinds"] == 2
+        assert (found[0]["protects"], found[0]["total"], found[0]["hops"]) == expected
+
+
+def test_a_fitted_model_whose_total_nobody_paid_for_is_found(kinds, ledger, monkeypatch):
+    monkeypatch.setattr(GAP, "_events_per_hop", lambda self, graph: 1)
+    model = gap(ledger, epsilon=4.0).fit(kinds)
+    assert not audit_model(model, trials=400)[0]["holds"]
 
 
 def test_two_kinds_that_say_the_same_are_read_together(plain, ledger):

@@ -9,6 +9,7 @@ from methodgraphs import small_graph, with_arcs
 
 from gapgnn import GAP, MLP, SAGE, Graph, Ledger, load_model
 from gapgnn.errors import InputError
+from gapgnn.graph import join_kinds
 from gapgnn.methods import exact_sums
 from gapgnn.methods.gap import record
 from gapgnn.methods.gap.record import are_alike
@@ -101,10 +102,24 @@ def test_the_rule_is_chosen_by_released_rows_and_labels_alone(graph, model):
 
 
 def test_where_friends_are_not_alike_the_networks_answer_alone(graph, model, monkeypatch):
-    monkeypatch.setattr(record, "are_alike", lambda *given, num_kinds: False)
+    monkeypatch.setattr(record, "are_alike", lambda *given: False)
     alone = model.predict_proba(graph, own="record")
     monkeypatch.setattr(record, "ODDS", 100.0)
     np.testing.assert_array_equal(model.predict_proba(graph, own="record"), alone)
+
+
+@pytest.mark.parametrize("kinds", ["any", "each"])
+def test_links_of_several_kinds_are_read_with_or_without_their_total(kinds, graph):
+    arcs = graph.adjacency().tocoo()
+    is_first = (arcs.row + arcs.col) % 2 == 0
+    parts = {"calls": with_arcs(graph, is_first), "visits": with_arcs(graph, ~is_first)}
+    both = join_kinds(parts)
+    model = GAP(**QUICK, kinds=kinds).fit(both)
+    for name in parts:
+        smaller, people = neighbour(parts[name], 77)
+        assert moved_by(model, both, join_kinds({**parts, name: smaller})) == people
+    scores = (model.predict(both, own="record") == both.labels)[both.test_mask].mean()
+    assert scores > (model.predict(both) == both.labels)[both.test_mask].mean() + 0.05
 
 
 @pytest.mark.parametrize("directions", ["auto", "along"])

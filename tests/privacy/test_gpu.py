@@ -8,9 +8,14 @@ import torch
 
 from gapgnn.graph.degree import bound_out_degrees
 from gapgnn.graph.graph import Graph
+from gapgnn.graph.transforms import join_kinds
 from gapgnn.privacy.dpsgd.poisson import PoissonBatches, plan_steps
 from gapgnn.privacy.mechanisms import device as kernels
-from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
+from gapgnn.privacy.mechanisms.aggregation import (
+    PrivateAggregation,
+    kind_aggregations,
+    row_normalise,
+)
 from gapgnn.privacy.mechanisms.device import (
     SEGMENT,
     InLists,
@@ -155,6 +160,36 @@ def test_cuda_releases_what_the_cpu_releases(level, max_degree, width, directed)
         assert torch.allclose(there.cpu(), here, atol=1e-6 if level != "none" else 1e-3)
         if level != "none" and not normalise:
             assert torch.equal(there.cpu(), here)
+
+
+@pytest.mark.parametrize("width", [9, 100])
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("construction", ["safe", "fast"])
+def test_the_total_over_kinds_is_that_of_the_cpu(width, directed, construction):
+    graph = join_kinds(
+        {
+            name: graph_of(5000, 60_000, directed=directed, seed=seed)
+            for seed, name in enumerate(("calls", "letters", "visits"))
+        }
+    )
+    options = {"relation": "undirected", "construction": construction, "both_ways": directed}
+    rows = unit_rows(5000, width).cpu()
+    here, there = (
+        kind_aggregations(
+            graph,
+            level="edge",
+            noise_multiplier=2.0 if construction == "safe" else 1e-3,
+            keys=[NoiseKey.insecure(1)],
+            device=device,
+            with_total=True,
+            **options,
+        )[-1].hop(rows, 1, normalise=False)
+        for device in ("cpu", "cuda")
+    )
+    if construction == "safe":
+        assert torch.equal(there.cpu(), here)
+    else:
+        assert torch.allclose(there.cpu(), here, atol=0.05)
 
 
 def test_fast_hops_differ_by_noise_alone_and_do_not_share_it():

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import torch
 
+from gapgnn.graph import Graph, join_kinds
 from gapgnn.privacy.mechanisms import device as kernels
-from gapgnn.privacy.mechanisms.aggregation import row_normalise
+from gapgnn.privacy.mechanisms.aggregation import _added_up, kind_aggregations, row_normalise
 from gapgnn.privacy.mechanisms.device import SEGMENT, CipherNoise, InLists
 from gapgnn.privacy.mechanisms.draws import cipher_words
 from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource, _draw_on_grid
@@ -147,6 +148,60 @@ def test_a_hop_with_its_noise_is_exact_in_one_kernel(width, to_self):
     assert torch.equal(out, wanted.float())
     lists.release(whole, noise=cipher, normalise=True, out=out, **options)
     assert torch.allclose(out.double(), row_normalise(wanted), atol=1e-6)
+
+
+@inside
+@pytest.mark.parametrize("width", [1, 9, 16])
+def test_a_total_over_kinds_is_exact_in_one_kernel(width):
+    """Sums of the other kinds are whole numbers of any size, and are given to the last kernel."""
+    first, *more = (lists_of(seed=seed) for seed in range(3))
+    source = NoiseSource(NoiseKey.insecure(3))
+    rows = quantise_rows(row_normalise(torch.ones(60, width)))
+    whole = rows.div(GRID).to(torch.int32)
+    wanted = sum(lists.matrix(torch.float64) @ rows for lists in (first, *more))
+    wanted += source.gaussian((60, width), 3.0, "hop", 1)
+    given = _added_up(more, whole)
+    assert int(given.max()) > 2**24
+    assert given.dtype == torch.int64
+    out = torch.full((60, width), math.nan)
+    cipher = source.cipher(width, 3.0, "hop", 1)
+    first.release(whole, noise=cipher, normalise=False, out=out, unit=GRID, given=given)
+    assert torch.equal(out, wanted.float())
+    single = torch.full((60, width), math.nan)
+    first.release(
+        rows.float(), noise=None, normalise=False, out=single, given=_added_up(more, rows.float())
+    )
+    exact = sum(lists.matrix(torch.float64) @ rows for lists in (first, *more))
+    assert torch.allclose(single.double(), exact, rtol=1e-5)
+
+
+@inside
+@pytest.mark.parametrize("both_ways", [False, True])
+def test_the_total_of_a_graph_is_that_of_the_cpu(both_ways):
+    rng = np.random.default_rng(0)
+    kinds = {
+        name: Graph.from_arcs(
+            *rng.integers(60, size=(2, 500)),
+            num_nodes=60,
+            features=np.zeros((60, 1)),
+            directed=both_ways,
+        )
+        for name in ("calls", "letters", "visits")
+    }
+    total = kind_aggregations(
+        join_kinds(kinds),
+        level="edge",
+        relation="directed" if both_ways else "undirected",
+        noise_multiplier=2.0,
+        keys=[NoiseKey.insecure(3)],
+        both_ways=both_ways,
+        with_total=True,
+    )[-1]
+    rows = row_normalise(torch.randn(60, 9, generator=torch.Generator().manual_seed(0)))
+    wanted = total.hop(rows, 1, normalise=False)
+    out = torch.full(rows.shape, math.nan)
+    total._on_device(0, whole_rows(rows), 1, out, False)
+    assert torch.equal(out, wanted)
 
 
 @inside

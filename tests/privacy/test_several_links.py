@@ -23,6 +23,7 @@ from gapgnn.privacy import (
     covers,
     describe_relation,
     group_size,
+    kinds_growth,
     resolve_relation,
     squared_growth,
     strictest,
@@ -174,7 +175,7 @@ def test_amounts_between_their_bounds_move_no_more(k, weights, rows):
     rows=rows_drawn,
 )
 def test_links_of_several_kinds_together_move_no_more_than_as_many_of_one(kinds, rows):
-    """What `any` charges: one event of k links, whichever kinds they are of."""
+    """What `any` charges: one event of k links, whichever kinds they are of, and a total two."""
     k = max(1, sum(map(len, kinds)))
     moved = []
     for there in (True, False):
@@ -188,10 +189,72 @@ def test_links_of_several_kinds_together_move_no_more_than_as_many_of_one(kinds,
             relation=f"{k}-edges",
             noise_multiplier=1.0,
             keys=[NoiseKey.insecure(7)],
+            with_total=True,
         )
         hops = [one.hop(rows, n + 1, normalise=False) for n, one in enumerate(mechanisms)]
         moved.append(torch.stack(hops).double())
-    assert float((moved[0] - moved[1]).norm()) <= math.sqrt(k * k + k) + 1e-5
+    squares = (moved[0] - moved[1]).square().sum(dim=(1, 2))
+    assert float(squares[: len(kinds)].sum()) <= k * k + k + 1e-4
+    assert float(squares.sum()) <= 2 * (k * k + k) + 1e-4
+
+
+def all_sums(kinds, rows, *, directed=False, both_ways=False, relation="undirected"):
+    """Return the sums of every kind and their total, under a key that is always the same."""
+    graph = join_kinds(
+        {f"kind {place}": graph_of(arcs, directed=directed) for place, arcs in enumerate(kinds)}
+    )
+    mechanisms = kind_aggregations(
+        graph,
+        level="edge",
+        relation=relation,
+        noise_multiplier=1.0,
+        keys=[NoiseKey.insecure(7)],
+        both_ways=both_ways,
+        with_total=True,
+    )
+    hops = [one.hop(rows, n + 1, normalise=False) for n, one in enumerate(mechanisms)]
+    return torch.stack(hops).double()
+
+
+@pytest.mark.parametrize("k", range(1, SIZE))
+@pytest.mark.parametrize(
+    ("word", "directed", "both_ways"),
+    [
+        ("edges", False, False),
+        ("edges", True, True),
+        ("arcs", True, False),
+        ("arcs", True, True),
+    ],
+)
+def test_links_of_one_kind_move_its_sum_and_the_total_by_all_that_is_charged(
+    k, word, directed, both_ways
+):
+    """Two events of the relation's sensitivity, reached; split over kinds it is less."""
+    star = [(0, other) for other in range(1, k + 1)]
+    if directed and word == "edges":
+        star = both_arcs(star)
+    rows = torch.tensor([[1.0, 0.0]] + [[0.0, 1.0]] * (SIZE - 1))
+    options = {"directed": directed, "both_ways": both_ways, "relation": f"{k}-{word}"}
+    nothing = all_sums([[], [], []], rows, **options)
+    bound = aggregation_sensitivity("edge", f"{k}-{word}", both_ways=both_ways) ** 2
+    whole = (all_sums([[], star, []], rows, **options) - nothing).square().sum(dim=(1, 2))
+    assert whole.tolist() == pytest.approx([0, bound, 0, bound], abs=1e-4)
+    split = (all_sums([star[::2], star[1::2], []], rows, **options) - nothing).square().sum()
+    assert float(split) <= 2 * bound + 1e-4
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("has_total", [False, True])
+def test_links_of_every_kind_at_once_move_as_much_as_the_card_prices(count, has_total):
+    rows = torch.tensor([[1.0, 0.0]] + [[0.0, 1.0]] * (SIZE - 1))
+    star = [(0, 1), (0, 2)]
+    of_all, of_none, of_one = (
+        all_sums([star if kind in chosen else [] for kind in range(count)], rows)
+        for chosen in (range(count), (), (0,))
+    )
+    last = count + has_total
+    far, near = (float((sums - of_none)[:last].square().sum()) for sums in (of_all, of_one))
+    assert far / near == pytest.approx(kinds_growth(count, has_total=has_total), rel=1e-4)
 
 
 def test_one_link_is_the_relation_there_was():

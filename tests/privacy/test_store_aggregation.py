@@ -25,6 +25,7 @@ from gapgnn.methods.mlp import MLP
 from gapgnn.privacy.ledger.ledger import Ledger
 from gapgnn.privacy.mechanisms.aggregation import (
     BlockRelease,
+    PartFiles,
     PrivateAggregation,
     release_part,
     row_normalise,
@@ -181,10 +182,11 @@ def test_a_part_released_again_gives_the_same_bytes(stores):
     graph = stores["dense"][7]
     block = BlockRelease(NoiseSource(NoiseKey.fresh()), 1.0, 1, True)
     values = np.zeros((graph.num_nodes, 3))
-    task = (graph.in_part(3), graph.digest(3), block, b"", None, values)
+    files = [PartFiles(graph.in_part(3), graph.digest(3))]
+    task = (files, block, b"", values)
     assert np.array_equal(release_part(*task), release_part(*task))
     other = BlockRelease(NoiseSource(NoiseKey.fresh()), 1.0, 1, True)
-    assert not np.array_equal(release_part(*task), release_part(*task[:2], other, *task[3:]))
+    assert not np.array_equal(release_part(*task), release_part(files, other, *task[2:]))
 
 
 class _Careless(InProcess):

@@ -14,6 +14,7 @@ from gapgnn.errors import PrivacyError
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.graph.transforms import induced, join_kinds
+from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.mechanisms import aggregation as aggregation_module
 from gapgnn.privacy.mechanisms.aggregation import (
     PrivateAggregation,
@@ -239,6 +240,80 @@ def test_kinds_have_noise_of_their_own():
     assert torch.equal(first, again)
     alone = mechanisms(empty, "directed")[0].hop(rows, 1, normalise=False)
     assert not torch.equal(first, alone)
+
+
+def test_a_total_has_noise_of_its_own():
+    empty = weighted([], 5_000, directed=True)
+    graph = join_kinds({"calls": empty, "visits": empty})
+    rows = torch.zeros(5_000, 2)
+    noise = torch.stack([one.hop(rows, 1, normalise=False).flatten() for one in total_of(graph)])
+    alike = torch.corrcoef(noise).triu(diagonal=1).abs()
+    assert float(alike.max()) < 0.05
+    assert float(noise[2].std()) == pytest.approx(float(noise[0].std()), rel=0.05)
+
+
+def total_of(graph, **options):
+    relation = "directed" if graph.is_directed else "undirected"
+    return mechanisms(graph, relation, with_total=True, **options)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("weighs", [(), (0,), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("construction", ["safe", "fast"])
+def test_a_total_is_the_same_in_memory_on_disk_and_by_a_product(
+    directed, weighs, construction, tmp_path
+):
+    """And it is the exact sum of the kinds with noise of one release on top."""
+    plain = over_same_nodes(3, directed=directed)
+    names = ("calls", "payments", "visits")
+    graph = join_kinds(
+        {
+            name: one if place in weighs else one._replace(weights=None, weight_bounds=None)
+            for place, (name, one) in enumerate(zip(names, plain, strict=True))
+        }
+    )
+    options = {"construction": construction, "both_ways": directed}
+    rows = unit_rows(graph.num_nodes, 1)
+    here = total_of(graph, **options)[-1]
+    wanted = here.hop(rows, 1)
+    for parts in (1, 7):
+        store_graph(graph, tmp_path / f"{parts}", parts=parts)
+        stored = open_store(tmp_path / f"{parts}")
+        assert torch.equal(total_of(stored, **options)[-1].hop(rows, 1), wanted), parts
+        assert not any("indices" in kind.__dict__ for kind in stored.kinds), "arcs were loaded"
+    if construction == "fast":
+        return
+    cut = quantise_rows(rows, grid=WEIGHTED_GRID) if weighs else quantise_rows(rows)
+    lists = [one._lists_on_device(0) for one in here._summands]
+    exact = sum(one.matrix(torch.float64) @ cut for one in lists)
+    noise = here._sources[0].gaussian_rows(0, graph.num_nodes, 5, here.std, "hop", 1)
+    assert torch.equal(row_normalise(exact + noise).float(), wanted)
+    # What an accelerator does without a kernel.
+    out = torch.empty(rows.shape)
+    here._on_device(0, cut, 1, out, True)
+    assert torch.equal(out, wanted)
+    assert here.events == (Gaussian(2.0, label="aggregation hop 1"),)
+
+
+def test_kinds_in_other_parts_are_not_added_up(tmp_path):
+    graph = random_weighted()
+    for parts in (2, 3):
+        store_graph(graph, tmp_path / f"{parts}", parts=parts)
+    first, second = (open_store(tmp_path / f"{parts}") for parts in (2, 3))
+    joined = first._changed(kind="calls", more=(second._changed(kind="visits"),))
+    with pytest.raises(PrivacyError, match="the same parts"):
+        total_of(joined)[-1].hop(unit_rows(graph.num_nodes, 1), 1)
+
+
+def test_a_total_is_refused_at_node_level():
+    graph = join_kinds(dict(zip(("calls", "visits"), over_same_nodes(2), strict=True)))
+    with pytest.raises(PrivacyError, match="`total_of` must be empty at level node"):
+        mechanisms(graph, "add-remove", max_degree=3, with_total=True)
+
+
+def over_same_nodes(number, **options):
+    found = [random_weighted(seed, **options) for seed in range(number)]
+    return [graph._replace(ids=found[0].ids) for graph in found]
 
 
 def random_weighted(seed=0, count=5_000, *, directed=False):

@@ -45,10 +45,14 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "max-degree": number(10, "D at node level"),
         "kinds": number(1, "kinds of edges"),
         "protects": {
-            "choices": ["each", "any"],
-            "default": "each",
+            "choices": ["auto", "each", "any"],
+            "default": "auto",
             "help": "with several kinds: neighbours differ in one edge of each kind, or of any one "
-            "(default each)",
+            "(default any, node: each)",
+        },
+        "apart": {
+            "action": "store_true",
+            "help": "with any: without the total of all kinds, as for the paper's messages",
         },
         "weighted": {"action": "store_true", "help": "edges have weights"},
         "divided": _DIVIDED,
@@ -120,7 +124,7 @@ examples:
   gapgnn audit aggregation --level edge --relation undirected --epsilon 1 --hops 2
   gapgnn audit aggregation --relation 5-edges --epsilon 1
   gapgnn audit aggregation --level node --max-degree 10 --epsilon 8
-  gapgnn audit aggregation --kinds 2 --protects any --weighted --epsilon 1
+  gapgnn audit aggregation --kinds 2 --weighted --epsilon 1
   gapgnn audit dpsgd --epsilon 1 --steps 50 --sampling-rate 0.1 --trials 20000
   gapgnn audit sampler --epsilon 4
   gapgnn audit edges --perturbation arr --epsilon 2 --json

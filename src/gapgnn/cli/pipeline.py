@@ -257,7 +257,7 @@ def case_of(
         interrupt_after=interrupt_after,
         model=None if model is None else Path(model).resolve(),
         ledger=ledger,
-        protects=protects or "each",
+        protects=protects or "auto",
         keeps_rows=level == "node" and (own == "record" or method == "vote"),
     )
 

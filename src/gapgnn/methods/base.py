@@ -1012,7 +1012,8 @@ class EdgeReader(NodeClassifier):
 
     def space_needed(self, graph: Graph) -> int:
         """Return how many bytes a fit holds at the least: scores, and hops of as many columns."""
-        hops = self._num_hops() * len(graph.kinds)
+        num_kinds = len(graph.kinds)
+        hops = self._num_hops() * (num_kinds + self.releases_total(num_kinds))
         return (1 + hops) * super().space_needed(graph)
 
     def predict_cached(self, ids: NDArray[Any] | None = None) -> NDArray[np.float32]:
@@ -1037,6 +1038,10 @@ class EdgeReader(NodeClassifier):
     def _events_per_hop(self, graph: Graph) -> int:
         """Return how many Gaussian events a hop along all kinds of edges is."""
         return 1
+
+    def releases_total(self, num_kinds: int) -> bool:
+        """Return whether a hop releases the total over all kinds of edges beside each of them."""
+        return False
 
     def _hop_ratio(self, relation: str) -> float:
         """Return the noise multiplier of a hop relative to the free one."""
@@ -1083,6 +1088,8 @@ class EdgeReader(NodeClassifier):
     ) -> list[PrivateAggregation]:
         """Return the noisy aggregations of a graph that was paid for, one per kind of edges.
 
+        And one of their total, where that is released.
+
         Sensitivity of one hop by the guarantee's relation, at node level with out-lists cut to
         ``max_degree`` (privacy page, section 1).
         """
@@ -1094,6 +1101,7 @@ class EdgeReader(NodeClassifier):
             noise_multiplier=multiplier * self._hop_ratio(guarantee.relation),
             max_degree=self._list_bound() if guarantee.level == "node" else None,
             both_ways=self.goes_both_ways(is_directed=graph.is_directed),
+            with_total=self.releases_total(len(graph.kinds)),
             keys=[key.derive("aggregation") for key in keys],
             construction=self.noise,
             device=device,

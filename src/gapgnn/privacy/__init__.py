@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from gapgnn.privacy.relations import covers as covers
     from gapgnn.privacy.relations import describe_relation as describe_relation
     from gapgnn.privacy.relations import group_size as group_size
+    from gapgnn.privacy.relations import kinds_growth as kinds_growth
     from gapgnn.privacy.relations import links_of as links_of
     from gapgnn.privacy.relations import protected_entities as protected_entities
     from gapgnn.privacy.relations import public_count as public_count
+    from gapgnn.privacy.relations import resolve_kinds as resolve_kinds
     from gapgnn.privacy.relations import resolve_relation as resolve_relation
     from gapgnn.privacy.relations import squared_growth as squared_growth
     from gapgnn.privacy.relations import strictest as strictest

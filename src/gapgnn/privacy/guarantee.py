@@ -13,6 +13,7 @@ from gapgnn.privacy.relations import (
     Links,
     aggregation_sensitivity,
     auto_delta,
+    kinds_growth,
     links_of,
     protected_entities,
     resolve_relation,
@@ -240,6 +241,15 @@ class Guarantee:
         promised, wanted = (aggregation_sensitivity("edge", r) for r in (self.relation, whole))
         events = [event.scaled(promised / wanted) for event in self.events]
         return account(events, self.delta, relation=whole).epsilon
+
+    def every_kind_epsilon(self, num_kinds: int, *, has_total: bool) -> float | None:
+        """Return what the same noise costs for links of every kind at once, promised for any."""
+        if self.level != "edge" or not all(isinstance(event, Gaussian) for event in self.events):
+            return None
+        # Squared distances of Gaussian noise add up (section 3).
+        further = math.sqrt(kinds_growth(num_kinds, has_total=has_total))
+        events = [event.scaled(1 / further) for event in self.events]
+        return account(events, self.delta, relation=self.relation).epsilon
 
 
 def check_delta(delta: float | str) -> float | None:

@@ -196,6 +196,42 @@ def squared_growth(charged: str, counted: str) -> float:
     )
 
 
+def resolve_kinds(level: str, kinds: str = "auto") -> str:
+    """Return in which kinds of edges neighbours differ, where there are several.
+
+    ``any``, in one of them, whichever: the promise is then that of one table, one edge. ``each``,
+    in all of them at once; at node level it is nothing else. ``auto`` is ``any`` unless records are
+    protected (privacy page, section 1).
+
+    >>> resolve_kinds("edge"), resolve_kinds("node"), resolve_kinds("edge", "each")
+    ('any', 'each', 'each')
+    """
+    check_choice("level", level, LEVELS)
+    check_choice("kinds", kinds, ("auto", "each", "any"))
+    if level == "node" and kinds == "any":
+        raise InputError(
+            "`kinds` must be auto or each at level node: a record holds its lists of all kinds of "
+            "edges, so withdrawing it changes every kind. Got 'any'."
+        )
+    if kinds == "auto":
+        return "each" if level == "node" else "any"
+    return kinds
+
+
+def kinds_growth(num_kinds: int, *, has_total: bool) -> float:
+    """Return by what factor what was charged under ``any`` grows for links of every kind at once.
+
+    That is the squared distance, in all sums of a hop together, of graphs that differ in the same
+    links of every kind, over the largest of those that differ in one kind. Of M kinds M sums move
+    instead of one. A total moves by M messages instead of one, and without it nothing else was
+    charged: M, or (M + M^2) / 2.
+
+    >>> kinds_growth(2, has_total=False), kinds_growth(2, has_total=True)
+    (2.0, 3.0)
+    """
+    return (num_kinds + num_kinds**2) / 2 if has_total else float(num_kinds)
+
+
 def _check_covers(relation: str, other: str) -> None:
     if not covers(relation, other):
         raise InputError(f"`relation` must cover {other}. Got {relation!r}.")

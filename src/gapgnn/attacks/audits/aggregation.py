@@ -17,7 +17,8 @@ outright, wherever it runs and whichever of the hops it is.
 
 With several kinds of edges, neighbours differ in an edge of one kind (``any``), or in one of every
 kind at once (``each``): then every other kind has the edge where the first has not, which is where
-shared noise would show most. How far all kinds move together is compared with what is charged.
+shared noise would show most. Under ``any`` the total over all kinds is released too, and read
+beside the kind in question. How far all sums move together is compared with what is charged.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, c
 from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.graph import Graph, induced, join_kinds
 from gapgnn.graph.store import open_store, store_graph
-from gapgnn.privacy import Links, links_of, resolve_relation
+from gapgnn.privacy import Links, links_of, resolve_kinds, resolve_relation
 from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.mechanisms import (
     Construction,
@@ -74,6 +75,7 @@ class _Setting:
     construction: Construction
     kinds: int = 1
     protects: str = "each"
+    apart: bool = False
     weighted: bool = False
     divided: bool = False
     charged: int | None = None
@@ -95,6 +97,11 @@ class _Setting:
         if self.both_ways and not self.links.are_arcs:
             return np.concatenate([sources, targets]), np.concatenate([targets, sources])
         return sources, targets
+
+    @property
+    def has_total(self) -> bool:
+        """Whether the total over all kinds of edges is released beside them."""
+        return self.kinds > 1 and self.protects == "any" and not self.apart
 
     @property
     def is_directed(self) -> bool:
@@ -119,6 +126,7 @@ class _Setting:
             max_degree=None if self.divided else self.max_degree,
             is_divided=self.divided,
             both_ways=self.both_ways,
+            with_total=self.has_total,
             keys=[NoiseKey.fresh() if key is None else key],
             construction=self.construction,
             device=device,
@@ -165,7 +173,7 @@ class _Setting:
         elif self.max_degree is not None:
             details["max_degree"] = self.max_degree
         if self.kinds > 1:
-            details |= {"kinds": self.kinds, "protects": self.protects}
+            details |= {"kinds": self.kinds, "protects": self.protects, "total": self.has_total}
         if self.weighted:
             details["weighted"] = True
 
@@ -196,7 +204,8 @@ def audit_aggregation(
     max_degree: int = 10,
     construction: Construction = "safe",
     kinds: int = 1,
-    protects: str = "each",
+    protects: str = "auto",
+    apart: bool = False,
     weighted: bool = False,
     divided: bool = False,
     both_ways: bool = False,
@@ -230,7 +239,10 @@ def audit_aggregation(
         max_degree: D at node level.
         construction: ``safe`` or ``fast`` noise.
         kinds: number of kinds of edges, each with its own hops.
-        protects: ``each`` if neighbours differ in every kind, ``any`` if in one of them.
+        protects: ``each`` if neighbours differ in every kind, ``any`` if in one of them; auto is
+            any, at node level each.
+        apart: under ``any``, release no total over all kinds beside each of them, as where each
+            kind has a chain of hops of its own (the paper's messages).
         weighted: give the edges weights; a canary weighs 1, the most there is.
         divided: at node level, audit messages that are divided by the root of their list's length;
             ``max_degree`` is then how many entries a canary's list has.
@@ -251,9 +263,10 @@ def audit_aggregation(
         raise InputError("`divided` must be False at level edge. Got True.")
     if both_ways and level != "edge":
         raise InputError(f"`both_ways` must be False for relation {relation}. Got True.")
-    check_choice("protects", protects, ("each",) if level == "node" else ("each", "any"))
-    whole = hops * (kinds if protects == "each" else 1)
-    paid = whole if charged is None else check_integer("charged", charged, at_least=1)
+    choices = ("auto", "each") if level == "node" else ("auto", "each", "any")
+    protects = resolve_kinds(level, check_choice("protects", protects, choices))
+    moved = kinds if protects == "each" else 1 + (kinds > 1 and not apart)
+    paid = hops * moved if charged is None else check_integer("charged", charged, at_least=1)
     multiplier, epsilon = claim(
         Gaussian(1.0, count=paid), relation, epsilon, delta, noise_multiplier
     )
@@ -267,6 +280,7 @@ def audit_aggregation(
         construction,
         kinds=kinds,
         protects=protects,
+        apart=apart,
         weighted=weighted,
         divided=divided,
         charged=paid,
@@ -322,8 +336,9 @@ def audit_sampler(
 def _edge_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
     """Groups of one node and as many others as links are protected, joined where the coin says so.
 
-    Under ``any`` group i is joined by kind i modulo their number; under ``each`` by all kinds,
-    every second one of which has the edges where the coin says not.
+    Under ``any`` group i is joined by kind i modulo their number, and read in that kind's sums and
+    in the total; under ``each`` by all kinds, every second one of which has the edges where the
+    coin says not.
     """
     links, kinds = setting.links, setting.kinds
     size = links.count + 1
@@ -344,12 +359,13 @@ def _edge_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
     # both arcs of an edge carry messages both ways.
     unit = links.count**2 + links.count if moves_centre else links.count
     unit *= 2 if setting.both_ways and not links.are_arcs else 1
-    total = torch.zeros(len(worlds), dtype=torch.float64)
+    added = torch.zeros(len(worlds), dtype=torch.float64)
     of_kinds = []
-    for kind, aggregation in enumerate(setting.aggregations(graph)):
+    aggregations = setting.aggregations(graph)
+    for kind, aggregation in enumerate(aggregations):
         rows, sent, seen = _star_rows(graph.num_nodes, size, 0), [], []
         for hop in range(1, setting.hops + 1):
-            number = (hop - 1) * kinds + kind + 1
+            number = (hop - 1) * len(aggregations) + kind + 1
             noisy = aggregation.hop(rows, number, normalise=False).double()
             at = noisy.reshape(len(worlds), size, _WIDTH)
             says = rows.double().reshape(len(worlds), size, _WIDTH)
@@ -358,9 +374,10 @@ def _edge_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
             if moves_centre:
                 along += (at[:, 0] * says[:, 1:].sum(dim=1)).sum(dim=1)
             if is_each:
-                total += unit - along if kind % 2 else along
+                added += unit - along if kind % 2 else along
             else:
-                total += torch.where(torch.from_numpy(mine == kind), along, 0.0)
+                is_read = (mine == kind) | (kind == kinds)
+                added += torch.where(torch.from_numpy(is_read), along, 0.0)
             seen.append(at[:, 1:].mean(dim=1))
             sent.append(says[:, 0])
             rows = row_normalise(noisy.float())
@@ -368,11 +385,11 @@ def _edge_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
                 # Noisy rows of many point in many directions: the worst case is chosen anew.
                 rows = _star_rows(graph.num_nodes, size, hop)
         of_kinds.append((seen, sent))
-    scores = [total / (setting.hops * unit * (kinds if is_each else 1))]
+    scores = [added / (setting.hops * unit * (kinds if is_each else 1 + setting.has_total))]
     if kinds == 1:
         scores += _difference(*of_kinds[0])
     else:
-        scores.append(_between_kinds([seen[0] for seen, _ in of_kinds], sent[0], mine, is_each))
+        scores += _between_kinds([seen[0] for seen, _ in of_kinds], sent[0], mine, setting)
     return torch.stack(scores).numpy()
 
 
@@ -385,18 +402,23 @@ def _star_rows(num_nodes: int, size: int, turn: int) -> Tensor:
 
 
 def _between_kinds(
-    seen: list[Tensor], sent: Tensor, mine: NDArray[np.int64], is_each: bool
-) -> Tensor:
-    """Return the component of one kind's first hop less another's, along what both were sent.
+    seen: list[Tensor], sent: Tensor, mine: NDArray[np.int64], setting: _Setting
+) -> list[Tensor]:
+    """Return the component of one sum of the first hop less another, along what both were sent.
 
-    Noise of their own leaves it useless; noise that kinds share cancels and leaves the canary.
+    Of two kinds, and of the total and each kind where the canary is of another. Noise of their own
+    leaves it useless; noise that two of them share cancels and leaves the canary.
     """
-    if is_each:
-        return ((seen[0] - seen[1]) * _first_way(sent)).sum(dim=1) / 2 + 0.5
+    if setting.protects == "each":
+        return [((seen[0] - seen[1]) * _first_way(sent)).sum(dim=1) / 2 + 0.5]
     stacked, places = torch.stack(seen), torch.from_numpy(mine)
     pairs = torch.arange(len(mine))
-    own, other = stacked[places, pairs], stacked[(places + 1) % len(seen), pairs]
-    return ((own - other) * _first_way(sent)).sum(dim=1)
+    own, other = stacked[places, pairs], stacked[(places + 1) % setting.kinds, pairs]
+    scores = [((own - other) * _first_way(sent)).sum(dim=1)]
+    if setting.has_total:
+        less = [((seen[-1] - kind) * _first_way(sent)).sum(dim=1) for kind in seen[:-1]]
+        scores += [torch.where(places == kind, 0.0, one) for kind, one in enumerate(less)]
+    return scores
 
 
 def _first_way(sent: Tensor) -> Tensor:
@@ -504,45 +526,49 @@ def _check_hops(setting: _Setting) -> list[Check]:
     return checks
 
 
-# Noise of two kinds is drawn for this many rows and compared.
+# Noise of two kinds, or of a kind and the total, is drawn for this many rows and compared.
 _COMPARED_ROWS = 4096
 
 
 def _check_kinds(setting: _Setting) -> list[Check]:
-    """Compare how far all kinds of edges move together with what is charged, and their noise.
+    """Compare how far all sums of a hop move together with what is charged, and their noise.
 
-    Every kind has the neighbours of :func:`_neighbours`; under ``any`` the first kind alone.
+    Every kind has the neighbours of :func:`_neighbours`; under ``any`` the first kind alone, with
+    which the total moves.
     """
     if setting.kinds == 1:
         return []
     silent = replace(setting, noise_multiplier=1.0)
     graphs, sent, owners = _neighbours(silent)
-    key, released = NoiseKey.fresh(), []
-    for world, (graph, rows) in enumerate(zip(graphs, sent, strict=True)):
-        same = graphs[0] if setting.protects == "any" and world else graph
-        kinds = {f"kind {kind}": same if kind else graph for kind in range(setting.kinds)}
-        mechanisms = silent.aggregations(join_kinds(kinds), key=key)
-        done = [one.hop(rows, kind + 1, normalise=False) for kind, one in enumerate(mechanisms)]
-        released.append(torch.stack(done).double())
-    squares = (released[0] - released[1]).square().sum(dim=(0, 2)) / mechanisms[0].std ** 2
-    moved = torch.zeros(int(owners.max()) + 1, dtype=torch.float64)
-    moved.index_add_(0, torch.from_numpy(owners), squares)
     events = (setting.charged or setting.hops) / setting.hops
+    checks = []
+    for place, device in _PLACES:
+        if device == "cuda" and not torch.cuda.is_available():
+            continue
+        key, released = NoiseKey.fresh(), []
+        for world, (graph, rows) in enumerate(zip(graphs, sent, strict=True)):
+            same = graphs[0] if setting.protects == "any" and world else graph
+            kinds = {f"kind {kind}": same if kind else graph for kind in range(setting.kinds)}
+            with _placed(join_kinds(kinds), place) as placed:
+                mechanisms = silent.aggregations(placed, key=key, device=device)
+                done = [one.hop(rows, n, normalise=False) for n, one in enumerate(mechanisms, 1)]
+            released.append(torch.stack(done).cpu().double())
+        squares = (released[0] - released[1]).square().sum(dim=(0, 2)) / mechanisms[0].std ** 2
+        moved = torch.zeros(int(owners.max()) + 1, dtype=torch.float64)
+        moved.index_add_(0, torch.from_numpy(owners), squares)
+        name = f"events of a hop along all kinds ({place})"
+        checks.append(Check(name, float(moved.max()), events))
     nothing = setting.graph(
         [(np.zeros(0, np.int64),) * 2] * setting.kinds, _COMPARED_ROWS, directed=True
     )
     noise = [
         one.hop(torch.zeros(_COMPARED_ROWS, _WIDTH), 1, normalise=False).flatten()
-        for one in setting.aggregations(nothing)[:2]
+        for one in setting.aggregations(nothing)
     ]
-    shared = float(torch.corrcoef(torch.stack(noise))[0, 1].abs())
-    return [
-        Check("events of a hop along all kinds", float(moved.max()), events),
-        # Nine standard deviations of what independent noise has.
-        Check(
-            "correlation of the noise of two kinds", shared, 9 / (_COMPARED_ROWS * _WIDTH) ** 0.5
-        ),
-    ]
+    alike = torch.corrcoef(torch.stack(noise)).triu(diagonal=1).abs()
+    # Nine standard deviations of what independent noise has.
+    most = 9 / (_COMPARED_ROWS * _WIDTH) ** 0.5
+    return [*checks, Check("correlation of the noise of two sums", float(alike.max()), most)]
 
 
 @contextmanager

@@ -92,6 +92,7 @@ def audit_model(
             whole = {"level": card.level, "hops": hops, "charged": event.count}
             if card.kinds:
                 whole |= {"kinds": len(card.kinds), "protects": card.protects}
+                whole["apart"] = not estimator.releases_total(len(card.kinds))
             bounds = getattr(estimator, "edges_", EdgeFacts()).bounds
             whole["weighted"] = any(pair is not None for pair in bounds)
             whole["both_ways"] = _went_both_ways(estimator)

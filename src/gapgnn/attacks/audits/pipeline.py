@@ -51,7 +51,7 @@ from gapgnn.attacks.audits.replay import (
 )
 from gapgnn.errors import GapgnnError, InputError, check_choice
 from gapgnn.graph import roles
-from gapgnn.privacy import auto_delta, public_count, watched_by
+from gapgnn.privacy import auto_delta, public_count, resolve_kinds, watched_by
 from gapgnn.privacy.accounting import Composition, Event, Gaussian, worst_cases
 from gapgnn.privacy.card import PrivacyCard
 from gapgnn.privacy.ledger import Ledger
@@ -78,7 +78,7 @@ class Case:
         interrupt_after: kill the run after so many releases and resume it.
         model: for ``predict``: the saved model.
         ledger: for ``predict``: the ledger of the training, of which a copy is used.
-        protects: with several kinds of edges: ``each`` or ``any``.
+        protects: with several kinds of edges: ``each``, ``any`` or what ``auto`` is at this level.
         keeps_rows: whether whoever withdraws keeps a row, as where own lists are read.
     """
 
@@ -92,7 +92,7 @@ class Case:
     interrupt_after: int | None = None
     model: Path | None = None
     ledger: Path | None = None
-    protects: str = "each"
+    protects: str = "auto"
     keeps_rows: bool = False
 
     @property
@@ -104,7 +104,8 @@ class Case:
                 return tuple(kind for kind in NODE_KINDS if kind != "dangling")
             return (*NODE_KINDS, STRICT_KIND)
         weighed = tuple(AMOUNTS) if self.tables.weight is not None else ()
-        several = (OTHER_KIND, *((EACH_KIND,) if self.protects == "each" else ()))
+        is_each = resolve_kinds(self.level, self.protects) == "each"
+        several = (OTHER_KIND, *((EACH_KIND,) if is_each else ()))
         return (*EDGE_KINDS, *weighed, *(several if self.tables.more else ()))
 
     def _training(self, names: Sequence[str]) -> dict[str, bool]:

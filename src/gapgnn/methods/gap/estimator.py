@@ -35,6 +35,7 @@ from gapgnn.privacy import (
     Guarantee,
     aggregation_ratio,
     aggregation_sensitivity,
+    resolve_kinds,
     resolve_relation,
 )
 from gapgnn.privacy.accounting import Event, Gaussian, Laplace, gaussian_shift
@@ -111,10 +112,11 @@ class GAP(EdgeReader):
         head_layers: layers of the network applied to the combined hops.
         hidden: width of every hidden layer and of the codes; auto is 16, 32 for labels and both
             except at node level, and 64 for the cross-fitted networks that read features.
-        kinds: whom several kinds of edges (calls and payments, say) protect: each promises to hide
-            one edge of every kind at once, and every kind's part of a hop is charged; any promises
-            to hide one edge of one kind, whichever, and a hop is charged once. At node level a
-            record holds its lists of all kinds, so each it is.
+        kinds: what is hidden where there are several kinds of edges (calls and payments, say): any
+            hides one edge of one kind, whichever, as with one table, and a hop is charged for that
+            kind's sum and for the total of all kinds, which it also releases except in the paper's
+            method; each hides one edge of every kind at once, and every kind's sum is charged. auto
+            is any, at node level each: a record holds its lists of all kinds.
         combine: how the hops are combined.
         activation: activation after every hidden layer; auto is selu, tanh for progressive
             features.
@@ -161,7 +163,7 @@ class GAP(EdgeReader):
     base_layers: int | Literal["auto"] = "auto"
     head_layers: int = 1
     hidden: int | Literal["auto"] = "auto"
-    kinds: Literal["each", "any"] = "each"
+    kinds: Literal["auto", "each", "any"] = "auto"
     combine: Literal["concat", "sum", "max", "mean", "attention"] = "concat"
     activation: Literal["auto", "selu", "relu", "elu", "gelu", "tanh"] = "auto"
     dropout: float | Literal["auto"] = "auto"
@@ -174,12 +176,7 @@ class GAP(EdgeReader):
         check_integer("head_layers", self.head_layers, at_least=1)
         check_integer("hidden", chosen(self.hidden, defaults.hidden), at_least=1)
         check_choice("combine", self.combine, COMBINATIONS)
-        check_choice("kinds", self.kinds, ("each", "any"))
-        if self.level == "node" and self.kinds == "any":
-            raise InputError(
-                "`kinds` must be each at level node: a record holds its lists of all kinds of "
-                "edges, so withdrawing it changes every kind. Got 'any'."
-            )
+        resolve_kinds(self.level, self.kinds)
         if self.hop_share != "auto":
             check_number("hop_share", self.hop_share, above=0, below=1)
             if not self._variant().is_vote:
@@ -263,9 +260,23 @@ class GAP(EdgeReader):
         """Return the events of one hop along all kinds of edges (privacy page, section 2).
 
         Under ``each``, and at node level, neighbours differ in every kind. Under ``any`` they
-        differ in one kind, and the sums of the others are the same: one event.
+        differ in one kind, and the sums of the others are the same: one event, and one more where
+        the total over all kinds is released.
         """
-        return len(graph.kinds) if self.kinds == "each" else 1
+        num_kinds = len(graph.kinds)
+        if resolve_kinds(self.level, self.kinds) == "each":
+            return num_kinds
+        return 1 + self.releases_total(num_kinds)
+
+    def releases_total(self, num_kinds: int) -> bool:
+        """Return whether a hop releases the total over all kinds of edges beside each of them.
+
+        Where the same message travels along all of them, and one edge of one kind is hidden: it
+        costs as much as that kind's sum, however many kinds there are.
+        """
+        is_any = resolve_kinds(self.level, self.kinds) == "any"
+        is_shared = self.level == "edge" and not self._variant().is_papers
+        return num_kinds > 1 and is_any and is_shared
 
     def _hop_ratio(self, relation: str) -> float:
         return self._ratios()[1] * aggregation_ratio(relation) if self.level == "node" else 1.0
@@ -621,7 +632,14 @@ class GAP(EdgeReader):
         crossfit = None
         if graph is not None and variant.is_cross_fitted:
             crossfit = CrossFit.of(graph, seed=self.seed, folds=variant.folds)
-        return Propagation(variant, self.num_classes_, self.modules_, num_kinds, crossfit)
+        return Propagation(
+            variant,
+            self.num_classes_,
+            self.modules_,
+            num_kinds,
+            has_total=self.releases_total(num_kinds),
+            crossfit=crossfit,
+        )
 
     def _remember(
         self, graph: Graph, charge: Charge | None, first: First, released: Sequence[Tensor]
@@ -811,7 +829,8 @@ class GAP(EdgeReader):
             messages=messages,
             steps=steps,
             kinds=self.edges_.kinds,
-            protects=self.kinds if self.edges_.kinds else "",
+            protects=resolve_kinds(self.level, self.kinds) if self.edges_.kinds else "",
+            has_total=self.releases_total(len(self.edges_.kinds)),
             is_weighted=any(bounds is not None for bounds in self.edges_.bounds),
             own=variant.own,
             is_divided=variant.is_vote,

@@ -11,8 +11,10 @@ page, section 1).
 
 Where there are several kinds of edges, a hop goes along each of them: the same message, or in the
 paper's way each kind's own chain of hops. What was released along the kinds stands side by side in
-a row, in the order of their names. Networks also read the sum of all kinds, which costs nothing
-more and says what the edges say together.
+a row, in the order of their names, and behind them their total where it is released too. Networks
+also read the sum of all kinds, which says what the edges say together. Where there is a total, the
+sums of the kinds are made to agree with it, which leaves less noise in them and in their sum
+(:func:`reconciled`).
 
 A node's own label does not come back to it: in a stage the labels of its neighbours arrive, and
 its own label is in none of them. From the second stage on, a neighbour without a training label
@@ -59,6 +61,7 @@ class Propagation:
         num_classes: C.
         modules: the networks by phase.
         num_kinds: of edges, whose releases stand side by side.
+        has_total: whether the released total over all kinds stands behind them.
         crossfit: who learns from whom in the networks that read features, where there are several.
     """
 
@@ -66,6 +69,7 @@ class Propagation:
     num_classes: int
     modules: Mapping[str, Any]
     num_kinds: int = 1
+    has_total: bool = False
     crossfit: CrossFit | None = None
 
     def hop_zero(self, features: FeatureInputs, sends_label: Tensor) -> First:
@@ -98,14 +102,24 @@ class Propagation:
             # A replica of each network of a stage.
             pool = torch.stack(list(released)).sum(dim=0) / math.sqrt(len(released))
             first, released = of_members(first), [of_members(pool)]
-        blocks = [list(hop.chunk(self.num_kinds, dim=-1)) for hop in released]
-        if self.num_kinds > 1:
-            # Divided by the root of their number, sums of noise are as large as each.
-            root = math.sqrt(self.num_kinds)
-            blocks = [[*hop, torch.stack(hop).sum(dim=0) / root] for hop in blocks]
+        blocks = [self.of_kinds(hop) for hop in released]
         if not self.variant.is_papers:
             blocks = [[direction_and_size(sums) for sums in hop] for hop in blocks]
         return HopInputs(first, [hop[0] if len(hop) == 1 else torch.cat(hop, -1) for hop in blocks])
+
+    def of_kinds(self, hop: Tensor) -> list[Tensor]:
+        """Return what a released row says of each kind of edges and, of several, of their sum.
+
+        All in units of their noise, where the row is: kinds and their total each have noise 1.
+        """
+        blocks = list(hop.chunk(self.num_kinds + self.has_total, dim=-1))
+        if self.num_kinds == 1:
+            return blocks
+        if not self.has_total:
+            return [*blocks, torch.stack(blocks).sum(dim=0) / math.sqrt(self.num_kinds)]
+        kinds, total = reconciled(blocks[:-1], blocks[-1])
+        noise = math.sqrt(self.num_kinds / (self.num_kinds + 1))
+        return [block / noise for block in (*kinds, total)]
 
     def scores(self, phase: str, first: First, released: Sequence[Tensor]) -> Tensor:
         """Return what a stage says about every node, (replicas, nodes, classes)."""
@@ -179,7 +193,8 @@ class Propagation:
         """Release all hops of a graph: the only reading of its edges.
 
         Args:
-            aggregations: the mechanism of each kind of edges, which knows graph, noise and price.
+            aggregations: the mechanism of each kind of edges, which knows graph, noise and price,
+                and of their total, where it is released.
             features: of every node.
             labels: class of every node.
             sends_label: which nodes send their own label, (replicas, nodes).
@@ -188,9 +203,9 @@ class Propagation:
             on_hop: called after every hop.
 
         Returns:
-            Hop 0, and the noisy rows of each hop, kinds side by side: of norm 1 in the paper's way,
-            otherwise noisy sums in units of their noise, so that a classifier need not know its
-            level.
+            Hop 0, and the noisy rows of each hop, kinds side by side and their total behind them,
+            where it is released: of norm 1 in the paper's way, otherwise noisy sums in units of
+            their noise, so that a classifier need not know its level.
         """
         first = self.hop_zero(features, sends_label)
         released: list[Tensor] = []
@@ -292,6 +307,21 @@ def believed(scores: Tensor, alone: Tensor, trust: Tensor) -> Tensor:
 def of_members(values: Tensor) -> Tensor:
     """Return what every network of a stage reads, one after the other: (replicas times members)."""
     return values.repeat_interleave(MEMBERS, dim=0)
+
+
+def reconciled(kinds: Sequence[Tensor], total: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Make noisy sums of several kinds agree with their noisy total: the least squares.
+
+    By how much the total is above the sum of M kinds is noise of variance M + 1; a share of
+    1 / (M + 1) of it belongs to each kind and to the total. Kinds and sum then have a variance of
+    M / (M + 1), which no other unbiased mean of these releases is below.
+
+    >>> kinds, total = reconciled([torch.tensor([2.0]), torch.tensor([3.0])], torch.tensor([8.0]))
+    >>> [kind.tolist() for kind in kinds], total.tolist()
+    ([[3.0], [4.0]], [7.0])
+    """
+    missing = (total - torch.stack(list(kinds)).sum(dim=0)) / (len(kinds) + 1)
+    return [kind + missing for kind in kinds], total - missing
 
 
 def blocks_read(num_kinds: int) -> int:

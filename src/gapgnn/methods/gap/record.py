@@ -47,7 +47,8 @@ class OwnLists:
     Attributes:
         propagation: what is sent, and the networks.
         graph: whose lists are read, with the training labels that are sent.
-        released: noisy rows of each hop in units of their noise, (1, nodes, width).
+        released: noisy rows of each hop in units of their noise, (1, nodes, width): kinds of edges
+            side by side, and their total where it was released.
         std: standard deviation of that noise.
         both_ways: hops went along arcs and against them.
     """
@@ -67,11 +68,13 @@ class OwnLists:
         modules = self.propagation.modules
         sent = self.propagation.sent(features, labels, training.unsqueeze(0), self.released)
         first = self.propagation.hop_zero(features, training.unsqueeze(0))
-        exact = [self._arriving(rows[0]).unsqueeze(0) / self.std for rows in sent]
+        arriving = [self._arriving(rows[0]) for rows in sent]
+        exact = [self._as_released(kinds).unsqueeze(0) / self.std for kinds in arriving]
         scores = self.propagation.scores("classifier", first, exact)[0]
-        heard = self._by_kind(self.released)
-        num_classes, num_kinds = self.propagation.num_classes, self.propagation.num_kinds
-        if not are_alike(heard, labels, training, num_classes, num_kinds=num_kinds):
+        # Of several kinds of edges, what they say together.
+        heard = [self.propagation.of_kinds(hop)[-1][0] for hop in self.released]
+        num_classes = self.propagation.num_classes
+        if not are_alike(heard, labels, training, num_classes):
             return scores
         prior = torch.log_softmax(scores, dim=-1)
         if "encoder" in modules:
@@ -79,29 +82,26 @@ class OwnLists:
             says: Any = first if is_said else modules["encoder"](features.all())
             alone = torch.log_softmax(says[0], dim=-1)
             prior = (1 - PRIOR_SHARE) * prior + PRIOR_SHARE * alone
-        sums = self._by_kind(exact[-1:])[0] * self.std
-        friends = self._arriving(torch.ones_like(labels, dtype=prior.dtype).unsqueeze(-1))
-        friends = friends.sum(dim=-1, keepdim=True).clamp(min=FEW_FRIENDS)
+        sums = torch.stack(arriving[-1]).sum(dim=0)
+        everybody = torch.ones_like(labels, dtype=prior.dtype).unsqueeze(-1)
+        friends = torch.stack(self._arriving(everybody)).sum(dim=0).clamp(min=FEW_FRIENDS)
         weight = math.log(ODDS) * (FEW_FRIENDS / friends) ** EXPONENT
         # Up to a number that all classes share, this is how many friends have each class.
         votes = (1 - 1 / num_classes) * class_scores(sums)
         return prior + weight * votes
 
-    def _arriving(self, rows: Tensor) -> Tensor:
-        """Return the exact sums of what arrives at every node, kinds side by side."""
-        return torch.cat(
-            [
-                exact_sums(kind, rows, arriving=True, both_ways=self.both_ways)
-                for kind in self.graph.kinds
-            ],
-            dim=-1,
-        )
-
-    def _by_kind(self, hops: Sequence[Tensor]) -> list[Tensor]:
-        """Return each hop's rows with all kinds of edges added up, (nodes, width)."""
+    def _arriving(self, rows: Tensor) -> list[Tensor]:
+        """Return the exact sums of what arrives at every node along each kind of edges."""
         return [
-            torch.stack(hop[0].chunk(self.propagation.num_kinds, dim=-1)).sum(dim=0) for hop in hops
+            exact_sums(kind, rows, arriving=True, both_ways=self.both_ways)
+            for kind in self.graph.kinds
         ]
+
+    def _as_released(self, kinds: Sequence[Tensor]) -> Tensor:
+        """Return exact sums side by side as noisy ones stand, with their total where it does."""
+        has_total = self.propagation.has_total
+        total = [torch.stack(list(kinds)).sum(dim=0)] if has_total else []
+        return torch.cat([*kinds, *total], dim=-1)
 
 
 def are_alike(
@@ -109,8 +109,6 @@ def are_alike(
     labels: Tensor,
     training: Tensor,
     num_classes: int,
-    *,
-    num_kinds: int = 1,
 ) -> bool:
     """Tell from released rows and public labels whether friends tend to have the own class.
 
@@ -124,7 +122,6 @@ def are_alike(
         labels: class of every node.
         training: whose labels are known.
         num_classes: C.
-        num_kinds: how many kinds of edges were added up in each.
 
     >>> labels = torch.arange(600) % 3
     >>> codes, everybody = class_codes(3), torch.ones(600, dtype=torch.bool)
@@ -138,7 +135,7 @@ def are_alike(
     totals.index_add_(0, labels[training], rows)
     counts = totals @ class_codes(num_classes, rows.device).double().T
     people = labels[training].bincount(minlength=num_classes).unsqueeze(-1)
-    noise = (people * num_kinds / len(released)).double().sqrt()
+    noise = (people / len(released)).double().sqrt()
     lowest = (counts + 2 * noise).min(dim=1, keepdim=True).values
     counts = (counts - lowest.clamp(max=0)).clamp(min=0)
     is_heard = counts.sum(dim=1) > 0

@@ -263,6 +263,7 @@ class ReleaseFacts:
         audits: results of audits.
         kinds: the names of several kinds of edges.
         protects: ``each`` or ``any`` of them.
+        has_total: whether hops released the total over all kinds beside each of them.
         is_weighted: whether edges have weights.
         own: what a prediction reads of its own person; at edge level only ``record`` is told.
         is_divided: whether messages are divided by the root of their list's length.
@@ -283,6 +284,7 @@ class ReleaseFacts:
     audits: Sequence[Mapping[str, Any]] = ()
     kinds: Sequence[str] = ()
     protects: str = ""
+    has_total: bool = False
     is_weighted: bool = False
     own: str = ""
     is_divided: bool = False
@@ -336,7 +338,17 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
         ),
         not_covered=(
             *texts.not_covered(level, relation, notion=notion, own=own),
-            *texts.not_covered_edges(level, relation, facts.kinds, facts.protects),
+            *texts.not_covered_edges(
+                level,
+                relation,
+                facts.kinds,
+                facts.protects,
+                every_kind_epsilon=guarantee.every_kind_epsilon(
+                    len(facts.kinds), has_total=facts.has_total
+                )
+                if facts.protects == "any"
+                else None,
+            ),
         ),
         not_charged=texts.not_charged(level, facts.steps),
         warnings=_warnings(guarantee, facts, epsilon=epsilon, delta=delta),

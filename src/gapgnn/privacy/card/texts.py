@@ -45,7 +45,7 @@ SEVERAL_ARCS = (
 PROTECTS = ("each", "any")
 KINDS_OF = {
     "each": " of each kind of edges at once ({})",
-    "any": " of one kind of edges ({}), whichever",
+    "any": " of one kind of edges ({}), whichever,",
 }
 KINDS_OF_SEVERAL = {**KINDS_OF, "any": ", all kinds of edges ({}) taken together,"}
 
@@ -322,20 +322,35 @@ def covered_edges(
 
 
 def not_covered_edges(
-    level: str, relation: str, kinds: Sequence[str], protects: str
+    level: str,
+    relation: str,
+    kinds: Sequence[str],
+    protects: str,
+    *,
+    every_kind_epsilon: float | None,
 ) -> tuple[str, ...]:
-    """Say what is not covered where there are several kinds of edges.
+    """Say what is not covered where there are several kinds of edges, and its own epsilon.
 
-    >>> not_covered_edges("edge", "undirected", ("calls", "visits"), "any")[0][:38]
-    'Links of several kinds at once: two pe'
+    >>> two = ("calls", "visits")
+    >>> not_covered_edges("edge", "undirected", two, "any", every_kind_epsilon=1.836)[0][-45:]
+    'epsilon for all these links together is 1.84.'
     """
     if level != "edge" or not kinds or protects != "any":
         return ()
-    if links_of(relation).count > 1:
-        return ("As many links of every kind at once: what is covered counts them together.",)
+    stated = (
+        "is larger than stated"
+        if every_kind_epsilon is None
+        else f"is {rounded_up(every_kind_epsilon)}"
+    )
+    count, names = links_of(relation).count, ", ".join(kinds)
+    if count > 1:
+        return (
+            f"Up to {count} links of one person of every kind at once: what is covered counts all "
+            f"kinds together. Epsilon for {count} of each kind ({names}) {stated}.",
+        )
     return (
-        "Links of several kinds at once: two people who are linked by every kind of them are as "
-        f"well hidden as {len(kinds)} links are.",
+        f"Links of several kinds at once: where two people are linked by every kind ({names}), "
+        f"epsilon for all these links together {stated}.",
     )
 
 

@@ -11,6 +11,10 @@ rounding, whatever the order, the partition or the device; then noise on the sam
 at a time, on an accelerator from whole numbers. Where edges have weights,
 these are at most 1 and so are the messages; rows are then cut to a coarser grid, so that their
 products with weights lie on that of the noise (:mod:`gapgnn.graph.weights`), and float64 adds up.
+
+Where the same message travels along several kinds of edges, the total over all kinds may be
+released too. It is no sum of released sums: the kinds' exact sums are added up, and then noise of
+its own comes on top. Lists are those of the kinds; no union of graphs is made.
 """
 
 from __future__ import annotations
@@ -97,15 +101,8 @@ class BlockRelease:
     to_self: bool = False
     is_exact: bool = False
 
-    def release(
-        self,
-        values: Tensor,
-        first_row: int,
-        pointers: NDArray[np.int64],
-        entries: NDArray[Any],
-        weights: NDArray[np.float32] | None = None,
-    ) -> Tensor:
-        """Return the released rows ``first_row`` to ``first_row + len(pointers) - 2``.
+    def release(self, values: Tensor, first_row: int, *lists: Lists) -> Tensor:
+        """Return the released rows from ``first_row`` on, as many as the lists have.
 
         Relation, sensitivity and price are those of the hop these rows are part of (privacy page,
         sections 1 and 2).
@@ -113,15 +110,22 @@ class BlockRelease:
         Args:
             values: what every node of the graph sends, ``(N, d)``.
             first_row: the number of the first of these rows.
-            pointers: row ``i`` adds up the entries ``pointers[i]`` to ``pointers[i + 1] - 1``.
-            entries: who writes, by position, in increasing order inside each row.
-            weights: how much each entry weighs, at most 1; None for 1.
+            lists: pointers, entries and weights: row ``i`` adds up the entries ``pointers[i]`` to
+                ``pointers[i + 1] - 1``, who writes, by position, in increasing order inside each
+                row, times what each weighs, at most 1; None for 1. Of several kinds of edges all
+                are added up.
         """
-        if self.is_exact and values.dtype == torch.float32:
-            total = add_exactly(values, pointers, entries)
-        else:
-            total = add_up(values, pointers, entries, weights)
+        first, *rest = lists
+        total = self._added(values, first)
+        for more in rest:
+            total += self._added(values, more)
         return self.finish(total, first_row, values)
+
+    def _added(self, values: Tensor, lists: Lists) -> Tensor:
+        pointers, entries, weights = lists
+        if self.is_exact and values.dtype == torch.float32:
+            return add_exactly(values, pointers, entries)
+        return add_up(values, pointers, entries, weights)
 
     def finish(self, total: Tensor, first_row: int, values: Tensor) -> Tensor:
         """Return sums of consecutive rows with what they send to themselves and noise, normalised.
@@ -172,24 +176,28 @@ class StoredLists:
             self._limits = find_limits(graph, max_degree, key)
             self._secret = split_key(key)[0]
 
-    def release(self, block: BlockRelease, rows: Tensor, out: Tensor) -> None:
+    def release(self, block: BlockRelease, rows: Tensor, out: Tensor, *more: StoredLists) -> None:
         """Release one hop of all rows into ``out``, part after part.
 
         Args:
             block: the noise of this hop and replica, and whether rows are normalised.
             rows: what every node sends, ``(N, d)``.
             out: takes the released rows, ``(N, d)`` float32.
+            more: whole lists of further kinds of edges, which are added up with these.
         """
-        graph = self._graph
+        graph, kinds = self._graph, (self, *more)
+        if any(one._graph.bounds != graph.bounds for one in more):
+            raise PrivacyError("All kinds of edges must be cut into the same parts. Got others.")
         tasks = [
-            (graph.in_part(part), graph.digest(part), block, self._secret, self._against(part))
+            ([one._files(part) for one in kinds], block, self._secret)
             for part in range(graph.num_parts)
         ]
+        is_weighted = any(one._graph.is_weighted for one in kinds)
         everywhere = (
-            _as_sent(rows.cpu(), graph.is_weighted).numpy(),
+            _as_sent(rows.cpu(), is_weighted).numpy(),
             *(() if self._limits is None else self._limits.arrays),
         )
-        files = [task[0].path for task in tasks]
+        files = [graph.in_part(part).path for part in range(graph.num_parts)]
         done: set[int] = set()
         for part, released in graph.executor.run(release_part, tasks, everywhere, files):
             first, last = graph.bounds[part], graph.bounds[part + 1]
@@ -200,19 +208,48 @@ class StoredLists:
         if len(done) != graph.num_parts:
             raise PrivacyError(f"All {graph.num_parts} parts must be released. Got {len(done)}.")
 
-    def _against(self, part: int) -> tuple[PartFile, str] | None:
-        """Return the arcs that leave a part's rows, if messages travel against them too."""
-        if self._leaving is None:
-            return None
-        return self._leaving[part], self._graph.digest(part, leaving=True)
+    def _files(self, part: int) -> PartFiles:
+        against = None
+        if self._leaving is not None:
+            against = self._leaving[part], self._graph.digest(part, leaving=True)
+        return PartFiles(self._graph.in_part(part), self._graph.digest(part), against)
+
+
+@dataclass(frozen=True)
+class PartFiles:
+    """Where the arcs of one kind lie that are added up in the rows of one part.
+
+    Attributes:
+        arriving: the file with the arcs that lead to the part's rows, and how many each row has.
+        digest: the SHA-256 that the file must have, compared where the file is not known yet.
+        against: the file with the arcs that leave the part's rows and its SHA-256, where messages
+            travel against arcs too.
+    """
+
+    arriving: PartFile
+    digest: str
+    against: tuple[PartFile, str] | None = None
+
+    def blocks(self, limits: Limits | None, secret: bytes) -> Iterator[tuple[int, Lists]]:
+        """Yield the number of each block's first row and its lists, cut where there are limits."""
+        check_once(self.arriving.path, self.digest)
+        leaving: Iterator[Any] | None = None
+        if self.against is not None:
+            check_once(self.against[0].path, self.against[1])
+            leaving = self.against[0].blocks()
+        for rows in self.arriving.blocks():
+            kept = rows if limits is None else limits.cut(rows, secret)
+            lists: Lists = kept.pointers, kept.entries, kept.weights
+            if leaving is not None:
+                left = next(leaving)
+                lists = join_ways(rows.first, lists, (left.pointers, left.entries, left.weights))
+            yield rows.first, lists
 
 
 def release_part(
-    part: PartFile,
-    digest: str,
+    kinds: Sequence[PartFiles],
     block: BlockRelease,
     secret: bytes,
-    against: tuple[PartFile, str] | None,
     values: NDArray[Any],
     *limits: Any,
 ) -> NDArray[np.float32]:
@@ -222,33 +259,23 @@ def release_part(
     sections 1 and 2).
 
     Args:
-        part: the file with the arcs that lead to the part's rows, and how many each row has.
-        digest: the SHA-256 that the file must have, compared where the file is not known yet.
+        kinds: where the arcs lie that are added up: of one kind of edges, or of all.
         block: the noise of this hop and replica.
         secret: the key of the cut; empty where nothing is cut.
-        against: the file with the arcs that leave the part's rows and its SHA-256, where messages
-            travel against arcs too.
         values: what every node sends, ``(N, d)``.
         limits: what the cut needs to know of every node.
     """
-    check_once(part.path, digest)
-    leaving: Iterator[Any] | None = None
-    if against is not None:
-        check_once(against[0].path, against[1])
-        leaving = against[0].blocks()
     cut = Limits(*limits) if secret else None
-    count = len(part.lengths)
-    out = np.empty((count, values.shape[1]), dtype=np.float32)
+    part = kinds[0].arriving
+    out = np.empty((len(part.lengths), values.shape[1]), dtype=np.float32)
     # The array of a cluster is read-only, and nobody writes to it.
     sent = shared(values)
-    for rows in part.blocks():
-        kept = rows if cut is None else cut.cut(rows, secret)
-        first, last = rows.first - part.first, rows.last - part.first
-        lists: Lists = kept.pointers, kept.entries, kept.weights
-        if leaving is not None:
-            left = next(leaving)
-            lists = join_ways(rows.first, lists, (left.pointers, left.entries, left.weights))
-        out[first:last] = block.release(sent, rows.first, *lists).numpy()
+    # Blocks end at the same rows in every file.
+    for blocks in zip(*(one.blocks(cut, secret) for one in kinds), strict=True):
+        first, (pointers, *_) = blocks[0]
+        released = block.release(sent, first, *(lists for _, lists in blocks))
+        start = first - part.first
+        out[start : start + len(pointers) - 1] = released.numpy()
     return out
 
 
@@ -278,6 +305,8 @@ class PrivateAggregation:
         construction: ``safe`` for releases, ``fast`` for experiments.
         device: where products are computed and results live.
         kind: the name of these edges among several kinds, for whoever watches.
+        total_of: at edge level, the mechanisms of all kinds of edges of ``graph``: a hop is then
+            the noisy total of what arrives along all of them.
 
     Relation and sensitivity: one hop changes by at most 1 (``directed``), sqrt(2) (``undirected``),
     sqrt(D) (``add-remove``) or 2 sqrt(D) (``replace``) in L2 norm, with divided messages by 1 or 2,
@@ -286,7 +315,9 @@ class PrivateAggregation:
     At node level that counts the rows of all other nodes; a person's own row is computed from the
     person's own place in the graph and is not covered, except where nodes send to themselves
     (privacy page, section 1). Weights of edges are at most 1 and change none of these. Only the
-    graph's own arcs are read; :func:`kind_aggregations` reads further kinds.
+    graph's own arcs are read; :func:`kind_aggregations` reads further kinds. One edge of one kind
+    moves a total as it moves the sum of its kind, and k links of one person, of whichever kinds, as
+    k of one kind do.
 
     >>> import numpy as np, torch
     >>> keys = [NoiseKey.fresh()]
@@ -314,6 +345,7 @@ class PrivateAggregation:
         construction: Construction = "safe",
         device: str | torch.device = "cpu",
         kind: str | None = None,
+        total_of: Sequence[PrivateAggregation] = (),
     ) -> None:
         self.level = check_choice("level", level, ("none", "edge", "node"))
         different = len({key.secret for key in keys})
@@ -332,6 +364,8 @@ class PrivateAggregation:
             raise PrivacyError(
                 "`both_ways` must be False at level node and without directions. Got True."
             )
+        if total_of and self.level == "node":
+            raise PrivacyError("`total_of` must be empty at level node. Got several kinds.")
         if self.level == "none":
             self.noise_multiplier = check_number(
                 "noise_multiplier", noise_multiplier, at_least=0, at_most=0
@@ -355,6 +389,7 @@ class PrivateAggregation:
         self.both_ways = both_ways
         self.device = torch.device(device)
         self.construction = construction
+        self._summands = tuple(total_of) or (self,)
         self._sources = [NoiseSource(key, construction=construction) for key in keys]
         self._lists: dict[int, Lists] = {}
         self._device_lists: dict[int, DeviceLists] = {}
@@ -435,7 +470,8 @@ class PrivateAggregation:
         is_here = self.device.type == "cpu" or isinstance(self.graph, StoredGraph)
         if is_here or self.is_divided or not rows.numel():
             return False
-        return self._lists_on_device(replica).can_release(rows.shape[1])
+        width = rows.shape[1]
+        return all(one._lists_on_device(replica).can_release(width) for one in self._summands)
 
     def _quantised(self, rows: Tensor) -> Tensor:
         """Cut rows to the grid on which sums are exact: of the rows, or of their products."""
@@ -449,7 +485,7 @@ class PrivateAggregation:
 
     @property
     def _weighs(self) -> bool:
-        return self.graph.is_weighted
+        return any(one.graph.is_weighted for one in self._summands)
 
     def _describe(self, replica: int, rows: Tensor, index: int, replicas: int) -> Release:
         """Return what a witness sees of one hop: the sums without noise, NOT private."""
@@ -458,10 +494,12 @@ class PrivateAggregation:
             rows = rows.double().mul_(GRID)
         blind = BlockRelease(None, 0.0, index, normalise=False, to_self=self.to_self)
         if isinstance(self.graph, StoredGraph):
+            first, *more = self._stored_lists(replica)
             exactly = replace(blind, is_exact=self.construction == "safe")
-            self._stored[self._which_lists(replica)].release(exactly, rows, sums)
+            first.release(exactly, rows, sums, *more)
         else:
-            sums = blind.release(rows.cpu(), 0, *self._weighted_lists(replica)).double()
+            lists = (one._weighted_lists(replica) for one in self._summands)
+            sums = blind.release(rows.cpu(), 0, *lists).double()
         kind = "" if self.kind is None else f" along {self.kind}"
         return Release(
             f"hop {index}{kind}" + (f" of repeat {replica + 1}" if replicas > 1 else ""),
@@ -540,19 +578,16 @@ class PrivateAggregation:
 
     def _on_cpu(self, replica: int, rows: Tensor, index: int, out: Tensor, normalise: bool) -> None:
         """Aggregate, perturb and normalise chunk by chunk, so that no full float64 sum is held."""
-        indptr, indices, weights = self._weighted_lists(replica)
+        kinds = [one._weighted_lists(replica) for one in self._summands]
         block = self._block_release(replica, index, normalise)
-        sent = _as_sent(rows, weights is not None)
+        sent = _as_sent(rows, self._weighs)
         num_nodes, width = rows.shape
         # Every thread draws the noise of a block.
         blocks = max(torch.get_num_threads(), CHUNK_NUMBERS // (ROW_BLOCK * max(1, width)))
         size = blocks * ROW_BLOCK
         for start in range(0, num_nodes, size):
-            pointers = indptr[start : start + size + 1]
-            part = slice(pointers[0], pointers[-1])
-            entries, pointers = indices[part], pointers - pointers[0]
-            heavy = None if weights is None else weights[part]
-            released = block.release(sent, start, pointers, entries, heavy)
+            lists = (_lists_of_rows(kind, start, start + size) for kind in kinds)
+            released = block.release(sent, start, *lists)
             out[start : start + len(released)] = released
 
     def _block_release(self, replica: int, index: int, normalise: bool) -> BlockRelease:
@@ -564,6 +599,13 @@ class PrivateAggregation:
         self, replica: int, rows: Tensor, index: int, out: Tensor, normalise: bool
     ) -> None:
         """Aggregate a graph on disk one part at a time; the arcs are never all in memory."""
+        first, *more = self._stored_lists(replica)
+        first.release(self._block_release(replica, index, normalise), rows, out, *more)
+
+    def _stored_lists(self, replica: int) -> list[StoredLists]:
+        """Return the lists on disk that one replica's hops add up, those of every kind."""
+        if len(self._summands) > 1:
+            return [lists for one in self._summands for lists in one._stored_lists(replica)]
         which = self._which_lists(replica)
         if which not in self._stored:
             key = self._sources[replica].key.derive("degree")
@@ -571,7 +613,7 @@ class PrivateAggregation:
             self._stored[which] = StoredLists(
                 store, max_degree=self.max_degree, key=key, both_ways=self.both_ways
             )
-        self._stored[which].release(self._block_release(replica, index, normalise), rows, out)
+        return [self._stored[which]]
 
     def _on_device(
         self, replica: int, rows: Tensor, index: int, out: Tensor, normalise: bool
@@ -580,13 +622,15 @@ class PrivateAggregation:
 
         The kernel draws the noise that it adds (:mod:`gapgnn.privacy.mechanisms.device`).
         """
-        lists = self._lists_on_device(replica)
+        lists, *more = (one._lists_on_device(replica) for one in self._summands)
         source = None if self.level == "none" else self._sources[replica]
         path = ("hop", index)
         count, width = rows.shape
         is_exact = rows.dtype in (torch.float64, torch.int32)
-        if not lists.can_release(width):
+        if not all(one.can_release(width) for one in (lists, *more)):
             total = lists.matrix(rows.dtype) @ rows
+            for one in more:
+                total += one.matrix(rows.dtype) @ rows
             if self.to_self:
                 total += rows
             if source is not None:
@@ -594,7 +638,13 @@ class PrivateAggregation:
             out.copy_(row_normalise(total) if normalise else total)
         elif source is None or not is_exact:
             noise = None if source is None else source.philox(width, self.std, *path)
-            lists.release(rows, noise=noise, normalise=normalise and not self.to_self, out=out)
+            lists.release(
+                rows,
+                noise=noise,
+                normalise=normalise and not self.to_self,
+                out=out,
+                given=_added_up(more, rows),
+            )
             if self.to_self:
                 out += rows
                 out.copy_(row_normalise(out) if normalise else out)
@@ -606,7 +656,7 @@ class PrivateAggregation:
                 normalise=normalise,
                 out=out,
                 unit=GRID,
-                given=whole if self.to_self else None,
+                given=whole if self.to_self else _added_up(more, whole),
             )
 
     def _lists_on_device(self, replica: int) -> DeviceLists:
@@ -628,27 +678,51 @@ class PrivateAggregation:
         return self._device_lists[which]
 
 
+def _lists_of_rows(lists: Lists, first: int, last: int) -> Lists:
+    """Return the lists of some rows."""
+    indptr, indices, weights = lists
+    pointers = indptr[first : last + 1]
+    part = slice(pointers[0], pointers[-1])
+    return pointers - pointers[0], indices[part], None if weights is None else weights[part]
+
+
+def _added_up(kinds: Sequence[DeviceLists], rows: Tensor) -> Tensor | None:
+    """Return the exact sums over several lists on a device, together; None for no lists."""
+    total = None
+    for lists in kinds:
+        found = lists.sums(rows)
+        total = found if total is None else total.add_(found)
+    return total
+
+
 def kind_aggregations(
-    graph: Graph, *, keys: Sequence[NoiseKey], **options: Any
+    graph: Graph, *, keys: Sequence[NoiseKey], with_total: bool = False, **options: Any
 ) -> list[PrivateAggregation]:
     """Return the noisy hops of every kind of edges of a graph, each with keys of its own.
 
     Relation and sensitivity of each are those of :class:`PrivateAggregation`. What they cost
     together depends on who the neighbours are (privacy page, sections 1 and 2): one edge of one
-    kind moves the hops of that kind only, so a hop of all kinds is one Gaussian event; one edge of
-    each kind, or a record with its lists of all kinds, moves them all, and each is an event.
+    kind moves the hops of that kind only, so a hop of all kinds is one Gaussian event, and with
+    their total two; one edge of each kind, or a record with its lists of all kinds, moves them all,
+    and each is an event.
 
     Args:
         graph: with one kind of edges or several.
-        keys: the secret of each replica, from which every kind derives its own: noise that two
-            kinds shared would cancel in their difference.
+        keys: the secret of each replica, from which every kind derives its own, and so does the
+            total: noise that two of them shared would cancel in their difference.
+        with_total: append the total over all kinds, where there are several.
         options: of the hops.
     """
     if not graph.more:
         return [PrivateAggregation(graph, keys=keys, **options)]
-    return [
+    kinds = [
         PrivateAggregation(
             one, keys=[key.derive("kind", one.kind) for key in keys], kind=one.kind, **options
         )
         for one in graph.kinds
     ]
+    if not with_total:
+        return kinds
+    own = [key.derive("total of all kinds") for key in keys]
+    total = PrivateAggregation(graph, keys=own, kind="all kinds", total_of=kinds, **options)
+    return [*kinds, total]

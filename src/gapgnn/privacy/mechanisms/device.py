@@ -353,12 +353,9 @@ class InLists:
             normalise: scale every row to norm 1; a zero row stays zero.
             out: ``(N, d)`` float32, contiguous.
             unit: what the whole number one is worth.
-            given: what else to add, ``(N, d)`` of the kind of ``rows``.
+            given: what else to add, ``(N, d)``, whole numbers of any size where ``rows`` are whole.
         """
-        width = rows.shape[1]
-        if width % 4:
-            # Rows that start at multiples of 16 bytes are read four numbers at a time.
-            rows = torch.nn.functional.pad(rows, (0, -width % 4))
+        rows = _padded(rows)
         # Words once for all launches: a copy to the device waits for the kernel before it.
         if isinstance(noise, CipherNoise):
             with noise.words(rows.device) as key:
@@ -368,7 +365,14 @@ class InLists:
         std = 0.0 if noise is None else noise.std
         self._add_up(rows, out, _Finish(given, words, False, std, normalise, unit))
 
-    def _add_up(self, rows: Tensor, out: Tensor, finish: _Finish) -> None:
+    def sums(self, rows: Tensor) -> Tensor:
+        """Return the sums of ``rows`` over the lists, NOT private: int64 of whole numbers."""
+        dtype = rows.dtype if rows.is_floating_point() else torch.int64
+        out = torch.empty(rows.shape, dtype=dtype, device=rows.device)
+        self._add_up(_padded(rows), out, None)
+        return out
+
+    def _add_up(self, rows: Tensor, out: Tensor, finish: _Finish | None) -> None:
         short, segments, long = self._work
         self._launch(short, rows, out, finish)
         if len(long.rows):
@@ -434,6 +438,12 @@ class InLists:
                 # Safe noise is the same to the bit on every device.
                 enable_fp_fusion=not is_safe,
             )
+
+
+def _padded(rows: Tensor) -> Tensor:
+    """Return rows that start at multiples of 16 bytes: they are read four numbers at a time."""
+    width = rows.shape[1]
+    return torch.nn.functional.pad(rows, (0, -width % 4)) if width % 4 else rows
 
 
 def _places(values: Tensor) -> Tensor:
