@@ -157,7 +157,7 @@ class TestTrust:
             activation="selu",
             batch_norm=False,
             dropout=0.0,
-            has_trust=True,
+            corrects_first=True,
         )
         network.forward = lambda hops: scores.expand(MEMBERS, -1, -1)
         return Propagation(GAP()._variant(), graph.num_classes, {"classifier": network})
