@@ -78,8 +78,8 @@ class MultiHopClassifier(nn.Module):
         activation: of every hidden layer.
         batch_norm: normalise before every activation.
         dropout: rate after every activation.
-        corrects_first: hop 0 is log-probabilities, and scores are what the network adds to them. How
-            much it is believed, from 0 to 1, is kept beside the parameters.
+        corrects_first: hop 0 is log-probabilities, and scores are what the network adds to them.
+            How much it is believed, from 0 to 1, is kept beside the parameters.
     """
 
     trust: Tensor
