@@ -140,6 +140,32 @@ def test_nodes_without_a_training_label_send_what_features_say_in_the_first_hop(
     assert torch.equal(found[0, sends[0]], codes[sends[0]])
 
 
+def test_a_stage_adds_to_what_features_say():
+    """A network that has learned nothing from the edges repeats what features say."""
+    first = torch.log_softmax(torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0)), -1)
+    network = MultiHopClassifier(
+        2,
+        [3, 4],
+        3,
+        first_layers=1,
+        base_layers=1,
+        head_layers=1,
+        hidden=4,
+        combine="concat",
+        has_embedding=False,
+        activation="selu",
+        batch_norm=False,
+        dropout=0.0,
+        corrects_first=True,
+    )
+    hops = [first, torch.ones(2, 5, 4)]
+    assert torch.equal(network(hops), first)
+    learned = torch.tensor([1.0, -2.0, 0.5])
+    with torch.no_grad():
+        network.head.linears[0].bias += learned
+    torch.testing.assert_close(network(hops), first + learned)
+
+
 class TestTrust:
     """Ignoring the graph is one of the answers, so that it cannot do harm."""
 
@@ -157,7 +183,7 @@ class TestTrust:
             activation="selu",
             batch_norm=False,
             dropout=0.0,
-            has_trust=True,
+            corrects_first=True,
         )
         network.forward = lambda hops: scores.expand(MEMBERS, -1, -1)
         return Propagation(GAP()._variant(), graph.num_classes, {"classifier": network})

@@ -78,7 +78,8 @@ class MultiHopClassifier(nn.Module):
         activation: of every hidden layer.
         batch_norm: normalise before every activation.
         dropout: rate after every activation.
-        has_trust: keep beside the parameters how much this network is believed, from 0 to 1.
+        corrects_first: hop 0 is log-probabilities, and scores are what the network adds to them.
+            How much it is believed, from 0 to 1, is kept beside the parameters.
     """
 
     trust: Tensor
@@ -98,7 +99,7 @@ class MultiHopClassifier(nn.Module):
         activation: str,
         batch_norm: bool,
         dropout: float,
-        has_trust: bool = False,
+        corrects_first: bool = False,
     ) -> None:
         super().__init__()
         shared: dict[str, Any] = {
@@ -106,7 +107,8 @@ class MultiHopClassifier(nn.Module):
             "batch_norm": batch_norm,
             "dropout": dropout,
         }
-        if has_trust:
+        self.corrects_first = corrects_first
+        if corrects_first:
             self.register_buffer("trust", torch.ones(replicas))
         self.combine = combine
         layers = [first_layers] + [base_layers] * (len(widths) - 1)
@@ -129,6 +131,8 @@ class MultiHopClassifier(nn.Module):
     @property
     def takes_samples(self) -> bool:
         """Whether a node's scores follow from its code at hop 0, its rows and their moments."""
+        if self.corrects_first:
+            return False
         parts = [*self.bases[1:], self.head] + ([] if self.embedding is None else [self.embedding])
         normed = [len(part.norms) for part in parts if isinstance(part, ReplicaMLP)]
         later = len(self.bases) - 1
@@ -152,12 +156,14 @@ class MultiHopClassifier(nn.Module):
     def forward(self, hops: Sequence[Any]) -> Tensor:
         """Return class scores (logits) for one input per hop."""
         is_linear = self.embedding is None and len(self.head.linears) == 1
+        scores: Tensor
         if is_linear and self.combine == "concat":
             head = self.head.linears[0]
             assert isinstance(head, ReplicaLinear)
-            return head.of_blocks(self._codes(hops))
-        scores: Tensor = self.head(self.embed(hops))
-        return scores
+            scores = head.of_blocks(self._codes(hops))
+        else:
+            scores = self.head(self.embed(hops))
+        return scores + hops[0] if self.corrects_first else scores
 
     def _codes(self, hops: Sequence[Any]) -> list[Tensor]:
         """Return each hop as it leaves its base network."""

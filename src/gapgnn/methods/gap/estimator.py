@@ -404,6 +404,7 @@ class GAP(EdgeReader):
         first = hidden if reads_codes and variant.has_encoder else num_features
         if is_cross_fitted:
             first = num_classes
+        is_encoded = reads_codes or is_cross_fitted
         sent = {"labels": num_classes - 1, "features": hidden}
         sent["both"] = sent["labels"] + sent["features"]
         width = sent[self.messages] + 1
@@ -434,12 +435,12 @@ class GAP(EdgeReader):
                 replicas * MEMBERS if is_cross_fitted else replicas,
                 [first, *[width] * hops],
                 num_classes,
-                first_layers=base_layers if reads_codes else max(self.encoder_layers, base_layers),
+                first_layers=base_layers if is_encoded else max(self.encoder_layers, base_layers),
                 base_layers=base_layers,
                 head_layers=self.head_layers,
                 combine=self.combine,
                 has_embedding=variant.is_progressive and self.messages != "labels",
-                has_trust=is_cross_fitted,
+                corrects_first=is_cross_fitted,
                 **shared,
             )
         return modules
