@@ -88,7 +88,17 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
         """Parse, and name the nearest known option for an unknown one."""
-        known, unknown = self.parse_known_args(args, namespace)
+        words = list(sys.argv[1:] if args is None else args)
+        try:
+            known, unknown = self.parse_known_args(words, namespace)
+        except InputError:
+            # A misspelt option is also one that is missing; the misspelling is the news.
+            names = set(self.option_names())
+            unknown = [
+                word for word in words if word[:2] == "--" and word.split("=")[0] not in names
+            ]
+            if not unknown[:1] or unknown[0] == "--":
+                raise
         if unknown:
             word = next((word for word in unknown if word.startswith("-")), unknown[0])
             hint = did_you_mean(word.split("=")[0], self.option_names())

@@ -22,8 +22,8 @@ CHUNK_ENTRIES = 1 << 19
 # Entries that are added up at a time: their number fits in 32 bits.
 MOST_ENTRIES = 1 << 30
 CHUNK_NUMBERS = 1 << 15
-# Rows lie on a grid of 2**-14, coarser than that of the noise: so many numbers of at most 2**14 steps
-# add up to at most 2**24, which float32 holds exactly.
+# Rows lie on a grid of 2**-14, coarser than that of the noise: so many numbers of at most 2**14
+# steps add up to at most 2**24, which float32 holds exactly.
 ROW_GRID = 64 * GRID
 EXACT_ENTRIES = 1024
 # Rows that travel along weighted edges: times a weight, a multiple of 2**-8, a multiple of 2**-12
@@ -78,7 +78,7 @@ def _shortened(rows: Tensor, grid: float) -> Tensor:
 
 
 def whole_rows(rows: Tensor) -> Tensor:
-    """Return what :func:`quantise_rows` does in steps of the noise's grid, int32, on an accelerator."""
+    """Return rows as :func:`quantise_rows` cuts them, in steps of the noise's grid, on a device."""
     steps, longest = quantised_steps(rows)
     if longest > GRID**-2:
         raise PrivacyError("A quantised row must have norm at most 1. Got a longer one.")
