@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from gapgnn import __version__
@@ -56,6 +56,8 @@ class Parser(argparse.ArgumentParser):
 
     # The subcommand that is meant where none is named: `gapgnn train` means `train gap`.
     default_choice: str | None = None
+    # Declares the options when they are first asked for: of several methods one is meant.
+    later: Callable[[Parser], None] | None = None
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -109,12 +111,24 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse; where the command has `--config FILE`, its options come before the given ones."""
+        self.declare()
         words = self.complete(sys.argv[1:] if args is None else args)
         if "--config" in self._option_string_actions:
             from gapgnn.cli.options import expand_config
 
             words = expand_config(words, self)
         return super().parse_known_args(words, namespace)
+
+    def format_help(self) -> str:
+        """Return the page of help, all options declared."""
+        self.declare()
+        return super().format_help()
+
+    def declare(self) -> None:
+        """Declare the options, where that was put off."""
+        if self.later is not None:
+            later, self.later = self.later, None
+            later(self)
 
     def complete(self, words: Sequence[str]) -> list[str]:
         """Return the words with the default subcommand first where none is named."""
@@ -125,12 +139,17 @@ class Parser(argparse.ArgumentParser):
         return [self.default_choice, *words]
 
     def option_names(self) -> list[str]:
-        """Return every option of this parser and of the subcommands below it."""
+        """Return every option of this parser and of the subcommands below it.
+
+        Where one of them is meant, whose options are declared then, those of the others are not.
+        """
+        self.declare()
         names: list[str] = []
         for action in self._actions:
             names += action.option_strings
             if isinstance(action, argparse._SubParsersAction):
-                for child in action.choices.values():
+                children = list(action.choices.values())
+                for child in [one for one in children if one.later is None] or children:
                     names += child.option_names()
         return names
 
