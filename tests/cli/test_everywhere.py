@@ -116,6 +116,7 @@ def test_every_command_is_in_every_script(gapgnn) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_how_much_is_said_means_the_same_for_every_command(name: str) -> None:
     def check(parser: Parser) -> None:
+        parser.declare()
         voices = [action for action in parser._actions if action.dest == "voice"]
         assert [(v.option_strings, v.const) for v in voices] == [
             (["-v", "--verbose"], "verbose"),

@@ -180,7 +180,7 @@ def test_lists_on_a_device_say_who_writes_to_each_row(directed):
 
 
 def test_float32_adds_up_grid_rows_exactly_at_its_limit():
-    ones = quantise_rows(torch.tensor([[1.0, 0.0], [0.0, -1.0], [1 - 2.0**-20, 2.0**-20]]))
+    ones = quantise_rows(torch.tensor([[1.0, 0.0], [0.0, -1.0], [1 - 2.0**-14, 2.0**-14]]))
     for count in (1, EXACT_ENTRIES, EXACT_ENTRIES + 1, 100_003):
         pointers = np.array([0, 0, count, count])
         for place in range(3):
@@ -191,10 +191,10 @@ def test_float32_adds_up_grid_rows_exactly_at_its_limit():
 
 def test_a_limit_that_is_too_long_is_seen(monkeypatch):
     """Planted: beyond the limit float32 rounds, and the sums are wrong."""
-    ones = quantise_rows(torch.tensor([[1 - 2.0**-20]]))
-    monkeypatch.setattr(sums, "EXACT_ENTRIES", 64)
-    total = add_exactly(ones.float(), np.array([0, 64]), np.zeros(64, dtype=np.int32))
-    assert not torch.equal(total[0], ones[0] * 64)
+    ones = quantise_rows(torch.tensor([[1 - 2.0**-14]]))
+    monkeypatch.setattr(sums, "EXACT_ENTRIES", 4096)
+    total = add_exactly(ones.float(), np.array([0, 4096]), np.zeros(4096, dtype=np.int32))
+    assert not torch.equal(total[0], ones[0] * 4096)
 
 
 @pytest.mark.parametrize("width", [1, 9, 16, 40])
@@ -211,7 +211,7 @@ def test_exact_sums_are_those_of_float64_whatever_the_chunk(width, threads, monk
     torch.set_num_threads(threads)
     try:
         for chunk in (1 << 19, 700, 1):
-            monkeypatch.setattr(sums, "CHUNK_ENTRIES", chunk)
+            monkeypatch.setattr(sums, "MOST_ENTRIES", chunk)
             assert torch.equal(add_exactly(rows.float(), pointers, entries), wanted)
     finally:
         torch.set_num_threads(before)

@@ -82,7 +82,7 @@ ALLOWED: dict[str, dict[str, str]] = {
 }
 
 KEY_CALLS = {"bytes", "seed"}
-CIPHER = {"cipher_key", "cipher_words"}
+CIPHER = {"cipher_key", "cipher_words", "cipher_blocks"}
 ENTROPY = {"system_entropy", "urandom", "getrandom", "getrandbits", "uuid4", "SystemRandom"}
 ENTROPY_MODULES = {"secrets", "random", "uuid"}
 TORCH_FUNCTIONS = {
@@ -190,6 +190,7 @@ def test_everybody_on_the_list_needs_to_be_there(kind: str) -> None:
         ("bytes of a secret key", "x = key.secret"),
         ("bytes of a secret key", "x = cipher_key(key, 'mine')"),
         ("bytes of a secret key", "x = draws.cipher_words(secret, 0, 0, 1)"),
+        ("bytes of a secret key", "x = draws.cipher_blocks(secret, 0, places)"),
         ("entropy of the system", "from gapgnn.rng import system_entropy"),
         ("entropy of the system", "import os\nx = os.urandom(8)"),
         ("entropy of the system", "import secrets"),

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from gapgnn.training import trainer as pages
+from gapgnn import memory as pages
 
 # In a process of its own: what others have freed before decides where the heap ends.
 EPOCHS = """
 import resource
 import torch
-from gapgnn.training.trainer import pages_kept
+from gapgnn.memory import pages_kept
 
 def epoch():
     held = [torch.ones(1 << 19) for _ in range(20)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,19 +148,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
         child = attacks.add_parser(name, help=text, description=text, epilog=examples)
         child.default_choice = DEFAULT_TARGET
-        targets = child.add_subparsers(
-            dest="method", metavar="METHOD", required=True, parser_class=Parser
-        )
-        for method, method_text in methods().items():
-            target = targets.add_parser(method, help=method_text, description=text, epilog=examples)
-            add_options(target.add_argument_group("attack"), OPTIONS[name])
-            add_data_options(target)
-            add_estimator_options(target, method_outline(method))
-            output = target.add_argument_group("run and output")
-            output.add_argument("--config", metavar="FILE", help="TOML file with the same options")
-            output.add_argument("--json", action="store_true", help="print one JSON object")
-            add_curator_option(output)
-        _configure_saved(name, targets.add_parser(SAVED, description=text, epilog=examples))
+        child.later = partial(_declare_targets, name)
+
+
+def _declare_targets(attack: str, child: Parser) -> None:
+    """Add what can be attacked: a method, and without a name for people a saved model."""
+    targets = child.add_subparsers(
+        dest="method", metavar="METHOD", required=True, parser_class=Parser
+    )
+    shared = {"description": child.description, "epilog": child.epilog}
+    for method, text in methods().items():
+        target = targets.add_parser(method, help=text, **shared)
+        target.later = partial(_declare_options, attack, method)
+    targets.add_parser(SAVED, **shared).later = partial(_configure_saved, attack)
+
+
+def _declare_options(attack: str, method: str, target: Parser) -> None:
+    """Add the options of an attack on a method."""
+    add_options(target.add_argument_group("attack"), OPTIONS[attack])
+    add_data_options(target)
+    add_estimator_options(target, method_outline(method))
+    output = target.add_argument_group("run and output")
+    output.add_argument("--config", metavar="FILE", help="TOML file with the same options")
+    output.add_argument("--json", action="store_true", help="print one JSON object")
+    add_curator_option(output)
 
 
 def _configure_saved(attack: str, target: argparse.ArgumentParser) -> None:

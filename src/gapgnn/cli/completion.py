@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gapgnn.cli.main import COMMANDS, parser_of
+from gapgnn.cli.main import COMMANDS, Parser, parser_of
 
 SHELLS = ("bash", "zsh", "fish")
 EXAMPLES = """\
@@ -66,10 +66,11 @@ def _levels() -> Iterator[Level]:
         yield from _below(name, parser_of(name))
 
 
-def _below(path: str, parser: argparse.ArgumentParser) -> Iterator[Level]:
+def _below(path: str, parser: Parser) -> Iterator[Level]:
+    parser.declare()
     words: dict[str, str] = {}
     options: list[Option] = []
-    children: dict[str, argparse.ArgumentParser] = {}
+    children: dict[str, Parser] = {}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             children = dict(action.choices)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+# Named, and not what it offers: that loads SciPy, and a misspelt option does not need it.
+import gapgnn.graph.datasets as datasets
 from gapgnn.cli.output import console, emit_json, progress_bars, say
-from gapgnn.graph.datasets import dataset_info, dataset_names, fetch_dataset, local_status
 
 EPILOG = """\
 Files are looked for in the folder that the variable GAPGNN_DATA names, then in the user's cache
@@ -24,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Print the list, or fetch one data set and print its entry."""
     if args.fetch is None:
-        entries = [_entry(name) for name in dataset_names()]
+        entries = [_entry(name) for name in datasets.dataset_names()]
     else:
         paths = _fetch(args.fetch)
         entries = [{**_entry(args.fetch), "paths": paths}]
@@ -36,8 +37,8 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _entry(name: str) -> dict[str, Any]:
-    info = dataset_info(name)
-    where = local_status(name)
+    info = datasets.dataset_info(name)
+    where = datasets.local_status(name)
     return {
         "name": name,
         "same_as": info.name if info.name != name else None,
@@ -80,4 +81,4 @@ def _show(entries: list[dict[str, Any]]) -> None:
 def _fetch(name: str) -> list[str]:
     columns = ("DownloadColumn", "TransferSpeedColumn", "TimeRemainingColumn")
     with progress_bars("{task.description}", *columns, transient=False) as advance:
-        return [str(path) for path in fetch_dataset(name, progress=advance)]
+        return [str(path) for path in datasets.fetch_dataset(name, progress=advance)]

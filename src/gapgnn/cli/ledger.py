@@ -10,25 +10,18 @@ from dataclasses import asdict
 from datetime import date, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+# Named, and not what they offer: that loads NumPy and SciPy, and a misspelt option needs neither.
+import gapgnn.privacy as privacy
+import gapgnn.privacy.ledger as books
 from gapgnn.cli.data import add_dialect_options, dialect_of
 from gapgnn.cli.output import complain, emit_json, say
 from gapgnn.errors import InputError, check_number, did_you_mean
-from gapgnn.privacy import auto_delta, resolve_relation
-from gapgnn.privacy.ledger import (
-    COMPOSITIONS,
-    RELATIONS,
-    SETTINGS,
-    Budget,
-    Charge,
-    Forecast,
-    Ledger,
-    People,
-    check_population,
-    forecast_fits,
-    is_day,
-)
+from gapgnn.privacy.ledger import COMPOSITIONS
+
+if TYPE_CHECKING:
+    from gapgnn.privacy.ledger import Budget, Charge, Forecast, Ledger, People
 
 EPILOG = """\
 A budget belongs to people, not to a file and not to a run: next month's table, one column fewer or
@@ -98,7 +91,7 @@ def _configure_grant(parser: argparse.ArgumentParser) -> None:
         help="what the ids belong to, if another table uses the same ids for others (default)",
     )
     parser.add_argument(
-        "--level", choices=tuple(RELATIONS), default="edge", help="what is protected (edge)"
+        "--level", choices=("edge", "node"), default="edge", help="what is protected (edge)"
     )
     parser.add_argument("--epsilon", type=float, required=True, metavar="E", help="for all charges")
     parser.add_argument(
@@ -137,7 +130,7 @@ def _configure_forecast(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--hops", type=int, metavar="K", help="of one fit at edge level (2)")
     parser.add_argument(
-        "--level", choices=tuple(RELATIONS), default="edge", help="of the budget (edge)"
+        "--level", choices=("edge", "node"), default="edge", help="of the budget (edge)"
     )
     parser.add_argument(
         "--every", type=int, default=30, metavar="N", help="days from one fit to the next (30)"
@@ -163,7 +156,7 @@ def _add_common(parser: argparse.ArgumentParser, *, json: Any, ledger: Any) -> N
 
 def execute(args: argparse.Namespace) -> int:
     """Do what was asked; without an action, list the budgets."""
-    ledger = Ledger(args.ledger)
+    ledger = books.Ledger(args.ledger)
     if args.action == "init":
         return _init(args)
     if args.action == "verify":
@@ -194,7 +187,7 @@ def _init(args: argparse.Namespace) -> int:
     if args.ledger is not None:
         raise InputError("`--ledger` must be left out: `init` makes the ledger at PATH.")
     was_there = args.path.exists()
-    ledger = Ledger.init(args.path)
+    ledger = books.Ledger.init(args.path)
     ledger.summary()  # refuses whatever else may lie there
     if args.json:
         emit_json({"ledger": str(ledger.path), "made": not was_there})
@@ -215,9 +208,13 @@ def _grant(ledger: Ledger, args: argparse.Namespace) -> None:
     check_number("--epsilon", args.epsilon, above=0)
     if isinstance(args.delta, float):
         check_number("--delta", args.delta, at_least=0, below=1)
-    resolve_relation(args.level, args.relation, is_directed=False)
+    privacy.resolve_relation(args.level, args.relation, is_directed=False)
     # What is no day at all is refused by the ledger.
-    if args.until is not None and is_day(args.until) and args.until < date.today().isoformat():
+    if (
+        args.until is not None
+        and books.is_day(args.until)
+        and args.until < date.today().isoformat()
+    ):
         raise InputError(f"`--until` must not be over. Got {args.until!r}.")
     about_table = {"id": args.id, "population": args.namespace}
     about_table |= {key: getattr(args, key) for key in ("delimiter", "decimal", "thousands")}
@@ -268,8 +265,8 @@ def _people(args: argparse.Namespace) -> tuple[People | None, bool | None]:
     if args.nodes is not None:
         from gapgnn.graph.tables import read_ids
 
-        check_population(args.population)
-        namespace = "default" if args.namespace is None else check_population(args.namespace)
+        books.check_population(args.population)
+        namespace = "default" if args.namespace is None else books.check_population(args.namespace)
         with reading_bars(args.json) as progress:
             ids = read_ids(args.nodes, args.id, dialect=dialect_of(args), progress=progress)
         return People.listed(ids, namespace=namespace, name=args.population), None
@@ -290,7 +287,7 @@ def _relation(
         return args.relation, "as given"
     if before is not None:
         return before.relation, "as before"
-    relation = resolve_relation(args.level, is_directed=bool(is_directed))
+    relation = privacy.resolve_relation(args.level, is_directed=bool(is_directed))
     by_graph = args.level == "edge" and is_directed is not None
     return relation, "as the data set is" if by_graph else f"the default at {args.level} level"
 
@@ -311,7 +308,7 @@ def _delta(
             f"`--delta` must be a number: who belongs to {args.population!r} is not known before "
             "it is read again. Got auto."
         )
-    return auto_delta(count)
+    return privacy.auto_delta(count)
 
 
 def _show(ledger: Ledger, args: argparse.Namespace) -> None:
@@ -338,7 +335,7 @@ def _show(ledger: Ledger, args: argparse.Namespace) -> None:
 
 
 def _forecast(ledger: Ledger, args: argparse.Namespace) -> None:
-    found = forecast_fits(
+    found = books.forecast_fits(
         ledger,
         args.population,
         epsilon=args.epsilon,
@@ -356,7 +353,7 @@ def _forecast(ledger: Ledger, args: argparse.Namespace) -> None:
 def _settings(ledger: Ledger, args: argparse.Namespace) -> None:
     if args.value is not None:
         ledger.set(args.name, args.value)
-    names = SETTINGS if args.name is None else [args.name]
+    names = books.SETTINGS if args.name is None else [args.name]
     values = {name: ledger.setting(name) for name in names}
     if args.json:
         emit_json({"ledger": str(ledger.path), "settings": values})

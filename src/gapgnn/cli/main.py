@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from gapgnn import __version__
@@ -56,6 +56,8 @@ class Parser(argparse.ArgumentParser):
 
     # The subcommand that is meant where none is named: `gapgnn train` means `train gap`.
     default_choice: str | None = None
+    # Declares the options when they are first asked for: of several methods one is meant.
+    later: Callable[[Parser], None] | None = None
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -88,7 +90,17 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
         """Parse, and name the nearest known option for an unknown one."""
-        known, unknown = self.parse_known_args(args, namespace)
+        words = list(sys.argv[1:] if args is None else args)
+        try:
+            known, unknown = self.parse_known_args(words, namespace)
+        except InputError:
+            # A misspelt option is also one that is missing; the misspelling is the news.
+            names = set(self.option_names())
+            unknown = [
+                word for word in words if word[:2] == "--" and word.split("=")[0] not in names
+            ]
+            if not unknown[:1] or unknown[0] == "--":
+                raise
         if unknown:
             word = next((word for word in unknown if word.startswith("-")), unknown[0])
             hint = did_you_mean(word.split("=")[0], self.option_names())
@@ -99,12 +111,24 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse; where the command has `--config FILE`, its options come before the given ones."""
+        self.declare()
         words = self.complete(sys.argv[1:] if args is None else args)
         if "--config" in self._option_string_actions:
             from gapgnn.cli.options import expand_config
 
             words = expand_config(words, self)
         return super().parse_known_args(words, namespace)
+
+    def format_help(self) -> str:
+        """Return the page of help, all options declared."""
+        self.declare()
+        return super().format_help()
+
+    def declare(self) -> None:
+        """Declare the options, where that was put off."""
+        if self.later is not None:
+            later, self.later = self.later, None
+            later(self)
 
     def complete(self, words: Sequence[str]) -> list[str]:
         """Return the words with the default subcommand first where none is named."""
@@ -115,12 +139,17 @@ class Parser(argparse.ArgumentParser):
         return [self.default_choice, *words]
 
     def option_names(self) -> list[str]:
-        """Return every option of this parser and of the subcommands below it."""
+        """Return every option of this parser and of the subcommands below it.
+
+        Where one of them is meant, whose options are declared then, those of the others are not.
+        """
+        self.declare()
         names: list[str] = []
         for action in self._actions:
             names += action.option_strings
             if isinstance(action, argparse._SubParsersAction):
-                for child in action.choices.values():
+                children = list(action.choices.values())
+                for child in [one for one in children if one.later is None] or children:
                     names += child.option_names()
         return names
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+# Named, and not what they offer: that loads NumPy and torch, and a misspelt option needs neither.
+import gapgnn.privacy.accounting as accounting
+import gapgnn.privacy.dpsgd as dpsgd
 from gapgnn.cli.output import console, emit_json
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.privacy import (
@@ -16,18 +20,9 @@ from gapgnn.privacy import (
     links_of,
     resolve_relation,
 )
-from gapgnn.privacy.accounting import (
-    ACCOUNTANTS,
-    Composition,
-    Gaussian,
-    PoissonGaussian,
-    account,
-    calibrate,
-    paper_edge_epsilon,
-    plain_rdp_epsilon,
-    search_multiplier,
-)
-from gapgnn.privacy.dpsgd import neighbourhood_event, neighbourhood_sensitivity, original_epsilon
+
+if TYPE_CHECKING:
+    from gapgnn.privacy.accounting import Composition
 
 DEFAULT_MAX_DEGREE = 100
 
@@ -115,13 +110,15 @@ def execute(args: argparse.Namespace) -> int:
     if (args.epsilon is None) == (args.noise_multiplier is None):
         raise InputError("give one of --epsilon and --noise-multiplier.")
     if args.epsilon is not None:
-        found = calibrate(
+        found = accounting.calibrate(
             question.events(1.0), epsilon=args.epsilon, delta=args.delta, relation=question.relation
         )
         multiplier, epsilon, accountant = found.noise_multiplier, found.epsilon, found.accountant
     else:
         multiplier = check_number("noise_multiplier", args.noise_multiplier, above=0)
-        spend = account(question.events(multiplier), args.delta, relation=question.relation)
+        spend = accounting.account(
+            question.events(multiplier), args.delta, relation=question.relation
+        )
         epsilon, accountant = spend.epsilon, spend.accountant
         if not math.isfinite(epsilon):
             raise InputError(
@@ -203,14 +200,14 @@ class _Question:
 
     def original(self, multiplier: float, delta: float) -> float:
         """The price of the same noise by SAGE-NDP's original theorem."""
-        return original_epsilon(
+        return dpsgd.original_epsilon(
             multiplier,
             delta,
             sampling_rate=self.sampling_rate,
             steps=self.steps,
             max_degree=self.max_degree,
             num_examples=self.train_nodes,
-            aggregation=Gaussian(multiplier),
+            aggregation=accounting.Gaussian(multiplier),
         )
 
     @property
@@ -229,18 +226,18 @@ class _Question:
 
     def events(self, multiplier: float) -> Composition:
         """What would be released at this noise."""
-        hops = Gaussian(multiplier * aggregation_ratio(self.relation), count=self.hops)
+        hops = accounting.Gaussian(multiplier * aggregation_ratio(self.relation), count=self.hops)
         if not self.steps:
             return (hops,)
         if self.method == "sage":
-            steps = neighbourhood_event(
+            steps = dpsgd.neighbourhood_event(
                 multiplier,
                 sampling_rate=self.sampling_rate,
                 steps=self.steps,
                 max_degree=self.max_degree,
             )
             return (steps, hops)
-        return (PoissonGaussian(multiplier, self.sampling_rate, self.steps), hops)
+        return (accounting.PoissonGaussian(multiplier, self.sampling_rate, self.steps), hops)
 
     @property
     def _other_relation(self) -> str:
@@ -253,7 +250,9 @@ class _Question:
     def under_other_relation(self, multiplier: float) -> tuple[str, Composition]:
         """Another relation of the level, and the same noise as it appears there."""
         other = self._other_relation
-        hops = Gaussian(self.sigma(multiplier) / self._sensitivity(other), count=self.hops)
+        hops = accounting.Gaussian(
+            self.sigma(multiplier) / self._sensitivity(other), count=self.hops
+        )
         return other, (*self.events(multiplier)[:-1], hops)
 
 
@@ -283,14 +282,16 @@ def _print_table(
     delta, target = args.delta, args.epsilon
 
     def rdp(m: float) -> float:
-        return ACCOUNTANTS["rdp"].epsilon(question.events(m), delta, relation=question.relation)
+        return accounting.ACCOUNTANTS["rdp"].epsilon(
+            question.events(m), delta, relation=question.relation
+        )
 
     def paper(m: float) -> float:
         if question.method == "sage":
             return question.original(m, delta)
         if question.level == "edge":
-            return paper_edge_epsilon(m, question.hops, delta)
-        return plain_rdp_epsilon(question.events(m), delta, relation=question.relation)
+            return accounting.paper_edge_epsilon(m, question.hops, delta)
+        return accounting.plain_rdp_epsilon(question.events(m), delta, relation=question.relation)
 
     what = f"epsilon {target:g}" if target is not None else f"noise multiplier {multiplier:g}"
     out = console(to_stderr=False)
@@ -309,7 +310,7 @@ def _print_table(
     for name, cost in (("rdp", rdp), (known, paper)):
         needed = None
         if target is not None:
-            needed = search_multiplier(cost, target, stop=0.9999, aim=0.99995)
+            needed = accounting.search_multiplier(cost, target, stop=0.9999, aim=0.99995)
         rows.append((name, needed, cost(multiplier)))
     for name, needed, price in rows:
         shown = [price] if needed is None else [needed, question.sigma(needed), price]
@@ -317,7 +318,7 @@ def _print_table(
     out.print(table)
     out.print(describe_relation(question.level, question.relation, is_directed=False).sentence)
     if question.method == "sage":
-        clips = multiplier * neighbourhood_sensitivity(question.max_degree)
+        clips = multiplier * dpsgd.neighbourhood_sensitivity(question.max_degree)
         out.print(
             f"Standard deviation of the noise on a sum of clipped gradients: {clips:.4g} clips; on "
             "the aggregation: "
@@ -326,7 +327,7 @@ def _print_table(
         )
         return
     other, events = question.under_other_relation(multiplier)
-    spend = account(events, delta, relation=other)
+    spend = accounting.account(events, delta, relation=other)
     out.print(
         f"Sensitivity of one hop: {question.sensitivity:.4g}; standard deviation of its noise: "
         f"{question.sigma(multiplier):.4g}."

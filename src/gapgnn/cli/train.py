@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,39 +58,44 @@ def configure(parser: Parser) -> None:
         child = kinds.add_parser(
             name, help=text, description=text, epilog=EXAMPLES.format(method=name)
         )
-        add_data_options(child)
-        add_estimator_options(child, method_outline(name))
-        output = child.add_argument_group("run and output")
-        output.add_argument("--config", metavar="FILE", help="TOML file with the same options")
-        output.add_argument("--out", type=Path, metavar="FOLDER", help="save the model here")
-        output.add_argument(
-            "--no-save",
-            action="store_true",
-            help="on your own data: train, charge the budget, print the result and drop the model",
-        )
-        add_curator_option(output)
-        add_ray_option(output)
-        output.add_argument(
-            "--resume",
-            action="store_true",
-            help="with --out: go on with the interrupted run of the same command; what it finished "
-            "is kept in OUT.unfinished, and nothing is charged or drawn again",
-        )
-        output.add_argument("--json", action="store_true", help="print one JSON object")
-        output.add_argument(
-            "--audit",
-            action="store_true",
-            help="attack the mechanisms this model used and put the measured lower bounds on its "
-            "privacy card; exit 1 if one exceeds the claim",
-        )
-        output.add_argument(
-            "--compare",
-            action=argparse.BooleanOptionalAction,
-            default=None,
-            help="also train two references: features only, which at node level is charged too, "
-            "and without privacy, which the guarantee does not cover (default: both for the "
-            "built-in graph, features only for your own data except at node level)",
-        )
+        child.later = partial(_declare, name)
+
+
+def _declare(name: str, child: Parser) -> None:
+    """Add the options of one method."""
+    add_data_options(child)
+    add_estimator_options(child, method_outline(name))
+    output = child.add_argument_group("run and output")
+    output.add_argument("--config", metavar="FILE", help="TOML file with the same options")
+    output.add_argument("--out", type=Path, metavar="FOLDER", help="save the model here")
+    output.add_argument(
+        "--no-save",
+        action="store_true",
+        help="on your own data: train, charge the budget, print the result and drop the model",
+    )
+    add_curator_option(output)
+    add_ray_option(output)
+    output.add_argument(
+        "--resume",
+        action="store_true",
+        help="with --out: go on with the interrupted run of the same command; what it finished "
+        "is kept in OUT.unfinished, and nothing is charged or drawn again",
+    )
+    output.add_argument("--json", action="store_true", help="print one JSON object")
+    output.add_argument(
+        "--audit",
+        action="store_true",
+        help="attack the mechanisms this model used and put the measured lower bounds on its "
+        "privacy card; exit 1 if one exceeds the claim",
+    )
+    output.add_argument(
+        "--compare",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="also train two references: features only, which at node level is charged too, "
+        "and without privacy, which the guarantee does not cover (default: both for the "
+        "built-in graph, features only for your own data except at node level)",
+    )
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -50,42 +50,55 @@ def exponential(values: Tensor, name: str) -> Tensor:
     >>> exponential(torch.tensor([[-1.0, 0.0, 2.0]]), "elu").mul(1e4).round().tolist()
     [[-6321.0, 0.0, 20000.0]]
     """
-    result: Tensor = _Exponential.apply(values, EXPONENTIAL[name])  # type: ignore[no-untyped-call]
+    result: Tensor = _Exponential.apply(values, name)  # type: ignore[no-untyped-call]
     return result
 
 
 class _Exponential(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, shape: tuple[float, float]) -> Tensor:
+    def forward(ctx: Any, values: Tensor, name: str) -> Tensor:
         result = values.clone(memory_format=torch.contiguous_format)
         for own in result:
-            activate_(own, shape)
+            activate_(own, name)
         ctx.save_for_backward(result)
-        ctx.shape = shape
+        ctx.name = name
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor, None]:
-        return slopes_before(slopes, ctx.saved_tensors[0], ctx.shape), None
+        return slopes_before(slopes, ctx.saved_tensors[0], ctx.name), None
 
 
-def activate_(values: Tensor, shape: tuple[float, float]) -> None:
-    """Put ``scale * (max(x, 0) + alpha * (exp(min(x, 0)) - 1))`` in place of the values."""
-    scale, alpha = shape
+def activate_(values: Tensor, name: str) -> None:
+    """Put an activation in the place of the values.
+
+    ``scale * (max(x, 0) + alpha * (exp(min(x, 0)) - 1))``, or ``1 - 2 / (1 + exp(2 x))``.
+
+    >>> values = torch.tensor([-100.0, 0.0, 100.0])
+    >>> activate_(values, "tanh")
+    >>> values.tolist()
+    [-1.0, 0.0, 1.0]
+    """
+    if name == "tanh":
+        values.mul_(2 * math.log2(math.e)).exp2_().add_(1).reciprocal_().mul_(-2).add_(1)
+        return
+    scale, alpha = EXPONENTIAL[name]
     below = values.clamp(max=0).mul_(math.log2(math.e)).exp2_() if alpha else None
     values.clamp_(min=0).mul_(scale)
     if below is not None:
         values.add_(below, alpha=scale * alpha).sub_(scale * alpha)
 
 
-def slopes_before(slopes: Tensor, result: Tensor, shape: tuple[float, float]) -> Tensor:
+def slopes_before(slopes: Tensor, result: Tensor, name: str) -> Tensor:
     """Return the slopes before an activation from those after it and its result.
 
-    >>> slopes_before(torch.ones(2), torch.tensor([-0.5, 3.0]), (1.0, 1.0)).tolist()
+    >>> slopes_before(torch.ones(2), torch.tensor([-0.5, 3.0]), "elu").tolist()
     [0.5, 1.0]
     """
-    scale, alpha = shape
+    if name == "tanh":
+        return torch.ops.aten.tanh_backward(slopes, result)  # type: ignore[no-any-return]
+    scale, alpha = EXPONENTIAL[name]
     found: Tensor = torch.ops.aten.elu_backward(slopes, alpha, scale, 1.0, True, result)
     return found
 
@@ -300,7 +313,7 @@ def normed_layer(
         shift: ``(R, out)``.
         moments: of the inputs.
         epsilon: added to the variance.
-        activation: an exponential one, or None.
+        activation: an exponential one, ReLU, or None.
         counts: how often each row counts in the moments, if not once.
     """
     found: tuple[Tensor, Tensor, Tensor] = _NormedLayer.apply(  # type: ignore[no-untyped-call]
@@ -311,7 +324,7 @@ def normed_layer(
         None if isinstance(inputs, Tensor) else inputs,
         moments,
         epsilon,
-        None if activation is None else EXPONENTIAL[activation],
+        activation,
         counts,
     )
     return found
@@ -330,7 +343,7 @@ class _NormedLayer(torch.autograd.Function):
         rows: SparseRows | None,
         moments: tuple[Tensor, Tensor],
         epsilon: float,
-        shape: tuple[float, float] | None,
+        activation: str | None,
         counts: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         mean, covariance = moments
@@ -347,10 +360,10 @@ class _NormedLayer(torch.autograd.Function):
                 torch.add(rows.times(scaled[replica]), start[replica], out=mine)
             elif inputs is not None:
                 torch.addmm(start[replica, 0], inputs[replica], scaled[replica], out=mine)
-            if shape is not None:
-                activate_(mine, shape)
+            if activation is not None:
+                activate_(mine, activation)
         ctx.save_for_backward(inputs, weight, mean, spread, inverse, factor, scaled, out)
-        ctx.rows, ctx.shape, ctx.counts = rows, shape, counts
+        ctx.rows, ctx.activation, ctx.counts = rows, activation, counts
         ctx.mark_non_differentiable(centre, variance)
         ctx.set_materialize_grads(False)
         return out, centre, variance
@@ -363,8 +376,8 @@ class _NormedLayer(torch.autograd.Function):
         needs_slopes = ctx.needs_input_grad[0]
         kept = []
         for replica, mine in enumerate(slopes):
-            if ctx.shape is not None:
-                mine = slopes_before(mine, out[replica], ctx.shape)
+            if ctx.activation is not None:
+                mine = slopes_before(mine, out[replica], ctx.activation)
             torch.sum(mine, 0, out=total[replica, 0])
             if ctx.rows is None:
                 torch.mm(inputs[replica].T, mine, out=crossed[replica])

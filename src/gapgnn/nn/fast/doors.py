@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Numbers in a vector register, at most.
 LANES = 16
 # Activations that :mod:`gapgnn.nn.fast.cpu` is faster with; torch's own ReLU is.
-EXPONENTIAL = ("selu", "elu")
+EXPONENTIAL = ("selu", "elu", "tanh")
 
 
 def linear(
@@ -123,7 +123,7 @@ def activation(values: Tensor, name: str) -> Tensor | None:
     A step of DP-SGD is left alone: it is short, and its batches are filled up to the widest of all
     replicas, which moves the rounding anyway.
 
-    >>> activation(torch.ones(1, 1), "tanh")
+    >>> activation(torch.ones(1, 1), "gelu")
     """
     if name not in EXPONENTIAL or values.is_cuda or active_tape() is not None:
         return None
@@ -171,7 +171,8 @@ def _normed(
     linear, norm = layer.linear, layer.norm
     if norm is None or not norm.training:
         return None
-    activation = layer.activation if layer.activation in gpu.EXPONENTIAL else None
+    known = gpu.EXPONENTIAL if linear.weight.is_cuda else (*EXPONENTIAL, "relu")
+    activation = layer.activation if layer.activation in known else None
     if linear.weight.is_cuda:
         if activation is None or not gpu.can_fuse(linear.weight) or not inputs.shape[-2]:
             return None

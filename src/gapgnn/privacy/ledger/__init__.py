@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from gapgnn.facade import front
 
 if TYPE_CHECKING:
+    from gapgnn.privacy.ledger.amounts import COMPOSITIONS as COMPOSITIONS
     from gapgnn.privacy.ledger.file import LedgerNotice as LedgerNotice
-    from gapgnn.privacy.ledger.filters import COMPOSITIONS as COMPOSITIONS
     from gapgnn.privacy.ledger.forecast import Forecast as Forecast
     from gapgnn.privacy.ledger.forecast import forecast_fits as forecast_fits
     from gapgnn.privacy.ledger.ledger import SETTINGS as SETTINGS

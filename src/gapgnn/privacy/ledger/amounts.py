@@ -1,7 +1,8 @@
 """Exact amounts: an epsilon and a delta as the decimal numbers that were written.
 
 0.1 is one tenth, summed as a fraction: ten charges of 0.1 fill a budget of 1, and no rounding lets
-an eleventh in.
+an eleventh in. How charges come together otherwise is the matter of
+:mod:`gapgnn.privacy.ledger.filters`; the names of the ways are here, where nothing is loaded.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from gapgnn.errors import check_number
+
+COMPOSITIONS = ("gaussian", "renyi", "sum")
 
 
 class Amount(NamedTuple):

@@ -34,9 +34,7 @@ from gapgnn.privacy.accounting import (
     renyi_curve,
     worst_cases,
 )
-from gapgnn.privacy.ledger.amounts import Amount
-
-COMPOSITIONS = ("gaussian", "renyi", "sum")
+from gapgnn.privacy.ledger.amounts import COMPOSITIONS, Amount
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from gapgnn.errors import (
     did_you_mean,
 )
 from gapgnn.privacy.accounting import Event, Gaussian, account, calibrate
-from gapgnn.privacy.ledger.amounts import Amount
+from gapgnn.privacy.ledger.amounts import COMPOSITIONS, Amount
 from gapgnn.privacy.ledger.file import transaction
-from gapgnn.privacy.ledger.filters import COMPOSITIONS, Filter, Spend
+from gapgnn.privacy.ledger.filters import Filter, Spend
 from gapgnn.privacy.ledger.ledger import Ledger
 from gapgnn.privacy.ledger.rules import RELATIONS, Books
 

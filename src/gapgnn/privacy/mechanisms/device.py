@@ -215,7 +215,7 @@ def longest_row(rows: Tensor) -> float:
 
 
 def quantised_steps(rows: Tensor) -> tuple[Tensor, float]:
-    """Return rows cut to whole steps of 2**-20, int32, and the largest squared norm in steps.
+    """Return rows cut to a grid, in steps of 2**-20, int32, and the largest squared norm in steps.
 
     What :func:`gapgnn.privacy.mechanisms.sums.quantise_rows` does, in one pass; needs Triton.
     """

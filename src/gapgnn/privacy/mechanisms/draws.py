@@ -22,7 +22,7 @@ from itertools import count as numbers
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 from torch import Tensor
@@ -97,9 +97,29 @@ def cipher_words(secret: bytes, part: int, first_block: int, num_blocks: int) ->
     if num_blocks > room:
         parts = ((first_block, room), (first_block + room, num_blocks - room))
         return np.concatenate([cipher_words(secret, part, *place) for place in parts])
+    words = np.empty(BLOCK_WORDS * num_blocks, dtype="<u8")
+    _cipher(secret, part, first_block).update_into(bytes(words.nbytes), words.view(np.uint8))
+    return words
+
+
+def cipher_blocks(secret: bytes, part: int, blocks: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return some blocks of eight words, one row each, wherever they are in the stream.
+
+    >>> [hex(word) for word in cipher_blocks(bytes(32), 0, np.array([7, 0]))[1, :2]]
+    ['0x903df1a0ade0b876', '0x28bd8653e56a5d40']
+    """
+    words = np.empty((len(blocks), BLOCK_WORDS), dtype="<u8")
+    starts = np.stack([blocks, np.full_like(blocks, part)], axis=1).astype("<i8").tobytes()
+    cipher, nothing = _cipher(secret, part, 0), bytes(8 * BLOCK_WORDS)
+    for place, own in enumerate(words.view(np.uint8)):
+        cipher.reset_nonce(starts[16 * place : 16 * place + 16])
+        cipher.update_into(nothing, own)
+    return words
+
+
+def _cipher(secret: bytes, part: int, first_block: int) -> CipherContext:
     start = first_block.to_bytes(8, "little") + part.to_bytes(8, "little")
-    cipher = Cipher(ChaCha20(secret, start), mode=None).encryptor()
-    return np.frombuffer(cipher.update(bytes(8 * BLOCK_WORDS * num_blocks)), dtype="<u8")
+    return Cipher(ChaCha20(secret, start), mode=None).encryptor()
 
 
 def refined_halves(

@@ -56,6 +56,7 @@ from gapgnn.privacy.mechanisms.draws import (
     REFINEMENTS,
     WORDS,
     Draws,
+    cipher_blocks,
     cipher_key,
     cipher_words,
     refined_halves,
@@ -67,8 +68,8 @@ from gapgnn.rng import NoiseKey, PathPart
 Construction = Literal["safe", "fast"]
 GRID = 2.0**-20
 ROW_BLOCK = 4096
-# Blocks of the cipher whose values are computed at a time.
-PIECE_BLOCKS = 4096
+# Blocks of the cipher whose values are computed at a time, at most; and at least, by a thread.
+PIECE_BLOCKS, LEAST_BLOCKS = 16384, 2048
 MIN_SCALE = 1024 * GRID
 MAX_SCALE = 2.0**20
 MAX_VALUE = 2.0**32
@@ -327,14 +328,16 @@ def _draw_on_grid(
     num_rows, num_columns = shape
     out = np.empty(shape)
     blocks = -(-num_columns // BLOCK_WORDS)
-    # Pieces of whole rows, or of a part of one row, that stay in cache.
-    size, width = max(1, PIECE_BLOCKS // max(1, blocks)), PIECE_BLOCKS * BLOCK_WORDS
+    # Pieces of whole rows, or of a part of one row: something for every thread.
+    share = max(LEAST_BLOCKS, -(-num_rows * blocks // torch.get_num_threads()))
+    most = min(PIECE_BLOCKS, share)
+    size, width = max(1, most // max(1, blocks)), most * BLOCK_WORDS
 
     def fill(place: tuple[int, int]) -> None:
         row, column = place
         piece = out[row : row + size, column : column + width]
         first = (first_row + row) * blocks + column // BLOCK_WORDS
-        piece[:] = _piece_on_grid(secret, kind, first, piece.shape, scale)
+        _fill_piece(secret, kind, first, piece, scale)
 
     places = [
         (row, column) for row in range(0, num_rows, size) for column in range(0, num_columns, width)
@@ -349,17 +352,21 @@ def _draw_on_grid(
     return torch.from_numpy(out)
 
 
-def _piece_on_grid(
-    secret: bytes, kind: str, first_block: int, shape: tuple[int, ...], scale: float
-) -> NDArray[np.float64]:
-    rows, columns = shape
+def _fill_piece(
+    secret: bytes, kind: str, first_block: int, out: NDArray[np.float64], scale: float
+) -> None:
+    rows, columns = out.shape
     blocks = -(-columns // BLOCK_WORDS)
 
-    def words(part: int) -> NDArray[np.uint64]:
-        drawn = cipher_words(secret, part, first_block, rows * blocks)
-        return drawn.reshape(rows, -1)[:, :columns].reshape(-1)
+    def finer(places: NDArray[np.intp]) -> NDArray[np.uint64]:
+        row, column = np.divmod(places, columns)
+        block, word = np.divmod(column, BLOCK_WORDS)
+        found = cipher_blocks(secret, REFINEMENTS, first_block + row * blocks + block)
+        return found[np.arange(len(places)), word]
 
-    half, top = refined_halves(words(WORDS), lambda places: words(REFINEMENTS)[places])
+    drawn = cipher_words(secret, WORDS, first_block, rows * blocks)
+    words = drawn.reshape(rows, -1)[:, :columns].reshape(-1)
+    half, top = refined_halves(words, finer)
     lower = lower_normal(half) if kind == "gaussian" else natural_log(2.0 * half)
     lower *= scale / GRID
     # No value is positive yet: the top bit of the word flips the sign of some.
@@ -367,8 +374,7 @@ def _piece_on_grid(
     np.rint(lower, out=lower)
     # Adding zero turns -0.0 into 0.0: the sign of a zero must not tell on the value beneath.
     lower += 0.0
-    lower *= GRID
-    return lower.reshape(shape)
+    np.multiply(lower.reshape(out.shape), GRID, out=out)
 
 
 def _draw_fast(

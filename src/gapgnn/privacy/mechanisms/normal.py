@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 CENTRE = 0.425
+# Values computed at a time: what a pass reads and writes stays in cache.
+CHUNK = 1 << 14
 # Coefficients by falling power.
-CENTRAL = (
+CENTRAL = np.array((
     (
         2.5090809287301226727e3, 3.3430575583588128105e4, 6.7265770927008700853e4,
         4.5921953931549871457e4, 1.3731693765509461125e4, 1.9715909503065514427e3,
@@ -28,8 +30,8 @@ CENTRAL = (
         2.1213794301586595867e4, 5.3941960214247511077e3, 6.8718700749205790830e2,
         4.2313330701600911252e1, 1.0,
     ),
-)  # fmt: skip
-NEAR = (
+))  # fmt: skip
+NEAR = np.array((
     (
         7.74545014278341407640e-4, 2.27238449892691845833e-2, 2.41780725177450611770e-1,
         1.27045825245236838258e0, 3.64784832476320460504e0, 5.76949722146069140550e0,
@@ -40,8 +42,8 @@ NEAR = (
         1.48103976427480074590e-1, 6.89767334985100004550e-1, 1.67638483018380384940e0,
         2.05319162663775882187e0, 1.0,
     ),
-)  # fmt: skip
-FAR = (
+))  # fmt: skip
+FAR = np.array((
     (
         2.01033439929228813265e-7, 2.71155556874348757815e-5, 1.24266094738807843860e-3,
         2.65321895265761230930e-2, 2.96560571828504891230e-1, 1.78482653991729133580e0,
@@ -52,12 +54,12 @@ FAR = (
         7.86869131145613259100e-4, 1.48753612908506148525e-2, 1.36929880922735805310e-1,
         5.99832206555887937690e-1, 1.0,
     ),
-)  # fmt: skip
+))  # fmt: skip
 # Of fdlibm's logarithm: ln 2 in two parts, and the series in s**2 of log((1 + s) / (1 - s)) / s.
 LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-ODD = (1.479819860511658591e-01, 1.818357216161805012e-01, 2.857142874366239149e-01,
-       6.666666666666735130e-01)  # fmt: skip
-EVEN = (1.531383769920937332e-01, 2.222219843214978396e-01, 3.999999999940941908e-01)
+ODD = np.array((1.479819860511658591e-01, 1.818357216161805012e-01, 2.857142874366239149e-01,
+                6.666666666666735130e-01))  # fmt: skip
+EVEN = np.array((1.531383769920937332e-01, 2.222219843214978396e-01, 3.999999999940941908e-01))
 # The bits of about sqrt(1/2), from which a power of two is counted.
 ROOT_HALF = 0x3FE6A09E00000000
 
@@ -68,13 +70,20 @@ def lower_normal(half: Values) -> Values:
     >>> lower_normal(np.array([0.5, 0.158655253931457, 2.0**-129])).round(3).tolist()
     [0.0, -1.0, -13.109]
     """
-    offset = half - 0.5
-    square = np.multiply(offset, offset)
-    np.subtract(0.180625, square, out=square)
-    value = _horner(square, CENTRAL[0])
-    value *= offset
-    value /= _horner(square, CENTRAL[1])
-    tail = np.flatnonzero(offset < -CENTRE)
+    value = np.empty_like(half)
+    tails = []
+    offset, square, below = np.empty((3, min(CHUNK, len(half))))
+    for start in range(0, len(half), CHUNK):
+        own = value[start : start + CHUNK]
+        offset, square, below = offset[: len(own)], square[: len(own)], below[: len(own)]
+        np.subtract(half[start : start + CHUNK], 0.5, out=offset)
+        np.multiply(offset, offset, out=square)
+        np.subtract(0.180625, square, out=square)
+        _horner(square, CENTRAL[0], out=own)
+        own *= offset
+        own /= _horner(square, CENTRAL[1], out=below)
+        tails.append(np.flatnonzero(offset < -CENTRE) + start)
+    tail = np.concatenate(tails)
     if tail.size:
         value[tail] = _tail(half[tail])
     return value
@@ -93,27 +102,39 @@ def natural_log(values: Values) -> Values:
     ratio = part / (2.0 + part)
     square = ratio * ratio
     fourth = square * square
-    series = fourth * _horner(fourth, EVEN) + square * _horner(fourth, ODD)
-    half_square = 0.5 * part * part
+    series = fourth * _horner(fourth, EVEN)
+    series += square * _horner(fourth, ODD)
+    half_square = 0.5 * part
+    half_square *= part
     exponent = power.astype(np.float64)
-    low = ratio * (half_square + series) + exponent * LN2_LOW
-    return (low - half_square) + part + exponent * LN2_HIGH
+    # ratio * (half_square + series) + exponent * LN2_LOW
+    series += half_square
+    series *= ratio
+    series += exponent * LN2_LOW
+    # ... - half_square + part + exponent * LN2_HIGH
+    series -= half_square
+    series += part
+    exponent *= LN2_HIGH
+    series += exponent
+    return series
 
 
 def _tail(half: Values) -> Values:
-    root = np.sqrt(-natural_log(half))
+    root = natural_log(half)
+    np.sqrt(np.negative(root, out=root), out=root)
     near = root - 1.6
-    value = _horner(near, NEAR[0]) / _horner(near, NEAR[1])
+    value = _horner(near, NEAR[0])
+    value /= _horner(near, NEAR[1])
     far = np.flatnonzero(root > 5.0)
     if far.size:
         rest = root[far] - 5.0
         value[far] = _horner(rest, FAR[0]) / _horner(rest, FAR[1])
-    return -value
+    return np.negative(value, out=value)
 
 
-def _horner(x: Values, coefficients: tuple[float, ...]) -> Values:
+def _horner(x: Values, coefficients: Values, *, out: Values | None = None) -> Values:
     first, second, *others = coefficients
-    value = x * first
+    value = np.multiply(x, first, out=out)
     value += second
     for coefficient in others:
         value *= x

@@ -21,47 +21,64 @@ Lists = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.float32] | None]
 CHUNK_ENTRIES = 1 << 19
 # Entries that are added up at a time: their number fits in 32 bits.
 MOST_ENTRIES = 1 << 30
-CHUNK_NUMBERS = 1 << 16
-# So many numbers of at most 2**20 steps add up to at most 2**24, which float32 holds exactly.
-EXACT_ENTRIES = 16
+CHUNK_NUMBERS = 1 << 15
+# Rows lie on a grid of 2**-14, coarser than that of the noise: so many numbers of at most 2**14
+# steps add up to at most 2**24, which float32 holds exactly.
+ROW_GRID = 64 * GRID
+EXACT_ENTRIES = 1024
 # Rows that travel along weighted edges: times a weight, a multiple of 2**-8, a multiple of 2**-12
 # lies on the grid of the noise, so that sums of products are exact (privacy page, section 4). The
 # low bits of a sum off the grid would show through noise on it.
 WEIGHTED_GRID = GRID / WEIGHT_GRID
 
 
-def quantise_rows(rows: Tensor, *, grid: float = GRID) -> Tensor:
-    """Cut rows of norm at most 1 to the noise grid, in float64, without letting a norm exceed 1.
+def quantise_rows(
+    rows: Tensor, *, grid: float = ROW_GRID, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """Cut rows of norm at most 1 to a grid without letting a norm exceed 1.
 
     Every coordinate is truncated towards zero, which makes no row longer. Rows that arrive longer
     than 1 by single-precision rounding are first shortened by ``(1 - 2**-40) / norm``; the margin
     covers the rounding of that product. That no norm exceeds 1 is then checked, not assumed: in
-    units of the grid the coordinates are whole numbers and their squares add up to about 2**40, far
-    below 2**53, so the sum of squares is exact and the comparison with 2**40 decides. A coarser
-    grid (a larger power of two) is for rows that are multiplied by weights.
+    units of the grid the coordinates are whole numbers and their squares add up to about 2**28, far
+    below 2**53, so the sum of squares is exact in float64 and the comparison with 2**28 decides.
+    (In float32 it is exact to ``d * 2**-23`` for d columns: rows shorter than 1 by more than that
+    need not be asked again.)
+
+    Args:
+        rows: of norm at most 1, but for rounding.
+        grid: a power of two; a coarser one is for rows that are multiplied by weights.
+        dtype: of the result; float32 holds multiples of the grid up to 1 exactly too.
 
     >>> import torch
-    >>> quantise_rows(torch.tensor([[0.6, -0.8]])).mul(2**20).tolist()
-    [[629145.0, -838860.0]]
+    >>> quantise_rows(torch.tensor([[0.6, -0.8]])).mul(2**14).tolist()
+    [[9830.0, -13107.0]]
     """
-    if rows.device.type == "cpu" and rows.ndim == 2 and rows.numel() > CHUNK_NUMBERS:
-        # Part by part, each of which stays in cache.
-        parts = torch.split(rows, max(1, CHUNK_NUMBERS // rows.shape[1]))
-        return torch.cat([quantise_rows(part, grid=grid) for part in parts])
-    exact = rows.to(torch.float64)
-    steps = torch.trunc(exact / grid)
+    out = torch.empty(rows.shape, dtype=dtype, device=rows.device)
+    # Part by part, each of which stays in a CPU's cache.
+    size = max(1, CHUNK_NUMBERS // max(1, rows.shape[-1])) if out.device.type == "cpu" else len(out)
+    for steps, part in zip(out.split(size), rows.split(size), strict=True):
+        torch.div(part, grid, out=steps).trunc_()
+        slack = rows.shape[-1] * 2.0**-23 if dtype == torch.float32 else 0.0
+        near = steps.square().sum(dim=-1) > (1 - slack) * grid**-2
+        if bool(near.any()):
+            steps[near] = _shortened(part[near].to(torch.float64), grid).to(dtype)
+    return out.mul_(grid)
+
+
+def _shortened(rows: Tensor, grid: float) -> Tensor:
+    """Return rows in whole steps of a grid, those longer than 1 shortened first."""
+    steps = torch.trunc(rows / grid)
     too_long = steps.square().sum(dim=-1) > grid**-2
-    if bool(too_long.any()):
-        norms = torch.linalg.vector_norm(exact[too_long], dim=-1, keepdim=True)
-        shorter = exact[too_long] * ((1 - 2.0**-40) / norms)
-        steps[too_long] = torch.trunc(shorter / grid)
-        if bool((steps.square().sum(dim=-1) > grid**-2).any()):
-            raise PrivacyError("A quantised row must have norm at most 1. Got a longer one.")
-    return steps * grid
+    norms = torch.linalg.vector_norm(rows[too_long], dim=-1, keepdim=True)
+    steps[too_long] = torch.trunc(rows[too_long] * ((1 - 2.0**-40) / norms) / grid)
+    if bool((steps.square().sum(dim=-1) > grid**-2).any()):
+        raise PrivacyError("A quantised row must have norm at most 1. Got a longer one.")
+    return steps
 
 
 def whole_rows(rows: Tensor) -> Tensor:
-    """Return what :func:`quantise_rows` does in steps of the grid, int32, on an accelerator."""
+    """Return rows as :func:`quantise_rows` cuts them, in steps of the noise's grid, on a device."""
     steps, longest = quantised_steps(rows)
     if longest > GRID**-2:
         raise PrivacyError("A quantised row must have norm at most 1. Got a longer one.")
@@ -210,41 +227,28 @@ def shared(array: NDArray[Any]) -> Tensor:
 
 
 def add_exactly(rows: Tensor, pointers: NDArray[np.int64], entries: NDArray[Any]) -> Tensor:
-    """Return the exact sums over lists in CSR form of rows on the grid, in float64.
+    """Return the exact sums over lists in CSR form of rows on their grid, in float64.
 
-    A coordinate is at most 2**20 steps in size, so float32 adds up :data:`EXACT_ENTRIES` of them
-    without rounding. Lists are cut into pieces of that length, float32 adds up the pieces, which
-    reads half of what float64 would read and fetches rows ahead, and float64 the sums of pieces.
+    A coordinate is at most 2**14 steps in size, so float32 adds up :data:`EXACT_ENTRIES` of them
+    without rounding, which reads half of what float64 would read and fetches rows ahead. Longer
+    lists are cut into pieces of that length, and float64 adds up the sums of pieces.
 
     Args:
-        rows: float32, on the grid, of norm at most 1.
+        rows: float32, on their grid, of norm at most 1.
         pointers: where each list begins and ends.
         entries: which rows each list adds up.
 
     >>> rows = quantise_rows(torch.eye(2)).float()
-    >>> add_exactly(rows, np.array([0, 2, 2, 20]), np.zeros(20, dtype=np.int32)).tolist()
-    [[2.0, 0.0], [0.0, 0.0], [18.0, 0.0]]
+    >>> entries = np.zeros(2000, dtype=np.int32)
+    >>> add_exactly(rows, np.array([0, 2, 2, 2000]), entries).tolist()
+    [[2.0, 0.0], [0.0, 0.0], [1998.0, 0.0]]
     """
-    out = torch.zeros(len(pointers) - 1, rows.shape[1], dtype=torch.float64)
-    if not out.numel():
-        return out
-    index = np.int32 if len(rows) <= np.iinfo(np.int32).max else np.int64
-    columns = shared(entries.astype(index, copy=False))
-    first = 0
-    while first < len(out):
-        # Few enough that the sums of pieces stay in cache; a long list comes alone.
-        limit = pointers[first] + CHUNK_ENTRIES
-        last = max(first + 1, int(np.searchsorted(pointers, limit, side="right")) - 1)
-        part = slice(int(pointers[first]), int(pointers[last]))
-        own = pointers[first : last + 1] - part.start
-        pieces = -(-np.diff(own) // EXACT_ENTRIES)
-        ends = np.cumsum(pieces)
-        if ends[-1]:
-            number = np.arange(ends[-1]) - np.repeat(ends - pieces, pieces)
-            starts = np.repeat(own[:-1], pieces) + EXACT_ENTRIES * number
-            bounds = torch.from_numpy(np.append(starts, own[-1]).astype(index))
-            sums = _add_bags(rows, bounds, columns[part], None).double()
-            places = torch.arange(len(sums))
-            out[first:last] = _add_product(sums, torch.from_numpy(np.append(0, ends)), places, None)
-        first = last
-    return out
+    pieces = np.maximum(1, -(-np.diff(pointers) // EXACT_ENTRIES))
+    if len(pieces) == pieces.sum():
+        return add_up(rows, pointers, entries).double()
+    owners = np.repeat(np.arange(len(pieces)), pieces)
+    numbers = np.arange(len(owners)) - (np.cumsum(pieces) - pieces)[owners]
+    starts = pointers[owners] + EXACT_ENTRIES * numbers
+    sums = add_up(rows, np.append(starts, pointers[-1]), entries).double()
+    out = torch.zeros(len(pieces), rows.shape[1], dtype=torch.float64)
+    return out.index_add_(0, torch.from_numpy(owners), sums)

@@ -146,7 +146,9 @@ def quantise_kernel(
     COLUMNS: constexpr,
     ROWS: constexpr,
 ):
-    """Cut rows to steps of 2**-20, int32, and write the largest squared norm of each block.
+    """Cut rows to steps of 2**-14 and write them in steps of 2**-20, int32, which the noise has.
+
+    Also writes the largest squared norm of each block.
 
     As :func:`gapgnn.privacy.mechanisms.sums.quantise_rows`, which says why no row gets longer.
     """
@@ -155,11 +157,11 @@ def quantise_kernel(
     exists = (places < count)[:, None] & (columns < WIDTH)[None, :]
     cells = places[:, None] * WIDTH + columns[None, :]
     exact = tl.load(rows + cells, mask=exists, other=0.0).to(tl.float64)
-    whole = (exact * 1048576.0).to(tl.int32)
+    whole = (exact * 16384.0).to(tl.int32) * 64
     steps = whole.to(tl.float64)
     norms = tl.sqrt(tl.sum(exact * exact, axis=1))
     factors = 0.9999999999990905 / tl.where(norms > 0, norms, 1.0)
-    shorter = (exact * factors[:, None] * 1048576.0).to(tl.int32)
+    shorter = (exact * factors[:, None] * 16384.0).to(tl.int32) * 64
     is_long = tl.sum(steps * steps, axis=1) > 1099511627776.0
     whole = tl.where(is_long[:, None], shorter, whole)
     steps = whole.to(tl.float64)
