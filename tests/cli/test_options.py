@@ -146,6 +146,7 @@ def test_a_switch_is_turned_off_by_false(config):
     parser = Parser(prog="gapgnn train")
     train.configure(parser)
     child = parser._subparsers._group_actions[0].choices["gap"]
+    child.declare()
     path = config("compare = false\njson = false\ndirected = true\ndrop = ['name', 'mail']\n")
     assert config_words(path, child) == [
         "--no-compare",

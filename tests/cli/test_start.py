@@ -45,6 +45,12 @@ def answer(*words: str) -> tuple[str, str, int]:
         (("attack", "membership", "--foo"), "unknown option '--foo'."),
         (("predict", "--model", "x", "--out", "y", "--jsno"), "Did you mean '--json'?"),
         (("trian",), "Did you mean 'train'?"),
+        # Their options are missing too, but the misspelling is the news.
+        (("noise", "--epsilom", "1"), "unknown option '--epsilom'. Did you mean '--epsilon'?"),
+        (("ledger", "show", "--jsno"), "unknown option '--jsno'. Did you mean '--json'?"),
+        (("predict", "--modle", "x"), "unknown option '--modle'. Did you mean '--model'?"),
+        (("noise", "--epsilon", "1"), "the following arguments are required: --delta"),
+        (("datasets", "--jsno"), "Did you mean '--json'?"),
     ],
 )
 def test_a_typo_is_answered_without_loading_anything(words, expected):

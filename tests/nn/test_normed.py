@@ -32,7 +32,7 @@ def reference(inputs, weight, scale, shift, activation):
     return torch.stack(outs)
 
 
-@pytest.mark.parametrize("activation", ["selu", "elu", "relu"])
+@pytest.mark.parametrize("activation", ["selu", "elu", "relu", "tanh"])
 @pytest.mark.parametrize("is_sparse", [False, True])
 def test_values_and_gradients_are_those_of_the_separate_operations(activation, is_sparse):
     matrix = sp.random(NODES, WIDTH, 0.4, random_state=0, format="csr", dtype=np.float32)

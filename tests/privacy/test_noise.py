@@ -13,7 +13,7 @@ from scipy import special, stats
 
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.privacy.mechanisms import noise as noise_module
-from gapgnn.privacy.mechanisms.draws import cipher_key, cipher_words
+from gapgnn.privacy.mechanisms.draws import cipher_blocks, cipher_key, cipher_words
 from gapgnn.privacy.mechanisms.noise import (
     GRID,
     MAX_SCALE,
@@ -334,6 +334,14 @@ def test_blocks_count_to_64_bits_and_carry(first):
     secret = NoiseKey.insecure(0).bytes(32, "x")
     found = cipher_words(secret, 1, first, 4).tobytes()
     assert found == b"".join(chacha20(secret, first + block, 1) for block in range(4))
+
+
+def test_scattered_blocks_are_those_of_the_stream():
+    secret = NoiseKey.insecure(0).bytes(32, "x")
+    blocks = np.array([5, 0, 2**32 - 1, 2**32, 2**40 + 7, 5])
+    found = cipher_blocks(secret, 1, blocks)
+    wanted = [chacha20(secret, int(block), 1) for block in blocks]
+    assert [row.tobytes() for row in found] == wanted
 
 
 def test_a_cell_has_the_word_of_its_place():

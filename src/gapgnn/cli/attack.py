@@ -156,7 +156,7 @@ def _declare_targets(attack: str, child: Parser) -> None:
     targets = child.add_subparsers(
         dest="method", metavar="METHOD", required=True, parser_class=Parser
     )
-    shared = {"description": child.description, "epilog": child.epilog}
+    shared: dict[str, Any] = {"description": child.description, "epilog": child.epilog}
     for method, text in methods().items():
         target = targets.add_parser(method, help=text, **shared)
         target.later = partial(_declare_options, attack, method)
@@ -174,7 +174,7 @@ def _declare_options(attack: str, method: str, target: Parser) -> None:
     add_curator_option(output)
 
 
-def _configure_saved(attack: str, target: argparse.ArgumentParser) -> None:
+def _configure_saved(attack: str, target: Parser) -> None:
     """Add the options of an attack on a saved model itself."""
     target.add_argument(
         "--model",

@@ -138,7 +138,8 @@ def chosen(value: T | str, default: T) -> T:
     return default if value == "auto" else value  # type: ignore[return-value]
 
 
-# Of 14,000 training nodes: as accurate as all of them in a third of the time.
+# Of 14,000 training nodes: as accurate as all where labels are sent. Progressive features lost
+# half a point, and read all.
 STAGE_NODES = 4096
 
 
@@ -191,7 +192,6 @@ class Defaults:
                 activation="tanh",
                 dropout=0.2 if is_free else 0.0,
                 batches=2,
-                nodes=STAGE_NODES,
                 exponent=-1 / 3,
             )
         if is_free:

@@ -98,7 +98,7 @@ def cipher_words(secret: bytes, part: int, first_block: int, num_blocks: int) ->
         parts = ((first_block, room), (first_block + room, num_blocks - room))
         return np.concatenate([cipher_words(secret, part, *place) for place in parts])
     words = np.empty(BLOCK_WORDS * num_blocks, dtype="<u8")
-    _cipher(secret, part, first_block).update_into(bytes(words.nbytes), words.view(np.uint8))
+    _cipher(secret, part, first_block).update_into(bytes(words.nbytes), words.view(np.uint8).data)
     return words
 
 
@@ -113,7 +113,7 @@ def cipher_blocks(secret: bytes, part: int, blocks: NDArray[np.int64]) -> NDArra
     cipher, nothing = _cipher(secret, part, 0), bytes(8 * BLOCK_WORDS)
     for place, own in enumerate(words.view(np.uint8)):
         cipher.reset_nonce(starts[16 * place : 16 * place + 16])
-        cipher.update_into(nothing, own)
+        cipher.update_into(nothing, own.data)
     return words
 
 

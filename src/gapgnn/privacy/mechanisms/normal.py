@@ -134,7 +134,7 @@ def _tail(half: Values) -> Values:
 
 def _horner(x: Values, coefficients: Values, *, out: Values | None = None) -> Values:
     first, second, *others = coefficients
-    value = np.multiply(x, first, out=out)
+    value: Values = np.multiply(x, first, out=out)
     value += second
     for coefficient in others:
         value *= x
