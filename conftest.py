@@ -29,8 +29,8 @@ if (
     tempfile.tempdir = str(_MEMORY)
 
 # The gate gives the same answer every time, on a busy machine too; new examples are looked for with
-# `pytest --hypothesis-profile=explore`.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+# `pytest --hypothesis-profile=explore`. The same examples again and again need not be many.
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("repeatable")
 

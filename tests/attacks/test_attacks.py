@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from controlcases import controls_once  # noqa: F401
 
 from gapgnn import GAP, MLP, SAGE, Graph, Ledger, load_model
 from gapgnn.attacks import membership
@@ -29,6 +30,8 @@ from gapgnn.attacks.target import ask, fitted
 from gapgnn.errors import DataError, InputError
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import random_split
+
+once = pytest.mark.usefixtures("controls_once")
 
 
 @pytest.fixture(autouse=True)
@@ -266,6 +269,7 @@ def test_knowing_what_friends_have_in_common_does_not_find_held_out_edges(graph)
     assert held_out.control.auc == pytest.approx(0.5, abs=0.12)
 
 
+@once
 def test_linkteller_reads_the_edges_of_a_model_without_privacy(graph):
     model = SAGE(level="none", layers=1, epochs=20)
     result = linkteller_attack(model, graph, nodes=60)
@@ -273,6 +277,7 @@ def test_linkteller_reads_the_edges_of_a_model_without_privacy(graph):
     assert result.gain_auc > 0.1
 
 
+@once
 def test_linkteller_has_nothing_to_go_on_where_cached_hops_answer(graph):
     result = linkteller_attack(GAP(epsilon=1.0, epochs=5), graph, nodes=40)
     assert result.ranking.auc == 0.5
@@ -280,6 +285,7 @@ def test_linkteller_has_nothing_to_go_on_where_cached_hops_answer(graph):
     assert result.details["epsilon_spent"] <= 1.0
 
 
+@once
 def test_paying_for_every_question_is_reported(graph):
     model = GAP(epsilon=1.0, epochs=5, messages="features")
     result = linkteller_attack(model, graph, nodes=40, fresh="always")
@@ -287,12 +293,14 @@ def test_paying_for_every_question_is_reported(graph):
     assert result.details["epsilon_spent"] == pytest.approx(41.0, rel=0.01)
 
 
+@once
 def test_link_stealing_from_a_model_without_edges_gains_nothing(graph):
     result = link_stealing_attack(MLP(level="none", epochs=20), graph, pairs=1_500, others="degree")
     assert abs(result.gain_auc) < 0.05
     assert set(result.details["unsupervised"]) == set(result.details["control_unsupervised"])
 
 
+@once
 def test_reconstruction_counts_true_edges_among_the_top(graph):
     result = reconstruction_attack(GAP(level="none", epochs=20), graph, nodes=100)
     assert result.details["precision"] > result.details["density"]
@@ -365,6 +373,7 @@ def test_a_class_that_is_too_small_to_share_is_named():
         )
 
 
+@once
 @pytest.mark.parametrize(
     ("attack", "options"),
     [
@@ -382,6 +391,7 @@ def test_guessing_is_told_for_each_figure(graph, attack, options):
     assert 0 < found["guessing"]["average_precision"] < 1
 
 
+@once
 @pytest.mark.parametrize("level", ["none", "edge", "node"])
 def test_a_saved_model_is_attacked_itself(graph, own_ledger, tmp_path, level):
     GAP(level=level, epsilon=4.0, epochs=2, max_degree=5).fit(graph).save(tmp_path / "model")
@@ -391,7 +401,7 @@ def test_a_saved_model_is_attacked_itself(graph, own_ledger, tmp_path, level):
         (membership_attack, {"runs": 1, "shadow_per_class": 60}),
         (link_stealing_attack, {"pairs": 60, "others": "degree"}),
         (reconstruction_attack, {"nodes": 40}),
-        (linkteller_attack, {"nodes": 60}),
+        (linkteller_attack, {"nodes": 30}),
     ):
         assert attack(model, graph, itself=True, **options).to_dict()["itself"] is True
     assert len(own_ledger.entries()) == charges

@@ -341,6 +341,7 @@ def test_halved_noise_in_dpsgd(monkeypatch):
     assert_broken(audit_dpsgd(**DPSGD))
 
 
+@pytest.mark.slow
 def test_noise_forgotten_on_empty_batches(monkeypatch):
     original = dpsgd.PrivateStep._noised
 
@@ -356,10 +357,9 @@ def test_noise_forgotten_on_empty_batches(monkeypatch):
 SHARED = {"epsilon": 2.0, "steps": 20, "sampling_rate": 0.1, "trials": 4_000}
 
 
-@pytest.mark.parametrize("construction", ["safe", pytest.param("fast", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "relation", ["add-remove", pytest.param("replace", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("construction", ["safe", "fast"])
+@pytest.mark.parametrize("relation", ["add-remove", "replace"])
 def test_the_same_noise_in_every_step(monkeypatch, construction, relation):
     options = {**SHARED, "epsilon": 4.0, "trials": 8_000}
     options |= {"construction": construction, "relation": relation}
@@ -455,6 +455,7 @@ def test_noise_for_one_example_where_a_record_is_part_of_many(monkeypatch):
     assert_broken(audit_subgraphs(**SUBGRAPHS))
 
 
+@pytest.mark.slow
 def test_noise_for_replaced_examples_forgotten(monkeypatch):
     """D + 1 clips: as if each of the D other examples could only come or go, not turn round."""
     monkeypatch.setattr(sage, "neighbourhood_sensitivity", lambda max_degree: max_degree + 1.0)
@@ -489,7 +490,9 @@ def _without_its_own_example(multiplier, *, max_degree, **options):
     )
 
 
-@pytest.mark.parametrize("fault", [_one_person_fewer, _without_its_own_example])
+@pytest.mark.parametrize(
+    "fault", [pytest.param(_one_person_fewer, marks=pytest.mark.slow), _without_its_own_example]
+)
 def test_a_mixture_of_one_example_too_few(monkeypatch, fault):
     """Too little for statistics to see; what a record moves is counted.
 
@@ -594,6 +597,7 @@ def test_predictions_of_the_shipped_model_hold():
     assert audit_prediction(GAP(**QUICK_GAP), queries=50, trials=2_000).holds
 
 
+@pytest.mark.slow
 def test_density_noise_scaled_for_the_wrong_number_of_cells(monkeypatch):
     """Noise on the density is scaled by 1 / cells: for 50 times the cells it is too small."""
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from controlcases import controls_once  # noqa: F401
 from schemacases import declared
 
 from gapgnn.cli.main import main
@@ -13,12 +14,14 @@ from gapgnn.errors import InputError
 from gapgnn.privacy.mechanisms import aggregation
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 
+pytestmark = pytest.mark.usefixtures("controls_once")
+
 WANTED = {"mechanism", "epsilon_claimed", "epsilon_lower_bound", "confidence", "trials", "holds"}
 
 
 @pytest.fixture(autouse=True)
-def _own_folders(tmp_path, monkeypatch, ledger):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def _own_ledger(ledger):
+    """Charge nobody else's budget."""
 
 
 @pytest.fixture

@@ -124,6 +124,16 @@ def results(tmp_path: Path, made_up: list[Record]) -> Path:
     return folder
 
 
+@pytest.fixture
+def few_results(tmp_path: Path, made_up: list[Record]) -> Path:
+    """Return a folder that holds those of one experiment, method and data set."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    wanted = ("hops", "GAP-EDP", "social")
+    store(folder, [one for one in made_up if (one.experiment, one.method, one.dataset) == wanted])
+    return folder
+
+
 def store(folder: Path, records: list[Record]) -> None:
     lines = "".join(record.to_json() + "\n" for record in records)
     (folder / FILE).write_text(lines)

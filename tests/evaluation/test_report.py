@@ -386,18 +386,18 @@ def test_bad_input_is_one_line_and_writes_nothing(
 
 
 def test_without_a_browser_a_screenshot_is_one_line_and_the_page_is_still_written(
-    results: Path,
+    few_results: Path,
     monkeypatch: pytest.MonkeyPatch,
     no_figures: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("gapgnn.evaluation.report.page.find_browser", lambda: None)
-    words = ["report", str(results), "--screenshot", str(results / "shot.png")]
+    words = ["report", str(few_results), "--screenshot", str(few_results / "shot.png")]
     assert gapgnn(*words, monkeypatch=monkeypatch) == 2
     said = capsys.readouterr().err
     assert "needs Chromium or Chrome" in said
     assert said.count("\n") == 1
-    assert (results / "report.html").exists()
+    assert (few_results / "report.html").exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -413,34 +413,34 @@ def test_an_unwritable_folder_is_one_line(
 
 
 def test_a_place_that_cannot_be_written_is_one_line_and_keeps_the_old_page(
-    results: Path,
+    few_results: Path,
     monkeypatch: pytest.MonkeyPatch,
     no_figures: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (results / "report.html").write_text("old")
-    (results / "tables").write_text("a file where a folder should be")
-    assert gapgnn("report", str(results), monkeypatch=monkeypatch) == 2
+    (few_results / "report.html").write_text("old")
+    (few_results / "tables").write_text("a file where a folder should be")
+    assert gapgnn("report", str(few_results), monkeypatch=monkeypatch) == 2
     said = capsys.readouterr().err
     assert "must be writable" in said
     assert said.count("\n") == 1
-    assert (results / "report.html").read_text() == "old"
+    assert (few_results / "report.html").read_text() == "old"
 
 
 def test_a_kill_while_writing_leaves_the_old_page(
-    results: Path, monkeypatch: pytest.MonkeyPatch, no_figures: None
+    few_results: Path, monkeypatch: pytest.MonkeyPatch, no_figures: None
 ) -> None:
-    write_report(results)
-    old = (results / "report.html").read_text()
+    write_report(few_results)
+    old = (few_results / "report.html").read_text()
 
     def stop(*words: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("gapgnn.evaluation.report.figures.os.fsync", stop)
     with pytest.raises(KeyboardInterrupt):
-        write_report(results)
-    assert (results / "report.html").read_text() == old
-    assert sorted(results.rglob(".*.part")) == []
+        write_report(few_results)
+    assert (few_results / "report.html").read_text() == old
+    assert sorted(few_results.rglob(".*.part")) == []
 
 
 def test_without_matplotlib_nothing_is_written_and_the_extra_is_named(tmp_path, monkeypatch):
@@ -593,13 +593,8 @@ def test_headings_are_in_order_and_ids_are_unique(made_up: list[Record]) -> None
     assert all("data-label=" in cell for cell in cells)
 
 
-def test_reports_are_their_owner_s(results: Path) -> None:
-    # One experiment on one data set, as every figure takes its time.
-    lines = (results / FILE).read_text().splitlines(keepends=True)
-    few = [line for line in lines if '"hops"' in line and '"social"' in line]
-    assert few
-    (results / FILE).write_text("".join(few))
-    written = write_report(results)
+def test_reports_are_their_owner_s(few_results: Path) -> None:
+    written = write_report(few_results)
     assert written.figures
     assert written.tables
     for path in (written.page, *written.figures, *written.tables):

@@ -60,10 +60,9 @@ def test_every_experiment_has_its_table(made_up: list[Record]) -> None:
 def test_every_table_of_accuracies_has_one_of_what_stands_beside_them(
     made_up: list[Record],
 ) -> None:
-    names = [table.name for table in tables(made_up) if table.name.endswith("-metrics")]
-    assert names == [f"{name}-metrics" for name in EXPECTED if name != "membership"]
-    for name in names:
-        table = named(made_up, name)
+    found = {table.name: table for table in tables(made_up) if table.name.endswith("-metrics")}
+    assert list(found) == [f"{name}-metrics" for name in EXPECTED if name != "membership"]
+    for table in found.values():
         assert table.columns == (
             "accuracy",
             "largest class",
@@ -73,7 +72,7 @@ def test_every_table_of_accuracies_has_one_of_what_stands_beside_them(
         )
         assert table.rows
         assert all(one is not None for row in table.rows for one in row.cells)
-    rows = named(made_up, "hops-metrics").rows
+    rows = found["hops-metrics"].rows
     assert ("GAP-EDP, K = 3", "", "", "4") in {row.keys for row in rows}
 
 

@@ -234,11 +234,12 @@ def _without(words: Sequence[str], flags: set[str]) -> list[str]:
     return kept
 
 
-def _parts(hint: Any) -> list[Any]:
+@cache
+def _parts(hint: Any) -> tuple[Any, ...]:
     """Return the alternatives of a union, or the hint itself."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return [kind for part in typing.get_args(hint) for kind in _parts(part)]
-    return [hint]
+        return tuple(kind for part in typing.get_args(hint) for kind in _parts(part))
+    return (hint,)
 
 
 def _choices(hint: Any) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gapgnn.errors import InputError
 from gapgnn.rng import experiment_rng
@@ -27,11 +29,16 @@ def bootstrap_interval(values: Sequence[float], *, seed: int = 0) -> tuple[float
     if not len(values):
         raise InputError("`values` must have at least one entry. Got none.")
     sample = np.asarray(values, dtype=np.float64)
-    draws = experiment_rng(seed, "bootstrap").integers(
-        0, len(sample), size=(BOOTSTRAP_SAMPLES, len(sample))
-    )
-    low, high = np.percentile(sample[draws].mean(axis=1), [2.5, 97.5])
+    means = sample[_resamples(len(sample), seed)].mean(axis=1)
+    low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)
+
+
+@lru_cache(maxsize=8)
+def _resamples(count: int, seed: int) -> NDArray[np.int64]:
+    """Return which values each resample takes: the same ones in all cells of a table."""
+    rng = experiment_rng(seed, "bootstrap")
+    return rng.integers(0, count, size=(BOOTSTRAP_SAMPLES, count))
 
 
 def paired_test(first: Sequence[float], second: Sequence[float], *, seed: int = 0) -> float:

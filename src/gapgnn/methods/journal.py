@@ -353,7 +353,7 @@ class Journal(NoJournal):
         with _explained(self.folder):
             scratch.touch(mode=0o600)
             with scratch.open("w", encoding="utf-8") as file:
-                json.dump({**content, "checksum": _checksum(content)}, file)
+                file.write(json.dumps({**content, "checksum": _checksum(content)}))
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(scratch, self.folder / INDEX)
