@@ -269,14 +269,14 @@ def _people(args: argparse.Namespace) -> tuple[People | None, bool | None]:
         namespace = "default" if args.namespace is None else books.check_population(args.namespace)
         with reading_bars(args.json) as progress:
             ids = read_ids(args.nodes, args.id, dialect=dialect_of(args), progress=progress)
-        return People.listed(ids, namespace=namespace, name=args.population), None
+        return books.People.listed(ids, namespace=namespace, name=args.population), None
     from gapgnn.graph.datasets import dataset_names, load_dataset
 
     if args.population not in dataset_names():
         return None, None
     with reading_bars(args.json) as progress:
         graph = load_dataset(args.population, split_seed=None, progress=progress)
-    return People.of(graph), graph.is_directed
+    return books.People.of(graph), graph.is_directed
 
 
 def _relation(
