@@ -44,14 +44,17 @@ from gapgnn.privacy.mechanisms import aggregation as aggregation_module
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
 
 FAST = "--epochs 2 --batch-size 30"
-# At edge level each further hop is as the second one is.
-TWO_HOPS = "--epochs 2 --hops 2"
 # On tables this small lists are too short for the budget, and no hop would be released.
 DIVIDED = f"{FAST} --hop-share 0.5"
 # Everybody is taken out in turn by the slow tests; these find most of what there is to find.
 STRANGERS = ("dangling",)  # Their list names people without a row.
 WITH_ROWS = [kind for kind in NODE_KINDS if kind not in STRANGERS]
 FEW = ["first", "rare-class", "huge", "not-a-number", "lists-everybody"]
+
+
+def at_edge_level(kinds):
+    """Two hops, of which each further one is a repetition, or in the slow tests the default."""
+    return "--epochs 2" if kinds is None else "--epochs 2 --hops 2"
 
 
 def some_or_all(kinds):
@@ -143,11 +146,12 @@ class TestEdgeLevel:
         words = f"train sage --epochs 2 --perturbation {perturbation}"
         holds(words, "edge", relation, tables(schema=None, directed=directed), kinds)
 
-    def test_weights_of_classes(self):
-        words = f"train gap {TWO_HOPS} --class-weight balanced"
+    @some_or_all(["hub"])
+    def test_weights_of_classes(self, kinds):
+        words = f"train gap {at_edge_level(kinds)} --class-weight balanced"
         given = tables(schema=None)
         # With the features-only model beside it, as it is trained on own tables by default.
-        holds(words, "edge", "undirected", given, ["hub"], reference=True)
+        holds(words, "edge", "undirected", given, kinds, reference=True)
 
     @some_or_all(["hub", "added"])
     def test_mlp_releases_nothing(self, kinds):
@@ -158,7 +162,9 @@ class TestEdgeLevel:
     @some_or_all(["hub", "added"])
     @pytest.mark.parametrize("matrix", BOTH, ids=["columns", "labels of a matrix"])
     def test_with_a_schema(self, matrix, kinds):
-        holds(f"train gap {TWO_HOPS}", "edge", "undirected", tables(matrix=matrix), kinds)
+        holds(
+            f"train gap {at_edge_level(kinds)}", "edge", "undirected", tables(matrix=matrix), kinds
+        )
 
     @some_or_all(["hub", "added"])
     def test_dates_of_a_schema(self, kinds):
@@ -170,7 +176,7 @@ class TestEdgeLevel:
     def test_links_that_name_somebody_without_a_row(self, dangling, directed, kinds):
         """The first and the last link name a stranger: with or without it nothing differs."""
         given = with_strangers(tables(schema=None, directed=directed))
-        words = f"train gap {TWO_HOPS} --dangling {dangling}"
+        words = f"train gap {at_edge_level(kinds)} --dangling {dangling}"
         holds(words, "edge", "directed" if directed else "undirected", given, kinds)
 
     @pytest.mark.slow
@@ -186,7 +192,7 @@ class TestEdgeLevel:
     @some_or_all(["hub", "added"])
     def test_repeats(self, kinds):
         given = tables(schema=None)
-        holds(f"train gap {TWO_HOPS} --repeats 2", "edge", "undirected", given, kinds)
+        holds(f"train gap {at_edge_level(kinds)} --repeats 2", "edge", "undirected", given, kinds)
 
     @store_or_resumed
     def test_a_store_and_a_resumed_run(self, more):
@@ -423,7 +429,7 @@ class TestWeightsAndKinds:
     @crossed("relation", "directed", ["undirected", "directed"], BOTH)
     def test_weights(self, relation, directed, kinds):
         given = weighed(tables(directed=directed, schema=None))
-        outcomes = holds(f"train gap {TWO_HOPS}", "edge", relation, given, kinds)
+        outcomes = holds(f"train gap {at_edge_level(kinds)}", "edge", relation, given, kinds)
         most = max(outcome.worst.observed / outcome.worst.accounted for outcome in outcomes)
         assert 0.3 < most <= 1
 
@@ -432,7 +438,7 @@ class TestWeightsAndKinds:
         "messages", ["labels", pytest.param("features", marks=pytest.mark.slow)]
     )
     def test_one_edge_of_each_kind(self, messages, kinds):
-        words = f"train gap {TWO_HOPS} --messages {messages} --kinds each"
+        words = f"train gap {at_edge_level(kinds)} --messages {messages} --kinds each"
         given = dealt(tables(schema=None))
         outcomes = holds(words, "edge", "undirected", given, kinds, protects="each")
         moved = {
@@ -453,7 +459,7 @@ class TestWeightsAndKinds:
     def test_one_edge_of_one_kind(self, messages):
         """It moves the sum of its kind and, where one is released, the total of all kinds."""
         given = dealt(tables(schema=None))
-        words = f"train gap {TWO_HOPS} --messages {messages}"
+        words = f"train gap --epochs 2 --messages {messages}"
         outcomes = holds(words, "edge", "undirected", given, kinds=["leaf", "other-kind"])
         for outcome, kind in zip(outcomes, ("calls", "visits"), strict=True):
             moved = {one.name.partition(" along ")[2] for one in outcome.releases if one.observed}
@@ -474,7 +480,8 @@ class TestWeightsAndKinds:
         words, options["protects"] = "train gap --epochs 2 --kinds each", "each"
         holds(words, "edge", "undirected", given, ["each-kind"], **options)
 
-    def test_a_window_of_time(self):
+    @some_or_all(["hub", "first"])
+    def test_a_window_of_time(self, kinds):
         given = tables(schema=None)
         days = (f"2024-{1 + k % 12:02d}-15" for k in range(len(given.edges)))
         given = replace(
@@ -483,7 +490,7 @@ class TestWeightsAndKinds:
             edges=tuple((*row, day) for row, day in zip(given.edges, days, strict=True)),
             edge_words=("--time", "day", "--since", "2024-03-01", "--until", "2024-11-01"),
         )
-        holds(f"train gap {TWO_HOPS}", "edge", "undirected", given, ["hub", "first"])
+        holds(f"train gap {at_edge_level(kinds)}", "edge", "undirected", given, kinds)
 
     @some_or_all(["first", "amount-missing", "other-kind"])
     @pytest.mark.parametrize(
@@ -498,7 +505,7 @@ class TestWeightsAndKinds:
     )
     def test_strangers_among_weighted_kinds(self, dangling, directed, kinds):
         given = dealt(with_strangers(weighed(tables(schema=None, directed=directed))))
-        words = f"train gap {TWO_HOPS} --dangling {dangling}"
+        words = f"train gap {at_edge_level(kinds)} --dangling {dangling}"
         holds(words, "edge", "directed" if directed else "undirected", given, kinds)
 
     def test_the_command_line_of_an_audit(self, tmp_path, monkeypatch, capsys):
@@ -628,7 +635,7 @@ class TestPlantedLeaks:
 
     def test_both_directions_charged_as_one(self, monkeypatch):
         given = tables(schema=None, directed=True)
-        words = f"train gap {TWO_HOPS}", "edge", "directed", given, ["hub"]
+        words = "train gap --epochs 2", "edge", "directed", given, ["hub", "first"]
         assert findings(audit(*words)) == []
         real = aggregation_module.aggregation_sensitivity
         monkeypatch.setattr(
@@ -712,7 +719,9 @@ class TestPlantedLeaks:
         monkeypatch.setattr(read_module, "read_edges", by_largest)
         given = weighed(tables(schema=None))
         found = findings(
-            audit(f"train gap {TWO_HOPS}", "edge", "undirected", given, kinds=["amount-huge"])
+            audit(
+                "train gap --epochs 2 --hops 2", "edge", "undirected", given, kinds=["amount-huge"]
+            )
         )
         assert any("hop 1: moved by" in text for text in found)
         assert any("card.json: public" in text for text in found)
@@ -726,7 +735,7 @@ class TestPlantedLeaks:
 
         monkeypatch.setattr(PrivateAggregation, "_weighted_lists", heavy)
         given = weighed(tables(schema=None))
-        stopped = f"train gap {TWO_HOPS}", "edge", "undirected", given, ["leaf"]
+        stopped = "train gap --epochs 2 --hops 2", "edge", "undirected", given, ["leaf"]
         with pytest.raises(InputError, match="`weights` must be between 0 and 1"):
             audit(*stopped)
         monkeypatch.setattr("gapgnn.privacy.mechanisms.sums.check_weights", lambda weights: None)
