@@ -138,8 +138,8 @@ def chosen(value: T | str, default: T) -> T:
     return default if value == "auto" else value  # type: ignore[return-value]
 
 
-# Of 14,000 training nodes, where labels are sent; for progressive features no gain in time was shown
-# to cost nothing, and they read all (docs/performance.md).
+# Of 14,000 training nodes, where labels are sent. Progressive features may lose by it and read all
+# (docs/performance.md).
 STAGE_NODES = 4096
 
 
