@@ -63,12 +63,14 @@ class SomeNodes:
         self._known = labels.clamp(min=0)
         train = torch.from_numpy(splits.train).to(labels.device)
         self._worth = train if class_weights is None else train * class_weights[self._known]
-        self._statistics = self._placed(_some(len(labels), STATISTICS, rng))
+        # Drawn before anything that depends on the splits of other replicas.
+        order = rng.permutation(len(labels))
+        self._statistics = self._placed(np.sort(order[:STATISTICS]))
         have_role = (splits.train | splits.val | splits.test).any(axis=0)
         parts = max(1, round(int(splits.train[0].sum()) / most))
         self._batches = node_batches(np.flatnonzero(have_role), parts, rng)
         self._nodes: NDArray[np.int64] | None = None
-        val = _first_of(splits.val, LOOKED, rng)
+        val = _first_of(splits.val, LOOKED, order)
         seen = np.flatnonzero(val.any(axis=0))
         self._looked = inputs.taken(self._placed(seen)) if len(seen) else None
         places = self._placed(seen)
@@ -160,15 +162,8 @@ def node_batches(
             yield np.sort(part)
 
 
-def _some(count: int, most: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return at most so many of the first whole numbers, in their order."""
-    chosen: NDArray[np.int64] = np.arange(count)
-    return chosen if count <= most else np.sort(rng.choice(count, most, replace=False))
-
-
-def _first_of(masks: NDArray[np.bool_], most: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Keep at most so many of each replica's nodes, those that come first in one random order."""
-    order = rng.permutation(np.flatnonzero(masks.any(axis=0)))
+def _first_of(masks: NDArray[np.bool_], most: int, order: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Keep at most so many of each replica's nodes, those that come first in an order."""
     found = np.zeros_like(masks)
     for kept, mask in zip(found, masks, strict=True):
         kept[order[mask[order]][:most]] = True
