@@ -164,7 +164,7 @@ def test_the_same_noise_in_two_hops(monkeypatch, level):
 
 
 def test_rows_that_are_not_held_to_norm_1(monkeypatch):
-    monkeypatch.setattr(aggregation, "quantise_rows", lambda rows: 2 * rows.double())
+    monkeypatch.setattr(aggregation, "quantise_rows", lambda rows, **_: 2 * rows.double())
     assert_broken(audit_aggregation(epsilon=1.0, trials=TRIALS))
 
 

@@ -17,9 +17,12 @@ from gapgnn.graph import Graph
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.privacy import aggregation_sensitivity
 from gapgnn.privacy.mechanisms import PrivateAggregation, row_normalise
+from gapgnn.privacy.mechanisms.sums import ROW_GRID
 from gapgnn.rng import NoiseKey
 
-SIZE = 8
+SIZE, WIDTH = 8, 3
+# What a unit row may lose of its length when each coordinate is cut to the grid.
+CUT = ROW_GRID * math.sqrt(WIDTH)
 
 
 def graph_of(arcs, *, directed=True, weights=None):
@@ -51,7 +54,7 @@ def released(graph, rows, *, relation="directed", both_ways=True, construction="
 
 arcs_drawn = st.sets(st.tuples(st.integers(0, SIZE - 1), st.integers(0, SIZE - 1)), max_size=30)
 rows_drawn = st.integers(0, 2**31).map(
-    lambda seed: row_normalise(torch.randn(SIZE, 3, generator=torch.Generator().manual_seed(seed)))
+    lambda seed: row_normalise(torch.randn(SIZE, WIDTH, generator=torch.Generator().manual_seed(seed)))
 )
 
 
@@ -65,7 +68,10 @@ def test_one_arc_moves_a_hop_by_at_most_its_sensitivity(arcs, rows, data):
     assert mechanism.sensitivity == math.sqrt(2)
     assert moved <= mechanism.sensitivity + 1e-5
     # Unit rows reach it; an arc from a node to itself is left out and moves nothing.
-    assert moved == pytest.approx(0.0 if arc[0] == arc[1] else math.sqrt(2), abs=1e-5)
+    if arc[0] == arc[1]:
+        assert moved == 0
+    else:
+        assert moved >= (1 - CUT) * mechanism.sensitivity - 1e-5
 
 
 @settings(deadline=None)
@@ -74,7 +80,8 @@ def test_both_arcs_of_a_pair_move_it_by_twice_that(arcs, rows):
     pair = {(2, 5), (5, 2)}
     one, mechanism = released(graph_of(arcs | pair), rows, relation="undirected")
     other, _ = released(graph_of(arcs - pair), rows, relation="undirected")
-    assert float((one - other).norm()) == pytest.approx(mechanism.sensitivity, abs=1e-5)
+    moved = float((one - other).norm())
+    assert (1 - CUT) * mechanism.sensitivity - 1e-5 <= moved <= mechanism.sensitivity + 1e-5
 
 
 @settings(deadline=None, max_examples=25)

@@ -17,7 +17,7 @@ from gapgnn.graph.transforms import induced, with_absent
 from gapgnn.privacy.mechanisms import aggregation as aggregation_module
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
 from gapgnn.privacy.mechanisms.noise import NoiseSource
-from gapgnn.privacy.mechanisms.sums import check_contributions, divide_rows
+from gapgnn.privacy.mechanisms.sums import ROW_GRID, check_contributions, divide_rows
 from gapgnn.privacy.relations import aggregation_sensitivity
 from gapgnn.rng import NoiseKey
 
@@ -140,8 +140,12 @@ class TestSensitivity:
         after = hop(with_absent(without(graph, person)), gone, **options)
         moved = distance(before, after)
         assert moved <= aggregation_sensitivity("node", "add-remove", is_divided=True) + SLACK
-        # Nothing is lost either: whoever sends anything sends all of it.
-        assert moved == pytest.approx(1.0 if lists[person] or to_self else 0.0, abs=1e-4)
+        # Nothing but what the grid cuts off is lost: whoever sends anything sends all of it.
+        copies = len(lists[person]) + to_self
+        if copies:
+            assert moved >= 1 - ROW_GRID * (copies * WIDTH) ** 0.5 - SLACK
+        else:
+            assert moved == 0
 
     @to_self_or_not
     @weighted_or_not
@@ -244,7 +248,7 @@ class TestWeightOfAList:
         sent[0, 0] = 1
         for gone in (1, 3):
             rows = hop(without(known, gone), sent)
-            assert rows[2, 0] == pytest.approx(3**-0.5, abs=1e-6)
+            assert 3**-0.5 - ROW_GRID < rows[2, 0] <= 3**-0.5
 
 
 class TestRefusals:
