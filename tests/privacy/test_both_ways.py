@@ -54,7 +54,9 @@ def released(graph, rows, *, relation="directed", both_ways=True, construction="
 
 arcs_drawn = st.sets(st.tuples(st.integers(0, SIZE - 1), st.integers(0, SIZE - 1)), max_size=30)
 rows_drawn = st.integers(0, 2**31).map(
-    lambda seed: row_normalise(torch.randn(SIZE, WIDTH, generator=torch.Generator().manual_seed(seed)))
+    lambda seed: row_normalise(
+        torch.randn(SIZE, WIDTH, generator=torch.Generator().manual_seed(seed))
+    )
 )
 
 
