@@ -53,17 +53,17 @@ def product_and_hops(graph: Graph, rows: torch.Tensor) -> dict[str, Callable[[],
         warnings.filterwarnings("ignore", message="Sparse")
         bare = torch.sparse_csr_tensor(*parts, torch.ones(graph.num_arcs), size=lists.shape)
     works: dict[str, Callable[[], object]] = {"bare product": lambda: bare @ rows}
-    for construction in ("fast", "safe"):
+    for noise in ("fast", "safe"):
         aggregation = PrivateAggregation(
             graph,
             level="edge",
             relation="directed",
             noise_multiplier=2.0,
             keys=[NoiseKey.fresh()],
-            construction=construction,
+            noise=noise,
         )
         numbers = iter(range(1, 1000))
-        works[f"hop, {construction} noise"] = lambda a=aggregation, n=numbers: a.hop(rows, next(n))
+        works[f"hop, {noise} noise"] = lambda a=aggregation, n=numbers: a.hop(rows, next(n))
     return works
 
 
@@ -100,7 +100,7 @@ def measure_hop(num_nodes: int, num_arcs: int, columns: int, device: str) -> Non
     values = rows.cpu().numpy()
     seconds = best_of(5, lambda: transposed @ values)
     print(f"  bare product (SciPy, float32, one thread): {seconds:.3f} s")
-    for name, level, construction in (
+    for name, level, noise in (
         ("level none", "none", "fast"),
         ("edge, fast", "edge", "fast"),
         ("edge, safe", "edge", "safe"),
@@ -111,7 +111,7 @@ def measure_hop(num_nodes: int, num_arcs: int, columns: int, device: str) -> Non
             relation="none" if level == "none" else "directed",
             noise_multiplier=0.0 if level == "none" else 2.0,
             keys=[NoiseKey.fresh()],
-            construction=construction,
+            noise=noise,
             device=device,
         )
         numbers = iter(range(1, 100))

@@ -60,20 +60,18 @@ def ours(
     optimiser = FlatAdam(flat.values, learning_rate=0.01)
     keys = [NoiseKey.fresh() for _ in range(replicas)]
     private = kind != "plain"
-    construction = "safe" if kind == "safe" else "fast"
+    noise = "safe" if kind == "safe" else "fast"
     step = PrivateStep(
         flat,
         optimiser,
         clip=1.0,
         noise_multiplier=1.0,
         expected_batch=BATCH,
-        noise=[NoiseSource(key, construction=construction) for key in keys],
+        sources=[NoiseSource(key, noise=noise) for key in keys],
         phase="bench",
     )
     schedule = DPSchedule(EXAMPLES, BATCH / EXAMPLES, 10**6, float(BATCH))
-    batches = iter(
-        PoissonBatches(schedule, keys, phase="bench", construction=construction, device=device)
-    )
+    batches = iter(PoissonBatches(schedule, keys, phase="bench", noise=noise, device=device))
 
     def turn() -> None:
         for _ in range(STEPS_PER_TURN):

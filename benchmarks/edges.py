@@ -51,7 +51,7 @@ def main() -> None:
         epsilon=args.epsilon,
         relation=args.relation,
         key=NoiseKey.insecure(0),
-        construction=args.noise,
+        noise=args.noise,
     )
     seconds = time.perf_counter() - start
     print(

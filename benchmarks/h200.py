@@ -105,19 +105,19 @@ def measure_hop(graph: Graph, columns: int) -> Measured:
 
     asked = {"level edge, safe noise": "3.0 ms"} if columns == 16 else {}
     found = [("torch CSR, randn, normalise", milliseconds(plain))]
-    for level, construction in (("edge", "safe"), ("edge", "fast"), ("none", "fast")):
+    for level, noise in (("edge", "safe"), ("edge", "fast"), ("none", "fast")):
         aggregation = PrivateAggregation(
             graph,
             level=level,
             relation="none" if level == "none" else "undirected",
             noise_multiplier=0.0 if level == "none" else 2.0,
             keys=[NoiseKey.fresh()],
-            construction=construction,
+            noise=noise,
             device=torch.device("cuda"),
         )
         numbers = iter(range(1, 1000))
         took = milliseconds(lambda a=aggregation, n=numbers: a.hop(rows, next(n)))
-        found.append((f"level {level}, {construction} noise", took))
+        found.append((f"level {level}, {noise} noise", took))
     return shown(
         [
             (f"hop, {columns} columns, {what}", asked.get(what, ""), f"{ms:.2f} ms", "")

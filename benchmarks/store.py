@@ -151,7 +151,7 @@ def aggregate(args: argparse.Namespace) -> dict[str, Any]:
         noise_multiplier=1.0,
         max_degree=100 if node else None,
         keys=[NoiseKey.fresh()],
-        construction=args.noise,
+        noise=args.noise,
     )
     rows = row_normalise(
         torch.randn(graph.num_nodes, COLUMNS, generator=torch.Generator().manual_seed(0))

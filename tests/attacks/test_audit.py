@@ -83,9 +83,9 @@ def test_several_links_both_ways_and_of_several_kinds(shape):
     assert_sharp(audit_aggregation(epsilon=4.0, trials=10_000, **shape), 0.75)
 
 
-@pytest.mark.parametrize("construction", ["safe", "fast"])
-def test_one_hop_holds_with_either_noise(construction):
-    report = audit_aggregation(epsilon=4.0, hops=1, trials=10_000, construction=construction)
+@pytest.mark.parametrize("noise", ["safe", "fast"])
+def test_one_hop_holds_with_either_noise(noise):
+    report = audit_aggregation(epsilon=4.0, hops=1, trials=10_000, noise=noise)
     assert_sharp(report, 0.7)
 
 
@@ -97,10 +97,10 @@ def test_dpsgd_holds_and_the_bound_is_near_the_claim(relation, epsilon, trials, 
     assert_sharp(report, share)
 
 
-@pytest.mark.parametrize("construction", ["safe", pytest.param("fast", marks=pytest.mark.slow)])
-def test_training_on_subgraphs_holds_and_the_bound_is_near_the_claim(construction):
+@pytest.mark.parametrize("noise", ["safe", pytest.param("fast", marks=pytest.mark.slow)])
+def test_training_on_subgraphs_holds_and_the_bound_is_near_the_claim(noise):
     options = {"epsilon": 4.0, "steps": 2, "sampling_rate": 0.5, "trials": 8_000}
-    report = audit_subgraphs(construction=construction, **options)
+    report = audit_subgraphs(noise=noise, **options)
     assert_sharp(report, 0.7)
     assert report.details["max_degree"] == 4
 

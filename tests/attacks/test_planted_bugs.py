@@ -358,11 +358,11 @@ SHARED = {"epsilon": 2.0, "steps": 20, "sampling_rate": 0.1, "trials": 4_000}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("construction", ["safe", "fast"])
+@pytest.mark.parametrize("noise", ["safe", "fast"])
 @pytest.mark.parametrize("relation", ["add-remove", "replace"])
-def test_the_same_noise_in_every_step(monkeypatch, construction, relation):
+def test_the_same_noise_in_every_step(monkeypatch, noise, relation):
     options = {**SHARED, "epsilon": 4.0, "trials": 8_000}
-    options |= {"construction": construction, "relation": relation}
+    options |= {"noise": noise, "relation": relation}
     original = dpsgd.PrivateStep._noised
 
     def forgetful(self, total):
@@ -387,7 +387,7 @@ def test_fast_noise_that_comes_back_after_a_few_steps(monkeypatch):
         return noise
 
     monkeypatch.setattr(dpsgd.PrivateStep, "_next_noise", periodic)
-    report = audit_dpsgd(**SHARED, construction="fast")
+    report = audit_dpsgd(**SHARED, noise="fast")
     assert_broken(report)
     assert_counted(report, "correlation of the noise of two steps")
 
@@ -414,10 +414,10 @@ def _free_biases(tape, deltas, factors, **options):
 
 
 @pytest.mark.parametrize("fault", [_per_layer, pytest.param(_free_biases, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("construction", ["safe", pytest.param("fast", marks=pytest.mark.slow)])
-def test_a_clip_of_parts_of_the_gradient(monkeypatch, fault, construction):
+@pytest.mark.parametrize("noise", ["safe", pytest.param("fast", marks=pytest.mark.slow)])
+def test_a_clip_of_parts_of_the_gradient(monkeypatch, fault, noise):
     """Per layer an example moves sqrt(layers) clips; without the biases it moves any number."""
-    options = {**CLIPPED, "construction": construction}
+    options = {**CLIPPED, "noise": noise}
     monkeypatch.setattr(dpsgd, "clipped_sums", fault)
     report = audit_dpsgd(**options)
     assert_broken(report)
@@ -425,13 +425,13 @@ def test_a_clip_of_parts_of_the_gradient(monkeypatch, fault, construction):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("construction", ["safe", "fast"])
-def test_without_a_fault_in_steps_or_clips_the_same_audits_hold(construction):
+@pytest.mark.parametrize("noise", ["safe", "fast"])
+def test_without_a_fault_in_steps_or_clips_the_same_audits_hold(noise):
     """By default test_audit.py asks DP-SGD without a fault, of other steps and more trials."""
-    assert_sound(audit_dpsgd, 0.6, **CLIPPED, construction=construction)
+    assert_sound(audit_dpsgd, 0.6, **CLIPPED, noise=noise)
     for relation in ("add-remove", "replace"):
         options = {**SHARED, "epsilon": 4.0, "trials": 8_000, "relation": relation}
-        assert_sound(audit_dpsgd, 0.4, **options, construction=construction)
+        assert_sound(audit_dpsgd, 0.4, **options, noise=noise)
 
 
 def test_biases_left_out_of_the_norm(monkeypatch):

@@ -125,13 +125,11 @@ def test_row_normalise_has_finite_gradients_also_at_zero():
     assert torch.allclose(values.grad[0], torch.tensor([16.0, -12.0]) / 125)
 
 
-@pytest.mark.parametrize("construction", ["safe", "fast"])
+@pytest.mark.parametrize("noise", ["safe", "fast"])
 @pytest.mark.parametrize(("level", "max_degree"), [("edge", None), ("node", 5)])
-def test_hops_are_unit_rows_in_float32_with_one_event_each(construction, level, max_degree):
+def test_hops_are_unit_rows_in_float32_with_one_event_each(noise, level, max_degree):
     done = []
-    aggregation = private(
-        random_graph(), level, max_degree=max_degree, construction=construction, multiplier=3.0
-    )
+    aggregation = private(random_graph(), level, max_degree=max_degree, noise=noise, multiplier=3.0)
     assert aggregation.events == ()
     hops = aggregation.run(unit_rows(300), 3, progress=lambda *state: done.append(state))
     assert done == [(1, 3), (2, 3), (3, 3)]
@@ -148,8 +146,8 @@ def test_a_node_without_in_neighbours_gets_noise_too():
     assert torch.allclose(torch.linalg.vector_norm(hop, dim=1), torch.ones(3))
 
 
-@pytest.mark.parametrize("construction", ["safe", "fast"])
-def test_the_noise_of_a_hop_has_the_scale_of_its_relation(construction, monkeypatch):
+@pytest.mark.parametrize("noise", ["safe", "fast"])
+def test_the_noise_of_a_hop_has_the_scale_of_its_relation(noise, monkeypatch):
     monkeypatch.setattr(aggregation_module, "row_normalise", lambda values: values)
     graph = graph_of([], 1 << 13)
     rows = torch.zeros(1 << 13, 16)
@@ -159,9 +157,7 @@ def test_the_noise_of_a_hop_has_the_scale_of_its_relation(construction, monkeypa
         ("node", "add-remove", 100, 10.0),
         ("node", "replace", 100, 20.0),
     ):
-        aggregation = private(
-            graph, level, relation, max_degree=limit, construction=construction, multiplier=3.0
-        )
+        aggregation = private(graph, level, relation, max_degree=limit, noise=noise, multiplier=3.0)
         assert aggregation.std == pytest.approx(3.0 * sensitivity)
         values = aggregation.hop(rows, 1).double()
         tail = stats.chi2(values.numel()).cdf(float((values / aggregation.std).square().sum()))
@@ -197,12 +193,12 @@ def test_planted_shared_noise_is_seen_in_the_released_rows(monkeypatch):
     assert directions_agree(first[0], first[1])
 
 
-@pytest.mark.parametrize("construction", ["safe", "fast"])
+@pytest.mark.parametrize("noise", ["safe", "fast"])
 @pytest.mark.parametrize(("level", "max_degree"), [("edge", None), ("node", 4)])
-def test_a_replica_in_a_batch_equals_the_same_replica_alone(level, max_degree, construction):
+def test_a_replica_in_a_batch_equals_the_same_replica_alone(level, max_degree, noise):
     graph, rows = random_graph(), unit_rows(300, replicas=3)
     keys = [NoiseKey.insecure(seed) for seed in range(3)]
-    options = {"max_degree": max_degree, "construction": construction}
+    options = {"max_degree": max_degree, "noise": noise}
     together = private(graph, level, keys=keys, **options).run(rows, 2)
     for replica, key in enumerate(keys):
         alone = private(graph, level, keys=[key], **options).run(rows[replica], 2)

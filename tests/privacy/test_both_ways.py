@@ -38,7 +38,7 @@ def graph_of(arcs, *, directed=True, weights=None):
     )
 
 
-def released(graph, rows, *, relation="directed", both_ways=True, construction="safe"):
+def released(graph, rows, *, relation="directed", both_ways=True, noise="safe"):
     """One hop under a key that is always the same, so that differences are without noise."""
     mechanism = PrivateAggregation(
         graph,
@@ -46,7 +46,7 @@ def released(graph, rows, *, relation="directed", both_ways=True, construction="
         relation=relation,
         noise_multiplier=1.0,
         both_ways=both_ways,
-        construction=construction,
+        noise=noise,
         keys=[NoiseKey.insecure(7)],
     )
     return mechanism.hop(rows, 1, normalise=False).double(), mechanism
@@ -100,8 +100,8 @@ def test_with_weights_it_moves_no_further(arcs, rows, data):
     assert float((one - other).norm()) <= mechanism.sensitivity + 1e-5
 
 
-@pytest.mark.parametrize("construction", ["safe", "fast"])
-def test_a_hop_is_the_sum_over_both_lists_and_a_store_gives_the_same(construction):
+@pytest.mark.parametrize("noise", ["safe", "fast"])
+def test_a_hop_is_the_sum_over_both_lists_and_a_store_gives_the_same(noise):
     rng = np.random.default_rng(0)
     count = 3_000
     graph = Graph.from_arcs(
@@ -114,16 +114,16 @@ def test_a_hop_is_the_sum_over_both_lists_and_a_store_gives_the_same(constructio
     )
     assert graph.num_self_loops
     rows = row_normalise(torch.randn(count, 4, generator=torch.Generator().manual_seed(1)))
-    found, _ = released(graph, rows, construction=construction)
+    found, _ = released(graph, rows, noise=noise)
     nothing = Graph.from_arcs([], [], num_nodes=count, features=np.ones((count, 1)), directed=True)
-    noise, _ = released(nothing, rows, construction=construction)
+    drawn, _ = released(nothing, rows, noise=noise)
     matrix = graph.adjacency().astype(np.float64)
     matrix.setdiag(0)
     expected = (matrix + matrix.T) @ rows.double().numpy()
-    np.testing.assert_allclose((found - noise).numpy(), expected, atol=1e-3)
+    np.testing.assert_allclose((found - drawn).numpy(), expected, atol=1e-3)
     with tempfile.TemporaryDirectory() as folder:
         store_graph(graph, Path(folder, "store"), parts=5)
-        stored, _ = released(open_store(Path(folder, "store")), rows, construction=construction)
+        stored, _ = released(open_store(Path(folder, "store")), rows, noise=noise)
     assert torch.equal(stored, found)
 
 

@@ -25,7 +25,7 @@ from gapgnn.rng import NoiseKey
 SLACK = 1e-5
 WIDTH = 4
 to_self_or_not = pytest.mark.parametrize("to_self", [False, True], ids=["to others", "to self"])
-safe_or_fast = pytest.mark.parametrize("construction", ["safe", "fast"])
+safe_or_fast = pytest.mark.parametrize("noise", ["safe", "fast"])
 weighted_or_not = pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 
 
@@ -79,7 +79,7 @@ def unit_rows(count, seed):
     return row_normalise(torch.randn(count, WIDTH, generator=generator))
 
 
-def hop(graph, sent, *, relation="add-remove", to_self=False, construction="safe"):
+def hop(graph, sent, *, relation="add-remove", to_self=False, noise="safe"):
     """Return the sums of one hop by id; whoever is in no list of the graph has zeros.
 
     Args:
@@ -87,17 +87,17 @@ def hop(graph, sent, *, relation="add-remove", to_self=False, construction="safe
         sent: what everybody sends, by id.
         relation: which graphs are neighbours.
         to_self: whether everybody writes to the own row too.
-        construction: of the noise.
+        noise: ``safe`` or ``fast``.
     """
     mechanism = PrivateAggregation(
         graph,
         level="node",
         relation=relation,
-        noise_multiplier=1e-30 if construction == "fast" else 2.0,
+        noise_multiplier=1e-30 if noise == "fast" else 2.0,
         is_divided=True,
         to_self=to_self,
         keys=[NoiseKey.insecure(0)],
-        construction=construction,
+        noise=noise,
     )
     rows = mechanism.hop(sent[torch.tensor(graph.ids)], 1, normalise=False)
     found = torch.zeros(len(sent), WIDTH, dtype=torch.float64)
@@ -127,7 +127,7 @@ class TestSensitivity:
     @safe_or_fast
     @given(world=worlds())
     @settings(max_examples=40, deadline=None)
-    def test_a_withdrawn_record_moves_all_rows_by_at_most_1(self, to_self, construction, world):
+    def test_a_withdrawn_record_moves_all_rows_by_at_most_1(self, to_self, noise, world):
         """All of them: the own row, too, which others read who list the person."""
         lists, person, seed = world
         graph, sent = graph_of(lists), unit_rows(len(lists) + 2, seed)
@@ -135,7 +135,7 @@ class TestSensitivity:
         sent[len(lists) :] = 0
         gone = sent.clone()
         gone[person] = 0
-        options = {"to_self": to_self, "construction": construction}
+        options = {"to_self": to_self, "noise": noise}
         before = hop(with_absent(graph), sent, **options)
         after = hop(with_absent(without(graph, person)), gone, **options)
         moved = distance(before, after)
@@ -170,7 +170,7 @@ class TestSensitivity:
     @to_self_or_not
     @safe_or_fast
     @pytest.mark.parametrize("length", [1, 3, 100, 2_000])
-    def test_the_worst_records_reach_what_is_stated(self, length, construction, to_self):
+    def test_the_worst_records_reach_what_is_stated(self, length, noise, to_self):
         """A list of any length, half of it strangers, and a message that turns round."""
         inside = list(range(1, length // 2 + 2))
         strangers = list(range(5_000, 5_000 + length - len(inside)))
@@ -186,7 +186,7 @@ class TestSensitivity:
         )
         sent = torch.zeros(5_000 + length, WIDTH)
         sent[0, 0] = 1
-        options = {"to_self": to_self, "construction": construction}
+        options = {"to_self": to_self, "noise": noise}
         there, gone, turned = (hop(graph, factor * sent, **options) for factor in (1, 0, -1))
         assert 0.99 <= distance(there, gone) <= 1 + SLACK
         assert 1.98 <= distance(there, turned) <= 2 + SLACK
@@ -293,7 +293,7 @@ class TestRefusals:
 @to_self_or_not
 @safe_or_fast
 @weighted_or_not
-def test_a_store_of_any_partition_releases_the_same_bits(weighted, construction, to_self):
+def test_a_store_of_any_partition_releases_the_same_bits(weighted, noise, to_self):
     """With noise, and more nodes than one block of it."""
     rng = np.random.default_rng(0)
     count = 3_000
@@ -319,7 +319,7 @@ def test_a_store_of_any_partition_releases_the_same_bits(weighted, construction,
             is_divided=True,
             to_self=to_self,
             keys=[NoiseKey.insecure(seed) for seed in range(2)],
-            construction=construction,
+            noise=noise,
             **shared,
         )
         rows = torch.stack([unit_rows(count, 1), unit_rows(count, 2)])

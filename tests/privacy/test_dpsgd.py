@@ -17,7 +17,7 @@ from gapgnn.privacy.dpsgd.flat import FlatAdam, FlatParameters, FlatSGD, make_op
 from gapgnn.privacy.dpsgd.ghost import Tape, output_gradients, record_linears, squared_norms
 from gapgnn.privacy.dpsgd.poisson import PoissonBatches, plan_steps
 from gapgnn.privacy.dpsgd.step import PrivateStep
-from gapgnn.privacy.mechanisms.noise import GRID, Construction, NoiseSource
+from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource, SafeOrFast
 from gapgnn.rng import NoiseKey
 
 SIZES = [20, 16, 16, 5]
@@ -30,17 +30,17 @@ def make_mlp(replicas: int = 1, sizes: Sequence[int] = SIZES, first_seed: int = 
 
 
 def make_sources(
-    replicas: int = 1, construction: Construction = "fast", first: int = 0
+    replicas: int = 1, noise: SafeOrFast = "fast", first: int = 0
 ) -> list[NoiseSource]:
     keys = [NoiseKey.insecure(first + r) for r in range(replicas)]
-    return [NoiseSource(key, construction=construction) for key in keys]
+    return [NoiseSource(key, noise=noise) for key in keys]
 
 
 def make_step(
     module: nn.Module,
     *,
     kind: type[PrivateStep] = PrivateStep,
-    construction: Construction = "fast",
+    noise: SafeOrFast = "fast",
     rate: float = 1.0,
     clip: float = 1.0,
     multiplier: float = 1.0,
@@ -55,7 +55,7 @@ def make_step(
         clip=clip,
         noise_multiplier=multiplier,
         expected_batch=expected,
-        noise=make_sources(flat.replicas, construction, first_key),
+        sources=make_sources(flat.replicas, noise, first_key),
         phase=phase,
     )
 
@@ -136,7 +136,7 @@ def test_a_step_is_that_of_opacus_given_the_same_noise(
         clip=0.7,
         noise_multiplier=0.9,
         expected_batch=40,
-        noise=sources,
+        sources=sources,
         phase="test",
     )
     kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
@@ -172,14 +172,14 @@ def test_a_step_is_that_of_opacus_given_the_same_noise(
 # Noise
 
 
-def check_noise(kind: type[PrivateStep], construction: str) -> None:
+def check_noise(kind: type[PrivateStep], noise: str) -> None:
     """Empty batches only, so every movement is noise: its scale, and fresh each time."""
     replicas, steps, clip, multiplier, expected = 2, 40, 0.5, 3.0, 8.0
     mlp = make_mlp(replicas, [200, 16, 5])
     private = make_step(
         mlp,
         kind=kind,
-        construction=construction,
+        noise=noise,
         clip=clip,
         multiplier=multiplier,
         expected=expected,
@@ -191,12 +191,12 @@ def check_noise(kind: type[PrivateStep], construction: str) -> None:
         before = private.flat.values.double()
         private.step(*forward(mlp, inputs, torch.zeros(replicas, 1, dtype=torch.long)), nobody)
         moves.append(before - private.flat.values.double())
-    noise = torch.stack(moves) * expected / clip / multiplier
-    count = noise.numel()
+    drawn = torch.stack(moves) * expected / clip / multiplier
+    count = drawn.numel()
     # Seven standard deviations of the estimators and more, yet 3 % in scale is far outside.
-    assert abs(float(noise.mean())) < 7 / count**0.5
-    assert abs(float(noise.std()) - 1) < 7 / (2 * count) ** 0.5 + 1e-4
-    rows = noise.flatten(0, 1)
+    assert abs(float(drawn.mean())) < 7 / count**0.5
+    assert abs(float(drawn.std()) - 1) < 7 / (2 * count) ** 0.5 + 1e-4
+    rows = drawn.flatten(0, 1)
     similarity = (rows @ rows.T / rows.shape[1]).fill_diagonal_(0)
     assert float(similarity.abs().max()) < 8 / rows.shape[1] ** 0.5
 
@@ -223,11 +223,11 @@ class SameNoiseEveryReplica(PrivateStep):
         return super()._noised(total)[:1].expand_as(total).clone()
 
 
-@pytest.mark.parametrize("construction", ["safe", "fast"])
+@pytest.mark.parametrize("noise", ["safe", "fast"])
 def test_the_noise_has_its_scale_on_empty_batches_and_is_never_reused(
-    construction: str,
+    noise: str,
 ) -> None:
-    check_noise(PrivateStep, construction)
+    check_noise(PrivateStep, noise)
 
 
 @pytest.mark.parametrize(
@@ -238,13 +238,13 @@ def test_the_noise_check_catches_planted_bugs(bug: type[PrivateStep]) -> None:
         check_noise(bug, "fast")
 
 
-@pytest.mark.parametrize("construction", ["safe", "fast"])
-def test_two_phases_of_equal_size_under_one_key_share_no_noise(construction: Construction) -> None:
+@pytest.mark.parametrize("noise", ["safe", "fast"])
+def test_two_phases_of_equal_size_under_one_key_share_no_noise(noise: SafeOrFast) -> None:
     """Encoder and classifier may have as many parameters: shared noise could be subtracted."""
     moves = {}
     for phase in ("encoder", "classifier", "encoder again"):
         mlp = make_mlp(1, [200, 16, 5])
-        private = make_step(mlp, construction=construction, phase=phase.split()[0])
+        private = make_step(mlp, noise=noise, phase=phase.split()[0])
         nobody = torch.zeros(1, 1, dtype=torch.bool)
         steps = []
         for _ in range(10):
@@ -277,7 +277,7 @@ def test_the_sum_is_divided_by_the_expected_and_not_by_the_actual_batch() -> Non
 @pytest.mark.parametrize("clip", [1e-6, 1.0, 1e3])
 def test_safe_noise_does_not_mind_the_size_of_the_clip(clip: float) -> None:
     mlp = make_mlp()
-    private = make_step(mlp, construction="safe", clip=clip, multiplier=0.5, rate=1 / clip)
+    private = make_step(mlp, noise="safe", clip=clip, multiplier=0.5, rate=1 / clip)
     inputs, labels = make_batch(5)
     before = private.flat.values.clone()
     private.step(*forward(mlp, inputs, labels))
@@ -286,7 +286,7 @@ def test_safe_noise_does_not_mind_the_size_of_the_clip(clip: float) -> None:
 
 
 def test_safe_clip_leaves_room_for_the_grid() -> None:
-    private = make_step(make_mlp(), construction="safe", clip=2.0)
+    private = make_step(make_mlp(), noise="safe", clip=2.0)
     slack = GRID * private.flat.size**0.5
     assert private.effective_clip + 2.0 * slack <= 2.0
     assert private.effective_clip > 1.999
@@ -327,13 +327,13 @@ def test_wrong_shapes_sources_and_tapes_are_refused() -> None:
     flat = FlatParameters(make_mlp(2))
     rest = {"clip": 1.0, "noise_multiplier": 1.0, "expected_batch": 1.0, "phase": "test"}
     optimiser = FlatSGD(flat.values)
-    with pytest.raises(InputError, match=r"one source per replica \(2\). Got 1."):
-        PrivateStep(flat, optimiser, noise=make_sources(1), **rest)
-    with pytest.raises(PrivacyError, match="its own key per replica"):
-        PrivateStep(flat, optimiser, noise=make_sources(1) * 2, **rest)
+    with pytest.raises(InputError, match=r"one per replica \(2\). Got 1."):
+        PrivateStep(flat, optimiser, sources=make_sources(1), **rest)
+    with pytest.raises(PrivacyError, match="one key per replica"):
+        PrivateStep(flat, optimiser, sources=make_sources(1) * 2, **rest)
     for wrong in ({"clip": 0.0}, {"noise_multiplier": 0.0}, {"expected_batch": -1.0}):
         with pytest.raises(InputError, match="must be positive"):
-            PrivateStep(flat, optimiser, noise=make_sources(2), **{**rest, **wrong})
+            PrivateStep(flat, optimiser, sources=make_sources(2), **{**rest, **wrong})
 
 
 @pytest.mark.gpu
@@ -353,7 +353,7 @@ def test_steps_on_a_gpu_are_those_on_the_cpu(is_sparse: bool) -> None:
             clip=1.0,
             noise_multiplier=1.0,
             expected_batch=16,
-            noise=sources,
+            sources=sources,
             phase="test",
         )
         inputs, labels = (part[0] for part in make_batch(100))

@@ -58,12 +58,12 @@ def stated(perturbation, epsilon, graph, released, relation):
     return p * q, (1 - p) * q
 
 
-def flip_scores(perturbation, relation, *, construction="safe", runs=RUNS):
+def flip_scores(perturbation, relation, *, noise="safe", runs=RUNS):
     """Return how many standard deviations the kept and the added bits are off, over many runs."""
     graph = random_graph()
     off, variance = np.zeros(2), np.zeros(2)
     for seed in range(runs):
-        released = release(graph, perturbation, seed, relation=relation, construction=construction)
+        released = release(graph, perturbation, seed, relation=relation, noise=noise)
         truth, out = bits(graph, released, relation)
         probabilities = stated(perturbation, 2.0, graph, released, relation)
         for kind, (chosen, p) in enumerate(zip((truth, ~truth), probabilities, strict=True)):
@@ -87,7 +87,7 @@ def test_every_pair_of_nodes_has_exactly_one_cell(num_nodes, is_paired):
 
 # Every option once by default, all three of them with each other in the slow tests.
 @pytest.mark.parametrize(
-    ("perturbation", "relation", "construction"),
+    ("perturbation", "relation", "noise"),
     [
         ("arr", "undirected", "safe"),
         ("edgerand", "directed", "fast"),
@@ -99,8 +99,8 @@ def test_every_pair_of_nodes_has_exactly_one_cell(num_nodes, is_paired):
         pytest.param("edgerand", "undirected", "safe", marks=pytest.mark.slow),
     ],
 )
-def test_bits_flip_at_the_stated_rates(perturbation, relation, construction):
-    scores = flip_scores(perturbation, relation, construction=construction)
+def test_bits_flip_at_the_stated_rates(perturbation, relation, noise):
+    scores = flip_scores(perturbation, relation, noise=noise)
     assert np.abs(scores).max() < LIMIT
 
 
@@ -291,7 +291,7 @@ def test_the_number_of_edges_has_the_noise_of_all_bits_of_an_edge(
     share = edges.COUNT_SHARE[perturbation]
     true = graph.num_arcs if directed else graph.num_edges
     found = [
-        release(graph, perturbation, seed, relation=relation, construction="fast").noisy_edges
+        release(graph, perturbation, seed, relation=relation, noise="fast").noisy_edges
         for seed in range(400)
     ]
     # The mean size of Laplace noise is its scale, to one twentieth in 400 draws.

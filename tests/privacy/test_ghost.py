@@ -27,7 +27,7 @@ from gapgnn.privacy.dpsgd.ghost import (
     squared_norms,
 )
 from gapgnn.privacy.dpsgd.step import PrivateStep
-from gapgnn.privacy.mechanisms.noise import GRID, Construction, NoiseSource
+from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource, SafeOrFast
 from gapgnn.rng import NoiseKey
 
 SIZES = [20, 16, 16, 5]
@@ -39,9 +39,7 @@ def make_mlp(replicas: int = 1, sizes: Sequence[int] = SIZES, first_seed: int = 
     return mlp
 
 
-def make_step(
-    module: nn.Module, *, construction: Construction = "fast", clip: float = 1.0
-) -> PrivateStep:
+def make_step(module: nn.Module, *, noise: SafeOrFast = "fast", clip: float = 1.0) -> PrivateStep:
     flat = FlatParameters(module)
     keys = [NoiseKey.insecure(replica) for replica in range(flat.replicas)]
     return PrivateStep(
@@ -50,7 +48,7 @@ def make_step(
         clip=clip,
         noise_multiplier=1.0,
         expected_batch=1.0,
-        noise=[NoiseSource(key, construction=construction) for key in keys],
+        sources=[NoiseSource(key, noise=noise) for key in keys],
         phase="test",
     )
 
@@ -149,23 +147,23 @@ def test_rows_shared_by_all_replicas_are_clipped_per_replica(is_sparse: bool) ->
 
 
 def shift_of_one_example(
-    construction: Construction, *, count: int, index: int, scale: float, clip: float, seed: int
+    noise: SafeOrFast, *, count: int, index: int, scale: float, clip: float, seed: int
 ) -> float:
     """How far the released quantity moves, before noise, if one example leaves."""
     mlp = make_mlp(first_seed=seed)
-    private = make_step(mlp, construction=construction, clip=clip)
+    private = make_step(mlp, noise=noise, clip=clip)
     inputs, labels = make_batch(count, scale=scale, seed=seed)
     others = torch.arange(count) != index
     whole = private.clipped_sum(*forward(mlp, inputs, labels))
     part = private.clipped_sum(*forward(mlp, inputs[:, others], labels[:, others]))
-    if construction == "safe":
+    if noise == "safe":
         whole, part = (torch.round(value / clip / GRID) * GRID * clip for value in (whole, part))
     return float((whole.double() - part.double()).norm())
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    construction=st.sampled_from(["safe", "fast"]),
+    noise=st.sampled_from(["safe", "fast"]),
     count=st.integers(1, 24),
     place=st.floats(0, 1, exclude_max=True),
     scale=st.sampled_from([0.0, 1e-3, 1.0, 30.0, 1e4, 1e18, 1e25]),
@@ -173,25 +171,25 @@ def shift_of_one_example(
     seed=st.integers(0, 2**16),
 )
 def test_one_example_moves_the_clipped_sum_by_at_most_the_clip(
-    construction: str, count: int, place: float, scale: float, clip: float, seed: int
+    noise: str, count: int, place: float, scale: float, clip: float, seed: int
 ) -> None:
     shift = shift_of_one_example(
-        construction, count=count, index=int(place * count), scale=scale, clip=clip, seed=seed
+        noise, count=count, index=int(place * count), scale=scale, clip=clip, seed=seed
     )
     # Safe sums are exact up to the margins taken off the clip; fast ones add up float32 rounding.
-    assert shift <= (clip if construction == "safe" else clip * (1 + 1e-4))
+    assert shift <= (clip if noise == "safe" else clip * (1 + 1e-4))
 
 
-@pytest.mark.parametrize("construction", ["safe", "fast"])
+@pytest.mark.parametrize("noise", ["safe", "fast"])
 def test_the_bound_is_reached_and_a_missing_clip_breaks_it(
-    construction: str, monkeypatch: pytest.MonkeyPatch
+    noise: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = {"count": 9, "index": 4, "scale": 30.0, "clip": 1.0, "seed": 1}
-    assert 0.999 <= shift_of_one_example(construction, **case) <= 1.0001
+    assert 0.999 <= shift_of_one_example(noise, **case) <= 1.0001
     monkeypatch.setattr(
         dpsgd, "clip_factors", lambda squared, clip, valid=None, **_: torch.ones_like(squared)
     )
-    assert shift_of_one_example(construction, **case) > 2
+    assert shift_of_one_example(noise, **case) > 2
 
 
 @pytest.mark.parametrize("bad", [torch.inf, torch.nan])

@@ -112,7 +112,7 @@ def test_the_same_launch_gives_the_same_bits():
 
 
 def test_fast_noise_has_the_stated_scale_and_is_what_the_source_says():
-    source = NoiseSource(NoiseKey.insecure(3), construction="fast")
+    source = NoiseSource(NoiseKey.insecure(3), noise="fast")
     drawn = source.gaussian((1 << 16, 16), 2.0, "hop", 1, device="cuda")
     # Of 2**20 values the standard deviation is known to 0.07 %, five times over.
     assert float(drawn.std()) == pytest.approx(2.0, rel=0.004)
@@ -130,14 +130,14 @@ def graph_of(num_nodes, num_arcs, *, directed, seed=0):
     )
 
 
-def aggregation(graph, level, construction, device, **options):
+def aggregation(graph, level, noise, device, **options):
     return PrivateAggregation(
         graph,
         level=level,
         relation={"edge": "undirected", "node": "add-remove", "none": "none"}[level],
         noise_multiplier=0.0 if level == "none" else 2.0,
         keys=[NoiseKey.insecure(1), NoiseKey.insecure(2)],
-        construction=construction,
+        noise=noise,
         device=device,
         **options,
     )
@@ -164,21 +164,21 @@ def test_cuda_releases_what_the_cpu_releases(level, max_degree, width, directed)
 
 @pytest.mark.parametrize("width", [9, 100])
 @pytest.mark.parametrize("directed", [False, True])
-@pytest.mark.parametrize("construction", ["safe", "fast"])
-def test_the_total_over_kinds_is_that_of_the_cpu(width, directed, construction):
+@pytest.mark.parametrize("noise", ["safe", "fast"])
+def test_the_total_over_kinds_is_that_of_the_cpu(width, directed, noise):
     graph = join_kinds(
         {
             name: graph_of(5000, 60_000, directed=directed, seed=seed)
             for seed, name in enumerate(("calls", "letters", "visits"))
         }
     )
-    options = {"relation": "undirected", "construction": construction, "both_ways": directed}
+    options = {"relation": "undirected", "noise": noise, "both_ways": directed}
     rows = unit_rows(5000, width).cpu()
     here, there = (
         kind_aggregations(
             graph,
             level="edge",
-            noise_multiplier=2.0 if construction == "safe" else 1e-3,
+            noise_multiplier=2.0 if noise == "safe" else 1e-3,
             keys=[NoiseKey.insecure(1)],
             device=device,
             with_total=True,
@@ -186,7 +186,7 @@ def test_the_total_over_kinds_is_that_of_the_cpu(width, directed, construction):
         )[-1].hop(rows, 1, normalise=False)
         for device in ("cpu", "cuda")
     )
-    if construction == "safe":
+    if noise == "safe":
         assert torch.equal(there.cpu(), here)
     else:
         assert torch.allclose(there.cpu(), here, atol=0.05)
@@ -230,7 +230,7 @@ def test_the_longest_row_is_found_and_what_is_not_finite_shows():
 def test_fast_batches_on_a_gpu_are_poisson():
     schedule = plan_steps(20_000, 1000, 20)
     batches = PoissonBatches(
-        schedule, [NoiseKey.insecure(1)], phase="x", construction="fast", device="cuda"
+        schedule, [NoiseKey.insecure(1)], phase="x", noise="fast", device="cuda"
     )
     sizes, seen = [], torch.zeros(20_000, device=CUDA)
     for batch in batches:

@@ -221,7 +221,7 @@ def steps_noise(steps=40, device="cuda"):
         clip=1.0,
         noise_multiplier=STD,
         expected_batch=1.0,
-        noise=[NoiseSource(NoiseKey.insecure(seed)) for seed in (5, 6)],
+        sources=[NoiseSource(NoiseKey.insecure(seed)) for seed in (5, 6)],
         phase="test",
     )
     features = torch.zeros(2, 3, 40, device=device)

@@ -102,11 +102,11 @@ def test_a_cell_of_noise_does_not_depend_on_what_is_drawn_beside_it():
 
 
 def test_a_source_gives_each_path_and_width_its_own_secret_and_safe_sources_give_none():
-    source = NoiseSource(NoiseKey.insecure(0), construction="fast")
+    source = NoiseSource(NoiseKey.insecure(0), noise="fast")
     paths = [("hop", 1), ("hop", 2), ("hop", "1"), ("step", 1)]
     secrets = {source.philox(columns, 1.0, *path).secret for path in paths for columns in (4, 5)}
     assert len(secrets) == 8
-    with pytest.raises(PrivacyError, match="`construction` must be fast"):
+    with pytest.raises(PrivacyError, match="`noise` must be fast"):
         NoiseSource(NoiseKey.insecure(0)).philox(4, 1.0, "hop", 1)
     with pytest.raises(PrivacyError, match="must be positive and finite"):
         source.philox(4, 0.0, "hop", 1)

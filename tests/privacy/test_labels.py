@@ -28,26 +28,26 @@ def is_near(found: np.ndarray, wanted: list[float]) -> bool:
     return bool((np.abs(found - chances) < 6 * np.sqrt(chances / COUNT)).all())
 
 
-def response_shares(epsilon: float, classes: int, label: int, construction: str) -> np.ndarray:
+def response_shares(epsilon: float, classes: int, label: int, noise: str) -> np.ndarray:
     said = randomised_labels(
         np.full(COUNT, label),
         np.ones(COUNT, dtype=bool),
         LabelResponse.of(epsilon, classes),
         key=KEY,
-        construction=construction,
+        noise=noise,
     )
     return shares_of(said, classes)
 
 
-@pytest.mark.parametrize("construction", ["safe", "fast"])
+@pytest.mark.parametrize("noise", ["safe", "fast"])
 @pytest.mark.parametrize(("epsilon", "classes"), [(1.0, 2), (1.0, 6), (4.0, 7)])
-def test_the_true_class_is_e_to_the_epsilon_times_as_likely(epsilon, classes, construction):
+def test_the_true_class_is_e_to_the_epsilon_times_as_likely(epsilon, classes, noise):
     other = 1 / (math.exp(epsilon) + classes - 1)
     wanted = [other] * (classes - 1) + [math.exp(epsilon) * other]
-    found = response_shares(epsilon, classes, classes - 1, construction)
+    found = response_shares(epsilon, classes, classes - 1, noise)
     assert is_near(found, wanted)
     # Planted: kept as if the budget were a tenth larger.
-    larger = response_shares(1.1 * epsilon, classes, classes - 1, construction)
+    larger = response_shares(1.1 * epsilon, classes, classes - 1, noise)
     assert not is_near(larger, wanted)
 
 

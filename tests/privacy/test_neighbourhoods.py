@@ -69,7 +69,7 @@ def private_step(model):
         clip=CLIP,
         noise_multiplier=1.0,
         expected_batch=4.0,
-        noise=[NoiseSource(NoiseKey.insecure(0))],
+        sources=[NoiseSource(NoiseKey.insecure(0))],
         phase="test",
     )
 

@@ -63,8 +63,8 @@ def share_noise(first: np.ndarray, second: np.ndarray, std: float) -> bool:
     return abs(z) > stats.norm.isf(FALSE_ALARM / 2)
 
 
-def draw(seed: int, *path: str | int, construction: str = "safe") -> np.ndarray:
-    source = NoiseSource(NoiseKey.insecure(seed), construction=construction)
+def draw(seed: int, *path: str | int, noise: str = "safe") -> np.ndarray:
+    source = NoiseSource(NoiseKey.insecure(seed), noise=noise)
     return source.gaussian((SAMPLES // 16, 16), STD, *path).double().numpy().ravel()
 
 
@@ -79,16 +79,16 @@ def test_the_true_scale_passes_and_three_percent_off_is_seen_in_every_run(runs):
 
 def test_the_fast_construction_has_the_same_distribution():
     for run in range(10):
-        values = draw(run, "hop", 1, construction="fast")
+        values = draw(run, "hop", 1, noise="fast")
         assert not wrong_gaussian(values, STD)
         assert wrong_gaussian(values, STD * 1.03)
         assert wrong_gaussian(values, STD / 1.03)
 
 
-@pytest.mark.parametrize("construction", ["safe", "fast"])
-def test_laplace_has_the_stated_scale(construction):
+@pytest.mark.parametrize("noise", ["safe", "fast"])
+def test_laplace_has_the_stated_scale(noise):
     for run in range(10):
-        source = NoiseSource(NoiseKey.insecure(run), construction=construction)
+        source = NoiseSource(NoiseKey.insecure(run), noise=noise)
         values = source.add_laplace(torch.zeros(2 * SAMPLES), 2.5, "density").double().numpy()
         assert not wrong_laplace(values, 2.5)
         assert wrong_laplace(values, 2.5 * 1.03)
@@ -169,8 +169,8 @@ def test_rounding_to_the_grid_adds_at_most_the_stated_slack(values, shift):
 
 def test_ranges_of_blocks_draw_the_same_matrix_as_one_call():
     rows = 3 * ROW_BLOCK + 100
-    for construction in ("safe", "fast"):
-        source = NoiseSource(NoiseKey.insecure(4), construction=construction)
+    for noise in ("safe", "fast"):
+        source = NoiseSource(NoiseKey.insecure(4), noise=noise)
         whole = source.gaussian((rows, 3), 2.0, "hop", 1)
         parts = [
             source.gaussian_rows(first, min(size, rows - first), 3, 2.0, "hop", 1)
@@ -245,9 +245,9 @@ def test_the_tail_of_many_draws_has_the_right_weight():
 
 
 @pytest.mark.parametrize("std", [0.0, -1.0, math.nan, math.inf, None])
-@pytest.mark.parametrize("construction", ["safe", "fast"])
-def test_a_release_without_noise_is_refused(std, construction):
-    source = NoiseSource(NoiseKey.insecure(0), construction=construction)
+@pytest.mark.parametrize("noise", ["safe", "fast"])
+def test_a_release_without_noise_is_refused(std, noise):
+    source = NoiseSource(NoiseKey.insecure(0), noise=noise)
     with pytest.raises(PrivacyError, match="must be positive and finite"):
         source.add_gaussian(torch.zeros(3), std, "x")
     with pytest.raises(PrivacyError, match="`scale` of a release must be positive and finite"):
@@ -258,7 +258,7 @@ def test_a_release_without_noise_is_refused(std, construction):
 def test_a_scale_the_grid_cannot_carry_is_refused_with_the_fix(std):
     with pytest.raises(PrivacyError, match="Rescale values and noise together"):
         NoiseSource(NoiseKey.insecure(0)).gaussian((3,), std, "x")
-    assert NoiseSource(NoiseKey.insecure(0), construction="fast").gaussian((3,), std, "x").any()
+    assert NoiseSource(NoiseKey.insecure(0), noise="fast").gaussian((3,), std, "x").any()
 
 
 def test_values_that_cannot_be_exact_are_refused():
@@ -270,8 +270,8 @@ def test_values_that_cannot_be_exact_are_refused():
 
 
 def test_counts_may_be_given_as_whole_numbers():
-    for construction in ("safe", "fast"):
-        source = NoiseSource(NoiseKey.insecure(0), construction=construction)
+    for noise in ("safe", "fast"):
+        source = NoiseSource(NoiseKey.insecure(0), noise=noise)
         assert source.add_laplace(torch.tensor([12]), 4.0, "edges").is_floating_point()
 
 
@@ -283,8 +283,8 @@ def test_odd_shapes():
 
 
 def test_an_unknown_construction_is_refused():
-    with pytest.raises(InputError, match="`construction` must be one of safe, fast"):
-        NoiseSource(NoiseKey.insecure(0), construction="saef")
+    with pytest.raises(InputError, match="`noise` must be one of safe, fast"):
+        NoiseSource(NoiseKey.insecure(0), noise="saef")
 
 
 def test_the_key_is_not_shown():

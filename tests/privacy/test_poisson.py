@@ -52,7 +52,7 @@ def check_coins(table: NDArray[np.float64], rate: float) -> None:
 def coins(request: pytest.FixtureRequest) -> NDArray[np.float64]:
     schedule = DPSchedule(EXAMPLES, RATE, STEPS, EXAMPLES * RATE)
     keys = [NoiseKey.insecure(seed) for seed in range(REPLICAS)]
-    batches = PoissonBatches(schedule, keys, phase="test", construction=request.param)
+    batches = PoissonBatches(schedule, keys, phase="test", noise=request.param)
     return joined(batches, REPLICAS, EXAMPLES)
 
 
@@ -91,13 +91,13 @@ def test_the_coin_check_catches_planted_bugs(coins, bug) -> None:
         check_coins(bug(coins), RATE)
 
 
-@pytest.mark.parametrize("construction", ["safe", "fast"])
-def test_a_rate_of_one_takes_everybody_and_a_tiny_rate_nobody(construction: str) -> None:
+@pytest.mark.parametrize("noise", ["safe", "fast"])
+def test_a_rate_of_one_takes_everybody_and_a_tiny_rate_nobody(noise: str) -> None:
     keys = [NoiseKey.insecure(0)]
-    full = PoissonBatches(plan_steps(50, 50, 3), keys, phase="p", construction=construction)
+    full = PoissonBatches(plan_steps(50, 50, 3), keys, phase="p", noise=noise)
     assert joined(full, 1, 50).min() == 1
     rare = DPSchedule(5, 1e-9, 4, 5e-9)
-    batches = list(PoissonBatches(rare, keys, phase="p", construction=construction))
+    batches = list(PoissonBatches(rare, keys, phase="p", noise=noise))
     assert [bool(batch.valid.any()) for batch in batches] == [False] * 4
     assert all(batch.positions.shape == (1, 1) for batch in batches)
 
@@ -123,15 +123,13 @@ def test_keys_and_phases_share_no_coin_and_iterating_again_repeats_them() -> Non
         assert (base != other).any(axis=(1, 2)).all()
 
 
-@pytest.mark.parametrize("construction", ["safe", "fast"])
-def test_two_phases_of_equal_size_under_one_key_share_no_batch(construction: str) -> None:
+@pytest.mark.parametrize("noise", ["safe", "fast"])
+def test_two_phases_of_equal_size_under_one_key_share_no_batch(noise: str) -> None:
     """Who was in the encoder's batches says nothing about the classifier's."""
     schedule = DPSchedule(EXAMPLES, RATE, 200, EXAMPLES * RATE)
     tables = [
         joined(
-            PoissonBatches(
-                schedule, [NoiseKey.insecure(0)], phase=phase, construction=construction
-            ),
+            PoissonBatches(schedule, [NoiseKey.insecure(0)], phase=phase, noise=noise),
             1,
             EXAMPLES,
         )

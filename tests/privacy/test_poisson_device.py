@@ -16,7 +16,7 @@ FALSE_ALARM = 1e-9
 
 def block(keys=KEYS, number=0):
     schedule = DPSchedule(COUNT, RATE, STEPS, COUNT * RATE)
-    batches = PoissonBatches(schedule, keys, phase="test", construction="fast")
+    batches = PoissonBatches(schedule, keys, phase="test", noise="fast")
     return batches._block(number, STEPS, there=True)
 
 

@@ -77,14 +77,14 @@ def hops(graph, **options):
     keys = [NoiseKey.insecure(seed) for seed in range(2)]
     rows = torch.randn(2, graph.num_nodes, 5, generator=torch.Generator().manual_seed(1))
     mechanism = PrivateAggregation(graph, keys=keys, **chosen)
-    normalise = options.get("construction") != "fast"
+    normalise = options.get("noise") != "fast"
     first = mechanism.hop(row_normalise(rows), 1, normalise=normalise)
     return [first, mechanism.hop(row_normalise(first), 2)]
 
 
 CASES = {
     "edge": ("sparse", {}),
-    "fast": ("sparse", {"construction": "fast"}),
+    "fast": ("sparse", {"noise": "fast"}),
     "none": ("dense", {"level": "none", "relation": "none", "noise_multiplier": 0.0}),
     "directed": ("directed", {"relation": "directed"}),
     "node": ("dense", {"level": "node", "relation": "add-remove", "max_degree": 5}),

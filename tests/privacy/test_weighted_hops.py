@@ -259,10 +259,8 @@ def total_of(graph, **options):
 
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("weighs", [(), (0,), (0, 1, 2)], ids=str)
-@pytest.mark.parametrize("construction", ["safe", "fast"])
-def test_a_total_is_the_same_in_memory_on_disk_and_by_a_product(
-    directed, weighs, construction, tmp_path
-):
+@pytest.mark.parametrize("noise", ["safe", "fast"])
+def test_a_total_is_the_same_in_memory_on_disk_and_by_a_product(directed, weighs, noise, tmp_path):
     """And it is the exact sum of the kinds with noise of one release on top."""
     plain = over_same_nodes(3, directed=directed)
     names = ("calls", "payments", "visits")
@@ -272,7 +270,7 @@ def test_a_total_is_the_same_in_memory_on_disk_and_by_a_product(
             for place, (name, one) in enumerate(zip(names, plain, strict=True))
         }
     )
-    options = {"construction": construction, "both_ways": directed}
+    options = {"noise": noise, "both_ways": directed}
     rows = unit_rows(graph.num_nodes, 1)
     here = total_of(graph, **options)[-1]
     wanted = here.hop(rows, 1)
@@ -281,13 +279,13 @@ def test_a_total_is_the_same_in_memory_on_disk_and_by_a_product(
         stored = open_store(tmp_path / f"{parts}")
         assert torch.equal(total_of(stored, **options)[-1].hop(rows, 1), wanted), parts
         assert not any("indices" in kind.__dict__ for kind in stored.kinds), "arcs were loaded"
-    if construction == "fast":
+    if noise == "fast":
         return
     cut = quantise_rows(rows, grid=WEIGHTED_GRID) if weighs else quantise_rows(rows)
     lists = [one._lists_on_device(0) for one in here._summands]
     exact = sum(one.matrix(torch.float64) @ cut for one in lists)
-    noise = here._sources[0].gaussian_rows(0, graph.num_nodes, 5, here.std, "hop", 1)
-    assert torch.equal(row_normalise(exact + noise).float(), wanted)
+    drawn = here._sources[0].gaussian_rows(0, graph.num_nodes, 5, here.std, "hop", 1)
+    assert torch.equal(row_normalise(exact + drawn).float(), wanted)
     # What an accelerator does without a kernel.
     out = torch.empty(rows.shape)
     here._on_device(0, cut, 1, out, True)
@@ -368,7 +366,7 @@ class TestExact:
             (True, {"relation": "directed"}),
             (True, {"relation": "add-remove", "max_degree": 4}),
             (False, {"relation": "replace", "max_degree": 5}),
-            (False, {"relation": "undirected", "construction": "fast"}),
+            (False, {"relation": "undirected", "noise": "fast"}),
         ],
     )
     def test_hops_are_the_same_in_memory_on_disk_and_by_a_product(
@@ -384,7 +382,7 @@ class TestExact:
             (there,) = mechanisms(stored, **options)
             assert torch.equal(there.hop(rows, 1), wanted), parts
             assert "indices" not in stored.__dict__, "arcs were loaded into memory"
-        if options.get("construction") == "fast":
+        if options.get("noise") == "fast":
             return
         # What an accelerator does: a product of the lists with weights and float64 rows.
         (device,) = mechanisms(graph, **options)
@@ -392,8 +390,8 @@ class TestExact:
         assert isinstance(lists, InLists)
         assert not lists.can_release(5)
         exact = lists.matrix(torch.float64) @ quantise_rows(rows, grid=WEIGHTED_GRID)
-        noise = device._sources[0].gaussian_rows(0, graph.num_nodes, 5, device.std, "hop", 1)
-        assert torch.equal(row_normalise(exact + noise).float(), wanted)
+        drawn = device._sources[0].gaussian_rows(0, graph.num_nodes, 5, device.std, "hop", 1)
+        assert torch.equal(row_normalise(exact + drawn).float(), wanted)
 
     def test_weights_are_in_the_sums(self):
         graph = random_weighted()

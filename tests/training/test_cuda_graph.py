@@ -25,7 +25,7 @@ pytestmark = [
 KEYS = [NoiseKey.insecure(seed) for seed in range(2)]
 
 
-def train(*, is_recorded, epochs=4, features=None, width=None, construction="fast"):
+def train(*, is_recorded, epochs=4, features=None, width=None, noise="fast"):
     generator = torch.Generator().manual_seed(0)
     if features is None:
         features = torch.randn(2000, 12, generator=generator)
@@ -42,7 +42,7 @@ def train(*, is_recorded, epochs=4, features=None, width=None, construction="fas
         clip=1.0,
         noise_multiplier=1.0,
         expected_batch=schedule.expected_batch,
-        noise=[NoiseSource(key, construction=construction) for key in KEYS],
+        sources=[NoiseSource(key, noise=noise) for key in KEYS],
         phase="test",
     )
 
@@ -57,17 +57,17 @@ def train(*, is_recorded, epochs=4, features=None, width=None, construction="fas
             take, step, replicas=2, expected_batch=width or 100.0, device=torch.device("cuda")
         )
     values = []
-    for batch in PoissonBatches(schedule, KEYS, phase="t", construction="fast", device="cuda"):
+    for batch in PoissonBatches(schedule, KEYS, phase="t", noise="fast", device="cuda"):
         work(batch.positions, batch.valid)
         values.append(flat.values.clone())
     assert step.steps == schedule.steps
     return torch.stack(values)
 
 
-@pytest.mark.parametrize("construction", ["fast", "safe"])
-def test_recorded_steps_are_the_steps_taken_one_by_one(construction):
-    plain = train(is_recorded=False, construction=construction)
-    recorded = train(is_recorded=True, construction=construction)
+@pytest.mark.parametrize("noise", ["fast", "safe"])
+def test_recorded_steps_are_the_steps_taken_one_by_one(noise):
+    plain = train(is_recorded=False, noise=noise)
+    recorded = train(is_recorded=True, noise=noise)
     assert len(plain) == 80
     assert torch.allclose(recorded, plain, atol=2e-4)
     assert float((plain[-1] - plain[0]).abs().max()) > 0.05
@@ -79,9 +79,9 @@ def test_batches_wider_than_the_recording_are_taken_whole():
     assert torch.allclose(wide, plain, atol=2e-4)
 
 
-@pytest.mark.parametrize("construction", ["fast", "safe"])
-def test_every_recorded_step_has_noise_of_its_own(construction):
-    options = {"epochs": 10, "features": torch.zeros(2000, 12), "construction": construction}
+@pytest.mark.parametrize("noise", ["fast", "safe"])
+def test_every_recorded_step_has_noise_of_its_own(noise):
+    options = {"epochs": 10, "features": torch.zeros(2000, 12), "noise": noise}
     values = train(is_recorded=True, **options)
     moved = values.diff(dim=0).flatten(1)[10:]
     # With features of zero the first layer's weights move by noise alone.

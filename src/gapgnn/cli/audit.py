@@ -178,10 +178,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
         child.add_argument(
             "--noise",
-            dest="construction",
             choices=["safe", "fast"],
             default="safe",
-            help="which construction to audit (default safe)",
+            help="which noise to audit (default safe)",
         )
         child.add_argument("--seed", type=int, default=0, help="of the coins; never of noise")
         # Suppressed, or its default would overwrite what stood before the mechanism's name.
@@ -292,7 +291,7 @@ def _audit_messages(
     role: str,
     confidence: float,
     seed: int,
-    construction: str,
+    noise: str,
     progress: Any,
     **options: Any,
 ) -> AuditReport:
@@ -302,7 +301,7 @@ def _audit_messages(
 
     if options.pop("divided"):
         options["max_degree"] = options["hops"] = "auto"
-    estimator = GAP(noise=construction, **options)  # type: ignore[arg-type]
+    estimator = GAP(noise=noise, **options)  # type: ignore[arg-type]
     return audit_messages(
         estimator, trials=trials, role=role, confidence=confidence, seed=seed, progress=progress
     )

@@ -63,7 +63,7 @@ from gapgnn.privacy import (
 from gapgnn.privacy.accounting import Event, Gaussian
 from gapgnn.privacy.card import PrivacyCard, ReleaseFacts, make_card, public_facts
 from gapgnn.privacy.ledger import Charge, Ledger, People
-from gapgnn.privacy.mechanisms import Construction, PrivateAggregation, kind_aggregations
+from gapgnn.privacy.mechanisms import PrivateAggregation, SafeOrFast, kind_aggregations
 from gapgnn.rng import NoiseKey, experiment_torch
 from gapgnn.training import (
     Callback,
@@ -208,7 +208,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     class_weight: str | Sequence[float] | Mapping[str, float] | None = None
     threshold: float | Literal["auto"] | None = None
     train_size: int | Literal["auto"] = "auto"
-    noise: Construction = "safe"
+    noise: SafeOrFast = "safe"
     insecure_noise_seed: int | None = None
     repeats: int = 1
     split: Literal["fresh", "fixed"] = "fresh"
@@ -829,7 +829,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         return PrivateTraining(
             noise_multiplier=run.guarantee.free_multiplier * ratio,
             keys=run.keys,
-            construction=self.noise,
+            noise=self.noise,
             sensitivity=sensitivity,
         )
 
@@ -1103,7 +1103,7 @@ class EdgeReader(NodeClassifier):
             both_ways=self.goes_both_ways(is_directed=graph.is_directed),
             with_total=self.releases_total(len(graph.kinds)),
             keys=[key.derive("aggregation") for key in keys],
-            construction=self.noise,
+            noise=self.noise,
             device=device,
         )
 

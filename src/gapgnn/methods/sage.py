@@ -261,7 +261,7 @@ class SAGE(EdgeReader):
                 epsilon=self.epsilon,
                 relation=guarantee.relation,
                 key=key.derive("edges"),
-                construction=self.noise,
+                noise=self.noise,
                 memory_limit=self.memory_limit,
             )
             indptr, indices = map(torch.tensor, released.in_lists())

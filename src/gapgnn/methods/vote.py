@@ -149,7 +149,7 @@ class Vote(MLP):
                 speaks[repeat],
                 self._response(self.num_classes_),
                 key=key.derive("labels"),
-                construction=self.noise,
+                noise=self.noise,
                 name=f"labels of repeat {repeat + 1}",
             )
             return {"labels": said}

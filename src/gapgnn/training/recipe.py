@@ -9,7 +9,7 @@ from typing import Any
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.privacy.accounting import PoissonGaussian
 from gapgnn.privacy.dpsgd import DPSchedule, plan_steps
-from gapgnn.privacy.mechanisms import Construction
+from gapgnn.privacy.mechanisms import SafeOrFast
 from gapgnn.rng import NoiseKey
 
 # The paper's batch sizes at node level by the size of its three graphs' training sets.
@@ -198,11 +198,11 @@ class PrivateTraining:
     Attributes:
         noise_multiplier: standard deviation of the noise over ``sensitivity`` times the clip.
         keys: the secret of each replica.
-        construction: ``safe`` or ``fast`` noise.
+        noise: ``safe`` or ``fast``.
         sensitivity: how far one record moves a batch's clipped sum, in clips.
     """
 
     noise_multiplier: float
     keys: Sequence[NoiseKey]
-    construction: Construction
+    noise: SafeOrFast
     sensitivity: float = 1.0

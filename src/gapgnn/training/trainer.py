@@ -245,7 +245,7 @@ class Trainer:
             clip=self.recipe.clip,
             noise_multiplier=private.noise_multiplier,
             expected_batch=schedule.expected_batch,
-            noise=[NoiseSource(key, construction=private.construction) for key in private.keys],
+            sources=[NoiseSource(key, noise=private.noise) for key in private.keys],
             phase=phase,
             sensitivity=private.sensitivity,
         )
@@ -254,7 +254,7 @@ class Trainer:
             private.keys,
             phase=phase,
             members=members,
-            construction=private.construction,
+            noise=private.noise,
             device=self.labels.device,
         )
 

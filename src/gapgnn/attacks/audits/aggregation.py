@@ -45,8 +45,8 @@ from gapgnn.graph.store import open_store, store_graph
 from gapgnn.privacy import Links, links_of, resolve_kinds, resolve_relation
 from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.mechanisms import (
-    Construction,
     PrivateAggregation,
+    SafeOrFast,
     kind_aggregations,
     row_normalise,
 )
@@ -72,7 +72,7 @@ class _Setting:
     hops: int
     noise_multiplier: float
     max_degree: int | None
-    construction: Construction
+    noise: SafeOrFast
     kinds: int = 1
     protects: str = "each"
     apart: bool = False
@@ -128,7 +128,7 @@ class _Setting:
             both_ways=self.both_ways,
             with_total=self.has_total,
             keys=[NoiseKey.fresh() if key is None else key],
-            construction=self.construction,
+            noise=self.noise,
             device=device,
         )
 
@@ -164,7 +164,7 @@ class _Setting:
             "relation": self.relation,
             "hops": self.hops,
             "noise_multiplier": self.noise_multiplier,
-            "noise": self.construction,
+            "noise": self.noise,
         }
         if self.both_ways:
             details["both_ways"] = True
@@ -202,7 +202,7 @@ def audit_aggregation(
     trials: int = 100_000,
     noise_multiplier: float | None = None,
     max_degree: int = 10,
-    construction: Construction = "safe",
+    noise: SafeOrFast = "safe",
     kinds: int = 1,
     protects: str = "auto",
     apart: bool = False,
@@ -237,7 +237,7 @@ def audit_aggregation(
         trials: independent canaries.
         noise_multiplier: audit this noise instead; the claim is then what it is accounted at.
         max_degree: D at node level.
-        construction: ``safe`` or ``fast`` noise.
+        noise: ``safe`` or ``fast``.
         kinds: number of kinds of edges, each with its own hops.
         protects: ``each`` if neighbours differ in every kind, ``any`` if in one of them; auto is
             any, at node level each.
@@ -277,7 +277,7 @@ def audit_aggregation(
         hops,
         multiplier,
         bound,
-        construction,
+        noise,
         kinds=kinds,
         protects=protects,
         apart=apart,
@@ -309,7 +309,7 @@ def audit_sampler(
     noise_multiplier: float | None = None,
     max_degree: int = 4,
     sources: int = 50,
-    construction: Construction = "safe",
+    noise: SafeOrFast = "safe",
     **options: Unpack[Options],
 ) -> AuditReport:
     """Attack the rule that cuts out-lists, on the hub graph of the privacy page's section 1.
@@ -328,7 +328,7 @@ def audit_sampler(
     check_integer("sources", sources, at_least=1)
     check_integer("max_degree", max_degree, at_least=1)
     multiplier, epsilon = claim(Gaussian(1.0), relation, epsilon, delta, noise_multiplier)
-    setting = _Setting("node", relation, 1, multiplier, max_degree, construction)
+    setting = _Setting("node", relation, 1, multiplier, max_degree, noise)
     attack, size = partial(_hub_scores, setting, sources), sources + max_degree + 1
     return setting.audited("sampler", attack, size, trials, epsilon=epsilon, delta=delta, **options)
 

@@ -43,7 +43,7 @@ from gapgnn.privacy.dpsgd import (
     PrivateStep,
     record_linears,
 )
-from gapgnn.privacy.mechanisms import Construction, NoiseSource
+from gapgnn.privacy.mechanisms import NoiseSource, SafeOrFast
 from gapgnn.rng import NoiseKey
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def audit_dpsgd(
     trials: int = 100_000,
     noise_multiplier: float | None = None,
     clip: float = 1.0,
-    construction: Construction = "safe",
+    noise: SafeOrFast = "safe",
     **options: Unpack[Options],
 ) -> AuditReport:
     """Attack DP-SGD with canary examples and bound its epsilon from below.
@@ -121,7 +121,7 @@ def audit_dpsgd(
         trials: independent canaries.
         noise_multiplier: audit this noise instead; the claim is then what it is accounted at.
         clip: largest gradient norm of one example.
-        construction: ``safe`` or ``fast`` noise.
+        noise: ``safe`` or ``fast``.
         options: of every audit.
 
     >>> audit_dpsgd(epsilon=4.0, steps=3, sampling_rate=0.5, trials=1_000).holds
@@ -133,7 +133,7 @@ def audit_dpsgd(
     multiplier, epsilon = claim(template, relation, epsilon, delta, noise_multiplier)
     check_number("epsilon", epsilon, above=0)
     event = template.scaled(multiplier)
-    attack = _Attack(event, relation, clip, construction)
+    attack = _Attack(event, relation, clip, noise)
     checks = attack.checks()
     alone = min(_MOST_ALONE, max(LEAST_TRIALS, trials // _ALONE_SHARE))
     price = steps_price(event, delta, relation)
@@ -151,7 +151,7 @@ def audit_dpsgd(
                 "sampling_rate": sampling_rate,
                 "noise_multiplier": event.noise_multiplier,
                 "clip": clip,
-                "noise": construction,
+                "noise": noise,
             },
         )
 
@@ -162,20 +162,20 @@ class _Attack:
     """Runs the shipped steps on canaries and scores what they release."""
 
     def __init__(
-        self, event: PoissonGaussian, relation: str, clip: float, construction: Construction
+        self, event: PoissonGaussian, relation: str, clip: float, noise: SafeOrFast
     ) -> None:
         self.event = event
         self.relation = relation
         self.clip = clip
-        self.construction = construction
+        self.noise = noise
         # What a training on nobody releases, one row per step: noise and nothing else.
         nobody, members = np.ones(_NOISE_SAMPLE // len(_PARTS)), torch.zeros(0, dtype=torch.int64)
-        self.noise = self._train(nobody, [NoiseKey.fresh()], members).reshape(event.steps, -1)
-        self.alike = _steps_alike(self.noise)
+        self.drawn = self._train(nobody, [NoiseKey.fresh()], members).reshape(event.steps, -1)
+        self.alike = _steps_alike(self.drawn)
 
     def checks(self) -> list[Check]:
         """Compare what needs no statistics: the clip, and the noise of a training on nobody."""
-        without = int((self.noise == 0).all(axis=1).sum())
+        without = int((self.drawn == 0).all(axis=1).sum())
         network = _Network(1, 1)
         step = self._step(network, [NoiseKey.fresh()], 1.0, _Recorder())
         with record_linears() as tape:
@@ -185,8 +185,8 @@ class _Attack:
             Check("clips that one example moves a step by", longest, 1.0),
             Check("empty batches released without noise", without, 0),
         ]
-        if len(self.noise) > 1:
-            likeness = float(_likeness(self.noise).max())
+        if len(self.drawn) > 1:
+            likeness = float(_likeness(self.drawn).max())
             found.append(Check("correlation of the noise of two steps", likeness, _MOST_ALIKE))
         return found
 
@@ -239,7 +239,7 @@ class _Attack:
             clip=self.clip,
             noise_multiplier=self.event.noise_multiplier,
             expected_batch=expected,
-            noise=[NoiseSource(key, construction=self.construction) for key in keys],
+            sources=[NoiseSource(key, noise=self.noise) for key in keys],
             phase="audit",
         )
 
@@ -261,7 +261,7 @@ class _Attack:
             keys,
             phase="audit",
             members=[members] * len(keys),
-            construction=self.construction,
+            noise=self.noise,
         )
         vectors, slopes = self._examples(signs)
         for batch in batches:

@@ -28,8 +28,8 @@ from gapgnn.privacy.mechanisms import (
     COUNT_SHARE,
     PERTURBATIONS,
     Cells,
-    Construction,
     PerturbedEdges,
+    SafeOrFast,
     perturb_edges,
     response_probabilities,
 )
@@ -57,7 +57,7 @@ def audit_edges(
     epsilon: float = 1.0,
     density: float = 0.005,
     trials: int = 1_000_000,
-    construction: Construction = "safe",
+    noise: SafeOrFast = "safe",
     **options: Unpack[Options],
 ) -> AuditReport:
     """Attack the randomised adjacency and bound its epsilon, at delta 0, from below.
@@ -70,7 +70,7 @@ def audit_edges(
         epsilon: claimed budget.
         density: share of the bits that are 1, up to a half; EdgeRand does not look at it.
         trials: bits that are guessed.
-        construction: ``safe`` or ``fast`` coins.
+        noise: ``safe`` or ``fast`` coins.
         options: of every audit.
 
     >>> audit_edges(epsilon=2.0, trials=2_000).holds
@@ -83,7 +83,7 @@ def audit_edges(
     check_integer("trials", trials, at_least=2 * LEAST_TRIALS)
     # Coins that do not depend on the density need no zeros around them, and there are many.
     around = 0.5 if perturbation == "edgerand" else density
-    attack = _Attack(perturbation, relation, epsilon, around, construction)
+    attack = _Attack(perturbation, relation, epsilon, around, noise)
     checks = attack.checks()
     single = min(_MOST_SINGLE, max(LEAST_TRIALS, trials // _SINGLE_SHARE))
 
@@ -99,7 +99,7 @@ def audit_edges(
             "perturbation": perturbation,
             "relation": relation,
             "density": density,
-            "noise": construction,
+            "noise": noise,
         }
         return run.conclude(views, epsilon=epsilon, delta=0.0, details=details, checks=checks)
 
@@ -121,7 +121,7 @@ class _Attack:
     relation: str
     epsilon: float
     density: float
-    construction: Construction
+    noise: SafeOrFast
 
     @property
     def on_count(self) -> float:
@@ -182,7 +182,7 @@ class _Attack:
             epsilon=self.epsilon,
             relation=self.relation,
             key=NoiseKey.fresh(),
-            construction=self.construction,
+            noise=self.noise,
         )
 
     def _likelihood(self, noisy_edges: float | None, bit: bool) -> float:

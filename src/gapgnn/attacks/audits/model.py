@@ -80,7 +80,7 @@ def audit_model(
     fewer = {**shared, "trials": max(200, trials // 5)}
     reports: list[AuditReport] = []
     for event in map(Event.from_dict, card.events):
-        used: dict[str, Any] = {"relation": card.relation, "construction": estimator.noise}
+        used: dict[str, Any] = {"relation": card.relation, "noise": estimator.noise}
         if isinstance(event, Gaussian | PoissonGaussian | MixtureOfGaussians):
             used |= {"delta": card.delta, "noise_multiplier": event.noise_multiplier}
         if isinstance(event, PoissonGaussian | MixtureOfGaussians):

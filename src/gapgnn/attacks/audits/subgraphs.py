@@ -42,7 +42,7 @@ from gapgnn.privacy import Guarantee
 from gapgnn.privacy.accounting import Gaussian, MixtureOfGaussians
 from gapgnn.privacy.dpsgd import neighbourhood_sensitivity
 from gapgnn.privacy.ledger import scratch_ledger
-from gapgnn.privacy.mechanisms import Construction
+from gapgnn.privacy.mechanisms import SafeOrFast
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -127,7 +127,7 @@ def audit_subgraphs(
     trials: int = 10_000,
     noise_multiplier: float | None = None,
     clip: float = 1.0,
-    construction: Construction = "safe",
+    noise: SafeOrFast = "safe",
     **options: Unpack[Options],
 ) -> AuditReport:
     """Attack the training of SAGE at node level with canary records; bound its epsilon from below.
@@ -148,7 +148,7 @@ def audit_subgraphs(
         noise_multiplier: audit this noise, in units of ``clip (2 D + 1)``, instead; the claim is
             then what it is accounted at.
         clip: largest gradient norm of one example.
-        construction: ``safe`` or ``fast`` noise.
+        noise: ``safe`` or ``fast``.
         options: of every audit.
 
     >>> audit_subgraphs(epsilon=4.0, steps=4, sampling_rate=0.5, trials=200).holds
@@ -160,7 +160,7 @@ def audit_subgraphs(
     check_number("sampling_rate", sampling_rate, above=0, at_most=1)
     check_number("clip", clip, above=0)
     groups = min(GROUPS, trials // LEAST_TRIALS * LEAST_TRIALS)
-    attack = _Attack(groups, max_degree, max_degree, clip, construction)
+    attack = _Attack(groups, max_degree, max_degree, clip, noise)
     template = attack.planned(check_integer("steps", steps, at_least=1), sampling_rate)
     multiplier, epsilon = claim(template, relation, epsilon, delta, noise_multiplier)
     check_number("epsilon", epsilon, above=0)
@@ -181,7 +181,7 @@ def audit_subgraphs(
                 "max_degree": max_degree,
                 "noise_multiplier": multiplier,
                 "clip": clip,
-                "noise": construction,
+                "noise": noise,
             },
         )
 
@@ -196,7 +196,7 @@ class _Attack:
     degree: int
     entries: int
     clip: float
-    construction: Construction
+    noise: SafeOrFast
     batch: int = 1
     epochs: int = 1
     rate: float = 1.0
@@ -231,7 +231,7 @@ class _Attack:
 
     def checks(self, event: MixtureOfGaussians) -> list[Check]:
         """Compare what one record moves, with everybody in the batch, with what is accounted."""
-        one = _Attack(1, self.degree, 2 * self.degree, self.clip, self.construction)
+        one = _Attack(1, self.degree, 2 * self.degree, self.clip, self.noise)
         one.batch, one.promised = one.num_train, self.promised
         model = one._model(insecure_noise_seed=0)
         moves = [one._moves(np.array([world]), model)[0, 0] for world in (True, False)]
@@ -278,7 +278,7 @@ class _Attack:
             learning_rate=_RATE_OF_LEARNING,
             clip=self.clip,
             noise_ratios=(1.0, 1.0),
-            noise=self.construction,
+            noise=self.noise,
             device="cpu",
             **changes,
         )

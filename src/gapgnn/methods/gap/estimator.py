@@ -575,7 +575,7 @@ class GAP(EdgeReader):
                 num_people=num_train,
                 epsilon=LENGTH_SHARE * self.epsilon,
                 key=run.keys[0].derive("length of lists"),
-                construction=self.noise,
+                noise=self.noise,
             )
             return {"length": torch.tensor(length, dtype=torch.float64)}
 
@@ -617,7 +617,7 @@ class GAP(EdgeReader):
                 is_divided=True,
                 to_self=self.own == "record",
                 keys=[key.derive(label) for key in keys],
-                construction=self.noise,
+                noise=self.noise,
                 device=device,
             )
 

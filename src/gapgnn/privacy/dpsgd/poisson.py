@@ -90,7 +90,7 @@ class PoissonBatches:
         phase: the name of this training within the run; two phases share no coin.
         members: which examples each replica samples from, ``(n_r,)`` each; default ``0..n-1``
             with the schedule's n. How many they are changes neither rate nor steps.
-        construction: ``safe`` draws from ChaCha20; ``fast`` from NumPy's Philox seeded with all
+        noise: ``safe`` draws from ChaCha20; ``fast`` from NumPy's Philox seeded with all
             256 bits of the derived key, or on an accelerator from its own generator.
         device: where the batches are needed.
 
@@ -106,14 +106,14 @@ class PoissonBatches:
         *,
         phase: str,
         members: Sequence[Tensor] | None = None,
-        construction: str = "safe",
+        noise: str = "safe",
         device: str | torch.device = "cpu",
     ) -> None:
         self.schedule = schedule
         self.device = torch.device(device)
         self._rate = check_number("sampling_rate", schedule.sampling_rate, above=0, at_most=1)
         self._keys = [key.derive("sampling", phase) for key in keys]
-        self._construction = check_choice("construction", construction, ("safe", "fast"))
+        self._noise = check_choice("noise", noise, ("safe", "fast"))
         if members is None:
             members = [torch.arange(schedule.num_examples)] * len(self._keys)
         if len(members) != len(self._keys):
@@ -129,7 +129,7 @@ class PoissonBatches:
 
     def __iter__(self) -> Iterator[PoissonBatch]:
         """Yield the batch of every step; iterating again yields the same batches."""
-        there = self.device.type != "cpu" and self._construction == "fast" and self._rate < 1
+        there = self.device.type != "cpu" and self._noise == "fast" and self._rate < 1
         draws = DEVICE_DRAWS if there else BLOCK_DRAWS
         most = max(1, int(draws / self.schedule.expected_batch))
         for block, first in enumerate(range(0, self.schedule.steps, most)):
@@ -158,7 +158,7 @@ class PoissonBatches:
                 path = ("device", block)
                 heads = device_heads(key, steps * count, self._rate, *path, device=self.device)
             else:
-                coins = Coins(key, construction=self._construction)
+                coins = Coins(key, noise=self._noise)
                 heads = torch.from_numpy(coins.heads(steps * count, self._rate, block))
             rows = heads // count
             drawn.append((rows, heads - rows * count))

@@ -10,7 +10,7 @@ Use, for a module made of layers that report to the tape::
 
     flat = FlatParameters(module)
     private = PrivateStep(flat, FlatAdam(flat.values), clip=1.0, noise_multiplier=1.0,
-                          expected_batch=schedule.expected_batch, noise=sources, phase="encoder")
+                          expected_batch=schedule.expected_batch, sources=sources, phase="encoder")
     for batch in PoissonBatches(schedule, keys, phase="encoder"):
         with record_linears() as tape:
             losses = ...                         # (R, B), one per example
@@ -63,7 +63,7 @@ class PrivateStep:
         clip: the largest L2 norm of one example's gradient.
         noise_multiplier: standard deviation of the noise over ``sensitivity * clip``.
         expected_batch: the divisor, a constant; the size of an actual batch is secret.
-        noise: one source per replica, each with its own key.
+        sources: one per replica, each with its own key.
         phase: names this training within the run. Use it once per key: the same key and phase draw
             the same noise again, and no two phases share any.
         sensitivity: how far one record moves the sum, in clips. One where a record is one example
@@ -79,19 +79,19 @@ class PrivateStep:
         clip: float,
         noise_multiplier: float,
         expected_batch: float,
-        noise: Sequence[NoiseSource],
+        sources: Sequence[NoiseSource],
         phase: str,
         sensitivity: float = 1.0,
     ) -> None:
         check_clippable(flat.module)
-        if len(noise) != flat.replicas:
+        if len(sources) != flat.replicas:
             raise InputError(
-                f"`noise` must have one source per replica ({flat.replicas}). Got {len(noise)}."
+                f"`sources` must have one per replica ({flat.replicas}). Got {len(sources)}."
             )
-        if len({source.key for source in noise}) != len(noise):
-            raise PrivacyError("`noise` must have its own key per replica. Got a repeated one.")
-        if len({source.construction for source in noise}) != 1:
-            raise InputError("`noise` must use one construction for all replicas. Got both.")
+        if len({source.key for source in sources}) != len(sources):
+            raise PrivacyError("`sources` must have one key per replica. Got a repeated one.")
+        if len({source.noise for source in sources}) != 1:
+            raise InputError("`sources` must have one `noise` for all replicas. Got safe and fast.")
         self.flat = flat
         self.optimiser = optimiser
         self.clip = check_number("clip", clip, above=0)
@@ -101,8 +101,8 @@ class PrivateStep:
         self.expected_batch = check_number("expected_batch", expected_batch, above=0)
         self.phase = phase
         self.steps = 0
-        self._noise = list(noise)
-        self._is_safe = noise[0].construction == "safe"
+        self._sources = list(sources)
+        self._is_safe = sources[0].noise == "safe"
         slack = grid_slack(flat.size) if self._is_safe else 0.0
         if slack > 0.01:
             raise InputError(
@@ -230,7 +230,7 @@ class PrivateStep:
             first = self.steps if self._is_safe else 0
             drawn = [
                 source.gaussian_rows(first, count, size, self.std, *path, device=device)
-                for source in self._noise
+                for source in self._sources
             ]
             self._upcoming = torch.stack(drawn, dim=1)
         return self._upcoming[row]

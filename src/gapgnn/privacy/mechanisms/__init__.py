@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from gapgnn.privacy.mechanisms.labels import randomised_labels as randomised_labels
     from gapgnn.privacy.mechanisms.lengths import noisy_list_length as noisy_list_length
     from gapgnn.privacy.mechanisms.noise import GRID as GRID
-    from gapgnn.privacy.mechanisms.noise import Construction as Construction
     from gapgnn.privacy.mechanisms.noise import NoiseSource as NoiseSource
+    from gapgnn.privacy.mechanisms.noise import SafeOrFast as SafeOrFast
     from gapgnn.privacy.mechanisms.noise import grid_slack as grid_slack
     from gapgnn.privacy.mechanisms.noise import on_grid as on_grid
     from gapgnn.privacy.mechanisms.triton_jit import constexpr as constexpr

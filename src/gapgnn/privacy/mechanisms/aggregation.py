@@ -39,7 +39,7 @@ from gapgnn.privacy import Release, active_witness, aggregation_sensitivity, sho
 from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.mechanisms.device import InLists as DeviceLists
 from gapgnn.privacy.mechanisms.device import in_lists_on, longest_row
-from gapgnn.privacy.mechanisms.noise import GRID, ROW_BLOCK, Construction, NoiseSource
+from gapgnn.privacy.mechanisms.noise import GRID, ROW_BLOCK, NoiseSource, SafeOrFast
 from gapgnn.privacy.mechanisms.sums import (
     WEIGHTED_GRID,
     Lists,
@@ -303,7 +303,7 @@ class PrivateAggregation:
             messages, where a person's own row is then covered too.
         both_ways: at edge level, on a graph with directions: what a node sends travels along its
             arcs and against the arcs that end at it. Self-loops are left out.
-        construction: ``safe`` for releases, ``fast`` for experiments.
+        noise: ``safe`` for releases, ``fast`` for experiments.
         device: where products are computed and results live.
         kind: the name of these edges among several kinds, for whoever watches.
         total_of: at edge level, the mechanisms of all kinds of edges of ``graph``: a hop is then
@@ -343,7 +343,7 @@ class PrivateAggregation:
         to_self: bool = False,
         both_ways: bool = False,
         keys: Sequence[NoiseKey],
-        construction: Construction = "safe",
+        noise: SafeOrFast = "safe",
         device: str | torch.device = "cpu",
         kind: str | None = None,
         total_of: Sequence[PrivateAggregation] = (),
@@ -389,9 +389,9 @@ class PrivateAggregation:
         self.to_self = to_self
         self.both_ways = both_ways
         self.device = torch.device(device)
-        self.construction = construction
+        self.noise = noise
         self._summands = tuple(total_of) or (self,)
-        self._sources = [NoiseSource(key, construction=construction) for key in keys]
+        self._sources = [NoiseSource(key, noise=noise) for key in keys]
         self._lists: dict[int, Lists] = {}
         self._device_lists: dict[int, DeviceLists] = {}
         self._stored: dict[int, StoredLists] = {}
@@ -444,7 +444,7 @@ class PrivateAggregation:
         self._released.add(index)
         if self.level != "none":
             self._events.append(Gaussian(self.noise_multiplier, label=f"aggregation hop {index}"))
-        exact = self.level != "none" and self.construction == "safe"
+        exact = self.level != "none" and self.noise == "safe"
         release = self._on_cpu if self.device.type == "cpu" else self._on_device
         if isinstance(self.graph, StoredGraph):
             release = self._on_store
@@ -496,12 +496,12 @@ class PrivateAggregation:
     def _describe(self, replica: int, rows: Tensor, index: int, replicas: int) -> Release:
         """Return what a witness sees of one hop: the sums without noise, NOT private."""
         sums = torch.empty(rows.shape, dtype=torch.float64)
-        if self.construction == "safe":
+        if self.noise == "safe":
             rows = rows.double() if rows.is_floating_point() else rows.double().mul_(GRID)
         blind = BlockRelease(None, 0.0, index, normalise=False, to_self=self.to_self)
         if isinstance(self.graph, StoredGraph):
             first, *more = self._stored_lists(replica)
-            exactly = replace(blind, is_exact=self.construction == "safe")
+            exactly = replace(blind, is_exact=self.noise == "safe")
             first.release(exactly, rows, sums, *more)
         else:
             lists = (one._weighted_lists(replica) for one in self._summands)
@@ -598,7 +598,7 @@ class PrivateAggregation:
 
     def _block_release(self, replica: int, index: int, normalise: bool) -> BlockRelease:
         source = None if self.level == "none" else self._sources[replica]
-        is_exact = source is not None and self.construction == "safe"
+        is_exact = source is not None and self.noise == "safe"
         return BlockRelease(source, self.std, index, normalise, self.to_self, is_exact)
 
     def _on_store(

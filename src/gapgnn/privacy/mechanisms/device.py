@@ -12,7 +12,7 @@ the kernel runs and is overwritten right behind it, in the order of the device's
 Fast noise on an accelerator is a function of a secret and of the cell's row and column, not of the
 order or shape of a launch: Philox4x32-10 (Salmon et al. 2011) with 128 secret bits, 64 as its key
 and 64 in the counter beside row and column, then Box-Muller in single precision. Philox is not a
-cryptographic generator, and single-precision noise has gaps: this is the ``fast`` construction, for
+cryptographic generator, and single-precision noise has gaps: this is ``fast`` noise, for
 experiments (privacy page, section 4). What it is added to, its scale and its price are the callers'
 business.
 

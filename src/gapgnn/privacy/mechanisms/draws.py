@@ -190,8 +190,8 @@ class Coins:
     True
     """
 
-    def __init__(self, key: NoiseKey, *, construction: str = "safe") -> None:
-        is_safe = check_choice("construction", construction, ("safe", "fast")) == "safe"
+    def __init__(self, key: NoiseKey, *, noise: str = "safe") -> None:
+        is_safe = check_choice("noise", noise, ("safe", "fast")) == "safe"
         self._draws = Draws(key, is_safe)
 
     def each(self, count: int, probability: float, *path: PathPart) -> NDArray[np.bool_]:

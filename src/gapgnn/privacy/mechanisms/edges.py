@@ -38,7 +38,7 @@ from gapgnn.graph import Graph, csr
 from gapgnn.privacy import Release, links_of, shown
 from gapgnn.privacy.accounting import Event, Laplace, RandomisedResponse
 from gapgnn.privacy.mechanisms.draws import Coins
-from gapgnn.privacy.mechanisms.noise import Construction, NoiseSource
+from gapgnn.privacy.mechanisms.noise import NoiseSource, SafeOrFast
 from gapgnn.rng import NoiseKey
 
 Places = NDArray[np.int64]
@@ -255,7 +255,7 @@ def perturb_edges(
     epsilon: float,
     relation: str,
     key: NoiseKey,
-    construction: Construction = "safe",
+    noise: SafeOrFast = "safe",
     memory_limit: float = 16.0,
 ) -> PerturbedEdges:
     """Release a randomised copy of a graph's edges.
@@ -271,7 +271,7 @@ def perturb_edges(
         epsilon: the whole budget, per protected edge.
         relation: resolved (not ``auto``).
         key: the secret of this release; use it once.
-        construction: ``safe`` for releases, ``fast`` for experiments.
+        noise: ``safe`` for releases, ``fast`` for experiments.
         memory_limit: GiB that EdgeRand may need.
 
     >>> from gapgnn.graph.datasets.synthetic import social_graph
@@ -287,9 +287,9 @@ def perturb_edges(
     release = _Release(
         cells,
         *_split(perturbation, epsilon),
-        Coins(key.derive("cells"), construction=construction),
-        NoiseSource(key.derive("cells"), construction=construction),
-        NoiseSource(key.derive("count"), construction=construction),
+        Coins(key.derive("cells"), noise=noise),
+        NoiseSource(key.derive("cells"), noise=noise),
+        NoiseSource(key.derive("count"), noise=noise),
     )
     true = cells.of_graph(graph)
     places, noisy_edges = getattr(release, perturbation)(true)

@@ -18,7 +18,7 @@ from torch import Tensor
 from gapgnn.privacy import Release, shown
 from gapgnn.privacy.accounting import LabelResponse
 from gapgnn.privacy.mechanisms.draws import Coins
-from gapgnn.privacy.mechanisms.noise import Construction
+from gapgnn.privacy.mechanisms.noise import SafeOrFast
 from gapgnn.rng import NoiseKey
 
 SILENT = -1
@@ -33,7 +33,7 @@ def randomised_labels(
     response: LabelResponse,
     *,
     key: NoiseKey,
-    construction: Construction = "safe",
+    noise: SafeOrFast = "safe",
     name: str = "labels",
 ) -> Tensor:
     """Release a class for everybody who speaks, and -1 for the others.
@@ -46,7 +46,7 @@ def randomised_labels(
         speaks: who says something. That must be public, and as true of somebody who left.
         response: how likely a class is exchanged.
         key: of this release alone.
-        construction: of the coins.
+        noise: ``safe`` or ``fast`` coins.
         name: of the release, for audits.
 
     >>> labels, speaks = np.array([2, 2, -1, 0]), np.array([True, True, True, False])
@@ -55,7 +55,7 @@ def randomised_labels(
     >>> said[[0, 1, 3]].tolist(), 0 <= int(said[2]) < 3
     ([2, 2, -1], True)
     """
-    coins = Coins(key, construction=construction)
+    coins = Coins(key, noise=noise)
     count, classes = len(labels), response.classes
     # Rounded up to what a coin of 64 bits can do: never less random than accounted.
     share = min(1.0, math.ceil(classes * response.other * _WORD) / _WORD)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from gapgnn.privacy import Release, shown
-from gapgnn.privacy.mechanisms.noise import GRID, Construction, NoiseSource
+from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource, SafeOrFast
 from gapgnn.rng import NoiseKey
 
 # Lists of 1023 entries and more count the same.
@@ -26,7 +26,7 @@ def noisy_list_length(
     num_people: int,
     epsilon: float,
     key: NoiseKey,
-    construction: Construction = "safe",
+    noise: SafeOrFast = "safe",
 ) -> float:
     """Release how long a list is among some people: the geometric mean, with Laplace noise.
 
@@ -38,7 +38,7 @@ def noisy_list_length(
         num_people: how many they are, as far as that is public.
         epsilon: of this number alone.
         key: the secret it is drawn from, used for nothing else.
-        construction: ``safe`` or ``fast`` noise.
+        noise: ``safe`` or ``fast``.
 
     >>> length = noisy_list_length(np.full(9000, 31), num_people=9000, epsilon=10.0,
     ...                            key=NoiseKey.fresh())
@@ -48,7 +48,7 @@ def noisy_list_length(
     doublings = np.minimum(np.log2(1.0 + lengths.astype(np.float64)), MOST)
     # On the grid of the noise, where the sum is exact whoever comes first.
     total = float(np.trunc(doublings / GRID).sum() * GRID)
-    source = NoiseSource(key, construction=construction)
+    source = NoiseSource(key, noise=noise)
     value = torch.tensor([total], dtype=torch.float64)
     scale = MOST / epsilon
     released = source.add_laplace(value.clone(), scale, "length of lists")

@@ -1,6 +1,6 @@
 """The one place that makes the noise of a release (privacy page, section 4).
 
-Two constructions:
+Two kinds, the option ``noise`` of whatever releases:
 
 ``safe``
     Everything lives on one fixed grid of step 2**-20. A value on the grid plus a Gaussian rounded
@@ -65,7 +65,7 @@ from gapgnn.privacy.mechanisms.draws import (
 from gapgnn.privacy.mechanisms.normal import lower_normal, natural_log
 from gapgnn.rng import NoiseKey, PathPart
 
-Construction = Literal["safe", "fast"]
+SafeOrFast = Literal["safe", "fast"]
 GRID = 2.0**-20
 ROW_BLOCK = 4096
 # Blocks of the cipher whose values are computed at a time, at most; and at least, by a thread.
@@ -124,10 +124,10 @@ class NoiseSource:
     """
 
     key: NoiseKey
-    construction: Construction = field(default="safe", kw_only=True)
+    noise: SafeOrFast = field(default="safe", kw_only=True)
 
     def __post_init__(self) -> None:
-        check_choice("construction", self.construction, ("safe", "fast"))
+        check_choice("noise", self.noise, ("safe", "fast"))
 
     def gaussian(
         self, shape: Sequence[int], std: float, *path: PathPart, device: str | torch.device = "cpu"
@@ -136,7 +136,7 @@ class NoiseSource:
 
         The first dimension counts rows; see :meth:`gaussian_rows`.
 
-        >>> NoiseSource(NoiseKey.insecure(0), construction="fast").gaussian((2,), 1.0, "x").dtype
+        >>> NoiseSource(NoiseKey.insecure(0), noise="fast").gaussian((2,), 1.0, "x").dtype
         torch.float32
         """
         return self._shaped("gaussian", shape, std, path, device)
@@ -188,14 +188,12 @@ class NoiseSource:
 
         It is what :meth:`gaussian_rows` draws on an accelerator for the same path.
 
-        >>> noise = NoiseSource(NoiseKey.insecure(0), construction="fast").philox(3, 1.0, "hop", 1)
+        >>> noise = NoiseSource(NoiseKey.insecure(0), noise="fast").philox(3, 1.0, "hop", 1)
         >>> noise.rows(0, 2, 3, "cpu").shape
         torch.Size([2, 3])
         """
-        if self.construction != "fast":
-            raise PrivacyError(
-                "`construction` must be fast for noise that a kernel draws. Got safe."
-            )
+        if self.noise != "fast":
+            raise PrivacyError("`noise` must be fast for noise that a kernel draws. Got safe.")
         secret = self.key.bytes(16, "philox", *path, "columns", num_columns)
         return PhiloxNoise(secret, self._checked_scale("std", std))
 
@@ -205,8 +203,8 @@ class NoiseSource:
         >>> NoiseSource(NoiseKey.insecure(0)).cipher(3, 1.0, "hop", 1).std == 1 / GRID
         True
         """
-        if self.construction != "safe":
-            raise PrivacyError("`construction` must be safe for noise of the cipher. Got fast.")
+        if self.noise != "safe":
+            raise PrivacyError("`noise` must be safe for noise of the cipher. Got fast.")
         secret = self._secret("gaussian", num_columns, path)
         return CipherNoise(secret, self._checked_scale("std", std) / GRID, GRID)
 
@@ -238,7 +236,7 @@ class NoiseSource:
         if not values.is_floating_point():
             values = values.to(torch.float64)
         noise = self._shaped(kind, values.shape, scale, path, values.device)
-        if self.construction == "fast":
+        if self.noise == "fast":
             return values + noise.to(values.dtype)
         if values.numel() and float(values.abs().max()) > MAX_VALUE:
             raise PrivacyError(
@@ -269,7 +267,7 @@ class NoiseSource:
         device: str | torch.device,
     ) -> Tensor:
         scale = self._checked_scale("std" if kind == "gaussian" else "scale", scale)
-        safe = self.construction == "safe"
+        safe = self.noise == "safe"
         if first_row % ROW_BLOCK and not safe:
             raise InputError(f"`first_row` must be a multiple of {ROW_BLOCK}. Got {first_row}.")
         if not safe and kind == "gaussian" and torch.device(device).type != "cpu":
@@ -299,12 +297,12 @@ class NoiseSource:
         self, count: int, scale: float, *path: PathPart
     ) -> tuple[NDArray[np.float64], NDArray[np.uint64]]:
         _check_positive("scale", scale)
-        return Draws(self.key, self.construction == "safe").halves(count, *path)
+        return Draws(self.key, self.noise == "safe").halves(count, *path)
 
     def _checked_scale(self, name: str, scale: float) -> float:
         """Refuse a scale that would release without noise, or noise too coarse for the grid."""
         _check_positive(name, scale)
-        if self.construction == "safe" and not MIN_SCALE <= scale <= MAX_SCALE:
+        if self.noise == "safe" and not MIN_SCALE <= scale <= MAX_SCALE:
             raise PrivacyError(
                 f"`{name}` must be between {MIN_SCALE:g} and {MAX_SCALE:g} on the safe noise grid. "
                 f"Got {scale!r}. Rescale values and noise together."
