@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tablecases import FORMATS, FRIENDS, PEOPLE, dense, feature, save, write
 from gapgnn.errors import DataError
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.tables.files import ColumnTypeError, open_table
-from gapgnn.graph.tables.read import read_tables
+from gapgnn.graph.tables.read import TableOptions, read_tables
 
 
 class TestNodes:
@@ -308,3 +309,10 @@ def test_facebook_page_page_loads_from_its_plain_files() -> None:
     known = load_dataset("facebook-page-page")
     assert graph.label_names == known.label_names
     assert graph.fingerprint == known.fingerprint
+
+
+def test_a_store_takes_the_options_of_a_graph_in_memory_with_their_defaults() -> None:
+    """`build_store` takes `TableOptions`; users read about them at `read_tables`."""
+    in_memory = dict(inspect.signature(read_tables).parameters)
+    del in_memory["progress"]
+    assert in_memory == dict(inspect.signature(TableOptions).parameters)

@@ -30,7 +30,6 @@ from gapgnn.errors import (
 )
 from gapgnn.graph import (
     Graph,
-    NotFinite,
     Progress,
     WeightBounds,
     as_inferred,
@@ -53,15 +52,7 @@ from gapgnn.graph.store.format import (
 )
 from gapgnn.graph.store.graph import StoredGraph
 from gapgnn.graph.store.sort import ArcSorter
-from gapgnn.graph.tables import (
-    Dialect,
-    EdgeCounts,
-    EdgeFiles,
-    Moment,
-    OnDangling,
-    Preparation,
-    Schema,
-)
+from gapgnn.graph.tables import EdgeCounts, Preparation, Schema
 
 DEFAULT_MEMORY = 1 << 30
 NODE_ROWS = 1 << 16
@@ -94,58 +85,25 @@ class Built:
 def build_store(
     folder: str | PathLike[str],
     *,
-    edges: EdgeFiles,
-    nodes: Path | str,
-    label: str | None,
     parts: int,
-    features: Path | str | None = None,
-    drop: Sequence[str] = (),
-    directed: bool = False,
-    dangling: OnDangling = "refuse",
-    min_class_count: int = 0,
-    schema: Schema | None = None,
-    classes: Sequence[str] | None = None,
-    dialect: Dialect | None = None,
-    not_finite: NotFinite = "refuse",
-    population: str = "default",
-    weight: str | Mapping[str, str] | None = None,
-    weight_bounds: tuple[float, float] | Mapping[str, tuple[float, float]] | None = None,
-    time: str | Mapping[str, str] | None = None,
-    since: Moment | None = None,
-    until: Moment | None = None,
     memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None,
+    **tables: Any,
 ) -> Built:
     """Make a store from an edge table and a node table.
 
-    The options are those of :func:`gapgnn.graph.tables.read.read_tables`, and so is the graph: it
-    has the same fingerprint, whatever ``parts`` and ``memory`` are. The folder appears when it is
-    complete: an error or Ctrl-C leaves nothing behind.
+    The graph is that of :func:`gapgnn.graph.tables.read.read_tables` and has the same fingerprint,
+    whatever ``parts`` and ``memory`` are. The folder appears when it is complete: an error or
+    Ctrl-C leaves nothing behind.
 
     Args:
         folder: where to; must be new or empty, with room for twice the arcs (8 bytes each while
             they are sorted, 4 in the end).
-        edges: the edge table; or several, by the names of their kinds of edges.
-        nodes: the node table.
-        label: the column with the class; None for a graph without labels.
         parts: number of parts; each is one task of a cluster.
-        features: a file of features to use instead of the columns; it is read whole.
-        drop: columns of the node table that are not features.
-        directed: whether a row u, v says nothing about v, u.
-        dangling: refuse or keep entries to ids without a record, or drop such edges.
-        min_class_count: leave out unlabelled nodes and smaller classes; 0 leaves out nothing.
-        schema: what is declared about the node table; with ``features``, only its label is used.
-        classes: the classes in their order, where they are known without a schema.
-        dialect: how cells are written.
-        not_finite: refuse rows of the features file with NaN or infinity, or make them zero.
-        population: namespace of the ids in the ledger.
-        weight: the column of the edge table with amounts.
-        weight_bounds: their declared bounds.
-        time: the column of the edge table for a window of time.
-        since: the first moment of the window.
-        until: the first moment behind it.
         memory: bytes to sort arcs in.
         progress: called with what is being read, how much is done and how much there is.
+        tables: ``edges``, ``nodes``, ``label`` and whatever else ``read_tables`` takes. A file of
+            features is read whole.
 
     >>> with tempfile.TemporaryDirectory() as scratch:
     ...     people, friends = Path(scratch, "people.csv"), Path(scratch, "friends.csv")
@@ -158,42 +116,30 @@ def build_store(
     """
     from gapgnn.graph.tables import (
         Dangling,
+        TableOptions,
         edge_batches,
         read_features,
         scan_tables,
     )
 
     check_integer("parts", parts, at_least=1)
+    options = TableOptions(**tables)
     with _new_folder(folder) as scratch:
-        scanned = scan_tables(
-            edges=edges,
-            nodes=nodes,
-            label=label,
-            drop=drop,
-            skip_features=features is not None,
-            keep_features=False,
-            dangling=dangling,
-            min_class_count=min_class_count,
-            schema=schema,
-            classes=classes,
-            dialect=dialect,
-            weight=weight,
-            weight_bounds=weight_bounds,
-            time=time,
-            since=since,
-            until=until,
-            progress=progress,
-        )
+        scanned = scan_tables(options, keep_features=False, progress=progress)
         found = scanned.nodes
-        keep, labels, label_names = _classes(found.labels, found.label_names, min_class_count)
+        keep, labels, label_names = _classes(
+            found.labels, found.label_names, options.min_class_count
+        )
         keep = np.ones(len(found.index.names), dtype=np.bool_) if keep is None else keep
-        writer = _StoreWriter(scratch, int(keep.sum()), directed, parts, memory)
-        if features is None:
+        writer = _StoreWriter(scratch, int(keep.sum()), options.directed, parts, memory)
+        if options.features is None:
             with writer.features(len(found.feature_names), sparse=found.is_sparse) as rows:
                 for block in found.feature_blocks(keep, progress):
                     rows.append(block)
         else:
-            matrix = read_features(features, found.index.names, not_finite=not_finite)
+            matrix = read_features(
+                options.features, found.index.names, not_finite=options.not_finite
+            )
             with writer.features(matrix.shape[1], sparse=sp.issparse(matrix)) as rows:
                 rows.append_all(matrix[keep])
             del matrix
@@ -204,11 +150,11 @@ def build_store(
         for place, (kind, table, columns) in enumerate([*rest, first], start=1):
             is_own = place == len(scanned.edges)
             own = writer if is_own else writer.inner(place)
-            unknown = Dangling.treated(dangling)
+            unknown = Dangling.treated(options.dangling)
             blocks = edge_batches(
                 table,
                 found.index,
-                directed=directed,
+                directed=options.directed,
                 dangling=unknown,
                 columns=columns,
                 counts=counts,
@@ -224,7 +170,7 @@ def build_store(
                 "name": found.table.path.stem,
                 "ids": found.index.names[keep],
                 "dangling": {int(position[k]): v for k, v in lists.items() if keep[k]},
-                "population": population,
+                "population": options.population,
                 "weight_bounds": None if bounds is None else (bounds.low, bounds.high),
                 "kind": kind,
             }
@@ -235,11 +181,9 @@ def build_store(
             labels=labels,
             label_names=label_names,
             feature_names=found.feature_names or None,
-            schema=schema,
-            inferred=scanned.wanted.inferred(features),
-            preparation=scanned.preparation(
-                drop=drop, directed=directed, dangling=dangling, population=population
-            ),
+            schema=options.schema,
+            inferred=scanned.wanted.inferred(options.features),
+            preparation=scanned.preparation(),
             more=more,
         )
     duplicates = seen.rows - sum(kind.num_edges for kind in graph.kinds) + seen.repeated

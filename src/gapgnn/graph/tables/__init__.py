@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gapgnn.graph.tables.preparation import Preparation as Preparation
     from gapgnn.graph.tables.proposal import propose_schema as propose_schema
     from gapgnn.graph.tables.read import OnDangling as OnDangling
+    from gapgnn.graph.tables.read import TableOptions as TableOptions
     from gapgnn.graph.tables.read import read_ids as read_ids
     from gapgnn.graph.tables.read import read_tables as read_tables
     from gapgnn.graph.tables.read import scan_tables as scan_tables

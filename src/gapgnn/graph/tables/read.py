@@ -63,16 +63,42 @@ class Tables:
     ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """How tables become a graph, in memory or on disk; :func:`read_tables` says what each means."""
+
+    edges: EdgeFiles
+    nodes: Path | str
+    label: str | None
+    features: Path | str | None = None
+    drop: Sequence[str] = ()
+    directed: bool = False
+    dangling: OnDangling = "refuse"
+    min_class_count: int = 0
+    schema: Schema | None = None
+    classes: Sequence[str] | None = None
+    dialect: Dialect | None = None
+    not_finite: NotFinite = "refuse"
+    population: str = "default"
+    weight: str | Mapping[str, str] | None = None
+    weight_bounds: tuple[float, float] | Mapping[str, tuple[float, float]] | None = None
+    time: str | Mapping[str, str] | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+
+
 @dataclass(frozen=True)
 class ScannedTables:
     """Tables that were looked at: nothing is wrong with the columns, and nodes are read.
 
     Attributes:
+        options: how they are read.
         edges: the edge table of each kind, not read yet.
         wanted: which columns of the node table are what.
         nodes: what the node table holds.
     """
 
+    options: TableOptions
     edges: tuple[EdgeTable, ...]
     wanted: NodeColumns
     nodes: ScannedNodes
@@ -83,62 +109,46 @@ class ScannedTables:
         found = ((table.path.name, ignored_columns(table, cols)) for _, table, cols in self.edges)
         return tuple((name, columns) for name, columns in found if columns)
 
-    def preparation(
-        self, *, drop: Sequence[str], directed: bool, dangling: str, population: str
-    ) -> Preparation:
+    def preparation(self) -> Preparation:
         """Return what was said about these tables; which columns there were, unless declared."""
-        wanted = self.wanted
+        options, wanted = self.options, self.wanted
         is_learned = wanted.schema is None and wanted.features
         return Preparation(
             label=wanted.label,
-            drop=tuple(drop),
+            drop=tuple(options.drop),
             columns=wanted.features if is_learned else None,
-            directed=directed,
-            dangling=dangling,
-            population=population,
+            directed=options.directed,
+            dangling=options.dangling,
+            population=options.population,
             dialect=self.nodes.table.dialect.to_dict(),
             edges={one.kind or "": said for one in self.edges if (said := one.columns.said)},
         )
 
 
 def scan_tables(
-    *,
-    edges: EdgeFiles,
-    nodes: Path | str,
-    label: str | None,
-    drop: Sequence[str],
-    skip_features: bool,
-    keep_features: bool,
-    dangling: str,
-    min_class_count: int,
-    schema: Schema | None,
-    classes: Sequence[str] | None,
-    dialect: Dialect | None,
-    weight: str | Mapping[str, str] | None,
-    weight_bounds: tuple[float, float] | Mapping[str, tuple[float, float]] | None,
-    time: str | Mapping[str, str] | None,
-    since: Moment | None,
-    until: Moment | None,
-    progress: Progress | None,
+    options: TableOptions, *, keep_features: bool, progress: Progress | None
 ) -> ScannedTables:
     """Open all tables and read the one of nodes; all that is wrong with any is one complaint.
 
-    Options are those of :func:`read_tables`. Where something is wrong already, or there are edge
-    tables of several kinds, one that is small is read all the same, to tell everything at once.
+    Where something is wrong already, or there are edge tables of several kinds, one that is small
+    is read all the same, to tell everything at once.
     """
+    edges, nodes, dialect, schema = options.edges, options.nodes, options.dialect, options.schema
     complaints = Complaints()
-    complaints.collect(lambda: check_choice("dangling", dangling, DANGLING))
-    complaints.collect(lambda: check_integer("min_class_count", min_class_count, at_least=0))
+    complaints.collect(lambda: check_choice("dangling", options.dangling, DANGLING))
+    complaints.collect(
+        lambda: check_integer("min_class_count", options.min_class_count, at_least=0)
+    )
     node_table = complaints.collect(lambda: open_table(nodes, what="nodes", dialect=dialect))
     tables = edge_tables(
         edges,
         dialect=dialect,
         complaints=complaints,
-        weight=weight,
-        weight_bounds=weight_bounds,
-        time=time,
-        since=since,
-        until=until,
+        weight=options.weight,
+        weight_bounds=options.weight_bounds,
+        time=options.time,
+        since=options.since,
+        until=options.until,
         declared=None if schema is None else schema.weight,
     )
     files = tuple(edges.values()) if isinstance(edges, Mapping) else (edges,)
@@ -147,11 +157,11 @@ def scan_tables(
     if node_table is not None:
         wanted = NodeColumns.choose(
             node_table,
-            label,
-            drop,
-            skip_features=skip_features,
+            options.label,
+            options.drop,
+            skip_features=options.features is not None,
             schema=schema,
-            known_classes=classes,
+            known_classes=options.classes,
             complaints=complaints,
         )
         if not complaints or node_table.is_small:
@@ -159,14 +169,15 @@ def scan_tables(
                 node_table,
                 wanted,
                 keep_features=keep_features and not complaints,
-                min_class_count=min_class_count,
+                min_class_count=options.min_class_count,
                 progress=progress,
                 complaints=complaints,
             )
     if found is not None and (complaints or len(tables) > 1):
         for one in tables:
-            complaints.collect(partial(_check_edges, one, found.index, dangling))
-    return ScannedTables(tuple(tables), complaints.settled(wanted), complaints.settled(found))
+            complaints.collect(partial(_check_edges, one, found.index, options.dangling))
+    settled = complaints.settled(wanted), complaints.settled(found)
+    return ScannedTables(options, tuple(tables), *settled)
 
 
 def _check_edges(one: EdgeTable, index: NodeIndex, dangling: str) -> None:
@@ -301,33 +312,33 @@ def read_tables(
     >>> tables.dropped_self_loops, tables.dropped_duplicates
     (1, 1)
     """
-    scanned = scan_tables(
+    options = TableOptions(
         edges=edges,
         nodes=nodes,
         label=label,
+        features=features,
         drop=drop,
-        skip_features=features is not None,
-        keep_features=True,
+        directed=directed,
         dangling=dangling,
         min_class_count=min_class_count,
         schema=schema,
         classes=classes,
         dialect=dialect,
+        not_finite=not_finite,
+        population=population,
         weight=weight,
         weight_bounds=weight_bounds,
         time=time,
         since=since,
         until=until,
-        progress=progress,
     )
+    scanned = scan_tables(options, keep_features=True, progress=progress)
     found = scanned.nodes
     if features is None:
         matrix = found.features()
     else:
         matrix = read_features(features, found.index.names, not_finite=not_finite)
-    said = scanned.preparation(
-        drop=drop, directed=directed, dangling=dangling, population=population
-    )
+    said = scanned.preparation()
     counts, graphs = EdgeCounts(), {}
     loops = repeated = left_out = 0
     for kind, table, columns in scanned.edges:
