@@ -729,8 +729,8 @@ class TestPlantedLeaks:
     def test_weights_above_1(self, monkeypatch):
         real = PrivateAggregation._weighted_lists
 
-        def heavy(self, replica):
-            indptr, indices, weights = real(self, replica)
+        def heavy(self, repeat):
+            indptr, indices, weights = real(self, repeat)
             return indptr, indices, 4 * weights
 
         monkeypatch.setattr(PrivateAggregation, "_weighted_lists", heavy)

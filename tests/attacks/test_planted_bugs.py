@@ -275,8 +275,8 @@ def test_weights_that_are_not_held_to_1(monkeypatch):
     assert_sound(audit_aggregation, 0.5, **options)
     original = PrivateAggregation._weighted_lists
 
-    def heavy(self, replica):
-        indptr, indices, weights = original(self, replica)
+    def heavy(self, repeat):
+        indptr, indices, weights = original(self, repeat)
         return indptr, indices, 2 * weights
 
     monkeypatch.setattr(PrivateAggregation, "_weighted_lists", heavy)
@@ -313,12 +313,12 @@ def test_lists_that_are_cut_for_the_first_hop_only(monkeypatch, path, place, rel
     assert_sound(audit_aggregation, 0.5, **options)
     original = getattr(PrivateAggregation, path)
 
-    def uncut(self, replica, rows, index, *rest):
+    def uncut(self, repeat, rows, index, *rest):
         if index > 1:
             self.max_degree = None
             self._lists.clear()
             self._stored.clear()
-        original(self, replica, rows, index, *rest)
+        original(self, repeat, rows, index, *rest)
 
     monkeypatch.setattr(PrivateAggregation, path, uncut)
     assert_counted(audit_aggregation(**options), MOVES.format(place))

@@ -97,7 +97,7 @@ class TestNoise:
         second = hops(model.fit(graph))[-1]
         assert np.abs(first - second).max() > 1e-3
 
-    def test_replicas_draw_different_noise(self, graph, monkeypatch):
+    def test_repeats_draw_different_noise(self, graph, monkeypatch):
         released = []
         original = PrivateAggregation.hop
 

@@ -66,7 +66,7 @@ def some_rows(graph: Graph, own: str, seed: int = 0) -> dict[object, torch.Tenso
 
 
 def in_order(graph: Graph, rows: dict[object, torch.Tensor]) -> list[torch.Tensor]:
-    """Return released rows as a graph has its people, (replicas, nodes, width)."""
+    """Return released rows as a graph has its people, (repeats, nodes, width)."""
     stacked = torch.stack([rows[name] for name in with_absent(graph).ids.tolist()], dim=1)
     return [hop.unsqueeze(0) for hop in stacked]
 

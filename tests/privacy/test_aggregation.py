@@ -41,9 +41,9 @@ def random_graph(num_nodes=300, num_arcs=4000, *, directed=False, seed=0):
     return graph_of(arcs, num_nodes, directed=directed)
 
 
-def unit_rows(num_rows, width=5, seed=0, replicas=None):
+def unit_rows(num_rows, width=5, seed=0, repeats=None):
     generator = torch.Generator().manual_seed(seed)
-    shape = (num_rows, width) if replicas is None else (replicas, num_rows, width)
+    shape = (num_rows, width) if repeats is None else (repeats, num_rows, width)
     return row_normalise(torch.randn(shape, generator=generator))
 
 
@@ -171,13 +171,13 @@ def directions_agree(first, second):
 
 
 def released_directions():
-    """Two hops of two replicas over a graph without edges: nothing but noise."""
+    """Two hops of two repeats over a graph without edges: nothing but noise."""
     keys = [NoiseKey.insecure(1), NoiseKey.insecure(2)]
     aggregation = private(graph_of([], 2000), keys=keys)
     return aggregation.run(torch.zeros(2, 2000, 16), 2)
 
 
-def test_two_hops_and_two_replicas_do_not_share_noise():
+def test_two_hops_and_two_repeats_do_not_share_noise():
     first, second = released_directions()
     assert not directions_agree(first[0], second[0])
     assert not directions_agree(first[0], first[1])
@@ -195,19 +195,19 @@ def test_planted_shared_noise_is_seen_in_the_released_rows(monkeypatch):
 
 @pytest.mark.parametrize("noise", ["safe", "fast"])
 @pytest.mark.parametrize(("level", "max_degree"), [("edge", None), ("node", 4)])
-def test_a_replica_in_a_batch_equals_the_same_replica_alone(level, max_degree, noise):
-    graph, rows = random_graph(), unit_rows(300, replicas=3)
+def test_a_repeat_in_a_batch_equals_the_same_repeat_alone(level, max_degree, noise):
+    graph, rows = random_graph(), unit_rows(300, repeats=3)
     keys = [NoiseKey.insecure(seed) for seed in range(3)]
     options = {"max_degree": max_degree, "noise": noise}
     together = private(graph, level, keys=keys, **options).run(rows, 2)
-    for replica, key in enumerate(keys):
-        alone = private(graph, level, keys=[key], **options).run(rows[replica], 2)
+    for repeat, key in enumerate(keys):
+        alone = private(graph, level, keys=[key], **options).run(rows[repeat], 2)
         for batch, single in zip(together, alone, strict=True):
-            assert torch.equal(batch[replica], single)
+            assert torch.equal(batch[repeat], single)
 
 
 @pytest.mark.usefixtures("without_noise")
-def test_every_replica_cuts_the_lists_by_its_own_key():
+def test_every_repeat_cuts_the_lists_by_its_own_key():
     keys = [NoiseKey.insecure(1), NoiseKey.insecure(2)]
     star = graph_of([(0, v) for v in range(1, 60)], 60)
     rows = torch.zeros(2, 60, 1)
@@ -312,9 +312,9 @@ def test_noise_at_level_none_is_refused():
         )
 
 
-def test_two_replicas_may_not_have_one_key():
+def test_two_repeats_may_not_have_one_key():
     for keys in ([KEY, NoiseKey.insecure(0)], []):
-        with pytest.raises(PrivacyError, match="`keys` must be one different key per replica"):
+        with pytest.raises(PrivacyError, match="`keys` must be one different key per repeat"):
             private(random_graph(), keys=keys)
 
 

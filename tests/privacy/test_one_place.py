@@ -28,7 +28,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         DRAWS: "turns a key into words, uniforms and waiting times",
         NOISE: "the words of a release, and the key of one that a kernel draws for itself",
         "privacy/mechanisms/device.py": "hands that key to the kernel",
-        "privacy/mechanisms/aggregation.py": "refuses the same key for two replicas",
+        "privacy/mechanisms/aggregation.py": "refuses the same key for two repeats",
         "graph/degree.py": "keys the order in which out-lists are cut; no noise",
     },
     "entropy of the system": {

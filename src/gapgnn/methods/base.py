@@ -101,7 +101,7 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
-    def replicas(self) -> int:
+    def repeats(self) -> int:
         """Number of repeats trained together."""
         return len(self.keys)
 
@@ -246,8 +246,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         """Return the releases of one fit, their noise multipliers being ratios of the free one."""
 
     @abstractmethod
-    def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
-        """Return the networks, untrained."""
+    def _build(self, repeats: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
+        """Return the networks, untrained: of each, one replica or more for every repeat."""
 
     @abstractmethod
     def _train(self, run: Run, charge: Charge | None) -> Tensor:
@@ -889,14 +889,14 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     def _start_modules(self, run: Run) -> dict[str, nn.Module]:
         """Build the networks of all repeats, each initialised from its own seed."""
         graph = run.graph
-        self.modules_ = self._build(run.replicas, graph.num_features, graph.num_classes)
+        self.modules_ = self._build(run.repeats, graph.num_features, graph.num_classes)
         announce(run.callback, list(self.modules_))
         for name, module in self.modules_.items():
             # A repeat may have several networks of a kind.
-            members = count_replicas(module) // run.replicas
+            members = count_replicas(module) // run.repeats
             generators = [
                 experiment_torch(self.seed, "initial", name, repeat, *([member] if member else []))
-                for repeat in range(run.replicas)
+                for repeat in range(run.repeats)
                 for member in range(members)
             ]
             reset_replicas(module, generators)

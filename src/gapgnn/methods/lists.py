@@ -21,7 +21,7 @@ from gapgnn.privacy.mechanisms import GRID
 # Arcs that are read at a time. One number for all graphs: how many rows a product of matrices has
 # decides the last bits of each.
 ARCS = 1 << 16
-# What is added up for some entries: of which replica, whose list, who is on it, and how heavy the
+# What is added up for some entries: of which repeat, whose list, who is on it, and how heavy the
 # entries are.
 Summand = Callable[[int, Tensor, Tensor, Tensor | float], Tensor]
 
@@ -62,7 +62,7 @@ def sums_over_lists(
 
     Args:
         graph: one kind of edges.
-        shape: replicas, nodes, width.
+        shape: repeats, nodes, width.
         summand: what is added up, one row for each of ``ARCS`` entries; those that only fill up are
             not added.
         device: where it is computed.
@@ -84,8 +84,8 @@ def sums_over_lists(
             count = len(readers[part])
             ends = _filled(readers[part], device), _filled(read[part], device)
             heavy = 1.0 if weights is None else _filled(weights[part], device)[:, None]
-            for replica, sums in enumerate(total):
-                found = summand(replica, *ends, heavy)[:count]
+            for repeat, sums in enumerate(total):
+                found = summand(repeat, *ends, heavy)[:count]
                 sums.index_add_(0, ends[0][:count], torch.trunc(found.double() / GRID))
     return total * GRID
 

@@ -123,11 +123,11 @@ class MLP(NodeClassifier):
         num_train = self._num_train(graph)
         return (self._recipe(num_train).event(num_train, ratio=1.0, label="training"),)
 
-    def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
+    def _build(self, repeats: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
         hidden, dropout = self._widths()
         return {
             "mlp": ReplicaMLP(
-                replicas * max(1, self._num_folds()),
+                repeats * max(1, self._num_folds()),
                 [num_features, *[hidden] * (self._num_layers() - 1), num_classes],
                 activation=self.activation,
                 batch_norm=self._uses_batch_norm(),
@@ -153,7 +153,7 @@ class MLP(NodeClassifier):
                 trainer.fit, model, inputs, phase="classifier", private=self._private(run)
             )
             run.journal.trained("classifier", model, train)
-            return self._scores(model, inputs, crossfit, run.replicas)
+            return self._scores(model, inputs, crossfit, run.repeats)
 
     def _crossfit(self, graph: Graph) -> CrossFit | None:
         folds = self._num_folds()
@@ -161,11 +161,11 @@ class MLP(NodeClassifier):
 
     @torch.no_grad()
     def _scores(
-        self, model: nn.Module, inputs: FeatureInputs, crossfit: CrossFit | None, replicas: int
+        self, model: nn.Module, inputs: FeatureInputs, crossfit: CrossFit | None, repeats: int
     ) -> Tensor:
         """Return what is said about every node from its features alone, by all networks."""
         if crossfit is not None:
-            nobody = torch.zeros(replicas, len(crossfit.fold), dtype=torch.bool)
+            nobody = torch.zeros(repeats, len(crossfit.fold), dtype=torch.bool)
             return crossfit.log_probabilities(model, inputs, nobody.to(inputs.device))
         scores: Tensor = model(inputs.all())
         return scores

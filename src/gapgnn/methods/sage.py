@@ -175,10 +175,10 @@ class SAGE(EdgeReader):
         check_output_fits(self.perturbation, self.epsilon, cells, memory_limit=self.memory_limit)
         return guarantee
 
-    def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
+    def _build(self, repeats: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
         return {
             "sage": Sage(
-                replicas,
+                repeats,
                 num_features,
                 num_classes,
                 hidden=self.hidden,
@@ -216,12 +216,12 @@ class SAGE(EdgeReader):
 
         Relation ``add-remove``; one record moves a batch's clipped sum by at most 2 D + 1 clips,
         and the aggregation by at most sqrt(D) (privacy page, sections 1 and 5). Both read the same
-        cut of the out-lists, which depends on a replica's secret and on no result.
+        cut of the out-lists, which depends on a repeat's secret and on no result.
         """
         model = self.modules_["sage"]
         aggregation = self._aggregation(run.graph, run.guarantee, run.keys, run.device)
         with run.timed("classifier"):
-            lists = [aggregation.in_lists(replica) for replica in range(len(run.keys))]
+            lists = [aggregation.in_lists(repeat) for repeat in range(len(run.keys))]
             private = self._private(
                 run,
                 self.noise_ratios[0],
@@ -247,8 +247,8 @@ class SAGE(EdgeReader):
     ) -> Arcs:
         """Return the arcs to learn from: the graph's own at level none, released ones otherwise.
 
-        Edges are randomised once for each replica. Relation ``undirected`` or ``directed``, cost
-        ``epsilon`` at delta 0 for each replica (privacy page, section 5); see
+        Edges are randomised once for each repeat. Relation ``undirected`` or ``directed``, cost
+        ``epsilon`` at delta 0 for each repeat (privacy page, section 5); see
         :func:`gapgnn.privacy.mechanisms.perturb_edges`.
         """
         if guarantee.level == "none":
@@ -337,7 +337,7 @@ class SAGE(EdgeReader):
 
 
 def _own_arcs(graph: Graph, device: torch.device) -> Arcs:
-    """Return the graph's own arcs, shared by all replicas: nothing is protected."""
+    """Return the graph's own arcs, shared by all repeats: nothing is protected."""
     lists: InLists = graph.indptr, graph.indices
     if graph.is_directed:
         columns = csr.matrix(graph.indptr, graph.indices).tocsc()

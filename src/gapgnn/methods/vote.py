@@ -120,8 +120,8 @@ class Vote(MLP):
     def _response(self, num_classes: int) -> LabelResponse:
         return LabelResponse.of(self.epsilon, num_classes, label="labels")
 
-    def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
-        return {} if self.level == "node" else super()._build(replicas, num_features, num_classes)
+    def _build(self, repeats: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
+        return {} if self.level == "node" else super()._build(repeats, num_features, num_classes)
 
     def _train(self, run: Run, charge: Charge | None) -> Tensor:
         if self.level == "node":

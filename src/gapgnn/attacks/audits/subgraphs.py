@@ -76,8 +76,8 @@ class _Canary(SAGE):
     # Standard deviation of a step's noise, in clips.
     std: float
 
-    def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
-        return {"sage": _Sum(replicas, num_features)}
+    def _build(self, repeats: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
+        return {"sage": _Sum(repeats, num_features)}
 
     def _resolve(self, graph: Graph) -> Guarantee:
         return self.promised

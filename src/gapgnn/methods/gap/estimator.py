@@ -387,10 +387,10 @@ class GAP(EdgeReader):
             return hops
         return (*hops, Gaussian(others, count=count, label=OF_OTHERS, role="others"))
 
-    def _build(self, replicas: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
+    def _build(self, repeats: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
         variant = self._variant()
         if variant.is_vote:
-            return self._build_vote(variant, replicas, num_features, num_classes)
+            return self._build_vote(variant, repeats, num_features, num_classes)
         defaults, reads_codes = Defaults.of(variant), variant.reads_codes
         hidden = chosen(self.hidden, defaults.hidden)
         base_layers = chosen(self.base_layers, defaults.base_layers)
@@ -421,7 +421,7 @@ class GAP(EdgeReader):
                     rate = FeatureNetworks.suited(0, num_features).dropout
                     of_features["dropout"] = chosen(self.dropout, rate)
                 modules[phase] = Encoder(
-                    replicas * max(1, variant.folds),
+                    repeats * max(1, variant.folds),
                     num_features,
                     num_classes,
                     layers=self.encoder_layers,
@@ -432,7 +432,7 @@ class GAP(EdgeReader):
             if is_cross_fitted:
                 hops = 1
             modules[phase] = MultiHopClassifier(
-                replicas * MEMBERS if is_cross_fitted else replicas,
+                repeats * MEMBERS if is_cross_fitted else repeats,
                 [first, *[width] * hops],
                 num_classes,
                 first_layers=base_layers if is_encoded else max(self.encoder_layers, base_layers),
@@ -446,7 +446,7 @@ class GAP(EdgeReader):
         return modules
 
     def _build_vote(
-        self, variant: Variant, replicas: int, num_features: int, num_classes: int
+        self, variant: Variant, repeats: int, num_features: int, num_classes: int
     ) -> dict[str, nn.Module]:
         kinds = len(self.edges_.kinds) or 1 if hasattr(self, "edges_") else 1
         widths = [] if variant.own == "nothing" else [num_features]
@@ -454,7 +454,7 @@ class GAP(EdgeReader):
             widths.append(vote_width(num_classes, kinds, variant.own))
         defaults = Defaults.of(variant)
         classifier = MultiHopClassifier(
-            replicas,
+            repeats,
             widths,
             num_classes,
             first_layers=chosen(self.base_layers, defaults.base_layers),

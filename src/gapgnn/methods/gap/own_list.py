@@ -25,7 +25,7 @@ def posteriors_listed(graph: Graph, released: Tensor, own: Tensor) -> Tensor:
 
     Args:
         graph: whose out-lists are read.
-        released: noisy sums of class codes in units of their noise, (replicas, nodes, C - 1).
+        released: noisy sums of class codes in units of their noise, (repeats, nodes, C - 1).
         own: what each node wrote to every row of its list, likewise; taken out of those rows.
     """
     return _over_lists(graph, released, own, lambda sums: mean_codes(class_scores(sums)))
@@ -36,7 +36,7 @@ def sums_listed(graph: Graph, released: Tensor, own: Tensor) -> Tensor:
 
     Args:
         graph: whose out-lists are read.
-        released: noisy sums in units of their noise, (replicas, nodes, width).
+        released: noisy sums in units of their noise, (repeats, nodes, width).
         own: what each node wrote to every row of its list, likewise; taken out of those rows.
     """
     return _over_lists(graph, released, own, lambda sums: sums)
@@ -45,10 +45,10 @@ def sums_listed(graph: Graph, released: Tensor, own: Tensor) -> Tensor:
 def _over_lists(
     graph: Graph, released: Tensor, own: Tensor, summand: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    def said(replica: int, readers: Tensor, read: Tensor, weights: Tensor | float) -> Tensor:
-        return summand(released[replica][read] - weights * own[replica][readers])
+    def said(repeat: int, readers: Tensor, read: Tensor, weights: Tensor | float) -> Tensor:
+        return summand(released[repeat][read] - weights * own[repeat][readers])
 
-    replicas, nodes, width = released.shape
-    total = sums_over_lists(graph, (replicas, nodes, width), said, released.device)
+    repeats, nodes, width = released.shape
+    total = sums_over_lists(graph, (repeats, nodes, width), said, released.device)
     lengths = torch.tensor(graph.out_degrees, device=released.device).clamp(min=1)
     return (total / lengths.double().sqrt().unsqueeze(-1)).float()

@@ -86,7 +86,7 @@ class Propagation:
             return self._codes(features, len(sends_label))
         return features
 
-    def _codes(self, features: FeatureInputs, replicas: int) -> Tensor:
+    def _codes(self, features: FeatureInputs, repeats: int) -> Tensor:
         """Return unit rows of the encoder's codes; without an encoder, of the features."""
         if "encoder" in self.modules:
             with torch.no_grad():
@@ -94,13 +94,13 @@ class Propagation:
                     lambda rows: row_normalise(self.modules["encoder"].embed(rows)), features
                 )
         rows = row_normalise(features.dense())
-        return rows.expand(replicas, *rows.shape)
+        return rows.expand(repeats, *rows.shape)
 
     def inputs(self, first: First, released: Sequence[Tensor]) -> HopInputs:
         """Return what a classifier reads of hop 0 and of what was released."""
         if self.variant.is_cross_fitted:
             assert isinstance(first, Tensor)
-            # A replica of each network of a stage.
+            # One for each network of a stage.
             pool = torch.stack(list(released)).sum(dim=0) / math.sqrt(len(released))
             first, released = of_members(first), [of_members(pool)]
         blocks = [self.of_kinds(hop) for hop in released]
@@ -123,7 +123,7 @@ class Propagation:
         return [block / noise for block in (*kinds, total)]
 
     def scores(self, phase: str, first: First, released: Sequence[Tensor]) -> Tensor:
-        """Return what a stage says about every node, (replicas, nodes, classes)."""
+        """Return what a stage says about every node, (repeats, nodes, classes)."""
         found = self.applied(self.modules[phase], first, released)
         if not self.variant.is_cross_fitted:
             return found
@@ -198,9 +198,9 @@ class Propagation:
                 and of their total, where it is released.
             features: of every node.
             labels: class of every node.
-            sends_label: which nodes send their own label, (replicas, nodes).
+            sends_label: which nodes send their own label, (repeats, nodes).
             fit: trains the network of each phase; without it the networks are as they are.
-            validates: who validates in each replica, which decides how far stages are believed.
+            validates: who validates in each repeat, which decides how far stages are believed.
             on_hop: called after every hop.
 
         Returns:
@@ -286,8 +286,8 @@ class Propagation:
                 guesses = apply(lambda rows: mean_codes(network(rows)))
             sent.append(label_messages(labels, sends_label, self.num_classes, guesses))
         if self.variant.messages != "labels":
-            replicas = len(sends_label)
-            codes = self._codes(features, replicas) if network is None else apply(network.embed)
+            repeats = len(sends_label)
+            codes = self._codes(features, repeats) if network is None else apply(network.embed)
             sent.append(row_normalise(codes))
         return sent[0] if len(sent) == 1 else joint_messages(sent[0], sent[1])
 
@@ -296,8 +296,8 @@ def believed(scores: Tensor, alone: Tensor, trust: Tensor) -> Tensor:
     """Return the mean posterior of a stage's networks, mixed with what features say alone.
 
     Args:
-        scores: of the networks, (replicas times members, nodes, classes).
-        alone: log-probabilities, (replicas, nodes, classes).
+        scores: of the networks, (repeats times members, nodes, classes).
+        alone: log-probabilities, (repeats, nodes, classes).
         trust: the share of the networks.
     """
     said = torch.softmax(scores, dim=-1).view(-1, MEMBERS, *scores.shape[1:]).mean(dim=1)
@@ -306,7 +306,7 @@ def believed(scores: Tensor, alone: Tensor, trust: Tensor) -> Tensor:
 
 
 def of_members(values: Tensor) -> Tensor:
-    """Return what every network of a stage reads, one after the other: (replicas times members)."""
+    """Return what every network of a stage reads, one after the other: (repeats times members)."""
     return values.repeat_interleave(MEMBERS, dim=0)
 
 
@@ -337,13 +337,13 @@ def blocks_read(num_kinds: int) -> int:
 def label_messages(
     labels: Tensor, sends_label: Tensor, num_classes: int, guesses: Tensor | None
 ) -> Tensor:
-    """Return what nodes send of their class, shape (replicas, nodes, classes - 1).
+    """Return what nodes send of their class, shape (repeats, nodes, classes - 1).
 
     Args:
         labels: class of every node.
-        sends_label: which nodes send their own label, (replicas, nodes): the training nodes.
+        sends_label: which nodes send their own label, (repeats, nodes): the training nodes.
         num_classes: C.
-        guesses: what the others send, (replicas, nodes, C - 1), see :func:`mean_codes`; None: they
+        guesses: what the others send, (repeats, nodes, C - 1), see :func:`mean_codes`; None: they
             send nothing.
     """
     codes = class_codes(num_classes, labels.device)

@@ -61,7 +61,7 @@ class Votes:
         num_present: how many of its nodes have a record; they come first.
         num_classes: C.
         own: what a prediction reads of its own person.
-        sends_label: who sends the own label, (replicas, nodes): the training people.
+        sends_label: who sends the own label, (repeats, nodes): the training people.
         std: standard deviation of the noise of the first hop, the same for every kind of edges.
     """
 
@@ -146,7 +146,7 @@ class Votes:
         return found
 
     def read(self, released: Sequence[Tensor]) -> Tensor:
-        """Return what everybody with a record reads of what was released, (replicas, nodes, width).
+        """Return what everybody with a record reads of what was released, (repeats, nodes, width).
 
         A function of the release and of each reader's own record: of the own label, which is taken
         out of the own row, and under ``own="record"`` of the own list.

@@ -87,7 +87,7 @@ class BlockRelease:
     nothing else: not on the partition, the thread, the process or how often it is computed.
 
     Attributes:
-        source: the noise of this replica; None adds none.
+        source: the noise of this repeat; None adds none.
         std: standard deviation of the noise.
         index: the number of the hop, which names its noise.
         normalise: scale every row to norm 1.
@@ -146,7 +146,7 @@ class BlockRelease:
 
 
 class StoredLists:
-    """The in-lists of a store as one replica aggregates over them: whole, or cut to D entries.
+    """The in-lists of a store as one repeat aggregates over them: whole, or cut to D entries.
 
     A hop over them is released a part at a time, here or on a cluster. Each part is read,
     multiplied, perturbed and normalised by itself, and only the noisy rows leave it. Price,
@@ -181,7 +181,7 @@ class StoredLists:
         """Release one hop of all rows into ``out``, part after part.
 
         Args:
-            block: the noise of this hop and replica, and whether rows are normalised.
+            block: the noise of this hop and repeat, and whether rows are normalised.
             rows: what every node sends, ``(N, d)``.
             out: takes the released rows, ``(N, d)`` float32.
             more: whole lists of further kinds of edges, which are added up with these.
@@ -261,7 +261,7 @@ def release_part(
 
     Args:
         kinds: where the arcs lie that are added up: of one kind of edges, or of all.
-        block: the noise of this hop and replica.
+        block: the noise of this hop and repeat.
         secret: the key of the cut; empty where nothing is cut.
         values: what every node sends, ``(N, d)``.
         limits: what the cut needs to know of every node.
@@ -294,9 +294,9 @@ class PrivateAggregation:
         relation: the neighbouring relation, resolved (not ``auto``).
         noise_multiplier: standard deviation over sensitivity; positive unless the level is
             ``none``.
-        max_degree: D at node level, where each replica cuts the out-lists with its own key; None
+        max_degree: D at node level, where each repeat cuts the out-lists with its own key; None
             elsewhere. (At edge level a cut list would take in another entry when one leaves.)
-        keys: the secret of each replica. Use a key for one aggregation object only.
+        keys: the secret of each repeat. Use a key for one aggregation object only.
         is_divided: at node level instead of a cut: what a node sends is divided by the root of its
             list's length, dangling entries included, so that all of it has norm at most 1.
         to_self: every node also sends to itself, and its list is longer by that; only with divided
@@ -352,7 +352,7 @@ class PrivateAggregation:
         different = len({key.secret for key in keys})
         if not keys or different != len(keys):
             raise PrivacyError(
-                f"`keys` must be one different key per replica. Got {different} of {len(keys)}."
+                f"`keys` must be one different key per repeat. Got {different} of {len(keys)}."
             )
         if max_degree is not None and self.level != "node":
             raise InputError(
@@ -405,7 +405,7 @@ class PrivateAggregation:
 
     @property
     def events(self) -> tuple[Gaussian, ...]:
-        """What was released so far, per replica: one Gaussian event per hop."""
+        """What was released so far, per repeat: one Gaussian event per hop."""
         return tuple(self._events)
 
     def run(
@@ -427,7 +427,7 @@ class PrivateAggregation:
         """Release one hop: unit rows in, noisy rows out, in float32.
 
         Args:
-            rows: ``(N, d)``, or ``(R, N, d)`` with one block per replica, rows of norm at most 1.
+            rows: ``(N, d)``, or ``(R, N, d)`` with one block per repeat, rows of norm at most 1.
                 A row that is not finite is refused; at node level it counts as zeros.
             index: the number of this hop, which names its noise. An index is used once: two
                 releases with the same noise would reveal the difference of what is beneath.
@@ -449,31 +449,31 @@ class PrivateAggregation:
         if isinstance(self.graph, StoredGraph):
             release = self._on_store
         out = torch.empty(batch.shape, dtype=torch.float32, device=self.device)
-        for replica, block in enumerate(batch):
+        for repeat, block in enumerate(batch):
             if self.is_divided:
                 block = divide_rows(block, self._written)
-            if exact and self._adds_whole_numbers(replica, block):
+            if exact and self._adds_whole_numbers(repeat, block):
                 block = whole_rows(block)
             else:
                 block = (self._quantised(block) if exact else block.to(torch.float32)).contiguous()
             if self.is_divided:
                 check_contributions(block, self._written)
             with pages_kept():
-                release(replica, block, index, out[replica], normalise)
+                release(repeat, block, index, out[repeat], normalise)
             if self.level != "none":
-                describe = partial(self._describe, replica, block, index, len(batch))
-                released = shown(describe, out[replica])
+                describe = partial(self._describe, repeat, block, index, len(batch))
+                released = shown(describe, out[repeat])
                 if active_witness() is not None:
-                    out[replica] = released
+                    out[repeat] = released
         return out.reshape(rows.shape)
 
-    def _adds_whole_numbers(self, replica: int, rows: Tensor) -> bool:
+    def _adds_whole_numbers(self, repeat: int, rows: Tensor) -> bool:
         """Return whether a kernel takes these rows as whole numbers from the start."""
         is_here = self.device.type == "cpu" or isinstance(self.graph, StoredGraph)
         if is_here or self.is_divided or not rows.numel():
             return False
         width = rows.shape[1]
-        return all(one._lists_on_device(replica).can_release(width) for one in self._summands)
+        return all(one._lists_on_device(repeat).can_release(width) for one in self._summands)
 
     def _quantised(self, rows: Tensor) -> Tensor:
         """Cut rows to the grid on which sums are exact: of the rows, or of their products."""
@@ -493,22 +493,22 @@ class PrivateAggregation:
     def _weighs(self) -> bool:
         return any(one.graph.is_weighted for one in self._summands)
 
-    def _describe(self, replica: int, rows: Tensor, index: int, replicas: int) -> Release:
+    def _describe(self, repeat: int, rows: Tensor, index: int, repeats: int) -> Release:
         """Return what a witness sees of one hop: the sums without noise, NOT private."""
         sums = torch.empty(rows.shape, dtype=torch.float64)
         if self.noise == "safe":
             rows = rows.double() if rows.is_floating_point() else rows.double().mul_(GRID)
         blind = BlockRelease(None, 0.0, index, normalise=False, to_self=self.to_self)
         if isinstance(self.graph, StoredGraph):
-            first, *more = self._stored_lists(replica)
+            first, *more = self._stored_lists(repeat)
             exactly = replace(blind, is_exact=self.noise == "safe")
             first.release(exactly, rows, sums, *more)
         else:
-            lists = (one._weighted_lists(replica) for one in self._summands)
+            lists = (one._weighted_lists(repeat) for one in self._summands)
             sums = blind.release(rows.cpu(), 0, *lists).double()
         kind = "" if self.kind is None else f" along {self.kind}"
         return Release(
-            f"hop {index}{kind}" + (f" of repeat {replica + 1}" if replicas > 1 else ""),
+            f"hop {index}{kind}" + (f" of repeat {repeat + 1}" if repeats > 1 else ""),
             sums.numpy(),
             self.std,
             self.sensitivity,
@@ -543,28 +543,28 @@ class PrivateAggregation:
             )
         return batch
 
-    def _which_lists(self, replica: int) -> int:
-        """Return whose lists a replica uses: its own cut, or the ones all replicas share."""
-        return 0 if self.max_degree is None else replica
+    def _which_lists(self, repeat: int) -> int:
+        """Return whose lists a repeat uses: its own cut, or the ones all repeats share."""
+        return 0 if self.max_degree is None else repeat
 
-    def in_lists(self, replica: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Return who writes to each row in one replica's hops, in CSR form: private, not released.
+    def in_lists(self, repeat: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Return who writes to each row in one repeat's hops, in CSR form: private, not released.
 
         At node level the out-lists are cut to D entries first, each as a function of that list and
-        the replica's secret alone (privacy page, section 1).
+        the repeat's secret alone (privacy page, section 1).
         """
-        return self._weighted_lists(replica)[:2]
+        return self._weighted_lists(repeat)[:2]
 
-    def _weighted_lists(self, replica: int) -> Lists:
+    def _weighted_lists(self, repeat: int) -> Lists:
         """Return who writes to each row, and how much each entry weighs where edges have weights.
 
         A weight is at most 1, so a message is no longer than without (privacy page, section 1).
         """
-        which = self._which_lists(replica)
+        which = self._which_lists(repeat)
         if which not in self._lists:
             indptr, indices, weights = self.graph.indptr, self.graph.indices, self.graph.weights
             if self.max_degree is not None:
-                key = self._sources[replica].key.derive("degree")
+                key = self._sources[repeat].key.derive("degree")
                 kept = bound_out_degrees(self.graph, self.max_degree, key)
                 indptr, indices = kept[:2]
                 weights = None if weights is None else kept.weights
@@ -582,10 +582,10 @@ class PrivateAggregation:
             self._lists[which] = indptr, indices, weights
         return self._lists[which]
 
-    def _on_cpu(self, replica: int, rows: Tensor, index: int, out: Tensor, normalise: bool) -> None:
+    def _on_cpu(self, repeat: int, rows: Tensor, index: int, out: Tensor, normalise: bool) -> None:
         """Aggregate, perturb and normalise chunk by chunk, so that no full float64 sum is held."""
-        kinds = [one._weighted_lists(replica) for one in self._summands]
-        block = self._block_release(replica, index, normalise)
+        kinds = [one._weighted_lists(repeat) for one in self._summands]
+        block = self._block_release(repeat, index, normalise)
         sent = _as_sent(rows, self._weighs)
         num_nodes, width = rows.shape
         # Every thread draws the noise of a block.
@@ -596,25 +596,25 @@ class PrivateAggregation:
             released = block.release(sent, start, *lists)
             out[start : start + len(released)] = released
 
-    def _block_release(self, replica: int, index: int, normalise: bool) -> BlockRelease:
-        source = None if self.level == "none" else self._sources[replica]
+    def _block_release(self, repeat: int, index: int, normalise: bool) -> BlockRelease:
+        source = None if self.level == "none" else self._sources[repeat]
         is_exact = source is not None and self.noise == "safe"
         return BlockRelease(source, self.std, index, normalise, self.to_self, is_exact)
 
     def _on_store(
-        self, replica: int, rows: Tensor, index: int, out: Tensor, normalise: bool
+        self, repeat: int, rows: Tensor, index: int, out: Tensor, normalise: bool
     ) -> None:
         """Aggregate a graph on disk one part at a time; the arcs are never all in memory."""
-        first, *more = self._stored_lists(replica)
-        first.release(self._block_release(replica, index, normalise), rows, out, *more)
+        first, *more = self._stored_lists(repeat)
+        first.release(self._block_release(repeat, index, normalise), rows, out, *more)
 
-    def _stored_lists(self, replica: int) -> list[StoredLists]:
-        """Return the lists on disk that one replica's hops add up, those of every kind."""
+    def _stored_lists(self, repeat: int) -> list[StoredLists]:
+        """Return the lists on disk that one repeat's hops add up, those of every kind."""
         if len(self._summands) > 1:
-            return [lists for one in self._summands for lists in one._stored_lists(replica)]
-        which = self._which_lists(replica)
+            return [lists for one in self._summands for lists in one._stored_lists(repeat)]
+        which = self._which_lists(repeat)
         if which not in self._stored:
-            key = self._sources[replica].key.derive("degree")
+            key = self._sources[repeat].key.derive("degree")
             store = cast(StoredGraph, self.graph)
             self._stored[which] = StoredLists(
                 store, max_degree=self.max_degree, key=key, both_ways=self.both_ways
@@ -622,14 +622,14 @@ class PrivateAggregation:
         return [self._stored[which]]
 
     def _on_device(
-        self, replica: int, rows: Tensor, index: int, out: Tensor, normalise: bool
+        self, repeat: int, rows: Tensor, index: int, out: Tensor, normalise: bool
     ) -> None:
         """Aggregate, perturb and normalise on an accelerator: in one kernel, or product by product.
 
         The kernel draws the noise that it adds (:mod:`gapgnn.privacy.mechanisms.device`).
         """
-        lists, *more = (one._lists_on_device(replica) for one in self._summands)
-        source = None if self.level == "none" else self._sources[replica]
+        lists, *more = (one._lists_on_device(repeat) for one in self._summands)
+        source = None if self.level == "none" else self._sources[repeat]
         path = ("hop", index)
         count, width = rows.shape
         is_exact = rows.dtype in (torch.float64, torch.int32)
@@ -665,10 +665,10 @@ class PrivateAggregation:
                 given=whole if self.to_self else _added_up(more, whole),
             )
 
-    def _lists_on_device(self, replica: int) -> DeviceLists:
-        which = self._which_lists(replica)
+    def _lists_on_device(self, repeat: int) -> DeviceLists:
+        which = self._which_lists(repeat)
         if which not in self._device_lists and (self._weighs or self.both_ways):
-            lists = self._weighted_lists(replica)
+            lists = self._weighted_lists(repeat)
             if lists[2] is not None:
                 check_weights(lists[2])
             found = [part for part in lists if part is not None]
@@ -679,7 +679,7 @@ class PrivateAggregation:
                 self.graph,
                 self.device,
                 max_degree=self.max_degree,
-                key=self._sources[replica].key.derive("degree"),
+                key=self._sources[repeat].key.derive("degree"),
             )
         return self._device_lists[which]
 
@@ -714,7 +714,7 @@ def kind_aggregations(
 
     Args:
         graph: with one kind of edges or several.
-        keys: the secret of each replica, from which every kind derives its own, and so does the
+        keys: the secret of each repeat, from which every kind derives its own, and so does the
             total: noise that two of them shared would cancel in their difference.
         with_total: append the total over all kinds, where there are several.
         options: of the hops.
