@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gapgnn.errors import DataError, GapgnnError, UnavailableError, check_integer
-from gapgnn.graph.store import Task
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -85,11 +84,11 @@ class RayCluster:
     def run(
         self,
         function: Callable[..., Any],
-        tasks: Sequence[Task],
-        shared: Task,
+        tasks: Sequence[tuple[Any, ...]],
+        shared: tuple[Any, ...],
         files: Sequence[Path],
     ) -> Iterator[tuple[int, Any]]:
-        """Yield each task's place and result as they finish; see ``gapgnn.graph.store.Executor``.
+        """Yield each task's place and result as they finish, as a store's ``PartExecutor`` does.
 
         A task goes to a machine that has its file. One whose worker or machine dies is repeated,
         elsewhere if need be.

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from gapgnn.graph.store.format import check_once as check_once
     from gapgnn.graph.store.graph import InProcess as InProcess
     from gapgnn.graph.store.graph import StoredGraph as StoredGraph
-    from gapgnn.graph.store.graph import Task as Task
     from gapgnn.graph.store.graph import open_store as open_store
 
 __getattr__, __dir__, __all__ = front(__name__)

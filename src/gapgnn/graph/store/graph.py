@@ -45,17 +45,19 @@ from gapgnn.graph.store.format import (
 )
 from gapgnn.graph.tables import Preparation
 
-Task = tuple[Any, ...]
 
+class PartExecutor(Protocol):
+    """What works on the parts of a store: this process, or a cluster.
 
-class Executor(Protocol):
-    """What works on the parts of a store: this process, or a cluster."""
+    It knows what all calls share and where each task's file lies, which the executor of a grid of
+    experiments (:mod:`gapgnn.evaluation.grid.executors`) has no use for.
+    """
 
     def run(
         self,
         function: Callable[..., Any],
-        tasks: Sequence[Task],
-        shared: Task,
+        tasks: Sequence[tuple[Any, ...]],
+        shared: tuple[Any, ...],
         files: Sequence[Path],
     ) -> Iterator[tuple[int, Any]]:
         """Yield ``(place, function(*task, *shared))`` for every task, in any order.
@@ -81,8 +83,8 @@ class InProcess:
     def run(
         self,
         function: Callable[..., Any],
-        tasks: Sequence[Task],
-        shared: Task,
+        tasks: Sequence[tuple[Any, ...]],
+        shared: tuple[Any, ...],
         files: Sequence[Path],
     ) -> Iterator[tuple[int, Any]]:
         """Yield the results in order."""
@@ -108,7 +110,7 @@ class StoredGraph(Graph):
     folder: Path
     bounds: tuple[int, ...]
     in_degrees: NDArray[np.int64]
-    executor: Executor
+    executor: PartExecutor
     more: tuple[StoredGraph, ...]
     _listed: NDArray[np.int64]
     _manifest: Mapping[str, Any]
@@ -245,7 +247,7 @@ class StoredGraph(Graph):
         row = "source" if leaving and self.is_directed else "target"
         return str(self._manifest["files"][part_file(row, part)]["sha256"])
 
-    def with_executor(self, executor: Executor) -> StoredGraph:
+    def with_executor(self, executor: PartExecutor) -> StoredGraph:
         """Return the same store, its parts worked on by another executor."""
         kinds = tuple(kind.with_executor(executor) for kind in self.more)
         return self._changed(executor=executor, more=kinds)
