@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from controlcases import controls_once  # noqa: F401
 
-from gapgnn import GAP, MLP, SAGE, Graph, Ledger, load_model
+from gapgnn import GAP, MLP, SAGE, Graph, load_model
 from gapgnn.attacks import membership
 from gapgnn.attacks.attacker import AttackNetwork, rank
 from gapgnn.attacks.links import (
@@ -31,15 +31,8 @@ from gapgnn.errors import DataError, InputError
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import random_split
 
+pytestmark = pytest.mark.usefixtures("own_ledger")
 once = pytest.mark.usefixtures("controls_once")
-
-
-@pytest.fixture(autouse=True)
-def own_ledger(tmp_path, monkeypatch):
-    """Make a user's ledger in which an entry would be seen."""
-    ledger = Ledger.init(tmp_path / "ledger.sqlite")
-    monkeypatch.setenv("GAPGNN_LEDGER", str(ledger.path))
-    return ledger
 
 
 @pytest.fixture(scope="module")

@@ -5,23 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gapgnn import GAP, MLP, SAGE, Graph, Ledger, Vote, load_model
+from gapgnn import GAP, MLP, SAGE, Graph, Vote, load_model
 from gapgnn.attacks.links import link_stealing_attack
 from gapgnn.attacks.own_list import disjoint_pairs, own_list_attack, toggled
 from gapgnn.errors import InputError
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import random_split
 
+pytestmark = pytest.mark.usefixtures("own_ledger")
 QUICK = {"epochs": 2, "epsilon": 4.0}
 NODE = {"level": "node", "batch_size": 50, "hop_share": 0.5, **QUICK}
-
-
-@pytest.fixture(autouse=True)
-def own_ledger(tmp_path, monkeypatch):
-    """Make a user's ledger in which an entry would be seen."""
-    ledger = Ledger.init(tmp_path / "ledger.sqlite")
-    monkeypatch.setenv("GAPGNN_LEDGER", str(ledger.path))
-    return ledger
 
 
 @pytest.fixture(scope="module")

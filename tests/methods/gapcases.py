@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gapgnn import GAP
+from gapgnn.nn.gap import MultiHopClassifier
 
 LEVELS = ["none", "edge", "node"]
 PRIVATE = ["edge", "node"]
@@ -18,6 +19,16 @@ def quick(level: str, **more) -> GAP:
     return GAP(
         **{**PAPER, "level": level, "epochs": 2, "epsilon": 4.0, "hidden": 8, **batch, **more}
     )
+
+
+def small_classifier(
+    replicas: int, widths: list[int], num_classes: int, **more
+) -> MultiHopClassifier:
+    """A classifier of one layer everywhere, eight units wide."""
+    plain = {"first_layers": 1, "base_layers": 1, "head_layers": 1, "hidden": 8}
+    plain |= {"combine": "concat", "has_embedding": False, "activation": "selu"}
+    plain |= {"batch_norm": False, "dropout": 0.0}
+    return MultiHopClassifier(replicas, widths, num_classes, **{**plain, **more})
 
 
 def weights(model: GAP) -> dict[str, np.ndarray]:

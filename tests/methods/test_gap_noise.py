@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from gapcases import LEVELS, PRIVATE, RAW, forbid, hops, quick, weights
+from gapcases import LEVELS, PRIVATE, RAW, forbid, hops, quick, small_classifier, weights
 from methodgraphs import small_graph
 
 from gapgnn import Graph
@@ -218,20 +218,7 @@ def star_to_the_last_node() -> Graph:
 class TestAttention:
     @pytest.fixture
     def attention(self) -> MultiHopClassifier:
-        model = MultiHopClassifier(
-            1,
-            [4, 4, 4],
-            3,
-            first_layers=1,
-            base_layers=1,
-            head_layers=1,
-            hidden=8,
-            combine="attention",
-            has_embedding=False,
-            activation="selu",
-            batch_norm=False,
-            dropout=0.0,
-        )
+        model = small_classifier(1, [4, 4, 4], 3, combine="attention")
         reset_replicas(model, [torch.Generator().manual_seed(0)])
         return model.eval()
 

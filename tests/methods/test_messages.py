@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from gapcases import forbid
+from gapcases import forbid, small_classifier
 from hypothesis import given
 from hypothesis import strategies as st
 from methodgraphs import cut_in_two, small_graph, with_arcs
@@ -24,7 +24,6 @@ from gapgnn.methods.gap.propagation import (
     joint_messages,
     label_messages,
 )
-from gapgnn.nn import MultiHopClassifier
 
 VARIANTS = [
     {"messages": "labels"},
@@ -143,21 +142,7 @@ def test_nodes_without_a_training_label_send_what_features_say_in_the_first_hop(
 def test_a_stage_adds_to_what_features_say():
     """A network that has learned nothing from the edges repeats what features say."""
     first = torch.log_softmax(torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0)), -1)
-    network = MultiHopClassifier(
-        2,
-        [3, 4],
-        3,
-        first_layers=1,
-        base_layers=1,
-        head_layers=1,
-        hidden=4,
-        combine="concat",
-        has_embedding=False,
-        activation="selu",
-        batch_norm=False,
-        dropout=0.0,
-        corrects_first=True,
-    )
+    network = small_classifier(2, [3, 4], 3, hidden=4, corrects_first=True)
     hops = [first, torch.ones(2, 5, 4)]
     assert torch.equal(network(hops), first)
     learned = torch.tensor([1.0, -2.0, 0.5])
@@ -170,20 +155,9 @@ class TestTrust:
     """Ignoring the graph is one of the answers, so that it cannot do harm."""
 
     def propagation(self, graph, scores):
-        network = MultiHopClassifier(
-            MEMBERS,
-            [graph.num_classes, graph.num_classes],
-            graph.num_classes,
-            first_layers=1,
-            base_layers=1,
-            head_layers=1,
-            hidden=4,
-            combine="concat",
-            has_embedding=False,
-            activation="selu",
-            batch_norm=False,
-            dropout=0.0,
-            corrects_first=True,
+        classes = graph.num_classes
+        network = small_classifier(
+            MEMBERS, [classes, classes], classes, hidden=4, corrects_first=True
         )
         network.forward = lambda hops: scores.expand(MEMBERS, -1, -1)
         return Propagation(GAP()._variant(), graph.num_classes, {"classifier": network})

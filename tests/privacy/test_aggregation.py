@@ -5,17 +5,17 @@ import math
 import numpy as np
 import pytest
 import torch
+from hopcases import graph_of, unit_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from gapgnn.errors import InputError, PrivacyError
-from gapgnn.graph.graph import Graph
 from gapgnn.privacy.accounting.events import Gaussian
 from gapgnn.privacy.mechanisms import aggregation as aggregation_module
 from gapgnn.privacy.mechanisms import noise as noise_module
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, quantise_rows, row_normalise
-from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource
+from gapgnn.privacy.mechanisms.noise import GRID
 from gapgnn.privacy.mechanisms.sums import ROW_GRID
 from gapgnn.rng import NoiseKey
 
@@ -23,28 +23,10 @@ KEY = NoiseKey.insecure(0)
 FALSE_ALARM = 1e-9
 
 
-def graph_of(arcs, num_nodes, *, directed=True, ids=None, dangling=None):
-    return Graph.from_arcs(
-        [u for u, _ in arcs],
-        [v for _, v in arcs],
-        num_nodes=num_nodes,
-        features=np.zeros((num_nodes, 1)),
-        directed=directed,
-        ids=ids,
-        dangling=dangling,
-    )
-
-
 def random_graph(num_nodes=300, num_arcs=4000, *, directed=False, seed=0):
     rng = np.random.default_rng(seed)
     arcs = rng.integers(0, num_nodes, (num_arcs, 2)).tolist()
     return graph_of(arcs, num_nodes, directed=directed)
-
-
-def unit_rows(num_rows, width=5, seed=0, repeats=None):
-    generator = torch.Generator().manual_seed(seed)
-    shape = (num_rows, width) if repeats is None else (repeats, num_rows, width)
-    return row_normalise(torch.randn(shape, generator=generator))
 
 
 def private(graph, level="edge", relation=None, *, keys=(KEY,), multiplier=2.0, **options):
@@ -59,20 +41,7 @@ def private(graph, level="edge", relation=None, *, keys=(KEY,), multiplier=2.0, 
     )
 
 
-@pytest.fixture
-def without_noise(monkeypatch):
-    """Make hops return the sums themselves: no noise, no normalisation, all else as shipped."""
-    monkeypatch.setattr(
-        NoiseSource,
-        "gaussian_rows",
-        lambda self, first, rows, columns, std, *path, device="cpu": torch.zeros(
-            rows, columns, device=device
-        ),
-    )
-    monkeypatch.setattr(aggregation_module, "row_normalise", lambda values: values)
-
-
-@pytest.mark.usefixtures("without_noise")
+@pytest.mark.usefixtures("bare_sums")
 @pytest.mark.parametrize("directed", [False, True])
 def test_safe_sums_are_the_sums_of_whole_numbers(directed):
     graph = random_graph(directed=directed)
@@ -206,7 +175,7 @@ def test_a_repeat_in_a_batch_equals_the_same_repeat_alone(level, max_degree, noi
             assert torch.equal(batch[repeat], single)
 
 
-@pytest.mark.usefixtures("without_noise")
+@pytest.mark.usefixtures("bare_sums")
 def test_every_repeat_cuts_the_lists_by_its_own_key():
     keys = [NoiseKey.insecure(1), NoiseKey.insecure(2)]
     star = graph_of([(0, v) for v in range(1, 60)], 60)

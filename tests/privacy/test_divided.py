@@ -16,7 +16,6 @@ from gapgnn.graph.store import open_store, store_graph
 from gapgnn.graph.transforms import induced, with_absent
 from gapgnn.privacy.mechanisms import aggregation as aggregation_module
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
-from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.privacy.mechanisms.sums import ROW_GRID, check_contributions, divide_rows
 from gapgnn.privacy.relations import aggregation_sensitivity
 from gapgnn.rng import NoiseKey
@@ -27,17 +26,6 @@ WIDTH = 4
 to_self_or_not = pytest.mark.parametrize("to_self", [False, True], ids=["to others", "to self"])
 safe_or_fast = pytest.mark.parametrize("noise", ["safe", "fast"])
 weighted_or_not = pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-
-
-@pytest.fixture
-def without_noise(monkeypatch):
-    monkeypatch.setattr(
-        NoiseSource,
-        "gaussian_rows",
-        lambda self, first, rows, columns, std, *path, device="cpu": torch.zeros(
-            rows, columns, device=device
-        ),
-    )
 
 
 @st.composite

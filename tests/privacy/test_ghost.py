@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stepcases import SIZES, forward, make_batch, make_mlp, make_step
 from torch import Tensor, nn
 
 from gapgnn.errors import PrivacyError
 from gapgnn.nn.layers import ReplicaBatchNorm, ReplicaLinear, ReplicaMLP, cross_entropy
 from gapgnn.nn.sparse_rows import SparseRows
 from gapgnn.privacy.dpsgd import step as dpsgd
-from gapgnn.privacy.dpsgd.flat import FlatParameters, FlatSGD
+from gapgnn.privacy.dpsgd.flat import FlatParameters
 from gapgnn.privacy.dpsgd.ghost import (
     Tape,
     check_clippable,
@@ -26,43 +24,7 @@ from gapgnn.privacy.dpsgd.ghost import (
     record_linears,
     squared_norms,
 )
-from gapgnn.privacy.dpsgd.step import PrivateStep
-from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource, SafeOrFast
-from gapgnn.rng import NoiseKey
-
-SIZES = [20, 16, 16, 5]
-
-
-def make_mlp(replicas: int = 1, sizes: Sequence[int] = SIZES, first_seed: int = 0) -> ReplicaMLP:
-    mlp = ReplicaMLP(replicas, sizes)
-    mlp.reset([torch.Generator().manual_seed(first_seed + r) for r in range(replicas)])
-    return mlp
-
-
-def make_step(module: nn.Module, *, noise: SafeOrFast = "fast", clip: float = 1.0) -> PrivateStep:
-    flat = FlatParameters(module)
-    keys = [NoiseKey.insecure(replica) for replica in range(flat.replicas)]
-    return PrivateStep(
-        flat,
-        FlatSGD(flat.values, learning_rate=1.0),
-        clip=clip,
-        noise_multiplier=1.0,
-        expected_batch=1.0,
-        sources=[NoiseSource(key, noise=noise) for key in keys],
-        phase="test",
-    )
-
-
-def forward(module: nn.Module, inputs: object, labels: Tensor) -> tuple[Tape, Tensor]:
-    with record_linears() as tape:
-        losses = cross_entropy(module(inputs), labels)
-    return tape, losses
-
-
-def make_batch(count: int, *, scale: float = 1.0, seed: int = 0) -> tuple[Tensor, Tensor]:
-    rng = np.random.default_rng(seed)
-    inputs = torch.from_numpy(rng.normal(size=(1, count, SIZES[0])).astype(np.float32)) * scale
-    return inputs, torch.from_numpy(rng.integers(SIZES[-1], size=(1, count)))
+from gapgnn.privacy.mechanisms.noise import GRID, SafeOrFast
 
 
 def per_example_gradients(module: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:

@@ -5,46 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from hopcases import graph_of, unit_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gapgnn.graph.degree import OutLists
-from gapgnn.graph.graph import Graph
 from gapgnn.privacy.mechanisms import aggregation as aggregation_module
-from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
-from gapgnn.privacy.mechanisms.noise import NoiseSource
+from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
 from gapgnn.privacy.relations import aggregation_sensitivity
 from gapgnn.rng import NoiseKey
-
-
-def graph_of(arcs, num_nodes, *, directed=True, ids=None, dangling=None):
-    return Graph.from_arcs(
-        [u for u, _ in arcs],
-        [v for _, v in arcs],
-        num_nodes=num_nodes,
-        features=np.zeros((num_nodes, 1)),
-        directed=directed,
-        ids=ids,
-        dangling=dangling,
-    )
-
-
-def unit_rows(num_rows, width=5, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return row_normalise(torch.randn(num_rows, width, generator=generator))
-
-
-@pytest.fixture
-def without_noise(monkeypatch):
-    """Make hops return the sums themselves: no noise, no normalisation, all else as shipped."""
-    monkeypatch.setattr(
-        NoiseSource,
-        "gaussian_rows",
-        lambda self, first, rows, columns, std, *path, device="cpu": torch.zeros(
-            rows, columns, device=device
-        ),
-    )
-    monkeypatch.setattr(aggregation_module, "row_normalise", lambda values: values)
 
 
 def sums(graph, rows, level, relation, *, max_degree=None):
@@ -82,7 +51,7 @@ def edge_worlds(draw):
     return count, arcs, draw(pairs), draw(st.integers(0, 10**6))
 
 
-@pytest.mark.usefixtures("without_noise")
+@pytest.mark.usefixtures("bare_sums")
 class TestSensitivity:
     slack = 1e-6  # the result of a hop is float32
 

@@ -22,7 +22,7 @@ from gapgnn.privacy.mechanisms.aggregation import (
     row_normalise,
 )
 from gapgnn.privacy.mechanisms.device import InLists
-from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource
+from gapgnn.privacy.mechanisms.noise import GRID
 from gapgnn.privacy.mechanisms.sums import WEIGHTED_GRID, add_up, quantise_rows
 from gapgnn.privacy.relations import aggregation_sensitivity
 from gapgnn.rng import NoiseKey
@@ -81,17 +81,6 @@ def sums(graph, rows, relation, **options):
 def moved(first, second):
     """Return how far each kind moved."""
     return torch.linalg.vector_norm((first - second).flatten(1), dim=1)
-
-
-@pytest.fixture
-def without_noise(monkeypatch):
-    monkeypatch.setattr(
-        NoiseSource,
-        "gaussian_rows",
-        lambda self, first, rows, columns, std, *path, device="cpu": torch.zeros(
-            rows, columns, device=device
-        ),
-    )
 
 
 @st.composite

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from gapcases import small_classifier
 
 from gapgnn.graph.graph import Graph
-from gapgnn.nn.gap import MultiHopClassifier
 from gapgnn.nn.layers import cross_entropy, reset_replicas
 from gapgnn.privacy.dpsgd.flat import FlatParameters
 from gapgnn.training.full_batch import FullBatch, clean_scores
@@ -26,20 +26,8 @@ def setting(*, hop_zero: str, first_layers: int, dropout: float = 0.0):
     if hop_zero == "codes":
         first, width = torch.randn(REPLICAS, NODES, 7, generator=generator), 7
     hops = [torch.randn(REPLICAS, NODES, WIDTH, generator=generator) for _ in range(2)]
-    model = MultiHopClassifier(
-        REPLICAS,
-        [width, WIDTH, WIDTH],
-        CLASSES,
-        first_layers=first_layers,
-        base_layers=1,
-        head_layers=1,
-        hidden=8,
-        combine="concat",
-        has_embedding=False,
-        activation="selu",
-        batch_norm=True,
-        dropout=dropout,
-    )
+    changes = {"first_layers": first_layers, "batch_norm": True, "dropout": dropout}
+    model = small_classifier(REPLICAS, [width, WIDTH, WIDTH], CLASSES, **changes)
     reset_replicas(model, [torch.Generator().manual_seed(seed) for seed in range(REPLICAS)])
     order = torch.stack([torch.randperm(NODES, generator=generator) for _ in range(REPLICAS)])
     train, val = torch.zeros(2, REPLICAS, NODES, dtype=torch.bool)

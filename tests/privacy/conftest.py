@@ -1,0 +1,27 @@
+"""Hops without their noise, all else as shipped."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gapgnn.privacy.mechanisms import aggregation
+from gapgnn.privacy.mechanisms.noise import NoiseSource
+
+
+@pytest.fixture
+def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make hops return the sums themselves, normalised where that is asked for."""
+    monkeypatch.setattr(
+        NoiseSource,
+        "gaussian_rows",
+        lambda self, first, rows, columns, std, *path, device="cpu": torch.zeros(
+            rows, columns, device=device
+        ),
+    )
+
+
+@pytest.fixture
+def bare_sums(without_noise: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make hops return the sums themselves: no noise, no normalisation."""
+    monkeypatch.setattr(aggregation, "row_normalise", lambda values: values)
