@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gapgnn.methods.journal import Hops as Hops
     from gapgnn.methods.journal import Journal as Journal
     from gapgnn.methods.lists import exact_sums as exact_sums
+    from gapgnn.methods.lists import sums_of_rows as sums_of_rows
     from gapgnn.methods.lists import sums_over_lists as sums_over_lists
     from gapgnn.methods.mlp import MLP as MLP
     from gapgnn.methods.registry import load_model as load_model

@@ -7,20 +7,19 @@ for that person (privacy page, section 1), and is never stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.graph import Graph
 from gapgnn.graph.store import StoredGraph
-from gapgnn.privacy.mechanisms import GRID
+from gapgnn.privacy.mechanisms import GRID, add_up, copy_on, csr_tensor
 
-# Arcs that are read at a time. One number for all graphs: how many rows a product of matrices has
-# decides the last bits of each.
+# Arcs that are read at a time, on a CPU and elsewhere. One number for all graphs: how many rows a
+# product of matrices has decides the last bits of each.
 ARCS = 1 << 16
+DEVICE_ARCS = 1 << 20
 # What is added up for some entries: of which repeat, whose list, who is on it, and how heavy the
 # entries are.
 Summand = Callable[[int, Tensor, Tensor, Tensor | float], Tensor]
@@ -29,21 +28,31 @@ Summand = Callable[[int, Tensor, Tensor, Tensor | float], Tensor]
 class _Arcs(NamedTuple):
     """Some arcs: who lists, who is listed, and how heavy the entry is (None: 1)."""
 
-    sources: NDArray[Any]
-    targets: NDArray[Any]
-    weights: NDArray[np.float32] | None
+    sources: Tensor
+    targets: Tensor
+    weights: Tensor | None
 
 
-def _arcs_of(graph: Graph) -> Iterator[_Arcs]:
+def _arcs_of(graph: Graph, device: torch.device) -> Iterator[_Arcs]:
     """Yield all arcs of one kind of edges; those of a store part after part."""
     if not isinstance(graph, StoredGraph):
-        sources = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
-        yield _Arcs(sources, graph.indices, graph.weights)
+        indices = copy_on(graph, "indices", device)
+        sources = _repeated(0, copy_on(graph, "indptr", device), len(indices))
+        weights = copy_on(graph, "weights", device) if graph.is_weighted else None
+        yield _Arcs(sources, indices, weights)
         return
     for part in range(graph.num_parts):
         for rows in graph.in_part(part).blocks():
-            listed = np.repeat(np.arange(rows.first, rows.last), np.diff(rows.pointers))
-            yield _Arcs(rows.entries, listed, rows.weights)
+            pointers = torch.from_numpy(rows.pointers).to(device)
+            entries = torch.tensor(rows.entries, device=device)
+            weights = None if rows.weights is None else torch.tensor(rows.weights, device=device)
+            yield _Arcs(entries, _repeated(rows.first, pointers, len(entries)), weights)
+
+
+def _repeated(first: int, pointers: Tensor, count: int) -> Tensor:
+    """Return the number of every entry's list, counted from ``first``."""
+    numbers = torch.arange(first, first + len(pointers) - 1, device=pointers.device)
+    return torch.repeat_interleave(numbers, pointers.diff(), output_size=count)
 
 
 def sums_over_lists(
@@ -63,15 +72,16 @@ def sums_over_lists(
     Args:
         graph: one kind of edges.
         shape: repeats, nodes, width.
-        summand: what is added up, one row for each of ``ARCS`` entries; those that only fill up are
-            not added.
+        summand: what is added up, one row for each of a fixed number of entries; those that only
+            fill up are not added.
         device: where it is computed.
         arriving: read the arcs that end at a node, as a hop does, and not the list that starts
             there; without directions they are the same.
         with_self: whether an entry that names its own owner counts.
     """
     total = torch.zeros(shape, dtype=torch.float64, device=device)
-    for arcs in _arcs_of(graph):
+    size = ARCS if device.type == "cpu" else DEVICE_ARCS
+    for arcs in _arcs_of(graph, device):
         readers, read, weights = arcs
         if not with_self:
             is_between = readers != read
@@ -79,14 +89,47 @@ def sums_over_lists(
             weights = None if weights is None else weights[is_between]
         if arriving:
             readers, read = read, readers
-        for start in range(0, len(readers), ARCS):
-            part = slice(start, start + ARCS)
+        for start in range(0, len(readers), size):
+            part = slice(start, start + size)
             count = len(readers[part])
-            ends = _filled(readers[part], device), _filled(read[part], device)
-            heavy = 1.0 if weights is None else _filled(weights[part], device)[:, None]
+            ends = _filled(readers[part].long(), size), _filled(read[part].long(), size)
+            heavy = 1.0 if weights is None else _filled(weights[part], size)[:, None]
             for repeat, sums in enumerate(total):
                 found = summand(repeat, *ends, heavy)[:count]
-                sums.index_add_(0, ends[0][:count], torch.trunc(found.double() / GRID))
+                sums.index_add_(0, ends[0][:count], _in_steps(found))
+    return total * GRID
+
+
+def sums_of_rows(graph: Graph, rows: Tensor) -> Tensor:
+    """Return for every node the sum of the rows of those on its own list, as one product.
+
+    What :func:`sums_over_lists` returns where what an entry says does not depend on whose list it
+    is on, to the bit: both add up multiples of the grid.
+
+    Args:
+        graph: one kind of edges.
+        rows: what those on a list say, (repeats, nodes, width).
+
+    >>> import numpy as np
+    >>> graph = Graph.from_arcs([0, 0], [1, 2], num_nodes=3, features=np.eye(3), directed=True)
+    >>> sums_of_rows(graph, torch.tensor([[[1.0], [2.0], [4.0]]])).squeeze().tolist()
+    [6.0, 0.0, 0.0]
+    """
+    steps, device = _in_steps(rows), rows.device
+    if isinstance(graph, StoredGraph):
+        total = torch.zeros_like(steps)
+        for part in graph.out_parts():
+            for block in part.blocks():
+                for one, sums in zip(steps.cpu(), total, strict=True):
+                    sums[block.first : block.last] = add_up(one, block.pointers, block.entries)
+    elif device.type == "cpu":
+        total = torch.stack([add_up(one, graph.indptr, graph.indices) for one in steps])
+    else:
+        indices = copy_on(graph, "indices", device)
+        pointers = copy_on(graph, "indptr", device).to(indices.dtype)
+        ones = torch.ones(len(indices), dtype=torch.float64, device=device)
+        lists = csr_tensor(pointers, indices, ones, (graph.num_nodes,) * 2)
+        total = torch.stack([lists @ one for one in steps])
     return total * GRID
 
 
@@ -105,6 +148,7 @@ def exact_sums(
             list that starts there; without directions they are the same.
         both_ways: read both, as a hop does that goes along arcs and against them.
 
+    >>> import numpy as np
     >>> graph = Graph.from_arcs([0, 0, 2], [1, 2, 2], num_nodes=3, features=np.eye(3),
     ...                         directed=True, self_loops="keep")
     >>> exact_sums(graph, torch.tensor([[1.0], [2.0], [4.0]])).squeeze().tolist()
@@ -125,9 +169,11 @@ def exact_sums(
     return sum(sums[1:], sums[0])[0].to(sent.dtype)
 
 
-def _filled(values: NDArray[Any], device: torch.device) -> Tensor:
+def _in_steps(values: Tensor) -> Tensor:
+    """Return values in whole steps of the noise's grid, cut towards zero, in float64."""
+    return torch.trunc(values.double() / GRID)
+
+
+def _filled(values: Tensor, size: int) -> Tensor:
     """Return the values of some arcs, filled up to the one number that is read at a time."""
-    kind = np.float32 if values.dtype.kind == "f" else np.int64
-    filled = np.zeros(ARCS, dtype=kind)
-    filled[: len(values)] = values
-    return torch.from_numpy(filled).to(device)
+    return values if len(values) == size else torch.cat([values, values.new_zeros(size)])[:size]

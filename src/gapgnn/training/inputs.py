@@ -20,8 +20,9 @@ from gapgnn.nn.fast import Chosen, Places, Sample, can_norm, exact_moments
 from gapgnn.privacy.dpsgd import Members
 from gapgnn.privacy.mechanisms import copy_on, row_normalise
 
-# Rows in a batch of :func:`row_by_row`.
-BATCH = 1024
+# Rows in a batch of :func:`row_by_row`, on a CPU and elsewhere.
+BATCH = 1 << 10
+DEVICE_BATCH = 1 << 14
 # Bytes up to which sparse features are made dense on a GPU.
 MOST_DENSE = 1 << 30
 
@@ -74,9 +75,11 @@ def row_by_row(network: Callable[[Any], Tensor], inputs: Rows) -> Tensor:
         inputs: of all nodes.
     """
     found = []
-    for nodes in torch.split(inputs.everybody(), BATCH):
+    everybody = inputs.everybody()
+    size = BATCH if everybody.device.type == "cpu" else DEVICE_BATCH
+    for nodes in torch.split(everybody, size):
         # The last batch is filled up with copies of its last node.
-        filling = nodes[-1:].expand(BATCH - len(nodes))
+        filling = nodes[-1:].expand(size - len(nodes))
         found.append(network(inputs.block(torch.cat([nodes, filling])))[:, : len(nodes)])
     return torch.cat(found, dim=1)
 

@@ -8,13 +8,11 @@ sent, and for the person's own example and prediction under ``own="record"``; it
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from gapgnn.graph import Graph
-from gapgnn.methods import sums_over_lists
+from gapgnn.methods import sums_of_rows, sums_over_lists
 from gapgnn.methods.gap.codes import class_scores, mean_codes
 
 
@@ -28,27 +26,26 @@ def posteriors_listed(graph: Graph, released: Tensor, own: Tensor) -> Tensor:
         released: noisy sums of class codes in units of their noise, (repeats, nodes, C - 1).
         own: what each node wrote to every row of its list, likewise; taken out of those rows.
     """
-    return _over_lists(graph, released, own, lambda sums: mean_codes(class_scores(sums)))
+
+    def said(repeat: int, readers: Tensor, read: Tensor, weights: Tensor | float) -> Tensor:
+        sums = released[repeat][read] - weights * own[repeat][readers]
+        return mean_codes(class_scores(sums))
+
+    repeats, nodes, width = released.shape
+    total = sums_over_lists(graph, (repeats, nodes, width), said, released.device)
+    return _over_root_of_length(graph, total)
 
 
-def sums_listed(graph: Graph, released: Tensor, own: Tensor) -> Tensor:
+def sums_listed(graph: Graph, released: Tensor) -> Tensor:
     """Return for every node the sum of the released rows of its list, over the root of its length.
 
     Args:
         graph: whose out-lists are read.
         released: noisy sums in units of their noise, (repeats, nodes, width).
-        own: what each node wrote to every row of its list, likewise; taken out of those rows.
     """
-    return _over_lists(graph, released, own, lambda sums: sums)
+    return _over_root_of_length(graph, sums_of_rows(graph, released))
 
 
-def _over_lists(
-    graph: Graph, released: Tensor, own: Tensor, summand: Callable[[Tensor], Tensor]
-) -> Tensor:
-    def said(repeat: int, readers: Tensor, read: Tensor, weights: Tensor | float) -> Tensor:
-        return summand(released[repeat][read] - weights * own[repeat][readers])
-
-    repeats, nodes, width = released.shape
-    total = sums_over_lists(graph, (repeats, nodes, width), said, released.device)
-    lengths = torch.tensor(graph.out_degrees, device=released.device).clamp(min=1)
+def _over_root_of_length(graph: Graph, total: Tensor) -> Tensor:
+    lengths = torch.tensor(graph.out_degrees, device=total.device).clamp(min=1)
     return (total / lengths.double().sqrt().unsqueeze(-1)).float()

@@ -118,7 +118,7 @@ class Votes:
     def _guesses(self, released: Tensor) -> list[Tensor]:
         """What people without a training label send: what the released rows of their lists say."""
         sums = [
-            sums_listed(kind, rows, torch.zeros_like(rows))
+            sums_listed(kind, rows)
             for kind, rows in zip(self.graph.kinds, self._by_kind(released), strict=True)
         ]
         scores = SHARPNESS * row_by_row(class_scores, _Rows(_together(sums)))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.mechanisms.noise import SafeOrFast as SafeOrFast
     from gapgnn.privacy.mechanisms.noise import grid_slack as grid_slack
     from gapgnn.privacy.mechanisms.noise import on_grid as on_grid
+    from gapgnn.privacy.mechanisms.sums import add_up as add_up
     from gapgnn.privacy.mechanisms.triton_jit import constexpr as constexpr
     from gapgnn.privacy.mechanisms.triton_jit import jit as jit
     from gapgnn.privacy.mechanisms.triton_jit import tl as tl
