@@ -30,7 +30,7 @@ from gapgnn.methods.gap.variant import (
     vote_share,
 )
 from gapgnn.methods.gap.votes import Votes, padded, vote_width
-from gapgnn.nn import COMBINATIONS, Encoded, Encoder, MultiHopClassifier
+from gapgnn.nn import COMBINATIONS, Encoded, Encoder, LinearBySize, MultiHopClassifier
 from gapgnn.privacy import (
     Guarantee,
     aggregation_ratio,
@@ -427,6 +427,9 @@ class GAP(EdgeReader):
                     layers=self.encoder_layers,
                     **of_features,
                 )
+                if is_cross_fitted:
+                    count = replicas * variant.folds
+                    modules["linear"] = LinearBySize(count, num_features, num_classes)
                 continue
             hops = variant.hops if phase == "classifier" else int(phase.removeprefix("stage"))
             if is_cross_fitted:
@@ -488,6 +491,11 @@ class GAP(EdgeReader):
 
         if "encoder" in modules:
             fit("encoder", features)
+        if propagation.crossfit is not None:
+            linear = modules["linear"]
+            assert isinstance(linear, LinearBySize)
+            with run.timed("encoder"):
+                propagation.crossfit.solve(linear, trainer, features)
         run.callback.start("aggregation", propagation.variant.hops)
         start, trained = time.perf_counter(), run.seconds.get("classifier", 0.0)
         first, released = propagation.run(

@@ -80,8 +80,8 @@ class Propagation:
         """
         if self.variant.is_cross_fitted:
             assert self.crossfit is not None
-            networks = self.modules["encoder"]
-            return self.crossfit.log_probabilities(networks, features, sends_label)
+            networks, linear = self.modules["encoder"], self.modules["linear"]
+            return self.crossfit.log_probabilities(networks, linear, features, sends_label)
         if self.variant.reads_codes:
             return self._codes(features, len(sends_label))
         return features
