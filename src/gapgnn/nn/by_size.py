@@ -1,11 +1,11 @@
 """A linear network for each size of a row, solved instead of trained.
 
 Sparse features say two things: which ones a node has, the *direction* of its row, and how many, its
-*size*. A network that reads their sum of both has to take them apart; here the scores of a node are
-linear in the direction, by weights that go over into others as the size grows. That is ridge
-regression on class labels, so the weights are known in closed form, without steps, rates or early
-stopping, and what it says is smooth where a network is too sure. All of it is a function of one row
-and of the training rows.
+*size*. A network that reads the row has to take them apart; here the scores of a node are linear in
+the direction, by weights that go over into others as the size grows. That is ridge regression on
+class labels, so the weights are known in closed form, without steps, rates or early stopping, and
+what it says is smooth where a network is too sure. What it says about a node follows from the
+node's own row and the training nodes, so it is for levels where these are public.
 """
 
 from __future__ import annotations

@@ -103,7 +103,8 @@ class GAP(EdgeReader):
         encoder_layers: layers of the encoder; 0 sends the raw features, normalised.
         folds: of the networks that features are read through where labels are sent, below node
             level: a training node is told by the network that has not seen it, everybody else by
-            all. auto is 4; 0 lets every stage read the features itself.
+            all. Up to 4,000 training nodes a linear network stands beside each. auto is 4; 0 lets
+            every stage read the features itself.
         directions: whether messages travel along arcs only (along) or also against them (both), at
             edge level on a graph with directions: one arc then moves two rows, and the noise is
             larger by a factor of sqrt(2). auto is both for labels where one arc is protected.
