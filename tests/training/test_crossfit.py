@@ -10,6 +10,7 @@ from methodgraphs import small_graph
 from gapgnn import GAP, MLP
 from gapgnn.errors import InputError
 from gapgnn.graph import folds_of
+from gapgnn.nn import LinearBySize
 from gapgnn.training import CrossFit, Splits, some_nodes
 from gapgnn.training import crossfit as crossfit_module
 
@@ -128,9 +129,47 @@ def test_an_mlp_is_the_mean_of_its_networks_for_everybody(graph):
     network = model.modules_["mlp"]
     assert len(network.linears[0].weight) == 3
     features = torch.tensor(np.asarray(graph.features.todense(), dtype=np.float32))
+    linear = model.modules_["linear"]
     with torch.no_grad():
-        said = torch.log_softmax(network(features), dim=-1).mean(dim=0)
+        said = sum(torch.log_softmax(each(features), dim=-1) for each in (network, linear)) / 2
+    said = torch.log_softmax(said, dim=-1).mean(dim=0)
     np.testing.assert_allclose(model.predict_proba(graph), torch.softmax(said, dim=-1), atol=1e-5)
+
+
+@pytest.mark.parametrize("method", [GAP, MLP])
+def test_linear_networks_are_solved_where_training_nodes_are_few(method, graph, monkeypatch):
+    few = method(level="edge", epochs=6).fit(graph)
+    assert few.modules_["linear"].is_solved
+    monkeypatch.setattr(crossfit_module, "FEW", int(graph.train_mask.sum()) - 1)
+    assert not method(level="edge", epochs=6).fit(graph).modules_["linear"].is_solved
+
+
+def test_node_level_has_no_linear_network(graph):
+    for method in (GAP, MLP):
+        assert "linear" not in method(level="node")._build(1, 5, 3)
+
+
+def test_a_saved_model_says_the_same_about_people_it_has_not_met(graph, tmp_path):
+    model = MLP(level="edge", epochs=6).fit(graph)
+    model.save(tmp_path / "model")
+    others = small_graph(num_nodes=200, seed=9)
+    loaded = MLP.load(tmp_path / "model")
+    assert np.array_equal(loaded.predict_proba(others), model.predict_proba(others))
+
+
+def test_what_a_class_counts_moves_the_linear_networks(graph):
+    plain, first = (
+        MLP(level="edge", epochs=6, class_weight=weight).fit(graph).modules_["linear"].weight
+        for weight in (None, [8.0] + [1.0] * (graph.num_classes - 1))
+    )
+    classes = graph.num_classes
+    features = torch.tensor(np.asarray(graph.features.todense(), dtype=np.float32))
+    linear = LinearBySize(4, graph.num_features, classes)
+    shares = []
+    for weight in (plain, first):
+        linear.load_state_dict({"weight": weight})
+        shares.append(float((linear(features).argmax(dim=-1) == 0).float().mean()))
+    assert shares[1] > shares[0]
 
 
 def test_large_graphs_are_read_in_parts_and_say_the_same(graph, monkeypatch):

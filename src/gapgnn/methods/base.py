@@ -890,7 +890,9 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         """Build the networks of all repeats, each initialised from its own seed."""
         graph = run.graph
         self.modules_ = self._build(run.repeats, graph.num_features, graph.num_classes)
-        announce(run.callback, list(self.modules_))
+        # What is solved has no steps to watch.
+        trained = (name for name, part in self.modules_.items() if _is_trained(part))
+        announce(run.callback, list(trained))
         for name, module in self.modules_.items():
             # A repeat may have several networks of a kind.
             members = count_replicas(module) // run.repeats
@@ -1172,6 +1174,10 @@ class _Tested:
         known = self.labels >= 0
         chances = _chances(self.scores, known)
         return measure(chances, _decide(chances, self.threshold), self.labels[known], names)
+
+
+def _is_trained(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
 
 
 def _masks(graph: Graph) -> tuple[NDArray[np.bool_], ...]:

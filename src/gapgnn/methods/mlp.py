@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gapgnn.errors import InputError, check_integer, check_number
 from gapgnn.graph import Graph
 from gapgnn.methods.base import NodeClassifier, Run, choose_device
-from gapgnn.nn import ReplicaMLP
+from gapgnn.nn import LinearBySize, ReplicaMLP
 from gapgnn.privacy.accounting import Event
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.ledger import Charge
@@ -36,10 +36,10 @@ class MLP(NodeClassifier):
     """Node classifier on features alone.
 
     It reads no edge, so at edge level its epsilon is 0 whatever was asked; there and at level none
-    it is the mean of networks that each leave out a fold of the training nodes, the same ones that
-    GAP reads features through. At node level it is one network, trained by DP-SGD (MLP-DP in the
-    paper). Any graph with the same features can be predicted, free of charge: a prediction is
-    computed from the node's own features.
+    it is the mean of networks that each leave out a fold of the training nodes, and up to 4,000
+    training nodes of linear ones beside them, the same that GAP reads features through. At node
+    level it is one network, trained by DP-SGD (MLP-DP in the paper). Any graph with the same
+    features can be predicted, free of charge: a prediction is computed from the own features.
 
     Parameters that all methods share are those of :class:`~gapgnn.methods.NodeClassifier`.
 
@@ -125,7 +125,7 @@ class MLP(NodeClassifier):
 
     def _build(self, repeats: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
         hidden, dropout = self._widths()
-        return {
+        modules: dict[str, nn.Module] = {
             "mlp": ReplicaMLP(
                 repeats * max(1, self._num_folds()),
                 [num_features, *[hidden] * (self._num_layers() - 1), num_classes],
@@ -134,15 +134,19 @@ class MLP(NodeClassifier):
                 dropout=dropout,
             )
         }
+        if folds := self._num_folds():
+            modules["linear"] = LinearBySize(repeats * folds, num_features, num_classes)
+        return modules
 
     def _train(self, run: Run, charge: Charge | None) -> Tensor:
         graph, device = run.graph, run.device
         model = self._start_modules(run)["mlp"]
         inputs = self._features(graph, device)
-        trainer, crossfit = self._trainer(run), self._crossfit(graph)
+        of_repeats = trainer = self._trainer(run)
+        crossfit = self._crossfit(graph)
         if crossfit is not None:
             trainer = crossfit.trainer(
-                trainer,
+                of_repeats,
                 model,
                 graph.num_features,
                 dropout=self.dropout,
@@ -153,11 +157,18 @@ class MLP(NodeClassifier):
                 trainer.fit, model, inputs, phase="classifier", private=self._private(run)
             )
             run.journal.trained("classifier", model, train)
+            if crossfit is not None:
+                crossfit.solve(self._linear(), of_repeats, inputs)
             return self._scores(model, inputs, crossfit, run.repeats)
 
     def _crossfit(self, graph: Graph) -> CrossFit | None:
         folds = self._num_folds()
         return CrossFit.of(graph, seed=self.seed, folds=folds) if folds else None
+
+    def _linear(self) -> LinearBySize:
+        linear = self.modules_["linear"]
+        assert isinstance(linear, LinearBySize)
+        return linear
 
     @torch.no_grad()
     def _scores(
@@ -166,7 +177,8 @@ class MLP(NodeClassifier):
         """Return what is said about every node from its features alone, by all networks."""
         if crossfit is not None:
             nobody = torch.zeros(repeats, len(crossfit.fold), dtype=torch.bool)
-            return crossfit.log_probabilities(model, inputs, nobody.to(inputs.device))
+            nobody = nobody.to(inputs.device)
+            return crossfit.log_probabilities(model, self._linear(), inputs, nobody)
         scores: Tensor = model(inputs.all())
         return scores
 
@@ -174,7 +186,9 @@ class MLP(NodeClassifier):
         if graph is None:
             raise InputError("An MLP keeps no features: give the graph whose nodes to predict.")
         device = choose_device(self.device)
-        model, features = self.modules_["mlp"].to(device), self._features(graph, device)
+        for module in self.modules_.values():
+            module.to(device)
+        model, features = self.modules_["mlp"], self._features(graph, device)
         if self.level == "node":
             return row_by_row(model, features)[0]
         return self._scores(model, features, self._crossfit(graph), 1)[0]

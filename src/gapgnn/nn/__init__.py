@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gapgnn.facade import front
 
 if TYPE_CHECKING:
+    from gapgnn.nn.by_size import LinearBySize as LinearBySize
     from gapgnn.nn.gap import COMBINATIONS as COMBINATIONS
     from gapgnn.nn.gap import Encoded as Encoded
     from gapgnn.nn.gap import Encoder as Encoder

@@ -90,6 +90,14 @@ class SparseRows:
         """
         return SparseRows(self._scipy[nodes], device=self.device, is_passing=True)
 
+    def gram(self) -> Tensor:
+        """Return the product of every two rows, ``(N, N)``.
+
+        >>> SparseRows.from_scipy(sp.csr_array([[1.0, 0.0], [2.0, 1.0]])).gram().tolist()
+        [[1.0, 2.0], [2.0, 5.0]]
+        """
+        return torch.from_numpy((self._scipy @ self._scipy.T).toarray()).to(self.device)
+
     def moments(self) -> tuple[Tensor, Tensor]:
         """Return mean ``(1, 1, in)`` and covariance ``(1, in, in)`` of the rows, computed once."""
         if self._moments is None:

@@ -5,6 +5,9 @@ trains on all training nodes but those. What is said about a training node comes
 its fold, which has not seen its label; about everybody else all of them are heard. A network that
 learns from what is said then meets training nodes as it will meet the others: their own labels do
 not echo.
+
+Where training nodes are few, a linear network that is solved stands beside each one that is trained
+(:class:`gapgnn.nn.LinearBySize`), and both are heard alike.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph, folds_of
-from gapgnn.nn import ReplicaDropout
+from gapgnn.nn import LinearBySize, ReplicaDropout
 from gapgnn.rng import experiment_seed
 from gapgnn.training.inputs import FeatureInputs
+from gapgnn.training.recipe import FEW
 from gapgnn.training.splits import Splits
 from gapgnn.training.trainer import Trainer
 
@@ -138,6 +142,23 @@ class CrossFit:
         )
         return replace(trainer, splits=self.splits(trainer.splits), recipe=recipe)
 
+    def solve(self, linear: LinearBySize, trainer: Trainer, features: FeatureInputs) -> None:
+        """Solve a linear network for each one that is trained, where training nodes are few.
+
+        Args:
+            linear: of all repeats and folds.
+            trainer: of the repeats.
+            features: of every node.
+        """
+        if int(trainer.splits.train[0].sum()) > FEW:
+            return
+        for replica, learns in enumerate(self.splits(trainer.splits).train):
+            nodes = torch.from_numpy(np.flatnonzero(learns)).to(trainer.labels.device)
+            labels, worth = trainer.labels[nodes], torch.ones(len(nodes), device=nodes.device)
+            if trainer.class_weights is not None:
+                worth = trainer.class_weights[labels]
+            linear.solve(replica, features.taken(nodes), labels, worth)
+
     def heard(self, scores: Tensor, training: Tensor, nodes: NDArray[np.int64]) -> Tensor:
         """Return log-probabilities of some nodes, (repeats, nodes, classes).
 
@@ -155,12 +176,17 @@ class CrossFit:
 
     @torch.no_grad()
     def log_probabilities(
-        self, networks: Callable[[Any], Tensor], features: FeatureInputs, training: Tensor
+        self,
+        networks: Callable[[Any], Tensor],
+        linear: LinearBySize,
+        features: FeatureInputs,
+        training: Tensor,
     ) -> Tensor:
         """Return what finished networks say about every node, (repeats, nodes, classes).
 
         Args:
             networks: give scores (repeats times folds, nodes, classes) for features.
+            linear: those that stand beside them.
             features: of every node.
             training: who trains in each repeat.
         """
@@ -169,5 +195,6 @@ class CrossFit:
             nodes = np.arange(start, min(start + AT_ONCE, len(self.fold)))
             places = torch.from_numpy(nodes).to(features.device)
             whole = features.all() if len(nodes) == len(self.fold) else features.taken(places)
-            parts.append(self.heard(networks(whole), training[:, nodes], nodes))
+            scores = linear.beside(networks(whole), whole)
+            parts.append(self.heard(scores, training[:, nodes], nodes))
         return torch.cat(parts, dim=1)

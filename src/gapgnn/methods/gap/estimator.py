@@ -30,7 +30,7 @@ from gapgnn.methods.gap.variant import (
     vote_share,
 )
 from gapgnn.methods.gap.votes import Votes, padded, vote_width
-from gapgnn.nn import COMBINATIONS, Encoded, Encoder, MultiHopClassifier
+from gapgnn.nn import COMBINATIONS, Encoded, Encoder, LinearBySize, MultiHopClassifier
 from gapgnn.privacy import (
     Guarantee,
     aggregation_ratio,
@@ -103,7 +103,8 @@ class GAP(EdgeReader):
         encoder_layers: layers of the encoder; 0 sends the raw features, normalised.
         folds: of the networks that features are read through where labels are sent, below node
             level: a training node is told by the network that has not seen it, everybody else by
-            all. auto is 4; 0 lets every stage read the features itself.
+            all. Up to 4,000 training nodes a linear network stands beside each. auto is 4; 0 lets
+            every stage read the features itself.
         directions: whether messages travel along arcs only (along) or also against them (both), at
             edge level on a graph with directions: one arc then moves two rows, and the noise is
             larger by a factor of sqrt(2). auto is both for labels where one arc is protected.
@@ -427,6 +428,9 @@ class GAP(EdgeReader):
                     layers=self.encoder_layers,
                     **of_features,
                 )
+                if is_cross_fitted:
+                    count = repeats * variant.folds
+                    modules["linear"] = LinearBySize(count, num_features, num_classes)
                 continue
             hops = variant.hops if phase == "classifier" else int(phase.removeprefix("stage"))
             if is_cross_fitted:
@@ -488,6 +492,11 @@ class GAP(EdgeReader):
 
         if "encoder" in modules:
             fit("encoder", features)
+        if propagation.crossfit is not None:
+            linear = modules["linear"]
+            assert isinstance(linear, LinearBySize)
+            with run.timed("encoder"):
+                propagation.crossfit.solve(linear, trainer, features)
         run.callback.start("aggregation", propagation.variant.hops)
         start, trained = time.perf_counter(), run.seconds.get("classifier", 0.0)
         first, released = propagation.run(

@@ -22,11 +22,12 @@ sends its class posterior, which may have been moved by the node's label through
 the stage before; that echo is one of many messages in that sum, under noise.
 
 With ``labels`` at edge level, features are read through cross-fitted networks
-(:mod:`gapgnn.training.crossfit`): what these say is hop 0, and what a node without a training label
-sends in hop 1. A stage then reads hop 0 and the *pool* of all hops so far: their sum, over the root
-of their number so that its noise is as large as that of one. Its networks add to what features say:
-where edges tell nothing, nothing has to be learned. What a stage says is the mean of the posteriors
-of several networks that differ in their initial weights.
+(:mod:`gapgnn.training.crossfit`), up to 4,000 training nodes with linear ones beside them: what
+these say is hop 0, and what a node without a training label sends in hop 1. A stage then reads hop
+0 and the *pool* of all hops so far: their sum, over the root of their number so that its noise is
+as large as that of one. Its networks add to what features say: where edges tell nothing, nothing
+has to be learned. What a stage says is the mean of the posteriors of several networks that differ
+in their initial weights.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class Propagation:
         """
         if self.variant.is_cross_fitted:
             assert self.crossfit is not None
-            networks = self.modules["encoder"]
-            return self.crossfit.log_probabilities(networks, features, sends_label)
+            networks, linear = self.modules["encoder"], self.modules["linear"]
+            return self.crossfit.log_probabilities(networks, linear, features, sends_label)
         if self.variant.reads_codes:
             return self._codes(features, len(sends_label))
         return features
