@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gapgnn.cluster import RayCluster
-from gapgnn.errors import DataError, UnavailableError
+from gapgnn.errors import DataError
 from gapgnn.graph import csr
 from gapgnn.graph.datasets.load import load_dataset, local_status
 from gapgnn.graph.datasets.synthetic import generate
@@ -46,6 +46,13 @@ def store(graph, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def cluster(two_nodes):
+    """Connected once: every connection has workers of its own, and each takes seconds to start."""
+    with RayCluster(two_nodes[0]) as connected:
+        yield connected
+
+
 def hops(graph, key: NoiseKey, *, level: str = "edge", count: int = 2) -> list[torch.Tensor]:
     node = level == "node"
     mechanism = PrivateAggregation(
@@ -60,24 +67,20 @@ def hops(graph, key: NoiseKey, *, level: str = "edge", count: int = 2) -> list[t
     return mechanism.run(rows, count)
 
 
-def test_weights_and_kinds_on_a_cluster_are_those_in_memory(graph, two_nodes, tmp_path):
-    address, _ = two_nodes
+def test_weights_and_kinds_on_a_cluster_are_those_in_memory(graph, cluster, tmp_path):
     shares = (np.arange(graph.num_nodes) % 257) / 256
     sources = csr.sources(graph.indptr, np.int64)
     heavy = graph._replace(weights=np.minimum(shares[sources], shares[graph.indices]))
     both = join_kinds({"calls": heavy, "visits": graph})
     store_graph(both, tmp_path / "store", parts=5)
     key = NoiseKey.fresh()
-    with RayCluster(address) as cluster:
-        stored = open_store(tmp_path / "store").with_executor(cluster)
-        for level in ("edge", "node"):
-            for here, there in zip(both.kinds, stored.kinds, strict=True):
-                pairs = zip(
-                    hops(here, key, level=level), hops(there, key, level=level), strict=True
-                )
-                assert all(torch.equal(a, b) for a, b in pairs)
-        here, there = (total(one, key) for one in (both, stored))
-        assert torch.equal(here, there)
+    stored = open_store(tmp_path / "store").with_executor(cluster)
+    for level in ("edge", "node"):
+        for here, there in zip(both.kinds, stored.kinds, strict=True):
+            near, far = (hops(one, key, level=level) for one in (here, there))
+            assert all(torch.equal(a, b) for a, b in zip(near, far, strict=True))
+    here, there = (total(one, key) for one in (both, stored))
+    assert torch.equal(here, there)
 
 
 def total(graph, key: NoiseKey) -> torch.Tensor:
@@ -105,25 +108,26 @@ def assert_unwritten(session: Path, *secrets: bytes) -> None:
                 assert written not in content, path
 
 
-def test_two_nodes_give_the_hops_in_memory_and_never_write_the_key(graph, store, two_nodes):
-    address, session = two_nodes
+def test_two_nodes_give_the_hops_in_memory_and_never_write_the_key(
+    graph, store, two_nodes, cluster
+):
     key = NoiseKey.fresh()
-    with RayCluster(address) as cluster:
-        stored = open_store(store).with_executor(cluster)
-        for level in ("edge", "node"):
-            there = hops(stored, key, level=level)
-            here = hops(graph, key, level=level)
-            assert all(torch.equal(a, b) for a, b in zip(here, there, strict=True))
-    assert_unwritten(session, key.secret, split_key(key.derive("degree"))[0])
+    stored = open_store(store).with_executor(cluster)
+    for level in ("edge", "node"):
+        there = hops(stored, key, level=level)
+        here = hops(graph, key, level=level)
+        assert all(torch.equal(a, b) for a, b in zip(here, there, strict=True))
+    assert_unwritten(two_nodes[1], key.secret, split_key(key.derive("degree"))[0])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["edge", "node"])
-def test_a_model_trained_on_two_nodes_is_the_one_trained_here(graph, store, two_nodes, level):
+def test_a_model_trained_on_two_nodes_is_the_one_trained_here(
+    graph, store, two_nodes, cluster, level
+):
     options = {"level": level, "epochs": 2, "insecure_noise_seed": 3, "max_degree": 10}
-    with RayCluster(two_nodes[0]) as cluster:
-        stored = random_split(open_store(store).with_executor(cluster), seed=0)
-        there = GAP(**options).fit(stored)
+    stored = random_split(open_store(store).with_executor(cluster), seed=0)
+    there = GAP(**options).fit(stored)
     here = GAP(**options).fit(graph)
     assert here.repeat_scores_ == there.repeat_scores_
     near, far = (model.releases_.training().hops for model in (here, there))
@@ -145,16 +149,15 @@ def test_a_model_trained_on_two_nodes_is_the_one_trained_here(graph, store, two_
     ids=["nothing", "features", "record", "vote", "vote-edge", "record-edge"],
 )
 def test_what_reads_its_own_person_is_the_same_on_two_nodes(
-    graph, store, two_nodes, method, options, own
+    graph, store, cluster, method, options, own
 ):
     given = {"level": "node", "epsilon": 4.0, "epochs": 2, "insecure_noise_seed": 3, **options}
     if method is GAP and given["level"] == "node":
         given["hop_share"] = 0.5
     here = method(**given).fit(graph)
-    with RayCluster(two_nodes[0]) as cluster:
-        stored = random_split(open_store(store).with_executor(cluster), seed=0)
-        there = method(**given).fit(stored)
-        far = there.predict_proba(stored, own=own)
+    stored = random_split(open_store(store).with_executor(cluster), seed=0)
+    there = method(**given).fit(stored)
+    far = there.predict_proba(stored, own=own)
     near = [one.hops for one in here.releases_.hops.values()]
     away = [one.hops for one in there.releases_.hops.values()]
     for some, others in zip(near, away, strict=True):
@@ -162,32 +165,10 @@ def test_what_reads_its_own_person_is_the_same_on_two_nodes(
     np.testing.assert_array_equal(far, here.predict_proba(graph, own=own))
 
 
-def test_an_address_that_does_not_answer_is_one_line():
-    pytest.importorskip("ray")
-    with pytest.raises(UnavailableError, match="does not answer") as caught:
-        RayCluster("127.0.0.1:1").__enter__()
-    assert "\n" not in str(caught.value)
-
-
-def test_without_ray_there_is_one_line_that_says_what_to_install(monkeypatch):
-    import builtins
-
-    real = builtins.__import__
-
-    def without_ray(name, *rest, **more):
-        if name == "ray" or name.startswith("ray."):
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without_ray)
-    with pytest.raises(UnavailableError, match=r"gapgnn\[ray\]"):
-        RayCluster("local").__enter__()
-
-
 @pytest.mark.slow
 @pytest.mark.dataset
 @pytest.mark.parametrize("level", ["edge", "node"])
-def test_a_real_graph_has_one_accuracy_table_everywhere(two_nodes, tmp_path, level):
+def test_a_real_graph_has_one_accuracy_table_everywhere(cluster, tmp_path, level):
     """In memory, with 1, 7 and 64 parts, and with 7 parts on two nodes."""
     name = "facebook100/Cornell5"
     if not os.environ.get("GAPGNN_DATA") or local_status(name) == "not here":
@@ -197,31 +178,29 @@ def test_a_real_graph_has_one_accuracy_table_everywhere(two_nodes, tmp_path, lev
     here = GAP(**options).fit(graph)
     for parts in (1, 7, 64):
         store_graph(graph, tmp_path / str(parts), parts=parts)
-    with RayCluster(two_nodes[0]) as cluster:
-        for parts, executor in ((1, None), (7, None), (64, None), (7, cluster)):
-            stored = random_split(open_store(tmp_path / str(parts)), seed=0)
-            stored = stored if executor is None else stored.with_executor(executor)
-            there = GAP(**options).fit(stored)
-            assert there.repeat_scores_ == here.repeat_scores_, (parts, executor)
-            near, far = (model.releases_.training().hops for model in (here, there))
-            assert all(torch.equal(a, b) for a, b in zip(near, far, strict=True)), parts
+    for parts, executor in ((1, None), (7, None), (64, None), (7, cluster)):
+        stored = random_split(open_store(tmp_path / str(parts)), seed=0)
+        stored = stored if executor is None else stored.with_executor(executor)
+        there = GAP(**options).fit(stored)
+        assert there.repeat_scores_ == here.repeat_scores_, (parts, executor)
+        near, far = (model.releases_.training().hops for model in (here, there))
+        assert all(torch.equal(a, b) for a, b in zip(near, far, strict=True)), parts
 
 
 @pytest.mark.slow
-def test_a_damaged_part_is_named_by_the_worker_that_reads_it(store, two_nodes, tmp_path):
+def test_a_damaged_part_is_named_by_the_worker_that_reads_it(store, cluster, tmp_path):
     copy = Path(shutil.copytree(store, tmp_path / "store"))
-    with RayCluster(two_nodes[0]) as cluster:
-        stored = open_store(copy, verify=False).with_executor(cluster)
-        path = copy / "arcs-00003.parquet"
-        raw = bytearray(path.read_bytes())
-        raw[len(raw) // 2] ^= 1
-        path.write_bytes(raw)
-        with pytest.raises(DataError, match=r"arcs-00003\.parquet") as caught:
-            hops(stored, NoiseKey.fresh(), count=1)
-        assert "\n" not in str(caught.value)
-        path.unlink()
-        with pytest.raises(DataError, match=r"arcs-00003\.parquet.* none of 2 has"):
-            hops(stored, NoiseKey.fresh(), count=1)
+    stored = open_store(copy, verify=False).with_executor(cluster)
+    path = copy / "arcs-00003.parquet"
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(DataError, match=r"arcs-00003\.parquet") as caught:
+        hops(stored, NoiseKey.fresh(), count=1)
+    assert "\n" not in str(caught.value)
+    path.unlink()
+    with pytest.raises(DataError, match=r"arcs-00003\.parquet.* none of 2 has"):
+        hops(stored, NoiseKey.fresh(), count=1)
 
 
 class _TwoMachines:
