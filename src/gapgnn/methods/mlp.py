@@ -24,9 +24,11 @@ from gapgnn.training import (
     FeatureInputs,
     FeatureNetworks,
     Recipe,
+    features_read,
     node_recipe,
     resolve_folds,
     row_by_row,
+    size_unread,
     some_nodes_recipe,
 )
 
@@ -50,8 +52,9 @@ class MLP(NodeClassifier):
         hidden: width of every hidden layer; auto is 64, and 16 for a single network.
         folds: number of networks, each trained on all folds but one; auto is 4, at node level 0,
             which is a single one (the paper's).
-        feature_norm: scale every row of features to this norm, a function of the row alone; 0
-            leaves them as they are; auto is 6 at node level and 0 elsewhere.
+        feature_norm: scale every row of features to this norm and read its size, as 0.3 times the
+            logarithm of 1 + its squared norm, beside it, functions of the row alone; 0 leaves them
+            as they are; auto is 6 at node level and 0 elsewhere.
         activation: activation after every hidden layer.
         dropout: dropout rate after every hidden layer; auto is 0.4, 0.7 where
             features are many, and 0 for a single network.
@@ -111,11 +114,14 @@ class MLP(NodeClassifier):
             return papers
         return node_recipe(papers, num_train, epochs=self.epochs, batch_size=self.batch_size)
 
-    def _features(self, graph: Graph, device: torch.device) -> FeatureInputs:
+    def _norm(self) -> float | None:
         norm = self.feature_norm
         if norm == "auto":
             norm = FEATURE_NORM if self.level == "node" else 0.0
-        return FeatureInputs(graph, device, norm=norm or None)
+        return norm or None
+
+    def _features(self, graph: Graph, device: torch.device) -> FeatureInputs:
+        return FeatureInputs(graph, device, norm=self._norm())
 
     def _template(self, graph: Graph) -> Sequence[Event]:
         if self.level != "node":
@@ -125,18 +131,25 @@ class MLP(NodeClassifier):
 
     def _build(self, repeats: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
         hidden, dropout = self._widths()
+        width = features_read(num_features, self._norm())
         modules: dict[str, nn.Module] = {
             "mlp": ReplicaMLP(
                 repeats * max(1, self._num_folds()),
-                [num_features, *[hidden] * (self._num_layers() - 1), num_classes],
+                [width, *[hidden] * (self._num_layers() - 1), num_classes],
                 activation=self.activation,
                 batch_norm=self._uses_batch_norm(),
                 dropout=dropout,
             )
         }
         if folds := self._num_folds():
-            modules["linear"] = LinearBySize(repeats * folds, num_features, num_classes)
+            modules["linear"] = LinearBySize(repeats * folds, width, num_classes)
         return modules
+
+    def _as_now(self, name: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        first = "linears.0.weight"
+        if name != "mlp" or self._norm() is None:
+            return state
+        return {**state, first: size_unread(state[first], self.num_features_)}
 
     def _train(self, run: Run, charge: Charge | None) -> Tensor:
         graph, device = run.graph, run.device

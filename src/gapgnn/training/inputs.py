@@ -25,6 +25,9 @@ BATCH = 1 << 10
 DEVICE_BATCH = 1 << 14
 # Bytes up to which sparse features are made dense on a GPU.
 MOST_DENSE = 1 << 30
+# Rows of one norm come with how large they were: so much of log(1 + squared norm), which leaves it
+# small beside rows of norm 6. Chosen on the development graphs (docs/research-notes.md).
+SIZE_FACTOR = 0.3
 
 
 class Inputs(Protocol):
@@ -111,7 +114,9 @@ class FeatureInputs:
     Args:
         graph: whose features.
         device: where they are read.
-        norm: scale every row to this norm, which is a function of the row alone; None as they are.
+        norm: scale every row to this norm and add its size as one more column
+            (:func:`features_read`); both are functions of the row alone, so at node level they are
+            part of the own example and charged with it. None leaves rows as they are.
     """
 
     def __init__(self, graph: Graph, device: torch.device, *, norm: float | None = None) -> None:
@@ -124,7 +129,7 @@ class FeatureInputs:
             if norm is not None:
                 self._features = scaled_rows(graph.features, norm)
             self._rows = SparseRows.from_scipy(self._features, device=device)
-            if device.type == "cuda" and 4 * math.prod(graph.features.shape) <= MOST_DENSE:
+            if device.type == "cuda" and 4 * math.prod(self._features.shape) <= MOST_DENSE:
                 # A batch of dense rows takes the same operations whoever is in it.
                 self._rows, self._norm = torch.from_numpy(self._dense()).to(device), None
         elif isinstance(graph.features, np.memmap):
@@ -147,7 +152,11 @@ class FeatureInputs:
         return self._scaled(self._rows) if isinstance(self._rows, Tensor) else self._rows
 
     def _scaled(self, rows: Tensor) -> Tensor:
-        return rows if self._norm is None else row_normalise(rows) * self._norm
+        if self._norm is None:
+            return rows
+        squares = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float64).square()
+        sizes = (SIZE_FACTOR * torch.log1p(squares)).to(rows.dtype)
+        return torch.cat([row_normalise(rows) * self._norm, sizes], dim=-1)
 
     def rows(self, positions: Tensor, valid: Tensor | None = None) -> Any:
         """Return feature rows of each replica's batch."""
@@ -190,19 +199,43 @@ class FeatureInputs:
         return np.asarray(sp.csr_array(self._features).toarray(), dtype=np.float32)
 
 
-def scaled_rows(features: Any, norm: float) -> sp.csr_array:
-    """Return sparse features with every row scaled to a norm; a zero row stays zero.
+def features_read(num_features: int, norm: float | None) -> int:
+    """Return how many numbers a network reads of a row: where it is scaled, one more for its size.
 
-    >>> scaled_rows(sp.csr_array([[3.0, 4.0], [0.0, 0.0]]), 10.0).toarray().tolist()
+    >>> features_read(349, None), features_read(349, 6.0)
+    (349, 350)
+    """
+    return num_features if norm is None else num_features + 1
+
+
+def size_unread(weight: Tensor, num_features: int) -> Tensor:
+    """Return first weights, (replicas, in, out), for rows that come with their size.
+
+    Those of a model that was saved before they did give it no weight.
+
+    >>> size_unread(torch.ones(1, 2, 1), 2).flatten().tolist()
+    [1.0, 1.0, 0.0]
+    """
+    return F.pad(weight, (0, 0, 0, 1)) if weight.shape[1] == num_features else weight
+
+
+def scaled_rows(features: Any, norm: float) -> sp.csr_array:
+    """Return sparse features with every row scaled to a norm, and its size as a last column.
+
+    A zero row stays zero.
+
+    >>> scaled_rows(sp.csr_array([[3.0, 4.0], [0.0, 0.0]]), 10.0).toarray()[:, :2].tolist()
     [[6.0, 8.0], [0.0, 0.0]]
     """
     rows = sp.csr_array(features, dtype=np.float32)
     exact = rows.data.astype(np.float64)
     owners = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    norms = np.sqrt(np.bincount(owners, exact**2, minlength=rows.shape[0]))
-    scale = norm / np.where(norms > 0, norms, 1)
+    squares = np.bincount(owners, exact**2, minlength=rows.shape[0])
+    scale = norm / np.sqrt(np.where(squares > 0, squares, 1))
     values = (exact * scale[owners]).astype(np.float32)
-    return sp.csr_array((values, rows.indices, rows.indptr), shape=rows.shape)
+    scaled = sp.csr_array((values, rows.indices, rows.indptr), shape=rows.shape)
+    sizes = sp.csr_array((SIZE_FACTOR * np.log1p(squares)).astype(np.float32).reshape(-1, 1))
+    return sp.csr_array(sp.hstack([scaled, sizes], format="csr"))
 
 
 class HopInputs:

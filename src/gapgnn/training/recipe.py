@@ -15,7 +15,8 @@ from gapgnn.rng import NoiseKey
 # The paper's batch sizes at node level by the size of its three graphs' training sets.
 NODE_BATCHES = ((50_000, 256), (500_000, 2_048))
 LARGEST_BATCH = 4_096
-# At node level every row of features is scaled to this norm, a function of the row alone.
+# At node level every row of features is scaled to this norm, a function of the row alone, as is the
+# size that it comes with.
 FEATURE_NORM = 6.0
 NODE_STEPS = 225
 # Where a step reads some nodes: how many training nodes it counts, and how many steps there are,

@@ -54,10 +54,12 @@ from gapgnn.training import (
     Recipe,
     Splits,
     Trainer,
+    features_read,
     is_dealt,
     node_recipe,
     public_training,
     row_by_row,
+    size_unread,
     some_nodes_recipe,
 )
 
@@ -453,7 +455,7 @@ class GAP(EdgeReader):
         self, variant: Variant, repeats: int, num_features: int, num_classes: int
     ) -> dict[str, nn.Module]:
         kinds = len(self.edges_.kinds) or 1 if hasattr(self, "edges_") else 1
-        widths = [] if variant.own == "nothing" else [num_features]
+        widths = [] if variant.own == "nothing" else [features_read(num_features, FEATURE_NORM)]
         if self._reads_hops():
             widths.append(vote_width(num_classes, kinds, variant.own))
         defaults = Defaults.of(variant)
@@ -472,6 +474,12 @@ class GAP(EdgeReader):
             dropout=0.0,
         )
         return {"classifier": classifier}
+
+    def _as_now(self, name: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        first = "bases.0.linears.0.weight"
+        if not self._variant().is_vote or self.own == "nothing":
+            return state
+        return {**state, first: size_unread(state[first], self.num_features_)}
 
     def _train(self, run: Run, charge: Charge | None) -> Tensor:
         if self._variant().is_vote:
