@@ -691,6 +691,21 @@ class TestPlantedLeaks:
         found = findings(audit(words, "node", "add-remove", kinds=["hub"], keeps_rows=False))
         assert any("classifier step" in text and "moved by" in text for text in found)
 
+    def test_votes_by_how_often_one_is_listed(self, monkeypatch):
+        """What counts for a person must follow from the own list, not from other people's."""
+        real = Votes._votes_listed
+
+        def by_popularity(self, listed):
+            counts = np.bincount(self.graph.indices, minlength=self.graph.num_nodes)
+            sign = torch.from_numpy(1.0 - 2.0 * (counts % 2)).float()
+            return real(self, listed) * sign.unsqueeze(-1)
+
+        monkeypatch.setattr(Votes, "_votes_listed", by_popularity)
+        words = f"train gap {DIVIDED} --epsilon 4 --own record"
+        given = tables(directed=True)
+        found = findings(audit(words, "node", "add-remove", given, kinds=["lists-everybody"]))
+        assert any("classifier step" in text and "moved by" in text for text in found)
+
     @pytest.mark.parametrize("own", ["features", pytest.param("nothing", marks=pytest.mark.slow)])
     def test_a_second_hop_that_those_who_train_are_in_too(self, monkeypatch, own):
         """Each hop moves by less than is accounted; together they are more than one role paid."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from methodgraphs import cut_in_two, given_as_hashed_and_one_otherwise, small_graph
+from methodgraphs import cut_in_two, given_as_hashed_and_one_otherwise, small_graph, with_arcs
 
 from gapgnn import GAP, Ledger
 from gapgnn.errors import InputError
@@ -13,6 +13,8 @@ from gapgnn.graph import with_absent
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.graph.transforms import induced, join_kinds, random_split
+from gapgnn.methods.gap.codes import class_codes, class_scores
+from gapgnn.methods.gap.variant import lesson, record_share, vote_trust
 from gapgnn.methods.gap.votes import Votes, padded
 from gapgnn.privacy.accounting import Event, account
 
@@ -134,13 +136,16 @@ class TestPredictions:
                 torch.tensor(graph.train_mask).unsqueeze(0),
                 model._hop_std(graph),
             )
-            pooled = votes.read([released[0].unsqueeze(0)])[0, :, -width - 1 : -1].numpy()
+            read = votes.read([released[0].unsqueeze(0)])[0].numpy()
+            # What the list says, and after it what it votes.
+            pooled, voted = read[:, width + 1 : 2 * width + 1], read[:, -graph.num_classes :]
             files = b"".join(
                 path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file()
             )
-            rows = pooled[np.abs(pooled).sum(axis=1) > 0]
-            assert len(rows) > 100
-            assert not any(row.tobytes() in files for row in rows)
+            for listed in (pooled, voted):
+                rows = listed[np.abs(listed).sum(axis=1) > 0]
+                assert len(rows) > 100
+                assert not any(row.tobytes() in files for row in rows)
 
     def test_another_graph_is_charged_for_its_hops_by_role(self, own, tmp_path):
         first, second = (random_split(one, seed=0) for one in cut_in_two(small_graph(), seed=0))
@@ -242,6 +247,90 @@ class TestOthers:
         assert guesses[0, ~trains].norm(dim=-1).max() <= 1 + 1e-6
 
 
+class TestListsVote:
+    """Under ``record`` scores start from what the own list votes."""
+
+    def votes(self, graph: Graph, rows: dict[object, torch.Tensor]) -> torch.Tensor:
+        read = votes_of(graph, "record").read(in_order(graph, rows))[0]
+        return read[:, -graph.num_classes :]
+
+    @pytest.mark.parametrize("kinds", [1, 2])
+    def test_each_friend_votes_for_the_class_its_row_says(self, kinds):
+        graph = small_graph(num_nodes=60)
+        graph = graph if kinds == 1 else two_kinds(graph)
+        rows = some_rows(graph, "record")
+        found, width = self.votes(graph, rows), graph.num_classes - 1
+        person = int(np.flatnonzero(graph.train_mask)[3])
+        counted, friends = torch.zeros(graph.num_classes), 0
+        for place, kind in enumerate(graph.kinds):
+            one = kind.indices[kind.indptr[person] : kind.indptr[person + 1]]
+            wrote = class_codes(graph.num_classes)[int(graph.labels[person])]
+            wrote = wrote / np.sqrt(len(one) + 1) / STD
+            for friend in one.tolist():
+                row = rows[friend][0, place * width : (place + 1) * width]
+                counted += torch.softmax(class_scores((row - wrote).unsqueeze(0))[0], dim=-1)
+            friends += len(one)
+        assert friends > 6
+        wanted = np.log(6) * (6 / friends) ** 0.6 * (counted - counted.mean())
+        torch.testing.assert_close(found[person], wanted, rtol=0, atol=1e-3)
+
+    def test_whoever_lists_nobody_has_no_votes(self):
+        graph = Graph.from_arcs(
+            [0, 1], [1, 0], num_nodes=3, features=np.eye(3), labels=np.array([0, 1, 2])
+        )
+        assert not self.votes(graph, some_rows(graph, "record"))[2].any()
+
+    def test_votes_by_how_often_one_is_listed_would_be_seen(self, monkeypatch):
+        """Other people's lists are theirs: the planted fault moves what a withdrawal must not."""
+        whole = small_graph(num_nodes=60)
+        graph = with_arcs(whole, np.arange(whole.num_arcs) % 3 > 0, directed=True)
+        person = int(np.argmax(graph.out_degrees))
+        rows = some_rows(graph, "record")
+        others = torch.arange(graph.num_nodes) != person
+
+        def moved() -> bool:
+            gone = left(graph, person)
+            return not torch.equal(self.votes(graph, rows)[others], self.votes(gone, rows))
+
+        assert not moved()
+        real = Votes._votes_listed
+
+        def by_popularity(self, listed):
+            listing = torch.from_numpy(
+                np.bincount(self.graph.indices, minlength=listed[0].shape[1])
+            )
+            return real(self, listed) * listing.unsqueeze(-1)
+
+        monkeypatch.setattr(Votes, "_votes_listed", by_popularity)
+        assert moved()
+
+    def test_what_they_count_is_saved_and_of_models_without_them_nothing(
+        self, whole, fitted, tmp_path
+    ):
+        model, ledger = fitted["record"]
+        classifier = model.modules_["classifier"]
+        assert classifier.trust.tolist() == [1.0]
+        answers = model.predict_proba(whole)
+        model.save(tmp_path / "now")
+        again = GAP.load(tmp_path / "now", ledger=ledger.path)
+        assert again.modules_["classifier"].trust.tolist() == [1.0]
+        older = GAP.load(tmp_path / "now", ledger=ledger.path)
+        del older.modules_["classifier"]._buffers["trust"]
+        older.save(tmp_path / "before")
+        before = GAP.load(tmp_path / "before", ledger=ledger.path)
+        again.modules_["classifier"].trust.zero_()
+        alone = again.predict_proba(whole)
+        np.testing.assert_array_equal(before.predict_proba(whole), alone)
+        assert not np.allclose(alone, answers, atol=0.05)
+
+    def test_they_count_less_where_a_network_learns_more(self):
+        learned = [
+            lesson(epsilon, num_train=10_000, num_features=400) for epsilon in (0.5, 1.0, 2.0, 8.0)
+        ]
+        assert [vote_trust(one) for one in learned] == [1.0, 1.0, 0.5, 0.125]
+        assert [record_share(one) for one in learned] == [pytest.approx(0.5**0.5), 0.8, 0.8, 0.8]
+
+
 class TestOwnLabel:
     """What a person wrote is taken out again, wherever that person reads it."""
 
@@ -281,7 +370,10 @@ class TestOwnLabel:
         labels = graph.labels.copy()
         labels[person] = (labels[person] + 1) % graph.num_classes
         after = self.read(graph._replace(labels=labels), noise)
-        assert not torch.allclose(before[person], after[person], rtol=0, atol=1e-2)
+        read, voted = (slice(None, -graph.num_classes), slice(-graph.num_classes, None))
+        for part in (read, voted):
+            one, other = before[person, part], after[person, part]
+            assert not torch.allclose(one, other, rtol=0, atol=1e-2)
 
     @pytest.mark.parametrize("is_loaded", [False, True])
     def test_another_split_of_the_same_graph_takes_out_what_was_sent(

@@ -11,7 +11,7 @@ from gapgnn import GAP, MLP, SAGE, Graph, Ledger, load_model
 from gapgnn.errors import InputError
 from gapgnn.graph import join_kinds
 from gapgnn.methods import exact_sums
-from gapgnn.methods.gap import record
+from gapgnn.methods.gap import own_list, record
 from gapgnn.methods.gap.record import are_alike
 
 QUICK = {"level": "edge", "epochs": 3, "epsilon": 1.0, "hops": 2}
@@ -104,7 +104,7 @@ def test_the_rule_is_chosen_by_released_rows_and_labels_alone(graph, model):
 def test_where_friends_are_not_alike_the_networks_answer_alone(graph, model, monkeypatch):
     monkeypatch.setattr(record, "are_alike", lambda *given: False)
     alone = model.predict_proba(graph, own="record")
-    monkeypatch.setattr(record, "ODDS", 100.0)
+    monkeypatch.setattr(own_list, "ODDS", 100.0)
     np.testing.assert_array_equal(model.predict_proba(graph, own="record"), alone)
 
 

@@ -17,6 +17,9 @@ class Encoded(NamedTuple):
     codes: Tensor
 
 
+# By how much what the network itself says gives way to votes that are believed: it starts from
+# random weights and learns by noisy steps. Chosen on public graphs (docs/research-notes.md).
+GIVES_WAY = 0.5
 COMBINATIONS = ("concat", "sum", "max", "mean", "attention")
 
 
@@ -80,6 +83,9 @@ class MultiHopClassifier(nn.Module):
         dropout: rate after every activation.
         corrects_first: hop 0 is log-probabilities, and scores are what the network adds to them.
             How much it is believed, from 0 to 1, is kept beside the parameters.
+        corrects_votes: after the hops comes what is voted, as class scores, and scores are what the
+            network adds to that. How much votes are believed is kept likewise; where they are not,
+            the network speaks alone.
     """
 
     trust: Tensor
@@ -100,6 +106,7 @@ class MultiHopClassifier(nn.Module):
         batch_norm: bool,
         dropout: float,
         corrects_first: bool = False,
+        corrects_votes: bool = False,
     ) -> None:
         super().__init__()
         shared: dict[str, Any] = {
@@ -108,7 +115,8 @@ class MultiHopClassifier(nn.Module):
             "dropout": dropout,
         }
         self.corrects_first = corrects_first
-        if corrects_first:
+        self.corrects_votes = corrects_votes
+        if corrects_first or corrects_votes:
             self.register_buffer("trust", torch.ones(replicas))
         self.combine = combine
         layers = [first_layers] + [base_layers] * (len(widths) - 1)
@@ -131,7 +139,7 @@ class MultiHopClassifier(nn.Module):
     @property
     def takes_samples(self) -> bool:
         """Whether a node's scores follow from its code at hop 0, its rows and their moments."""
-        if self.corrects_first:
+        if self.corrects_first or self.corrects_votes:
             return False
         parts = [*self.bases[1:], self.head] + ([] if self.embedding is None else [self.embedding])
         normed = [len(part.norms) for part in parts if isinstance(part, ReplicaMLP)]
@@ -154,7 +162,16 @@ class MultiHopClassifier(nn.Module):
         return Encoded(self.bases[0](hop))
 
     def forward(self, hops: Sequence[Any]) -> Tensor:
-        """Return class scores (logits) for one input per hop."""
+        """Return class scores (logits) for one input per hop, and votes where it corrects them."""
+        if self.corrects_votes:
+            trust = self.trust.view(-1, 1, 1)
+            votes: Tensor = trust * hops[-1]
+            return votes + (1 - GIVES_WAY * trust) * self._scores(hops[:-1])
+        scores = self._scores(hops)
+        return scores + hops[0] if self.corrects_first else scores
+
+    def _scores(self, hops: Sequence[Any]) -> Tensor:
+        """Return what the network itself says."""
         is_linear = self.embedding is None and len(self.head.linears) == 1
         scores: Tensor
         if is_linear and self.combine == "concat":
@@ -163,7 +180,7 @@ class MultiHopClassifier(nn.Module):
             scores = head.of_blocks(self._codes(hops))
         else:
             scores = self.head(self.embed(hops))
-        return scores + hops[0] if self.corrects_first else scores
+        return scores
 
     def _codes(self, hops: Sequence[Any]) -> list[Tensor]:
         """Return each hop as it leaves its base network."""

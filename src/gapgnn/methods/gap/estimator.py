@@ -26,8 +26,10 @@ from gapgnn.methods.gap.variant import (
     Defaults,
     Variant,
     chosen,
+    lesson,
     record_share,
     vote_share,
+    vote_trust,
 )
 from gapgnn.methods.gap.votes import Votes, padded, vote_width
 from gapgnn.nn import COMBINATIONS, Encoded, Encoder, LinearBySize, MultiHopClassifier
@@ -96,8 +98,9 @@ class GAP(EdgeReader):
             labels none, what a person sends is divided by the root of the list's length instead, so
             that all of it has norm 1; otherwise 100.
         own: what a prediction reads of its own person at node level without noise: nothing,
-            features, or record (features and own list). Beyond nothing, a prediction is for its
-            own person (docs/privacy.md, section 1). At edge level it is chosen at prediction.
+            features, or record (features and own list, which also votes). Beyond nothing, a
+            prediction is for its own person (docs/privacy.md, section 1). At edge level it is
+            chosen at prediction.
         progressive: train a classifier after every hop and send what it says in the next one; auto
             is on for labels and both, off for features (on is ProGAP).
         hops: number K of noisy aggregations; auto is 2 for features, 5 for progressive features (4
@@ -360,12 +363,12 @@ class GAP(EdgeReader):
         if self.hop_share != "auto":
             share = self.hop_share
         elif self.own == "record":
-            share = record_share(
-                self._worth(relation),
-                num_train=self._num_train(graph),
-                num_features=graph.num_features,
-            )
+            share = record_share(self._lesson(graph, relation))
         return self._hops_within(graph, self.epsilon, share, relation, delta)
+
+    def _lesson(self, graph: Graph, relation: str) -> float:
+        num_train, num_features = self._num_train(graph), graph.num_features
+        return lesson(self._worth(relation), num_train=num_train, num_features=num_features)
 
     def _worth(self, relation: str) -> float:
         """Return the budget under ``add-remove`` that buys about as little noise in a hop."""
@@ -472,6 +475,7 @@ class GAP(EdgeReader):
             activation=chosen(self.activation, defaults.activation),
             batch_norm=False,
             dropout=0.0,
+            corrects_votes=variant.own == "record",
         )
         return {"classifier": classifier}
 
@@ -479,7 +483,9 @@ class GAP(EdgeReader):
         first = "bases.0.linears.0.weight"
         if not self._variant().is_vote or self.own == "nothing":
             return state
-        return {**state, first: size_unread(state[first], self.num_features_)}
+        state = {**state, first: size_unread(state[first], self.num_features_)}
+        # Before lists voted, their votes counted for nothing.
+        return {"trust": torch.zeros(1), **state} if self.own == "record" else state
 
     def _train(self, run: Run, charge: Charge | None) -> Tensor:
         if self._variant().is_vote:
@@ -569,6 +575,9 @@ class GAP(EdgeReader):
             )
             inputs = votes.inputs(features, released)
         classifier, private = modules["classifier"], self._private(run)
+        if self.own == "record":
+            assert isinstance(classifier, MultiHopClassifier)
+            classifier.trust.fill_(vote_trust(self._lesson(graph, run.guarantee.relation)))
         with run.timed("classifier"):
             train = partial(trainer.fit, classifier, inputs, phase="classifier", private=private)
             run.journal.trained("classifier", classifier, train)

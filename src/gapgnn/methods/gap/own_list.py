@@ -8,12 +8,31 @@ sent, and for the person's own example and prediction under ``own="record"``; it
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from gapgnn.graph import Graph
 from gapgnn.methods import sums_of_rows, sums_over_lists
 from gapgnn.methods.gap.codes import class_scores, mean_codes
+
+# Chosen on public graphs (docs/research-notes.md). A friend has the own class so much more often
+# than any other, and from so many friends on each counts less, by this power of their number.
+ODDS = 6.0
+FEW_FRIENDS = 6.0
+EXPONENT = 0.6
+
+
+def vote_weights(friends: Tensor) -> Tensor:
+    """Return what the class of one friend counts for somebody with so many, as a log-odds.
+
+    Friends of one person are not independent witnesses: each of many says less.
+
+    >>> [round(odds, 2) for odds in vote_weights(torch.tensor([1.0, 6.0, 60.0])).exp().tolist()]
+    [6.0, 6.0, 1.57]
+    """
+    return math.log(ODDS) * (FEW_FRIENDS / friends.clamp(min=FEW_FRIENDS)) ** EXPONENT
 
 
 def posteriors_listed(graph: Graph, released: Tensor, own: Tensor) -> Tensor:

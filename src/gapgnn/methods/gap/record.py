@@ -15,7 +15,6 @@ alike at all; where they are not, the networks answer alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,15 +25,12 @@ from torch import Tensor
 from gapgnn.graph import Graph
 from gapgnn.methods import exact_sums
 from gapgnn.methods.gap.codes import class_codes, class_scores
+from gapgnn.methods.gap.own_list import vote_weights
 from gapgnn.methods.gap.propagation import Propagation
 from gapgnn.training import FeatureInputs
 
-# Chosen on public graphs (docs/research-notes.md). A friend has the own class so much more often
-# than any other; from so many friends on each counts less, by this power of their number; and this
-# is the share of what features say alone in the prior.
-ODDS = 6.0
-FEW_FRIENDS = 6.0
-EXPONENT = 0.6
+# Chosen on public graphs (docs/research-notes.md): the share in the prior of what features say
+# alone.
 PRIOR_SHARE = 0.75
 # Friends vote where they have the own class at least so much more often than any other.
 LEAST_ODDS = 3.0
@@ -84,11 +80,10 @@ class OwnLists:
             prior = (1 - PRIOR_SHARE) * prior + PRIOR_SHARE * alone
         sums = torch.stack(arriving[-1]).sum(dim=0)
         everybody = torch.ones_like(labels, dtype=prior.dtype).unsqueeze(-1)
-        friends = torch.stack(self._arriving(everybody)).sum(dim=0).clamp(min=FEW_FRIENDS)
-        weight = math.log(ODDS) * (FEW_FRIENDS / friends) ** EXPONENT
+        friends = torch.stack(self._arriving(everybody)).sum(dim=0)
         # Up to a number that all classes share, this is how many friends have each class.
         votes = (1 - 1 / num_classes) * class_scores(sums)
-        return prior + weight * votes
+        return prior + vote_weights(friends) * votes
 
     def _arriving(self, rows: Tensor) -> list[Tensor]:
         """Return the exact sums of what arrives at every node along each kind of edges."""

@@ -230,17 +230,49 @@ class Defaults:
 MOST_SHARE = 0.8
 
 
-def record_share(epsilon: float, *, num_train: int, num_features: int) -> float:
+# And at least where own lists are read.
+LEAST_SHARE = 0.25
+
+
+def lesson(epsilon: float, *, num_train: int, num_features: int) -> float:
+    """Return how much a network learns from a budget; from 1 on, what own lists say too.
+
+    The more people train and the fewer features there are, the more; all of it is public.
+
+    >>> round(lesson(1.0, num_train=12000, num_features=349), 2)
+    1.28
+    """
+    return num_train * epsilon / (500.0 * math.sqrt(max(1, num_features)))
+
+
+def record_share(learned: float) -> float:
     """Return the first hop's share of the budget, of 1 / sigma squared, where own lists are read.
 
-    The more people train and the fewer features there are, the less of it a network needs; all of
-    it is public.
+    The more a network learns, the less of it that takes. Chosen on the development graphs
+    (docs/research-notes.md).
 
-    >>> record_share(1.0, num_train=12000, num_features=349)
-    0.8
+    Args:
+        learned: what :func:`lesson` returns.
+
+    >>> record_share(0.01), record_share(0.25), record_share(4.0)
+    (0.25, 0.5, 0.8)
     """
-    share = num_train * epsilon / (500.0 * math.sqrt(max(1, num_features)))
-    return max(0.02, min(MOST_SHARE, share))
+    return max(LEAST_SHARE, min(MOST_SHARE, math.sqrt(learned)))
+
+
+def vote_trust(learned: float) -> float:
+    """Return what the votes of own lists count in the scores that a network starts from.
+
+    All where it learns little. Where it learns more it knows better: not all friends are alike, and
+    some classes' friends are not. Chosen on the development graphs (docs/research-notes.md).
+
+    Args:
+        learned: what :func:`lesson` returns.
+
+    >>> vote_trust(0.1), vote_trust(4.0)
+    (1.0, 0.25)
+    """
+    return min(1.0, 1.0 / learned)
 
 
 # Of the budget: what the first hop may get, what it costs to learn how long lists are, and how

@@ -6,9 +6,10 @@ sender's own list, nothing is cut, and the sensitivity is 1, or 2 where records 
 
 In the first hop training people send the codes of their classes. What v then reads is the noisy sum
 of its own row, and under ``own="record"`` also what the rows of those on v's own list say, which is
-a function of v's record and of the release. Without the own list there is a second hop: people
-without a training label send what the released rows of *their* lists say about their class. Roles
-pay apart: nobody is in both hops, so neither makes the other dearer.
+a function of v's record and of the release. There the list votes too, by fixed odds: a network of a
+small budget starts from that friends tend to be alike and need not learn it. Without the own list
+there is a second hop: people without a training label send what the released rows of *their* lists
+say about their class. Roles pay apart: nobody is in both hops, so neither makes the other dearer.
 
 Everybody who stands in a list has a row, there or not (:func:`gapgnn.graph.with_absent`): what one
 person reads or sends does not change when another one leaves.
@@ -35,7 +36,7 @@ from gapgnn.methods.gap.codes import (
     in_noise_units,
     mean_codes,
 )
-from gapgnn.methods.gap.own_list import posteriors_listed, sums_listed
+from gapgnn.methods.gap.own_list import posteriors_listed, sums_listed, vote_weights
 from gapgnn.training import FeatureInputs, HopInputs, Inputs, row_by_row
 
 # How much surer a person without a label is of the own class than the noise alone would say.
@@ -43,7 +44,7 @@ SHARPNESS = 2.0
 
 
 def vote_width(num_classes: int, num_kinds: int, own: str) -> int:
-    """Return how many numbers a classifier reads of what was released.
+    """Return how many numbers a classifier reads of what was released, without votes.
 
     >>> vote_width(6, 1, "features"), vote_width(6, 1, "record"), vote_width(6, 2, "record")
     (18, 12, 30)
@@ -149,26 +150,50 @@ class Votes:
         """Return what everybody with a record reads of what was released, (repeats, nodes, width).
 
         A function of the release and of each reader's own record: of the own label, which is taken
-        out of the own row, and under ``own="record"`` of the own list.
+        out of the own row, and under ``own="record"`` of the own list. There the last columns, one
+        for each class, are what the list votes.
         """
         if self.own == "record":
             sums = list(zip(self._by_kind(released[0]), self._written, strict=True))
-            blocks = _with_sum([rows - own for rows, own in sums])
-            blocks += [
+            listed = [
                 posteriors_listed(kind, rows, own)
                 for kind, (rows, own) in zip(self.graph.kinds, sums, strict=True)
             ]
+            blocks = [*_with_sum([rows - own for rows, own in sums]), *listed]
+            votes = [self._votes_listed(listed)[:, : self.num_present]]
         else:
             first, second = (self._by_kind(hop) for hop in released)
             blocks = [*_with_sum(first), *_with_sum(second), _together([*first, *second])]
+            votes = []
         read = [direction_and_size(block[:, : self.num_present]) for block in blocks]
-        return torch.cat(read, dim=-1)
+        return torch.cat([*read, *votes], dim=-1)
+
+    def _votes_listed(self, listed: Sequence[Tensor]) -> Tensor:
+        """Return what own lists vote, as class scores: each friend for the class its row says.
+
+        Args:
+            listed: of each kind of edges, what :func:`posteriors_listed` returns.
+        """
+        device = listed[0].device
+        lengths = [
+            torch.tensor(kind.out_degrees, dtype=torch.float64, device=device).unsqueeze(-1)
+            for kind in self.graph.kinds
+        ]
+        parts = [said * length.sqrt() for said, length in zip(listed, lengths, strict=True)]
+        sums = torch.stack(parts).sum(dim=0)
+        scores = row_by_row(class_scores, _Rows(sums.float()))
+        # Up to a number that all classes share, this is how many friends have each class.
+        votes = (1 - 1 / self.num_classes) * scores
+        return (vote_weights(torch.stack(lengths).sum(dim=0)) * votes).float()
 
     def inputs(self, features: FeatureInputs, released: Sequence[Tensor]) -> Inputs:
         """Return what a classifier reads of every node: features alone if nothing was released."""
         if not released:
             return HopInputs(features, [])
         read = self.read(released)
+        if self.own == "record":
+            width = read.shape[-1] - self.num_classes
+            return HopInputs(features, [read[..., :width], read[..., width:]])
         return HopInputs(read, []) if self.own == "nothing" else HopInputs(features, [read])
 
 
