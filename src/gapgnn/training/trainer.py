@@ -270,7 +270,7 @@ class Trainer:
                 take,
                 step,
                 replicas=flat.replicas,
-                expected_batch=schedule.expected_batch,
+                mean_batch=schedule.sampling_rate * max(len(mine) for mine in members),
                 device=self.labels.device,
             )
         witness = active_witness()
@@ -352,7 +352,8 @@ class RecordedSteps:
         take: takes one step for positions ``(R, B)`` and which of them are real.
         step: what ``take`` calls; it provides each step's noise.
         replicas: R.
-        expected_batch: mean size of a batch.
+        mean_batch: mean size of a batch, of those who are there: the number that is public may be
+            smaller, and steps would hardly ever fit.
         device: a CUDA device.
     """
 
@@ -362,12 +363,12 @@ class RecordedSteps:
         step: PrivateStep,
         *,
         replicas: int,
-        expected_batch: float,
+        mean_batch: float,
         device: torch.device,
     ) -> None:
         self._take = take
         self._step = step
-        width = math.ceil((expected_batch + 6 * math.sqrt(expected_batch) + 16) / 64) * 64
+        width = math.ceil((mean_batch + 6 * math.sqrt(mean_batch) + 16) / 64) * 64
         self._positions = torch.zeros(replicas, width, dtype=torch.int64, device=device)
         self._valid = torch.zeros(replicas, width, dtype=torch.bool, device=device)
         self._replay: Callable[[], None] | None = None

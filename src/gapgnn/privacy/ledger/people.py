@@ -12,8 +12,10 @@ they are charged together, which is the safe side.
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +26,10 @@ from gapgnn.graph import Graph, Words, siphash_128, whole_numbers
 
 # Sorted by the first half, then the second; 16 bytes each.
 Hashes = NDArray[np.uint64]
-# Hashed this many at a time, which stays in cache.
+# Hashed this many at a time, which stays in cache; and as many pieces at once as there are cores,
+# up to a number beyond which threads only wait for each other.
 _CHUNK = 1 << 14
+_PIECE, _MOST_WORKERS = 1 << 17, 8
 _LARGEST = 2**63 - 1
 # SQLite takes pieces of up to a gigabyte; these have at most 64 MB.
 _PART_SIZE = 1 << 22
@@ -85,8 +89,32 @@ def hash_ids(ids: NDArray[Any], key: bytes) -> Hashes:
     True
     """
     if ids.dtype.kind == "i" or (ids.dtype.kind == "u" and not (ids > _LARGEST).any()):
-        return _distinct(_hash_numbers(ids.astype(np.int64, copy=False).view(np.uint64), key))
-    names = ids.astype(str, copy=False)
+        numbers = ids.astype(np.int64, copy=False).view(np.uint64)
+        return _distinct(_by_all_cores(_hash_numbers, numbers, key))
+    return _distinct(_by_all_cores(_hash_names, ids.astype(str, copy=False), key))
+
+
+def _by_all_cores(
+    hashed: Callable[[NDArray[Any], bytes], Hashes], names: NDArray[Any], key: bytes
+) -> Hashes:
+    """Hash names piece by piece; NumPy lets other threads work while it computes."""
+    found = np.empty((len(names), 2), dtype=np.uint64)
+
+    def fill(start: int) -> None:
+        found[start : start + _PIECE] = hashed(names[start : start + _PIECE], key)
+
+    starts = range(0, len(names), _PIECE)
+    workers = min(_MOST_WORKERS, os.cpu_count() or 1, len(starts))
+    if workers > 1:
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(fill, starts))
+    else:
+        for start in starts:
+            fill(start)
+    return found
+
+
+def _hash_names(names: NDArray[np.str_], key: bytes) -> Hashes:
     found = np.empty((len(names), 2), dtype=np.uint64)
     for start in range(0, len(names), _CHUNK):
         letters = _utf8(_trimmed(names[start : start + _CHUNK]))
@@ -97,7 +125,7 @@ def hash_ids(ids: NDArray[Any], key: bytes) -> Hashes:
             hashes[~is_number] = _hash_letters(letters[~is_number], key)
         else:
             hashes[:] = _hash_letters(letters, key)
-    return _distinct(found)
+    return found
 
 
 def _trimmed(names: NDArray[np.str_]) -> NDArray[np.str_]:
@@ -261,7 +289,8 @@ class Members:
         """Tell which people are members."""
         found = np.zeros(len(people), dtype=np.bool_)
         for part in self.parts(population):
-            found |= among(people, part)
+            # Nearly always the very people who were read before.
+            found |= True if np.array_equal(people, part) else among(people, part)
         return found
 
     def count(self, population: int) -> int:
