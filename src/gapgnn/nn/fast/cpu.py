@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,37 +38,43 @@ BLOCK_ROWS = 1 << 13
 NARROW = 16
 # With fewer rows the detour costs more than it saves.
 LONG = 2048
+# torch's own, for values that are few.
+NATIVE: dict[str, Callable[..., Tensor]] = {"selu": F.selu, "elu": F.elu, "tanh": torch.tanh}
 
 
-def exponential(values: Tensor, name: str) -> Tensor:
+def exponential(values: Tensor, name: str, *, is_short: bool = False) -> Tensor:
     """Return the activation called so of the values, ``(R, ...)``.
 
     One replica after the other, which stays in cache: torch rounds the end of a tensor otherwise,
     and a replica's end must not depend on how many others there are. The result differs from
-    torch's by rounding: a few units of 1e-7 below zero, nothing above.
+    torch's by rounding: a few units of 1e-7 below zero, nothing above. What is short is left to
+    torch, for all replicas at once, except for the gradient.
 
     >>> exponential(torch.tensor([[-1.0, 0.0, 2.0]]), "elu").mul(1e4).round().tolist()
     [[-6321.0, 0.0, 20000.0]]
     """
-    result: Tensor = _Exponential.apply(values, name)  # type: ignore[no-untyped-call]
+    result: Tensor = _Exponential.apply(values, name, is_short)  # type: ignore[no-untyped-call]
     return result
 
 
 class _Exponential(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, name: str) -> Tensor:
-        result = values.clone(memory_format=torch.contiguous_format)
-        for own in result:
-            activate_(own, name)
+    def forward(ctx: Any, values: Tensor, name: str, is_short: bool) -> Tensor:
+        if is_short:
+            result = NATIVE[name](values)
+        else:
+            result = values.clone(memory_format=torch.contiguous_format)
+            for own in result:
+                activate_(own, name)
         ctx.save_for_backward(result)
         ctx.name = name
         return result
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor, None, None]:
         # Columns of a wider gradient are copied first: in their place they take ten times as long.
-        return slopes_before(slopes.contiguous(), ctx.saved_tensors[0], ctx.name), None
+        return slopes_before(slopes.contiguous(), ctx.saved_tensors[0], ctx.name), None, None
 
 
 def activate_(values: Tensor, name: str) -> None:

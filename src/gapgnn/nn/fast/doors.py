@@ -123,16 +123,14 @@ class _Shifted(torch.autograd.Function):
 def activation(values: Tensor, name: str) -> Tensor | None:
     """Return the activation called so, for an exponential one of ``(R, ...)`` on a CPU.
 
-    In a step of DP-SGD all replicas are done at once: it is short, and its batches are filled up to
-    the widest of all replicas, which moves the rounding anyway.
+    A step of DP-SGD is short, and its batches are filled up to the widest of all replicas, which
+    moves the rounding anyway.
 
     >>> activation(torch.ones(1, 1), "gelu")
     """
     if name not in EXPONENTIAL or values.is_cuda:
         return None
-    if active_tape() is not None:
-        return exponential(values.unsqueeze(0), name).squeeze(0)
-    return exponential(values, name)
+    return exponential(values, name, is_short=active_tape() is not None)
 
 
 def mlp(network: ReplicaMLP, inputs: Any) -> Tensor | None:
