@@ -35,7 +35,7 @@ from gapgnn.privacy.dpsgd import (
 from gapgnn.privacy.mechanisms import NoiseSource, can_use_triton
 from gapgnn.rng import experiment_rng
 from gapgnn.training.callbacks import Callback, Silent
-from gapgnn.training.full_batch import BestEpoch, FullBatch, clean_scores, dropouts
+from gapgnn.training.full_batch import EVERY, BestEpoch, FullBatch, clean_scores, dropouts
 from gapgnn.training.inputs import Inputs, Taken
 from gapgnn.training.recipe import PrivateTraining, Recipe
 from gapgnn.training.some_nodes import SomeNodes
@@ -135,15 +135,20 @@ class Trainer:
             optimiser.step(gradient)
             return loss / flat.replicas, accuracy
 
+        def look() -> tuple[Tensor, Tensor | None]:
+            return flat.values.new_zeros(()), batch.look()
+
         work: Callable[[], tuple[Tensor, Tensor | None]] = epoch
+        looked: Callable[[], tuple[Tensor, Tensor | None]] = look
         is_counted = not batch.has_dropout or can_use_triton(device)
         if self.labels.is_cuda and getattr(inputs, "is_recordable", False) and is_counted:
-            work = RecordedEpochs(epoch)
-        for _ in range(self.recipe.epochs):
+            work, looked = RecordedEpochs(epoch), RecordedEpochs(look)
+        for step in range(1, self.recipe.epochs + 1):
             loss, accuracy = work()
+            if step == self.recipe.epochs or (batch.has_dropout and step % EVERY == 0):
+                _, accuracy = looked()
             if is_watched:
                 self.callback.advance(phase, loss=float(loss), accuracy=_number(accuracy))
-        batch.best.consider(batch.clean_scores())
         batch.best.restore()
         _settle_statistics(model, inputs.all())
 
