@@ -76,6 +76,7 @@ EXPERIMENTS: dict[str, Settings] = {
         for setting in (
             mlp("node", epsilon),
             gap("node", epsilon, messages="features"),
+            gap("node", epsilon, messages="labels", max_degree=100),
             gap("node", epsilon, messages="labels"),
         )
     ],
@@ -114,7 +115,12 @@ EXPERIMENTS: dict[str, Settings] = {
             for epsilon in (1.0, 4.0, 8.0)
             for layers in (1, 2)
         ),
-        ("SAGE, node, epsilon 8, D=100", SAGE, {"level": "node", "epsilon": 8.0}),
+        ("SAGE, node, epsilon 8", SAGE, {"level": "node", "epsilon": 8.0}),
+        (
+            "SAGE, node, epsilon 8, D=100",
+            SAGE,
+            {"level": "node", "epsilon": 8.0, "max_degree": 100},
+        ),
     ],
 }
 

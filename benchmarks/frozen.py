@@ -41,6 +41,7 @@ RIVALS: dict[str, dict[str, tuple[type, dict[str, Any]]]] = {
         "GAP": (GAP, {"messages": "features"}),
         "ProGAP": (GAP, {"messages": "features", "progressive": True}),
         "SAGE": (SAGE, {}),
+        "0.1": (GAP, {"folds": 0, "directions": "along"}),
     },
     "node": {
         "MLP-DP": (MLP, {}),

@@ -1,11 +1,14 @@
-"""Node level: what a prediction may read of its own person, and what each choice is worth.
+"""What a prediction may read of its own person, and what each choice is worth.
 
     GAPGNN_DATA=DIR python benchmarks/own.py --jobs 2 --markdown docs/generated/own.md
     python benchmarks/own.py --datasets cora pubmed --epsilons 1 4 --relation replace
+    python benchmarks/own.py --level edge --epsilons 1 --markdown docs/generated/own-edge.md
 
 Every cell is the mean test accuracy of independent repeats and half the width of its 95 % interval.
-MLP (DP-SGD on features) is the line that reading edges must not fall below; `record` is joint
-differential privacy, another promise than `nothing`.
+`record` is joint differential privacy, another promise than `nothing` and `features`, and `vote` is
+its simple baseline: randomised response of labels at node level, epsilon 0 at edge level. MLP reads
+features alone: the line that reading edges must not fall below. At edge level `record` is chosen at
+prediction, so every repeat is a fit of its own, on a split of its own.
 """
 
 from __future__ import annotations
@@ -21,42 +24,72 @@ from typing import Any
 import torch
 
 import generated
-from gapgnn import GAP, MLP, Ledger, load_dataset
+from gapgnn import GAP, MLP, Ledger, Vote, load_dataset
 
 # Two-sided 95 % points of Student's t, by the number of repeats.
 STUDENT = {2: 12.71, 3: 4.30, 5: 2.78, 10: 2.26, 20: 2.09}
 METHODS = {
-    "MLP": (MLP, {}),
-    "nothing": (GAP, {"own": "nothing"}),
-    "features": (GAP, {"own": "features"}),
-    "record": (GAP, {"own": "record"}),
+    "node": ("MLP", "nothing", "features", "record", "vote"),
+    "edge": ("MLP", "features", "record", "vote"),
 }
+Job = tuple[str, str, float, dict[str, Any]]
 
 
-def measured(job: tuple[str, str, float, dict[str, Any]]) -> str:
-    """Return one cell."""
+def at_node_level(job: Job) -> list[float]:
+    """Return the scores of one cell."""
     dataset, method, epsilon, options = job
     torch.set_num_threads(1)
-    estimator, chosen = METHODS[method]
     graph = load_dataset(dataset, split_seed=options["seed"])
+    given = {"level": "node", "epsilon": epsilon, **options}
+    if method == "vote":
+        del given["delta"]  # pure
+    estimator = {"MLP": MLP, "vote": Vote}.get(method, GAP)
+    chosen = {"own": method} if estimator is GAP else {}
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.init(Path(folder, "ledger.sqlite")).path
-        given = {"level": "node", "epsilon": epsilon, "ledger": ledger, **options, **chosen}
-        scores = [100 * score for score in estimator(**given).fit(graph).repeat_scores_]
-    if len(scores) == 1:
-        return f"{scores[0]:.1f}"
-    half = STUDENT.get(len(scores), 1.96) * statistics.stdev(scores) / len(scores) ** 0.5
-    return f"{statistics.mean(scores):.1f} ± {half:.1f}"
+        return list(estimator(ledger=ledger, **given, **chosen).fit(graph).repeat_scores_)
+
+
+def at_edge_level(job: Job) -> list[float]:
+    """Return the scores of one cell, each of a fit of its own."""
+    dataset, method, epsilon, options = job
+    torch.set_num_threads(1)
+    seed, repeats = options["seed"], options["repeats"]
+    scores = []
+    for own_seed in range(seed, seed + repeats):
+        graph = load_dataset(dataset, split_seed=own_seed)
+        given = {"level": "edge", "device": options["device"], "seed": own_seed}
+        if method in ("features", "record"):
+            given |= {name: options[name] for name in ("relation", "delta", "noise")}
+            given["epsilon"] = epsilon
+        estimator = {"MLP": MLP, "vote": Vote}.get(method, GAP)
+        with tempfile.TemporaryDirectory() as folder:
+            ledger = Ledger.init(Path(folder, "ledger.sqlite")).path
+            model = estimator(ledger=ledger, **given).fit(graph)
+            said = model.predict(graph, own="record" if method == "record" else None)
+        scores.append(float((said == graph.labels)[graph.test_mask].mean()))
+    return scores
+
+
+def shown(scores: list[float]) -> str:
+    percent = [100 * score for score in scores]
+    if len(percent) == 1:
+        return f"{percent[0]:.1f}"
+    half = STUDENT.get(len(percent), 1.96) * statistics.stdev(percent) / len(percent) ** 0.5
+    return f"{statistics.mean(percent):.1f} ± {half:.1f}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     schools = [f"facebook100/{name}" for name in ("Cornell5", "Rutgers89", "Wisconsin87")]
+    parser.add_argument("--level", default="node", choices=list(METHODS))
     parser.add_argument("--datasets", nargs="+", default=schools)
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", help="(all of the level)")
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 2.0, 4.0, 8.0])
-    parser.add_argument("--relation", default="add-remove", choices=["add-remove", "replace"])
-    parser.add_argument("--delta", type=float, default=1e-5)
+    parser.add_argument("--relation", default="auto")
+    parser.add_argument("--delta", type=float, help="(node 1e-5, edge auto)")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--seed", type=int, default=100)
     parser.add_argument("--noise", default="safe", choices=["safe", "fast"])
@@ -64,27 +97,35 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     generated.add_option(parser)
     arguments = parser.parse_args()
+    known = METHODS[arguments.level]
+    if unknown := sorted(set(arguments.methods or ()) - set(known)):
+        parser.error(f"at level {arguments.level} there is {', '.join(known)}. Got {unknown[0]}.")
     options = {
         name: getattr(arguments, name)
         for name in ("relation", "delta", "repeats", "seed", "noise", "device")
     }
+    options["delta"] = arguments.delta or (1e-5 if arguments.level == "node" else "auto")
+    # What needs no budget is measured once.
+    free = () if arguments.level == "node" else ("MLP", "vote")
     jobs = [
         (dataset, method, epsilon, options)
         for dataset in arguments.datasets
-        for method in arguments.methods
-        for epsilon in arguments.epsilons
+        for method in arguments.methods or known
+        for epsilon in (arguments.epsilons[:1] if method in free else arguments.epsilons)
     ]
+    measured = at_node_level if arguments.level == "node" else at_edge_level
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
-        cells = list(pool.map(measured, jobs))
-    width = len(arguments.epsilons)
-    rows = [
-        (jobs[place][0], jobs[place][1], *cells[place : place + width])
-        for place in range(0, len(jobs), width)
-    ]
+        found = dict(zip((job[:3] for job in jobs), pool.map(measured, jobs), strict=True))
+    rows: dict[tuple[str, str], list[str]] = {}
+    for (dataset, method, _), scores in found.items():
+        rows.setdefault((dataset, method), []).append(shown(scores))
+    for (_, method), cells in rows.items():
+        if method in free:
+            cells *= len(arguments.epsilons)
     columns = ["data set", "reads", *(f"epsilon {epsilon:g}" for epsilon in arguments.epsilons)]
-    body = generated.table(columns, rows)
+    body = generated.table(columns, ([*names, *cells] for names, cells in rows.items()))
     print(body)
-    title = "Node level: what a prediction reads of its own person"
+    title = f"What a prediction reads of its own person, level {arguments.level}"
     generated.write(arguments.markdown, title, body, device=arguments.device)
 
 

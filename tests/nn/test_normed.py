@@ -6,7 +6,7 @@ import scipy.sparse as sp
 import torch
 from torch import nn
 
-from gapgnn.nn.fast.cpu import Chosen, Moments, Places, Sample, normed_layer
+from gapgnn.nn.fast.cpu import Chosen, Moments, Places, Sample, normed_layer, normed_product
 from gapgnn.nn.layers import ReplicaMLP
 from gapgnn.nn.sparse_rows import SparseRows
 
@@ -21,6 +21,13 @@ def parameters():
     drawn = torch.randn(REPLICAS, WIDTH + 2, OUT, generator=generator(1))
     parts = drawn[:, :WIDTH], drawn[:, WIDTH] + 1, drawn[:, WIDTH + 1]
     return [part.clone().requires_grad_() for part in parts]
+
+
+def known_moments(inputs):
+    """Of inputs that come a second time."""
+    moments = Moments()
+    moments.of(inputs)
+    return moments.of(inputs)
 
 
 def reference(inputs, weight, scale, shift, activation):
@@ -41,25 +48,65 @@ def test_values_and_gradients_are_those_of_the_separate_operations(activation, i
         rows = torch.from_numpy(matrix.toarray()).expand(REPLICAS, -1, -1).clone()
     own = parameters()
     weights = torch.randn(REPLICAS, NODES, OUT, generator=generator(2))
-    dense = rows.requires_grad_(not is_sparse)
-    inputs = SparseRows.from_scipy(matrix) if is_sparse else dense
+    inputs = SparseRows.from_scipy(matrix) if is_sparse else rows
     found, mean, variance = normed_layer(
-        inputs, *own, Moments().of(inputs), epsilon=1e-5, activation=activation
+        inputs, *own, known_moments(inputs), epsilon=1e-5, activation=activation
     )
-    wanted = reference(dense, *own, activation)
+    wanted = reference(rows, *own, activation)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-    product = dense @ own[0]
+    product = rows @ own[0]
     torch.testing.assert_close(mean, product.mean(1, keepdim=True), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(
         variance, product.var(1, unbiased=False, keepdim=True), rtol=1e-3, atol=1e-5
     )
-    sources = own if is_sparse else [dense, *own]
     for one, other in zip(
-        torch.autograd.grad((found * weights).sum(), sources),
-        torch.autograd.grad((wanted * weights).sum(), sources),
+        torch.autograd.grad((found * weights).sum(), own),
+        torch.autograd.grad((wanted * weights).sum(), own),
         strict=True,
     ):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("activation", ["selu", "elu", "relu", "tanh"])
+@pytest.mark.parametrize("widths", [(WIDTH,), (2, 4, 1)])
+@pytest.mark.parametrize("is_counted", [False, True])
+def test_activations_are_normalised_by_the_moments_of_their_product(activation, widths, is_counted):
+    rows = (torch.randn(REPLICAS, NODES, WIDTH, generator=generator()) + 0.5).requires_grad_()
+    own = parameters()
+    counts = torch.randint(1, 4, (NODES,), generator=generator(4)) if is_counted else None
+    repeated = (
+        torch.arange(NODES) if counts is None else torch.arange(NODES).repeat_interleave(counts)
+    )
+    found, mean, variance = normed_product(
+        rows.split(widths, dim=-1), *own, epsilon=1e-5, activation=activation, counts=counts
+    )
+    # As if every row were there as often as it counts.
+    wanted = reference(rows[:, repeated], *own, activation)
+    torch.testing.assert_close(found[:, repeated], wanted, rtol=1e-4, atol=1e-5)
+    product = rows[:, repeated] @ own[0]
+    torch.testing.assert_close(mean, product.mean(1, keepdim=True), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        variance, product.var(1, unbiased=False, keepdim=True), rtol=1e-4, atol=1e-5
+    )
+    weights = torch.randn(wanted.shape, generator=generator(2))
+    for one, other in zip(
+        torch.autograd.grad((found[:, repeated] * weights).sum(), [rows, *own]),
+        torch.autograd.grad((wanted * weights).sum(), [rows, *own]),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_activations_without_gradients_are_not_taken_for_inputs_that_stay():
+    moments, rows = Moments(), torch.randn(1, NODES, 2, generator=generator())
+    with torch.no_grad():
+        assert moments.of(rows) is None
+        assert moments.of(rows) is None
+    assert moments.of(rows) is None
+    known = moments.of(rows)
+    assert known is not None
+    with torch.no_grad():
+        assert moments.of(rows) is known
 
 
 def trained_mlp(**options):
@@ -121,9 +168,11 @@ def test_a_deeper_network_is_computed_for_all_and_then_chosen_from():
 
 def test_moments_of_inputs_that_changed_in_place_are_computed_again():
     moments, rows = Moments(), torch.randn(1, NODES, 2, generator=generator())
+    assert moments.of(rows) is None
     before = moments.of(rows)[0].clone()
     assert moments.of(rows)[0] is moments.of(rows)[0]
     rows.add_(1)
+    assert moments.of(rows) is None
     torch.testing.assert_close(moments.of(rows)[0], before + 1)
 
 
@@ -136,3 +185,21 @@ def test_training_statistics_end_where_batch_norms_would():
     mlp(rows)
     torch.testing.assert_close(mlp.norms[0].running_mean[0], own.running_mean, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(mlp.norms[0].running_var[0], own.running_var, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "gelu"])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_a_network_of_blocks_is_that_of_joined_blocks(activation, is_training):
+    blocks = [
+        torch.randn(REPLICAS, NODES, width, generator=generator(width)).requires_grad_()
+        for width in (4, 3)
+    ]
+    mlp = trained_mlp(activation=activation).train(is_training)
+    sources = [*blocks, *mlp.parameters()]
+    weights = torch.randn(REPLICAS, NODES, OUT, generator=generator(3))
+    pairs = []
+    for out in (lambda: mlp.of_blocks(blocks), lambda: mlp(torch.cat(blocks, dim=-1))):
+        scores = out()
+        pairs.append((scores, *torch.autograd.grad((scores * weights).sum(), sources)))
+    for one, other in zip(*pairs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)

@@ -17,6 +17,7 @@ from gapgnn.graph.graph import Graph
 from gapgnn.nn.layers import ReplicaMLP, cross_entropy
 from gapgnn.privacy.dpsgd.flat import FlatAdam, FlatParameters
 from gapgnn.privacy.dpsgd.ghost import record_linears
+from gapgnn.privacy.dpsgd.poisson import DPSchedule, PoissonBatches
 from gapgnn.privacy.dpsgd.step import PrivateStep
 from gapgnn.privacy.mechanisms import device as kernels
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
@@ -248,6 +249,22 @@ def test_the_noise_of_dpsgd_steps_is_right_and_that_of_the_cpu():
     noise = steps_noise()
     assert step_faults(noise) == set()
     assert torch.equal(noise.cpu(), steps_noise(device="cpu"))
+
+
+def drawn_batches(device, phase="t"):
+    keys = [NoiseKey.insecure(seed) for seed in (5, 6)]
+    schedule = DPSchedule(50_000, 0.06, 60, 3000.0)
+    for batch in PoissonBatches(schedule, keys, phase=phase, device=device):
+        positions = batch.positions.cpu().masked_fill(~batch.valid.cpu(), -1)
+        yield [row[row >= 0].tolist() for row in positions]
+
+
+def test_safe_batches_are_those_of_the_cpu_and_no_two_are_alike():
+    found = list(drawn_batches("cuda"))
+    assert found == list(drawn_batches("cpu"))
+    assert found[0] != next(drawn_batches("cuda", phase="other"))
+    everybody = [tuple(batch) for step in found for batch in step]
+    assert len(set(everybody)) == len(everybody) == 120
 
 
 @pytest.mark.parametrize("fault", ["scale", "steps", "replicas"])

@@ -16,10 +16,11 @@ import pytest
 import torch
 
 from gapgnn.graph import Graph, join_kinds
+from gapgnn.privacy.dpsgd.poisson import DPSchedule, PoissonBatches
 from gapgnn.privacy.mechanisms import device as kernels
 from gapgnn.privacy.mechanisms.aggregation import _added_up, kind_aggregations, row_normalise
-from gapgnn.privacy.mechanisms.device import SEGMENT, CipherNoise, InLists
-from gapgnn.privacy.mechanisms.draws import cipher_words
+from gapgnn.privacy.mechanisms.device import SEGMENT, CipherNoise, InLists, cipher_halves
+from gapgnn.privacy.mechanisms.draws import Coins, Draws, cipher_key, cipher_words, device_heads
 from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource, _draw_on_grid
 from gapgnn.privacy.mechanisms.sums import quantise_rows, whole_rows
 from gapgnn.rng import NoiseKey
@@ -28,7 +29,8 @@ IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 inside = pytest.mark.skipif(not IS_INTERPRETED, reason="runs in the process of the first test")
 CPU = torch.device("cpu")
-SECRET = NoiseKey.insecure(0).bytes(32, "x")
+KEY = NoiseKey.insecure(0)
+SECRET = KEY.bytes(32, "x")
 
 
 @pytest.mark.skipif(IS_INTERPRETED or not HAS_TRITON, reason="no Triton, or inside already")
@@ -81,6 +83,35 @@ def test_tails_are_refined_as_on_the_cpu(monkeypatch):
 def test_blocks_are_numbered_by_64_bits(first_row):
     found = drawn(SECRET, (9, 16), first_row=first_row)
     assert torch.equal(found, _draw_on_grid(SECRET, "gaussian", first_row, (9, 16), 2.0))
+
+
+@inside
+@pytest.mark.parametrize("count", [1, 4097, 1 << 15])
+def test_uniforms_of_a_kernel_are_the_bits_of_the_cpu(count):
+    """Refined ones too: among 2**15 there are about 32."""
+    half, top = Draws(KEY).halves(count, "x")
+    found = cipher_halves(cipher_key(KEY, "x", "words"), count, CPU)
+    assert np.array_equal(found.abs().numpy(), half)
+    assert np.array_equal(found.numpy() < 0, top > 0)
+
+
+@inside
+@pytest.mark.parametrize(("count", "probability"), [(20_000, 0.06), (10**7, 1e-4), (300, 0.9)])
+def test_coins_tossed_by_a_kernel_are_those_of_the_cpu(count, probability):
+    wanted = Coins(KEY).heads(count, probability, 3)
+    found = device_heads(KEY, count, probability, 3, device=CPU)
+    assert np.array_equal(found.numpy(), wanted)
+    # Another block of steps or another key has coins of its own.
+    other = device_heads(KEY, count, probability, 4, device=CPU)
+    assert not np.array_equal(found.numpy(), other.numpy())
+
+
+@inside
+def test_batches_drawn_by_a_kernel_are_those_of_the_cpu():
+    keys = [NoiseKey.insecure(seed) for seed in range(2)]
+    batches = PoissonBatches(DPSchedule(500, 0.06, 40, 30.0), keys, phase="x")
+    wanted, found = (batches._block(1, 40, there=there) for there in (False, True))
+    assert all(torch.equal(*both) for both in zip(wanted, found, strict=True))
 
 
 @inside

@@ -395,3 +395,12 @@ def test_cuda_draws_the_same_bytes():
     there = source.add_gaussian(values.cuda(), 2.0, "hop", 1)
     assert there.is_cuda
     assert torch.equal(there.cpu(), source.add_gaussian(values, 2.0, "hop", 1))
+
+
+def test_what_is_not_finite_is_refused_and_a_sum_that_overflows_is_not_taken_for_it():
+    for bad in ([torch.inf, -torch.inf], [0.0, torch.nan], [-torch.inf]):
+        with pytest.raises(PrivacyError, match="finite"):
+            noise_module.on_grid(torch.tensor(bad))
+    large = torch.full((2,), 3e38)
+    assert torch.isinf(large.sum())
+    assert torch.isfinite(noise_module.on_grid(large)).all()

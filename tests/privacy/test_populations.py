@@ -28,7 +28,7 @@ from gapgnn.errors import BudgetExceededError, InputError, PrivacyError, Unavail
 from gapgnn.graph import encode_ids, siphash_128
 from gapgnn.privacy.accounting import Gaussian, Laplace
 from gapgnn.privacy.ledger import Budget, Charge, Ledger, LedgerNotice, People
-from gapgnn.privacy.ledger.people import Members, _distinct, among, hash_ids
+from gapgnn.privacy.ledger.people import Members, Remembered, _distinct, among, hash_ids
 
 OLD = Path(__file__).parent.parent / "fixtures" / "v0_1" / "ledger.sqlite"
 CUSTOMERS = People(np.arange(10), "5f" * 32, name="customers.csv")
@@ -368,6 +368,20 @@ def test_numbers_have_one_hash_however_they_are_written_and_each_ledger_its_own(
     assert not among(hashes, hash_ids(numbers, b"x" * 32)).any()
     large = np.array([2**63, 2**64 - 1], dtype=np.uint64)
     assert np.array_equal(hash_ids(large, KEY), hash_ids(large.astype(str), KEY))
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint32, object, str])
+def test_remembered_people_are_the_ones_that_are_asked_for(kind):
+    """Ids changed in place, others of the same length, another key: never those of before."""
+    hashes, people = Remembered(), np.arange(1000).astype(kind)
+    first = hashes.of(people, KEY)
+    assert hashes.of(people.copy(), KEY) is first
+    changed = people.copy()
+    changed[500] = people[7]
+    for others, key in ((people, b"x" * 32), (changed, KEY), (people[:999], KEY), (people, KEY)):
+        assert np.array_equal(hashes.of(others, key), hash_ids(others, key))
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 0
 
 
 @settings(max_examples=200)

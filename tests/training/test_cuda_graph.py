@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ from gapgnn.privacy.dpsgd.step import PrivateStep
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.rng import NoiseKey
 from gapgnn.training.callbacks import Silent
-from gapgnn.training.recipe import Recipe
+from gapgnn.training.recipe import PrivateTraining, Recipe
 from gapgnn.training.splits import Splits
 from gapgnn.training.trainer import RecordedSteps, Trainer
 
@@ -54,7 +55,7 @@ def train(*, is_recorded, epochs=4, features=None, width=None, noise="fast"):
     work = take
     if is_recorded:
         work = RecordedSteps(
-            take, step, replicas=2, expected_batch=width or 100.0, device=torch.device("cuda")
+            take, step, replicas=2, mean_batch=width or 100.0, device=torch.device("cuda")
         )
     values = []
     for batch in PoissonBatches(schedule, KEYS, phase="t", noise="fast", device="cuda"):
@@ -90,6 +91,33 @@ def test_every_recorded_step_has_noise_of_its_own(noise):
     assert not any(math.isnan(float(row.sum())) for row in first)
 
 
+def test_steps_are_recorded_though_more_people_train_than_is_public(monkeypatch):
+    recorded, honest = [], PrivateStep.record
+
+    def counted(self, take):
+        recorded.append(self.phase)
+        return honest(self, take)
+
+    monkeypatch.setattr(PrivateStep, "record", counted)
+    labels = torch.randint(4, (20_000,), generator=torch.Generator().manual_seed(0)).cuda()
+    everybody = np.ones((1, 20_000), dtype=np.bool_)
+    trainer = Trainer(
+        labels=labels,
+        splits=Splits(everybody, ~everybody, ~everybody),
+        num_train=10_000,
+        recipe=Recipe(1, 1000, 0.01, 0.0, "adam", 1.0),
+        seed=0,
+        callback=Silent(),
+    )
+    features = torch.nn.functional.one_hot(labels, 4).float()
+    inputs = Rows(features, is_recordable=True)
+    mlp = ReplicaMLP(1, [4, 16, 4])
+    mlp.reset([torch.Generator().manual_seed(0)])
+    private = PrivateTraining(1.0, [KEYS[0]], "safe")
+    trainer.fit(mlp.cuda(), inputs, phase="x", private=private)
+    assert recorded == ["x"]
+
+
 class Rows:
     """Dense features of all nodes."""
 
@@ -102,6 +130,9 @@ class Rows:
 
     def taken(self, nodes):
         return self._rows[nodes]
+
+    def rows(self, positions, valid=None):
+        return self._rows[positions]
 
 
 @pytest.mark.parametrize("batch_norm", [False, True])

@@ -766,6 +766,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         The rates of the classes are counted among the training nodes; at node level, where counts
         are private, they are declared or not known (privacy page, section 2).
         """
+        if self.class_weight is None:
+            return None
         rates: Sequence[float] | None
         if self.level == "node":
             label = None if graph.schema is None else graph.schema.label

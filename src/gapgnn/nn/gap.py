@@ -154,7 +154,10 @@ class MultiHopClassifier(nn.Module):
 
     def embed(self, hops: Sequence[Any]) -> Tensor:
         """Return the combined hops, shape (replicas, nodes, width)."""
-        combined = self._combined(self._codes(hops))
+        codes = self._codes(hops)
+        if self.embedding is not None and self.combine == "concat":
+            return self.embedding.of_blocks(codes)
+        combined = self._combined(codes)
         return combined if self.embedding is None else self.embedding(combined)
 
     def encode_first(self, hop: Any) -> Encoded:

@@ -122,12 +122,12 @@ def _kept(values: Tensor, draws: Tensor, threshold: int) -> Tensor:
     if values.is_cuda:
         return values * ((draws >= threshold) * scale)
     out = torch.empty(values.shape)
-    keep = torch.empty(values.shape[1:])
+    keep, nothing = torch.empty(values.shape[1:]), torch.zeros(())
     # One replica after the other, which stays in cache. A comparison that writes numbers is ten
     # times faster than one that writes truth values.
     for mine, own, drawn in zip(out, values, draws, strict=True):
         torch.ge(drawn, threshold, out=keep)
-        torch.mul(own, keep, out=mine).mul_(scale)
+        torch.addcmul(nothing, own, keep, value=scale, out=mine)
     return out
 
 
@@ -368,6 +368,16 @@ class ReplicaMLP(nn.Module):
             hidden = layer(hidden)
         if not isinstance(hidden, Tensor):
             raise InputError("`inputs` must be dense for an MLP without layers. Got sparse rows.")
+        return hidden
+
+    def of_blocks(self, blocks: Sequence[Tensor]) -> Tensor:
+        """As :meth:`forward`, for activations in blocks of columns, each ``(R, N, some of in)``."""
+        first, *others = self.layers
+        hidden = doors.layer_of_blocks(first, blocks)
+        if hidden is None:
+            return self.forward(torch.cat(list(blocks), dim=-1))
+        for layer in others:
+            hidden = layer(hidden)
         return hidden
 
 

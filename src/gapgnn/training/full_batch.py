@@ -4,7 +4,8 @@ Nothing is computed twice or for nobody. Nodes with equal features have equal sc
 alike and nothing tells them apart, one row stands for all of them, and what the loss wants of it is
 added up beforehand. Where a node's scores follow from its own rows and the moments of the inputs,
 only training and validation nodes are scored; with dropout the training nodes in one pass, and the
-validation nodes in another one without it.
+validation nodes in another one without it, every few epochs. Where most nodes train, they also
+stand for all in the batch statistics of an epoch with dropout; nodes validate by those of all.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from gapgnn.nn.fast import best_class
 from gapgnn.nn.fast import cross_entropy_slopes as fused_slopes
 from gapgnn.privacy.dpsgd import FlatParameters
 from gapgnn.training.inputs import FeatureInputs, HopInputs, Inputs
+
+# Where it takes a pass of its own, validation nodes are looked at after so many steps.
+EVERY = 4
 
 
 class FullBatch:
@@ -58,7 +62,10 @@ class FullBatch:
             # Dropout tells nodes apart that are alike, and is off where nodes validate.
             used = train if self.has_dropout else train | val
             alike = None if self.has_dropout else _distinct(inputs, replicas)
-            view = alike or _sampled(model, inputs, used, alike=not self.has_dropout)
+            is_most = self.has_dropout and bool((2 * train.sum(dim=1) >= train.shape[1]).all())
+            view = alike or _sampled(
+                model, inputs, used, alike=not self.has_dropout, is_most=is_most
+            )
             if self.has_dropout:
                 clean = _distinct(inputs, replicas) or _sampled(model, inputs, val, alike=True)
         nodes = torch.arange(len(labels), device=labels.device).expand(replicas, -1)
@@ -77,9 +84,12 @@ class FullBatch:
         )
 
     def gradient(self, *, is_watched: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return gradient ``(R, P)``, summed loss (zero if nobody watches), validation accuracy."""
+        """Return gradient ``(R, P)``, summed loss (zero if nobody watches), validation accuracy.
+
+        With dropout nobody validates here: see :meth:`look`.
+        """
         scores = self._model(self._argument())
-        accuracy = self.best.consider(self.clean_scores() if self.has_dropout else scores.detach())
+        accuracy = None if self.has_dropout else self.best.consider(scores.detach())
         if self._targets is None:
             slopes = None if is_watched else fused_slopes(scores, self._known, self._weights)
             if slopes is not None:
@@ -89,6 +99,10 @@ class FullBatch:
         slopes, chances = cross_entropy_slopes(scores, *self._targets.of(scores))
         loss = self._targets.loss(chances) if is_watched else scores.new_zeros(())
         return self._flat.gradient(scores, slopes), loss, accuracy
+
+    def look(self) -> Tensor | None:
+        """Remember the parameters if they are the best so far; return the mean accuracy."""
+        return self.best.consider(self.clean_scores())
 
     def clean_scores(self) -> Tensor:
         """Return the scores with batch statistics and without dropout."""
@@ -120,15 +134,20 @@ def _distinct(inputs: Inputs, replicas: int) -> View | None:
     return View(found.all, nodes, rows)
 
 
-def _sampled(model: nn.Module, inputs: Inputs, used: Tensor, *, alike: bool) -> View | None:
+def _sampled(
+    model: nn.Module, inputs: Inputs, used: Tensor, *, alike: bool, is_most: bool = False
+) -> View | None:
     """Return the nodes that are used for something, if the network can do without the others.
 
-    ``alike``: nodes with the same features share what is computed from them.
+    ``alike``: nodes with the same features share what is computed from them. ``is_most``: they are
+    so many that batch statistics of theirs will do.
     """
     counts = used.sum(dim=1)
     if not isinstance(inputs, HopInputs) or not counts[0] or bool((counts != counts[0]).any()):
         return None
-    if not isinstance(model, MultiHopClassifier) or not model.takes_samples:
+    if not isinstance(model, MultiHopClassifier) or model.corrects_first:
+        return None
+    if not model.takes_samples and not is_most:
         return None
     nodes = used.nonzero()[:, 1].view(len(used), -1)
     sample = inputs.sampled(nodes, first_whole=model.reads_first_whole, alike=alike)

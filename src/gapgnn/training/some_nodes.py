@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from gapgnn.nn import cross_entropy_slopes
 from gapgnn.privacy.dpsgd import FlatParameters
 from gapgnn.privacy.mechanisms import can_use_triton
-from gapgnn.training.full_batch import BestEpoch, Targets, dropouts
+from gapgnn.training.full_batch import EVERY, BestEpoch, Targets, dropouts
 from gapgnn.training.inputs import Taken
 from gapgnn.training.splits import Splits
 
-# Validation nodes are looked at after so many steps, the first time when running statistics have
-# settled, and so many of them in each replica.
-EVERY, FIRST, LOOKED = 4, 20, 2048
+# Validation nodes are looked at for the first time when running statistics have settled, and so
+# many of them in each replica.
+FIRST, LOOKED = 20, 2048
 # What the validation loss counts beside the accuracy: of a few hundred nodes, many steps get the
 # same number right.
 LOSS_SHARE = 0.1

@@ -35,7 +35,7 @@ from gapgnn.privacy.dpsgd import (
 from gapgnn.privacy.mechanisms import NoiseSource, can_use_triton
 from gapgnn.rng import experiment_rng
 from gapgnn.training.callbacks import Callback, Silent
-from gapgnn.training.full_batch import BestEpoch, FullBatch, clean_scores, dropouts
+from gapgnn.training.full_batch import EVERY, BestEpoch, FullBatch, clean_scores, dropouts
 from gapgnn.training.inputs import Inputs, Taken
 from gapgnn.training.recipe import PrivateTraining, Recipe
 from gapgnn.training.some_nodes import SomeNodes
@@ -135,15 +135,20 @@ class Trainer:
             optimiser.step(gradient)
             return loss / flat.replicas, accuracy
 
+        def look() -> tuple[Tensor, Tensor | None]:
+            return flat.values.new_zeros(()), batch.look()
+
         work: Callable[[], tuple[Tensor, Tensor | None]] = epoch
+        looked: Callable[[], tuple[Tensor, Tensor | None]] = look
         is_counted = not batch.has_dropout or can_use_triton(device)
         if self.labels.is_cuda and getattr(inputs, "is_recordable", False) and is_counted:
-            work = RecordedEpochs(epoch)
-        for _ in range(self.recipe.epochs):
+            work, looked = RecordedEpochs(epoch), RecordedEpochs(look)
+        for step in range(1, self.recipe.epochs + 1):
             loss, accuracy = work()
+            if step == self.recipe.epochs or (batch.has_dropout and step % EVERY == 0):
+                _, accuracy = looked()
             if is_watched:
                 self.callback.advance(phase, loss=float(loss), accuracy=_number(accuracy))
-        batch.best.consider(batch.clean_scores())
         batch.best.restore()
         _settle_statistics(model, inputs.all())
 
@@ -270,7 +275,7 @@ class Trainer:
                 take,
                 step,
                 replicas=flat.replicas,
-                expected_batch=schedule.expected_batch,
+                mean_batch=schedule.sampling_rate * max(len(mine) for mine in members),
                 device=self.labels.device,
             )
         witness = active_witness()
@@ -352,7 +357,8 @@ class RecordedSteps:
         take: takes one step for positions ``(R, B)`` and which of them are real.
         step: what ``take`` calls; it provides each step's noise.
         replicas: R.
-        expected_batch: mean size of a batch.
+        mean_batch: mean size of a batch, of those who are there: the number that is public may be
+            smaller, and steps would hardly ever fit.
         device: a CUDA device.
     """
 
@@ -362,12 +368,12 @@ class RecordedSteps:
         step: PrivateStep,
         *,
         replicas: int,
-        expected_batch: float,
+        mean_batch: float,
         device: torch.device,
     ) -> None:
         self._take = take
         self._step = step
-        width = math.ceil((expected_batch + 6 * math.sqrt(expected_batch) + 16) / 64) * 64
+        width = math.ceil((mean_batch + 6 * math.sqrt(mean_batch) + 16) / 64) * 64
         self._positions = torch.zeros(replicas, width, dtype=torch.int64, device=device)
         self._valid = torch.zeros(replicas, width, dtype=torch.bool, device=device)
         self._replay: Callable[[], None] | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -19,6 +21,11 @@ def class_codes(num_classes: int, device: torch.device | None = None) -> Tensor:
     >>> codes.shape, bool(torch.allclose(codes @ codes.T, torch.eye(3) * 1.5 - 0.5, atol=1e-6))
     (torch.Size([3, 2]), True)
     """
+    return _simplex(num_classes).to(device=device)
+
+
+@cache
+def _simplex(num_classes: int) -> Tensor:
     codes = torch.zeros(num_classes, num_classes - 1, dtype=torch.float64)
     # Corner k equals the earlier ones in the first k coordinates but for the last of them.
     for axis in range(num_classes - 1):
@@ -27,7 +34,7 @@ def class_codes(num_classes: int, device: torch.device | None = None) -> Tensor:
         cosine = -1 / (num_classes - 1)
         below = codes[axis + 1 :, :axis] @ codes[axis, :axis]
         codes[axis + 1 :, axis] = (cosine - below) / codes[axis, axis]
-    return codes.to(device=device, dtype=torch.float32)
+    return codes.float()
 
 
 def mean_codes(scores: Tensor) -> Tensor:

@@ -6,19 +6,19 @@ batches a linear layer and the batch norm after it are one product.
 Mean and variance of ``z = x W`` follow from those of ``x``: with mean ``m`` and covariance ``S`` of
 the inputs, channel ``c`` of ``z`` has mean ``m W_c`` and variance ``W_c^T S W_c``. So batch norm is
 a change of the weights, ``y = x (W a) + b``, and its gradient is one of small matrices too. What is
-left to do per node is the product itself: five passes over the activations fall away, and inputs
-that do not change between epochs have their moments computed once.
+left to do per node is the product itself: five passes over the activations fall away.
 
-The rounding of ``S`` is relative to the inputs' squares, so a variance far below the squared mean
-comes out coarse: fixed inputs have their moments computed in float64, and other inputs are the
-activations of a normalised layer, whose mean and variance are of the same order.
+That is for inputs that do not change between epochs: ``S`` is computed once, in float64, since a
+variance far below the squared mean would come out coarse. The covariance of activations, anew in
+every step, would cost as much as their product or more: there mean and variance are those of the
+product, one replica after the other, which stays in cache.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,36 +38,43 @@ BLOCK_ROWS = 1 << 13
 NARROW = 16
 # With fewer rows the detour costs more than it saves.
 LONG = 2048
+# torch's own, for values that are few.
+NATIVE: dict[str, Callable[..., Tensor]] = {"selu": F.selu, "elu": F.elu, "tanh": torch.tanh}
 
 
-def exponential(values: Tensor, name: str) -> Tensor:
+def exponential(values: Tensor, name: str, *, is_short: bool = False) -> Tensor:
     """Return the activation called so of the values, ``(R, ...)``.
 
     One replica after the other, which stays in cache: torch rounds the end of a tensor otherwise,
     and a replica's end must not depend on how many others there are. The result differs from
-    torch's by rounding: a few units of 1e-7 below zero, nothing above.
+    torch's by rounding: a few units of 1e-7 below zero, nothing above. What is short is left to
+    torch, for all replicas at once, except for the gradient.
 
     >>> exponential(torch.tensor([[-1.0, 0.0, 2.0]]), "elu").mul(1e4).round().tolist()
     [[-6321.0, 0.0, 20000.0]]
     """
-    result: Tensor = _Exponential.apply(values, name)  # type: ignore[no-untyped-call]
+    result: Tensor = _Exponential.apply(values, name, is_short)  # type: ignore[no-untyped-call]
     return result
 
 
 class _Exponential(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, name: str) -> Tensor:
-        result = values.clone(memory_format=torch.contiguous_format)
-        for own in result:
-            activate_(own, name)
+    def forward(ctx: Any, values: Tensor, name: str, is_short: bool) -> Tensor:
+        if is_short:
+            result = NATIVE[name](values)
+        else:
+            result = values.clone(memory_format=torch.contiguous_format)
+            for own in result:
+                activate_(own, name)
         ctx.save_for_backward(result)
         ctx.name = name
         return result
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor, None]:
-        return slopes_before(slopes, ctx.saved_tensors[0], ctx.name), None
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor, None, None]:
+        # Columns of a wider gradient are copied first: in their place they take ten times as long.
+        return slopes_before(slopes.contiguous(), ctx.saved_tensors[0], ctx.name), None, None
 
 
 def activate_(values: Tensor, name: str) -> None:
@@ -81,7 +88,8 @@ def activate_(values: Tensor, name: str) -> None:
     [-1.0, 0.0, 1.0]
     """
     if name == "tanh":
-        values.mul_(2 * math.log2(math.e)).exp2_().add_(1).reciprocal_().mul_(-2).add_(1)
+        values.mul_(2 * math.log2(math.e)).exp2_().add_(1).reciprocal_()
+        torch.add(values.new_ones(()), values, alpha=-2, out=values)
         return
     scale, alpha = EXPONENTIAL[name]
     below = values.clamp(max=0).mul_(math.log2(math.e)).exp2_() if alpha else None
@@ -253,26 +261,29 @@ class Moments:
         self._version = 0
         self._found: tuple[Tensor, Tensor] | None = None
 
-    def of(
-        self, inputs: Tensor | SparseRows, counts: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return mean and covariance; those of sparse rows, which replicas share, once for all.
+    def of(self, inputs: Tensor | SparseRows) -> tuple[Tensor, Tensor] | None:
+        """Return mean and covariance of inputs that stay, and None of others.
 
-        ``counts`` says how often each row counts, if not once.
+        Inputs stay if they come a second time: rows of one step do not. Those of sparse rows, which
+        replicas share, are computed once for all.
 
-        >>> mean, covariance = Moments().of(torch.tensor([[[1.0], [3.0]]]))
-        >>> float(mean), float(covariance)
-        (2.0, 1.0)
+        >>> moments, inputs = Moments(), torch.tensor([[[1.0], [3.0]]])
+        >>> moments.of(inputs)
+        >>> [float(part) for part in moments.of(inputs)]
+        [2.0, 1.0]
         """
         if isinstance(inputs, SparseRows):
             return inputs.moments()
-        if inputs.requires_grad or counts is not None:
-            return _moments(inputs.detach(), counts)
         known = None if self._inputs is None else self._inputs()
-        if self._found is None or inputs is not known or inputs._version != self._version:
+        if inputs is known and inputs._version == self._version:
+            if self._found is None:
+                self._found = exact_moments(inputs)
+            return self._found
+        # Without gradients activations look like inputs that stay.
+        if not inputs.requires_grad and torch.is_grad_enabled():
             self._inputs, self._version = weakref.ref(inputs), inputs._version
-            self._found = exact_moments(inputs)
-        return self._found
+            self._found = None
+        return None
 
 
 def can_norm(inputs: Any) -> bool:
@@ -283,6 +294,9 @@ def can_norm(inputs: Any) -> bool:
     """
     if isinstance(inputs, SparseRows):
         rows, width = inputs.shape
+        if inputs.counts() is not None:
+            # Batch norm knows nothing of rows that count several times.
+            return True
         is_lasting = inputs.device.type == "cpu" and not inputs.is_passing
         return is_lasting and width <= min(WIDEST_SPARSE, rows)
     if not isinstance(inputs, Tensor) or inputs.is_cuda or inputs.ndim != 3:
@@ -299,7 +313,6 @@ def normed_layer(
     *,
     epsilon: float,
     activation: str | None = None,
-    counts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return ``activation(norm(inputs @ weight) * scale + shift)``, and the product's moments.
 
@@ -307,25 +320,16 @@ def normed_layer(
     the next one reads it.
 
     Args:
-        inputs: ``(R, N, in)``, or sparse rows that all replicas share.
+        inputs: ``(R, N, in)``, or sparse rows that all replicas share; data, without a gradient.
         weight: ``(R, in, out)``.
         scale: ``(R, out)``.
         shift: ``(R, out)``.
         moments: of the inputs.
         epsilon: added to the variance.
         activation: an exponential one, ReLU, or None.
-        counts: how often each row counts in the moments, if not once.
     """
     found: tuple[Tensor, Tensor, Tensor] = _NormedLayer.apply(  # type: ignore[no-untyped-call]
-        inputs if isinstance(inputs, Tensor) else None,
-        weight,
-        scale,
-        shift,
-        None if isinstance(inputs, Tensor) else inputs,
-        moments,
-        epsilon,
-        activation,
-        counts,
+        weight, scale, shift, inputs, moments, epsilon, activation
     )
     return found
 
@@ -336,15 +340,13 @@ class _NormedLayer(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        inputs: Tensor | None,
         weight: Tensor,
         scale: Tensor,
         shift: Tensor,
-        rows: SparseRows | None,
+        inputs: Tensor | SparseRows,
         moments: tuple[Tensor, Tensor],
         epsilon: float,
         activation: str | None,
-        counts: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         mean, covariance = moments
         spread, centre = torch.matmul(covariance, weight), torch.matmul(mean, weight)
@@ -353,67 +355,144 @@ class _NormedLayer(torch.autograd.Function):
         factor = scale.unsqueeze(1) * inverse
         scaled = weight * factor
         start = torch.addcmul(shift.unsqueeze(1), centre, factor, value=-1)
-        count = rows.shape[0] if inputs is None else inputs.shape[1]  # type: ignore[union-attr]
-        out = weight.new_empty(len(weight), count, weight.shape[2])
+        out = weight.new_empty(len(weight), inputs.shape[-2], weight.shape[2])
         for replica, mine in enumerate(out):
-            if rows is not None:
-                torch.add(rows.times(scaled[replica]), start[replica], out=mine)
-            elif inputs is not None:
+            if isinstance(inputs, Tensor):
                 torch.addmm(start[replica, 0], inputs[replica], scaled[replica], out=mine)
+            else:
+                torch.add(inputs.times(scaled[replica]), start[replica], out=mine)
             if activation is not None:
                 activate_(mine, activation)
-        ctx.save_for_backward(inputs, weight, mean, spread, inverse, factor, scaled, out)
-        ctx.rows, ctx.activation, ctx.counts = rows, activation, counts
+        ctx.save_for_backward(weight, mean, spread, inverse, factor, out)
+        ctx.inputs, ctx.activation = inputs, activation
         ctx.mark_non_differentiable(centre, variance)
         ctx.set_materialize_grads(False)
         return out, centre, variance
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slopes: Tensor, *_: Any) -> tuple[Any, ...]:
-        inputs, weight, mean, spread, inverse, factor, scaled, out = ctx.saved_tensors
+    def backward(ctx: Any, slopes: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        weight, mean, spread, inverse, factor, out = ctx.saved_tensors
+        inputs = ctx.inputs
         crossed, total = torch.empty_like(weight), torch.empty_like(inverse)
-        needs_slopes = ctx.needs_input_grad[0]
-        kept = []
         for replica, mine in enumerate(slopes):
             if ctx.activation is not None:
                 mine = slopes_before(mine, out[replica], ctx.activation)
             torch.sum(mine, 0, out=total[replica, 0])
-            if ctx.rows is None:
+            if isinstance(inputs, Tensor):
                 torch.mm(inputs[replica].T, mine, out=crossed[replica])
             else:
-                crossed[replica] = ctx.rows.transposed_times(mine)
-            if needs_slopes:
-                kept.append(mine)
+                crossed[replica] = inputs.transposed_times(mine)
         crossed -= mean.transpose(1, 2) * total
         along = (weight * crossed).sum(1, keepdim=True).mul_(inverse)
         for_weight = crossed.addcmul_(spread, inverse * along, value=-1).mul_(factor)
-        for_inputs = None
-        if needs_slopes:
-            counts = None if ctx.counts is None else ctx.counts.unsqueeze(-1)
-            count = inputs.shape[1] if counts is None else int(counts.sum())
-            back = weight.transpose(1, 2)
-            mixed = torch.bmm(weight * (inverse * factor * along).div_(-count), back)
-            start = torch.matmul(factor * total, back).div_(-count)
-            start.sub_(torch.matmul(mean, mixed))
-            for_inputs = torch.empty_like(inputs)
-            for replica, mine in enumerate(for_inputs):
-                torch.addmm(start[replica, 0], inputs[replica], mixed[replica], out=mine)
-                if counts is not None:
-                    mine.mul_(counts)
-                mine.addmm_(kept[replica], scaled[replica].T)
-        along, total = along.squeeze(1), total.squeeze(1)
-        return for_inputs, for_weight, along, total, None, None, None, None, None
+        return for_weight, along.squeeze(1), total.squeeze(1), None, None, None, None
 
 
-def _moments(inputs: Tensor, counts: Tensor | None) -> tuple[Tensor, Tensor]:
-    if counts is None:
-        weighted, count = inputs, inputs.shape[1]
-    else:
-        weighted, count = inputs * counts.unsqueeze(-1), int(counts.sum())
-    mean = weighted.sum(1, keepdim=True).div_(count)
-    squares = torch.bmm(weighted.transpose(1, 2), inputs).div_(count)
-    return mean, squares.baddbmm_(mean.transpose(1, 2), mean, alpha=-1)
+def normed_product(
+    blocks: Sequence[Tensor],
+    weight: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    *,
+    epsilon: float,
+    activation: str | None = None,
+    counts: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As :func:`normed_layer`, for activations, whose moments nobody knows yet.
+
+    Args:
+        blocks: the inputs in blocks of columns, ``(R, N, in_1)``, ``(R, N, in_2)`` and so on.
+        weight: ``(R, in_1 + in_2 + ..., out)``.
+        scale: ``(R, out)``.
+        shift: ``(R, out)``.
+        epsilon: added to the variance.
+        activation: an exponential one, ReLU, or None.
+        counts: how often each row counts in the moments, if not once.
+    """
+    found: tuple[Tensor, Tensor, Tensor] = _NormedProduct.apply(  # type: ignore[no-untyped-call]
+        weight, scale, shift, epsilon, activation, counts, *blocks
+    )
+    return found
+
+
+class _NormedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        weight: Tensor,
+        scale: Tensor,
+        shift: Tensor,
+        epsilon: float,
+        activation: str | None,
+        counts: Tensor | None,
+        *blocks: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        replicas, count, _ = blocks[0].shape
+        parts = torch.split(weight, [block.shape[2] for block in blocks], dim=1)
+        # The product, from which each channel's mean is taken off.
+        centred, out = (weight.new_empty(replicas, count, weight.shape[2]) for _ in range(2))
+        mean, variance = (weight.new_empty(replicas, 1, weight.shape[2]) for _ in range(2))
+        inverse, factor = torch.empty_like(mean), torch.empty_like(mean)
+        repeated = None if counts is None else counts.to(weight.dtype).unsqueeze(1)
+        total = count if repeated is None else float(repeated.sum())
+        for replica, (mine, normal) in enumerate(zip(centred, out, strict=True)):
+            torch.mm(blocks[0][replica], parts[0][replica], out=mine)
+            for block, part in zip(blocks[1:], parts[1:], strict=True):
+                mine.addmm_(block[replica], part[replica])
+            own = mean[replica, 0]
+            torch.sum(mine if repeated is None else mine * repeated, 0, out=own)
+            mine.sub_(own.div_(total))
+            torch.mul(mine, mine, out=normal)
+            if repeated is not None:
+                normal.mul_(repeated)
+            torch.sum(normal, 0, out=variance[replica, 0]).div_(total)
+            torch.rsqrt(variance[replica] + epsilon, out=inverse[replica])
+            torch.mul(scale[replica], inverse[replica], out=factor[replica])
+            torch.addcmul(shift[replica], mine, factor[replica], out=normal)
+            if activation is not None:
+                activate_(normal, activation)
+        ctx.save_for_backward(weight, inverse, factor, centred, out, *blocks)
+        ctx.activation, ctx.repeated, ctx.total = activation, repeated, total
+        ctx.mark_non_differentiable(mean, variance)
+        ctx.set_materialize_grads(False)
+        return out, mean, variance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slopes: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        weight, inverse, factor, centred, out, *blocks = ctx.saved_tensors
+        widths = [block.shape[2] for block in blocks]
+        parts = torch.split(weight, widths, dim=1)
+        along, total = torch.empty_like(inverse), torch.empty_like(inverse)
+        for_weight = torch.empty_like(weight)
+        needed = ctx.needs_input_grad[6:]
+        for_blocks = [
+            torch.empty_like(block) if is_needed else None
+            for block, is_needed in zip(blocks, needed, strict=True)
+        ]
+        for replica, mine in enumerate(slopes):
+            if ctx.activation is not None:
+                mine = slopes_before(mine, out[replica], ctx.activation)
+            normal, own, scaled = centred[replica], inverse[replica], factor[replica]
+            torch.sum(mine, 0, out=total[replica, 0])
+            torch.sum(mine * normal, 0, out=along[replica, 0])
+            along[replica] *= own
+            # What a row changes of mean and variance comes back to all rows, as often as it counts.
+            share = scaled / -ctx.total
+            back = torch.addcmul(share * total[replica], normal, share * own * along[replica])
+            if ctx.repeated is not None:
+                back.mul_(ctx.repeated)
+            back.addcmul_(mine, scaled)
+            found = torch.split(for_weight[replica], widths)
+            for block, part, mine_of, for_block in zip(
+                blocks, parts, found, for_blocks, strict=True
+            ):
+                torch.mm(block[replica].T, back, out=mine_of)
+                if for_block is not None:
+                    torch.mm(back, part[replica].T, out=for_block[replica])
+        small = (for_weight, along.squeeze(1), total.squeeze(1))
+        return *small, None, None, None, *for_blocks
 
 
 def exact_moments(inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,6 +25,7 @@ from gapgnn.nn.fast.cpu import (
     exponential,
     narrow_product,
     normed_layer,
+    normed_product,
 )
 from gapgnn.privacy.dpsgd import active_tape
 from gapgnn.privacy.mechanisms import can_use_triton
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 LANES = 16
 # Activations that :mod:`gapgnn.nn.fast.cpu` is faster with; torch's own ReLU is.
 EXPONENTIAL = ("selu", "elu", "tanh")
+# Those that it computes along with batch norm.
+FUSED = (*EXPONENTIAL, "relu")
 
 
 def linear(
@@ -120,14 +123,14 @@ class _Shifted(torch.autograd.Function):
 def activation(values: Tensor, name: str) -> Tensor | None:
     """Return the activation called so, for an exponential one of ``(R, ...)`` on a CPU.
 
-    A step of DP-SGD is left alone: it is short, and its batches are filled up to the widest of all
-    replicas, which moves the rounding anyway.
+    A step of DP-SGD is short, and its batches are filled up to the widest of all replicas, which
+    moves the rounding anyway.
 
     >>> activation(torch.ones(1, 1), "gelu")
     """
-    if name not in EXPONENTIAL or values.is_cuda or active_tape() is not None:
+    if name not in EXPONENTIAL or values.is_cuda:
         return None
-    return exponential(values, name)
+    return exponential(values, name, is_short=active_tape() is not None)
 
 
 def mlp(network: ReplicaMLP, inputs: Any) -> Tensor | None:
@@ -157,6 +160,18 @@ def mlp(network: ReplicaMLP, inputs: Any) -> Tensor | None:
     return found
 
 
+def layer_of_blocks(layer: layers.Layer, blocks: Sequence[Tensor]) -> Tensor | None:
+    """Return a layer of activations in blocks of columns, each ``(R, N, some of in)``.
+
+    In training with batch norm on a CPU: blocks need not be joined, nor their gradients taken
+    apart.
+    """
+    is_training = layer.norm is not None and layer.norm.training
+    if layer.linear.weight.is_cuda or layer.linear.bias is not None or not is_training:
+        return None
+    return layer.drop(_normed_product(layer, blocks, None))
+
+
 def _normed(
     layer: layers.Layer,
     inputs: Tensor | SparseRows | BatchRows,
@@ -171,7 +186,7 @@ def _normed(
     linear, norm = layer.linear, layer.norm
     if norm is None or not norm.training:
         return None
-    known = gpu.EXPONENTIAL if linear.weight.is_cuda else (*EXPONENTIAL, "relu")
+    known = gpu.EXPONENTIAL if linear.weight.is_cuda else FUSED
     activation = layer.activation if layer.activation in known else None
     if linear.weight.is_cuda:
         if activation is None or not gpu.can_fuse(linear.weight) or not inputs.shape[-2]:
@@ -188,23 +203,50 @@ def _normed(
         )
     if linear.bias is not None or isinstance(inputs, BatchRows):
         return None
-    if counts is None and moments is None and not can_norm(inputs):
-        return None
-    out, mean, variance = normed_layer(
+    if moments is None and can_norm(inputs):
+        moments = norm.moments.of(inputs)
+    if moments is None:
+        if not isinstance(inputs, Tensor) or inputs.ndim != 3:
+            return None
+        return _normed_product(layer, [inputs], counts)
+    count = inputs.shape[-2] if counts is None else int(counts.sum())
+    found = normed_layer(
         inputs,
         linear.weight,
         norm.weight,
         norm.bias,
-        norm.moments.of(inputs, counts) if moments is None else moments,
+        moments,
+        epsilon=norm.epsilon,
+        activation=activation,
+    )
+    _note(norm, count, *found[1:])
+    return layer.activate(found[0]) if activation is None else found[0]
+
+
+def _normed_product(layer: layers.Layer, blocks: Sequence[Tensor], counts: Tensor | None) -> Tensor:
+    """Return a layer of activations up to its own activation."""
+    norm = layer.norm
+    assert norm is not None
+    activation = layer.activation if layer.activation in FUSED else None
+    found = normed_product(
+        blocks,
+        layer.linear.weight,
+        norm.weight,
+        norm.bias,
         epsilon=norm.epsilon,
         activation=activation,
         counts=counts,
     )
-    count = inputs.shape[-2] if counts is None else int(counts.sum())
-    with torch.no_grad():
-        norm.running_mean.lerp_(mean.squeeze(1), norm.momentum)
-        norm.running_var.lerp_(variance.squeeze(1) * (count / max(1, count - 1)), norm.momentum)
-    return layer.activate(out) if activation is None else out
+    count = blocks[0].shape[1] if counts is None else int(counts.sum())
+    _note(norm, count, *found[1:])
+    return layer.activate(found[0]) if activation is None else found[0]
+
+
+@torch.no_grad()
+def _note(norm: layers.ReplicaBatchNorm, count: int, mean: Tensor, variance: Tensor) -> None:
+    """Move running statistics."""
+    norm.running_mean.lerp_(mean.squeeze(1), norm.momentum)
+    norm.running_var.lerp_(variance.squeeze(1) * (count / max(1, count - 1)), norm.momentum)
 
 
 def masks(seeds: Sequence[int], device: torch.device) -> gpu.Masks | None:

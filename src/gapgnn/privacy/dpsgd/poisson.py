@@ -5,9 +5,10 @@ from the secret noise key and never from the experiment's seed
 (:class:`~gapgnn.privacy.mechanisms.draws.Coins`). The work is proportional to the batch and not to
 the data set.
 
-On an accelerator, where a batch of thousands is needed every moment, ``fast`` coins are tossed by
-its own generator. Its seed is derived from the secret key for one block of steps, so amplification
-rests on 63 secret bits of a generator that is not cryptographic.
+On an accelerator, where a batch of thousands is needed every moment, coins are tossed there:
+``safe`` ones from the words of the cipher that the host would use (without Triton the host tosses
+them), ``fast`` ones by its own generator. Its seed is derived from the secret key for one block of
+steps, so amplification then rests on 63 secret bits of a generator that is not cryptographic.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import torch
 from torch import Tensor
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
-from gapgnn.privacy.mechanisms import Coins, device_heads
+from gapgnn.privacy.mechanisms import Coins, can_use_triton, device_heads
 from gapgnn.rng import NoiseKey
 
 # Draws per block of steps: bounds memory, and amortises the work per block over many small steps.
-# On an accelerator per replica. Depends on nothing else: a replica's batches are its own.
+# Of fast coins on an accelerator per replica. Depends on nothing else: a replica's batches are its
+# own, and safe ones the same wherever they are drawn.
 BLOCK_DRAWS, DEVICE_DRAWS = 1 << 16, 1 << 20
 
 
@@ -90,8 +92,9 @@ class PoissonBatches:
         phase: the name of this training within the run; two phases share no coin.
         members: which examples each replica samples from, ``(n_r,)`` each; default ``0..n-1``
             with the schedule's n. How many they are changes neither rate nor steps.
-        noise: ``safe`` draws from ChaCha20; ``fast`` from NumPy's Philox seeded with all
-            256 bits of the derived key, or on an accelerator from its own generator.
+        noise: ``safe`` draws from ChaCha20, the same words on any device; ``fast`` from NumPy's
+            Philox seeded with all 256 bits of the derived key, or on an accelerator from its own
+            generator.
         device: where the batches are needed.
 
     >>> batches = PoissonBatches(plan_steps(100, 10, 2), [NoiseKey.insecure(0)], phase="encoder")
@@ -129,8 +132,10 @@ class PoissonBatches:
 
     def __iter__(self) -> Iterator[PoissonBatch]:
         """Yield the batch of every step; iterating again yields the same batches."""
-        there = self.device.type != "cpu" and self._noise == "fast" and self._rate < 1
-        draws = DEVICE_DRAWS if there else BLOCK_DRAWS
+        is_fast = self._noise == "fast"
+        can_draw = self.device.type != "cpu" and (is_fast or can_use_triton(self.device))
+        there = can_draw and self._rate < 1
+        draws = DEVICE_DRAWS if there and is_fast else BLOCK_DRAWS
         most = max(1, int(draws / self.schedule.expected_batch))
         for block, first in enumerate(range(0, self.schedule.steps, most)):
             length = min(most, self.schedule.steps - first)
@@ -155,8 +160,10 @@ class PoissonBatches:
         for key, mine in zip(self._keys, self._members, strict=True):
             count = len(mine)
             if there:
-                path = ("device", block)
-                heads = device_heads(key, steps * count, self._rate, *path, device=self.device)
+                path = (block,) if self._noise == "safe" else ("device", block)
+                heads = device_heads(
+                    key, steps * count, self._rate, *path, device=self.device, noise=self._noise
+                )
             else:
                 coins = Coins(key, noise=self._noise)
                 heads = torch.from_numpy(coins.heads(steps * count, self._rate, block))

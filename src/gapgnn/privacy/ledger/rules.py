@@ -36,7 +36,7 @@ from gapgnn.privacy import RELATIONS_OF_LEVEL, check_relation, covers, strictest
 from gapgnn.privacy.ledger.amounts import Amount
 from gapgnn.privacy.ledger.file import damaged, secret_key, setting
 from gapgnn.privacy.ledger.filters import Filter, Spend
-from gapgnn.privacy.ledger.people import Hashes, Members, People, hash_ids
+from gapgnn.privacy.ledger.people import REMEMBERED, Hashes, Members, People
 
 # Populations, and who of the people read is known to be a member.
 Touched = dict[int, NDArray[np.bool_]]
@@ -96,7 +96,7 @@ class Books:
 
     def hashes(self, people: People) -> Hashes:
         """Return the hashes of people under this ledger's key."""
-        return hash_ids(people.ids, secret_key(self.db))
+        return REMEMBERED.of(people.ids, secret_key(self.db))
 
     def touched(self, people: People, hashes: Hashes) -> Touched:
         """Return the populations that a release on these people reads, and whom of each."""

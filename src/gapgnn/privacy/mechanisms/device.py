@@ -121,6 +121,32 @@ class PhiloxNoise:
         return both.flatten(1)[:, :num_columns].mul(self.std)
 
 
+@contextmanager
+def key_on(device: torch.device, secret: bytes, *more: int) -> Iterator[Tensor]:
+    """Yield the cipher's key and what else a kernel reads beside it, and overwrite it behind it."""
+    words = torch.tensor(
+        [*np.frombuffer(secret, dtype="<i8").tolist(), *more], dtype=torch.int64, device=device
+    )
+    try:
+        yield words
+    finally:
+        words.zero_()
+
+
+def cipher_halves(secret: bytes, count: int, device: torch.device) -> Tensor:
+    """Return uniforms in (0, 1/2], negative where the top bit of their word is set; needs Triton.
+
+    Those of :meth:`gapgnn.privacy.mechanisms.draws.Draws.halves` for the same key, to the bit.
+    """
+    from gapgnn.privacy.mechanisms.triton_noise import halves_kernel
+
+    out = torch.empty(count, dtype=torch.float64, device=device)
+    programs = -(-count // (BLOCK_WORDS * CIPHER_BLOCKS))
+    with running_on(device), key_on(device, secret) as words:
+        halves_kernel[(programs,)](out, words, count, BLOCKS=CIPHER_BLOCKS, enable_fp_fusion=False)
+    return out
+
+
 @dataclass(frozen=True)
 class CipherNoise:
     """Safe Gaussian noise that a kernel draws by itself: ChaCha20, as the CPU draws it.
@@ -138,13 +164,8 @@ class CipherNoise:
     @contextmanager
     def words(self, device: torch.device) -> Iterator[Tensor]:
         """Yield what the kernels read, on the device, and overwrite it behind them."""
-        key = np.frombuffer(self.secret, dtype="<i8").tolist()
-        scale = int(np.float64(self.std).view(np.int64))
-        words = torch.tensor([*key, scale], dtype=torch.int64, device=device)
-        try:
+        with key_on(device, self.secret, int(np.float64(self.std).view(np.int64))) as words:
             yield words
-        finally:
-            words.zero_()
 
     def rows(self, first_row: int, num_rows: int, num_columns: int, device: Any) -> Tensor:
         """Return the noise of some rows, ``(num_rows, num_columns)`` float64; needs Triton."""

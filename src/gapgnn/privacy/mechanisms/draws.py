@@ -235,18 +235,45 @@ class Coins:
 
 
 def device_heads(
-    key: NoiseKey, count: int, probability: float, *path: PathPart, device: str | torch.device
+    key: NoiseKey,
+    count: int,
+    probability: float,
+    *path: PathPart,
+    device: str | torch.device,
+    noise: str = "safe",
 ) -> Tensor:
-    """Toss ``fast`` coins where they are needed, from the device's own generator.
+    """Toss coins of a probability in (0, 1) where they are needed, on an accelerator.
 
-    >>> device_heads(NoiseKey.insecure(0), 10**6, 1e-4, "example", device="cpu").dtype
+    ``safe`` coins are those of :meth:`Coins.heads`, from the same words; a device's logarithm may
+    differ in its last bit, which once in some 2**40 coins moves a head to the next cell. They need
+    Triton. ``fast`` ones come from the device's own generator.
+
+    >>> device_heads(NoiseKey.insecure(0), 10**6, 1e-4, "example", device="cpu", noise="fast").dtype
     torch.int64
     """
+    there = torch.device(device)
+    waits = _safe_waits if noise == "safe" else _fast_waits
+    return heads_after(waits(key, count, probability, path, there), count, probability)
+
+
+def _safe_waits(
+    key: NoiseKey, count: int, probability: float, path: tuple[PathPart, ...], device: torch.device
+) -> Iterator[Tensor]:
+    """Yield the waiting times of :meth:`Coins.heads`, on a device."""
+    # Kernels are launched from a module that reads the layout of the stream from this one.
+    from gapgnn.privacy.mechanisms.device import cipher_halves
+
+    size = min(BLOCK, enough_waits(count, probability))
+    for block in numbers():
+        half = cipher_halves(cipher_key(key, *path, "heads", block, "words"), size, device)
+        yield torch.where(half < 0, torch.log1p(half), torch.log(half)).neg_()
+
+
+def _fast_waits(
+    key: NoiseKey, count: int, probability: float, path: tuple[PathPart, ...], device: torch.device
+) -> Iterator[Tensor]:
     generator = torch_generator(key, *path, device=device)
-    sizes = chain([enough_waits(count, probability)], repeat(1024))
-    uniforms = (
-        torch.rand(size, generator=generator, dtype=torch.float64, device=device) for size in sizes
-    )
-    # One minus a uniform is never zero.
-    waits = (uniform.neg_().add_(1).log_().neg_() for uniform in uniforms)
-    return heads_after(waits, count, probability)
+    for size in chain([enough_waits(count, probability)], repeat(1024)):
+        uniform = torch.rand(size, generator=generator, dtype=torch.float64, device=device)
+        # One minus a uniform is never zero.
+        yield uniform.neg_().add_(1).log_().neg_()

@@ -183,10 +183,11 @@ def _lower_normal(half):
 
 
 @jit()
-def safe_steps(key, blocks):
-    """Return Gaussian noise in whole steps of the grid, int64, for blocks by their numbers.
+def _halves(key, blocks):
+    """Return uniforms in (0, 1/2] and the words whose top bit is theirs, int64.
 
-    ``(M, K)`` block numbers give ``(M, 8 K)`` values.
+    As :func:`gapgnn.privacy.mechanisms.draws.refined_halves` makes them; ``(M, K)`` block numbers
+    give ``(M, 8 K)`` values.
     """
     words = _cipher(key, blocks, 0).to(tl.int64, bitcast=True)
     magnitude = words & 0x7FFFFFFFFFFFFFFF
@@ -196,11 +197,30 @@ def safe_steps(key, blocks):
     if tl.max(is_tail.to(tl.int32).reshape([half.shape[0] * half.shape[1]]), axis=0) > 0:
         finer = (_cipher(key, blocks, 1).to(tl.float64) + 0.5) * 2.938735877055719e-39
         half = tl.where(is_tail, whole * 5.421010862427522e-20 + finer, half)
+    return half, words
+
+
+@jit()
+def safe_steps(key, blocks):
+    """Return Gaussian noise in whole steps of the grid, int64, for blocks by their numbers.
+
+    ``(M, K)`` block numbers give ``(M, 8 K)`` values.
+    """
+    half, words = _halves(key, blocks)
     scale = tl.load(key + 4).to(tl.float64, bitcast=True)
     lower = _lower_normal(half) * scale
     value = tl.where(words < 0, -lower, lower)
     # To the nearest whole number, ties to even: beyond 2**52 a float64 has no fraction.
     return ((value + 6755399441055744.0) - 6755399441055744.0).to(tl.int64)
+
+
+@jit(do_not_specialize=["count"])
+def halves_kernel(out, key, count, BLOCKS: constexpr):
+    """Write uniforms in (0, 1/2], negative where the top bit of their word is set."""
+    blocks = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+    half, words = _halves(key, blocks[:, None])
+    cells = (blocks * 8)[:, None] + tl.arange(0, 8)[None, :]
+    tl.store(out + cells, tl.where(words < 0, -half, half), mask=cells < count)
 
 
 @jit(do_not_specialize=["first_block", "num_blocks"])
