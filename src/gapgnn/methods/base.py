@@ -241,10 +241,6 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     def _check_parameters(self) -> None:
         """Raise if one of the method's own parameters cannot work."""
 
-    def _as_now(self, name: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return a network's saved weights for this version, where an earlier one wrote others."""
-        return state
-
     @abstractmethod
     def _template(self, graph: Graph) -> Sequence[Event]:
         """Return the releases of one fit, their noise multipliers being ratios of the free one."""
@@ -618,7 +614,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                 state = {
                     k[len(start) :]: v for k, v in saved.weights.items() if k.startswith(start)
                 }
-                module.load_state_dict(model._as_now(name, state))
+                module.load_state_dict(state)
                 module.eval()
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise DataError(

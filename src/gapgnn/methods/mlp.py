@@ -28,7 +28,6 @@ from gapgnn.training import (
     node_recipe,
     resolve_folds,
     row_by_row,
-    size_unread,
     some_nodes_recipe,
 )
 
@@ -144,12 +143,6 @@ class MLP(NodeClassifier):
         if folds := self._num_folds():
             modules["linear"] = LinearBySize(repeats * folds, width, num_classes)
         return modules
-
-    def _as_now(self, name: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        first = "linears.0.weight"
-        if name != "mlp" or self._norm() is None:
-            return state
-        return {**state, first: size_unread(state[first], self.num_features_)}
 
     def _train(self, run: Run, charge: Charge | None) -> Tensor:
         graph, device = run.graph, run.device

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from gapgnn.training.inputs import Inputs as Inputs
     from gapgnn.training.inputs import features_read as features_read
     from gapgnn.training.inputs import row_by_row as row_by_row
-    from gapgnn.training.inputs import size_unread as size_unread
     from gapgnn.training.metrics import METRICS as METRICS
     from gapgnn.training.metrics import Metrics as Metrics
     from gapgnn.training.metrics import best_threshold as best_threshold

@@ -208,17 +208,6 @@ def features_read(num_features: int, norm: float | None) -> int:
     return num_features if norm is None else num_features + 1
 
 
-def size_unread(weight: Tensor, num_features: int) -> Tensor:
-    """Return first weights, (replicas, in, out), for rows that come with their size.
-
-    Those of a model that was saved before they did give it no weight.
-
-    >>> size_unread(torch.ones(1, 2, 1), 2).flatten().tolist()
-    [1.0, 1.0, 0.0]
-    """
-    return F.pad(weight, (0, 0, 0, 1)) if weight.shape[1] == num_features else weight
-
-
 def scaled_rows(features: Any, norm: float) -> sp.csr_array:
     """Return sparse features with every row scaled to a norm, and its size as a last column.
 

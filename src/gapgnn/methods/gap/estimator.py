@@ -61,7 +61,6 @@ from gapgnn.training import (
     node_recipe,
     public_training,
     row_by_row,
-    size_unread,
     some_nodes_recipe,
 )
 
@@ -478,14 +477,6 @@ class GAP(EdgeReader):
             corrects_votes=variant.own == "record",
         )
         return {"classifier": classifier}
-
-    def _as_now(self, name: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        first = "bases.0.linears.0.weight"
-        if not self._variant().is_vote or self.own == "nothing":
-            return state
-        state = {**state, first: size_unread(state[first], self.num_features_)}
-        # Before lists voted, their votes counted for nothing.
-        return {"trust": torch.zeros(1), **state} if self.own == "record" else state
 
     def _train(self, run: Run, charge: Charge | None) -> Tensor:
         if self._variant().is_vote:
