@@ -262,28 +262,25 @@ class Moments:
         self._found: tuple[Tensor, Tensor] | None = None
 
     def of(self, inputs: Tensor | SparseRows) -> tuple[Tensor, Tensor] | None:
-        """Return mean and covariance of inputs that stay, and None of others.
+        """Return mean and covariance of inputs that stay, and None of activations.
 
-        Inputs stay if they come a second time: rows of one step do not. Those of sparse rows, which
-        replicas share, are computed once for all.
+        Those of sparse rows, which replicas share, are computed once for all.
 
-        >>> moments, inputs = Moments(), torch.tensor([[[1.0], [3.0]]])
-        >>> moments.of(inputs)
-        >>> [float(part) for part in moments.of(inputs)]
-        [2.0, 1.0]
+        >>> mean, covariance = Moments().of(torch.tensor([[[1.0], [3.0]]]))
+        >>> float(mean), float(covariance)
+        (2.0, 1.0)
         """
         if isinstance(inputs, SparseRows):
             return inputs.moments()
         known = None if self._inputs is None else self._inputs()
         if inputs is known and inputs._version == self._version:
-            if self._found is None:
-                self._found = exact_moments(inputs)
             return self._found
         # Without gradients activations look like inputs that stay.
-        if not inputs.requires_grad and torch.is_grad_enabled():
-            self._inputs, self._version = weakref.ref(inputs), inputs._version
-            self._found = None
-        return None
+        if inputs.requires_grad or not torch.is_grad_enabled():
+            return None
+        self._inputs, self._version = weakref.ref(inputs), inputs._version
+        self._found = exact_moments(inputs)
+        return self._found
 
 
 def can_norm(inputs: Any) -> bool:
