@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,11 @@ METHODS = {
     "edge": ("MLP", "features", "record", "vote"),
 }
 Job = tuple[str, str, float, dict[str, Any]]
+Scores = dict[str, list[float]]
 
 
-def at_node_level(job: Job) -> list[float]:
-    """Return the scores of one cell."""
+def at_node_level(job: Job) -> Scores:
+    """Return the scores of one method."""
     dataset, method, epsilon, options = job
     torch.set_num_threads(1)
     graph = load_dataset(dataset, split_seed=options["seed"])
@@ -47,27 +49,28 @@ def at_node_level(job: Job) -> list[float]:
     chosen = {"own": method} if estimator is GAP else {}
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.init(Path(folder, "ledger.sqlite")).path
-        return list(estimator(ledger=ledger, **given, **chosen).fit(graph).repeat_scores_)
+        return {method: list(estimator(ledger=ledger, **given, **chosen).fit(graph).repeat_scores_)}
 
 
-def at_edge_level(job: Job) -> list[float]:
-    """Return the scores of one cell, each of a fit of its own."""
+def at_edge_level(job: Job) -> Scores:
+    """Return the scores of one method, each of a fit of its own; GAP's are read in both ways."""
     dataset, method, epsilon, options = job
     torch.set_num_threads(1)
-    seed, repeats = options["seed"], options["repeats"]
-    scores = []
-    for own_seed in range(seed, seed + repeats):
-        graph = load_dataset(dataset, split_seed=own_seed)
-        given = {"level": "edge", "device": options["device"], "seed": own_seed}
-        if method in ("features", "record"):
+    reads = {"features": None, "record": "record"} if method == "GAP" else {method: None}
+    scores: Scores = {name: [] for name in reads}
+    for seed in range(options["seed"], options["seed"] + options["repeats"]):
+        graph = load_dataset(dataset, split_seed=seed)
+        given = {"level": "edge", "device": options["device"], "seed": seed}
+        if method == "GAP":
             given |= {name: options[name] for name in ("relation", "delta", "noise")}
             given["epsilon"] = epsilon
-        estimator = {"MLP": MLP, "vote": Vote}.get(method, GAP)
         with tempfile.TemporaryDirectory() as folder:
             ledger = Ledger.init(Path(folder, "ledger.sqlite")).path
-            model = estimator(ledger=ledger, **given).fit(graph)
-            said = model.predict(graph, own="record" if method == "record" else None)
-        scores.append(float((said == graph.labels)[graph.test_mask].mean()))
+            model = {"MLP": MLP, "vote": Vote, "GAP": GAP}[method](ledger=ledger, **given)
+            model.fit(graph)
+            for name, own in reads.items():
+                is_right = model.predict(graph, own=own) == graph.labels
+                scores[name].append(float(is_right[graph.test_mask].mean()))
     return scores
 
 
@@ -105,25 +108,38 @@ def main() -> None:
         for name in ("relation", "delta", "repeats", "seed", "noise", "device")
     }
     options["delta"] = arguments.delta or (1e-5 if arguments.level == "node" else "auto")
-    # What needs no budget is measured once.
-    free = () if arguments.level == "node" else ("MLP", "vote")
+    is_edge = arguments.level == "edge"
+    wanted = arguments.methods or known
+    # At edge level what needs no budget is measured once, and one model is read in both ways.
+    free = ("MLP", "vote") if is_edge else ()
+    fitted = ["GAP" if is_edge and name not in free else name for name in wanted]
     jobs = [
         (dataset, method, epsilon, options)
         for dataset in arguments.datasets
-        for method in arguments.methods or known
+        for method in dict.fromkeys(fitted)
         for epsilon in (arguments.epsilons[:1] if method in free else arguments.epsilons)
     ]
-    measured = at_node_level if arguments.level == "node" else at_edge_level
+    found: dict[tuple[str, str, float], str] = {}
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
-        found = dict(zip((job[:3] for job in jobs), pool.map(measured, jobs), strict=True))
-    rows: dict[tuple[str, str], list[str]] = {}
-    for (dataset, method, _), scores in found.items():
-        rows.setdefault((dataset, method), []).append(shown(scores))
-    for (_, method), cells in rows.items():
-        if method in free:
-            cells *= len(arguments.epsilons)
+        tasks = {pool.submit(at_edge_level if is_edge else at_node_level, job): job for job in jobs}
+        for number, task in enumerate(as_completed(tasks), start=1):
+            dataset, _, epsilon, _ = tasks[task]
+            for method, scores in task.result().items():
+                found[dataset, method, epsilon] = shown(scores)
+                print(f"[{number}/{len(jobs)}]", dataset, method, f"{epsilon:g}", shown(scores))
+                sys.stdout.flush()
+    first = arguments.epsilons[0]
+    rows = [
+        (
+            dataset,
+            method,
+            *(found[dataset, method, first if method in free else e] for e in arguments.epsilons),
+        )
+        for dataset in arguments.datasets
+        for method in wanted
+    ]
     columns = ["data set", "reads", *(f"epsilon {epsilon:g}" for epsilon in arguments.epsilons)]
-    body = generated.table(columns, ([*names, *cells] for names, cells in rows.items()))
+    body = generated.table(columns, rows)
     print(body)
     title = f"What a prediction reads of its own person, level {arguments.level}"
     generated.write(arguments.markdown, title, body, device=arguments.device)
