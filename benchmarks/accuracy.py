@@ -137,6 +137,7 @@ def stated(options: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--experiment", choices=EXPERIMENTS, default="levels")
+    parser.add_argument("--only", default="", metavar="WORDS", help="settings that contain this")
     parser.add_argument("--datasets", nargs="+", default=list(SCHOOLS))
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
@@ -145,11 +146,12 @@ def main() -> None:
     args = parser.parse_args()
     print(f"{generated.machine(args.device)}, {date.today()}, {args.repeats} repeats")
     print("| data set | setting | test accuracy | 95 % interval | seconds |\n|---|---|---|---|---|")
-    cells: dict[str, list[str]] = {label: [] for label, _, _ in EXPERIMENTS[args.experiment]}
+    settings = [one for one in EXPERIMENTS[args.experiment] if args.only in one[0]]
+    cells: dict[str, list[str]] = {label: [] for label, _, _ in settings}
     with tempfile.TemporaryDirectory() as folder:
         for name in args.datasets:
             graph = load_dataset(name, split_seed=args.seed)
-            for label, method, options in EXPERIMENTS[args.experiment]:
+            for label, method, options in settings:
                 model = method(
                     **stated(options),
                     noise="fast",
