@@ -12,6 +12,7 @@ import functools
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -31,6 +32,7 @@ from gapgnn.attacks.audits import subgraphs as subgraph_audit
 from gapgnn.attacks.audits.model import audit_prediction
 from gapgnn.cli.main import main
 from gapgnn.errors import CalibrationError, PrivacyError
+from gapgnn.graph.store import StoredGraph
 from gapgnn.methods import sage
 from gapgnn.methods.gap.estimator import OF_OTHERS
 from gapgnn.methods.releases import Releases
@@ -527,6 +529,20 @@ def test_halved_noise_under_label_messages(level):
 def test_halved_noise_under_divided_messages(own):
     model = GAP(level="node", own=own, epsilon=2.0, delta=1e-5)
     assert_broken(audit_messages(model, trials=4_000))
+
+
+@pytest.mark.parametrize("kept", [np.maximum, np.add])
+def test_messages_divided_by_how_often_one_is_listed_too(monkeypatch, kept):
+    """What the people on a list send would change when its owner leaves."""
+
+    def listed(self):
+        arcs = np.zeros(0, int) if isinstance(self.graph, StoredGraph) else self.graph.indices
+        counts = np.bincount(arcs, minlength=self.graph.num_nodes)
+        return torch.from_numpy(kept(self.graph.out_degrees, counts) + int(self.to_self))
+
+    monkeypatch.setattr(PrivateAggregation, "_written", property(listed))
+    found = audit_aggregation(level="node", divided=True, epsilon=1.0, trials=1_000)
+    assert_counted(found, "how far one record moves a hop (in memory)")
 
 
 @pytest.mark.parametrize("own", ["record", pytest.param("features", marks=pytest.mark.slow)])

@@ -598,16 +598,25 @@ def _neighbours(
         return (star, nobody), (rows, rows), np.zeros(size, dtype=np.int64)
     degree = setting.max_degree or 1
     lengths = np.array([degree, degree + 1, 4 * degree + 1])
-    sources = np.cumsum(lengths + 1) - lengths - 1
-    owners = np.repeat(np.arange(len(lengths)), lengths + 1)
-    targets = np.setdiff1d(np.arange(len(owners)), sources)
+    # Beside the record and those it lists: somebody who lists the same people, and whom they list.
+    # Nothing of theirs may depend on whether the record is there.
+    sizes = lengths + 3
+    sources = np.cumsum(sizes) - sizes
+    owners = np.repeat(np.arange(len(lengths)), sizes)
+    second, last = sources + lengths + 1, sources + lengths + 2
+    targets = np.setdiff1d(np.arange(len(owners)), [*sources, *second, *last])
+    theirs = np.repeat(second, lengths), np.repeat(last, lengths)
+    others = np.concatenate([theirs[0], targets]), np.concatenate([targets, theirs[1]])
     options = {"directed": True, "weighted": setting.weighted}
-    whole = bare_graph(np.repeat(sources, lengths), targets, len(owners), **options)
+    own = np.repeat(sources, lengths), targets
+    lists, listed = (np.concatenate(pair) for pair in zip(own, others, strict=True))
+    whole = bare_graph(lists, listed, len(owners), **options)
     rows = torch.zeros(len(owners), 2)
+    rows[torch.from_numpy(others[0]), 1] = 1
     rows[torch.from_numpy(sources), 0] = 1
     if setting.relation == "replace":
-        return (whole, whole), (rows, -rows), owners
-    nobody = bare_graph([], [], len(owners), **options)
+        return (whole, whole), (rows, rows * torch.tensor([-1.0, 1.0])), owners
+    nobody = bare_graph(others[0], others[1], len(owners), **options)
     return (whole, nobody), (rows, rows), owners
 
 
