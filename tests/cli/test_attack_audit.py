@@ -94,6 +94,8 @@ def test_what_is_counted_is_exit_1_too(capsys, monkeypatch):
         (["audit", "edges", "--delta", "1"], "unknown option '--delta'"),
         (["audit", "messages", "--messages", "features"], "invalid choice"),
         (["audit", "subgraphs", "--max-degree", "0"], "`--max-degree` must be at least 1"),
+        (["audit", "messages", "--divided"], "`--divided` must be"),
+        (["audit", "aggregation", "--divided"], "`--divided` must be"),
         (["attack", "membership", "--epoch", "5"], "invalid choice"),
         (["attack", "membershp"], "invalid choice"),
         (["attack", "membership", "--runs", "0"], "`--runs` must be at least 1"),

@@ -379,7 +379,10 @@ def test_remembered_people_are_the_ones_that_are_asked_for(kind):
     changed = people.copy()
     changed[500] = people[7]
     for others, key in ((people, b"x" * 32), (changed, KEY), (people[:999], KEY), (people, KEY)):
-        assert np.array_equal(hashes.of(others, key), hash_ids(others, key))
+        found = hash_ids(others, key)
+        assert np.array_equal(hashes.of(others, key), found)
+        assert hashes.digest(hashes.of(others, key)) == hashes.digest(found)
+    assert hashes.digest(first) != hashes.digest(hashes.of(changed, KEY))
     with pytest.raises(ValueError, match="read-only"):
         first[0] = 0
 
@@ -431,6 +434,8 @@ def test_members_who_come_in_any_pieces_are_found_again(sizes: list[int]) -> Non
     assert members.known(3, everybody)[:total].all()
     assert not members.known(3, everybody)[total:].any()
     assert not members.known(4, everybody).any()
+    for size, end in zip(sizes, np.cumsum(sizes), strict=True):
+        assert members.known(3, everybody[np.sort(order[end - size : end])]).all()
     (pieces,) = db.execute("SELECT count(*) FROM members").fetchone()
     assert pieces <= 2 + np.log2(total + 1)
 

@@ -300,6 +300,8 @@ def _audit_messages(
     from gapgnn.methods.gap import GAP
 
     if options.pop("divided"):
+        if options["level"] != "node":
+            raise InputError("`divided` must be False at level edge. Got True.")
         options["max_degree"] = options["hops"] = "auto"
     estimator = GAP(noise=noise, **options)  # type: ignore[arg-type]
     return audit_messages(

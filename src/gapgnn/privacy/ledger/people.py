@@ -117,19 +117,28 @@ class Remembered:
 
     def __init__(self) -> None:
         self._last: tuple[bytes, Hashes] = b"", np.empty((0, 2), dtype=np.uint64)
+        self._digest_of_last: bytes | None = None
 
     def of(self, ids: NDArray[Any], key: bytes) -> Hashes:
         """Return :func:`hash_ids`, which nobody may change."""
         names = ids.astype(str) if ids.dtype.kind == "O" else ids
         digest = hashlib.blake2b(names.dtype.str.encode(), digest_size=32, key=key)
-        digest.update(names.tobytes())
+        digest.update(np.ascontiguousarray(names).view(np.uint8).data)
         if digest.digest() != self._last[0]:
             hashes = hash_ids(ids, key)
             hashes.flags.writeable = False
             if len(hashes) > _MOST_REMEMBERED:
                 return hashes
-            self._last = digest.digest(), hashes
+            self._last, self._digest_of_last = (digest.digest(), hashes), None
         return self._last[1]
+
+    def digest(self, hashes: Hashes) -> bytes:
+        """Return what a ledger keeps beside these hashes where all of them are one piece."""
+        if hashes is not self._last[1]:
+            return _digest(hashes)
+        if self._digest_of_last is None:
+            self._digest_of_last = _digest(hashes)
+        return self._digest_of_last
 
 
 REMEMBERED = Remembered()
@@ -284,21 +293,32 @@ class Members:
 
     def parts(self, population: int) -> Iterator[Hashes]:
         """Return the hashes of a population, piece by piece, each sorted."""
-        rows = self.db.execute(
-            "SELECT hashes, digest FROM members WHERE population = ? ORDER BY part", (population,)
-        )
-        for blob, digest in rows:
-            if _digest(blob) != digest:
-                raise sqlite3.DatabaseError("the list of a population's members was changed")
-            yield np.frombuffer(blob, dtype="<u8").reshape(-1, 2)
+        return (piece for piece, _ in self._pieces(population))
 
     def known(self, population: int, people: Hashes) -> NDArray[np.bool_]:
         """Tell which people are members."""
         found = np.zeros(len(people), dtype=np.bool_)
-        for part in self.parts(population):
-            # Nearly always the very people who were read before.
-            found |= True if np.array_equal(people, part) else among(people, part)
+        for piece, is_people in self._pieces(population, people):
+            found |= True if is_people else among(people, piece)
         return found
+
+    def _pieces(
+        self, population: int, people: Hashes | None = None
+    ) -> Iterator[tuple[Hashes, bool]]:
+        """Return pieces that nobody changed, and whether one is just these people.
+
+        Nearly always the one piece is the people who were read before. Comparing it with them takes
+        a fraction of its digest, and theirs is remembered.
+        """
+        rows = self.db.execute(
+            "SELECT hashes, digest FROM members WHERE population = ? ORDER BY part", (population,)
+        )
+        for blob, digest in rows:
+            piece = np.frombuffer(blob, dtype="<u8").reshape(-1, 2)
+            same = people if people is not None and np.array_equal(people, piece) else piece
+            if REMEMBERED.digest(same) != digest:
+                raise sqlite3.DatabaseError("the list of a population's members was changed")
+            yield piece, same is people
 
     def count(self, population: int) -> int:
         """Return how many members there are."""
@@ -333,11 +353,12 @@ class Members:
                 "DELETE FROM members WHERE population = ? AND part >= ?", (population, part)
             )
         for start in range(0, len(newcomers), _PART_SIZE):
-            blob = newcomers[start : start + _PART_SIZE].astype("<u8", copy=False).tobytes()
-            row = (population, part, _digest(blob), blob)
+            piece = newcomers[start : start + _PART_SIZE]
+            row = (population, part, _digest(piece), piece.astype("<u8", copy=False).tobytes())
             self.db.execute("INSERT INTO members VALUES (?, ?, ?, ?)", row)
             part += 1
 
 
-def _digest(blob: bytes) -> bytes:
-    return hashlib.blake2b(blob, digest_size=16).digest()
+def _digest(hashes: Hashes) -> bytes:
+    raw = np.ascontiguousarray(hashes.astype("<u8", copy=False)).view(np.uint8)
+    return hashlib.blake2b(raw.data, digest_size=16).digest()
