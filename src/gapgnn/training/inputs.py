@@ -44,8 +44,8 @@ class Inputs(Protocol):
         """
 
 
-class Taken(Protocol):
-    """What a network reads of some nodes, the same ones for all replicas."""
+class Taken(Inputs, Protocol):
+    """A network's argument, also for some nodes that are the same for all replicas."""
 
     def taken(self, nodes: Tensor) -> Any:
         """Return the argument for some nodes."""
@@ -261,8 +261,8 @@ class HopInputs:
     def taken(self, nodes: Tensor) -> list[Any]:
         """Return all hops of some nodes, the same ones for all replicas; features stay sparse."""
         is_raw = isinstance(self._first, FeatureInputs)
-        first = self._first.taken(nodes) if is_raw else self._first[:, nodes]
-        return [first, *(hop[:, nodes] for hop in self._hops)]
+        first = self._first.taken(nodes) if is_raw else self._first.index_select(1, nodes)
+        return [first, *(hop.index_select(1, nodes) for hop in self._hops)]
 
     def sampled(
         self, nodes: Tensor, *, first_whole: bool, alike: bool

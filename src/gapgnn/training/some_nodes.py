@@ -71,14 +71,13 @@ class SomeNodes:
         self._batches = node_batches(np.flatnonzero(have_role), parts, rng)
         self._nodes: NDArray[np.int64] | None = None
         val = _first_of(splits.val, LOOKED, order)
-        seen = np.flatnonzero(val.any(axis=0))
-        self._looked = inputs.taken(self._placed(seen)) if len(seen) else None
-        places = self._placed(seen)
+        self._can_look = bool(val.any())
+        self._looked, seen = self._looking(val)
         self.best = BestEpoch(
             flat.values,
-            labels[places].expand(len(train), -1),
-            torch.arange(len(seen), device=labels.device).expand(len(train), -1),
-            torch.from_numpy(val).to(labels.device)[:, places],
+            labels[seen],
+            torch.arange(seen.shape[1], device=labels.device).expand_as(seen),
+            torch.from_numpy(val).to(labels.device).gather(1, seen),
             class_weights=class_weights,
             loss_share=LOSS_SHARE,
         )
@@ -111,6 +110,16 @@ class SomeNodes:
         slopes, chances = cross_entropy_slopes(scores, *targets.of(scores))
         return self._flat.gradient(scores, slopes), targets.loss(chances)
 
+    def _looking(self, val: NDArray[np.bool_]) -> tuple[Any, Tensor]:
+        """Return what is read of validation nodes, and who they are, ``(R, n)``."""
+        if self._known.is_cuda:
+            # Dense rows of everybody's own nodes may not fit there.
+            seen = self._placed(np.flatnonzero(val.any(axis=0)))
+            return self._inputs.taken(seen), seen.expand(len(val), -1)
+        # Each replica's own first, then others to fill up.
+        own = np.argsort(~val, axis=1, kind="stable")[:, : val.sum(axis=1).max()]
+        return self._inputs.rows(self._placed(own)), self._placed(own)
+
     def _reading(self) -> tuple[Any, Targets]:
         return self._inputs.taken(self._places), self._wanted(self._places)
 
@@ -127,7 +136,7 @@ class SomeNodes:
     def is_time(self, step: int, *, is_last: bool) -> bool:
         """Tell whether validation nodes are looked at after a step, the first being 1."""
         is_due = is_last or (step >= FIRST and step % EVERY == 0)
-        return self._looked is not None and is_due
+        return self._can_look and is_due
 
     @torch.no_grad()
     def look(self) -> Tensor | None:

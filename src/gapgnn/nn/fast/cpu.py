@@ -8,7 +8,7 @@ the inputs, channel ``c`` of ``z`` has mean ``m W_c`` and variance ``W_c^T S W_c
 a change of the weights, ``y = x (W a) + b``, and its gradient is one of small matrices too. What is
 left to do per node is the product itself: five passes over the activations fall away.
 
-That is for inputs that do not change between epochs: ``S`` is computed once, in float64, since a
+That is for inputs, which have no gradient: ``S`` is that of rows without their mean, since a
 variance far below the squared mean would come out coarse. The covariance of activations, anew in
 every step, would cost as much as their product or more: there mean and variance are those of the
 product, one replica after the other, which stays in cache.
@@ -493,11 +493,15 @@ class _NormedProduct(torch.autograd.Function):
 
 
 def exact_moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and covariance of the rows, made in float64, a block of rows at a time."""
-    mean = inputs.mean(1, keepdim=True, dtype=torch.float64)
+    """Return mean and covariance of the rows.
+
+    The mean is made in float64. Rows without it are of the size of their spread, so float32 loses
+    nothing that counts in their products; blocks of these are added up in float64.
+    """
     replicas, count, width = inputs.shape
-    total = mean.new_zeros(replicas, width, width)
+    mean = inputs.mean(1, keepdim=True, dtype=torch.float64).float()
+    total = inputs.new_zeros(replicas, width, width, dtype=torch.float64)
     for start in range(0, count, BLOCK_ROWS):
-        part = inputs[:, start : start + BLOCK_ROWS].double() - mean
+        part = inputs[:, start : start + BLOCK_ROWS] - mean
         total += torch.bmm(part.transpose(1, 2), part)
-    return mean.float(), (total / count).float()
+    return mean, (total / count).float()
