@@ -268,6 +268,15 @@ def test_messages_are_divided_at_node_level_and_cut_only_where_asked():
     assert MLP(level="node")._list_bound() is None
 
 
+def test_stages_on_features_take_smaller_steps_where_they_are_a_part_of_the_graph():
+    stages = GAP(messages="features", progressive=True)
+    large, small = stages._recipe(11_530), stages._recipe(2_000)
+    assert (large.nodes, large.epochs) == (2_048, 150)
+    assert (small.nodes, small.epochs) == (None, 100)
+    chosen = GAP(messages="features", progressive=True, epochs=7)
+    assert [chosen._recipe(size).epochs for size in (11_530, 2_000)] == [7, 7]
+
+
 def test_the_papers_method_keeps_the_papers_settings():
     paper = GAP(level="node", messages="features")
     recipe = paper._recipe(11_530)

@@ -138,9 +138,9 @@ def chosen(value: T | str, default: T) -> T:
     return default if value == "auto" else value  # type: ignore[return-value]
 
 
-# Of 14,000 training nodes, where labels are sent. Progressive features may lose by it and read all
-# (docs/performance.md).
-STAGE_NODES = 4096
+# Training nodes that a step reads where labels are sent, and where features are: there it takes
+# more steps, which are better smaller (docs/research-notes.md).
+STAGE_NODES, FEATURE_STAGE_NODES = 4096, 2048
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Defaults:
         activation: after every hidden layer.
         dropout: rate after every hidden layer.
         batches: size of a DP-SGD batch relative to the paper's.
-        epochs: DP-SGD epochs relative to the paper's.
+        epochs: relative to the paper's.
         nodes: training nodes that a step reads where training is free; None: all of them.
         ratio: noise multiplier of the aggregation over that of DP-SGD, at epsilon 1.
         exponent: how that ratio changes with epsilon: the aggregation of a large budget gains more
@@ -169,7 +169,7 @@ class Defaults:
     activation: str = "selu"
     dropout: float = 0.0
     batches: int = 1
-    epochs: int = 1
+    epochs: float = 1.0
     nodes: int | None = None
     ratio: float = 1.0
     exponent: float = 0.0
@@ -192,6 +192,8 @@ class Defaults:
                 activation="tanh",
                 dropout=0.2 if is_free else 0.0,
                 batches=2,
+                epochs=1.5 if is_free else 1.0,
+                nodes=FEATURE_STAGE_NODES,
                 exponent=-1 / 3,
             )
         if is_free:
@@ -216,14 +218,17 @@ class Defaults:
         What the caller chose stays. A batch is at most a quarter of the training nodes, so that
         small graphs are given enough steps.
         """
+        longer = papers
+        if epochs == "auto":
+            longer = replace(papers, epochs=round(self.epochs * papers.epochs))
         if papers.batch_size is None:
-            return replace(papers, nodes=self.nodes)
+            # More and smaller steps are for graphs of which one reads a part.
+            is_small = self.epochs > 1 and num_train <= (self.nodes or 0)
+            return papers if is_small else replace(longer, nodes=self.nodes)
         if batch_size == "auto" and self.batches > 1:
             size = min(self.batches * papers.batch_size, max(num_train // 4, papers.batch_size))
-            papers = replace(papers, batch_size=size)
-        if epochs == "auto":
-            papers = replace(papers, epochs=self.epochs * papers.epochs)
-        return papers
+            return replace(longer, batch_size=size)
+        return longer
 
 
 # Of the budget: what the first hop may get at most where the lists' length is not asked for.
