@@ -208,18 +208,28 @@ def test_a_matrix_that_points_outside_itself_is_refused(written, indices, indptr
 
 
 def test_a_pickle_cannot_change_the_reader_for_the_next_one(written):
-    before = {key: dict(vars(stand_in)) for key, stand_in in _classes().items()}
+    before = _attributes()
     for module, attribute in unpickle._STAND_INS:
         # BUILD with a pair sets attributes of the object itself, here of the stand-in.
-        attack = name(module, attribute) + b"N}" + text(b"build") + name("builtins", "list")
+        for changed in (b"build", b"__defaults__", b"__class__"):
+            attack = name(module, attribute) + b"N}" + text(changed) + name("builtins", "list")
+            with pytest.raises(DataError):
+                load_arrays(written(python2(attack + b"s\x86b")))
+        # And with a dictionary those that it keeps by name.
+        attack = name(module, attribute) + b"}" + text(b"build") + b"K\x01sb"
         with pytest.raises(DataError):
-            load_arrays(written(python2(attack + b"s\x86b")))
-    assert {key: dict(vars(stand_in)) for key, stand_in in _classes().items()} == before
+            load_arrays(written(python2(attack)))
+    assert _attributes() == before
     assert load_arrays(written(python2(csr2([5, 6], [0, 2], [0, 1, 2])))).nnz == 2
 
 
-def _classes():
-    return {key: value for key, value in unpickle._STAND_INS.items() if isinstance(value, type)}
+def _attributes():
+    """Return all that can be set of what names stand for."""
+    return {
+        key: {part: getattr(stand_in, part, None) for part in dir(stand_in)}
+        for key, stand_in in unpickle._STAND_INS.items()
+        if stand_in is not list
+    }
 
 
 @given(raw=st.binary(max_size=200))

@@ -46,7 +46,10 @@ class _Dtype:
 
 
 class _NdarrayName:
-    """What the name ``numpy.ndarray`` stands for: a word that only `_reconstruct` takes."""
+    """What the name ``numpy.ndarray`` stands for: a word that only `_Reconstruct` takes.
+
+    Without room for attributes a pickle cannot change it for later files, as it could a function.
+    """
 
     __slots__ = ()
 
@@ -102,24 +105,34 @@ class _CsrMatrix:
 _NDARRAY = _NdarrayName()
 
 
-def _reconstruct(kind: object, *_: object) -> _Array:
-    if kind is not _NDARRAY:
-        raise _Refused("an unknown kind of array")
-    return _Array()
+class _Reconstruct:
+    """What makes an array of the name of its kind."""
+
+    __slots__ = ()
+
+    def __call__(self, kind: object, *_: object) -> _Array:
+        if kind is not _NDARRAY:
+            raise _Refused("an unknown kind of array")
+        return _Array()
 
 
-def _defaultdict(*_: object) -> dict[Any, Any]:
-    return {}
+class _DefaultDict:
+    """What makes a dictionary, whatever its default was."""
+
+    __slots__ = ()
+
+    def __call__(self, *_: object) -> dict[Any, Any]:
+        return {}
 
 
 _STAND_INS: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): _NDARRAY,
     ("numpy", "dtype"): _Dtype,
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy.core.multiarray", "_reconstruct"): _Reconstruct(),
+    ("numpy._core.multiarray", "_reconstruct"): _Reconstruct(),
     ("scipy.sparse.csr", "csr_matrix"): _CsrMatrix,
     ("scipy.sparse._csr", "csr_matrix"): _CsrMatrix,
-    ("collections", "defaultdict"): _defaultdict,
+    ("collections", "defaultdict"): _DefaultDict(),
     ("__builtin__", "list"): list,
     ("builtins", "list"): list,
 }
