@@ -275,6 +275,8 @@ def test_stages_on_features_take_smaller_steps_where_they_are_a_part_of_the_grap
     assert (small.nodes, small.epochs) == (None, 100)
     chosen = GAP(messages="features", progressive=True, epochs=7)
     assert [chosen._recipe(size).epochs for size in (11_530, 2_000)] == [7, 7]
+    batches = GAP(messages="features", progressive=True, batch_size=64)._recipe(11_530)
+    assert (batches.batch_size, batches.nodes, batches.epochs) == (64, None, 100)
 
 
 def test_the_papers_method_keeps_the_papers_settings():

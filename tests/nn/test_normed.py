@@ -6,7 +6,16 @@ import scipy.sparse as sp
 import torch
 from torch import nn
 
-from gapgnn.nn.fast.cpu import Chosen, Moments, Places, Sample, normed_layer, normed_product
+from gapgnn.nn.fast.cpu import (
+    BLOCK_ROWS,
+    Chosen,
+    Moments,
+    Places,
+    Sample,
+    input_moments,
+    normed_layer,
+    normed_product,
+)
 from gapgnn.nn.layers import ReplicaMLP
 from gapgnn.nn.sparse_rows import SparseRows
 
@@ -162,6 +171,18 @@ def test_moments_of_inputs_that_changed_in_place_are_computed_again():
     assert moments.of(rows)[0] is moments.of(rows)[0]
     rows.add_(1)
     torch.testing.assert_close(moments.of(rows)[0], before + 1)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.0, 1000.0])
+def test_a_spread_far_below_the_mean_is_not_lost(offset):
+    """Rows of a thousand and a bit: squares in float32 would keep nothing of the bit."""
+    rows = torch.randn(REPLICAS, BLOCK_ROWS + 100, 5, generator=generator()) * 0.1 + offset
+    mean, covariance = input_moments(rows)
+    exact = rows.double()
+    centred = exact - exact.mean(1, keepdim=True)
+    wanted = centred.transpose(1, 2) @ centred / rows.shape[1]
+    torch.testing.assert_close(mean.double(), exact.mean(1, keepdim=True), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(covariance.double(), wanted, rtol=1e-5, atol=1e-7)
 
 
 def test_training_statistics_end_where_batch_norms_would():

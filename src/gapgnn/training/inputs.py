@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gapgnn.graph import Graph
 from gapgnn.nn import Arcs, Examples, InLists, SparseRows, WholeGraph
-from gapgnn.nn.fast import Chosen, Places, Sample, can_norm, exact_moments
+from gapgnn.nn.fast import Chosen, Places, Sample, can_norm, input_moments
 from gapgnn.privacy.dpsgd import Members
 from gapgnn.privacy.mechanisms import copy_on, row_normalise
 
@@ -291,7 +291,7 @@ class HopInputs:
     def _sample(self, hop: int, nodes: Tensor) -> Sample:
         values = self._hops[hop - 1] if hop else self._first
         if hop not in self._moments:
-            self._moments[hop] = exact_moments(values)
+            self._moments[hop] = input_moments(values)
         return Sample.of(values, nodes, self._moments[hop])
 
     def rows(self, positions: Tensor, valid: Tensor | None = None) -> list[Any]:

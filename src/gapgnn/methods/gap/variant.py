@@ -193,7 +193,7 @@ class Defaults:
                 dropout=0.2 if is_free else 0.0,
                 batches=2,
                 epochs=1.5 if is_free else 1.0,
-                nodes=FEATURE_STAGE_NODES,
+                nodes=FEATURE_STAGE_NODES if is_free else None,
                 exponent=-1 / 3,
             )
         if is_free:
@@ -225,6 +225,9 @@ class Defaults:
             # More and smaller steps are for graphs of which one reads a part.
             is_small = self.epochs > 1 and num_train <= (self.nodes or 0)
             return papers if is_small else replace(longer, nodes=self.nodes)
+        if self.nodes is not None:
+            # Batches that the caller chose where training is free.
+            return papers
         if batch_size == "auto" and self.batches > 1:
             size = min(self.batches * papers.batch_size, max(num_train // 4, papers.batch_size))
             return replace(longer, batch_size=size)

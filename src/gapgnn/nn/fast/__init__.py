@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gapgnn.nn.fast.cpu import Places as Places
     from gapgnn.nn.fast.cpu import Sample as Sample
     from gapgnn.nn.fast.cpu import can_norm as can_norm
-    from gapgnn.nn.fast.cpu import exact_moments as exact_moments
+    from gapgnn.nn.fast.cpu import input_moments as input_moments
     from gapgnn.nn.fast.doors import cross_entropy_slopes as cross_entropy_slopes
     from gapgnn.nn.fast.gpu import Masks as Masks
     from gapgnn.nn.fast.gpu import best_class as best_class

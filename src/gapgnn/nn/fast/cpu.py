@@ -189,7 +189,7 @@ class Sample:
         [[[3.0]]]
         """
         replicas = torch.arange(len(values)).unsqueeze(1)
-        return cls(values[replicas, nodes], moments or exact_moments(values))
+        return cls(values[replicas, nodes], moments or input_moments(values))
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class Moments:
         if inputs.requires_grad or not torch.is_grad_enabled():
             return None
         self._inputs, self._version = weakref.ref(inputs), inputs._version
-        self._found = exact_moments(inputs)
+        self._found = input_moments(inputs)
         return self._found
 
 
@@ -492,7 +492,7 @@ class _NormedProduct(torch.autograd.Function):
         return *small, None, None, None, *for_blocks
 
 
-def exact_moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
+def input_moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and covariance of the rows.
 
     The mean is made in float64. Rows without it are of the size of their spread, so float32 loses
