@@ -9,7 +9,6 @@ replaced.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -85,7 +84,7 @@ def bound_out_degrees(graph: Graph, max_degree: int, key: NoiseKey | bytes) -> O
         counts[rows] = np.bincount(rank[kept], minlength=len(rows))
 
     # Threads write to disjoint rows; NumPy releases the lock inside each operation.
-    with ThreadPoolExecutor(_available_cores()) as pool:
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         list(pool.map(cut, in_chunks(long_rows, degrees, CHUNK_ENTRIES)))
     weights = None if graph.weights is None else graph.weights[keep]
     return OutLists(np.concatenate([[0], np.cumsum(counts)]), graph.indices[keep], weights)
@@ -148,6 +147,9 @@ class CutRule:
         """
         _, rank, targets, hashes = entries
         words = row_words(rank, hashes, num_rows, _shifted)
+        if num_rows < 1 << 15:
+            # Half of a word tells nearly all entries apart and is sorted in half the time.
+            words = (words >> 32).astype(np.int32)
         # By radix: half the time of NumPy's sort on a chunk.
         ordered = torch.from_numpy(words).sort().values.numpy()
         lengths = np.bincount(rank, minlength=num_rows)
@@ -192,12 +194,6 @@ def in_chunks(
     ends = np.cumsum(degrees[rows])
     cuts = np.flatnonzero(np.diff(ends // size, prepend=0))
     return [part for part in np.split(rows, cuts) if part.size]
-
-
-def _available_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def split_key(key: NoiseKey | bytes) -> tuple[bytes, bytes]:

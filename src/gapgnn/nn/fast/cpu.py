@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +38,6 @@ BLOCK_ROWS = 1 << 13
 NARROW = 16
 # With fewer rows the detour costs more than it saves.
 LONG = 2048
-# torch's own, for values that are few.
-NATIVE: dict[str, Callable[..., Tensor]] = {"selu": F.selu, "elu": F.elu, "tanh": torch.tanh}
 
 
 def exponential(values: Tensor, name: str, *, is_short: bool = False) -> Tensor:
@@ -47,8 +45,8 @@ def exponential(values: Tensor, name: str, *, is_short: bool = False) -> Tensor:
 
     One replica after the other, which stays in cache: torch rounds the end of a tensor otherwise,
     and a replica's end must not depend on how many others there are. The result differs from
-    torch's by rounding: a few units of 1e-7 below zero, nothing above. What is short is left to
-    torch, for all replicas at once, except for the gradient.
+    torch's by rounding: a few units of 1e-7 below zero, nothing above. What is short is taken for
+    all replicas at once.
 
     >>> exponential(torch.tensor([[-1.0, 0.0, 2.0]]), "elu").mul(1e4).round().tolist()
     [[-6321.0, 0.0, 20000.0]]
@@ -60,12 +58,9 @@ def exponential(values: Tensor, name: str, *, is_short: bool = False) -> Tensor:
 class _Exponential(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, name: str, is_short: bool) -> Tensor:
-        if is_short:
-            result = NATIVE[name](values)
-        else:
-            result = values.clone(memory_format=torch.contiguous_format)
-            for own in result:
-                activate_(own, name)
+        result = values.clone(memory_format=torch.contiguous_format)
+        for own in (result,) if is_short else result:
+            activate_(own, name)
         ctx.save_for_backward(result)
         ctx.name = name
         return result

@@ -29,8 +29,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -87,33 +89,38 @@ class LinearRecord:
         """Weight and bias."""
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
+    @cached_property
+    def _wide_inputs(self) -> Tensor | Rows:
+        """The inputs in float64: for the norms, and again for exact sums."""
+        return self.inputs.double() if isinstance(self.inputs, Tensor) else self.inputs
+
     def squared_norms(self, delta: Tensor) -> Tensor:
         """Return ``(|x_i|^2 + 1[bias]) |d_i|^2``, or what several parts give, in float64."""
-        inputs, with_bias = self.inputs, self.bias is not None
+        inputs, with_bias = self._wide_inputs, self.bias is not None
         if delta.ndim == 4:
             if not isinstance(inputs, Tensor):
                 raise PrivacyError(
                     "sparse rows cannot have several parts per example. Use a dense input of shape "
                     "(replicas, batch, parts, features)."
                 )
-            return _squared_norm_of_parts(inputs.double(), delta.double(), with_bias)
+            return _squared_norm_of_parts(inputs, delta.double(), with_bias)
         if isinstance(inputs, Tensor):
-            squares = inputs.double().square_().sum(-1)
+            squares = inputs.square().sum(-1)
         else:
             squares = inputs.squared_norms().double()
-        slopes = delta.double().square_().sum(-1)
+        slopes = delta.to(torch.float64, copy=True).square_().sum(-1)
         return torch.addcmul(slopes, squares, slopes) if with_bias else squares * slopes
 
     def clipped_sums(
         self, delta: Tensor, factors: Tensor, *, masked: bool, exact: bool
     ) -> dict[int, Tensor]:
         """Return ``X^T (c * D)`` and its like for the bias."""
-        inputs = self.inputs
         by_part = factors.unsqueeze(-1)
         if delta.ndim == 4:
             by_part = by_part.unsqueeze(-1)
         # Without a bias a gradient may be huge and its norm small: in float32 this may overflow.
         exact, kind = exact or self.bias is None, by_part.dtype
+        inputs = self._wide_inputs if exact else self.inputs
         scaled = (delta.double() if exact else delta) * by_part
         if masked:
             dead = by_part == 0
@@ -127,17 +134,25 @@ class LinearRecord:
                 inputs = inputs.flatten(1, 2)
             elif inputs.ndim == 2:
                 inputs = inputs.expand(len(factors), *inputs.shape)
-            if exact:
-                inputs = inputs.double()
-            # This way round a product of few columns is several times faster on a CPU.
-            turned = torch.bmm(scaled.transpose(1, 2), inputs)
-            total = turned.transpose(1, 2)
+            total = _products(scaled, inputs).transpose(1, 2)
         else:
             total = inputs.transposed_matmul(scaled)
         sums = {id(self.weight): total.to(kind)}
         if self.bias is not None:
             sums[id(self.bias)] = scaled.sum(1, keepdim=True)
         return sums
+
+
+def _products(first: Tensor, second: Tensor) -> Tensor:
+    """Return ``first^T second`` per replica.
+
+    This way round a product of few columns is several times faster on a CPU; and in float64, by the
+    library of NumPy, more than three times as fast again as by that of torch on some processors.
+    """
+    turned = first.transpose(1, 2)
+    if first.is_cpu and first.dtype == torch.float64:
+        return torch.from_numpy(np.matmul(turned.detach().numpy(), second.detach().numpy()))
+    return torch.bmm(turned, second)
 
 
 class Tape:

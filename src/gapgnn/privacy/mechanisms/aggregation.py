@@ -571,8 +571,10 @@ class PrivateAggregation:
             if self.max_degree is not None or self.graph.is_directed:
                 shape = (self.graph.num_nodes,) * 2
                 values = np.ones(len(indices), dtype=np.bool_) if weights is None else weights
+                # SciPy makes both as wide as the wider one, and narrow ones turn in half the time.
+                if len(indices) <= np.iinfo(indices.dtype).max:
+                    indptr = indptr.astype(indices.dtype)
                 columns = sp.csr_array((values, indices, indptr), shape=shape).tocsc()
-                # SciPy makes both as wide as the wider one; positions fit where they fitted before.
                 indptr = columns.indptr.astype(np.int64, copy=False)
                 indices = columns.indices.astype(indices.dtype, copy=False)
                 weights = None if weights is None else columns.data
