@@ -72,11 +72,11 @@ def refusal(folder: Path, kind: type[Exception] = DataError) -> str:
     return message
 
 
-def rewrite(folder: Path, **changes: object) -> None:
+def rewrite(folder: Path, *, without: str = "checksum", **changes: object) -> None:
     """Change the configuration as somebody would who also repairs its checksum."""
     path = folder / "config.json"
     config = json.loads(path.read_text())
-    config.pop("checksum")
+    config = {name: value for name, value in config.items() if name not in ("checksum", without)}
     config |= changes
     config["checksum"] = folder_module._checksum(config)
     path.write_text(json.dumps(config))
@@ -108,6 +108,22 @@ class TestRoundTrip:
         loaded = GAP.load(tmp_path / "model")
         assert loaded.get_params() == model.get_params()
         np.testing.assert_array_equal(loaded.predict_proba(graph), model.predict_proba(graph))
+
+    @pytest.mark.parametrize("method", [GAP, MLP])
+    def test_rows_are_as_long_as_those_it_learned_from(self, method, graph, tmp_path):
+        few, many = (
+            method(level="node", epochs=2, train_size=size).fit(graph) for size in (200, 10_000)
+        )
+        assert (few.feature_norm_, many.feature_norm_) == (3.5, 6.0)
+        few.save(tmp_path / "model")
+        loaded = load_model(tmp_path / "model")
+        assert loaded.feature_norm_ == 3.5
+        wanted = few.predict_proba(graph)
+        np.testing.assert_array_equal(loaded.predict_proba(graph), wanted)
+        rewrite(tmp_path / "model", without="feature_norm")
+        as_before = load_model(tmp_path / "model")
+        assert as_before.feature_norm_ == 6.0
+        assert not np.allclose(as_before.predict_proba(graph), wanted)
 
     def test_an_infinite_epsilon_without_privacy_is_saved(self, graph, tmp_path):
         quick(GAP, "none", epsilon=float("inf")).fit(graph).save(tmp_path / "model")

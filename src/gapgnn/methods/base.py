@@ -127,6 +127,7 @@ class Learned:
     preparation_: Preparation | None
     edges_: EdgeFacts
     noise_multiplier_: float | None
+    feature_norm_: float | None
     threshold_: float | None
     modules_: dict[str, nn.Module]
     releases_: Releases
@@ -373,6 +374,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         self.edges_ = EdgeFacts.of(graph)
         self.device_ = str(run.device)
         self.noise_multiplier_ = guarantee.noise_multiplier
+        self.feature_norm_ = self._feature_norm(self._num_train(graph))
         scores = self._train(run, charge)
         self._evaluate(scores, run.splits, graph)
         if self._keeps_repeats:
@@ -549,6 +551,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                 "preparation": None if self.preparation_ is None else self.preparation_.to_dict(),
                 "edges": self.edges_.to_dict(),
                 "noise_multiplier": self.noise_multiplier_,
+                "feature_norm": self.feature_norm_,
                 "threshold": self.threshold_,
                 "releases": list(self.releases_.hops),
             },
@@ -605,6 +608,9 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             model.preparation_ = Preparation.from_dict(config.get("preparation"))
             model.edges_ = EdgeFacts.from_dict(config.get("edges"))
             model.noise_multiplier_ = config["noise_multiplier"]
+            # Until it was saved it was that of many training people.
+            norm = config.get("feature_norm", model._feature_norm(sys.maxsize))
+            model.feature_norm_ = None if norm is None else float(norm)
             threshold = config.get("threshold")
             model.threshold_ = None if threshold is None else float(threshold)
             model.releases_, model.card_ = Releases(saved.hops), saved.card
@@ -746,6 +752,10 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         if self.train_size != "auto":
             return int(self.train_size)
         return public_count(int(graph.train_mask.sum()))
+
+    def _feature_norm(self, num_train: int) -> float | None:
+        """Return the norm to which rows of features are scaled; None leaves them as they are."""
+        return None
 
     def _check_classes(self, graph: Graph) -> None:
         """Refuse weights or a threshold that do not fit the classes, before the charge."""

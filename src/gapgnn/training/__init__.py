@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from gapgnn.training.metrics import mean_metrics as mean_metrics
     from gapgnn.training.metrics import measure as measure
     from gapgnn.training.metrics import shortcomings as shortcomings
-    from gapgnn.training.recipe import FEATURE_NORM as FEATURE_NORM
     from gapgnn.training.recipe import PrivateTraining as PrivateTraining
     from gapgnn.training.recipe import Recipe as Recipe
     from gapgnn.training.recipe import class_weights as class_weights
+    from gapgnn.training.recipe import feature_norm as feature_norm
     from gapgnn.training.recipe import node_recipe as node_recipe
     from gapgnn.training.recipe import some_nodes_recipe as some_nodes_recipe
     from gapgnn.training.splits import Splits as Splits

@@ -15,9 +15,6 @@ from gapgnn.rng import NoiseKey
 # The paper's batch sizes at node level by the size of its three graphs' training sets.
 NODE_BATCHES = ((50_000, 256), (500_000, 2_048))
 LARGEST_BATCH = 4_096
-# At node level every row of features is scaled to this norm, a function of the row alone, as is the
-# size that it comes with.
-FEATURE_NORM = 6.0
 NODE_STEPS = 225
 # Where a step reads some nodes: how many training nodes it counts, and how many steps there are,
 # where training nodes are few and where they are not (docs/research-notes.md).
@@ -103,12 +100,23 @@ def node_recipe(
     """Return the paper's settings at node level with as many steps of DP-SGD on any graph.
 
     The rate is 0.06, and 0.12 where training people are few. What the caller chose stays. Chosen on
-    the development graphs (docs/research-notes.md), with features as :data:`FEATURE_NORM` has them.
+    the development graphs (docs/research-notes.md), with features as :func:`feature_norm` has them.
     """
     if batch_size == "auto":
         rate = 0.06 if num_train > FEW else 0.12
         papers = replace(papers, batch_size=max(1, round(rate * num_train)))
     return replace(papers, steps=NODE_STEPS) if epochs == "auto" else papers
+
+
+def feature_norm(num_train: int) -> float:
+    """Return the norm to which every row of features is scaled at node level.
+
+    Where training people are few, shorter rows let the noise of the steps say less.
+
+    >>> feature_norm(15_000), feature_norm(1_500)
+    (6.0, 3.5)
+    """
+    return 6.0 if num_train > FEW else 3.5
 
 
 def some_nodes_recipe(papers: Recipe, num_train: int, *, epochs: int | str) -> Recipe:

@@ -46,7 +46,6 @@ from gapgnn.privacy.ledger import Charge
 from gapgnn.privacy.mechanisms import PrivateAggregation, kind_aggregations, noisy_list_length
 from gapgnn.rng import NoiseKey
 from gapgnn.training import (
-    FEATURE_NORM,
     FEATURE_WIDTH,
     CrossFit,
     FeatureInputs,
@@ -56,6 +55,7 @@ from gapgnn.training import (
     Recipe,
     Splits,
     Trainer,
+    feature_norm,
     features_read,
     is_dealt,
     node_recipe,
@@ -246,6 +246,9 @@ class GAP(EdgeReader):
         if self.noise_ratios is not None:
             return self.noise_ratios
         return (1.0, Defaults.of(self._variant()).aggregation_ratio(self.epsilon), 1.0)
+
+    def _feature_norm(self, num_train: int) -> float | None:
+        return feature_norm(num_train) if self._variant().is_vote else None
 
     def _recipe(self, num_train: int) -> Recipe:
         if self._variant().is_vote:
@@ -457,7 +460,9 @@ class GAP(EdgeReader):
         self, variant: Variant, repeats: int, num_features: int, num_classes: int
     ) -> dict[str, nn.Module]:
         kinds = len(self.edges_.kinds) or 1 if hasattr(self, "edges_") else 1
-        widths = [] if variant.own == "nothing" else [features_read(num_features, FEATURE_NORM)]
+        # As wide for any number of training nodes.
+        own = features_read(num_features, self._feature_norm(0))
+        widths = [] if variant.own == "nothing" else [own]
         if self._reads_hops():
             widths.append(vote_width(num_classes, kinds, variant.own))
         defaults = Defaults.of(variant)
@@ -552,7 +557,7 @@ class GAP(EdgeReader):
             self.noise_multiplier_ = run.guarantee.noise_multiplier
         self._has_hops = any(event.label == HOPS[0] for event in run.guarantee.events)
         modules = self._start_modules(run)
-        features = FeatureInputs(graph, device, norm=FEATURE_NORM)
+        features = FeatureInputs(graph, device, norm=self.feature_norm_)
         trainer = self._trainer(run)
         training, others = self._vote_hops(everybody, run.guarantee, run.keys, device)
         mask = torch.from_numpy(run.splits.train).to(device)
@@ -735,7 +740,7 @@ class GAP(EdgeReader):
         mask = torch.tensor(self._senders(graph), device=device).unsqueeze(0)
         std = self._hop_std(graph) if hops else 0.0
         votes = self._votes(graph, graph.num_nodes, mask, std)
-        inputs = votes.inputs(FeatureInputs(graph, device, norm=FEATURE_NORM), hops)
+        inputs = votes.inputs(FeatureInputs(graph, device, norm=self.feature_norm_), hops)
         assert isinstance(inputs, HopInputs)
         return row_by_row(classifier, inputs)[0]
 
