@@ -23,6 +23,7 @@ from gapgnn.errors import (
 )
 from gapgnn.methods import folder as folder_module
 from gapgnn.privacy.ledger.people import People
+from gapgnn.training import RowScale
 
 LEVELS = ["none", "edge", "node"]
 
@@ -114,15 +115,15 @@ class TestRoundTrip:
         few, many = (
             method(level="node", epochs=2, train_size=size).fit(graph) for size in (200, 10_000)
         )
-        assert (few.feature_norm_, many.feature_norm_) == (3.5, 6.0)
+        assert (few.row_scale_, many.row_scale_) == (RowScale(6.0, few=16.0), RowScale(6.0))
         few.save(tmp_path / "model")
         loaded = load_model(tmp_path / "model")
-        assert loaded.feature_norm_ == 3.5
+        assert loaded.row_scale_ == few.row_scale_
         wanted = few.predict_proba(graph)
         np.testing.assert_array_equal(loaded.predict_proba(graph), wanted)
-        rewrite(tmp_path / "model", without="feature_norm")
+        rewrite(tmp_path / "model", without="row_scale")
         as_before = load_model(tmp_path / "model")
-        assert as_before.feature_norm_ == 6.0
+        assert as_before.row_scale_ == many.row_scale_
         assert not np.allclose(as_before.predict_proba(graph), wanted)
 
     def test_an_infinite_epsilon_without_privacy_is_saved(self, graph, tmp_path):

@@ -1,4 +1,4 @@
-"""Rows of one norm come with how large they were: from the own row alone, whatever it lies in."""
+"""Scaled rows come with how large they were: from the own row alone, whatever it lies in."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 
 from gapgnn.graph import Graph
 from gapgnn.graph.store import open_store, store_graph
-from gapgnn.training import FeatureInputs, features_read
+from gapgnn.training import FeatureInputs, RowScale, features_read
 
-NORM, WIDTH = 6.0, 5
+SCALE, WIDTH = RowScale(6.0, few=16.0), 5
 ROWS = np.array(
     [[3, 0, 0, 4, 0], [0, 0, 0, 0, 0], [1e-30, 0, 0, 0, 0], [0, 3e38, -3e38, 3e38, 0], [1] * 5],
     dtype=np.float32,
@@ -35,22 +35,38 @@ def graph_of(features) -> Graph:
 
 
 def read(graph: Graph, device: str = "cpu") -> torch.Tensor:
-    inputs = FeatureInputs(graph, torch.device(device), norm=NORM)
+    inputs = FeatureInputs(graph, torch.device(device), scale=SCALE)
     return inputs.block(inputs.everybody()).cpu()
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", [np.asarray, sp.csr_array])
-def test_a_row_of_one_norm_and_its_size(kind, device):
+def test_a_scaled_row_and_its_size(kind, device):
     found = read(graph_of(kind(ROWS)), device)
-    assert found.shape == (len(ROWS), features_read(WIDTH, NORM))
+    assert found.shape == (len(ROWS), features_read(WIDTH, SCALE))
     squares = (ROWS.astype(np.float64) ** 2).sum(axis=1)
     wanted = [0.3 * math.log1p(square) for square in squares]
     torch.testing.assert_close(found[:, -1], torch.tensor(wanted))
     norms = torch.linalg.vector_norm(found[:, :-1], dim=-1)
-    torch.testing.assert_close(norms, torch.tensor([NORM, 0.0, NORM, NORM, NORM]))
+    counts = torch.tensor([49 / 25, 0, 1, 3, 5])
+    torch.testing.assert_close(norms, 6 * (counts / (counts + 16)).sqrt())
     assert found.isfinite().all()
     assert not found[1].any()
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array])
+def test_all_rows_are_as_long_where_people_are_many(kind):
+    scale, device = RowScale.suited(10_000), torch.device("cpu")
+    found = FeatureInputs(graph_of(kind(ROWS)), device, scale=scale).dense()[:, :-1]
+    wanted = torch.tensor([6.0, 0.0, 6.0, 6.0, 6.0])
+    torch.testing.assert_close(torch.linalg.vector_norm(found, dim=-1), wanted)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array])
+def test_the_unit_of_a_row_changes_its_size_and_nothing_else(kind):
+    once, often = (read(graph_of(kind(factor * ROWS[[0, 4]]))) for factor in (1, 1000))
+    torch.testing.assert_close(once[:, :-1], often[:, :-1])
+    assert (once[:, -1] < often[:, -1]).all()
 
 
 @pytest.mark.parametrize("kind", [np.asarray, sp.csr_array])
@@ -68,7 +84,7 @@ def test_every_way_to_read_it_agrees_with_a_store(kind, tmp_path):
     positions = torch.tensor([[4, 0], [3, 1]])
     weight = torch.eye(WIDTH + 1).expand(2, -1, -1)
     for one in (graph, open_store(tmp_path / "store")):
-        inputs = FeatureInputs(one, torch.device("cpu"), norm=NORM)
+        inputs = FeatureInputs(one, torch.device("cpu"), scale=SCALE)
         batches, some = inputs.rows(positions), inputs.taken(positions[0])
         everybody = inputs.all()
         if sp.issparse(graph.features):

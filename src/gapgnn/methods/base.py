@@ -14,7 +14,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -71,6 +71,7 @@ from gapgnn.training import (
     Metrics,
     PrivateTraining,
     Recipe,
+    RowScale,
     Splits,
     Trainer,
     announce,
@@ -127,7 +128,7 @@ class Learned:
     preparation_: Preparation | None
     edges_: EdgeFacts
     noise_multiplier_: float | None
-    feature_norm_: float | None
+    row_scale_: RowScale | None
     threshold_: float | None
     modules_: dict[str, nn.Module]
     releases_: Releases
@@ -374,7 +375,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         self.edges_ = EdgeFacts.of(graph)
         self.device_ = str(run.device)
         self.noise_multiplier_ = guarantee.noise_multiplier
-        self.feature_norm_ = self._feature_norm(self._num_train(graph))
+        self.row_scale_ = self._row_scale(self._num_train(graph))
         scores = self._train(run, charge)
         self._evaluate(scores, run.splits, graph)
         if self._keeps_repeats:
@@ -551,7 +552,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                 "preparation": None if self.preparation_ is None else self.preparation_.to_dict(),
                 "edges": self.edges_.to_dict(),
                 "noise_multiplier": self.noise_multiplier_,
-                "feature_norm": self.feature_norm_,
+                "row_scale": None if self.row_scale_ is None else asdict(self.row_scale_),
                 "threshold": self.threshold_,
                 "releases": list(self.releases_.hops),
             },
@@ -609,8 +610,10 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             model.edges_ = EdgeFacts.from_dict(config.get("edges"))
             model.noise_multiplier_ = config["noise_multiplier"]
             # Until it was saved it was that of many training people.
-            norm = config.get("feature_norm", model._feature_norm(sys.maxsize))
-            model.feature_norm_ = None if norm is None else float(norm)
+            model.row_scale_ = model._row_scale(sys.maxsize)
+            if "row_scale" in config:
+                scale = config["row_scale"]
+                model.row_scale_ = None if scale is None else RowScale(**scale)
             threshold = config.get("threshold")
             model.threshold_ = None if threshold is None else float(threshold)
             model.releases_, model.card_ = Releases(saved.hops), saved.card
@@ -753,8 +756,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             return int(self.train_size)
         return public_count(int(graph.train_mask.sum()))
 
-    def _feature_norm(self, num_train: int) -> float | None:
-        """Return the norm to which rows of features are scaled; None leaves them as they are."""
+    def _row_scale(self, num_train: int) -> RowScale | None:
+        """Return how rows of features are scaled; None leaves them as they are."""
         return None
 
     def _check_classes(self, graph: Graph) -> None:

@@ -23,7 +23,7 @@ from gapgnn.training import (
     FeatureInputs,
     FeatureNetworks,
     Recipe,
-    feature_norm,
+    RowScale,
     features_read,
     node_recipe,
     resolve_folds,
@@ -53,7 +53,8 @@ class MLP(NodeClassifier):
             which is a single one (the paper's).
         feature_norm: scale every row of features to this norm and read its size, as 0.3 times the
             logarithm of 1 + its squared norm, beside it, functions of the row alone; 0 leaves them
-            as they are; auto is 6 at node level, 3.5 of few training people, and 0 elsewhere.
+            as they are; auto is 6 at node level, less for a row of few numbers where training
+            people are few, and 0 elsewhere.
         activation: activation after every hidden layer.
         dropout: dropout rate after every hidden layer; auto is 0.4, 0.7 where
             features are many, and 0 for a single network.
@@ -113,13 +114,13 @@ class MLP(NodeClassifier):
             return papers
         return node_recipe(papers, num_train, epochs=self.epochs, batch_size=self.batch_size)
 
-    def _feature_norm(self, num_train: int) -> float | None:
+    def _row_scale(self, num_train: int) -> RowScale | None:
         if self.feature_norm == "auto":
-            return feature_norm(num_train) if self.level == "node" else None
-        return self.feature_norm or None
+            return RowScale.suited(num_train) if self.level == "node" else None
+        return RowScale(self.feature_norm) if self.feature_norm else None
 
     def _features(self, graph: Graph, device: torch.device) -> FeatureInputs:
-        return FeatureInputs(graph, device, norm=self.feature_norm_)
+        return FeatureInputs(graph, device, scale=self.row_scale_)
 
     def _template(self, graph: Graph) -> Sequence[Event]:
         if self.level != "node":
@@ -130,7 +131,7 @@ class MLP(NodeClassifier):
     def _build(self, repeats: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
         hidden, dropout = self._widths()
         # As wide for any number of training nodes.
-        width = features_read(num_features, self._feature_norm(0))
+        width = features_read(num_features, self._row_scale(0))
         modules: dict[str, nn.Module] = {
             "mlp": ReplicaMLP(
                 repeats * max(1, self._num_folds()),

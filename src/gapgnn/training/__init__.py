@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from gapgnn.training.inputs import GraphInputs as GraphInputs
     from gapgnn.training.inputs import HopInputs as HopInputs
     from gapgnn.training.inputs import Inputs as Inputs
-    from gapgnn.training.inputs import features_read as features_read
     from gapgnn.training.inputs import row_by_row as row_by_row
     from gapgnn.training.metrics import METRICS as METRICS
     from gapgnn.training.metrics import Metrics as Metrics
@@ -38,9 +37,10 @@ if TYPE_CHECKING:
     from gapgnn.training.recipe import PrivateTraining as PrivateTraining
     from gapgnn.training.recipe import Recipe as Recipe
     from gapgnn.training.recipe import class_weights as class_weights
-    from gapgnn.training.recipe import feature_norm as feature_norm
     from gapgnn.training.recipe import node_recipe as node_recipe
     from gapgnn.training.recipe import some_nodes_recipe as some_nodes_recipe
+    from gapgnn.training.row_scale import RowScale as RowScale
+    from gapgnn.training.row_scale import features_read as features_read
     from gapgnn.training.splits import Splits as Splits
     from gapgnn.training.splits import is_dealt as is_dealt
     from gapgnn.training.splits import public_training as public_training

@@ -18,16 +18,14 @@ from gapgnn.graph import Graph
 from gapgnn.nn import Arcs, Examples, InLists, SparseRows, WholeGraph
 from gapgnn.nn.fast import Chosen, Places, Sample, can_norm, input_moments
 from gapgnn.privacy.dpsgd import Members
-from gapgnn.privacy.mechanisms import copy_on, row_normalise
+from gapgnn.privacy.mechanisms import copy_on
+from gapgnn.training.row_scale import RowScale
 
 # Rows in a batch of :func:`row_by_row`, on a CPU and elsewhere.
 BATCH = 1 << 10
 DEVICE_BATCH = 1 << 14
 # Bytes up to which sparse features are made dense on a GPU.
 MOST_DENSE = 1 << 30
-# Rows of one norm come with how large they were: so much of log(1 + squared norm), which leaves it
-# small beside rows of norm 6. Chosen on the development graphs (docs/research-notes.md).
-SIZE_FACTOR = 0.3
 
 
 class Inputs(Protocol):
@@ -114,24 +112,24 @@ class FeatureInputs:
     Args:
         graph: whose features.
         device: where they are read.
-        norm: scale every row to this norm and add its size as one more column
-            (:func:`features_read`); both are functions of the row alone, so at node level they are
-            part of the own example and charged with it. None leaves rows as they are.
+        scale: how rows are scaled, each by itself; None leaves them as they are.
     """
 
-    def __init__(self, graph: Graph, device: torch.device, *, norm: float | None = None) -> None:
-        self._norm = norm
+    def __init__(
+        self, graph: Graph, device: torch.device, *, scale: RowScale | None = None
+    ) -> None:
+        self._scale = scale
         self._rows: SparseRows | Tensor
         self._distinct: tuple[SparseRows, Tensor] | None = None
         self._features = graph.features
         self.device = device
         if sp.issparse(graph.features):
-            if norm is not None:
-                self._features = scaled_rows(graph.features, norm)
+            if scale is not None:
+                self._features = scale.of_sparse(graph.features)
             self._rows = SparseRows.from_scipy(self._features, device=device)
             if device.type == "cuda" and 4 * math.prod(self._features.shape) <= MOST_DENSE:
                 # A batch of dense rows takes the same operations whoever is in it.
-                self._rows, self._norm = torch.from_numpy(self._dense()).to(device), None
+                self._rows, self._scale = torch.from_numpy(self._dense()).to(device), None
         elif isinstance(graph.features, np.memmap):
             # A store's rows are shared, not copied: those that are used come in from the disk.
             self._rows = torch.from_numpy(graph.features).to(device)
@@ -152,11 +150,7 @@ class FeatureInputs:
         return self._scaled(self._rows) if isinstance(self._rows, Tensor) else self._rows
 
     def _scaled(self, rows: Tensor) -> Tensor:
-        if self._norm is None:
-            return rows
-        squares = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float64).square()
-        sizes = (SIZE_FACTOR * torch.log1p(squares)).to(rows.dtype)
-        return torch.cat([row_normalise(rows) * self._norm, sizes], dim=-1)
+        return rows if self._scale is None else self._scale.of_tensor(rows)
 
     def rows(self, positions: Tensor, valid: Tensor | None = None) -> Any:
         """Return feature rows of each replica's batch."""
@@ -197,34 +191,6 @@ class FeatureInputs:
 
     def _dense(self) -> NDArray[np.float32]:
         return np.asarray(sp.csr_array(self._features).toarray(), dtype=np.float32)
-
-
-def features_read(num_features: int, norm: float | None) -> int:
-    """Return how many numbers a network reads of a row: where it is scaled, one more for its size.
-
-    >>> features_read(349, None), features_read(349, 6.0)
-    (349, 350)
-    """
-    return num_features if norm is None else num_features + 1
-
-
-def scaled_rows(features: Any, norm: float) -> sp.csr_array:
-    """Return sparse features with every row scaled to a norm, and its size as a last column.
-
-    A zero row stays zero.
-
-    >>> scaled_rows(sp.csr_array([[3.0, 4.0], [0.0, 0.0]]), 10.0).toarray()[:, :2].tolist()
-    [[6.0, 8.0], [0.0, 0.0]]
-    """
-    rows = sp.csr_array(features, dtype=np.float32)
-    exact = rows.data.astype(np.float64)
-    owners = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    squares = np.bincount(owners, exact**2, minlength=rows.shape[0])
-    scale = norm / np.sqrt(np.where(squares > 0, squares, 1))
-    values = (exact * scale[owners]).astype(np.float32)
-    scaled = sp.csr_array((values, rows.indices, rows.indptr), shape=rows.shape)
-    sizes = sp.csr_array((SIZE_FACTOR * np.log1p(squares)).astype(np.float32).reshape(-1, 1))
-    return sp.csr_array(sp.hstack([scaled, sizes], format="csr"))
 
 
 class HopInputs:

@@ -100,23 +100,12 @@ def node_recipe(
     """Return the paper's settings at node level with as many steps of DP-SGD on any graph.
 
     The rate is 0.06, and 0.12 where training people are few. What the caller chose stays. Chosen on
-    the development graphs (docs/research-notes.md), with features as :func:`feature_norm` has them.
+    the development graphs (docs/research-notes.md), with rows as :class:`RowScale` has them.
     """
     if batch_size == "auto":
         rate = 0.06 if num_train > FEW else 0.12
         papers = replace(papers, batch_size=max(1, round(rate * num_train)))
     return replace(papers, steps=NODE_STEPS) if epochs == "auto" else papers
-
-
-def feature_norm(num_train: int) -> float:
-    """Return the norm to which every row of features is scaled at node level.
-
-    Where training people are few, shorter rows let the noise of the steps say less.
-
-    >>> feature_norm(15_000), feature_norm(1_500)
-    (6.0, 3.5)
-    """
-    return 6.0 if num_train > FEW else 3.5
 
 
 def some_nodes_recipe(papers: Recipe, num_train: int, *, epochs: int | str) -> Recipe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,9 +54,9 @@ from gapgnn.training import (
     HopInputs,
     Inputs,
     Recipe,
+    RowScale,
     Splits,
     Trainer,
-    feature_norm,
     features_read,
     is_dealt,
     node_recipe,
@@ -247,8 +248,11 @@ class GAP(EdgeReader):
             return self.noise_ratios
         return (1.0, Defaults.of(self._variant()).aggregation_ratio(self.epsilon), 1.0)
 
-    def _feature_norm(self, num_train: int) -> float | None:
-        return feature_norm(num_train) if self._variant().is_vote else None
+    def _row_scale(self, num_train: int) -> RowScale | None:
+        if not self._variant().is_vote:
+            return None
+        # Whose own list says more than the own features need not be spared their noise.
+        return RowScale.suited(sys.maxsize if self.own == "record" else num_train)
 
     def _recipe(self, num_train: int) -> Recipe:
         if self._variant().is_vote:
@@ -461,7 +465,7 @@ class GAP(EdgeReader):
     ) -> dict[str, nn.Module]:
         kinds = len(self.edges_.kinds) or 1 if hasattr(self, "edges_") else 1
         # As wide for any number of training nodes.
-        own = features_read(num_features, self._feature_norm(0))
+        own = features_read(num_features, self._row_scale(0))
         widths = [] if variant.own == "nothing" else [own]
         if self._reads_hops():
             widths.append(vote_width(num_classes, kinds, variant.own))
@@ -557,7 +561,7 @@ class GAP(EdgeReader):
             self.noise_multiplier_ = run.guarantee.noise_multiplier
         self._has_hops = any(event.label == HOPS[0] for event in run.guarantee.events)
         modules = self._start_modules(run)
-        features = FeatureInputs(graph, device, norm=self.feature_norm_)
+        features = FeatureInputs(graph, device, scale=self.row_scale_)
         trainer = self._trainer(run)
         training, others = self._vote_hops(everybody, run.guarantee, run.keys, device)
         mask = torch.from_numpy(run.splits.train).to(device)
@@ -740,7 +744,7 @@ class GAP(EdgeReader):
         mask = torch.tensor(self._senders(graph), device=device).unsqueeze(0)
         std = self._hop_std(graph) if hops else 0.0
         votes = self._votes(graph, graph.num_nodes, mask, std)
-        inputs = votes.inputs(FeatureInputs(graph, device, norm=self.feature_norm_), hops)
+        inputs = votes.inputs(FeatureInputs(graph, device, scale=self.row_scale_), hops)
         assert isinstance(inputs, HopInputs)
         return row_by_row(classifier, inputs)[0]
 
