@@ -389,7 +389,7 @@ def test_fast_noise_that_comes_back_after_a_few_steps(monkeypatch):
         return noise
 
     monkeypatch.setattr(dpsgd.PrivateStep, "_next_noise", periodic)
-    report = audit_dpsgd(**SHARED, noise="fast")
+    report = audit_dpsgd(**{**SHARED, "steps": 50}, noise="fast")
     assert_broken(report)
     assert_counted(report, "correlation of the noise of two steps")
 

@@ -45,7 +45,9 @@ from gapgnn.privacy.mechanisms import NoiseSource, grid_slack, on_grid
 # The clip factors aim this much lower, so a norm that was rounded down cannot lift a gradient over
 # the clip.
 ROUNDING_MARGIN = 1e-5
-NOISE_AHEAD = 1 << 17
+# Values and steps for which a CPU draws noise at once; half the steps an audit takes by default, so
+# that it would see the noise of one call come back in the next.
+NOISE_AHEAD, MOST_AHEAD = 1 << 17, 24
 
 
 class PrivateStep:
@@ -112,7 +114,7 @@ class PrivateStep:
         # Noise comes for several steps per call, since a call costs as much as 4,000 values; few
         # enough to stay in cache. How many may depend on P but not on R: a replica's noise is the
         # same whoever trains beside it. Safe noise does not depend on it at all.
-        most, room = (512, 1 << 20) if flat.values.is_cuda else (16, NOISE_AHEAD)
+        most, room = (512, 1 << 20) if flat.values.is_cuda else (MOST_AHEAD, NOISE_AHEAD)
         self._ahead = max(1, min(most, room // flat.size))
         self._held = flat.values.new_zeros(0)
         self._upcoming = flat.values.new_zeros(0)
