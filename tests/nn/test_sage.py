@@ -70,7 +70,7 @@ def test_layers_end_in_unit_rows():
 
 class _Features(FeatureInputs):
     def __init__(self, rows):
-        self._rows, self.device, self._norm = rows, rows.device, None
+        self._rows, self.device, self._scale = rows, rows.device, None
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
