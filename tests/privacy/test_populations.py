@@ -440,6 +440,21 @@ def test_members_who_come_in_any_pieces_are_found_again(sizes: list[int]) -> Non
     assert pieces <= 2 + np.log2(total + 1)
 
 
+@pytest.mark.parametrize("place", [0, 2**18 - 1, 2**18, 2**19 + 5, 16 * 40_000 - 1])
+def test_a_flipped_byte_is_found_wherever_it_is_in_a_long_list(place: int) -> None:
+    db = sqlite3.connect(":memory:")
+    db.execute("CREATE TABLE members (population, part, digest, hashes)")
+    members, everybody = Members(db), hash_ids(np.arange(40_000), KEY)
+    members.join(3, everybody)
+    assert members.known(3, everybody).all()
+    (blob,) = db.execute("SELECT hashes FROM members").fetchone()
+    changed = bytearray(blob)
+    changed[place] ^= 1
+    db.execute("UPDATE members SET hashes = ?", (bytes(changed),))
+    with pytest.raises(sqlite3.DatabaseError, match="members was changed"):
+        members.known(3, everybody)
+
+
 def tamper(ledger: Ledger, *statements: str) -> None:
     with sqlite3.connect(ledger.path) as db:
         for statement in statements:
