@@ -365,12 +365,13 @@ def check_trainable(graph: Graph, *, level: str = "none") -> None:
         if graph.num_classes < 2:
             raise DataError(f"`labels` must have at least two classes. Got {graph.num_classes}.")
         return
-    labelled = graph.labels[graph.labels >= 0]
-    counts = np.bincount(labelled, minlength=graph.num_classes)
+    # Counted in one pass, class by class, those who do not train and those who do; -1 is unknown.
+    of_class_and_part = (graph.labels + 1) * 2 + graph.train_mask
+    both = np.bincount(of_class_and_part, minlength=2 * graph.num_classes + 2).reshape(-1, 2)[1:]
+    counts, trained = both.sum(axis=1), both[:, 1]
     present = np.count_nonzero(counts)
     if present < 2:
         raise DataError(f"`labels` must have at least two classes. Got {present}.")
-    trained = np.bincount(graph.labels[graph.train_mask], minlength=graph.num_classes)
     without = np.flatnonzero(trained == 0)
     if len(without):
         first = int(without[0])
@@ -381,6 +382,6 @@ def check_trainable(graph: Graph, *, level: str = "none") -> None:
         )
     if not graph.test_mask.any():
         raise DataError(
-            f"The split must leave a test node. Got none out of {len(labelled)} labelled nodes; "
+            f"The split must leave a test node. Got none out of {counts.sum()} labelled nodes; "
             "give more labelled nodes."
         )

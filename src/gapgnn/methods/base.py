@@ -798,9 +798,11 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         elif self.threshold is not None:
             thresholds = [self.threshold] * len(scores)
         self.threshold_ = thresholds[0]
+        # By position: a mask would be gone through again for each of them.
+        tested = [np.flatnonzero(test) for test in splits.test]
         self._tested = [
-            _Tested(one[torch.from_numpy(test).to(one.device)].detach(), graph.labels[test], line)
-            for one, test, line in zip(scores, splits.test, thresholds, strict=True)
+            _Tested(one[torch.from_numpy(nodes).to(one.device)].detach(), graph.labels[nodes], line)
+            for one, nodes, line in zip(scores, tested, thresholds, strict=True)
         ]
         if self.threshold is None:
             self.repeat_scores_ = splits.test_accuracies(scores, graph.labels)

@@ -23,7 +23,7 @@ from gapgnn.training.row_scale import RowScale
 
 # Rows in a batch of :func:`row_by_row`, on a CPU and elsewhere.
 BATCH = 1 << 10
-DEVICE_BATCH = 1 << 14
+DEVICE_BATCH = 1 << 16
 # Bytes up to which sparse features are made dense on a GPU.
 MOST_DENSE = 1 << 30
 

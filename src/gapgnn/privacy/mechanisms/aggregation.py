@@ -458,8 +458,7 @@ class PrivateAggregation:
                 block = (self._quantised(block) if exact else block.to(torch.float32)).contiguous()
             if self.is_divided:
                 check_contributions(block, self._written)
-            with pages_kept():
-                release(repeat, block, index, out[repeat], normalise)
+            release(repeat, block, index, out[repeat], normalise)
             if self.level != "none":
                 describe = partial(self._describe, repeat, block, index, len(batch))
                 released = shown(describe, out[repeat])
@@ -584,6 +583,7 @@ class PrivateAggregation:
             self._lists[which] = indptr, indices, weights
         return self._lists[which]
 
+    @pages_kept()
     def _on_cpu(self, repeat: int, rows: Tensor, index: int, out: Tensor, normalise: bool) -> None:
         """Aggregate, perturb and normalise chunk by chunk, so that no full float64 sum is held."""
         kinds = [one._weighted_lists(repeat) for one in self._summands]
@@ -603,6 +603,7 @@ class PrivateAggregation:
         is_exact = source is not None and self.noise == "safe"
         return BlockRelease(source, self.std, index, normalise, self.to_self, is_exact)
 
+    @pages_kept()
     def _on_store(
         self, repeat: int, rows: Tensor, index: int, out: Tensor, normalise: bool
     ) -> None:
