@@ -23,7 +23,7 @@ from gapgnn.training.row_scale import RowScale
 
 # Rows in a batch of :func:`row_by_row`, on a CPU and elsewhere.
 BATCH = 1 << 10
-DEVICE_BATCH = 1 << 16
+DEVICE_BATCH = 1 << 17
 # Bytes up to which sparse features are made dense on a GPU.
 MOST_DENSE = 1 << 30
 
@@ -75,14 +75,13 @@ def row_by_row(network: Callable[[Any], Tensor], inputs: Rows) -> Tensor:
         network: takes what ``inputs.block`` returns.
         inputs: of all nodes.
     """
-    found = []
     everybody = inputs.everybody()
     size = BATCH if everybody.device.type == "cpu" else DEVICE_BATCH
-    for nodes in torch.split(everybody, size):
-        # The last batch is filled up with copies of its last node.
-        filling = nodes[-1:].expand(size - len(nodes))
-        found.append(network(inputs.block(torch.cat([nodes, filling])))[:, : len(nodes)])
-    return torch.cat(found, dim=1)
+    # The last batch is filled up with nodes from the beginning.
+    count = -(-len(everybody) // size) * size
+    order = torch.arange(count, device=everybody.device) % len(everybody)
+    found = [network(inputs.block(everybody[part])) for part in order.split(size)]
+    return torch.cat(found, dim=1)[:, : len(everybody)].contiguous()
 
 
 @dataclass(frozen=True)
