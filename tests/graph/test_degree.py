@@ -8,6 +8,7 @@ from scipy import stats
 
 from gapgnn.errors import InputError
 from gapgnn.graph import degree as degree_module
+from gapgnn.graph import people
 from gapgnn.graph.degree import OutLists, bound_out_degrees
 from gapgnn.graph.graph import Graph
 from gapgnn.rng import NoiseKey
@@ -179,8 +180,14 @@ def test_the_size_of_a_chunk_changes_nothing(chunk, monkeypatch):
     assert kept(graph, 7) == expected
 
 
+def plain_words(codes, secret):
+    """Words that tell who is who."""
+    return codes, codes
+
+
 def test_equal_hashes_are_settled_by_the_target(monkeypatch):
-    monkeypatch.setattr(degree_module, "absorb_last", lambda state, targets: np.zeros_like(targets))
+    monkeypatch.setattr(degree_module, "secret_words", plain_words)
+    monkeypatch.setattr(degree_module, "pair_hashes", lambda owners, entrants: entrants * 0)
     names = list(range(30))
     lists = kept(make({0: names[1:], 5: names[10:]}, names), 4)
     assert lists[0] == {1, 2, 3, 4}
@@ -188,9 +195,8 @@ def test_equal_hashes_are_settled_by_the_target(monkeypatch):
 
 
 def test_low_bits_of_the_hash_decide_where_high_bits_tie(monkeypatch):
-    monkeypatch.setattr(
-        degree_module, "absorb_last", lambda state, targets: np.uint64(100) - targets
-    )
+    monkeypatch.setattr(degree_module, "secret_words", plain_words)
+    monkeypatch.setattr(degree_module, "pair_hashes", lambda owners, words: np.uint64(100) - words)
     names = list(range(30))
     arcs = {u: [v for v in names if v != u] for u in names}
     for u, targets in kept(make(arcs, names), 3).items():
@@ -212,11 +218,52 @@ def test_names_that_share_a_word_never_make_a_list_longer_than_the_limit(monkeyp
         assert all(len(targets) <= limit for targets in kept(make(arcs, names), limit).values())
 
 
-def test_the_hash_is_siphash_2_4():
+def test_words_are_siphash_2_4():
     words = np.frombuffer(bytes(range(16)), dtype="<u8").astype(np.uint64)
-    state = degree_module.absorb_first(words[:1], bytes(range(16)))
+    state = people.absorb_first(words[:1], bytes(range(16)))
     published = bytes.fromhex("db9bc2577fcc2a3f")
-    assert degree_module.absorb_last(state, words[1:])[0] == int.from_bytes(published, "little")
+    assert people.absorb_last(state, words[1:])[0] == int.from_bytes(published, "little")
+    owner, entrant = degree_module.secret_words(words[:1], bytes(range(16)))
+    for side, found in enumerate((owner, entrant)):
+        state = people.absorb_first(words[:1], bytes(range(16)))
+        assert found == people.absorb_last(state, np.full(1, side, dtype=np.uint64))
+
+
+def test_a_pair_is_mixed_as_published():
+    """The outputs of SplitMix64 for the seed 1234567: each mixes a multiple of the golden ratio."""
+    seeds = np.uint64(1234567) + np.arange(1, 4, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    found = degree_module.pair_hashes(seeds, np.zeros(3, dtype=np.uint64))
+    assert found.tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def kept_by_two_lists(keys: int) -> np.ndarray:
+    """Two people with the same 40 entries keep 10 of them under each of many keys."""
+    names = list(range(42))
+    graph = make({0: names[2:], 1: names[2:]}, names)
+    rows = np.zeros((2, keys, 42), dtype=np.bool_)
+    for number in range(keys):
+        lists = bound_out_degrees(graph, 10, NoiseKey.insecure(number))
+        for owner in (0, 1):
+            rows[owner, number, lists.indices[lists.indptr[owner] : lists.indptr[owner + 1]]] = True
+    return rows[:, :, 2:]
+
+
+def test_every_entry_is_as_likely_to_stay_and_lists_are_cut_apart():
+    """Six standard errors; a hash of the entry alone would keep the same ten in both lists."""
+    keys = 2000
+    one, other = kept_by_two_lists(keys)
+    for rows in (one, other):
+        shares = rows.mean(axis=0)
+        assert np.abs(shares - 0.25).max() < 6 * np.sqrt(0.25 * 0.75 / keys)
+    # Hypergeometric: 10 of 40 twice.
+    common = (one & other).sum(axis=1)
+    std = np.sqrt(10 * 0.25 * 0.75 * 30 / 39)
+    assert abs(common.mean() - 2.5) < 6 * std / np.sqrt(keys)
+    assert abs(common.std() - std) < 0.15
+    # Nor does it matter for two entries of one list that both are in it.
+    pairs = (one[:, :, None] & one[:, None, :]).mean(axis=0)[~np.eye(40, dtype=np.bool_)]
+    wanted = 10 * 9 / (40 * 39)
+    assert np.abs(pairs - wanted).max() < 6 * np.sqrt(wanted * (1 - wanted) / keys)
 
 
 @settings(max_examples=20)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gapgnn.errors import PrivacyError
 from gapgnn.graph.datasets.synthetic import generate, social_graph
-from gapgnn.graph.degree import bound_out_degrees, split_key
+from gapgnn.graph.degree import bound_out_degrees
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.store.arcs import find_limits
 from gapgnn.graph.store.build import store_graph
@@ -183,7 +183,7 @@ def test_a_part_released_again_gives_the_same_bytes(stores):
     block = BlockRelease(NoiseSource(NoiseKey.fresh()), 1.0, 1, True)
     values = np.zeros((graph.num_nodes, 3))
     files = [PartFiles(graph.in_part(3), graph.digest(3))]
-    task = (files, block, b"", values)
+    task = (files, block, values)
     assert np.array_equal(release_part(*task), release_part(*task))
     other = BlockRelease(NoiseSource(NoiseKey.fresh()), 1.0, 1, True)
     assert not np.array_equal(release_part(*task), release_part(files, other, *task[2:]))
@@ -225,11 +225,11 @@ def test_the_cut_is_the_one_in_memory(graph, limit, parts):
     with tempfile.TemporaryDirectory() as scratch:
         store_graph(graph, Path(scratch, "store"), parts=min(parts, graph.num_nodes))
         found = open_store(Path(scratch, "store"))
-        limits, secret = find_limits(found, limit, key), split_key(key)[0]
+        limits = find_limits(found, limit, key)
         arcs = []
         for part in range(found.num_parts):
             for block in found.in_part(part).blocks():
-                cut = limits.cut(block, secret)
+                cut = limits.cut(block)
                 rows = np.repeat(np.arange(cut.first, cut.last), np.diff(cut.pointers))
                 arcs += zip(cut.entries.tolist(), rows.tolist(), strict=True)
     assert sorted(arcs) == kept
@@ -241,13 +241,13 @@ def test_equal_hashes_are_settled_as_in_memory(stores, monkeypatch, kept):
     from gapgnn.graph import degree
     from gapgnn.graph.store import arcs
 
-    real = degree.absorb_last
+    real = degree.pair_hashes
 
-    def coarse(state, targets):
-        return real(state, targets) & np.uint64(kept)
+    def coarse(owners, entrants):
+        return real(owners, entrants) & np.uint64(kept)
 
-    monkeypatch.setattr(degree, "absorb_last", coarse)
-    monkeypatch.setattr(arcs, "absorb_last", coarse)
+    monkeypatch.setattr(degree, "pair_hashes", coarse)
+    monkeypatch.setattr(arcs, "pair_hashes", coarse)
     options = {"level": "node", "relation": "add-remove", "max_degree": 3}
     graphs = {parts: stores["directed"][parts] for parts in (0, 7)}
     here, there = (hops(graph, **options) for graph in graphs.values())

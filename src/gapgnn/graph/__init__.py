@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from gapgnn.graph.degree import CutRule as CutRule
     from gapgnn.graph.degree import bound_out_degrees as bound_out_degrees
     from gapgnn.graph.degree import in_chunks as in_chunks
+    from gapgnn.graph.degree import pair_hashes as pair_hashes
     from gapgnn.graph.degree import row_words as row_words
+    from gapgnn.graph.degree import secret_words as secret_words
     from gapgnn.graph.degree import split_key as split_key
     from gapgnn.graph.degree import stays as stays
     from gapgnn.graph.files import DAMAGE as DAMAGE
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from gapgnn.graph.people import WHOLE_NUMBER as WHOLE_NUMBER
     from gapgnn.graph.people import WordKind as WordKind
     from gapgnn.graph.people import Words as Words
-    from gapgnn.graph.people import absorb_first as absorb_first
-    from gapgnn.graph.people import absorb_last as absorb_last
     from gapgnn.graph.people import encode_ids as encode_ids
     from gapgnn.graph.people import folds_of as folds_of
     from gapgnn.graph.people import has_only_positions as has_only_positions

@@ -5,6 +5,12 @@ it is among the D entries of its list with the smallest keyed hash of (source id
 hash reads outside ids, so the choice depends neither on the order of the nodes, nor on how the work
 is split, nor on who else has a record: an entry whose target left keeps its slot and is not
 replaced.
+
+Each person has two secret words, SipHash of the own id: one as the owner of a list, one as an entry
+of lists. The hash of an entry mixes the owner's with the entry's (:func:`pair_hashes`), which takes
+a tenth of SipHash for every arc. In one list the hashes of different people are a public bijection
+of their independent words, so every choice of D is as likely as any other; and the guarantee holds
+whatever the hash is.
 """
 
 from __future__ import annotations
@@ -23,6 +29,8 @@ from gapgnn.graph.graph import Graph
 from gapgnn.graph.people import (
     KEY_BYTES,
     NAME_KEY_BYTES,
+    NUMPY_WORDS,
+    WordKind,
     Words,
     absorb_first,
     absorb_last,
@@ -31,6 +39,9 @@ from gapgnn.graph.people import (
 from gapgnn.rng import NoiseKey
 
 CHUNK_ENTRIES = 1 << 16
+# Stafford's thirteenth variant of MurmurHash3's finaliser: every bit of a word moves all others.
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LAST_SHIFT = 31
 
 
 class OutLists(NamedTuple):
@@ -96,7 +107,7 @@ class Entries(NamedTuple):
     Attributes:
         places: where the entries that do not dangle lie.
         rank: whose list it is, counted among the lists asked for.
-        targets: the word of each target.
+        targets: the secret word of each target.
         hashes: the keyed hash of each entry.
     """
 
@@ -111,9 +122,9 @@ class CutRule:
     """Which entries stay, in memory or on disk: the ``limit`` smallest (hash, target) of a list."""
 
     limit: int
-    ids: Words
+    owners: Words
+    entrants: Words
     dangling: tuple[NDArray[np.int64], Words] | None
-    secret: bytes
 
     @classmethod
     def of(cls, graph: Graph, max_degree: int, key: NoiseKey | bytes) -> CutRule:
@@ -122,22 +133,21 @@ class CutRule:
         secret, name_key = split_key(key)
         dangling = None
         if graph.dangling_targets is not None and graph.dangling_indptr is not None:
-            dangling = (graph.dangling_indptr, encode_ids(graph.dangling_targets, name_key))
-        return cls(limit, encode_ids(graph.ids, name_key), dangling, secret)
+            codes = encode_ids(graph.dangling_targets, name_key)
+            dangling = (graph.dangling_indptr, secret_words(codes, secret)[1])
+        return cls(limit, *secret_words(encode_ids(graph.ids, name_key), secret), dangling)
 
     def entries(
         self, rows: NDArray[np.int64], pointers: NDArray[Any], targets: NDArray[Any], first: int = 0
     ) -> Entries:
         """Return the hashed entries of some rows of out-lists that begin with row ``first``."""
         places, rank = _places(pointers, rows - first)
-        words = self.ids[targets[places]]
+        words = self.entrants[targets[places]]
         if self.dangling is not None:
             more, more_rank = _places(self.dangling[0], rows)
             words = np.concatenate([words, self.dangling[1][more]])
             rank = np.concatenate([rank, more_rank])
-        states = absorb_first(self.ids[rows], self.secret)
-        hashes = absorb_last([state[rank] for state in states], words)
-        return Entries(places, rank, words, hashes)
+        return Entries(places, rank, words, pair_hashes(self.owners[rows][rank], words))
 
     def last_kept(self, entries: Entries, num_rows: int) -> tuple[Words, Words]:
         """Return hash and target word of the last entry that stays in each list, all too long.
@@ -175,6 +185,30 @@ def stays(hashes: Words, targets: Words, last_hash: Words, last_target: Words) -
     tied = np.flatnonzero(hashes == last_hash)
     kept[tied] = targets[tied] <= last_target[tied]
     return kept
+
+
+def secret_words(codes: Any, secret: bytes, kind: WordKind = NUMPY_WORDS) -> tuple[Any, Any]:
+    """Return two words of each person: as the owner of a list, and as an entry of lists.
+
+    Args:
+        codes: the 64 bits that stand for each person.
+        secret: the SipHash key.
+        kind: of array.
+    """
+    owners, entrants = (
+        absorb_last(absorb_first(codes, secret, kind), kind.constant(side), kind) for side in (0, 1)
+    )
+    return owners, entrants
+
+
+def pair_hashes(owners: Any, entrants: Any, kind: WordKind = NUMPY_WORDS) -> Any:
+    """Return the hash of each entry of a list, from its owner's secret word and its own."""
+    words = owners ^ entrants
+    for by, factor in _MIX:
+        words ^= kind.shifted(words, by)
+        words *= kind.constant(factor)
+    words ^= kind.shifted(words, _LAST_SHIFT)
+    return words
 
 
 def row_words(rank: Any, hashes: Any, num_rows: int, shifted: Callable[[Any, int], Any]) -> Any:

@@ -3,8 +3,8 @@
 Node-level privacy compares data with and without one person, so whatever is drawn for the others
 must stay theirs when somebody leaves (privacy page, sections 1 and 2). A permutation of positions,
 or a stream that is read row after row, does not: everybody behind the one who left is dealt
-something new. Here every draw is SipHash-2-4 of outside ids under a key, so it depends neither on
-the order of the rows, nor on how the work is split, nor on who else has a record.
+something new. Here every draw comes from SipHash-2-4 of outside ids under a key, so it depends
+neither on the order of the rows, nor on how the work is split, nor on who else has a record.
 
 Two keys are in use: roles come from the experiment's public seed, out-lists are cut
 (:mod:`gapgnn.graph.degree`) by the run's secret.
@@ -199,11 +199,13 @@ class WordKind(NamedTuple):
         constant: 64 bits as one number that can enter an operation.
         filled: an array like another, of one number.
         rotate: turns the 64 bits of each word to the left, in place; may use a spare array.
+        shifted: the 64 bits of each word moved to the right, with zeros behind them.
     """
 
     constant: Callable[[int], Any]
     filled: Callable[[Any, Any], Any]
     rotate: Callable[[Any, int, Any], None]
+    shifted: Callable[[Any, int], Any]
 
 
 def _rotate(word: Words, by: int, spare: Words) -> None:
@@ -212,7 +214,11 @@ def _rotate(word: Words, by: int, spare: Words) -> None:
     np.bitwise_or(word, spare, out=word)
 
 
-NUMPY_WORDS = WordKind(np.uint64, np.full_like, _rotate)
+def _shifted(word: Words, by: int) -> Words:
+    return word >> np.uint64(by)
+
+
+NUMPY_WORDS = WordKind(np.uint64, np.full_like, _rotate, _shifted)
 
 
 def absorb_first(words: Any, key: bytes, kind: WordKind = NUMPY_WORDS) -> list[Any]:

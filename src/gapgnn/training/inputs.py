@@ -80,7 +80,7 @@ def row_by_row(network: Callable[[Any], Tensor], inputs: Rows) -> Tensor:
     # The last batch is filled up with nodes from the beginning.
     count = -(-len(everybody) // size) * size
     order = torch.arange(count, device=everybody.device) % len(everybody)
-    found = [network(inputs.block(everybody[part])) for part in order.split(size)]
+    found = [network(inputs.block(everybody[part])) for part in torch.split(order, size)]
     return torch.cat(found, dim=1)[:, : len(everybody)].contiguous()
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gapgnn.graph import STEPS, CutRule, Words, absorb_first, absorb_last, in_chunks, stays
+from gapgnn.graph import STEPS, CutRule, Words, in_chunks, pair_hashes, stays
 from gapgnn.graph.store.format import explained, wrong_file
 from gapgnn.graph.store.sort import Sorted, keys_of
 from gapgnn.rng import NoiseKey
@@ -243,29 +243,26 @@ class Limits:
     """Which entries stay: everything a part needs to cut the arcs that lead to it.
 
     Attributes:
-        ids: the 64 bits that stand for each node in the hash.
+        owners: the secret word of each node as the owner of a list.
+        entrants: and as an entry of lists.
         last_hash: of each out-list, the largest hash that stays; all ones where nothing is cut.
         last_target: and the largest target word at that hash: where hashes tie, smaller words stay.
     """
 
-    ids: Words
+    owners: Words
+    entrants: Words
     last_hash: Words
     last_target: Words
 
     @property
-    def arrays(self) -> tuple[Words, Words, Words]:
-        """The large part, which can be shared between processes."""
-        return self.ids, self.last_hash, self.last_target
+    def arrays(self) -> tuple[Words, ...]:
+        """What processes share, in the order of the attributes."""
+        return self.owners, self.entrants, self.last_hash, self.last_target
 
-    def cut(self, block: Block, secret: bytes) -> Block:
-        """Return the in-lists of some rows without the entries that their sources' lists lost.
-
-        Args:
-            block: who writes to each row.
-            secret: the SipHash key of the run, from :func:`gapgnn.graph.degree.split_key`.
-        """
+    def cut(self, block: Block) -> Block:
+        """Return the in-lists of some rows without the entries that their sources' lists lost."""
         sources = block.entries
-        targets = np.repeat(self.ids[block.first : block.last], np.diff(block.pointers))
+        targets = np.repeat(self.entrants[block.first : block.last], np.diff(block.pointers))
         keep = np.ones(len(sources), dtype=np.bool_)
         for start in range(0, len(sources), CHUNK_ARCS):
             owner = sources[start : start + CHUNK_ARCS]
@@ -274,7 +271,7 @@ class Limits:
             if len(doubtful) < len(owner):
                 owner, last = owner[doubtful], last[doubtful]
             target = targets[start + doubtful]
-            found = absorb_last(absorb_first(self.ids[owner], secret), target)
+            found = pair_hashes(self.owners[owner], target)
             keep[start + doubtful] = stays(found, target, last, self.last_target[owner])
         before = np.concatenate([[0], np.cumsum(keep)])
         weights = None if block.weights is None else block.weights[keep]
@@ -290,7 +287,6 @@ def find_limits(graph: StoredGraph, max_degree: int, key: NoiseKey) -> Limits:
 
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from gapgnn.graph.degree import split_key
     >>> from gapgnn.graph.graph import Graph
     >>> from gapgnn.graph.store.graph import open_store
     >>> from gapgnn.graph.store.build import store_graph
@@ -301,7 +297,7 @@ def find_limits(graph: StoredGraph, max_degree: int, key: NoiseKey) -> Limits:
     ...     stored = open_store(Path(scratch, "store"))
     ...     limits = find_limits(stored, 3, key)
     ...     blocks = [block for part in (0, 1) for block in stored.in_part(part).blocks()]
-    ...     sum(len(limits.cut(block, split_key(key)[0]).entries) for block in blocks)
+    ...     sum(len(limits.cut(block).entries) for block in blocks)
     12
     """
     rule = CutRule.of(graph, max_degree, key)
@@ -314,4 +310,4 @@ def find_limits(graph: StoredGraph, max_degree: int, key: NoiseKey) -> Limits:
             for some in in_chunks(rows, degrees, CHUNK_ARCS):
                 entries = rule.entries(some, block.pointers, block.entries, block.first)
                 last_hash[some], last_target[some] = rule.last_kept(entries, len(some))
-    return Limits(rule.ids, last_hash, last_target)
+    return Limits(rule.owners, rule.entrants, last_hash, last_target)

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
-from gapgnn.graph import Graph, bound_out_degrees, split_key
+from gapgnn.graph import Graph, bound_out_degrees
 from gapgnn.graph.store import Limits, PartFile, StoredGraph, check_once, find_limits
 from gapgnn.memory import pages_kept
 from gapgnn.privacy import Release, active_witness, aggregation_sensitivity, shown
@@ -172,10 +172,8 @@ class StoredLists:
         self._graph = graph
         self._leaving = list(graph.out_parts()) if both_ways else None
         self._limits: Limits | None = None
-        self._secret = b""
         if max_degree is not None and int(graph.out_degrees.max()) > max_degree:
             self._limits = find_limits(graph, max_degree, key)
-            self._secret = split_key(key)[0]
 
     def release(self, block: BlockRelease, rows: Tensor, out: Tensor, *more: StoredLists) -> None:
         """Release one hop of all rows into ``out``, part after part.
@@ -189,10 +187,7 @@ class StoredLists:
         graph, kinds = self._graph, (self, *more)
         if any(one._graph.bounds != graph.bounds for one in more):
             raise PrivacyError("All kinds of edges must be cut into the same parts. Got others.")
-        tasks = [
-            ([one._files(part) for one in kinds], block, self._secret)
-            for part in range(graph.num_parts)
-        ]
+        tasks = [([one._files(part) for one in kinds], block) for part in range(graph.num_parts)]
         is_weighted = any(one._graph.is_weighted for one in kinds)
         everywhere = (
             _as_sent(rows.cpu(), is_weighted).numpy(),
@@ -231,7 +226,7 @@ class PartFiles:
     digest: str
     against: tuple[PartFile, str] | None = None
 
-    def blocks(self, limits: Limits | None, secret: bytes) -> Iterator[tuple[int, Lists]]:
+    def blocks(self, limits: Limits | None) -> Iterator[tuple[int, Lists]]:
         """Yield the number of each block's first row and its lists, cut where there are limits."""
         check_once(self.arriving.path, self.digest)
         leaving: Iterator[Any] | None = None
@@ -239,7 +234,7 @@ class PartFiles:
             check_once(self.against[0].path, self.against[1])
             leaving = self.against[0].blocks()
         for rows in self.arriving.blocks():
-            kept = rows if limits is None else limits.cut(rows, secret)
+            kept = rows if limits is None else limits.cut(rows)
             lists: Lists = kept.pointers, kept.entries, kept.weights
             if leaving is not None:
                 left = next(leaving)
@@ -250,7 +245,6 @@ class PartFiles:
 def release_part(
     kinds: Sequence[PartFiles],
     block: BlockRelease,
-    secret: bytes,
     values: NDArray[Any],
     *limits: Any,
 ) -> NDArray[np.float32]:
@@ -262,17 +256,16 @@ def release_part(
     Args:
         kinds: where the arcs lie that are added up: of one kind of edges, or of all.
         block: the noise of this hop and repeat.
-        secret: the key of the cut; empty where nothing is cut.
         values: what every node sends, ``(N, d)``.
-        limits: what the cut needs to know of every node.
+        limits: what the cut needs to know of every node; nothing where nothing is cut.
     """
-    cut = Limits(*limits) if secret else None
+    cut = Limits(*limits) if limits else None
     part = kinds[0].arriving
     out = np.empty((len(part.lengths), values.shape[1]), dtype=np.float32)
     # The array of a cluster is read-only, and nobody writes to it.
     sent = shared(values)
     # Blocks end at the same rows in every file.
-    for blocks in zip(*(one.blocks(cut, secret) for one in kinds), strict=True):
+    for blocks in zip(*(one.blocks(cut) for one in kinds), strict=True):
         first, (pointers, *_) = blocks[0]
         released = block.release(sent, first, *(lists for _, lists in blocks))
         start = first - part.first

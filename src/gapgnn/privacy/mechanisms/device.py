@@ -47,11 +47,11 @@ from torch import Tensor
 from gapgnn.graph import (
     Graph,
     WordKind,
-    absorb_first,
-    absorb_last,
     bound_out_degrees,
     encode_ids,
+    pair_hashes,
     row_words,
+    secret_words,
     split_key,
 )
 from gapgnn.privacy.mechanisms.draws import BLOCK_WORDS
@@ -540,7 +540,7 @@ def _cut(graph: Graph, device: torch.device, limit: int, key: NoiseKey) -> Lists
         return indptr, indices
     siphash_key, name_key = split_key(key)
     codes: NDArray[Any] = encode_ids(graph.ids, name_key).view(np.int64)
-    ids = torch.tensor(codes, device=device)
+    owners, entrants = secret_words(torch.tensor(codes, device=device), siphash_key, DEVICE_WORDS)
     keep = torch.ones(len(indices), dtype=torch.bool, device=device)
     chunk = counts[long_rows].cumsum(0) // CHUNK_ENTRIES
     for rows in torch.split(long_rows, torch.bincount(chunk).tolist()):
@@ -548,9 +548,7 @@ def _cut(graph: Graph, device: torch.device, limit: int, key: NoiseKey) -> Lists
         starts = lengths.cumsum(0) - lengths
         rank = torch.repeat_interleave(torch.arange(len(rows), device=device), lengths)
         places = torch.arange(len(rank), device=device) + (indptr[rows] - starts)[rank]
-        states = absorb_first(ids[rows], siphash_key, DEVICE_WORDS)
-        targets = ids[indices[places]]
-        hashes = absorb_last([state[rank] for state in states], targets, DEVICE_WORDS)
+        hashes = pair_hashes(owners[rows][rank], entrants[indices[places]], DEVICE_WORDS)
         words = row_words(rank, hashes, len(rows), _shifted)
         threshold = torch.sort(words).values[starts + limit - 1]
         kept = words <= threshold[rank]
@@ -576,4 +574,4 @@ def _rotate(word: Tensor, by: int, spare: Tensor) -> None:
     word.bitwise_left_shift_(by).bitwise_or_(spare)
 
 
-DEVICE_WORDS = WordKind(_signed, torch.full_like, _rotate)
+DEVICE_WORDS = WordKind(_signed, torch.full_like, _rotate, _shifted)
