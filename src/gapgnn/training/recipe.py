@@ -18,7 +18,7 @@ LARGEST_BATCH = 4_096
 NODE_STEPS = 225
 # Where a step reads some nodes: how many training nodes it counts, and how many steps there are,
 # where training nodes are few and where they are not (docs/research-notes.md).
-STEP_NODES, FEW_STEPS, STEPS = 1024, 60, 120
+STEP_NODES, FEW_STEPS, STEPS = 1024, 60, 240
 # Up to so many they are few.
 FEW = 4000
 
