@@ -48,9 +48,9 @@ class RowScale:
         of it.
 
         >>> RowScale.suited(15_000), RowScale.suited(1_500)
-        (RowScale(norm=6.0, few=0.0), RowScale(norm=6.0, few=16.0))
+        (RowScale(norm=6.0, few=0.0), RowScale(norm=5.0, few=16.0))
         """
-        return cls(6.0) if num_train > FEW else cls(6.0, few=16.0)
+        return cls(6.0) if num_train > FEW else cls(5.0, few=16.0)
 
     def lengths(self, sums: Any, squares: Any) -> Any:
         """Return the norm of each row, given its absolute values and squares, added up."""
