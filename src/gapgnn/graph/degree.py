@@ -119,7 +119,14 @@ class Entries(NamedTuple):
 
 @dataclass(frozen=True)
 class CutRule:
-    """Which entries stay, in memory or on disk: the ``limit`` smallest (hash, target) of a list."""
+    """Which entries stay, in memory or on disk: the ``limit`` smallest (hash, target) of a list.
+
+    Attributes:
+        limit: D.
+        owners: the secret word of each node as the owner of a list.
+        entrants: and as an entry of lists.
+        dangling: whose entries dangle, in CSR form, and their words.
+    """
 
     limit: int
     owners: Words
