@@ -66,9 +66,10 @@ def test_blocks_are_multiplied_as_if_they_were_joined():
 
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 def test_an_activation_is_torchs(name):
-    values = torch.linspace(-90, 20, 1000).view(2, 500).requires_grad_()
+    values = torch.linspace(-90, 20, doors.MANY_VALUES).view(2, -1).requires_grad_()
     with record_linears():
         in_a_private_step = doors.activation(values, name)
+        assert doors.activation(values[:, :-1], name) is None
     for found in (doors.activation(values, name), in_a_private_step):
         if name in doors.EXPONENTIAL:
             assert_alike(found, ACTIVATIONS[name](values), [values])
