@@ -20,7 +20,7 @@ import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +38,10 @@ BLOCK_ROWS = 1 << 13
 NARROW = 16
 # With fewer rows the detour costs more than it saves.
 LONG = 2048
+# As many values as torch activates faster: 4,096 and their gradients take 29 us instead of 85,
+# 163,840 take 357 us instead of 302. Columns of a wider gradient are copied first, here and there:
+# in their place they take ten times as long.
+MANY_VALUES = 1 << 16
 
 
 def exponential(values: Tensor, name: str, *, is_short: bool = False) -> Tensor:
@@ -46,11 +50,16 @@ def exponential(values: Tensor, name: str, *, is_short: bool = False) -> Tensor:
     One replica after the other, which stays in cache: torch rounds the end of a tensor otherwise,
     and a replica's end must not depend on how many others there are. The result differs from
     torch's by rounding: a few units of 1e-7 below zero, nothing above. What is short is taken for
-    all replicas at once.
+    all replicas at once, and by torch where it has few values.
 
     >>> exponential(torch.tensor([[-1.0, 0.0, 2.0]]), "elu").mul(1e4).round().tolist()
     [[-6321.0, 0.0, 20000.0]]
     """
+    if is_short and values.numel() < MANY_VALUES:
+        plain = getattr(F, name)(values)
+        if plain.requires_grad:
+            plain.register_hook(Tensor.contiguous)
+        return cast(Tensor, plain)
     result: Tensor = _Exponential.apply(values, name, is_short)  # type: ignore[no-untyped-call]
     return result
 
@@ -68,7 +77,6 @@ class _Exponential(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor, None, None]:
-        # Columns of a wider gradient are copied first: in their place they take ten times as long.
         return slopes_before(slopes.contiguous(), ctx.saved_tensors[0], ctx.name), None, None
 
 

@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 LANES = 16
 # Activations that :mod:`gapgnn.nn.fast.cpu` is faster with; torch's own ReLU is.
 EXPONENTIAL = ("selu", "elu", "tanh")
-# From so many values on, in a step of DP-SGD: for 4,096 with their gradients torch takes 29 us, and
-# 85 us are taken here; for 163,840 it takes 357 us, and 302.
-MANY_VALUES = 1 << 15
 # Those that it computes along with batch norm.
 FUSED = (*EXPONENTIAL, "relu")
 
@@ -127,14 +124,13 @@ def activation(values: Tensor, name: str) -> Tensor | None:
     """Return the activation called so, for an exponential one of ``(R, ...)`` on a CPU.
 
     A step of DP-SGD is short, and its batches are filled up to the widest of all replicas, which
-    moves the rounding anyway: all replicas at once, and torch's own where there are few values.
+    moves the rounding anyway.
 
     >>> activation(torch.ones(1, 1), "gelu")
     """
-    is_short = active_tape() is not None
-    if name not in EXPONENTIAL or values.is_cuda or (is_short and values.numel() < MANY_VALUES):
+    if name not in EXPONENTIAL or values.is_cuda:
         return None
-    return exponential(values, name, is_short=is_short)
+    return exponential(values, name, is_short=active_tape() is not None)
 
 
 def mlp(network: ReplicaMLP, inputs: Any) -> Tensor | None:
