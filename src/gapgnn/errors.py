@@ -18,7 +18,6 @@ names the thing, says what was found and what to do, in one form::
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from numbers import Integral, Real
@@ -214,5 +213,7 @@ def did_you_mean(value: object, known: Iterable[str]) -> str:
     >>> did_you_mean("epsilom", ["epsilon", "delta"])
     " Did you mean 'epsilon'?"
     """
+    import difflib
+
     near = difflib.get_close_matches(str(value), list(known), n=1)
     return f" Did you mean {near[0]!r}?" if near else ""

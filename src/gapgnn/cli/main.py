@@ -10,7 +10,6 @@ import re
 import shlex
 import sys
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
@@ -202,6 +201,8 @@ def main(argv: Sequence[str]) -> int:
             code: int = module.execute(args)
         except GapgnnError as error:
             if is_verbose():
+                import traceback  # here, as in `errors` and `output`: help need not wait for it
+
                 traceback.print_exc()
             error.args = (in_options(str(error), parser.option_names()),)
             raise

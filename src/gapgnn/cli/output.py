@@ -6,7 +6,6 @@ progress, no notes. ``verbose`` adds how long each phase took, and where an erro
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -54,6 +53,8 @@ def complain(message: str) -> None:
 
 def emit_json(result: dict[str, Any]) -> None:
     """Print exactly one JSON object to stdout."""
+    import json
+
     print(json.dumps(result, allow_nan=False, default=_plain))
 
 
