@@ -15,6 +15,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -385,6 +386,19 @@ def test_remembered_people_are_the_ones_that_are_asked_for(kind):
     assert hashes.digest(first) != hashes.digest(hashes.of(changed, KEY))
     with pytest.raises(ValueError, match="read-only"):
         first[0] = 0
+
+
+def test_threads_that_ask_for_different_people_get_their_own():
+    hashes, groups = Remembered(), [np.arange(50) + 100 * start for start in range(8)]
+    wanted = [hash_ids(group, KEY) for group in groups]
+
+    def ask(number: int) -> bool:
+        found = hashes.of(groups[number], KEY)
+        fits = np.array_equal(found, wanted[number])
+        return fits and hashes.digest(found) == Remembered().digest(wanted[number])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(ask, list(range(8)) * 100))
 
 
 @settings(max_examples=200)

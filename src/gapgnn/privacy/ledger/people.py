@@ -117,32 +117,37 @@ class Remembered:
     """
 
     def __init__(self) -> None:
-        self._ids: NDArray[Any] = np.empty(0)
-        self._key = b""
-        self._hashes: Hashes = np.empty((0, 2), dtype=np.uint64)
-        self._digest: bytes | None = None
+        # Each is replaced whole: another thread sees one or the other, never half of both.
+        self._last: tuple[NDArray[Any], bytes, Hashes] = (
+            np.empty(0),
+            b"",
+            np.empty((0, 2), dtype=np.uint64),
+        )
+        self._digest_of: tuple[Hashes, bytes] | None = None
 
     def of(self, ids: NDArray[Any], key: bytes) -> Hashes:
         """Return :func:`hash_ids`, which nobody may change."""
         names = ids.astype(str) if ids.dtype.kind == "O" else ids
         own = hashlib.blake2b(b"remembered", key=key).digest()
+        known, owner, hashes = self._last
         # Numbers of another kind may be equal by rounding alone.
-        is_known = own == self._key and names.dtype == self._ids.dtype
-        if is_known and np.array_equal(names, self._ids):
-            return self._hashes
+        if own == owner and names.dtype == known.dtype and np.array_equal(names, known):
+            return hashes
         hashes = hash_ids(names, key)
         hashes.flags.writeable = False
         if max(names.nbytes, hashes.nbytes) <= _MOST_REMEMBERED:
-            self._ids, self._key, self._hashes, self._digest = names.copy(), own, hashes, None
+            self._last = names.copy(), own, hashes
         return hashes
 
     def digest(self, hashes: Hashes) -> bytes:
         """Return what a ledger keeps beside these hashes where all of them are one piece."""
-        if hashes is not self._hashes:
-            return _digest(hashes)
-        if self._digest is None:
-            self._digest = _digest(hashes)
-        return self._digest
+        known = self._digest_of
+        if known is not None and known[0] is hashes:
+            return known[1]
+        digest = _digest(hashes)
+        if hashes is self._last[2]:
+            self._digest_of = hashes, digest
+        return digest
 
 
 REMEMBERED = Remembered()
