@@ -77,6 +77,20 @@ def test_an_activation_is_torchs(name):
                 assert found is None
 
 
+@pytest.mark.parametrize("name", sorted(doors.EXPONENTIAL))
+@pytest.mark.parametrize("columns", [1, 7, 1001, cpu.MANY_VALUES + 3])
+def test_an_activation_has_the_same_bits_alone_and_beside_others(name, columns):
+    values, slopes = randn(5, 1, columns), randn(5, 1, columns, seed=1)
+
+    def activated(replicas):
+        own = values[replicas].requires_grad_()
+        result = doors.activation(own, name)
+        return result.detach(), torch.autograd.grad(result, own, slopes[replicas])[0]
+
+    for one, other in zip(activated(slice(3, 4)), activated(slice(None)), strict=True):
+        assert torch.equal(one[0], other[3])
+
+
 @pytest.mark.parametrize("activation", ["selu", "relu", "tanh"])
 @pytest.mark.parametrize("kind", ["own", "shared", "sparse"])
 def test_a_network_in_training_is_its_layers_one_after_the_other(kind, activation):

@@ -20,7 +20,7 @@ import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +42,7 @@ LONG = 2048
 # 163,840 take 357 us instead of 302. Columns of a wider gradient are copied first, here and there:
 # in their place they take ten times as long.
 MANY_VALUES = 1 << 16
+IN_PLACE = {"selu": torch.selu_, "elu": F.elu_, "tanh": torch.tanh_}
 
 
 def exponential(values: Tensor, name: str, *, is_short: bool = False) -> Tensor:
@@ -49,27 +50,33 @@ def exponential(values: Tensor, name: str, *, is_short: bool = False) -> Tensor:
 
     One replica after the other, which stays in cache: torch rounds the end of a tensor otherwise,
     and a replica's end must not depend on how many others there are. The result differs from
-    torch's by rounding: a few units of 1e-7 below zero, nothing above. What is short is taken for
-    all replicas at once, and by torch where it has few values.
+    torch's by rounding: a few units of 1e-7 below zero, nothing above. A replica of few values is
+    activated by torch itself. What is short is taken for all replicas at once.
 
     >>> exponential(torch.tensor([[-1.0, 0.0, 2.0]]), "elu").mul(1e4).round().tolist()
     [[-6321.0, 0.0, 20000.0]]
     """
-    if is_short and values.numel() < MANY_VALUES:
-        plain = getattr(F, name)(values)
-        if plain.requires_grad:
-            plain.register_hook(Tensor.contiguous)
-        return cast(Tensor, plain)
-    result: Tensor = _Exponential.apply(values, name, is_short)  # type: ignore[no-untyped-call]
+    parts = 1 if is_short else len(values)
+    if parts == 1 and values.numel() < MANY_VALUES:
+        # In its place torch keeps the result instead of the values, as _Exponential does: the same
+        # bits for one replica as for one of many.
+        result: Tensor = IN_PLACE[name](values.clone(memory_format=torch.contiguous_format))
+        if result.requires_grad:
+            result.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
+        return result
+    result = _Exponential.apply(values, name, parts)  # type: ignore[no-untyped-call]
     return result
 
 
 class _Exponential(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, name: str, is_short: bool) -> Tensor:
+    def forward(ctx: Any, values: Tensor, name: str, parts: int) -> Tensor:
         result = values.clone(memory_format=torch.contiguous_format)
-        for own in (result,) if is_short else result:
-            activate_(own, name)
+        for own in result if parts > 1 else (result,):
+            if own.numel() < MANY_VALUES:
+                IN_PLACE[name](own)
+            else:
+                activate_(own, name)
         ctx.save_for_backward(result)
         ctx.name = name
         return result
