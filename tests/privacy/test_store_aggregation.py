@@ -23,6 +23,7 @@ from gapgnn.graph.transforms import random_split
 from gapgnn.methods.gap.estimator import GAP
 from gapgnn.methods.mlp import MLP
 from gapgnn.privacy.ledger.ledger import Ledger
+from gapgnn.privacy.mechanisms import aggregation
 from gapgnn.privacy.mechanisms.aggregation import (
     BlockRelease,
     PartFiles,
@@ -109,6 +110,15 @@ def test_hops_are_those_in_memory_for_any_number_of_parts(stores, case):
         for ours, theirs in zip(here, there, strict=True):
             assert torch.equal(ours, theirs), parts
         assert "indices" not in stores[name][parts].__dict__, "arcs were loaded into memory"
+
+
+@pytest.mark.parametrize("entries", [1, 50_000])
+def test_hops_do_not_depend_on_how_much_is_read_at_a_time(stores, monkeypatch, entries):
+    store, options = stores["dense"][1], CASES["node"][1]
+    at_once = hops(store, **options)
+    monkeypatch.setattr(aggregation, "RUN_ENTRIES", entries)
+    for ours, theirs in zip(at_once, hops(store, **options), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def fitted(graph, **options):

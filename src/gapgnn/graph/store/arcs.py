@@ -2,7 +2,7 @@
 
 A *row* is the list of one node: who writes to it (``arcs-*.parquet``) or, in a directed graph, whom
 it names (``out-*.parquet``). Rows come in blocks of :data:`BLOCK_ROWS`, counted from node 0
-whatever the parts are, because noise is drawn by such blocks. One block's arcs are in memory at a
+whatever the parts are, because noise is drawn by such blocks. A reader holds one block's arcs at a
 time, or one row group of about a million arcs where that is more.
 
 Out-lists are cut to at most D entries without a second copy of the arcs, by the rule of

@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -55,9 +55,15 @@ from gapgnn.privacy.mechanisms.sums import (
 )
 from gapgnn.rng import NoiseKey
 
+# Of every kind of edges the number of a block's first row and its lists.
+Rows: TypeAlias = tuple[tuple[int, Lists], ...]
 NORM_TOLERANCE = 1e-6
 # A CPU finishes rows in chunks of about this many numbers, which stay in its cache.
 CHUNK_NUMBERS = 1 << 19
+# About so many entries on disk are read before they are added up: torch's other threads keep their
+# cores busy while they wait for the next sum. 500 million arcs in runs of one block take 13.2 s of
+# both cores and 7.7 s, in these 9.5 s and 6.5 s.
+RUN_ENTRIES = 1 << 23
 
 
 def row_normalise(values: Tensor) -> Tensor:
@@ -116,11 +122,15 @@ class BlockRelease:
                 row, times what each weighs, at most 1; None for 1. Of several kinds of edges all
                 are added up.
         """
+        return self.finish(self.add(values, *lists), first_row, values)
+
+    def add(self, values: Tensor, *lists: Lists) -> Tensor:
+        """Return the sums over the lists of some rows, those of all kinds added up."""
         first, *rest = lists
         total = self._added(values, first)
         for more in rest:
             total += self._added(values, more)
-        return self.finish(total, first_row, values)
+        return total
 
     def _added(self, values: Tensor, lists: Lists) -> Tensor:
         pointers, entries, weights = lists
@@ -265,12 +275,28 @@ def release_part(
     # The array of a cluster is read-only, and nobody writes to it.
     sent = shared(values)
     # Blocks end at the same rows in every file.
-    for blocks in zip(*(one.blocks(cut) for one in kinds), strict=True):
-        first, (pointers, *_) = blocks[0]
-        released = block.release(sent, first, *(lists for _, lists in blocks))
+    blocks = zip(*(one.blocks(cut) for one in kinds), strict=True)
+    for run in _in_runs(blocks, CHUNK_NUMBERS // max(1, values.shape[1])):
+        first = run[0][0][0]
+        sums = torch.cat([block.add(sent, *(lists for _, lists in rows)) for rows in run])
         start = first - part.first
-        out[start : start + len(pointers) - 1] = released.numpy()
+        out[start : start + len(sums)] = block.finish(sums, first, sent).numpy()
     return out
+
+
+def _in_runs(blocks: Iterator[Rows], size: int) -> Iterator[list[Rows]]:
+    """Yield runs of consecutive blocks of about so many rows, or fewer with many entries."""
+    run: list[Rows] = []
+    rows = entries = 0
+    for block in blocks:
+        run.append(block)
+        rows += len(block[0][1][0]) - 1
+        entries += sum(len(lists[1]) for _, lists in block)
+        if rows >= size or entries >= RUN_ENTRIES:
+            yield run
+            run, rows, entries = [], 0, 0
+    if run:
+        yield run
 
 
 def _as_sent(rows: Tensor, is_weighted: bool) -> Tensor:
