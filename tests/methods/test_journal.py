@@ -291,7 +291,7 @@ def test_nothing_to_resume_is_refused(graph, ledger, tmp_path):
 
 
 def test_a_damaged_file_is_named_and_not_drawn_again(graph, steps, ledger, tmp_path):
-    folder = interrupted(graph, steps, ledger, tmp_path)
+    folder = interrupted(graph, steps, ledger, tmp_path, kill=3)
     for name in ("hop-1.safetensors", "network-encoder.safetensors", "journal.json"):
         copy = Path(shutil.copytree(folder, tmp_path / f"copy of {name}"))
         raw = bytearray((copy / name).read_bytes())
@@ -334,11 +334,11 @@ def test_too_little_memory_is_refused_before_the_charge(graph, ledger, tmp_path,
 
 
 def test_the_index_says_what_is_finished(graph, steps, ledger, tmp_path):
-    folder = interrupted(graph, steps, ledger, tmp_path)
+    folder = interrupted(graph, steps, ledger, tmp_path, kill=3)
     content = json.loads((folder / "journal.json").read_text())
     before, last = content["states"]
-    assert sorted(before["finished"]) == ["network-encoder"]
-    assert sorted(last["finished"]) == ["hop-1", "network-encoder"]
+    assert sorted(before["finished"]) == ["network-encoder", "network-shallow"]
+    assert sorted(last["finished"]) == ["hop-1", "network-encoder", "network-shallow"]
     assert last["about"]["params"]["epsilon"] == 1.0
 
 

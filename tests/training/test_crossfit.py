@@ -11,10 +11,11 @@ from gapgnn import GAP, MLP
 from gapgnn.errors import InputError
 from gapgnn.graph import folds_of
 from gapgnn.nn import LinearBySize
-from gapgnn.training import CrossFit, Splits, some_nodes
+from gapgnn.training import CrossFit, Splits, Voices, some_nodes
 from gapgnn.training import crossfit as crossfit_module
 
 QUICK = {"level": "edge", "epochs": 8, "hops": 2, "insecure_noise_seed": 1}
+QUICK_OF = {GAP: QUICK, MLP: {"level": "edge", "epochs": 8}}
 
 
 @pytest.fixture(scope="module")
@@ -126,12 +127,12 @@ def test_folds_are_for_labels_that_are_sent_beside_an_encoder(options, graph):
 
 def test_an_mlp_is_the_mean_of_its_networks_for_everybody(graph):
     model = MLP(level="edge", epochs=6, folds=3).fit(graph)
-    network = model.modules_["mlp"]
-    assert len(network.linears[0].weight) == 3
+    network, shallow, linear = (model.modules_[name] for name in ("mlp", "shallow", "linear"))
+    assert len(network.linears[0].weight) == len(shallow.linears[0].weight) == 3
     features = torch.tensor(np.asarray(graph.features.todense(), dtype=np.float32))
-    linear = model.modules_["linear"]
+    shares = ((network, 1 / 4), (shallow, 1 / 4), (linear, 1 / 2))
     with torch.no_grad():
-        said = sum(torch.log_softmax(each(features), dim=-1) for each in (network, linear)) / 2
+        said = sum(share * torch.log_softmax(each(features), dim=-1) for each, share in shares)
     said = torch.log_softmax(said, dim=-1).mean(dim=0)
     np.testing.assert_allclose(model.predict_proba(graph), torch.softmax(said, dim=-1), atol=1e-5)
 
@@ -179,6 +180,30 @@ def test_large_graphs_are_read_in_parts_and_say_the_same(graph, monkeypatch):
     np.testing.assert_allclose(whole.predict_proba(graph), expected, atol=1e-6)
 
 
+def test_networks_of_a_fold_are_heard_alike_and_the_linear_one_as_much_as_both(graph):
+    rng = torch.Generator().manual_seed(0)
+    networks, shallow, rows = (torch.randn(2, 9, 3, generator=rng) for _ in range(3))
+    linear, labels = LinearBySize(2, 3, 3), torch.arange(9) % 3
+    said = [torch.log_softmax(scores, -1) for scores in (networks, shallow)]
+
+    def heard():
+        return Voices(lambda _: networks, lambda _: shallow, linear).scores(rows[0])
+
+    torch.testing.assert_close(heard(), (said[0] + said[1]) / 2)
+    for replica in range(2):
+        linear.solve(replica, rows[0], labels, torch.ones(9))
+    third = torch.log_softmax(linear(rows[0]), -1)
+    shares = said[0] / 4 + said[1] / 4 + third / 2
+    torch.testing.assert_close(torch.log_softmax(heard(), -1), torch.log_softmax(shares, -1))
+
+
+def test_a_network_of_the_callers_choice_stands_alone(graph):
+    for kind in (MLP, GAP):
+        assert "shallow" in kind(**QUICK_OF[kind]).fit(graph).modules_
+        assert "shallow" not in kind(**QUICK_OF[kind], hidden=8).fit(graph).modules_
+        assert "shallow" not in kind(**QUICK_OF[kind], activation="relu").fit(graph).modules_
+
+
 def test_a_step_reads_part_of_many_nodes(monkeypatch):
     graph = small_graph(num_nodes=600)
     sizes = []
@@ -192,7 +217,8 @@ def test_a_step_reads_part_of_many_nodes(monkeypatch):
     monkeypatch.setattr("gapgnn.training.recipe.STEP_NODES", 50)
     model = MLP(level="edge", epochs=40, class_weight="balanced").fit(graph)
     roles = int((graph.train_mask | graph.val_mask | graph.test_mask).sum())
-    assert len(sizes) == 40
+    # Of two kinds of networks.
+    assert len(sizes) == 2 * 40
     assert max(sizes) < roles / 5
     assert model.score(graph) > 1.2 / graph.num_classes
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 from methodgraphs import small_graph
 
-from gapgnn import GAP
+from gapgnn import GAP, MLP, SAGE
 from gapgnn.errors import UnavailableError
 from gapgnn.training.callbacks import (
     JsonlLogger,
@@ -163,7 +163,8 @@ def test_without_announced_phases_those_that_began_are_known() -> None:
     assert outlook.seconds_left() == 24
 
 
-def test_a_method_announces_its_trainings_to_watchers_that_want_to_know() -> None:
+@pytest.mark.parametrize("method", [GAP, MLP, SAGE])
+def test_a_method_announces_its_trainings_to_watchers_that_want_to_know(method) -> None:
     class Watcher(Silent):
         phases: ClassVar[list[str]] = []
         begun: ClassVar[list[str]] = []
@@ -174,7 +175,7 @@ def test_a_method_announces_its_trainings_to_watchers_that_want_to_know() -> Non
         def start(self, phase, total):
             self.begun.append(phase)
 
-    GAP(epochs=1).fit(small_graph(num_nodes=120), callback=Several(Watcher()))
+    method(epochs=1).fit(small_graph(num_nodes=120), callback=Several(Watcher()))
     assert Watcher.phases
     assert [phase for phase in Watcher.begun if phase != "aggregation"] == Watcher.phases
 

@@ -907,9 +907,10 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         """Build the networks of all repeats, each initialised from its own seed."""
         graph = run.graph
         self.modules_ = self._build(run.repeats, graph.num_features, graph.num_classes)
-        # What is solved has no steps to watch.
+        # What is solved has no steps to watch. A method's own network is its classifier.
         trained = (name for name, part in self.modules_.items() if _is_trained(part))
-        announce(run.callback, list(trained))
+        phases = ["classifier" if name == self.method else name for name in trained]
+        announce(run.callback, phases)
         for name, module in self.modules_.items():
             # A repeat may have several networks of a kind.
             members = count_replicas(module) // run.repeats

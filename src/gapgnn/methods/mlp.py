@@ -24,10 +24,12 @@ from gapgnn.training import (
     FeatureNetworks,
     Recipe,
     RowScale,
+    Voices,
     features_read,
     node_recipe,
     resolve_folds,
     row_by_row,
+    shallow_networks,
     some_nodes_recipe,
 )
 
@@ -37,10 +39,11 @@ class MLP(NodeClassifier):
     """Node classifier on features alone.
 
     It reads no edge, so at edge level its epsilon is 0 whatever was asked; there and at level none
-    it is the mean of networks that each leave out a fold of the training nodes, and up to 4,000
-    training nodes of linear ones beside them, the same that GAP reads features through. At node
-    level it is one network, trained by DP-SGD (MLP-DP in the paper). Any graph with the same
-    features can be predicted, free of charge: a prediction is computed from the own features.
+    it is the mean of networks that each leave out a fold of the training nodes, of shallow ones
+    beside them and up to 4,000 training nodes of linear ones, the same that GAP reads features
+    through. At node level it is one network, trained by DP-SGD (MLP-DP in the paper). Any graph
+    with the same features can be predicted, free of charge: a prediction is computed from the own
+    features.
 
     Parameters that all methods share are those of :class:`~gapgnn.methods.NodeClassifier`.
 
@@ -49,8 +52,9 @@ class MLP(NodeClassifier):
         epsilon: privacy budget at node level.
         layers: number of layers, the output layer included; auto is 3, at node level 2.
         hidden: width of every hidden layer; auto is 64, and 16 for a single network.
-        folds: number of networks, each trained on all folds but one; auto is 4, at node level 0,
-            which is a single one (the paper's).
+        folds: number of networks, each trained on all folds but one, with a shallow one of one
+            hidden layer beside it unless layers, hidden or activation are chosen; auto is 4, at
+            node level 0, which is a single one (the paper's).
         feature_norm: scale every row of features to this norm and read its size, as 0.3 times the
             logarithm of 1 + its squared norm, beside it, functions of the row alone; 0 leaves them
             as they are; auto is 6 at node level, less for a row of few numbers where training
@@ -142,51 +146,54 @@ class MLP(NodeClassifier):
             )
         }
         if folds := self._num_folds():
+            # What the caller chose stands alone.
+            if self.layers == self.hidden == "auto" and self.activation == "selu":
+                modules["shallow"] = shallow_networks(
+                    repeats * folds,
+                    width,
+                    num_classes,
+                    batch_norm=self._uses_batch_norm(),
+                    dropout=dropout,
+                )
             modules["linear"] = LinearBySize(repeats * folds, width, num_classes)
         return modules
 
     def _train(self, run: Run, charge: Charge | None) -> Tensor:
         graph, device = run.graph, run.device
-        model = self._start_modules(run)["mlp"]
+        modules = self._start_modules(run)
         inputs = self._features(graph, device)
-        of_repeats = trainer = self._trainer(run)
+        trainer = self._trainer(run)
         crossfit = self._crossfit(graph)
-        if crossfit is not None:
-            trainer = crossfit.trainer(
-                of_repeats,
-                model,
-                graph.num_features,
-                dropout=self.dropout,
-                epochs=self.epochs,
-            )
-        with run.timed("classifier"):
-            train = partial(
-                trainer.fit, model, inputs, phase="classifier", private=self._private(run)
-            )
-            run.journal.trained("classifier", model, train)
+
+        def fit(phase: str, model: nn.Module) -> None:
+            fitting = trainer
             if crossfit is not None:
-                crossfit.solve(self._linear(), of_repeats, inputs)
-            return self._scores(model, inputs, crossfit, run.repeats)
+                fitting = crossfit.trainer(
+                    trainer, model, graph.num_features, dropout=self.dropout, epochs=self.epochs
+                )
+            train = partial(fitting.fit, model, inputs, phase=phase, private=self._private(run))
+            run.journal.trained(phase, model, train)
+
+        with run.timed("classifier"):
+            fit("classifier", modules["mlp"])
+            if crossfit is not None:
+                if "shallow" in modules:
+                    fit("shallow", modules["shallow"])
+                crossfit.solve(Voices.of(modules, "mlp").linear, trainer, inputs)
+            return self._scores(inputs, crossfit, run.repeats)
 
     def _crossfit(self, graph: Graph) -> CrossFit | None:
         folds = self._num_folds()
         return CrossFit.of(graph, seed=self.seed, folds=folds) if folds else None
 
-    def _linear(self) -> LinearBySize:
-        linear = self.modules_["linear"]
-        assert isinstance(linear, LinearBySize)
-        return linear
-
     @torch.no_grad()
-    def _scores(
-        self, model: nn.Module, inputs: FeatureInputs, crossfit: CrossFit | None, repeats: int
-    ) -> Tensor:
+    def _scores(self, inputs: FeatureInputs, crossfit: CrossFit | None, repeats: int) -> Tensor:
         """Return what is said about every node from its features alone, by all networks."""
         if crossfit is not None:
             nobody = torch.zeros(repeats, len(crossfit.fold), dtype=torch.bool)
             nobody = nobody.to(inputs.device)
-            return crossfit.log_probabilities(model, self._linear(), inputs, nobody)
-        scores: Tensor = model(inputs.all())
+            return crossfit.log_probabilities(Voices.of(self.modules_, "mlp"), inputs, nobody)
+        scores: Tensor = self.modules_["mlp"](inputs.all())
         return scores
 
     def _class_scores(self, graph: Graph | None) -> Tensor:
@@ -198,7 +205,7 @@ class MLP(NodeClassifier):
         model, features = self.modules_["mlp"], self._features(graph, device)
         if self.level == "node":
             return row_by_row(model, features)[0]
-        return self._scores(model, features, self._crossfit(graph), 1)[0]
+        return self._scores(features, self._crossfit(graph), 1)[0]
 
     def _card_facts(self) -> ReleaseFacts:
         steps = ["preparation", "training", "selection"]

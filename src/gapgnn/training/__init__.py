@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from gapgnn.training.crossfit import FEATURE_WIDTH as FEATURE_WIDTH
     from gapgnn.training.crossfit import CrossFit as CrossFit
     from gapgnn.training.crossfit import FeatureNetworks as FeatureNetworks
+    from gapgnn.training.crossfit import Voices as Voices
     from gapgnn.training.crossfit import resolve_folds as resolve_folds
+    from gapgnn.training.crossfit import shallow_networks as shallow_networks
     from gapgnn.training.inputs import ExampleInputs as ExampleInputs
     from gapgnn.training.inputs import FeatureInputs as FeatureInputs
     from gapgnn.training.inputs import GraphInputs as GraphInputs

@@ -6,13 +6,15 @@ its fold, which has not seen its label; about everybody else all of them are hea
 learns from what is said then meets training nodes as it will meet the others: their own labels do
 not echo.
 
-Where training nodes are few, a linear network that is solved stands beside each one that is trained
-(:class:`gapgnn.nn.LinearBySize`), and both are heard alike.
+Beside each network stands a shallow one, and what both say is the mean: one learns what features
+say together, the other is the better where they speak for themselves. Where training nodes are few,
+a linear network that is solved stands beside them as well (:class:`gapgnn.nn.LinearBySize`), and is
+heard as much as both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,7 +25,7 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph, folds_of
-from gapgnn.nn import LinearBySize, ReplicaDropout
+from gapgnn.nn import LinearBySize, ReplicaDropout, ReplicaMLP
 from gapgnn.rng import experiment_seed
 from gapgnn.training.inputs import FeatureInputs
 from gapgnn.training.recipe import FEW
@@ -55,6 +57,47 @@ class FeatureNetworks(NamedTuple):
 FEATURE_WIDTH, FEATURE_DECAY = 64, 5e-4
 # Nodes that finished networks read at a time.
 AT_ONCE = 1 << 15
+
+
+class Voices(NamedTuple):
+    """All networks that read features, of all repeats and folds.
+
+    Attributes:
+        networks: give scores (repeats times folds, nodes, classes) for rows of features.
+        shallow: others; None where the caller chose what a network looks like.
+        linear: linear ones, which say nothing until they are solved.
+    """
+
+    networks: Callable[[Any], Tensor]
+    shallow: nn.Module | None
+    linear: LinearBySize
+
+    @classmethod
+    def of(cls, modules: Mapping[str, nn.Module], name: str) -> Voices:
+        """Return a model's networks; the first of them is called ``name``."""
+        linear = modules["linear"]
+        assert isinstance(linear, LinearBySize)
+        return cls(modules[name], modules.get("shallow"), linear)
+
+    def scores(self, rows: Any) -> Tensor:
+        """Return what they say together, each network of a fold with those beside it."""
+        scores = self.networks(rows)
+        if self.shallow is not None:
+            others = torch.log_softmax(self.shallow(rows), dim=-1)
+            scores = (torch.log_softmax(scores, dim=-1) + others) / 2
+        return self.linear.beside(scores, rows)
+
+
+def shallow_networks(
+    replicas: int, num_features: int, num_classes: int, *, batch_norm: bool, dropout: float
+) -> ReplicaMLP:
+    """Return networks of one hidden layer, to stand beside others.
+
+    >>> len(shallow_networks(2, 9, 3, batch_norm=True, dropout=0.4).layers)
+    2
+    """
+    sizes = [num_features, FEATURE_WIDTH, num_classes]
+    return ReplicaMLP(replicas, sizes, activation="relu", batch_norm=batch_norm, dropout=dropout)
 
 
 def resolve_folds(folds: int | str, *, can_cross_fit: bool) -> int:
@@ -176,17 +219,12 @@ class CrossFit:
 
     @torch.no_grad()
     def log_probabilities(
-        self,
-        networks: Callable[[Any], Tensor],
-        linear: LinearBySize,
-        features: FeatureInputs,
-        training: Tensor,
+        self, voices: Voices, features: FeatureInputs, training: Tensor
     ) -> Tensor:
         """Return what finished networks say about every node, (repeats, nodes, classes).
 
         Args:
-            networks: give scores (repeats times folds, nodes, classes) for features.
-            linear: those that stand beside them.
+            voices: the networks.
             features: of every node.
             training: who trains in each repeat.
         """
@@ -195,6 +233,5 @@ class CrossFit:
             nodes = np.arange(start, min(start + AT_ONCE, len(self.fold)))
             places = torch.from_numpy(nodes).to(features.device)
             whole = features.all() if len(nodes) == len(self.fold) else features.taken(places)
-            scores = linear.beside(networks(whole), whole)
-            parts.append(self.heard(scores, training[:, nodes], nodes))
+            parts.append(self.heard(voices.scores(whole), training[:, nodes], nodes))
         return torch.cat(parts, dim=1)

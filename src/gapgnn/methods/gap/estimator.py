@@ -57,11 +57,13 @@ from gapgnn.training import (
     RowScale,
     Splits,
     Trainer,
+    Voices,
     features_read,
     is_dealt,
     node_recipe,
     public_training,
     row_by_row,
+    shallow_networks,
     some_nodes_recipe,
 )
 
@@ -69,6 +71,8 @@ from gapgnn.training import (
 TRAINING = "training"
 OF_OTHERS = "aggregation by the others"
 HOPS = ("aggregation", OF_OTHERS)
+# Networks that read features.
+OF_FEATURES = ("encoder", "shallow")
 # Where own lists are read: who sent a label is taken out of what that person reads.
 _HASHED_ROLES = ("where roles come from", "a public hash of (seed, id)")
 _GIVEN_ROLES = ("where roles come from", "given with the records")
@@ -108,8 +112,9 @@ class GAP(EdgeReader):
         encoder_layers: layers of the encoder; 0 sends the raw features, normalised.
         folds: of the networks that features are read through where labels are sent, below node
             level: a training node is told by the network that has not seen it, everybody else by
-            all. Up to 4,000 training nodes a linear network stands beside each. auto is 4; 0 lets
-            every stage read the features itself.
+            all. Beside each stands a shallow one, unless hidden or activation are chosen, and up to
+            4,000 training nodes a linear one. auto is 4; 0 lets every stage read the features
+            itself.
         directions: whether messages travel along arcs only (along) or also against them (both), at
             edge level on a graph with directions: one arc then moves two rows, and the noise is
             larger by a factor of sqrt(2). auto is both for labels where one arc is protected.
@@ -132,7 +137,7 @@ class GAP(EdgeReader):
             many.
         epochs: passes over the training nodes per phase; auto is 100, at node level 10, there 40
             for labels and both. Where labels are sent below node level, steps over some of them,
-            and auto is 120, 60 where training nodes are few, for features 80, or 60 where these are
+            and auto is 240, 60 where training nodes are few, for features 80, or 60 where these are
             many.
         batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size,
             there twice that for progressive features and eight times for labels and both.
@@ -441,6 +446,15 @@ class GAP(EdgeReader):
                 )
                 if is_cross_fitted:
                     count = repeats * variant.folds
+                    # What the caller chose stands alone.
+                    if self.hidden == self.activation == "auto":
+                        modules["shallow"] = shallow_networks(
+                            count,
+                            num_features,
+                            num_classes,
+                            batch_norm=of_features["batch_norm"],
+                            dropout=of_features["dropout"],
+                        )
                     modules["linear"] = LinearBySize(count, num_features, num_classes)
                 continue
             hops = variant.hops if phase == "classifier" else int(phase.removeprefix("stage"))
@@ -497,19 +511,19 @@ class GAP(EdgeReader):
         propagation = self._propagation(graph)
 
         def fit(phase: str, inputs: Inputs) -> None:
-            name = "encoder" if phase == "encoder" else "classifier"
+            name = "encoder" if phase in OF_FEATURES else "classifier"
             with run.timed(name):
                 network, private = modules[phase], self._private(run, self._training_ratio(phase))
                 fitting = self._trainer_of(phase, trainer, propagation)
                 train = partial(fitting.fit, network, inputs, phase=phase, private=private)
                 run.journal.trained(phase, network, train)
 
-        if "encoder" in modules:
-            fit("encoder", features)
+        for phase in OF_FEATURES:
+            if phase in modules:
+                fit(phase, features)
         if propagation.crossfit is not None:
-            linear = modules["linear"]
-            assert isinstance(linear, LinearBySize)
             with run.timed("encoder"):
+                linear = Voices.of(modules, "encoder").linear
                 propagation.crossfit.solve(linear, trainer, features)
         run.callback.start("aggregation", propagation.variant.hops)
         start, trained = time.perf_counter(), run.seconds.get("classifier", 0.0)
@@ -536,7 +550,7 @@ class GAP(EdgeReader):
         """Return the trainer of a phase: a repeat has several networks where they cross-fit."""
         if propagation.crossfit is None:
             return trainer
-        if phase == "encoder":
+        if phase in OF_FEATURES:
             return propagation.crossfit.trainer(
                 trainer,
                 self.modules_[phase],

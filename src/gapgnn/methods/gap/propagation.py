@@ -21,7 +21,7 @@ its own label is in none of them. From the second stage on, a neighbour without 
 sends its class posterior, which may have been moved by the node's label through the noisy sum of
 the stage before; that echo is one of many messages in that sum, under noise.
 
-With ``labels`` at edge level, features are read through cross-fitted networks
+With ``labels`` at edge level, features are read through cross-fitted networks of two shapes
 (:mod:`gapgnn.training.crossfit`), up to 4,000 training nodes with linear ones beside them: what
 these say is hop 0, and what a node without a training label sends in hop 1. A stage then reads hop
 0 and the *pool* of all hops so far: their sum, over the root of their number so that its noise is
@@ -45,7 +45,7 @@ from gapgnn.methods import Hops
 from gapgnn.methods.gap.codes import class_codes, direction_and_size, in_noise_units, mean_codes
 from gapgnn.methods.gap.variant import Variant
 from gapgnn.privacy.mechanisms import row_normalise
-from gapgnn.training import CrossFit, FeatureInputs, HopInputs, Inputs, row_by_row
+from gapgnn.training import CrossFit, FeatureInputs, HopInputs, Inputs, Voices, row_by_row
 
 First = Tensor | FeatureInputs
 # Networks of a stage whose posteriors are averaged, where features are read through others.
@@ -81,8 +81,8 @@ class Propagation:
         """
         if self.variant.is_cross_fitted:
             assert self.crossfit is not None
-            networks, linear = self.modules["encoder"], self.modules["linear"]
-            return self.crossfit.log_probabilities(networks, linear, features, sends_label)
+            voices = Voices.of(self.modules, "encoder")
+            return self.crossfit.log_probabilities(voices, features, sends_label)
         if self.variant.reads_codes:
             return self._codes(features, len(sends_label))
         return features
