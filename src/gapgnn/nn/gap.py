@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gapgnn.nn.fast import doors
 from gapgnn.nn.layers import ReplicaLinear, ReplicaMLP
 
 
@@ -194,7 +195,7 @@ class MultiHopClassifier(nn.Module):
 
     def _combined(self, codes: list[Tensor]) -> Tensor:
         if self.combine == "concat":
-            return torch.cat(codes, dim=-1)
+            return doors.joined(codes)
         stacked = torch.stack(codes, dim=-2)
         if self.combine == "sum":
             return stacked.sum(dim=-2)

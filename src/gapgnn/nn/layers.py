@@ -222,7 +222,7 @@ class ReplicaLinear(nn.Module):
             done = doors.linear_of_blocks(blocks, self.weight, self.bias)
             if done is not None:
                 return done
-        scores: Tensor = self(torch.cat(list(blocks), dim=-1))
+        scores: Tensor = self(doors.joined(blocks))
         return scores
 
     @staticmethod
@@ -375,7 +375,7 @@ class ReplicaMLP(nn.Module):
         first, *others = self.layers
         hidden = doors.layer_of_blocks(first, blocks)
         if hidden is None:
-            return self.forward(torch.cat(list(blocks), dim=-1))
+            return self.forward(doors.joined(blocks))
         for layer in others:
             hidden = layer(hidden)
         return hidden

@@ -236,16 +236,17 @@ class Targets:
         if self._found is None:
             replicas, rows, classes = scores.shape
             total = scores.new_zeros(replicas, classes * rows)
-            total.scatter_add_(1, self._labels * rows + self._rows, self._weights)
+            self._places = self._labels * rows + self._rows
+            total.scatter_add_(1, self._places, self._weights)
             targets = total.view(replicas, classes, rows)
             self._found = targets, targets.sum(1, keepdim=True)
         return self._found
 
     def loss(self, chances: Tensor) -> Tensor:
-        """Return the summed loss, for people who watch."""
-        assert self._found is not None
-        tiny = torch.finfo(chances.dtype).tiny
-        return -(self._found[0] * chances.clamp(min=tiny).log_()).sum()
+        """Return the summed loss, for people who watch, from chances ``(R, classes, rows)``."""
+        own = chances.flatten(1).gather(1, self._places)
+        logs = own.clamp_(min=torch.finfo(own.dtype).tiny).log_()
+        return -logs.mul_(self._weights).sum()
 
 
 def dropouts(model: nn.Module) -> list[ReplicaDropout]:
