@@ -113,13 +113,13 @@ def cipher_blocks(secret: bytes, part: int, blocks: NDArray[np.int64]) -> NDArra
     >>> [hex(word) for word in cipher_blocks(bytes(32), 0, np.array([7, 0]))[1, :2]]
     ['0x903df1a0ade0b876', '0x28bd8653e56a5d40']
     """
-    words = np.empty((len(blocks), BLOCK_WORDS), dtype="<u8")
     starts = np.stack([blocks, np.full_like(blocks, part)], axis=1).astype("<i8").tobytes()
     cipher, nothing = _cipher(secret, part, 0), bytes(8 * BLOCK_WORDS)
-    for place, own in enumerate(words.view(np.uint8)):
-        cipher.reset_nonce(starts[16 * place : 16 * place + 16])
-        cipher.update_into(nothing, own.data)
-    return words
+    found = []
+    for place in range(0, len(starts), 16):
+        cipher.reset_nonce(starts[place : place + 16])
+        found.append(cipher.update(nothing))
+    return np.frombuffer(b"".join(found), dtype="<u8").reshape(-1, BLOCK_WORDS)
 
 
 def _cipher(secret: bytes, part: int, first_block: int) -> CipherContext:

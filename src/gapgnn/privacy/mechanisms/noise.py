@@ -69,7 +69,7 @@ SafeOrFast = Literal["safe", "fast"]
 GRID = 2.0**-20
 ROW_BLOCK = 4096
 # Blocks of the cipher whose values are computed at a time, at most; and at least, by a thread.
-PIECE_BLOCKS, LEAST_BLOCKS = 16384, 2048
+PIECE_BLOCKS, LEAST_BLOCKS = 32768, 2048
 MIN_SCALE = 1024 * GRID
 MAX_SCALE = 2.0**20
 MAX_VALUE = 2.0**32
@@ -373,7 +373,8 @@ def _fill_piece(
     lower = lower_normal(half) if kind == "gaussian" else natural_log(2.0 * half)
     lower *= scale / GRID
     # No value is positive yet: the top bit of the word flips the sign of some.
-    lower.view(np.uint64)[:] ^= top
+    bits = lower.view(np.uint64)
+    np.bitwise_xor(bits, top, out=bits)
     np.rint(lower, out=lower)
     # Adding zero turns -0.0 into 0.0: the sign of a zero must not tell on the value beneath.
     lower += 0.0

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Values = NDArray[np.float64]
 CENTRE = 0.425
 # Values computed at a time: what a pass reads and writes stays in cache.
-CHUNK = 1 << 14
+CHUNK = 1 << 15
 # Coefficients by falling power.
 CENTRAL = np.array((
     (
