@@ -255,6 +255,9 @@ def add_exactly(rows: Tensor, pointers: NDArray[np.int64], entries: NDArray[Any]
     owners = np.repeat(np.arange(len(pieces)), pieces)
     numbers = np.arange(len(owners)) - (np.cumsum(pieces) - pieces)[owners]
     starts = pointers[owners] + EXACT_ENTRIES * numbers
-    sums = add_up(rows, np.append(starts, pointers[-1]), entries).double()
-    out = torch.zeros(len(pieces), rows.shape[1], dtype=torch.float64)
-    return out.index_add_(0, torch.from_numpy(owners), sums)
+    sums = add_up(rows, np.append(starts, pointers[-1]), entries)
+    # Most lists have one piece: only the others are added to.
+    first = torch.from_numpy(np.cumsum(pieces) - pieces)
+    out = sums.index_select(0, first).double()
+    more = np.flatnonzero(numbers)
+    return out.index_add_(0, torch.from_numpy(owners[more]), sums[more].double())
