@@ -13,7 +13,13 @@ from scipy import special, stats
 
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.privacy.mechanisms import noise as noise_module
-from gapgnn.privacy.mechanisms.draws import cipher_blocks, cipher_key, cipher_words
+from gapgnn.privacy.mechanisms.draws import (
+    TOP_BIT,
+    cipher_blocks,
+    cipher_key,
+    cipher_words,
+    refined_halves,
+)
 from gapgnn.privacy.mechanisms.noise import (
     GRID,
     MAX_SCALE,
@@ -22,7 +28,12 @@ from gapgnn.privacy.mechanisms.noise import (
     NoiseSource,
     grid_slack,
 )
-from gapgnn.privacy.mechanisms.normal import lower_normal, natural_log
+from gapgnn.privacy.mechanisms.normal import (
+    CENTRE,
+    gaussian_on_grid,
+    lower_normal,
+    natural_log,
+)
 from gapgnn.rng import NoiseKey
 
 FALSE_ALARM = 1e-9
@@ -376,6 +387,34 @@ def test_the_inverse_normal_is_right_to_the_last_bits_of_a_double():
         assert abs(off / mpmath.npdf(value) / value) < 1e-15
     order = np.sort(half)
     assert (np.diff(lower_normal(order)) >= -1e-15 * np.abs(lower_normal(order[1:]))).all()
+
+
+WORD = st.integers(0, 2**64 - 1)
+# Where the centre ends, where a tail is refined, the middle, and both signs of each.
+EDGES = [
+    sign + place + step
+    for sign in (0, 2**63)
+    for place in (0, 2**53, int((0.5 - CENTRE) * 2.0**64), 2**63 - 2048)
+    for step in range(-2000, 2001, 125)
+    if 0 <= place + step < 2**63
+]
+
+
+@given(st.lists(WORD, max_size=50), st.sampled_from([MIN_SCALE, 0.3, STD, MAX_SCALE]))
+def test_noise_in_fewer_passes_has_the_bits_of_the_printed_algorithm(some, std):
+    many = np.random.default_rng(len(some)).integers(0, 2**64, 40_000, dtype=np.uint64)
+    words = np.concatenate([np.array(some + EDGES, dtype=np.uint64), many])
+
+    def finer(places: np.ndarray) -> np.ndarray:
+        return words[places] * np.uint64(0x9E3779B97F4A7C15)
+
+    half, top = refined_halves(words, finer)
+    plain = np.rint(lower_normal(half) * (std / GRID)) * GRID + 0.0
+    plain[(top > 0) & (plain != 0)] *= -1
+    out = np.empty(len(words))
+    gaussian_on_grid(words, finer, std, GRID, out)
+    assert (out.view(np.uint64) == plain.view(np.uint64)).all()
+    assert not (out.view(np.uint64) == TOP_BIT).any()
 
 
 def test_rows_of_any_first_row_are_those_of_the_whole():

@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -62,14 +61,14 @@ from gapgnn.privacy.mechanisms.draws import (
     refined_halves,
     torch_generator,
 )
-from gapgnn.privacy.mechanisms.normal import lower_normal, natural_log
+from gapgnn.privacy.mechanisms.normal import gaussian_on_grid, natural_log, round_signed
 from gapgnn.rng import NoiseKey, PathPart
 
 SafeOrFast = Literal["safe", "fast"]
 GRID = 2.0**-20
 ROW_BLOCK = 4096
-# Blocks of the cipher whose values are computed at a time, at most; and at least, by a thread.
-PIECE_BLOCKS, LEAST_BLOCKS = 32768, 2048
+# Blocks of the cipher whose values are computed at a time.
+PIECE_BLOCKS = 32768
 MIN_SCALE = 1024 * GRID
 MAX_SCALE = 2.0**20
 MAX_VALUE = 2.0**32
@@ -327,39 +326,33 @@ def _check_positive(name: str, scale: float) -> None:
 def _draw_on_grid(
     secret: bytes, kind: str, first_row: int, shape: tuple[int, int], scale: float
 ) -> Tensor:
-    """Draw some rows in float64 and round them to the grid, by all threads."""
+    """Draw some rows in float64 and round them to the grid.
+
+    By one thread: several would wait for each other between passes and be no faster.
+    """
     num_rows, num_columns = shape
-    out = np.empty(shape)
+    out = np.empty(num_rows * num_columns)
     blocks = -(-num_columns // BLOCK_WORDS)
-    # Pieces of whole rows, or of a part of one row: something for every thread.
-    share = max(LEAST_BLOCKS, -(-num_rows * blocks // torch.get_num_threads()))
-    most = min(PIECE_BLOCKS, share)
-    size, width = max(1, most // max(1, blocks)), most * BLOCK_WORDS
-
-    def fill(place: tuple[int, int]) -> None:
-        row, column = place
-        piece = out[row : row + size, column : column + width]
-        first = (first_row + row) * blocks + column // BLOCK_WORDS
-        _fill_piece(secret, kind, first, piece, scale)
-
-    places = [
-        (row, column) for row in range(0, num_rows, size) for column in range(0, num_columns, width)
-    ]
-    workers = min(torch.get_num_threads(), len(places))
-    if workers > 1:
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(fill, places))
-    else:
-        for place in places:
-            fill(place)
-    return torch.from_numpy(out)
+    # Pieces of whole rows, or of a part of one row.
+    size, width = max(1, PIECE_BLOCKS // max(1, blocks)), PIECE_BLOCKS * BLOCK_WORDS
+    for row in range(0, num_rows, size):
+        for column in range(0, num_columns, width):
+            rows, columns = min(size, num_rows - row), min(width, num_columns - column)
+            start = row * num_columns + column
+            first = (first_row + row) * blocks + column // BLOCK_WORDS
+            _fill_piece(secret, kind, first, columns, scale, out[start : start + rows * columns])
+    return torch.from_numpy(out).view(shape)
 
 
 def _fill_piece(
-    secret: bytes, kind: str, first_block: int, out: NDArray[np.float64], scale: float
+    secret: bytes,
+    kind: str,
+    first_block: int,
+    columns: int,
+    scale: float,
+    out: NDArray[np.float64],
 ) -> None:
-    rows, columns = out.shape
-    blocks = -(-columns // BLOCK_WORDS)
+    rows, blocks = len(out) // columns, -(-columns // BLOCK_WORDS)
 
     def finer(places: NDArray[np.intp]) -> NDArray[np.uint64]:
         row, column = np.divmod(places, columns)
@@ -369,16 +362,12 @@ def _fill_piece(
 
     drawn = cipher_words(secret, WORDS, first_block, rows * blocks)
     words = drawn.reshape(rows, -1)[:, :columns].reshape(-1)
+    if kind == "gaussian":
+        gaussian_on_grid(words, finer, scale, GRID, out)
+        return
     half, top = refined_halves(words, finer)
-    lower = lower_normal(half) if kind == "gaussian" else natural_log(2.0 * half)
-    lower *= scale / GRID
-    # No value is positive yet: the top bit of the word flips the sign of some.
-    bits = lower.view(np.uint64)
-    np.bitwise_xor(bits, top, out=bits)
-    np.rint(lower, out=lower)
-    # Adding zero turns -0.0 into 0.0: the sign of a zero must not tell on the value beneath.
-    lower += 0.0
-    np.multiply(lower.reshape(out.shape), GRID, out=out)
+    np.multiply(natural_log(2.0 * half), scale, out=out)
+    round_signed(out, top, GRID, out=out)
 
 
 def _draw_fast(
