@@ -24,6 +24,8 @@ from gapgnn.methods.gap.propagation import (
     joint_messages,
     label_messages,
 )
+from gapgnn.methods.gap.variant import length_epsilon
+from gapgnn.training import RowScale, Trainer
 
 VARIANTS = [
     {"messages": "labels"},
@@ -299,11 +301,54 @@ def test_labels_at_node_level_are_trained_on_large_batches_but_not_on_a_few():
 
 @pytest.mark.parametrize("method", [GAP, MLP])
 def test_at_node_level_there_are_as_many_steps_on_any_graph(method):
-    few, many = (method(level="node")._recipe(count) for count in (1_000, 100_000))
-    assert (few.batch_size, many.batch_size) == (120, 6_000)
-    assert few.schedule(1_000).steps == many.schedule(100_000).steps == 225
+    counts = (1_000, 10_000, 100_000)
+    recipes = [method(level="node")._recipe(count) for count in counts]
+    # At most half of the people, at least 6 %.
+    assert [recipe.batch_size for recipe in recipes] == [500, 2_048, 6_000]
+    for recipe, count in zip(recipes, counts, strict=True):
+        assert recipe.schedule(count).steps == 225
     named = method(level="node", batch_size=50, epochs=3)._recipe(1_000)
     assert (named.batch_size, named.schedule(1_000).steps) == (50, 60)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "wanted"),
+    [
+        (MLP, {"epsilon": 16.0}, 0.005),
+        (MLP, {"epsilon": 16.0, "relation": "replace"}, 0.01 * 0.5**0.5),
+        (MLP, {"epsilon": 4.0}, 0.01),
+        (MLP, {"epsilon": 16.0, "train_size": 10_000}, 0.01),
+        (MLP, {"epsilon": 16.0, "learning_rate": 0.02}, 0.02),
+        (GAP, {"epsilon": 16.0}, 0.005),
+        (GAP, {"epsilon": 16.0, "own": "record"}, 0.01),
+        (GAP, {"epsilon": 16.0, "messages": "features"}, 0.01),
+    ],
+)
+def test_few_people_are_learned_from_by_smaller_steps_of_an_ample_budget(
+    method, options, wanted, graph, monkeypatch
+):
+    steps, fit = [], Trainer.fit
+
+    def watched(trainer, *arguments, **more):
+        steps.append(trainer.recipe.learning_rate)
+        fit(trainer, *arguments, **more)
+
+    monkeypatch.setattr(Trainer, "fit", watched)
+    method(**{"level": "node", "epochs": 1, "batch_size": 50, **options}).fit(graph)
+    assert set(steps) == {wanted}
+
+
+def test_rows_read_beside_hops_stay_long_whatever_the_budget(graph):
+    many = {"level": "node", "epochs": 1, "batch_size": 50, "epsilon": 16.0, "train_size": 10_000}
+    assert MLP(**many).fit(graph).row_scale_ == RowScale(5.0, few=16.0)
+    assert MLP(**many, relation="replace").fit(graph).row_scale_ == RowScale(6.0)
+    assert GAP(**many, hop_share=0.5).fit(graph).row_scale_ == RowScale(6.0)
+
+
+def test_the_length_of_lists_costs_less_the_more_people_are_counted():
+    assert [length_epsilon(2.0, count) for count in (100, 3_350, 6_700, 67_000)] == [
+        *(0.02, 0.02, 0.01, 0.001)
+    ]
 
 
 def test_an_unread_graph_needs_labels_at_node_level(graph):

@@ -55,6 +55,7 @@ from gapgnn.privacy import (
     LEVELS,
     Guarantee,
     active_witness,
+    aggregation_sensitivity,
     check_delta,
     check_finite_budget,
     public_count,
@@ -78,6 +79,7 @@ from gapgnn.training import (
     best_threshold,
     class_weights,
     measure,
+    node_learning_rate,
     repeat_splits,
     watched,
 )
@@ -171,7 +173,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         batch_norm: batch normalisation; auto is on except at node level, where it is not allowed.
         epochs: passes over the training nodes; auto is 100, at node level 10.
         batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size.
-        learning_rate: step size of the optimiser.
+        learning_rate: step size of the optimiser; auto is 0.01, at node level less where training
+            people are few and the budget is ample.
         weight_decay: L2 penalty.
         optimizer: optimiser.
         clip: largest gradient norm of one node at node level.
@@ -203,7 +206,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     batch_norm: bool | Literal["auto"] = "auto"
     epochs: int | Literal["auto"] = "auto"
     batch_size: int | Literal["auto"] = "auto"
-    learning_rate: float = 0.01
+    learning_rate: float | Literal["auto"] = "auto"
     weight_decay: float = 0.0
     optimizer: Literal["adam", "sgd"] = "adam"
     clip: float = 1.0
@@ -375,7 +378,9 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         self.edges_ = EdgeFacts.of(graph)
         self.device_ = str(run.device)
         self.noise_multiplier_ = guarantee.noise_multiplier
-        self.row_scale_ = self._row_scale(self._num_train(graph))
+        self.row_scale_ = self._row_scale(
+            self._num_train(graph), self._worth(run.guarantee.relation)
+        )
         scores = self._train(run, charge)
         self._evaluate(scores, run.splits, graph)
         if self._keeps_repeats:
@@ -756,8 +761,13 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             return int(self.train_size)
         return public_count(int(graph.train_mask.sum()))
 
-    def _row_scale(self, num_train: int) -> RowScale | None:
-        """Return how rows of features are scaled; None leaves them as they are."""
+    def _row_scale(self, num_train: int, worth: float = 0.0) -> RowScale | None:
+        """Return how rows of features are scaled; None leaves them as they are.
+
+        Args:
+            num_train: number of training nodes, as far as that is public.
+            worth: what :meth:`_worth` returns, where nothing is read beside features.
+        """
         return None
 
     def _check_classes(self, graph: Graph) -> None:
@@ -814,15 +824,29 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         """Return the one training loop, set up for this run."""
         num_train = self._num_train(run.graph)
         weights = self._class_weights(run.graph)
+        recipe = self._recipe(num_train)
+        if self.learning_rate == "auto" and self._learns_features():
+            worth = self._worth(run.guarantee.relation)
+            recipe = replace(recipe, learning_rate=node_learning_rate(num_train, worth))
         return Trainer(
             labels=torch.tensor(run.graph.labels, device=run.device),
             splits=run.splits,
             num_train=num_train,
-            recipe=self._recipe(num_train),
+            recipe=recipe,
             seed=self.seed,
             callback=run.callback,
             class_weights=None if weights is None else torch.tensor(weights, device=run.device),
         )
+
+    def _learns_features(self) -> bool:
+        """Whether DP-SGD takes the steps of networks that learn from features first of all."""
+        return False
+
+    def _worth(self, relation: str) -> float:
+        """Return the budget under ``add-remove`` that buys as little noise; 0 at other levels."""
+        if self.level != "node":
+            return 0.0
+        return self.epsilon / aggregation_sensitivity(self.level, relation, is_divided=True)
 
     def _recipe(self, num_train: int) -> Recipe:
         """Return the training settings with ``auto`` filled in."""

@@ -58,14 +58,15 @@ class MLP(NodeClassifier):
         feature_norm: scale every row of features to this norm and read its size, as 0.3 times the
             logarithm of 1 + its squared norm, beside it, functions of the row alone; 0 leaves them
             as they are; auto is 6 at node level, less for a row of few numbers where training
-            people are few, and 0 elsewhere.
+            people are few or the budget is large, and 0 elsewhere.
         activation: activation after every hidden layer.
         dropout: dropout rate after every hidden layer; auto is 0.4, 0.7 where
             features are many, and 0 for a single network.
         epochs: passes over the training nodes, or steps over some of them where there are folds;
             auto is 80 of these, 60 where features are many, 100 for a single network, at node level
             225 steps.
-        batch_size: nodes per step; auto is all of them, at node level 6 % (12 % of few).
+        batch_size: nodes per step; auto is all of them, at node level 2,048, at least 6 % and
+            at most half of them.
 
     >>> from gapgnn.graph.datasets.synthetic import social_graph
     >>> from gapgnn.graph.transforms import random_split
@@ -118,9 +119,12 @@ class MLP(NodeClassifier):
             return papers
         return node_recipe(papers, num_train, epochs=self.epochs, batch_size=self.batch_size)
 
-    def _row_scale(self, num_train: int) -> RowScale | None:
+    def _learns_features(self) -> bool:
+        return self.level == "node"
+
+    def _row_scale(self, num_train: int, worth: float = 0.0) -> RowScale | None:
         if self.feature_norm == "auto":
-            return RowScale.suited(num_train) if self.level == "node" else None
+            return RowScale.suited(num_train, worth) if self.level == "node" else None
         return RowScale(self.feature_norm) if self.feature_norm else None
 
     def _features(self, graph: Graph, device: torch.device) -> FeatureInputs:

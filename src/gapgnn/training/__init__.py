@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gapgnn.training.recipe import PrivateTraining as PrivateTraining
     from gapgnn.training.recipe import Recipe as Recipe
     from gapgnn.training.recipe import class_weights as class_weights
+    from gapgnn.training.recipe import node_learning_rate as node_learning_rate
     from gapgnn.training.recipe import node_recipe as node_recipe
     from gapgnn.training.recipe import some_nodes_recipe as some_nodes_recipe
     from gapgnn.training.row_scale import RowScale as RowScale

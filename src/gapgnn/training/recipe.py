@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,12 @@ from gapgnn.rng import NoiseKey
 # The paper's batch sizes at node level by the size of its three graphs' training sets.
 NODE_BATCHES = ((50_000, 256), (500_000, 2_048))
 LARGEST_BATCH = 4_096
-NODE_STEPS = 225
+# Steps of DP-SGD with messages of norm 1 and of the MLP, how many people one of them counts, and at
+# least and at most which share of all (docs/research-notes.md).
+NODE_STEPS, STEP_PEOPLE, LEAST_RATE, MOST_RATE = 225, 2048, 0.06, 0.5
+LEARNING_RATE = 0.01
+# From this budget on, under ``add-remove``, few people are learned from by smaller steps.
+AMPLE = 4.0
 # Where a step reads some nodes: how many training nodes it counts, and how many steps there are,
 # where training nodes are few and where they are not (docs/research-notes.md).
 STEP_NODES, FEW_STEPS, STEPS = 1024, 60, 240
@@ -49,7 +55,7 @@ class Recipe:
         num_train: int,
         epochs: int | str,
         batch_size: int | str,
-        learning_rate: float,
+        learning_rate: float | str,
         weight_decay: float,
         optimizer: str,
         clip: float,
@@ -61,6 +67,8 @@ class Recipe:
         256
         """
         is_private = level == "node"
+        if learning_rate == "auto":
+            learning_rate = LEARNING_RATE
         if epochs == "auto":
             epochs = 10 if is_private else 100
         size: int | None
@@ -99,13 +107,30 @@ def node_recipe(
 ) -> Recipe:
     """Return the paper's settings at node level with as many steps of DP-SGD on any graph.
 
-    The rate is 0.06, and 0.12 where training people are few. What the caller chose stays. Chosen on
-    the development graphs (docs/research-notes.md), with rows as :class:`RowScale` has them.
+    A step counts 2,048 people, or 6 % of them where that is more, and at most half: the larger a
+    step, the less its noise weighs. What the caller chose stays. Chosen on the development graphs
+    (docs/research-notes.md), with rows as :class:`RowScale` has them.
     """
     if batch_size == "auto":
-        rate = 0.06 if num_train > FEW else 0.12
+        rate = min(MOST_RATE, max(LEAST_RATE, STEP_PEOPLE / num_train))
         papers = replace(papers, batch_size=max(1, round(rate * num_train)))
     return replace(papers, steps=NODE_STEPS) if epochs == "auto" else papers
+
+
+def node_learning_rate(num_train: int, worth: float) -> float:
+    """Return the step size for networks that learn from features by DP-SGD.
+
+    The features of few people are soon learned by heart, and with an ample budget no step needs to
+    be large to be heard above the noise. Chosen on the development graphs (docs/research-notes.md).
+
+    Args:
+        num_train: number of training people, as far as that is public.
+        worth: the budget under ``add-remove`` that buys about as little noise.
+
+    >>> [node_learning_rate(people, 16.0) for people in (2000, 9000)]
+    [0.005, 0.01]
+    """
+    return LEARNING_RATE * (1.0 if num_train > FEW else min(1.0, math.sqrt(AMPLE / worth)))
 
 
 def some_nodes_recipe(papers: Recipe, num_train: int, *, epochs: int | str) -> Recipe:

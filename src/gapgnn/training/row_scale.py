@@ -20,6 +20,8 @@ from gapgnn.training.recipe import FEW
 
 # So much of log(1 + squared norm) stands beside a row, which leaves it small beside a norm of 6.
 SIZE_FACTOR = 0.3
+# A budget above this, under ``add-remove``, is large.
+LARGE = 8.0
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,22 @@ class RowScale:
     few: float = 0.0
 
     @classmethod
-    def suited(cls, num_train: int) -> RowScale:
+    def suited(cls, num_train: int, worth: float = 0.0) -> RowScale:
         """Return what suits DP-SGD with that many training people.
 
         Where they are few, what a network learns of them is mostly noise; shorter rows hear less
-        of it.
+        of it. Of a large budget there is little noise to be heard above, and shorter rows are not
+        as soon learned by heart.
+
+        Args:
+            num_train: number of training people, as far as that is public.
+            worth: the budget under ``add-remove``, where nothing is read beside features: among
+                hops they have to be heard.
 
         >>> RowScale.suited(15_000), RowScale.suited(1_500)
         (RowScale(norm=6.0, few=0.0), RowScale(norm=5.0, few=16.0))
         """
-        return cls(6.0) if num_train > FEW else cls(5.0, few=16.0)
+        return cls(5.0, few=16.0) if num_train <= FEW or worth > LARGE else cls(6.0)
 
     def lengths(self, sums: Any, squares: Any) -> Any:
         """Return the norm of each row, given its absolute values and squares, added up."""

@@ -21,12 +21,12 @@ from gapgnn.methods import EdgeReader, ReleasedHops, Run, choose_device
 from gapgnn.methods.gap.propagation import MEMBERS, First, Propagation, blocks_read
 from gapgnn.methods.gap.record import OwnLists
 from gapgnn.methods.gap.variant import (
-    LENGTH_SHARE,
     MOST_SHARE,
     SHARES,
     Defaults,
     Variant,
     chosen,
+    length_epsilon,
     lesson,
     record_share,
     vote_share,
@@ -136,11 +136,12 @@ class GAP(EdgeReader):
             for labels, 0.4 for the cross-fitted networks that read features, 0.7 where these are
             many.
         epochs: passes over the training nodes per phase; auto is 100, at node level 10, there 40
-            for labels and both. Where labels are sent below node level, steps over some of them,
-            and auto is 240, 60 where training nodes are few, for features 80, or 60 where these are
-            many.
+            for labels and both, and 225 steps where labels are sent in the default way. Where
+            labels are sent below node level, steps over some of them, and auto is 240, 60 where
+            training nodes are few, for features 80, or 60 where these are many.
         batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size,
-            there twice that for progressive features and eight times for labels and both.
+            there twice that for progressive features and eight times for labels and both; where
+            labels are sent in the default way 2,048, at least 6 % and at most half of them.
         optimizer: optimiser of both phases.
         hop_share: how much of the budget the hop of the training people gets at node level where
             labels are sent in the default way, as a share of 1 / noise squared; auto follows from
@@ -253,11 +254,14 @@ class GAP(EdgeReader):
             return self.noise_ratios
         return (1.0, Defaults.of(self._variant()).aggregation_ratio(self.epsilon), 1.0)
 
-    def _row_scale(self, num_train: int) -> RowScale | None:
+    def _row_scale(self, num_train: int, worth: float = 0.0) -> RowScale | None:
         if not self._variant().is_vote:
             return None
         # Whose own list says more than the own features need not be spared their noise.
-        return RowScale.suited(sys.maxsize if self.own == "record" else num_train)
+        return RowScale.suited(sys.maxsize if self.own == "record" else num_train, worth)
+
+    def _learns_features(self) -> bool:
+        return self._variant().is_vote and self.own == "features"
 
     def _recipe(self, num_train: int) -> Recipe:
         if self._variant().is_vote:
@@ -339,20 +343,23 @@ class GAP(EdgeReader):
     def _resolve(self, graph: Graph) -> Guarantee:
         if not self._asks_length():
             return super()._resolve(graph)
-        return Guarantee.one_of(self._length_event(), self._options(graph))
+        return Guarantee.one_of(self._length_event(graph), self._options(graph))
 
     def _asks_length(self) -> bool:
         """Whether a noisy length of lists decides what the hop gets."""
         is_open = self.own == "features" and self.hop_share == "auto"
         return is_open and self._variant().is_vote
 
-    def _length_event(self) -> Laplace:
+    def _length_event(self, graph: Graph) -> Laplace:
         """Return what it costs to learn how long lists are, by which the rest is shared out."""
-        return Laplace(1 / (LENGTH_SHARE * self.epsilon), label="length of lists")
+        return Laplace(1 / self._length_epsilon(graph), label="length of lists")
+
+    def _length_epsilon(self, graph: Graph) -> float:
+        return length_epsilon(self.epsilon, self._num_train(graph))
 
     def _options(self, graph: Graph) -> list[Guarantee]:
         """Return what may be released once the length of lists is known, one for each share."""
-        epsilon = (1 - LENGTH_SHARE) * self.epsilon
+        epsilon = self.epsilon - self._length_epsilon(graph)
         return [
             Guarantee.resolve(
                 graph,
@@ -380,10 +387,6 @@ class GAP(EdgeReader):
     def _lesson(self, graph: Graph, relation: str) -> float:
         num_train, num_features = self._num_train(graph), graph.num_features
         return lesson(self._worth(relation), num_train=num_train, num_features=num_features)
-
-    def _worth(self, relation: str) -> float:
-        """Return the budget under ``add-remove`` that buys about as little noise in a hop."""
-        return self.epsilon / aggregation_sensitivity(self.level, relation, is_divided=True)
 
     def _hops_within(
         self, graph: Graph, epsilon: float, share: float, relation: str, delta: float
@@ -574,6 +577,8 @@ class GAP(EdgeReader):
             run.guarantee = self._chosen_option(run)
             self.noise_multiplier_ = run.guarantee.noise_multiplier
         self._has_hops = any(event.label == HOPS[0] for event in run.guarantee.events)
+        if self._has_hops:
+            self.row_scale_ = self._row_scale(self._num_train(graph))
         modules = self._start_modules(run)
         features = FeatureInputs(graph, device, scale=self.row_scale_)
         trainer = self._trainer(run)
@@ -605,7 +610,7 @@ class GAP(EdgeReader):
 
         One number for all repeats, that of the first.
         """
-        graph, first = run.graph, self._length_event()
+        graph, first = run.graph, self._length_event(run.graph)
         num_train = self._num_train(graph)
 
         def draw() -> dict[str, Tensor]:
@@ -613,7 +618,7 @@ class GAP(EdgeReader):
             length = noisy_list_length(
                 np.asarray(lengths)[run.splits.train[0]],
                 num_people=num_train,
-                epsilon=LENGTH_SHARE * self.epsilon,
+                epsilon=self._length_epsilon(graph),
                 key=run.keys[0].derive("length of lists"),
                 noise=self.noise,
             )

@@ -283,11 +283,22 @@ def vote_trust(learned: float) -> float:
     return min(1.0, 1.0 / learned)
 
 
-# Of the budget: what the first hop may get, what it costs to learn how long lists are, and how
-# much must be wanted for a hop to be released at all: less is noise that a network has to read.
+# Of the budget: what the first hop may get, and how much must be wanted for a hop to be released at
+# all: less is noise that a network has to read.
 SHARES = (0.0, 0.75, 0.9)
-LENGTH_SHARE = 0.01
 LEAST_WANTED = 0.4
+# What it may cost to learn how long lists are: of the budget, and times the number of people. With
+# the latter the length is known to 0.15 of a doubling.
+LENGTH_SHARE, LENGTH_COST = 0.01, 67.0
+
+
+def length_epsilon(epsilon: float, num_train: int) -> float:
+    """Return what of a budget is spent on how long lists are; less, the more people are counted.
+
+    >>> length_epsilon(1.0, 2000), length_epsilon(1.0, 13400)
+    (0.01, 0.005)
+    """
+    return min(LENGTH_SHARE * epsilon, LENGTH_COST / num_train)
 
 
 def vote_share(epsilon: float, length: float, *, num_train: int, num_features: int) -> float:
