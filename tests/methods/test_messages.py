@@ -24,7 +24,7 @@ from gapgnn.methods.gap.propagation import (
     joint_messages,
     label_messages,
 )
-from gapgnn.methods.gap.variant import length_epsilon
+from gapgnn.methods.gap.variant import length_epsilon, vote_share
 from gapgnn.training import RowScale, Trainer
 
 VARIANTS = [
@@ -349,6 +349,15 @@ def test_the_length_of_lists_costs_less_the_more_people_are_counted():
     assert [length_epsilon(2.0, count) for count in (100, 3_350, 6_700, 67_000)] == [
         *(0.02, 0.02, 0.01, 0.001)
     ]
+
+
+def test_a_hop_that_has_more_classes_to_tell_apart_must_be_wanted_more():
+    def share(epsilon: float, classes: int) -> float:
+        facts = {"num_train": 10_000, "num_features": 767, "num_classes": classes}
+        return vote_share(epsilon, 19.0, **facts)
+
+    assert [share(epsilon, 10) for epsilon in (1.0, 4.0, 8.0, 16.0)] == [0.0, 0.0, 0.75, 0.9]
+    assert [share(epsilon, 2) for epsilon in (0.5, 1.0, 4.0)] == [0.0, 0.75, 0.9]
 
 
 def test_an_unread_graph_needs_labels_at_node_level(graph):

@@ -626,7 +626,13 @@ class GAP(EdgeReader):
 
         length = float(run.journal.drawn("length", draw)["length"])
         worth = self._worth(run.guarantee.relation)
-        share = vote_share(worth, length, num_train=num_train, num_features=graph.num_features)
+        share = vote_share(
+            worth,
+            length,
+            num_train=num_train,
+            num_features=graph.num_features,
+            num_classes=self.num_classes_,
+        )
         return self._options(graph)[SHARES.index(share)].after(first, run.guarantee)
 
     def _keep(

@@ -283,10 +283,10 @@ def vote_trust(learned: float) -> float:
     return min(1.0, 1.0 / learned)
 
 
-# Of the budget: what the first hop may get, and how much must be wanted for a hop to be released at
-# all: less is noise that a network has to read.
+# Of the budget: what the first hop may get, and from how much wanted on. With less of it a hop is
+# noise that a network has to read.
 SHARES = (0.0, 0.75, 0.9)
-LEAST_WANTED = 0.4
+WANTED = (0.4, 1.1)
 # What it may cost to learn how long lists are: of the budget, and times the number of people. With
 # the latter the length is known to 0.15 of a doubling.
 LENGTH_SHARE, LENGTH_COST = 0.01, 67.0
@@ -301,25 +301,27 @@ def length_epsilon(epsilon: float, num_train: int) -> float:
     return min(LENGTH_SHARE * epsilon, LENGTH_COST / num_train)
 
 
-def vote_share(epsilon: float, length: float, *, num_train: int, num_features: int) -> float:
+def vote_share(
+    epsilon: float, length: float, *, num_train: int, num_features: int, num_classes: int
+) -> float:
     """Return the first hop's share of the budget where own lists are not read.
 
-    A sum over a short list says little that its noise does not hide, and then the network needs
-    the budget more: what is wanted grows with the length of lists too. Chosen on the development
-    graphs.
+    A sum over a short list says little that its noise does not hide, the more so the more classes
+    there are to tell apart, and then the network needs the budget more: what is wanted grows with
+    the length of lists too. Chosen on the development graphs (docs/research-notes.md).
 
     Args:
         epsilon: the budget, in terms of ``add-remove``.
         length: of a list, as released.
         num_train: number of training people, as far as that is public.
         num_features: likewise.
+        num_classes: C.
 
-    >>> vote_share(1.0, 57.0, num_train=12000, num_features=349)
+    >>> vote_share(1.0, 57.0, num_train=12000, num_features=349, num_classes=6)
     0.75
-    >>> vote_share(1.0, 2.7, num_train=15000, num_features=500)
+    >>> vote_share(1.0, 2.7, num_train=15000, num_features=500, num_classes=3)
     0.0
     """
-    wanted = num_train * epsilon * length / (45_000.0 * math.sqrt(max(1, num_features)))
-    if wanted < LEAST_WANTED:
-        return SHARES[0]
-    return min(SHARES[1:], key=lambda share: abs(share - wanted))
+    told_apart = num_classes * math.sqrt(max(1, num_features))
+    wanted = num_train * epsilon * length / (7_500.0 * told_apart)
+    return SHARES[sum(wanted >= least for least in WANTED)]
