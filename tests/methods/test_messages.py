@@ -346,7 +346,7 @@ def test_rows_read_beside_hops_stay_long_whatever_the_budget(graph):
 
 
 def test_the_length_of_lists_costs_less_the_more_people_are_counted():
-    assert [length_epsilon(2.0, count) for count in (100, 3_350, 6_700, 67_000)] == [
+    assert [length_epsilon(2.0, count) for count in (100, 7_150, 14_300, 143_000)] == [
         *(0.02, 0.02, 0.01, 0.001)
     ]
 

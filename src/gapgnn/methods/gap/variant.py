@@ -286,16 +286,16 @@ def vote_trust(learned: float) -> float:
 # Of the budget: what the first hop may get, and from how much wanted on. With less of it a hop is
 # noise that a network has to read.
 SHARES = (0.0, 0.75, 0.9)
-WANTED = (0.4, 1.1)
+WANTED = (0.45, 1.1)
 # What it may cost to learn how long lists are: of the budget, and times the number of people. With
-# the latter the length is known to 0.15 of a doubling.
-LENGTH_SHARE, LENGTH_COST = 0.01, 67.0
+# the latter the length is known to 0.07 of a doubling.
+LENGTH_SHARE, LENGTH_COST = 0.01, 143.0
 
 
 def length_epsilon(epsilon: float, num_train: int) -> float:
     """Return what of a budget is spent on how long lists are; less, the more people are counted.
 
-    >>> length_epsilon(1.0, 2000), length_epsilon(1.0, 13400)
+    >>> length_epsilon(1.0, 2000), length_epsilon(1.0, 28600)
     (0.01, 0.005)
     """
     return min(LENGTH_SHARE * epsilon, LENGTH_COST / num_train)
