@@ -304,7 +304,7 @@ def test_at_node_level_there_are_as_many_steps_on_any_graph(method):
     counts = (1_000, 10_000, 100_000)
     recipes = [method(level="node")._recipe(count) for count in counts]
     # At most half of the people, at least 6 %.
-    assert [recipe.batch_size for recipe in recipes] == [500, 2_048, 6_000]
+    assert [recipe.batch_size for recipe in recipes] == [500, 1_024, 6_000]
     for recipe, count in zip(recipes, counts, strict=True):
         assert recipe.schedule(count).steps == 225
     named = method(level="node", batch_size=50, epochs=3)._recipe(1_000)

@@ -65,7 +65,7 @@ class MLP(NodeClassifier):
         epochs: passes over the training nodes, or steps over some of them where there are folds;
             auto is 80 of these, 60 where features are many, 100 for a single network, at node level
             225 steps.
-        batch_size: nodes per step; auto is all of them, at node level 2,048, at least 6 % and
+        batch_size: nodes per step; auto is all of them, at node level 1,024, at least 6 % and
             at most half of them.
 
     >>> from gapgnn.graph.datasets.synthetic import social_graph

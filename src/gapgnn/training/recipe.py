@@ -18,7 +18,7 @@ NODE_BATCHES = ((50_000, 256), (500_000, 2_048))
 LARGEST_BATCH = 4_096
 # Steps of DP-SGD with messages of norm 1 and of the MLP, how many people one of them counts, and at
 # least and at most which share of all (docs/research-notes.md).
-NODE_STEPS, STEP_PEOPLE, LEAST_RATE, MOST_RATE = 225, 2048, 0.06, 0.5
+NODE_STEPS, STEP_PEOPLE, LEAST_RATE, MOST_RATE = 225, 1024, 0.06, 0.5
 LEARNING_RATE = 0.01
 # From this budget on, under ``add-remove``, few people are learned from by smaller steps.
 AMPLE = 4.0
@@ -107,7 +107,7 @@ def node_recipe(
 ) -> Recipe:
     """Return the paper's settings at node level with as many steps of DP-SGD on any graph.
 
-    A step counts 2,048 people, or 6 % of them where that is more, and at most half: the larger a
+    A step counts 1,024 people, or 6 % of them where that is more, and at most half: the larger a
     step, the less its noise weighs. What the caller chose stays. Chosen on the development graphs
     (docs/research-notes.md), with rows as :class:`RowScale` has them.
     """

@@ -141,7 +141,7 @@ class GAP(EdgeReader):
             training nodes are few, for features 80, or 60 where these are many.
         batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size,
             there twice that for progressive features and eight times for labels and both; where
-            labels are sent in the default way 2,048, at least 6 % and at most half of them.
+            labels are sent in the default way 1,024, at least 6 % and at most half of them.
         optimizer: optimiser of both phases.
         hop_share: how much of the budget the hop of the training people gets at node level where
             labels are sent in the default way, as a share of 1 / noise squared; auto follows from
