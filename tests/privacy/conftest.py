@@ -24,4 +24,4 @@ def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def bare_sums(without_noise: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make hops return the sums themselves: no noise, no normalisation."""
-    monkeypatch.setattr(aggregation, "row_normalise", lambda values: values)
+    monkeypatch.setattr(aggregation, "row_normalise", lambda values, **_: values)

@@ -86,6 +86,18 @@ def test_row_normalise_gives_unit_rows_and_keeps_zero():
     assert (norms - 1).abs().max() < 3e-7
 
 
+def test_rows_on_the_grid_are_normalised_alike_from_one_step_to_the_largest():
+    values = torch.randn(100, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    values = values.mul(2.0**20).round().mul(GRID)
+    values[3] = 0
+    values[4] = GRID * torch.eye(16, dtype=torch.float64)[2]
+    values[5] = values[5].sign() * 2.0**32
+    wanted = row_normalise(values)
+    found = row_normalise(values.clone(), on_grid=True)
+    assert torch.equal(found[3], values[3])
+    assert torch.allclose(found, wanted, rtol=1e-14, atol=0)
+
+
 def test_row_normalise_has_finite_gradients_also_at_zero():
     values = torch.tensor([[3.0, 4.0], [0.0, 0.0]], requires_grad=True)
     row_normalise(values)[:, 0].sum().backward()
@@ -117,7 +129,7 @@ def test_a_node_without_in_neighbours_gets_noise_too():
 
 @pytest.mark.parametrize("noise", ["safe", "fast"])
 def test_the_noise_of_a_hop_has_the_scale_of_its_relation(noise, monkeypatch):
-    monkeypatch.setattr(aggregation_module, "row_normalise", lambda values: values)
+    monkeypatch.setattr(aggregation_module, "row_normalise", lambda values, **_: values)
     graph = graph_of([], 1 << 13)
     rows = torch.zeros(1 << 13, 16)
     for level, relation, limit, sensitivity in (
@@ -219,7 +231,7 @@ def test_a_failed_release_stays_charged_and_refused_rows_do_not(monkeypatch):
     with pytest.raises(PrivacyError):
         aggregation.hop(2 * unit_rows(300), 1)
     assert aggregation.events == ()
-    monkeypatch.setattr(aggregation_module, "row_normalise", lambda values: 1 / 0)
+    monkeypatch.setattr(aggregation_module, "row_normalise", lambda values, **_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         aggregation.hop(unit_rows(300), 1)
     assert len(aggregation.events) == 1

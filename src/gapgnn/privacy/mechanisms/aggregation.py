@@ -66,12 +66,17 @@ CHUNK_NUMBERS, PART_NUMBERS = 1 << 21, 1 << 18
 RUN_ENTRIES = 1 << 23
 
 
-def row_normalise(values: Tensor) -> Tensor:
+def row_normalise(values: Tensor, *, on_grid: bool = False) -> Tensor:
     """Scale every row (last dimension) to L2 norm 1; a zero row stays zero.
 
     Tiny rows are scaled up first, so that their squares do not vanish, and norms are added in
     float64, so that the result's norm is 1 to a few units of the last place for any number of
     columns.
+
+    Args:
+        values: the rows.
+        on_grid: they are float64 on the noise's grid. None but zero is shorter than a step then, so
+            nothing vanishes, and half the passes do. They are overwritten.
 
     >>> import torch
     >>> row_normalise(torch.tensor([[3.0, 4.0], [0.0, 0.0], [1e-30, 0.0]])).tolist()
@@ -79,6 +84,9 @@ def row_normalise(values: Tensor) -> Tensor:
     """
     if not values.shape[-1]:
         return values
+    if on_grid:
+        lengths = torch.linalg.vector_norm(values, dim=-1, keepdim=True)
+        return values.div_(lengths.clamp_(min=GRID))
     largest = values.detach().abs().amax(dim=-1, keepdim=True)
     scaled = values / torch.where(largest > 0, largest, 1)
     norm = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True, dtype=torch.float64)
@@ -163,7 +171,7 @@ class BlockRelease:
                 count = min(-(-end // ROW_BLOCK) * ROW_BLOCK, num_nodes) - start
                 noise = self.source.gaussian_rows(start, count, width, self.std, "hop", self.index)
                 rows += noise[first - start : end - start]
-            out[part] = row_normalise(rows) if self.normalise else rows
+            out[part] = row_normalise(rows, on_grid=self.is_exact) if self.normalise else rows
             first = end
 
 
@@ -454,6 +462,7 @@ class PrivateAggregation:
                 progress(index, hops)
         return results
 
+    @pages_kept()
     def hop(self, rows: Tensor, index: int, *, normalise: bool = True) -> Tensor:
         """Release one hop: unit rows in, noisy rows out, in float32.
 
@@ -614,7 +623,6 @@ class PrivateAggregation:
             self._lists[which] = indptr, indices, weights
         return self._lists[which]
 
-    @pages_kept()
     def _on_cpu(self, repeat: int, rows: Tensor, index: int, out: Tensor, normalise: bool) -> None:
         """Aggregate, perturb and normalise chunk by chunk, so that no full float64 sum is held."""
         kinds = [one._weighted_lists(repeat) for one in self._summands]
@@ -631,7 +639,6 @@ class PrivateAggregation:
         is_exact = source is not None and self.noise == "safe"
         return BlockRelease(source, self.std, index, normalise, self.to_self, is_exact)
 
-    @pages_kept()
     def _on_store(
         self, repeat: int, rows: Tensor, index: int, out: Tensor, normalise: bool
     ) -> None:

@@ -148,25 +148,25 @@ def add_up(
     """
     if weights is not None:
         check_weights(weights)
-    out = torch.zeros(len(pointers) - 1, rows.shape[1], dtype=rows.dtype)
-    if not out.numel():
-        return out
+    count = len(pointers) - 1
+    if not count or not rows.shape[1]:
+        return torch.zeros(count, rows.shape[1], dtype=rows.dtype)
     is_single = rows.dtype == torch.float32
     add = _add_bags if is_single else _add_product
     index = np.int32 if len(rows) <= np.iinfo(np.int32).max else np.int64
     columns = shared(entries.astype(index, copy=False))
-    first = 0
-    while first < len(out):
+    sums, first = [], 0
+    while first < count:
         limit = pointers[first] + (MOST_ENTRIES if is_single else CHUNK_ENTRIES)
         # A long list comes alone, whatever its length.
         last = max(first + 1, int(np.searchsorted(pointers, limit, side="right")) - 1)
         part = slice(int(pointers[first]), int(pointers[last]))
-        if part.start < part.stop:
-            starts = torch.from_numpy((pointers[first : last + 1] - part.start).astype(index))
-            factors = None if weights is None else shared(weights[part]).to(rows.dtype)
-            out[first:last] = add(rows, starts, columns[part], factors)
+        starts = torch.from_numpy((pointers[first : last + 1] - part.start).astype(index))
+        factors = None if weights is None else shared(weights[part]).to(rows.dtype)
+        sums.append(add(rows, starts, columns[part], factors))
         first = last
-    return out
+    # Sums that are whole already are not copied.
+    return sums[0] if len(sums) == 1 else torch.cat(sums)
 
 
 def join_ways(first: int, arriving: Lists, leaving: Lists) -> Lists:
