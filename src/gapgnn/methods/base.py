@@ -365,6 +365,23 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             relation = guarantee.relation
             ids = self._people_of(graph)
             witness.begin("fit", ids=ids, level=guarantee.level, relation=relation)
+        self._begin(run)
+        scores = self._train(run, charge)
+        self._evaluate(scores, run.splits, graph)
+        if self._keeps_repeats:
+            self._repeats = scores.detach().cpu(), run.splits
+        self._keep_first_repeat()
+        if charge is not None:
+            Ledger(self.ledger).complete(charge.id)
+        self._people = graph.ids, _masks(graph)
+        # Which of several options was released may have been decided on the way.
+        self.card_ = self._make_card(graph, run.guarantee, charge)
+        run.seconds["total"] = time.perf_counter() - start
+        self.seconds_ = run.seconds
+
+    def _begin(self, run: Run) -> None:
+        """Forget an earlier fit, and learn what follows from the graph and the guarantee alone."""
+        graph, guarantee = run.graph, run.guarantee
         # Unfitted until the end: an interrupted fit must not keep an earlier fit's card.
         self.__dict__.pop("card_", None)
         self.releases_ = Releases()
@@ -378,21 +395,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         self.edges_ = EdgeFacts.of(graph)
         self.device_ = str(run.device)
         self.noise_multiplier_ = guarantee.noise_multiplier
-        self.row_scale_ = self._row_scale(
-            self._num_train(graph), self._worth(run.guarantee.relation)
-        )
-        scores = self._train(run, charge)
-        self._evaluate(scores, run.splits, graph)
-        if self._keeps_repeats:
-            self._repeats = scores.detach().cpu(), run.splits
-        self._keep_first_repeat()
-        if charge is not None:
-            Ledger(self.ledger).complete(charge.id)
-        self._people = graph.ids, _masks(graph)
-        # Which of several options was released may have been decided on the way.
-        self.card_ = self._make_card(graph, run.guarantee, charge)
-        run.seconds["total"] = time.perf_counter() - start
-        self.seconds_ = run.seconds
+        self.row_scale_ = self._row_scale(self._num_train(graph), self._worth(guarantee.relation))
 
     def guarantee(self, graph: Any) -> Guarantee:
         """Return what one fit on a graph would promise and cost; nothing is charged or trained.

@@ -435,30 +435,7 @@ class GAP(EdgeReader):
         modules: dict[str, nn.Module] = {}
         for phase in variant.phases:
             if phase == "encoder":
-                of_features = dict(shared)
-                if is_cross_fitted:
-                    of_features["hidden"] = chosen(self.hidden, FEATURE_WIDTH)
-                    rate = FeatureNetworks.suited(0, num_features).dropout
-                    of_features["dropout"] = chosen(self.dropout, rate)
-                modules[phase] = Encoder(
-                    repeats * max(1, variant.folds),
-                    num_features,
-                    num_classes,
-                    layers=self.encoder_layers,
-                    **of_features,
-                )
-                if is_cross_fitted:
-                    count = repeats * variant.folds
-                    # What the caller chose stands alone.
-                    if self.hidden == self.activation == "auto":
-                        modules["shallow"] = shallow_networks(
-                            count,
-                            num_features,
-                            num_classes,
-                            batch_norm=of_features["batch_norm"],
-                            dropout=of_features["dropout"],
-                        )
-                    modules["linear"] = LinearBySize(count, num_features, num_classes)
+                modules |= self._build_readers(variant, repeats, num_features, num_classes, shared)
                 continue
             hops = variant.hops if phase == "classifier" else int(phase.removeprefix("stage"))
             if is_cross_fitted:
@@ -476,6 +453,36 @@ class GAP(EdgeReader):
                 **shared,
             )
         return modules
+
+    def _build_readers(
+        self,
+        variant: Variant,
+        repeats: int,
+        num_features: int,
+        num_classes: int,
+        shared: Mapping[str, Any],
+    ) -> dict[str, nn.Module]:
+        """Build the networks that read features: an encoder, or several kinds that cross-fit."""
+        count, layers, own = repeats * max(1, variant.folds), self.encoder_layers, dict(shared)
+        if not variant.is_cross_fitted:
+            return {"encoder": Encoder(count, num_features, num_classes, layers=layers, **own)}
+        rate = FeatureNetworks.suited(0, num_features).dropout
+        own["hidden"] = chosen(self.hidden, FEATURE_WIDTH)
+        own["dropout"] = chosen(self.dropout, rate)
+        readers: dict[str, nn.Module] = {
+            "encoder": Encoder(count, num_features, num_classes, layers=layers, **own)
+        }
+        # What the caller chose stands alone.
+        if self.hidden == self.activation == "auto":
+            readers["shallow"] = shallow_networks(
+                count,
+                num_features,
+                num_classes,
+                batch_norm=own["batch_norm"],
+                dropout=own["dropout"],
+            )
+        readers["linear"] = LinearBySize(count, num_features, num_classes)
+        return readers
 
     def _build_vote(
         self, variant: Variant, repeats: int, num_features: int, num_classes: int

@@ -308,12 +308,7 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
     is_promised = level != "none"
     epsilon = guarantee.epsilon if is_promised else None
     delta = guarantee.delta if is_promised else None
-    notion = None
-    if level == "node" and facts.max_degree is not None:
-        notion = "strict" if facts.native_degree_bounded else "own record"
-    if level == "node" and facts.is_divided:
-        # A list that loses an entry makes the others louder: not bounded in the strict sense.
-        notion = "own record"
+    notion = _node_notion(level, facts)
     is_told = level == "node" or (level == "edge" and facts.own == "record")
     own = facts.own if is_told else ""
     return PrivacyCard(
@@ -338,17 +333,7 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
         ),
         not_covered=(
             *texts.not_covered(level, relation, notion=notion, own=own),
-            *texts.not_covered_edges(
-                level,
-                relation,
-                facts.kinds,
-                facts.protects,
-                every_kind_epsilon=guarantee.every_kind_epsilon(
-                    len(facts.kinds), has_total=facts.has_total
-                )
-                if facts.protects == "any"
-                else None,
-            ),
+            *_edges_not_covered(guarantee, facts),
         ),
         not_charged=texts.not_charged(level, facts.steps),
         warnings=_warnings(guarantee, facts, epsilon=epsilon, delta=delta),
@@ -360,6 +345,31 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
         kinds=tuple(facts.kinds),
         protects=facts.protects,
         own=own,
+    )
+
+
+def _node_notion(level: str, facts: ReleaseFacts) -> str | None:
+    """Return what leaves with a person: the own record, or every mention of the person too."""
+    if level != "node":
+        return None
+    if facts.is_divided:
+        # A list that loses an entry makes the others louder: not bounded in the strict sense.
+        return "own record"
+    if facts.max_degree is None:
+        return None
+    return "strict" if facts.native_degree_bounded else "own record"
+
+
+def _edges_not_covered(guarantee: Guarantee, facts: ReleaseFacts) -> tuple[str, ...]:
+    every_kind = None
+    if facts.protects == "any":
+        every_kind = guarantee.every_kind_epsilon(len(facts.kinds), has_total=facts.has_total)
+    return texts.not_covered_edges(
+        guarantee.level,
+        guarantee.relation,
+        facts.kinds,
+        facts.protects,
+        every_kind_epsilon=every_kind,
     )
 
 
