@@ -193,8 +193,11 @@ class TestConversions:
     def test_ignored_weights_of_pyg_are_said_aloud(self):
         data = to_pyg(pair([1]))
         del data.weight_bounds
-        with pytest.warns(UserWarning, match=r'`edge_weight` are not read.*weight="edge_weight"'):
+        with pytest.warns(
+            UserWarning, match=r'`edge_weight` are not read.*weight="edge_weight"'
+        ) as said:
             assert from_pyg(data).weights is None
+        assert said[0].filename == __file__
         data.edge_attr = torch.ones(1, 3)
         with pytest.warns(UserWarning, match="`edge_weight` and `edge_attr`"):
             from_pyg(data)
@@ -221,8 +224,9 @@ class TestConversions:
         friends = networkx.Graph()
         friends.add_edge("ann", "bob", km=3)
         networkx.set_node_attributes(friends, {name: [1.0] for name in friends}, "x")
-        with pytest.warns(UserWarning, match="edge attributes `km` are not read"):
+        with pytest.warns(UserWarning, match="edge attributes `km` are not read") as said:
             assert from_networkx(friends).weights is None
+        assert said[0].filename == __file__
         found = from_networkx(friends, weight="km", weight_bounds=(0, 4))
         assert found.weights.tolist() == [0.75, 0.75]
         friends.add_edge("ann", "cem", km="far")
@@ -230,8 +234,9 @@ class TestConversions:
         found = from_networkx(friends, weight="km", weight_bounds=(1, 4))
         assert sorted(found.weights.tolist()) == [0.25, 0.25, 0.75, 0.75]
         matrix = sp.csr_array([[0, 2.0], [4.0, 0]])
-        with pytest.warns(UserWarning, match="values of `adjacency` are not read"):
+        with pytest.warns(UserWarning, match="values of `adjacency` are not read") as said:
             assert from_scipy(matrix, np.eye(2)).weights is None
+        assert said[0].filename == __file__
         assert from_scipy(matrix, np.eye(2), weight_bounds=(0, 4)).weights.tolist() == [0.5, 1.0]
 
 

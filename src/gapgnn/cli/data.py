@@ -78,6 +78,13 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--store", metavar="FOLDER", type=Path, help="a graph on disk, made by `gapgnn partition`"
     )
+    _add_edge_table_options(group)
+    _add_node_table_options(group)
+    _add_reading_options(group)
+
+
+def _add_edge_table_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options that name edge tables and what is read of them."""
     group.add_argument(
         "--edges",
         metavar="FILE",
@@ -115,6 +122,10 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--until", metavar="WHEN", help="leave out edges at this date, time or number and after it"
     )
+
+
+def _add_node_table_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options that name a node table, and say what its columns are."""
     group.add_argument(
         "--nodes",
         metavar="FILE",
@@ -145,6 +156,10 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="a node column that is not a feature, such as a name; may be given several times",
     )
+
+
+def _add_reading_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options that say how tables become a graph."""
     direction = group.add_mutually_exclusive_group()
     direction.add_argument(
         "--directed",
@@ -256,26 +271,17 @@ def load_graph(
     ...
     gapgnn.errors.InputError: `--edges` must come with `--nodes`. Got no node table.
     """
-    from gapgnn.graph import random_split
-
     check_options(
         args, needs_label=needs_label, schema=schema, level=level, preparation=preparation
     )
     if args.store is not None:
-        from gapgnn.graph.store import open_store
-
-        with reading_bars(quiet) as progress:
-            graph: Graph = open_store(args.store, progress=progress)
-        has_labels = needs_label or (graph.labels >= 0).any()
-        return LoadedGraph(random_split(graph, seed=seed) if has_labels else graph)
+        return _load_store(args.store, seed=seed, quiet=quiet, needs_label=needs_label)
     if args.edges is None:
         from gapgnn.graph.datasets import load_dataset
 
         name = args.dataset if args.dataset is not None else DEFAULT_DATASET
         with reading_bars(quiet) as progress:
             return LoadedGraph(load_dataset(name, split_seed=seed, progress=progress))
-    from gapgnn.graph.tables import read_tables
-
     options = table_options(
         args, labelled=needs_label, schema=schema, level=level, preparation=preparation
     )
@@ -283,6 +289,25 @@ def load_graph(
         raise _no_label()
     if options["label"] is not None and options["schema"] is None:
         options["classes"] = classes
+    return _load_tables(options, seed=seed, quiet=quiet)
+
+
+def _load_store(folder: Path, *, seed: int, quiet: bool, needs_label: bool) -> LoadedGraph:
+    """Open a store; split it if there are labels, or if there must be some."""
+    from gapgnn.graph import random_split
+    from gapgnn.graph.store import open_store
+
+    with reading_bars(quiet) as progress:
+        graph: Graph = open_store(folder, progress=progress)
+    has_labels = needs_label or (graph.labels >= 0).any()
+    return LoadedGraph(random_split(graph, seed=seed) if has_labels else graph)
+
+
+def _load_tables(options: Mapping[str, Any], *, seed: int, quiet: bool) -> LoadedGraph:
+    """Read tables as :func:`table_options` says; split the graph if there is a label."""
+    from gapgnn.graph import random_split
+    from gapgnn.graph.tables import read_tables
+
     with reading_bars(quiet) as progress:
         tables = read_tables(**options, progress=progress)
     graph = tables.graph

@@ -68,7 +68,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--datasets", nargs="+", metavar="NAME", help="several known data sets, one after the other"
     )
-    grid = parser.add_argument_group("grid")
+    _add_grid_options(parser.add_argument_group("grid"))
+    _add_output_options(parser.add_argument_group("run and output"))
+
+
+def _add_grid_options(grid: argparse._ArgumentGroup) -> None:
+    """Add the options that say which rows there are and how they are measured."""
     grid.add_argument(
         "--methods",
         nargs="+",
@@ -123,7 +128,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="make the noise predictable, so that the same table comes out again, on any machine",
     )
-    output = parser.add_argument_group("run and output")
+
+
+def _add_output_options(output: argparse._ArgumentGroup) -> None:
+    """Add the options that say where rows run and where results go."""
     output.add_argument("--out", type=Path, metavar="FOLDER", help="where results are and go")
     output.add_argument("--dry-run", action="store_true", help="print the grid and a time estimate")
     output.add_argument(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 # Named, and not what they offer: that loads NumPy and torch, and a misspelt option needs neither.
@@ -22,6 +23,8 @@ from gapgnn.privacy import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from gapgnn.privacy.accounting import Composition
 
 DEFAULT_MAX_DEGREE = 100
@@ -210,6 +213,20 @@ class _Question:
             aggregation=accounting.Gaussian(multiplier),
         )
 
+    def by_rdp(self, multiplier: float, delta: float) -> float:
+        """The price of this noise by Renyi divergences."""
+        return accounting.ACCOUNTANTS["rdp"].epsilon(
+            self.events(multiplier), delta, relation=self.relation
+        )
+
+    def by_paper(self, multiplier: float, delta: float) -> float:
+        """The price of this noise as it was published."""
+        if self.method == "sage":
+            return self.original(multiplier, delta)
+        if self.level == "edge":
+            return accounting.paper_edge_epsilon(multiplier, self.hops, delta)
+        return accounting.plain_rdp_epsilon(self.events(multiplier), delta, relation=self.relation)
+
     @property
     def sensitivity(self) -> float:
         """The L2 sensitivity of one hop."""
@@ -280,19 +297,6 @@ def _print_table(
     from rich.table import Column, Table
 
     delta, target = args.delta, args.epsilon
-
-    def rdp(m: float) -> float:
-        return accounting.ACCOUNTANTS["rdp"].epsilon(
-            question.events(m), delta, relation=question.relation
-        )
-
-    def paper(m: float) -> float:
-        if question.method == "sage":
-            return question.original(m, delta)
-        if question.level == "edge":
-            return accounting.paper_edge_epsilon(m, question.hops, delta)
-        return accounting.plain_rdp_epsilon(question.events(m), delta, relation=question.relation)
-
     what = f"epsilon {target:g}" if target is not None else f"noise multiplier {multiplier:g}"
     out = console(to_stderr=False)
     out.print(
@@ -307,7 +311,8 @@ def _print_table(
     own = multiplier if target is not None else None
     rows: list[tuple[str, float | None, float]] = [(accountant, own, epsilon)]
     known = "original theorem" if question.method == "sage" else "paper's formula"
-    for name, cost in (("rdp", rdp), (known, paper)):
+    for name, priced in (("rdp", question.by_rdp), (known, question.by_paper)):
+        cost = partial(priced, delta=delta)
         needed = None
         if target is not None:
             needed = accounting.search_multiplier(cost, target, stop=0.9999, aim=0.99995)
@@ -317,6 +322,11 @@ def _print_table(
         table.add_row(name, *(f"{number:.4g}" for number in shown))
     out.print(table)
     out.print(describe_relation(question.level, question.relation, is_directed=False).sentence)
+    _print_noise(out, question, multiplier, delta)
+
+
+def _print_noise(out: Console, question: _Question, multiplier: float, delta: float) -> None:
+    """Print how large the noise is, and what it costs under another relation."""
     if question.method == "sage":
         clips = multiplier * dpsgd.neighbourhood_sensitivity(question.max_degree)
         out.print(

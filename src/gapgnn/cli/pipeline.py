@@ -209,7 +209,6 @@ def case_of(
     gapgnn.errors.InputError: `level` must be edge or node to be audited. Got 'none'.
     """
     from gapgnn.attacks.audits import Case
-    from gapgnn.cli.data import dialect_of
 
     if not words or words[0] not in ("train", "predict"):
         raise InputError(
@@ -224,23 +223,15 @@ def case_of(
     if interrupt_after is not None and parts is None:
         raise InputError("`--interrupt-after` must come with `--parts`. Got no store to resume.")
     model = ledger = None
-    level, relation, degree, protects, own = (
-        getattr(parsed, k, None) for k in ("level", "relation", "max_degree", "kinds", "own")
-    )
-    method = getattr(parsed, "method", None)
     if words[0] == "predict":
-        from gapgnn.methods import load_model
         from gapgnn.privacy.ledger import Ledger
 
         model, ledger = parsed.model, Ledger(parsed.ledger).path
-        fitted = load_model(model)
-        method, level, relation = fitted.method, fitted.level, fitted.card_.relation
-        degree, protects, own = (fitted.get_params().get(k) for k in ("max_degree", "kinds", "own"))
-        parsed.level, parsed.schema_of_model = level, fitted.schema_
-        parsed.preparation_of_model = said = fitted.preparation_
-        if said is not None and said.dialect and dialect_of(parsed, said) == said.spelling():
-            # The audit writes tables with commas, whatever the model remembers.
-            kept += ["--delimiter", ",", *replace(said.spelling(), delimiter=None).words]
+        kept += _recall(parsed)
+    method, level, relation, degree, protects, own = (
+        getattr(parsed, name, None)
+        for name in ("method", "level", "relation", "max_degree", "kinds", "own")
+    )
     if level not in ("edge", "node"):
         raise InputError(f"`level` must be edge or node to be audited. Got {level!r}.")
     tables = _tables(parsed)
@@ -260,6 +251,27 @@ def case_of(
         protects=protects or "auto",
         keeps_rows=level == "node" and (own == "record" or method == "vote"),
     )
+
+
+def _recall(parsed: argparse.Namespace) -> list[str]:
+    """Note what the model of `predict` settled in training; return words that keep its spelling."""
+    from gapgnn.cli.data import dialect_of
+    from gapgnn.methods import load_model
+
+    fitted = load_model(parsed.model)
+    settled, said = fitted.get_params(), fitted.preparation_
+    vars(parsed).update(
+        {name: settled.get(name) for name in ("max_degree", "kinds", "own")},
+        method=fitted.method,
+        level=fitted.level,
+        relation=fitted.card_.relation,
+        schema_of_model=fitted.schema_,
+        preparation_of_model=said,
+    )
+    if said is None or not said.dialect or dialect_of(parsed, said) != said.spelling():
+        return []
+    # The audit writes tables with commas, whatever the model remembers.
+    return ["--delimiter", ",", *replace(said.spelling(), delimiter=None).words]
 
 
 # Options that say where data comes from and results go: the audit sets its own.

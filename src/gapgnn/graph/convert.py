@@ -97,7 +97,8 @@ def from_scipy(
     else:
         options.pop("weight_bounds", None)
         if len(np.unique(arcs.data[present])) > 1:
-            _warn_ignored("the values of `adjacency`", "weight_bounds=(LOW, HIGH)")
+            what, option = "the values of `adjacency`", "weight_bounds=(LOW, HIGH)"
+            _warn_ignored(what, option, stacklevel=3)
     return Graph.from_arcs(
         arcs.row if present.all() else arcs.row[present],
         arcs.col if present.all() else arcs.col[present],
@@ -155,10 +156,10 @@ def _check_one_kind(graph: Graph) -> None:
         )
 
 
-def _warn_ignored(what: str, option: str) -> None:
+def _warn_ignored(what: str, option: str, *, stacklevel: int = 4) -> None:
     warnings.warn(
         f"{what} are not read: every edge counts the same. Use `{option}` to weigh edges by them.",
-        stacklevel=4,
+        stacklevel=stacklevel,
     )
 
 
@@ -188,28 +189,13 @@ def from_networkx(
     >>> from_networkx(friends)
     Graph('graph', undirected, nodes=3, arcs=4, features=2, classes=0)
     """
-    keys = list(graph)
-    integers = all(isinstance(key, Integral) and not isinstance(key, bool) for key in keys)
-    if not integers and not all(isinstance(key, str) for key in keys):
-        raise DataError("Node keys must be all whole numbers or all strings. Got others.")
-    if not keys:
-        raise DataError("A graph must have at least one node. Got 0.")
+    keys = _networkx_keys(graph)
     position = {key: index for index, key in enumerate(keys)}
     nodes = [graph.nodes[key] for key in keys]
     arcs = np.array(
         [(position[source], position[target]) for source, target in graph.edges()], dtype=np.int64
     ).reshape(-1, 2)
-    weight, weight_bounds = _weight_of_note(graph.graph, "weight", weight, weight_bounds)
-    weighed: dict[str, Any] = {}
-    if weight is not None:
-        amounts = [_amount(about.get(weight)) for _, _, about in graph.edges(data=True)]
-        weighed = {"weights": np.array(amounts, dtype=np.float64), "weight_bounds": weight_bounds}
-    else:
-        attributes = sorted({str(key) for _, _, about in graph.edges(data=True) for key in about})
-        if attributes:
-            names = ", ".join(f"`{name}`" for name in attributes)
-            option = f'from_networkx(graph, weight="{attributes[0]}", weight_bounds=(LOW, HIGH))'
-            _warn_ignored(f"the edge attributes {names}", option)
+    weighed = _networkx_weights(graph, weight, weight_bounds)
     labelled = any("y" in node for node in nodes)
     masks: dict[str, Any] = {key: [bool(node.get(key)) for node in nodes] for key in MASKS}
     width = graph.graph.get("num_features")
@@ -267,6 +253,33 @@ def to_networkx(graph: Graph) -> networkx.Graph:
         for (source, target), amount in zip(arcs, amounts.tolist(), strict=True)
     )
     return result
+
+
+def _networkx_keys(graph: networkx.Graph) -> list[Any]:
+    """Return the node keys, which must do as ids."""
+    keys = list(graph)
+    integers = all(isinstance(key, Integral) and not isinstance(key, bool) for key in keys)
+    if not integers and not all(isinstance(key, str) for key in keys):
+        raise DataError("Node keys must be all whole numbers or all strings. Got others.")
+    if not keys:
+        raise DataError("A graph must have at least one node. Got 0.")
+    return keys
+
+
+def _networkx_weights(
+    graph: networkx.Graph, weight: str | None, bounds: tuple[float, float] | None
+) -> dict[str, Any]:
+    """Return the amounts of edges and their bounds, or warn of what is not read."""
+    weight, bounds = _weight_of_note(graph.graph, "weight", weight, bounds)
+    if weight is not None:
+        amounts = [_amount(about.get(weight)) for _, _, about in graph.edges(data=True)]
+        return {"weights": np.array(amounts, dtype=np.float64), "weight_bounds": bounds}
+    attributes = sorted({str(key) for _, _, about in graph.edges(data=True) for key in about})
+    if attributes:
+        names = ", ".join(f"`{name}`" for name in attributes)
+        option = f'from_networkx(graph, weight="{attributes[0]}", weight_bounds=(LOW, HIGH))'
+        _warn_ignored(f"the edge attributes {names}", option)
+    return {}
 
 
 def _weight_of_note(

@@ -185,26 +185,20 @@ class Graph:
         if num_nodes < 1:
             raise DataError(f"A graph must have at least one node. Got {num_nodes}.")
         keep_loops = check_choice("self_loops", self_loops, ["drop", "keep"]) == "keep"
+        how = {"symmetric": directed is False, "keep_loops": keep_loops}
         weighed: dict[str, Any] = {}
         if weights is None:
-            indptr, indices = csr.build(
-                sources, targets, num_nodes, symmetric=directed is False, keep_loops=keep_loops
-            )
+            indptr, indices = csr.build(sources, targets, num_nodes, **how)
         else:
             bounds = WeightBounds(*weight_bounds)
+            units = bounds.units(weights)
             indptr, indices, steps = csr.build_weighted(
-                sources,
-                targets,
-                bounds.units(weights),
-                num_nodes,
-                symmetric=directed is False,
-                finish=bounds.steps,
-                keep_loops=keep_loops,
+                sources, targets, units, num_nodes, finish=bounds.steps, **how
             )
             weighed = {"weights": steps / STEPS, "weight_bounds": (bounds.low, bounds.high)}
         if inferred is None:
-            learned = {"direction": directed is None, "classes": label_names is None}
-            learned["classes"] &= labels is not None
+            has_unnamed_classes = labels is not None and label_names is None
+            learned = {"direction": directed is None, "classes": has_unnamed_classes}
             inferred = [fact for fact in learned if learned[fact]]
         if directed is None:
             directed = not csr.is_symmetric(indptr, indices, weighed.get("weights"))

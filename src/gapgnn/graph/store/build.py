@@ -13,9 +13,10 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -53,6 +54,11 @@ from gapgnn.graph.store.format import (
 from gapgnn.graph.store.graph import StoredGraph
 from gapgnn.graph.store.sort import ArcSorter
 from gapgnn.graph.tables import EdgeCounts, Preparation, Schema
+
+if TYPE_CHECKING:
+    from gapgnn.graph.tables.edges import EdgeTable
+    from gapgnn.graph.tables.nodes import ScannedNodes
+    from gapgnn.graph.tables.read import ScannedTables
 
 DEFAULT_MEMORY = 1 << 30
 NODE_ROWS = 1 << 16
@@ -114,108 +120,113 @@ def build_store(
     ...     ).graph
     StoredGraph('people', undirected, nodes=3, arcs=4, features=1, classes=2)
     """
-    from gapgnn.graph.tables import (
-        Dangling,
-        TableOptions,
-        edge_batches,
-        read_features,
-        scan_tables,
-    )
+    from gapgnn.graph.tables import TableOptions, scan_tables
 
     check_integer("parts", parts, at_least=1)
     options = TableOptions(**tables)
     with _new_folder(folder) as scratch:
         scanned = scan_tables(options, keep_features=False, progress=progress)
-        found = scanned.nodes
-        keep, labels, label_names = _classes(
-            found.labels, found.label_names, options.min_class_count
-        )
-        keep = np.ones(len(found.index.names), dtype=np.bool_) if keep is None else keep
+        keep, labels, label_names = _classes(scanned.nodes, options.min_class_count)
         writer = _StoreWriter(scratch, int(keep.sum()), options.directed, parts, memory)
-        if options.features is None:
-            with writer.features(len(found.feature_names), sparse=found.is_sparse) as rows:
-                for block in found.feature_blocks(keep, progress):
-                    rows.append(block)
-        else:
-            matrix = read_features(
-                options.features, found.index.names, not_finite=options.not_finite
-            )
-            with writer.features(matrix.shape[1], sparse=sp.issparse(matrix)) as rows:
-                rows.append_all(matrix[keep])
-            del matrix
-        position = np.where(keep, np.cumsum(keep) - 1, -1)
-        counts, seen, more = EdgeCounts(), _Seen(), []
+        source = _TableSource(scanned, keep, progress)
+        source.write_features(writer)
         # The first kind by name is the store's own; the others lie inside it, written before.
         first, *rest = sorted(scanned.edges, key=lambda one: one.kind or "")
-        for place, (kind, table, columns) in enumerate([*rest, first], start=1):
-            is_own = place == len(scanned.edges)
-            own = writer if is_own else writer.inner(place)
-            unknown = Dangling.treated(options.dangling)
-            blocks = edge_batches(
-                table,
-                found.index,
-                directed=options.directed,
-                dangling=unknown,
-                columns=columns,
-                counts=counts,
-                progress=progress,
-            )
-            bounds = columns.bounds
-            own.arcs(_kept(blocks, keep, position, bounds, seen), bounds)
-            unknown = unknown or Dangling()
-            lists, again = unknown.finish()
-            seen.repeated += again
-            seen.left_out += unknown.left_out
-            about: dict[str, Any] = {
-                "name": found.table.path.stem,
-                "ids": found.index.names[keep],
-                "dangling": {int(position[k]): v for k, v in lists.items() if keep[k]},
-                "population": options.population,
-                "weight_bounds": None if bounds is None else (bounds.low, bounds.high),
-                "kind": kind,
-            }
-            if not is_own:
-                more.append(own.finish(**about))
-        graph = writer.finish(
-            **about,
+        more = []
+        for place, one in enumerate(rest, start=1):
+            inner = writer.inner(place)
+            more.append(inner.finish(source.write_arcs(one, inner), _Nodes()))
+        about = _Nodes(
             labels=labels,
             label_names=label_names,
-            feature_names=found.feature_names or None,
+            feature_names=scanned.nodes.feature_names or None,
             schema=options.schema,
             inferred=scanned.wanted.inferred(options.features),
             preparation=scanned.preparation(),
-            more=more,
         )
-    duplicates = seen.rows - sum(kind.num_edges for kind in graph.kinds) + seen.repeated
-    moved = graph.moved(Path(folder))
-    return Built(moved, seen.loops, duplicates, seen.left_out, counts, scanned.ignored)
+        graph = writer.finish(source.write_arcs(first, writer), about, more)
+    duplicates = source.links - sum(kind.num_edges for kind in graph.kinds) + source.repeated
+    counted = source.loops, duplicates, source.left_out, source.counts
+    return Built(graph.moved(Path(folder)), *counted, scanned.ignored)
 
 
 @dataclass
-class _Seen:
-    """How many rows of the edge tables were links, loops, repeated or left out for strangers."""
+class _TableSource:
+    """Takes what stays of scanned tables into a store.
 
-    rows: int = 0
+    It counts the rows of the edge tables: links, loops, repeated, and left out for strangers.
+    """
+
+    scanned: ScannedTables
+    keep: NDArray[np.bool_]
+    progress: Progress | None
+    counts: EdgeCounts = field(default_factory=EdgeCounts)
+    links: int = 0
     loops: int = 0
     repeated: int = 0
     left_out: int = 0
 
+    @cached_property
+    def _position(self) -> NDArray[np.int64]:
+        """Where each row of the node table stands among those that stay, -1 if it does not."""
+        return np.where(self.keep, np.cumsum(self.keep) - 1, -1)
 
-def _kept(
-    blocks: Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.float64] | None]],
-    keep: NDArray[np.bool_],
-    position: NDArray[np.int64],
-    bounds: WeightBounds | None,
-    seen: _Seen,
-) -> ArcPieces:
-    """Yield the arcs between nodes that stay, by their new positions, with amounts in units."""
-    for source, target, amounts in blocks:
-        proper = source != target
-        seen.loops += len(source) - int(proper.sum())
-        proper &= keep[source] & keep[target]
-        seen.rows += int(proper.sum())
-        units = None if amounts is None or bounds is None else bounds.units(amounts[proper])
-        yield position[source[proper]], position[target[proper]], units
+    def write_features(self, writer: _StoreWriter) -> None:
+        """Write the features of the nodes that stay; those of a file are read whole."""
+        from gapgnn.graph.tables import read_features
+
+        options, found = self.scanned.options, self.scanned.nodes
+        if options.features is None:
+            with writer.features(len(found.feature_names), sparse=found.is_sparse) as rows:
+                for block in found.feature_blocks(self.keep, self.progress):
+                    rows.append(block)
+            return
+        matrix = read_features(options.features, found.index.names, not_finite=options.not_finite)
+        with writer.features(matrix.shape[1], sparse=sp.issparse(matrix)) as rows:
+            rows.append_all(matrix[self.keep])
+
+    def write_arcs(self, one: EdgeTable, writer: _StoreWriter) -> _Edges:
+        """Write the arcs of one edge table, and return what the store says of them."""
+        from gapgnn.graph.tables import Dangling, edge_batches
+
+        options, found, bounds = self.scanned.options, self.scanned.nodes, one.columns.bounds
+        unknown = Dangling.treated(options.dangling)
+        blocks = edge_batches(
+            one.table,
+            found.index,
+            directed=options.directed,
+            dangling=unknown,
+            columns=one.columns,
+            counts=self.counts,
+            progress=self.progress,
+        )
+        writer.arcs(self._kept(blocks, bounds), bounds)
+        unknown = unknown or Dangling()
+        lists, again = unknown.finish()
+        self.repeated += again
+        self.left_out += unknown.left_out
+        return _Edges(
+            name=found.table.path.stem,
+            ids=found.index.names[self.keep],
+            dangling={int(self._position[k]): v for k, v in lists.items() if self.keep[k]},
+            population=options.population,
+            weight_bounds=None if bounds is None else (bounds.low, bounds.high),
+            kind=one.kind,
+        )
+
+    def _kept(
+        self,
+        blocks: Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.float64] | None]],
+        bounds: WeightBounds | None,
+    ) -> ArcPieces:
+        """Yield the arcs between nodes that stay, by their new positions, with amounts in units."""
+        for source, target, amounts in blocks:
+            proper = source != target
+            self.loops += len(source) - int(proper.sum())
+            proper &= self.keep[source] & self.keep[target]
+            self.links += int(proper.sum())
+            units = None if amounts is None or bounds is None else bounds.units(amounts[proper])
+            yield self._position[source[proper]], self._position[target[proper]], units
 
 
 def store_graph(graph: Graph, folder: str | PathLike[str], *, parts: int) -> None:
@@ -237,18 +248,17 @@ def store_graph(graph: Graph, folder: str | PathLike[str], *, parts: int) -> Non
         for place, kind in enumerate(graph.more, start=1):
             inner = writer.inner(place)
             inner.arcs(_arcs_of(kind), SHARES if kind.is_weighted else None)
-            more.append(inner.finish(**_edges_of(kind)))
+            more.append(inner.finish(_Edges.of(kind), _Nodes()))
         writer.arcs(_arcs_of(graph), SHARES if graph.is_weighted else None)
-        writer.finish(
-            **_edges_of(graph),
+        about = _Nodes(
             labels=graph.labels,
             label_names=graph.label_names,
             feature_names=graph.feature_names,
             schema=graph.schema,
             inferred=graph.inferred,
             preparation=graph.preparation,
-            more=more,
         )
+        writer.finish(_Edges.of(graph), about, more)
 
 
 def _arcs_of(graph: Graph) -> ArcPieces:
@@ -266,16 +276,40 @@ def _arcs_of(graph: Graph) -> ArcPieces:
         yield sources[once], targets[once], SHARES.units(graph.weights[part][once])
 
 
-def _edges_of(graph: Graph) -> dict[str, Any]:
-    """Return what a store says of one kind of edges."""
-    return {
-        "name": graph.name,
-        "ids": graph.ids,
-        "dangling": graph.dangling_lists(),
-        "population": graph.population,
-        "weight_bounds": graph.weight_bounds or ((0.0, 1.0) if graph.is_weighted else None),
-        "kind": graph.kind,
-    }
+@dataclass(frozen=True)
+class _Edges:
+    """What a store says of one kind of edges: between whom they are, and whom else they name."""
+
+    name: str
+    ids: NDArray[Any]
+    dangling: Mapping[int, NDArray[Any]]
+    population: str
+    weight_bounds: tuple[float, float] | None
+    kind: str | None
+
+    @classmethod
+    def of(cls, graph: Graph) -> _Edges:
+        """Return what there is to say of a graph in memory."""
+        return cls(
+            name=graph.name,
+            ids=graph.ids,
+            dangling=graph.dangling_lists(),
+            population=graph.population,
+            weight_bounds=graph.weight_bounds or ((0.0, 1.0) if graph.is_weighted else None),
+            kind=graph.kind,
+        )
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """What a store says of its nodes; the store of a further kind of edges says nothing."""
+
+    labels: NDArray[np.int64] | None = None
+    label_names: Sequence[str] | None = None
+    feature_names: Sequence[str] | None = None
+    schema: Schema | None = None
+    inferred: Sequence[str] = ()
+    preparation: Preparation | None = None
 
 
 class _StoreWriter:
@@ -348,59 +382,15 @@ class _StoreWriter:
         self._lengths[row] = writer.lengths
         self._about["num_self_loops"] = writer.loops
 
-    def finish(
-        self,
-        *,
-        name: str,
-        ids: NDArray[Any],
-        dangling: Mapping[int, NDArray[Any]],
-        labels: NDArray[np.int64] | None = None,
-        label_names: Sequence[str] | None = None,
-        feature_names: Sequence[str] | None = None,
-        schema: Schema | None = None,
-        inferred: Sequence[str] = (),
-        population: str = "default",
-        preparation: Preparation | None = None,
-        weight_bounds: tuple[float, float] | None = None,
-        kind: str | None = None,
-        more: Sequence[StoredGraph] = (),
-    ) -> StoredGraph:
+    def finish(self, edges: _Edges, nodes: _Nodes, more: Sequence[StoredGraph] = ()) -> StoredGraph:
         """Write nodes, dangling entries and, once the fingerprint is known, the manifest."""
-        in_degrees = self._lengths["target"]
-        nodes: dict[str, NDArray[Any]] = {
-            "id": ids,
-            "label": np.full(len(ids), -1) if labels is None else labels,
-            "in_degree": in_degrees,
-            "out_degree": self._lengths.get("source", in_degrees),
-        }
-        _write_table(self._folder / NODES, nodes)
-        self._files.append(NODES)
-        if dangling:
-            owners = sorted(dangling)
-            counts = [len(dangling[owner]) for owner in owners]
-            names = np.concatenate([np.unique(dangling[owner]) for owner in owners])
-            _write_table(
-                self._folder / DANGLING, {"owner": np.repeat(owners, counts), "name": names}
-            )
-            self._files.append(DANGLING)
-        manifest: dict[str, Any] = {
-            "gapgnn": __version__,
-            "name": name,
-            **self._about,
-            "num_arcs": int(in_degrees.sum()),
-            "bounds": self._bounds,
-            "label_names": None if label_names is None else list(label_names),
-            "feature_names": None if feature_names is None else list(feature_names),
-            "schema": None if schema is None else schema.to_dict(),
-            "inferred": list(as_inferred(inferred)),
-            "population": population,
-            "preparation": None if preparation is None else preparation.to_dict(),
-        }
-        if weight_bounds is not None:
-            manifest["weight_bounds"] = list(weight_bounds)
-        graph = StoredGraph(self._folder, manifest, nodes, dangling)
-        if kind is not None:
-            graph = graph._changed(kind=kind)
+        columns = self._write_nodes(edges.ids, nodes.labels)
+        if edges.dangling:
+            self._write_dangling(edges.dangling)
+        manifest = self._manifest(edges, nodes)
+        graph = StoredGraph(self._folder, manifest, columns, edges.dangling)
+        if edges.kind is not None:
+            graph = graph._changed(kind=edges.kind)
         if more:
             graph = graph._changed(more=tuple(more))
             manifest["kinds"] = [{"name": graph.kind}]
@@ -415,6 +405,48 @@ class _StoreWriter:
             if path.is_file():
                 path.chmod(0o600)
         return graph
+
+    def _write_nodes(
+        self, ids: NDArray[Any], labels: NDArray[np.int64] | None
+    ) -> dict[str, NDArray[Any]]:
+        """Write the node table, and return its columns."""
+        in_degrees = self._lengths["target"]
+        columns: dict[str, NDArray[Any]] = {
+            "id": ids,
+            "label": np.full(len(ids), -1) if labels is None else labels,
+            "in_degree": in_degrees,
+            "out_degree": self._lengths.get("source", in_degrees),
+        }
+        _write_table(self._folder / NODES, columns)
+        self._files.append(NODES)
+        return columns
+
+    def _write_dangling(self, dangling: Mapping[int, NDArray[Any]]) -> None:
+        owners = sorted(dangling)
+        counts = [len(dangling[owner]) for owner in owners]
+        names = np.concatenate([np.unique(dangling[owner]) for owner in owners])
+        _write_table(self._folder / DANGLING, {"owner": np.repeat(owners, counts), "name": names})
+        self._files.append(DANGLING)
+
+    def _manifest(self, edges: _Edges, nodes: _Nodes) -> dict[str, Any]:
+        """Return what the manifest says before the store is known as a graph."""
+        names, features, schema = nodes.label_names, nodes.feature_names, nodes.schema
+        manifest: dict[str, Any] = {
+            "gapgnn": __version__,
+            "name": edges.name,
+            **self._about,
+            "num_arcs": int(self._lengths["target"].sum()),
+            "bounds": self._bounds,
+            "label_names": None if names is None else list(names),
+            "feature_names": None if features is None else list(features),
+            "schema": None if schema is None else schema.to_dict(),
+            "inferred": list(as_inferred(nodes.inferred)),
+            "population": edges.population,
+            "preparation": None if nodes.preparation is None else nodes.preparation.to_dict(),
+        }
+        if edges.weight_bounds is not None:
+            manifest["weight_bounds"] = list(edges.weight_bounds)
+        return manifest
 
 
 def _fingerprint(graph: StoredGraph, scratch: Path, memory: int) -> str:
@@ -454,11 +486,12 @@ def _fingerprint(graph: StoredGraph, scratch: Path, memory: int) -> str:
 
 
 def _classes(
-    labels: NDArray[np.int64] | None, names: tuple[str, ...] | None, min_count: int
-) -> tuple[NDArray[np.bool_] | None, NDArray[np.int64] | None, tuple[str, ...] | None]:
+    found: ScannedNodes, min_count: int
+) -> tuple[NDArray[np.bool_], NDArray[np.int64] | None, tuple[str, ...] | None]:
     """Return which nodes stay, their labels and the classes' names, as ``filter_classes`` would."""
+    labels, names = found.labels, found.label_names
     if labels is None or names is None or not min_count:
-        return None, labels, names
+        return np.ones(len(found.index.names), dtype=np.bool_), labels, names
     large = np.bincount(labels[labels >= 0], minlength=len(names)) >= max(1, min_count)
     number = np.append(np.where(large, np.cumsum(large) - 1, -1), -1)
     kept = number[labels] >= 0

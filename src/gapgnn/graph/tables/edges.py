@@ -143,19 +143,40 @@ class Arcs:
 
 @dataclass
 class _Unknown:
-    """Rows that name ids without a record: how many, and the first."""
+    """Rows that name ids without a record: how many of those read, and the first."""
 
+    read: int = 0
     rows: int = 0
     first: str = ""
 
-    def add(self, batch: Sequence[Any], bad: tuple[Any, Any], rows: NDArray[np.int64]) -> None:
-        either = bad[0] | bad[1]
+    def numbers(self, count: int) -> NDArray[np.int64]:
+        """Return the numbers in the file of the next so many rows, for complaints."""
+        self.read += count
+        return np.arange(self.read - count + 1, self.read + 1)
+
+    def add(
+        self, ends: Sequence[NDArray[np.int64]], names: Sequence[Any], rows: NDArray[np.int64]
+    ) -> None:
+        source, target = (end < 0 for end in ends)
+        either = source | target
         if not self.rows:
             at = int(np.argmax(either))
-            side = 0 if bad[0][at] else 1
-            name = batch[side][at].as_py()
+            side = 0 if source[at] else 1
+            name = names[side][at].as_py()
             self.first = f"{name!r} as {('source', 'target')[side]} in row {rows[at]}"
         self.rows += int(either.sum())
+
+    def refuse(self, table: TableFile) -> None:
+        """Raise if there are any, or if no row was read at all."""
+        if not self.read:
+            raise DataError(f"`edges` must have rows. Got none in {str(table.path)!r}.")
+        if self.rows:
+            raise DataError(
+                f"`edges` must name ids of the node table. Got unknown ids in {self.rows:,} of "
+                f"{self.read:,} rows of {str(table.path)!r}, the first {self.first}; add them to "
+                'the node table, or leave such edges out with `dangling="drop"` (at node level '
+                "`keep`)."
+            )
 
 
 @dataclass
@@ -182,6 +203,12 @@ class Dangling:
         """
         check_choice("dangling", choice, DANGLING)
         return None if choice == "refuse" else cls(is_kept=choice == "keep")
+
+    def named(self, batch: Any, ends: Sequence[str], *, whole: bool) -> tuple[Any, list[Any]]:
+        """Return the rows of a block with both ends filled and the ids there; count the others."""
+        filled = batch.filter(pc.and_(*(pc.is_valid(batch.column(end)) for end in ends)))
+        self.left_out += batch.num_rows - filled.num_rows
+        return filled, [any_ids(filled.column(end), whole=whole) for end in ends]
 
     def take(
         self, ends: Sequence[NDArray[np.int64]], names: Sequence[Any], *, directed: bool
@@ -368,63 +395,52 @@ def edge_batches(
     """
     ends = end_columns(table)
     columns, counts = columns or EdgeColumns(), counts or EdgeCounts()
-    kind = pa.int64() if index.whole else pa.large_string()
-    if dangling is not None:
-        # As bytes, which any cell is: what somebody's list names cannot stop the run.
-        kind = pa.large_binary()
     unknown = _Unknown()
-    rows = 0
     try:
         wanted = list(dict.fromkeys([*ends, *columns.names]))
-        types = {**columns.types(table), **dict.fromkeys(ends, kind)}
+        types = {**columns.types(table), **dict.fromkeys(ends, _type_of_ends(index, dangling))}
         for batch in table.batches(wanted, types=types, missing=[""], progress=progress):
-            read, filled = batch.num_rows, batch
-            # The number of each row in the file, for complaints.
-            numbers = np.arange(rows + 1, rows + 1 + read)
+            numbers = unknown.numbers(batch.num_rows)
             if columns.window is not None:
                 inside = columns.inside(batch, table, counts)
-                batch = filled = batch.filter(pa.array(inside))
-                numbers = numbers[inside]
+                batch, numbers = batch.filter(pa.array(inside)), numbers[inside]
             if dangling is None:
-                pair = [
-                    _ids_of(table, batch.column(end), end, index.whole, numbers) for end in ends
-                ]
+                names = [_ids_of(table, batch, end, index.whole, numbers) for end in ends]
             else:
-                filled = batch.filter(pc.and_(*(pc.is_valid(batch.column(end)) for end in ends)))
-                dangling.left_out += batch.num_rows - filled.num_rows
-                pair = [any_ids(filled.column(end), whole=index.whole) for end in ends]
-            source, target = map(index.positions, pair)
-            bad = (source < 0, target < 0)
-            either = bad[0] | bad[1]
-            if either.any():
+                batch, names = dangling.named(batch, ends, whole=index.whole)
+            source, target = map(index.positions, names)
+            known = (source >= 0) & (target >= 0)
+            if not known.all():
                 if dangling is None:
-                    unknown.add(pair, bad, numbers)
+                    unknown.add((source, target), names, numbers)
                 else:
-                    dangling.take((source, target), pair, directed=directed)
-                source, target = source[~either], target[~either]
-            amounts = columns.amounts(filled, table)
+                    dangling.take((source, target), names, directed=directed)
+                source, target = source[known], target[known]
+            amounts = columns.amounts(batch, table)
             if amounts is not None:
-                amounts = amounts[~either]
+                amounts = amounts[known]
                 counts.without_amount += int(np.isnan(amounts).sum())
             yield source, target, amounts
-            rows += read
     except ColumnTypeError as error:
         raise DataError(
             f"`edges` must name ids of the node table, which are whole numbers. Got {error.value} "
             f"in column `{error.column}`, line {error.line} of {str(table.path)!r}."
         ) from None
-    if not rows and dangling is None:
-        raise DataError(f"`edges` must have rows. Got none in {str(table.path)!r}.")
-    if unknown.rows:
-        raise DataError(
-            f"`edges` must name ids of the node table. Got unknown ids in {unknown.rows:,} "
-            f"of {rows:,} rows of {str(table.path)!r}, the first {unknown.first}; add them to the "
-            'node table, or leave such edges out with `dangling="drop"` (at node level `keep`).'
-        )
+    if dangling is None:
+        unknown.refuse(table)
 
 
-def _ids_of(table: TableFile, column: Any, name: str, whole: bool, rows: NDArray[np.int64]) -> Any:
+def _type_of_ends(index: NodeIndex, dangling: Dangling | None) -> Any:
+    """Return what the cells with an edge's two ends are read as."""
+    if dangling is not None:
+        # As bytes, which any cell is: what somebody's list names cannot stop the run.
+        return pa.large_binary()
+    return pa.int64() if index.whole else pa.large_string()
+
+
+def _ids_of(table: TableFile, batch: Any, name: str, whole: bool, rows: NDArray[np.int64]) -> Any:
     """Return one column of a batch as ids, or say which row is not one."""
+    column = batch.column(name)
     file = repr(str(table.path))
     if column.null_count:
         first = rows[int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))]

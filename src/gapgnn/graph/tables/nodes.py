@@ -303,17 +303,7 @@ def _scan(
     noted: Complaints,
 ) -> ScannedNodes | None:
     file = repr(str(table.path))
-    columns: list[FeatureColumn] = []
-    if wanted.schema is None:
-        for name in wanted.features:
-            kind = types.get(name, table.type_of(name))
-            chosen = noted.collect(partial(feature_column, name, kind, file, table.dialect))
-            # A column that holds nothing at all is no feature, but it is read: it may prove
-            # otherwise.
-            columns += [] if chosen is None else [chosen]
-    elif wanted.features:
-        declared = declared_columns(wanted.schema, file, table.dialect)
-        columns += [column for column in declared if column.name in wanted.features]
+    columns = _feature_columns(table, wanted, types, noted)
     # Declared columns have nothing to be found out.
     is_reading = keep_features or wanted.schema is None
     reading = wanted.features if is_reading else ()
@@ -356,6 +346,23 @@ def _scan(
     if index is None:
         return None
     return ScannedNodes(table, index, *labels, columns, tuple(names), types, taken)
+
+
+def _feature_columns(
+    table: TableFile, wanted: NodeColumns, types: dict[str, Any], noted: Complaints
+) -> list[FeatureColumn]:
+    """Return what takes the cells of each feature: learned from the types, or as declared."""
+    file = repr(str(table.path))
+    if wanted.schema is not None:
+        declared = declared_columns(wanted.schema, file, table.dialect)
+        return [column for column in declared if column.name in wanted.features]
+    columns: list[FeatureColumn] = []
+    for name in wanted.features:
+        kind = types.get(name, table.type_of(name))
+        chosen = noted.collect(partial(feature_column, name, kind, file, table.dialect))
+        # A column that holds nothing at all is no feature, but it is read: it may prove otherwise.
+        columns += [] if chosen is None else [chosen]
+    return columns
 
 
 def _added(label: LabelColumn, batch: pa.RecordBatch) -> bool:

@@ -332,43 +332,30 @@ def read_tables(
         since=since,
         until=until,
     )
-    scanned = scan_tables(options, keep_features=True, progress=progress)
-    found = scanned.nodes
-    if features is None:
+    return _joined(scan_tables(options, keep_features=True, progress=progress), progress)
+
+
+def _joined(scanned: ScannedTables, progress: Progress | None) -> Tables:
+    """Read the edges of every kind and join them over the nodes, which are read already."""
+    options, found = scanned.options, scanned.nodes
+    if options.features is None:
         matrix = found.features()
     else:
-        matrix = read_features(features, found.index.names, not_finite=not_finite)
-    said = scanned.preparation()
+        matrix = read_features(options.features, found.index.names, not_finite=options.not_finite)
     counts, graphs = EdgeCounts(), {}
     loops = repeated = left_out = 0
     for kind, table, columns in scanned.edges:
         arcs = read_edges(
             table,
             found.index,
-            directed=directed,
-            dangling=dangling,
+            directed=options.directed,
+            dangling=options.dangling,
             columns=columns,
             counts=counts,
             progress=progress,
         )
         # Every kind has the features: they are one array, and go where kinds are joined.
-        one = Graph.from_arcs(
-            *_ends(arcs, directed),
-            num_nodes=len(found.index.names),
-            features=matrix,
-            labels=found.labels,
-            ids=found.index.names,
-            directed=directed,
-            dangling=arcs.dangling,
-            label_names=found.label_names,
-            feature_names=found.feature_names or None,
-            name=found.table.path.stem,
-            schema=schema,
-            inferred=scanned.wanted.inferred(features),
-            population=population,
-            preparation=said,
-            **_weighed(arcs, columns),
-        )
+        one = _graph_of(scanned, arcs, columns, features=matrix)
         matrix = one.features
         graphs[kind or one.kind] = one
         own = int((arcs.sources == arcs.targets).sum())
@@ -376,9 +363,31 @@ def read_tables(
         repeated += len(arcs.sources) - own - one.num_edges + arcs.repeated_dangling
         left_out += arcs.left_out
     graph = join_kinds(graphs)
-    if min_class_count > 0 and found.labels is not None:
-        graph = filter_classes(graph, min_class_count)
+    if options.min_class_count > 0 and found.labels is not None:
+        graph = filter_classes(graph, options.min_class_count)
     return Tables(graph, found.feature_names, loops, repeated, left_out, counts, scanned.ignored)
+
+
+def _graph_of(scanned: ScannedTables, arcs: Arcs, columns: EdgeColumns, *, features: Any) -> Graph:
+    """Return the nodes with the edges of one kind."""
+    options, found = scanned.options, scanned.nodes
+    return Graph.from_arcs(
+        *_ends(arcs, options.directed),
+        num_nodes=len(found.index.names),
+        features=features,
+        labels=found.labels,
+        ids=found.index.names,
+        directed=options.directed,
+        dangling=arcs.dangling,
+        label_names=found.label_names,
+        feature_names=found.feature_names or None,
+        name=found.table.path.stem,
+        schema=options.schema,
+        inferred=scanned.wanted.inferred(options.features),
+        population=options.population,
+        preparation=scanned.preparation(),
+        **_weighed(arcs, columns),
+    )
 
 
 def _ends(arcs: Arcs, directed: bool) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -241,39 +241,44 @@ def survey_columns(
         if isinstance(error, ColumnError)
     }
     seen = see_columns(table, table.columns)
-    fates = _Fates(wanted, found, refused, frozenset(drop), features)
-    rows = []
-    for name in table.columns:
-        one = seen.get(name)
-        kind = str(table.type_of(name)) if one is None else one.kind
-        rows.append(
-            ColumnFate(
-                name,
-                "name" if name == wanted.id else kind,
-                None if one is None else one.range,
-                None if one is None else one.missing,
-                fates.of(name),
-            )
-        )
-    absent = [] if schema is None or features is not None else schema.columns
-    for about in absent:
-        if about.name not in table.columns and not isinstance(about, Ignored):
-            why = "refused: the schema declares it and the table lacks it"
-            rows.append(ColumnFate(about.name, "absent", None, None, why))
-    return rows
+    fates = _Fates(table, wanted, found, refused, frozenset(drop), features)
+    return [*(fates.of(name, seen.get(name)) for name in table.columns), *fates.absent()]
 
 
 @dataclass(frozen=True)
 class _Fates:
     """Says what becomes of a column, by what reading the table did with it."""
 
+    table: TableFile
     wanted: NodeColumns
     found: ScannedNodes | None
     refused: dict[str, str]
     dropped: frozenset[str]
     features: Path | str | None
 
-    def of(self, name: str) -> str:
+    def of(self, name: str, seen: SeenColumn | None) -> ColumnFate:
+        """Return a column of the table, where it was looked at with what was seen."""
+        kind = str(self.table.type_of(name)) if seen is None else seen.kind
+        return ColumnFate(
+            name,
+            "name" if name == self.wanted.id else kind,
+            None if seen is None else seen.range,
+            None if seen is None else seen.missing,
+            self._becomes(name),
+        )
+
+    def absent(self) -> list[ColumnFate]:
+        """Return the columns that the schema declares and the table lacks."""
+        schema = self.wanted.schema
+        declared = () if schema is None or self.features is not None else schema.columns
+        why = "refused: the schema declares it and the table lacks it"
+        return [
+            ColumnFate(about.name, "absent", None, None, why)
+            for about in declared
+            if about.name not in self.table.columns and not isinstance(about, Ignored)
+        ]
+
+    def _becomes(self, name: str) -> str:
         wanted, schema = self.wanted, self.wanted.schema
         if name in self.refused:
             return f"refused: {self.refused[name]}"
