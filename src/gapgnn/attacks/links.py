@@ -117,10 +117,7 @@ def link_stealing_attack(
     watcher = callback or Silent()
     watcher.start("attack", 4)
     rng = experiment_rng(seed, "link stealing")
-    if others == "held-out":
-        graph, drawn = held_out_pairs(graph, pairs, rng)
-    else:
-        drawn = sample_pairs(graph, pairs, rng, others=others)
+    graph, drawn = _drawn(graph, pairs, rng, others)
     with under_attack(estimator, graph, seed, itself=itself) as model:
         posteriors = answers(model, graph, published=published, own=own)
     watcher.advance("attack")
@@ -133,21 +130,13 @@ def link_stealing_attack(
     watcher.advance("attack")
     attack = _supervised(attack_rows, drawn, known, seed)
     watcher.advance("attack")
-    unsupervised, control_unsupervised = (
-        {name: asdict(rank(-far, drawn.linked)) for name, far in distances(rows, drawn).items()}
-        for rows in (posteriors, public)
-    )
     details = {
-        "unsupervised": unsupervised,
-        "best_distance": max(unsupervised, key=lambda name: unsupervised[name]["auc"]),
-        "control_unsupervised": control_unsupervised,
+        **_unsupervised(posteriors, public, drawn),
         "pairs": len(drawn.linked),
         "others": others,
         "published": published,
         "own": own or getattr(model.card_, "own", ""),
-        "itself": itself,
-        "guessing": guessing(drawn.linked[~known]),
-        **described(estimator, graph),
+        **attacked(estimator, graph, drawn.linked[~known], itself=itself),
     }
     return LinkResult("link-stealing", attack, control, details)
 
@@ -194,56 +183,28 @@ def linkteller_attack(
     check_choice("fresh", fresh, ("auto", "always"))
     check_choice("others", others, ("all", "held-out"))
     if itself:
-        _check_itself(estimator, graph, others)
-        if fresh == "always" and estimator.level != "none":
-            raise InputError(
-                "`fresh` must be auto for a saved model: every fresh answer would be charged. Got "
-                "'always'."
-            )
+        _check_itself(estimator, graph, others, fresh)
     rng = experiment_rng(seed, "linkteller")
-    is_held_out = others == "held-out"
-    watched = _friends(graph, nodes, rng) if is_held_out else _watched(graph, nodes, rng)
-    chosen = all_pairs(graph, watched)
-    judged = np.ones(len(chosen.linked), dtype=np.bool_)
-    if is_held_out:
-        judged = chosen.linked
-        graph, chosen = hold_out(graph, chosen, rng)
+    graph, watched, chosen = _watched_pairs(graph, nodes, rng, others)
     watcher = callback or Silent()
     watcher.start("questions", len(watched))
-    influence = np.zeros((len(watched), len(watched)))
     with under_attack(estimator, graph, seed, itself=itself) as model:
         is_fresh = fresh == "always" or model.level == "none"
-        before = model.predict_proba(graph)[watched].astype(np.float64)
-        for place, node in enumerate(watched.tolist()):
-            if is_fresh:
-                after = ask(model, _nudged(graph, node, step))[watched]
-            else:
-                # What the curator's service returns: the cached hops answer, whatever is sent.
-                after = model.predict_proba(graph)[watched]
-            influence[place] = np.linalg.norm(after - before, axis=1) / step
-            watcher.advance("questions")
-        spent = (
-            None
-            if model.card_.epsilon is None
-            else model.card_.epsilon * (1 + len(watched) * is_fresh)
-        )
-    both = influence + influence.T
-    left, right = np.triu_indices(len(watched), k=1)
-    public = _public_rows(graph, seed)
-    control = rank(-distances(public, chosen)["correlation"], chosen.linked)
+        influence = _influence(model, graph, watched, step, watcher, is_fresh=is_fresh)
+        epsilon = model.card_.epsilon
+    control = rank(-distances(_public_rows(graph, seed), chosen)["correlation"], chosen.linked)
     details = {
         "nodes": len(watched),
         "pairs": len(chosen.linked),
         "links": int(chosen.linked.sum()),
         "others": others,
         "questions": "fresh" if is_fresh else "cached",
-        "epsilon_spent": spent,
-        "itself": itself,
-        "guessing": guessing(chosen.linked),
-        **described(estimator, graph),
+        "epsilon_spent": None if epsilon is None else epsilon * (1 + len(watched) * is_fresh),
+        **attacked(estimator, graph, chosen.linked, itself=itself),
     }
-    scores = both[left, right][judged]
-    return LinkResult("linkteller", rank(scores, chosen.linked), control, details)
+    first, second = np.searchsorted(watched, [chosen.first, chosen.second])
+    ranking = rank(influence[first, second], chosen.linked)
+    return LinkResult("linkteller", ranking, control, details)
 
 
 def reconstruction_attack(
@@ -287,9 +248,7 @@ def reconstruction_attack(
         "density": float(chosen.linked.mean()),
         "nodes": nodes,
         "links": int(chosen.linked.sum()),
-        "itself": itself,
-        "guessing": guessing(chosen.linked),
-        **described(estimator, graph),
+        **attacked(estimator, graph, chosen.linked, itself=itself),
     }
     return LinkResult(
         "reconstruction", rank(scores, chosen.linked), rank(control, chosen.linked), details
@@ -318,6 +277,41 @@ def _friends(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np.i
     return np.unique(np.concatenate(ends))
 
 
+def _watched_pairs(
+    graph: Graph, count: int, rng: np.random.Generator, others: str
+) -> tuple[Graph, Nodes, Pairs]:
+    """Return the graph to train on, the nodes to watch, sorted, and their pairs to tell apart."""
+    if others == "all":
+        watched = _watched(graph, count, rng)
+        return graph, watched, all_pairs(graph, watched)
+    watched = _friends(graph, count, rng)
+    graph, chosen = hold_out(graph, all_pairs(graph, watched), rng)
+    return graph, watched, chosen
+
+
+def _influence(
+    model: NodeClassifier,
+    graph: Graph,
+    watched: Nodes,
+    step: float,
+    watcher: Callback,
+    *,
+    is_fresh: bool,
+) -> Rows:
+    """Return how far the features of any two watched nodes move the answers about each other."""
+    influence = np.zeros((len(watched), len(watched)))
+    before = model.predict_proba(graph)[watched].astype(np.float64)
+    for place, node in enumerate(watched.tolist()):
+        if is_fresh:
+            after = ask(model, _nudged(graph, node, step))[watched]
+        else:
+            # What the curator's service returns: the cached hops answer, whatever is sent.
+            after = model.predict_proba(graph)[watched]
+        influence[place] = np.linalg.norm(after - before, axis=1) / step
+        watcher.advance("questions")
+    return influence + influence.T
+
+
 def _nudged(graph: Graph, node: int, step: float) -> Graph:
     """Return the graph with one node's features increased by a share."""
     features: Any = graph.features
@@ -333,13 +327,21 @@ def _nudged(graph: Graph, node: int, step: float) -> Graph:
     return graph._replace(features=features)
 
 
-def _check_itself(estimator: NodeClassifier, graph: Graph, others: str) -> None:
+def _check_itself(
+    estimator: NodeClassifier, graph: Graph, others: str, fresh: str = "auto"
+) -> None:
+    """Refuse to attack a saved model in a way that only a copy can be attacked in."""
     if others == "held-out":
         raise InputError(
             "`others` must not be held-out for a saved model: edges are held out before training, "
             "and its training is over. Leave the model out to attack a copy."
         )
     check_itself(estimator, graph)
+    if fresh == "always" and estimator.level != "none":
+        raise InputError(
+            "`fresh` must be auto for a saved model: every fresh answer would be charged. Got "
+            "'always'."
+        )
 
 
 @contextmanager
@@ -352,6 +354,13 @@ def under_attack(
         return
     with fitted(estimator, graph, repeats=1, seed=seed) as model:
         yield model
+
+
+def attacked(
+    estimator: NodeClassifier, graph: Graph, linked: NDArray[np.bool_], *, itself: bool
+) -> dict[str, Any]:
+    """Return what every attack on links tells last: the model, and what guessing would reach."""
+    return {"itself": itself, "guessing": guessing(linked), **described(estimator, graph)}
 
 
 def _posteriors(
@@ -400,6 +409,23 @@ def _public_pair_rows(graph: Graph, public: Rows, pairs: Pairs) -> Rows:
     cosine = shared / (sizes[0] * sizes[1] + 1e-12)
     plain = np.stack([shared, cosine, sizes[0] + sizes[1]], axis=1)
     return np.concatenate([plain, pair_features(public, pairs)], axis=1)
+
+
+def _drawn(graph: Graph, count: int, rng: np.random.Generator, others: str) -> tuple[Graph, Pairs]:
+    """Return the graph to train on and the pairs to tell apart."""
+    if others == "held-out":
+        return held_out_pairs(graph, count, rng)
+    return graph, sample_pairs(graph, count, rng, others=others)
+
+
+def _unsupervised(posteriors: Rows, public: Rows, pairs: Pairs) -> dict[str, Any]:
+    """Return what each distance alone tells, of the posteriors and of what is public."""
+    found, control = (
+        {name: asdict(rank(-far, pairs.linked)) for name, far in distances(rows, pairs).items()}
+        for rows in (posteriors, public)
+    )
+    best = max(found, key=lambda name: found[name]["auc"])
+    return {"unsupervised": found, "best_distance": best, "control_unsupervised": control}
 
 
 def _supervised(rows: Rows, pairs: Pairs, known: NDArray[np.bool_], seed: int) -> Ranking:

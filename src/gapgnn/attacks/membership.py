@@ -16,7 +16,7 @@ from remembering much.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,55 +122,76 @@ def membership_attack(
         callback: watches the runs.
     """
     check_integer("runs", runs, at_least=1)
-    check_choice("on", on, ("target", "shadow"))
-    check_choice("setting", setting, ("tstf", "transductive"))
-    check_choice("epoch", epoch, EPOCHS)
-    check_integer("shadows", shadows, at_least=1)
-    check_integer("shadow_per_class", shadow_per_class, at_least=4)
+    protocol = _Protocol(on, setting, epoch, shadows, shadow_per_class, target_per_class)
     if itself:
         check_itself(estimator, graph)
         # As `fit` trains: on one graph, keeping the epoch that validation nodes like best.
-        on, setting, epoch, target_per_class = "target", "transductive", "best", None
+        protocol = replace(
+            protocol, on="target", setting="transductive", epoch="best", target_per_class=None
+        )
     watcher = callback or Silent()
     watcher.start("runs", runs)
-    rankings, accuracies, guesses = [], [], []
+    found = []
     for run in range(runs):
-        rng = experiment_rng(seed, "membership", run)
-        own_seed = experiment_seed(seed, "membership model", run) % 2**31
-        asked = _Asked(estimator, setting, epoch, own_seed)
+        found.append(protocol.run(estimator, graph, seed, run, itself=itself))
+        watcher.advance("runs", accuracy=found[-1][0].auc)
+    rankings, accuracies, guesses = zip(*found, strict=True)
+    details = {**protocol.details(estimator.level), "itself": itself, **described(estimator, graph)}
+    return MembershipResult("membership", protocol.on, rankings, accuracies, guesses, details)
+
+
+@dataclass(frozen=True)
+class _Protocol:
+    """How the attack of the paper is carried out."""
+
+    on: str
+    setting: str
+    epoch: str
+    shadows: int
+    shadow_per_class: int
+    target_per_class: int | None
+
+    def __post_init__(self) -> None:
+        check_choice("on", self.on, ("target", "shadow"))
+        check_choice("setting", self.setting, ("tstf", "transductive"))
+        check_choice("epoch", self.epoch, EPOCHS)
+        check_integer("shadows", self.shadows, at_least=1)
+        check_integer("shadow_per_class", self.shadow_per_class, at_least=4)
+
+    def run(
+        self, estimator: NodeClassifier, graph: Graph, seed: int, number: int, *, itself: bool
+    ) -> tuple[Ranking, tuple[float, float], dict[str, float]]:
+        """Attack once; return how well, how right the attacked model is, and what guessing does."""
+        rng = experiment_rng(seed, "membership", number)
+        own_seed = experiment_seed(seed, "membership model", number) % 2**31
+        asked = _Asked(estimator, self.setting, self.epoch, own_seed)
         everybody = np.ones(graph.num_nodes, bool)
-        chosen = _in_proportion(graph.labels, shadow_per_class, everybody, rng, most=0.5)
+        chosen = _in_proportion(graph.labels, self.shadow_per_class, everybody, rng, most=0.5)
         shadow = induced(graph, chosen)
-        if on == "shadow":
-            found = asked.about(_halved(shadow, rng))
-            known = rng.random(len(found.members)) < 0.5
-            network = AttackNetwork(seed=own_seed).fit(found.rows[known], found.members[known])
-            scores, members = network.score(found.rows[~known]), found.members[~known]
+        if self.on == "shadow":
+            answers = asked.about(_halved(shadow, rng))
+            known = rng.random(len(answers.members)) < 0.5
+            learnt, judged = [answers.part(known)], answers.part(~known)
         else:
-            answers = [asked.about(part) for part in _halves(shadow, shadows, rng)]
-            rows = np.concatenate([answer.rows for answer in answers])
-            network = AttackNetwork(seed=own_seed).fit(
-                rows, np.concatenate([answer.members for answer in answers])
-            )
-            target, fresh = _target(graph, chosen, target_per_class, rng)
-            found = asked.about(target, only=fresh, model=estimator if itself else None)
-            scores, members = network.score(found.rows), found.members
-        rankings.append(rank(scores, members))
-        guesses.append(guessing(members))
-        accuracies.append(found.accuracies)
-        watcher.advance("runs", accuracy=rankings[-1].auc)
-    details = {
-        "setting": setting,
-        "epoch": "last" if estimator.level == "node" else epoch,
-        "shadows": 1 if on == "shadow" else shadows,
-        "shadow_per_class": shadow_per_class,
-        "target_per_class": target_per_class,
-        "itself": itself,
-        **described(estimator, graph),
-    }
-    return MembershipResult(
-        "membership", on, tuple(rankings), tuple(accuracies), tuple(guesses), details
-    )
+            learnt = [asked.about(part) for part in _halves(shadow, self.shadows, rng)]
+            target, fresh = _target(graph, chosen, self.target_per_class, rng)
+            judged = asked.about(target, only=fresh, model=estimator if itself else None)
+        network = AttackNetwork(seed=own_seed).fit(
+            np.concatenate([answers.rows for answers in learnt]),
+            np.concatenate([answers.members for answers in learnt]),
+        )
+        ranking = rank(network.score(judged.rows), judged.members)
+        return ranking, judged.accuracies, guessing(judged.members)
+
+    def details(self, level: str) -> dict[str, Any]:
+        """Return the protocol as plain values, for a model of this level."""
+        return {
+            "setting": self.setting,
+            "epoch": "last" if level == "node" else self.epoch,
+            "shadows": 1 if self.on == "shadow" else self.shadows,
+            "shadow_per_class": self.shadow_per_class,
+            "target_per_class": self.target_per_class,
+        }
 
 
 def _in_proportion(
@@ -246,6 +267,10 @@ class _Answers:
     rows: NDArray[np.float64]
     members: Mask
     accuracies: tuple[float, float]
+
+    def part(self, chosen: Mask) -> _Answers:
+        """Return what was said about some of the nodes."""
+        return replace(self, rows=self.rows[chosen], members=self.members[chosen])
 
 
 @dataclass

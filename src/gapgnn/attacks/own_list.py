@@ -21,11 +21,12 @@ from gapgnn.attacks.links import (
     LinkResult,
     Pairs,
     answers,
+    attacked,
     check_one_kind,
     sample_pairs,
     under_attack,
 )
-from gapgnn.attacks.target import as_released, check_itself, described
+from gapgnn.attacks.target import as_released, check_itself
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph, csr
 from gapgnn.rng import experiment_rng
@@ -65,13 +66,7 @@ def own_list_attack(
     """
     check_one_kind(graph)
     check_integer("pairs", pairs, at_least=20)
-    if graph.is_weighted:
-        raise InputError("`graph` must have edges without weights for this attack. Got weights.")
-    if estimator.level == "none":
-        raise InputError(
-            "`level` must be edge or node: without privacy every answer reads the edges of others, "
-            "and nothing was released that could be given. Got 'none'."
-        )
+    _check_released(estimator, graph)
     if itself:
         check_itself(estimator, graph)
     watcher = callback or Silent()
@@ -88,17 +83,26 @@ def own_list_attack(
     moved = moves[drawn.first] + moves[drawn.second]
     # As published it is with the edge for connected pairs, and without it for the others.
     scores = np.where(drawn.linked, moved, -moved)
-    without = guessing(drawn.linked)
     details = {
         "moved": float((moved > 0).mean()),
         "published": published,
         "own": own or getattr(model.card_, "own", ""),
         "pairs": len(drawn.linked),
-        "itself": itself,
-        "guessing": without,
-        **described(estimator, graph),
+        **attacked(estimator, graph, drawn.linked, itself=itself),
     }
-    return LinkResult("own-list", rank(scores, drawn.linked), Ranking(**without), details)
+    control = Ranking(**guessing(drawn.linked))
+    return LinkResult("own-list", rank(scores, drawn.linked), control, details)
+
+
+def _check_released(estimator: NodeClassifier, graph: Graph) -> None:
+    """Refuse a graph with weights, and a method of which nothing is released."""
+    if graph.is_weighted:
+        raise InputError("`graph` must have edges without weights for this attack. Got weights.")
+    if estimator.level == "none":
+        raise InputError(
+            "`level` must be edge or node: without privacy every answer reads the edges of others, "
+            "and nothing was released that could be given. Got 'none'."
+        )
 
 
 def disjoint_pairs(graph: Graph, count: int, rng: np.random.Generator) -> Pairs:

@@ -146,13 +146,7 @@ def cross_validate(
     (3, 0.0)
     """
     names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    for name in names:
-        check_choice("metrics", name, METRICS)
-    check_integer("folds", folds, at_least=2, at_most=1000)
-    check_number("val", val, at_least=0, below=1)
-    model.check()
-    if model.repeats != 1:
-        raise InputError(f"`repeats` must be 1: each fold is trained once. Got {model.repeats}.")
+    _check_asked(model, names, folds=folds, val=val)
     graph = as_graph(graph, not_finite="zero" if model.level == "node" else "refuse")
     parts = fold_graphs(graph, folds=folds, seed=model.seed, val=val)
     for part in parts:
@@ -165,9 +159,7 @@ def cross_validate(
     found = []
     for number, (one, part) in enumerate(zip(candidates, parts, strict=True), start=1):
         one.fit(part, callback=callback or Silent(), curator_only=curator_only)
-        tested = one.repeat_metrics_[0] if part.test_mask.any() else None
-        entry = one.card_.ledger
-        found.append(Fold(number, tested, None if entry is None else entry.charge_id))
+        found.append(_scored(one, part, number))
     return CrossValidation(
         folds=tuple(found),
         names=names,
@@ -199,12 +191,29 @@ def fold_graphs(graph: Graph, *, folds: int, seed: int, val: float) -> list[Grap
     return parts
 
 
+def _check_asked(model: NodeClassifier, names: Sequence[str], *, folds: int, val: float) -> None:
+    for name in names:
+        check_choice("metrics", name, METRICS)
+    check_integer("folds", folds, at_least=2, at_most=1000)
+    check_number("val", val, at_least=0, below=1)
+    model.check()
+    if model.repeats != 1:
+        raise InputError(f"`repeats` must be 1: each fold is trained once. Got {model.repeats}.")
+
+
 def _candidate(model: NodeClassifier, number: int) -> NodeClassifier:
     """Return an unfitted copy; noise that is predictable differs from fold to fold all the same."""
     copy: NodeClassifier = clone(model)
     if model.insecure_noise_seed is not None:
         copy.insecure_noise_seed = experiment_seed(model.insecure_noise_seed, "fold", number)
     return copy
+
+
+def _scored(model: NodeClassifier, part: Graph, number: int) -> Fold:
+    """Return how a model does on the fold it was trained without, and its charge."""
+    tested = model.repeat_metrics_[0] if part.test_mask.any() else None
+    entry = model.card_.ledger
+    return Fold(number, tested, None if entry is None else entry.charge_id)
 
 
 def _together(graph: Graph, prices: Sequence[Guarantee]) -> Guarantee:

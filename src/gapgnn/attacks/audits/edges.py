@@ -88,13 +88,10 @@ def audit_edges(
     single = min(_MOST_SINGLE, max(LEAST_TRIALS, trials // _SINGLE_SHARE))
 
     def attempt(run: Attempt) -> AuditReport:
-        many = partial(attack.many, run.rng)
-        views = {
-            "bits of large releases": run.run(many, count=trials - single, at_once=_MOST_CANARIES),
-            "single bit with its count": run.run(
-                attack.one_by_one, count=single, at_once=_SINGLE_AT_ONCE
-            ),
-        }
+        scattered = partial(attack.many, run.rng)
+        many = run.run(scattered, count=trials - single, at_once=_MOST_CANARIES)
+        one = run.run(attack.one_by_one, count=single, at_once=_SINGLE_AT_ONCE)
+        views = {"bits of large releases": many, "single bit with its count": one}
         details = {
             "perturbation": perturbation,
             "relation": relation,

@@ -8,6 +8,7 @@ and the answers are averaged (privacy page, sections 2 and 8).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -75,69 +76,85 @@ def audit_model(
     card = getattr(estimator, "card_", None)
     if card is None:
         raise InputError("`estimator` must be fitted to be audited. Call `fit` first.")
-    params = estimator.get_params()
     shared: dict[str, Any] = {"trials": trials, "confidence": confidence, "seed": seed}
-    fewer = {**shared, "trials": max(200, trials // 5)}
-    reports: list[AuditReport] = []
-    for event in map(Event.from_dict, card.events):
-        used: dict[str, Any] = {"relation": card.relation, "noise": estimator.noise}
-        if isinstance(event, Gaussian | PoissonGaussian | MixtureOfGaussians):
-            used |= {"delta": card.delta, "noise_multiplier": event.noise_multiplier}
-        if isinstance(event, PoissonGaussian | MixtureOfGaussians):
-            used |= {"clip": estimator.clip, "steps": min(event.steps, _MOST_STEPS)}
-        if isinstance(event, Gaussian):
-            is_divided = card.level == "node" and card.max_degree is None
-            kept = estimator.releases_.training()
-            hops = len(kept.hops) - int(kept.has_hop_zero)
-            whole = {"level": card.level, "hops": hops, "charged": event.count}
-            if card.kinds:
-                whole |= {"kinds": len(card.kinds), "protects": card.protects}
-                whole["apart"] = not estimator.releases_total(len(card.kinds))
-            bounds = getattr(estimator, "edges_", EdgeFacts()).bounds
-            whole["weighted"] = any(pair is not None for pair in bounds)
-            whole["both_ways"] = _went_both_ways(estimator)
-            if is_divided:
-                # Each hop is of another role, and so an event of its own.
-                whole |= {"divided": True, "hops": 1, "charged": event.count}
-                whole["kinds"] = event.count
-            reports.append(audit_aggregation(**whole, **used, **shared))
-            if card.relation == "add-remove" and not is_divided:
-                reports.append(audit_sampler(**used, **fewer))
-        elif isinstance(event, PoissonGaussian):
-            reports.append(audit_dpsgd(sampling_rate=event.sampling_rate, **used, **shared))
-        elif isinstance(event, MixtureOfGaussians):
-            degree = estimator._list_bound() or 1
-            used["noise_multiplier"] /= neighbourhood_sensitivity(degree)
-            used["steps"] = min(event.steps, _MOST_SUBGRAPH_STEPS)
-            rate = _rate_of(event, degree)
-            reports.append(audit_subgraphs(sampling_rate=rate, **used, **fewer))
-        elif isinstance(event, RandomisedResponse):
-            used |= {"perturbation": params["perturbation"], "epsilon": card.epsilon}
-            reports.append(audit_edges(**used, **shared))
+    events = [Event.from_dict(event) for event in card.events]
+    reports = [report for event in events for report in _audit_event(estimator, event, shared)]
     released = {
-        event.label: event.noise_multiplier
-        for event in map(Event.from_dict, card.events)
-        if isinstance(event, Gaussian)
+        event.label: event.noise_multiplier for event in events if isinstance(event, Gaussian)
     }
-    if released and params.get("messages", "features") != "features":
-        same = clone(estimator).set_params(delta=card.delta, relation=card.relation)
-        if not _went_both_ways(estimator):
-            same.set_params(directions="along")
-        if card.level == "node":
-            bound = estimator._list_bound()
-            if bound is not None:
-                same.set_params(max_degree=min(bound, _LARGEST_RECORD))
-            elif estimator.own == "features":
-                # What the hop of training people got of what the others' got: all of it.
-                of_training, of_others = released.values()
-                same.set_params(hop_share=(of_others / of_training) ** 2)
-        reports.append(audit_messages(same, **shared))
+    if released and estimator.get_params().get("messages", "features") != "features":
+        reports.append(audit_messages(_unfitted(estimator, released), **shared))
     if card.level == "edge" and card.events:
         few = {**shared, "trials": max(200, trials // 10)}
         reports.append(audit_prediction(estimator, **few))
     if reports and card.delta:
         reports[0] = replace(reports[0], checks=(*reports[0].checks, check_card(card)))
     return [report.to_dict() for report in reports]
+
+
+def _audit_event(
+    estimator: NodeClassifier, event: Event, shared: Mapping[str, Any]
+) -> Iterator[AuditReport]:
+    """Audit what one event on the card pays for."""
+    card = estimator.card_
+    fewer = {**shared, "trials": max(200, shared["trials"] // 5)}
+    used: dict[str, Any] = {"relation": card.relation, "noise": estimator.noise}
+    if isinstance(event, Gaussian | PoissonGaussian | MixtureOfGaussians):
+        used |= {"delta": card.delta, "noise_multiplier": event.noise_multiplier}
+    if isinstance(event, PoissonGaussian | MixtureOfGaussians):
+        used |= {"clip": estimator.clip, "steps": min(event.steps, _MOST_STEPS)}
+    if isinstance(event, Gaussian):
+        hops = _hops(estimator, event)
+        yield audit_aggregation(**hops, **used, **shared)
+        if card.relation == "add-remove" and "divided" not in hops:
+            yield audit_sampler(**used, **fewer)
+    elif isinstance(event, PoissonGaussian):
+        yield audit_dpsgd(sampling_rate=event.sampling_rate, **used, **shared)
+    elif isinstance(event, MixtureOfGaussians):
+        degree = estimator._list_bound() or 1
+        used["noise_multiplier"] /= neighbourhood_sensitivity(degree)
+        used["steps"] = min(event.steps, _MOST_SUBGRAPH_STEPS)
+        yield audit_subgraphs(sampling_rate=_rate_of(event, degree), **used, **fewer)
+    elif isinstance(event, RandomisedResponse):
+        used |= {"perturbation": estimator.get_params()["perturbation"], "epsilon": card.epsilon}
+        yield audit_edges(**used, **shared)
+
+
+def _hops(estimator: NodeClassifier, event: Gaussian) -> dict[str, Any]:
+    """Return the hops that the model keeps, as options of their audit."""
+    card, kept = estimator.card_, estimator.releases_.training()
+    hops: dict[str, Any] = {
+        "level": card.level,
+        "hops": len(kept.hops) - int(kept.has_hop_zero),
+        "charged": event.count,
+    }
+    if card.kinds:
+        hops |= {"kinds": len(card.kinds), "protects": card.protects}
+        hops["apart"] = not estimator.releases_total(len(card.kinds))
+    bounds = getattr(estimator, "edges_", EdgeFacts()).bounds
+    hops["weighted"] = any(pair is not None for pair in bounds)
+    hops["both_ways"] = _went_both_ways(estimator)
+    if card.level == "node" and card.max_degree is None:
+        # Each hop is of another role, and so an event of its own.
+        hops |= {"divided": True, "hops": 1, "kinds": event.count}
+    return hops
+
+
+def _unfitted(estimator: NodeClassifier, released: Mapping[str, float]) -> NodeClassifier:
+    """Return an unfitted estimator whose hops are as the model's, which had this noise."""
+    card = estimator.card_
+    same: NodeClassifier = clone(estimator).set_params(delta=card.delta, relation=card.relation)
+    if not _went_both_ways(estimator):
+        same.set_params(directions="along")
+    if card.level == "node":
+        bound = estimator._list_bound()
+        if bound is not None:
+            same.set_params(max_degree=min(bound, _LARGEST_RECORD))
+        elif estimator.own == "features":
+            # What the hop of training people got of what the others' got: all of it.
+            of_training, of_others = released.values()
+            same.set_params(hop_share=(of_others / of_training) ** 2)
+    return same
 
 
 def _went_both_ways(estimator: NodeClassifier) -> bool:

@@ -166,7 +166,7 @@ def plan(
     >>> [row.parameters["hops"] for row in plan("hops", methods=["GAP-NDP"], epsilons=[8])]
     [1, 2, 3, 4, 5]
     """
-    from gapgnn.privacy import RELATIONS, RELATIONS_OF_LEVEL
+    from gapgnn.privacy import RELATIONS
 
     check_choice("experiment", experiment, EXPERIMENTS)
     check_choice("relation", relation, ("auto", *RELATIONS))
@@ -177,22 +177,10 @@ def plan(
     budgets = None if epsilons is None else [check_number("epsilons", e, above=0) for e in epsilons]
     rows = []
     for name in names:
-        row = _ROWS[name]
-        level = "none" if name == "MLP" and experiment == "membership" else row.level
-        base = Configuration(
-            experiment=experiment,
-            method=name,
-            estimator=row.estimator,
-            level=level,
-            epsilon=0.0 if name in _FREE and level == "edge" else None,
-            relation=relation if relation in RELATIONS_OF_LEVEL[level] else "auto",
-            delta=(deltas or {}).get(level),
-            parameters=dict(row.parameters),
-        )
-        has_budget = level != "none" and base.epsilon is None
+        base = _without_budget(experiment, name, relation, deltas or {})
         prices: Sequence[float | None] = [base.epsilon]
-        if has_budget:
-            prices = budgets or (design.edge if level == "edge" else design.node)
+        if base.level != "none" and base.epsilon is None:
+            prices = budgets or (design.edge if base.level == "edge" else design.node)
         for price, values in itertools.product(prices, itertools.product(*design.sweep.values())):
             swept = dict(zip(design.sweep, values, strict=True))
             rows.append(replace(base, epsilon=price, parameters={**base.parameters, **swept}))
@@ -207,6 +195,26 @@ def plan(
         for on in attack_on
         for row in rows
     ]
+
+
+def _without_budget(
+    experiment: str, method: str, relation: str, deltas: Mapping[str, float | None]
+) -> Configuration:
+    """Return a row before it has an epsilon, which is None unless the row releases nothing."""
+    from gapgnn.privacy import RELATIONS_OF_LEVEL
+
+    row = _ROWS[method]
+    level = "none" if method == "MLP" and experiment == "membership" else row.level
+    return Configuration(
+        experiment=experiment,
+        method=method,
+        estimator=row.estimator,
+        level=level,
+        epsilon=0.0 if method in _FREE and level == "edge" else None,
+        relation=relation if relation in RELATIONS_OF_LEVEL[level] else "auto",
+        delta=deltas.get(level),
+        parameters=dict(row.parameters),
+    )
 
 
 def candidates(configuration: Configuration) -> list[Configuration]:

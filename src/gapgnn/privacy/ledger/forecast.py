@@ -26,7 +26,7 @@ from gapgnn.privacy.accounting import Event, Gaussian, account, calibrate
 from gapgnn.privacy.ledger.amounts import COMPOSITIONS, Amount
 from gapgnn.privacy.ledger.file import transaction
 from gapgnn.privacy.ledger.filters import Filter, Spend
-from gapgnn.privacy.ledger.ledger import Ledger
+from gapgnn.privacy.ledger.ledger import Charge, Ledger
 from gapgnn.privacy.ledger.rules import RELATIONS, Books
 
 # So many fits are listed one by one; a plan beyond ten years of months is none.
@@ -133,49 +133,28 @@ def forecast_fits(
     """
     check_choice("level", level, RELATIONS)
     check_integer("every", every, at_least=1, at_most=3650)
-    charges = [
-        charge
-        for charge in ledger.entries(population)
-        if charge.level == level and charge.epsilon > 0
-    ]
-    budget, until, spends = _budget(ledger, population, level)
-    if delta is None:
-        earlier = (charge.delta for charge in reversed(charges) if charge.delta > 0)
-        delta = next(earlier, float(budget.amount.delta))
-    if level == "edge":
-        hops = check_integer("hops", 2 if hops is None else hops, at_least=1, at_most=100)
-        template: list[Event] = [Gaussian(1.0, count=hops)]
-    elif hops is not None:
-        raise InputError(
-            f"`hops` must be left out at node level, where a fit is like the last one. Got {hops}."
-        )
-    elif charges:
-        template = [Event.from_dict(dict(event)) for event in charges[-1].events]
-    elif budget.composition == "sum":
-        template = []
-    else:
-        raise PrivacyError(
-            f"{population} has no charge at node level yet, so nobody knows how many steps a fit "
-            "takes. Train once, or ask `gapgnn noise` what a number of steps needs."
-        )
+    state = _State.of(ledger, population, level)
+    budget = state.budget
+    delta = state.usual_delta() if delta is None else delta
+    hops, template = state.template(hops)
     kinds = _kinds(template, hops, epsilon=epsilon, delta=delta, relation=budget.relation)
     planned = kinds[-1][1]
-    fits = count_fits(budget, spends, planned)
+    fits = count_fits(budget, state.spends, planned)
     return Forecast(
         population=population,
         level=level,
         relation=budget.relation,
         composition=budget.composition,
-        until=until,
+        until=state.until,
         granted_epsilon=float(budget.amount.epsilon),
         granted_delta=float(budget.amount.delta),
         epsilon=float(planned.amount.epsilon),
         delta=delta,
         hops=hops,
         fits=fits,
-        plan=_plan(budget, spends, planned, fits, until, every, first or date.today()),
+        plan=state.plan(planned, fits, every, first or date.today()),
         alternatives=tuple(
-            Alternative(count, float(kind.amount.epsilon), _by_rule(budget, spends, kind))
+            Alternative(count, float(kind.amount.epsilon), state.fits_by_rule(kind))
             for count, kind in kinds
         ),
     )
@@ -206,23 +185,100 @@ def count_fits(budget: Filter, spends: Sequence[Spend], planned: Spend) -> int:
     return fitting
 
 
-def _budget(ledger: Ledger, population: str, level: str) -> tuple[Filter, str | None, list[Spend]]:
-    names = {row.population for row in ledger.summary()}
-    if population not in names:
-        raise InputError(
-            f"`population` must be one of {ledger.path}. Got {population!r}."
-            f"{did_you_mean(population, names)}"
-        )
-    with transaction(ledger.path, writing=False) as db:
-        books = Books(db, ledger.path)
-        found = books.named(population)
-        granted = None if found is None else books.granted(found, level)
-        if found is None or granted is None:
+@dataclass(frozen=True)
+class _State:
+    """What the ledger knows of one population at one level."""
+
+    population: str
+    budget: Filter
+    until: str | None
+    spends: Sequence[Spend]
+    charges: Sequence[Charge]
+
+    @classmethod
+    def of(cls, ledger: Ledger, population: str, level: str) -> _State:
+        """Read it, or tell what is missing."""
+        charges = [
+            charge
+            for charge in ledger.entries(population)
+            if charge.level == level and charge.epsilon > 0
+        ]
+        names = {row.population for row in ledger.summary()}
+        if population not in names:
             raise InputError(
-                f"{population!r} has no budget at {level} level, so there is nothing to forecast. "
-                f"Grant one with `gapgnn ledger grant` and `--level {level}`."
+                f"`population` must be one of {ledger.path}. Got {population!r}."
+                f"{did_you_mean(population, names)}"
             )
-        return (*granted, books.spends(found, level))
+        with transaction(ledger.path, writing=False) as db:
+            books = Books(db, ledger.path)
+            found = books.named(population)
+            granted = None if found is None else books.granted(found, level)
+            if found is None or granted is None:
+                raise InputError(
+                    f"{population!r} has no budget at {level} level, so there is nothing to "
+                    f"forecast. Grant one with `gapgnn ledger grant` and `--level {level}`."
+                )
+            return cls(population, *granted, books.spends(found, level), charges)
+
+    def usual_delta(self) -> float:
+        """Return the delta of the last charge that has one, or else the budget's."""
+        earlier = (charge.delta for charge in reversed(self.charges) if charge.delta > 0)
+        return next(earlier, float(self.budget.amount.delta))
+
+    def template(self, hops: int | None) -> tuple[int | None, list[Event]]:
+        """Return the hops of a fit, and its events to be scaled: none where prices are summed."""
+        if self.budget.level == "edge":
+            hops = check_integer("hops", 2 if hops is None else hops, at_least=1, at_most=100)
+            return hops, [Gaussian(1.0, count=hops)]
+        if hops is not None:
+            raise InputError(
+                "`hops` must be left out at node level, where a fit is like the last one. Got "
+                f"{hops}."
+            )
+        if self.charges:
+            return None, [Event.from_dict(dict(event)) for event in self.charges[-1].events]
+        if self.budget.composition == "sum":
+            return None, []
+        raise PrivacyError(
+            f"{self.population} has no charge at node level yet, so nobody knows how many steps a "
+            "fit takes. Train once, or ask `gapgnn noise` what a number of steps needs."
+        )
+
+    def plan(self, planned: Spend, fits: int, every: int, first: date) -> tuple[PlannedFit, ...]:
+        """Return the fits with their days, until the budget or its time ends."""
+        plan = []
+        for number in range(1, min(fits, MOST_LISTED) + 1):
+            day = (first + timedelta(days=every * (number - 1))).isoformat()
+            if self.until is not None and day > self.until:
+                break
+            after = [*self.spends, replace(planned, count=number)]
+            spent, left = self.budget.spent(after), self.budget.left(after)
+            plan.append(
+                PlannedFit(
+                    number=number,
+                    day=day,
+                    spent_epsilon=float(spent.epsilon),
+                    spent_delta=float(spent.delta),
+                    left_epsilon=float(left.epsilon),
+                    left_delta=float(left.delta),
+                )
+            )
+        return tuple(plan)
+
+    def fits_by_rule(self, planned: Spend) -> dict[str, int | None]:
+        """Return how many fits each composition would allow for the same amounts."""
+        budget = self.budget
+        fits: dict[str, int | None] = {}
+        for rule in COMPOSITIONS:
+            try:
+                other = budget
+                if rule != budget.composition:
+                    other = Filter.granted(rule, budget.level, budget.relation, budget.amount)
+                fits[rule] = count_fits(other, self.spends, planned)
+            except GapgnnError:
+                # This rule cannot count what was charged, or has no meaning at a delta of 0.
+                fits[rule] = None
+        return fits
 
 
 def _kinds(
@@ -245,47 +301,3 @@ def _spend(events: Sequence[Event], delta: float, relation: str) -> Spend:
     price = account(events, delta, relation=relation).epsilon
     written = json.dumps([event.to_dict() for event in events])
     return Spend(relation, Amount.of(price, delta), 1, written)
-
-
-def _plan(
-    budget: Filter,
-    spends: Sequence[Spend],
-    planned: Spend,
-    fits: int,
-    until: str | None,
-    every: int,
-    first: date,
-) -> tuple[PlannedFit, ...]:
-    plan = []
-    for number in range(1, min(fits, MOST_LISTED) + 1):
-        day = (first + timedelta(days=every * (number - 1))).isoformat()
-        if until is not None and day > until:
-            break
-        after = [*spends, replace(planned, count=number)]
-        spent, left = budget.spent(after), budget.left(after)
-        plan.append(
-            PlannedFit(
-                number=number,
-                day=day,
-                spent_epsilon=float(spent.epsilon),
-                spent_delta=float(spent.delta),
-                left_epsilon=float(left.epsilon),
-                left_delta=float(left.delta),
-            )
-        )
-    return tuple(plan)
-
-
-def _by_rule(budget: Filter, spends: Sequence[Spend], planned: Spend) -> dict[str, int | None]:
-    """Return how many fits each composition would allow for the same amounts."""
-    fits: dict[str, int | None] = {}
-    for rule in COMPOSITIONS:
-        try:
-            other = budget
-            if rule != budget.composition:
-                other = Filter.granted(rule, budget.level, budget.relation, budget.amount)
-            fits[rule] = count_fits(other, spends, planned)
-        except GapgnnError:
-            # This rule cannot count what was charged, or has no meaning at a delta of 0.
-            fits[rule] = None
-    return fits

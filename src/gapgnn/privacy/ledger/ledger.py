@@ -195,18 +195,7 @@ class Ledger:
         with transaction(self.path, writing=True) as db:
             books = Books(db, self.path)
             found = self._population(books, population, people, moment)
-            before = books.granted(found, level)
-            if composition == "auto":
-                usual = "gaussian" if level == "edge" else "renyi"
-                composition = usual if before is None else before[0].composition
-            budget = Filter.granted(composition, level, relation, amount)
-            if before is not None and books.spends(found, level):
-                budget = budget.in_place_of(before[0])
-            books.check_grantable(found, budget)
-            # What the people who join bring with them counts at the other level too.
-            other = books.granted(found, "node" if level == "edge" else "edge")
-            if other is not None:
-                books.check_grantable(found, other[0])
+            budget = _grantable(books, found, composition, level, relation, amount)
             row = (found, level, relation, repr(float(epsilon)), repr(float(delta)))
             terms = (budget.composition, budget.order or None, until, moment)
             db.execute(
@@ -292,29 +281,11 @@ class Ledger:
         create(self.path)
         with transaction(self.path, writing=True) as db:
             books = Books(db, self.path)
-            hashes = books.hashes(people)
-            touched = books.touched(people, hashes)
-            if not touched:
-                name = people.name or "data set"
-                made = books.add_population(name, people.namespace, moment)
-                touched = {made: np.zeros(len(hashes), dtype=np.bool_)}
-            books.check_all_known(people, touched)
-            # The one whose budget matters most stands for the charge.
-            charged = books.by_weight(touched, level)
-            for population in charged:
-                books.check_affordable(population, level=level, asked=[asked])
-            books.welcome(touched, people, hashes, level)
+            charged = _paying(books, people, asked, level, moment)
             price = (repr(float(epsilon)), repr(float(delta)), int(count))
             bought = (people.fingerprint, level, relation, *price, purpose, asked.events)
-            db.executemany(
-                "INSERT INTO charges (id, population, fingerprint, level, relation, epsilon, "
-                "delta, count, purpose, events, charged_at, who, host, command, reason) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [
-                    (charge_id, population, *bought, moment, *origin, reason)
-                    for population in charged
-                ],
-            )
+            noted = (moment, None, *origin, reason)
+            _record(db, [(charge_id, population, *bought, *noted) for population in charged])
             names = [books.name(population) for population in charged]
             budget = books.budget(charged[0], level)
         return Charge(
@@ -329,9 +300,7 @@ class Ledger:
             purpose=purpose,
             events=tuple(json.loads(asked.events)),
             charged_at=moment,
-            who=origin.who,
-            host=origin.host,
-            command=origin.command,
+            **origin._asdict(),
             reason=reason,
             others=tuple(names[1:]),
             budget=budget,
@@ -422,15 +391,11 @@ class Ledger:
         with transaction(self.path, writing=True) as db:
             books = Books(db, self.path)
             seen = (people.fingerprint, level, relation, "0.0", "0.0", 0, f"look: {purpose}", "[]")
-            db.executemany(
-                "INSERT INTO charges (id, population, fingerprint, level, relation, epsilon, "
-                "delta, count, purpose, events, charged_at, completed_at, who, host, command, "
-                "reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [
-                    (system_entropy(12).hex(), population, *seen, moment, moment, *origin, reason)
-                    for population in books.touched(people, books.hashes(people))
-                ],
-            )
+            rows = [
+                (system_entropy(12).hex(), population, *seen, moment, moment, *origin, reason)
+                for population in books.touched(people, books.hashes(people))
+            ]
+            _record(db, rows)
 
     def budgets_of(self, people: People) -> list[Budget]:
         """Return the granted budgets of everybody among these people, without charging any."""
@@ -649,6 +614,51 @@ def scratch_ledger() -> Iterator[Path]:
     """Give a ledger that is thrown away, for models that are never released."""
     with tempfile.TemporaryDirectory() as folder:
         yield Ledger.init(Path(folder) / "ledger.sqlite").path
+
+
+def _grantable(
+    books: Books, population: int, composition: str, level: str, relation: str, amount: Amount
+) -> Filter:
+    """Return the budget to grant; refuse one that does not cover what was spent."""
+    before = books.granted(population, level)
+    if composition == "auto":
+        usual = "gaussian" if level == "edge" else "renyi"
+        composition = usual if before is None else before[0].composition
+    budget = Filter.granted(composition, level, relation, amount)
+    if before is not None and books.spends(population, level):
+        budget = budget.in_place_of(before[0])
+    books.check_grantable(population, budget)
+    # What the people who join bring with them counts at the other level too.
+    other = books.granted(population, "node" if level == "edge" else "edge")
+    if other is not None:
+        books.check_grantable(population, other[0])
+    return budget
+
+
+def _paying(books: Books, people: People, asked: Spend, level: str, moment: str) -> list[int]:
+    """Return the populations that pay for a release; refuse it unless every one of them can."""
+    hashes = books.hashes(people)
+    touched = books.touched(people, hashes)
+    if not touched:
+        made = books.add_population(people.name or "data set", people.namespace, moment)
+        touched = {made: np.zeros(len(hashes), dtype=np.bool_)}
+    books.check_all_known(people, touched)
+    # The one whose budget matters most stands for the charge.
+    charged = books.by_weight(touched, level)
+    for population in charged:
+        books.check_affordable(population, level=level, asked=[asked])
+    books.welcome(touched, people, hashes, level)
+    return charged
+
+
+def _record(db: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
+    """Write a charge, or a look that costs nothing: one row for each population."""
+    db.executemany(
+        "INSERT INTO charges (id, population, fingerprint, level, relation, epsilon, delta, count, "
+        "purpose, events, charged_at, completed_at, who, host, command, reason) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        rows,
+    )
 
 
 def _written(events: Sequence[Mapping[str, Any]]) -> str:
