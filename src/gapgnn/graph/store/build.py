@@ -56,9 +56,7 @@ from gapgnn.graph.store.sort import ArcSorter
 from gapgnn.graph.tables import EdgeCounts, Preparation, Schema
 
 if TYPE_CHECKING:
-    from gapgnn.graph.tables.edges import EdgeTable
-    from gapgnn.graph.tables.nodes import ScannedNodes
-    from gapgnn.graph.tables.read import ScannedTables
+    from gapgnn.graph.tables import EdgeTable, ScannedNodes, ScannedTables
 
 DEFAULT_MEMORY = 1 << 30
 NODE_ROWS = 1 << 16

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gapgnn.graph.tables.amounts import EdgeFiles as EdgeFiles
     from gapgnn.graph.tables.amounts import Moment as Moment
     from gapgnn.graph.tables.edges import Dangling as Dangling
+    from gapgnn.graph.tables.edges import EdgeTable as EdgeTable
     from gapgnn.graph.tables.edges import edge_batches as edge_batches
     from gapgnn.graph.tables.edges import end_columns as end_columns
     from gapgnn.graph.tables.features import has_stated_width as has_stated_width
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from gapgnn.graph.tables.files import Dialect as Dialect
     from gapgnn.graph.tables.files import TableFile as TableFile
     from gapgnn.graph.tables.files import open_table as open_table
+    from gapgnn.graph.tables.nodes import ScannedNodes as ScannedNodes
     from gapgnn.graph.tables.preparation import Preparation as Preparation
     from gapgnn.graph.tables.proposal import propose_schema as propose_schema
     from gapgnn.graph.tables.read import OnDangling as OnDangling
+    from gapgnn.graph.tables.read import ScannedTables as ScannedTables
     from gapgnn.graph.tables.read import TableOptions as TableOptions
     from gapgnn.graph.tables.read import read_ids as read_ids
     from gapgnn.graph.tables.read import read_tables as read_tables
