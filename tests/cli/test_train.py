@@ -599,7 +599,6 @@ class TestProgress:
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 
 
-@pytest.mark.slow
 def test_the_tutorial_tells_the_truth(gapgnn, ledger, tmp_path, monkeypatch):
     """Every command of the page runs, in order, and answers as the page says but for noise."""
     page = PAGE.read_text(encoding="utf-8")
@@ -610,10 +609,10 @@ def test_the_tutorial_tells_the_truth(gapgnn, ledger, tmp_path, monkeypatch):
     for number, (command, _, shown) in enumerate(blocks):
         code, out, err = gapgnn(*shlex.split(command))
         assert code == 0, err
-        # On a terminal the words for people stand between those of the result.
-        wanted, got = (
-            sorted(re.sub(r"[\d.,:%\s]+", " ", text).split()) for text in (shown, out + err)
-        )
+        # On a terminal the words for people stand between those of the result. Numbers and the
+        # name of a charge, of 24 digits and letters, are others every time.
+        without = (re.sub(r"\b[0-9a-f]{24}\b", "", text) for text in (shown, out + err))
+        wanted, got = (sorted(re.sub(r"[\d.,:%\s]+", " ", text).split()) for text in without)
         if "--json" not in command:
             assert wanted == got, command
         else:
