@@ -14,9 +14,10 @@ from gapgnn.errors import InputError, PrivacyError
 from gapgnn.privacy.accounting.events import Gaussian
 from gapgnn.privacy.mechanisms import aggregation as aggregation_module
 from gapgnn.privacy.mechanisms import noise as noise_module
+from gapgnn.privacy.mechanisms import sums as sums_module
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, quantise_rows, row_normalise
 from gapgnn.privacy.mechanisms.noise import GRID
-from gapgnn.privacy.mechanisms.sums import ROW_GRID
+from gapgnn.privacy.mechanisms.sums import ROW_GRID, add_up
 from gapgnn.rng import NoiseKey
 
 KEY = NoiseKey.insecure(0)
@@ -51,6 +52,18 @@ def test_safe_sums_are_the_sums_of_whole_numbers(directed):
     exact = (dense.T @ quantise_rows(rows).div(GRID).long()).double() * GRID
     assert torch.equal(private(graph).hop(rows, 1), exact.float())
     assert (steps - quantise_rows(rows).div(ROW_GRID).long()).abs().max() <= 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("at_once", [2, 1 << 19])
+def test_empty_lists_add_up_to_zero_wherever_they_stand(monkeypatch, dtype, at_once):
+    for name in ("CHUNK_ENTRIES", "MOST_ENTRIES"):
+        monkeypatch.setattr(sums_module, name, at_once)
+    rows, entries = torch.eye(3, dtype=dtype), np.array([0, 1, 0, 1, 2], dtype=np.int32)
+    found = add_up(rows, np.array([0, 0, 2, 2, 5, 5, 5]), entries)
+    nothing = [0.0, 0.0, 0.0]
+    assert found.tolist() == [nothing, [1, 1, 0], nothing, [1, 1, 1], nothing, nothing]
+    assert add_up(rows, np.zeros(4, dtype=np.int64), entries[:0]).tolist() == [nothing] * 3
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 16, 300]), st.floats(0.0, 1 + 9e-7))
