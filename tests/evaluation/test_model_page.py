@@ -240,6 +240,71 @@ def test_another_card_makes_another_page_and_the_ledger_does_not_agree(
     assert "The charge says the same as the card" not in page
 
 
+@pytest.fixture(scope="module")
+def adaptive(tmp_path_factory: pytest.TempPathFactory, graph: Any) -> Path:
+    """A model of the default node-level training, which chooses one of several charged options."""
+    place = tmp_path_factory.mktemp("adaptive")
+    ledger = Ledger.init(place / "own.sqlite").path
+    GAP(level="node", epsilon=4.0, epochs=1, ledger=ledger).fit(graph).save(place / "model")
+    return place
+
+
+def released_by(charge: Any, option: int) -> list[dict[str, Any]]:
+    """Return the events of one option of a charge with three, the first of them without hops."""
+    marked = [(str(event.get("role", "")), dict(event)) for event in charge.events]
+    marks = [event.pop("option", role.partition(", option ")[2]) for role, event in marked]
+    for role, event in marked:
+        if "role" in event:
+            event["role"] = role.partition(", option ")[0]
+    kept = ("", str(option)) if option > 1 else (str(option),)
+    events = [event for (_, event) in marked]
+    return [events[0]] + [
+        event for mark, event in zip(marks[1:], events[1:], strict=True) if str(mark) in kept
+    ]
+
+
+def test_a_default_node_level_model_agrees_with_its_own_charge(adaptive: Path) -> None:
+    page = render_model(adaptive / "model", ledger=adaptive / "own.sqlite")
+    assert "disagree" not in page
+    assert "The charge says the same as the card" in page
+
+
+@pytest.mark.parametrize("option", [1, 2, 3])
+def test_whatever_option_was_chosen_the_charge_covers_it(
+    adaptive: Path, tmp_path: Path, option: int
+) -> None:
+    folder = Path(shutil.copytree(adaptive / "model", tmp_path / "model"))
+    ledger = Ledger(adaptive / "own.sqlite")
+    events = released_by(ledger.entries()[0], option)
+    assert len(events) == (2 if option == 1 else 4)
+    change_card(folder, lambda card: card.update(events=events))
+    assert "disagree" not in render_model(folder, ledger=ledger.path)
+
+
+@pytest.mark.parametrize("option", [1, 2, 3])
+@pytest.mark.parametrize("change", ["noise", "omitted", "added", "mixed"])
+def test_a_card_that_is_none_of_the_charged_options_was_changed(
+    adaptive: Path, tmp_path: Path, option: int, change: str
+) -> None:
+    folder = Path(shutil.copytree(adaptive / "model", tmp_path / "model"))
+    ledger = Ledger(adaptive / "own.sqlite")
+    charge = ledger.entries()[0]
+    events = released_by(charge, option)
+    if change == "noise":
+        events[1]["noise_multiplier"] *= 2
+    elif change == "omitted":
+        del events[-1]
+    elif change == "added":
+        events.append(events[-1])
+    else:
+        events[1] = released_by(charge, option % 3 + 1)[1]
+        if option == 1:
+            events.append(released_by(charge, 2)[2])
+    change_card(folder, lambda card: card.update(events=events))
+    page = render_model(folder, ledger=ledger.path)
+    assert "the card lists other events than the ledger" in page
+
+
 def test_another_charge_makes_another_page(folder: Path, ledger: Ledger, graph: Any) -> None:
     before = Facts(render_model(folder)).found
     GAP(epsilon=1.0, epochs=2, reason="again").fit(graph)

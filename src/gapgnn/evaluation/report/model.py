@@ -9,9 +9,11 @@ labels without noise.
 from __future__ import annotations
 
 import functools
+import json
 import math
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
@@ -329,9 +331,59 @@ def _disagreements(card: PrivacyCard, charge: Charge) -> list[str]:
         for name in _SHARED
         if getattr(card, name) != getattr(charge, name)
     ]
-    if [dict(event) for event in card.events] != [dict(event) for event in charge.events]:
+    released = _sorted(_option_of(event)[1] for event in card.events)
+    if released not in map(_sorted, _charged_options(charge.events)):
         found.append("what was released: the card lists other events than the ledger")
     return found
+
+
+def _charged_options(events: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return each list of events that a charge allows to be released.
+
+    An adaptive choice is charged before it is made, so its charge lists the events of all options
+    (:meth:`gapgnn.privacy.guarantee.Guarantee.one_of`): the deciding release, the events of each
+    option, marked with its number, and unmarked those that all options with more than one event
+    have in common. Exactly one option is released.
+    """
+    marked = [_option_of(event) for event in events]
+    numbers = list(dict.fromkeys(number for number, _ in marked if number))
+    if not numbers:
+        return [[event for _, event in marked]]
+    first = marked[0][1]
+    common = [event for number, event in marked[1:] if not number]
+    options = []
+    for wanted in numbers:
+        own = [event for number, event in marked[1:] if number == wanted]
+        options.append([first, *own, *common])
+        if len(own) == 1:
+            options.append([first, *own])
+    if len(numbers) == 1:
+        # The only other option has all of its events unmarked.
+        options.append([first, *common])
+    return options
+
+
+def _option_of(event: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the option an event is marked with, empty for none, and the event without the mark.
+
+    >>> _option_of({"event": "Gaussian", "role": "training, option 2"})
+    ('2', {'event': 'Gaussian', 'role': 'training'})
+    """
+    plain = dict(event)
+    number = str(plain.pop("option", "") or "")
+    # Ledgers written before options had a field of their own carry them in the role.
+    found = re.fullmatch(r"(.*), option (\d+)", str(plain.get("role", "")))
+    if found is not None and not number:
+        number = found[2]
+        plain["role"] = found[1]
+        if not plain["role"]:
+            del plain["role"]
+    return number, plain
+
+
+def _sorted(events: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return events in an order that does not depend on how they were listed."""
+    return sorted(json.dumps(dict(event), sort_keys=True) for event in events)
 
 
 def _budget(row: Budget, charges: Sequence[Charge]) -> dict[str, Any]:
