@@ -11,6 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapgnn.errors import InputError, PrivacyError
+from gapgnn.graph.convert import (
+    from_networkx,
+    from_pyg,
+    from_scipy,
+    to_networkx,
+    to_pyg,
+    to_scipy,
+)
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.graph.transforms import induced, with_absent
@@ -30,14 +38,11 @@ weighted_or_not = pytest.mark.parametrize("weighted", [False, True], ids=["plain
 
 @st.composite
 def worlds(draw):
-    """People with lists of (target, amount); two of the targets have no record."""
+    """People with lists of (target, amount); two have no record, and one may list oneself."""
     count = draw(st.integers(2, 7))
     target = st.integers(0, count + 1)
     entry = st.tuples(target, st.sampled_from([0.0, 1.0, 2.5, 7.0, 10.0, 99.0]))
-    lists = [
-        {to: amount for to, amount in draw(st.lists(entry, max_size=10)) if to != person}
-        for person in range(count)
-    ]
+    lists = [dict(draw(st.lists(entry, max_size=10))) for _ in range(count)]
     return lists, draw(st.integers(0, count - 1)), draw(st.integers(0, 10**6))
 
 
@@ -57,6 +62,7 @@ def graph_of(lists, *, weighted=False):
         num_nodes=count,
         features=np.zeros((count, 1)),
         directed=True,
+        self_loops="keep",
         dangling=None if weighted else strangers,
         **options,
     )
@@ -128,10 +134,13 @@ class TestSensitivity:
         after = hop(with_absent(without(graph, person)), gone, **options)
         moved = distance(before, after)
         assert moved <= aggregation_sensitivity("node", "add-remove", is_divided=True) + SLACK
-        # Nothing but what the grid cuts off is lost: whoever sends anything sends all of it.
+        # Nothing but what the grid cuts off is lost: whoever sends anything sends all of it, but
+        # for the share of an entry for oneself that is written once and counted twice.
         copies = len(lists[person]) + to_self
         if copies:
-            assert moved >= 1 - ROW_GRID * (copies * WIDTH) ** 0.5 - SLACK
+            written = copies - (to_self and person in lists[person])
+            share = (written / copies) ** 0.5
+            assert moved >= share - ROW_GRID * (copies * WIDTH) ** 0.5 - SLACK
         else:
             assert moved == 0
 
@@ -144,7 +153,7 @@ class TestSensitivity:
         entry = st.tuples(st.integers(0, len(lists) + 1), st.sampled_from([0.5, 3.0, 10.0]))
         drawn = data.draw(st.lists(entry, max_size=8))
         others = [*lists]
-        others[person] = {to: amount for to, amount in drawn if to != person}
+        others[person] = dict(drawn)
         sent = unit_rows(len(lists) + 2, seed)
         sent[len(lists) :] = 0
         turned = sent.clone()
@@ -178,6 +187,32 @@ class TestSensitivity:
         there, gone, turned = (hop(graph, factor * sent, **options) for factor in (1, 0, -1))
         assert 0.99 <= distance(there, gone) <= 1 + SLACK
         assert 1.98 <= distance(there, turned) <= 2 + SLACK
+
+    @pytest.mark.parametrize("place", ["arcs", "store", "pyg", "networkx", "scipy"])
+    def test_whoever_lists_oneself_writes_to_the_own_row_once(self, place, tmp_path):
+        """Twice would be sqrt(2) under add-remove and 2 sqrt(2) under replace."""
+        graph = graph_of([{0: 1.0}, {0: 1.0, 1: 1.0}])
+        if place == "store":
+            store_graph(graph, tmp_path / "store", parts=2)
+            graph = open_store(tmp_path / "store")
+        elif place == "pyg":
+            pytest.importorskip("torch_geometric")
+            graph = from_pyg(to_pyg(graph), self_loops="keep")
+        elif place == "networkx":
+            pytest.importorskip("networkx")
+            graph = from_networkx(to_networkx(graph), self_loops="keep")
+        elif place == "scipy":
+            graph = from_scipy(**to_scipy(graph))
+        assert graph.num_self_loops == 2
+        for person in (0, 1):
+            sent = torch.zeros(2, WIDTH)
+            sent[person, 0] = 1
+            there, gone, turned = (hop(graph, f * sent, to_self=True) for f in (1, 0, -1))
+            assert distance(there, gone) <= 1 + SLACK
+            assert distance(there, turned) <= 2 + SLACK
+        # What is read back of the own row is what was written there: one message.
+        assert float(there[0, 0]) == pytest.approx(3**-0.5, abs=1e-3)
+        assert float(there[1, 0]) == pytest.approx(3**-0.5, abs=1e-3)
 
     @to_self_or_not
     @given(world=worlds())
@@ -297,6 +332,7 @@ def test_a_store_of_any_partition_releases_the_same_bits(weighted, noise, to_sel
         features=np.zeros((count, 1)),
         ids=rng.permutation(count) * 3,
         directed=True,
+        self_loops="keep",
         **options,
     )
     shared = {"level": "node", "relation": "add-remove", "noise_multiplier": 0.5}

@@ -52,6 +52,7 @@ from gapgnn.privacy.mechanisms.sums import (
     quantise_rows,
     shared,
     whole_rows,
+    without_loops,
 )
 from gapgnn.rng import NoiseKey
 
@@ -189,6 +190,7 @@ class StoredLists:
         max_degree: D at node level, None elsewhere.
         key: the secret of the cut, from which nothing else is derived.
         both_ways: messages also travel against the arcs.
+        drops_loops: arcs from a node to itself are left out.
     """
 
     def __init__(
@@ -198,8 +200,10 @@ class StoredLists:
         max_degree: int | None,
         key: NoiseKey,
         both_ways: bool = False,
+        drops_loops: bool = False,
     ) -> None:
         self._graph = graph
+        self._drops_loops = drops_loops
         self._leaving = list(graph.out_parts()) if both_ways else None
         self._limits: Limits | None = None
         if max_degree is not None and int(graph.out_degrees.max()) > max_degree:
@@ -238,7 +242,8 @@ class StoredLists:
         against = None
         if self._leaving is not None:
             against = self._leaving[part], self._graph.digest(part, leaving=True)
-        return PartFiles(self._graph.in_part(part), self._graph.digest(part), against)
+        arriving, digest = self._graph.in_part(part), self._graph.digest(part)
+        return PartFiles(arriving, digest, against, self._drops_loops)
 
 
 @dataclass(frozen=True)
@@ -250,11 +255,14 @@ class PartFiles:
         digest: the SHA-256 that the file must have, compared where the file is not known yet.
         against: the file with the arcs that leave the part's rows and its SHA-256, where messages
             travel against arcs too.
+        drops_loops: arcs from a node to itself are left out, as they are where messages travel both
+            ways.
     """
 
     arriving: PartFile
     digest: str
     against: tuple[PartFile, str] | None = None
+    drops_loops: bool = False
 
     def blocks(self, limits: Limits | None) -> Iterator[tuple[int, Lists]]:
         """Yield the number of each block's first row and its lists, cut where there are limits."""
@@ -269,6 +277,8 @@ class PartFiles:
             if leaving is not None:
                 left = next(leaving)
                 lists = join_ways(rows.first, lists, (left.pointers, left.entries, left.weights))
+            elif self.drops_loops:
+                lists = without_loops(rows.first, lists)
             yield rows.first, lists
 
 
@@ -339,7 +349,8 @@ class PrivateAggregation:
         is_divided: at node level instead of a cut: what a node sends is divided by the root of its
             list's length, dangling entries included, so that all of it has norm at most 1.
         to_self: every node also sends to itself, and its list is longer by that; only with divided
-            messages, where a person's own row is then covered too.
+            messages, where a person's own row is then covered too. Self-loops are left out of the
+            sums, so that nobody writes to the own row twice, and count in the list's length.
         both_ways: at edge level, on a graph with directions: what a node sends travels along its
             arcs and against the arcs that end at it. Self-loops are left out.
         noise: ``safe`` for releases, ``fast`` for experiments.
@@ -524,9 +535,14 @@ class PrivateAggregation:
 
     @cached_property
     def _written(self) -> Tensor:
-        """How many rows each node writes to: the length of its own list, and itself."""
+        """How many rows each node writes to at most: the length of its own list, and itself."""
         lengths = self.graph.out_degrees + int(self.to_self)
         return torch.from_numpy(lengths).to(self.device)
+
+    @property
+    def _drops_loops(self) -> bool:
+        """Whether arcs from a node to itself are left out, where the node sends there anyway."""
+        return self.to_self and self.graph.num_self_loops > 0
 
     @property
     def _weighs(self) -> bool:
@@ -620,6 +636,8 @@ class PrivateAggregation:
             if self.both_ways:
                 leaving = self.graph.indptr, self.graph.indices, self.graph.weights
                 indptr, indices, weights = join_ways(0, (indptr, indices, weights), leaving)
+            elif self._drops_loops:
+                indptr, indices, weights = without_loops(0, (indptr, indices, weights))
             self._lists[which] = indptr, indices, weights
         return self._lists[which]
 
@@ -655,7 +673,11 @@ class PrivateAggregation:
             key = self._sources[repeat].key.derive("degree")
             store = cast(StoredGraph, self.graph)
             self._stored[which] = StoredLists(
-                store, max_degree=self.max_degree, key=key, both_ways=self.both_ways
+                store,
+                max_degree=self.max_degree,
+                key=key,
+                both_ways=self.both_ways,
+                drops_loops=self._drops_loops,
             )
         return [self._stored[which]]
 
@@ -705,7 +727,8 @@ class PrivateAggregation:
 
     def _lists_on_device(self, repeat: int) -> DeviceLists:
         which = self._which_lists(repeat)
-        if which not in self._device_lists and (self._weighs or self.both_ways):
+        is_made_here = self._weighs or self.both_ways or self._drops_loops
+        if which not in self._device_lists and is_made_here:
             lists = self._weighted_lists(repeat)
             if lists[2] is not None:
                 check_weights(lists[2])
