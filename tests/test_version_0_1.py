@@ -30,7 +30,7 @@ def before(tmp_path, monkeypatch):
     shutil.copytree(FIXTURE, folder)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("GAPGNN_LEDGER", str(folder / "ledger.sqlite"))
-    with pytest.warns(LedgerNotice, match="brought to version 3"):
+    with pytest.warns(LedgerNotice, match="brought to version 4"):
         assert Ledger().problems() == []
     return folder
 

@@ -380,7 +380,7 @@ def test_a_ledger_of_version_0_1_is_upgraded_and_says_so_in_one_line(run, tmp_pa
     code, out, err = run("--ledger", path)
     assert code == 0
     lines = err.splitlines()
-    assert re.match(r"gapgnn: Ledger \S+old\.sqlite was brought to version 3", lines[0])
+    assert re.match(r"gapgnn: Ledger \S+old\.sqlite was brought to version 4", lines[0])
     assert "Warning" not in err
     assert len(out.splitlines()) > 1
     assert len(list(tmp_path.glob("old.sqlite.version-*"))) == 1

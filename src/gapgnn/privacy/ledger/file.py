@@ -15,15 +15,15 @@ Why the file survives what it must (privacy page, section 6):
 
 Versions. Version 2 added who draws on a charge; version 3 counts people instead of files:
 populations and their members, how charges come together, who charged and why, and a chain over all
-rows. An older file is copied beside itself and upgraded, once, by the first transaction that opens
-it, and the upgrade says so. An older program refuses the file from then on.
+rows; version 4 normalises ids before they are hashed, and chains what is neither a grant nor a
+charge (table ``notes``). An older file is copied beside itself and upgraded, once, by the first
+transaction that opens it, and the upgrade says so. An older program refuses the file from then on.
 
-Chain. Every charge and grant carries a keyed hash of itself and the row before, and the last one is
-kept apart; what may change (members, names, claims, settings) is under one seal. A row that was
-removed, changed or added is found whenever the ledger is opened, and `gapgnn ledger verify` says
-which.
-The key is in the file, so this finds accidents and careless hands, not
-somebody who computes the chain anew.
+Chain. Every charge, grant and note carries a keyed hash of itself and the row before, and the last
+one is kept apart; what may change (members, names, claims, settings) is under one seal. A row that
+was removed, changed or added is found whenever the ledger is opened, and `gapgnn ledger verify`
+says which. The key is in the file, so this finds accidents and careless hands, not somebody who
+computes the chain anew.
 
 The file is only ever opened through SQLite: closing any other descriptor of it would drop the locks
 that another thread of this process holds.
@@ -47,7 +47,9 @@ from gapgnn.errors import InputError, PrivacyError, UnavailableError
 from gapgnn.rng import system_entropy
 
 APPLICATION_ID = 0x47415047
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+# `normalised` where every member was hashed after normalisation, `mixed` in a file that is older.
+ID_SPELLING = "id spelling"
 BUSY_SECONDS = 60.0
 
 # Amounts are decimal text, so that sums are exact. Grants are only ever added: the last one counts.
@@ -116,6 +118,16 @@ CREATE TABLE IF NOT EXISTS claims (
     token TEXT NOT NULL,
     claimed_at TEXT NOT NULL
 );
+CREATE TABLE notes (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind TEXT NOT NULL,
+    about TEXT NOT NULL,
+    noted_at TEXT NOT NULL,
+    who TEXT NOT NULL,
+    host TEXT NOT NULL,
+    command TEXT NOT NULL,
+    chain TEXT
+);
 CREATE INDEX charges_by_population ON charges (population, level);
 CREATE INDEX grants_by_population ON grants (population, level);
 """
@@ -125,6 +137,7 @@ CHAINED = {
     "granted_at, who, host, reason",
     "charges": "id, population, fingerprint, level, relation, epsilon, delta, count, purpose, "
     "events, charged_at, who, host, command, reason",
+    "notes": "kind, about, noted_at, who, host, command",
 }
 
 
@@ -225,6 +238,7 @@ def _make_tables(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     put_setting(connection, "key", system_entropy(32).hex())
     put_setting(connection, "require-grant", "off")
+    put_setting(connection, ID_SPELLING, "normalised")
     put_setting(connection, "seal", _seal(connection))
 
 
@@ -239,10 +253,10 @@ def put_setting(connection: sqlite3.Connection, key: str, value: str) -> None:
     connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
 
 
-def broken_links(connection: sqlite3.Connection) -> list[str]:
-    """Return what a removed or changed row shows in the chains."""
+def broken_links(connection: sqlite3.Connection, *, skip: tuple[str, ...] = ()) -> list[str]:
+    """Return what a removed or changed row shows in the chains, but for tables to skip."""
     problems = []
-    for table in CHAINED:
+    for table in (name for name in CHAINED if name not in skip):
         links = list(_links(connection, table))
         wrong = next((seq for seq, chain, expected in links if chain != expected), None)
         last = f"{len(links)} {links[-1][2]}" if links else ""
@@ -367,18 +381,45 @@ def _check_is_ours(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
-    """Copy an older file beside itself, then make populations of its data sets.
-
-    Who was in a data set is not known, so its population begins without members: it is found by the
-    graph's fingerprint, and that graph's people join it when it is read again. Until then anybody
-    may be one of them, and where it has a budget other people's tables are refused.
-    """
+    """Copy an older file beside itself, then bring it to this version."""
     connection.execute("BEGIN IMMEDIATE")
     version = _check_is_ours(connection, path)
     if version == SCHEMA_VERSION:  # another process was first
         connection.execute("COMMIT")
         return
     backup = _back_up(path, version)
+    if version == 3:
+        _upgrade_people(connection, path)
+    else:
+        _upgrade_graphs(connection)
+    connection.execute("COMMIT")
+    news = "counts people" if version < 3 else "normalises ids"
+    warnings.warn(
+        f"Ledger {path} was brought to version {SCHEMA_VERSION}, which {news}; the file as "
+        f"it was is {backup}.",
+        LedgerNotice,
+        stacklevel=2,
+    )
+
+
+def _upgrade_people(connection: sqlite3.Connection, path: Path) -> None:
+    """Add what version 4 has; its members stay as they are and are found by either spelling."""
+    if problems := broken_links(connection, skip=("notes",)):
+        raise damaged(path, problems[0])
+    notes = next(text for text in TABLES.split(";") if "CREATE TABLE notes" in text)
+    connection.execute(notes)
+    put_setting(connection, ID_SPELLING, "mixed")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    _close_books(connection)
+
+
+def _upgrade_graphs(connection: sqlite3.Connection) -> None:
+    """Make populations of the data sets of version 1 or 2.
+
+    Who was in a data set is not known, so its population begins without members: it is found by the
+    graph's fingerprint, and that graph's people join it when it is read again. Until then anybody
+    may be one of them, and where it has a budget other people's tables are refused.
+    """
     for table in ("datasets", "grants", "charges"):
         connection.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
     for index in ("charges_of_budget", "grants_of_budget"):
@@ -412,13 +453,6 @@ def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
     for table in ("datasets", "grants", "charges"):
         connection.execute(f"DROP TABLE old_{table}")
     _close_books(connection)
-    connection.execute("COMMIT")
-    warnings.warn(
-        f"Ledger {path} was brought to version {SCHEMA_VERSION}, which counts people; the file as "
-        f"it was is {backup}.",
-        LedgerNotice,
-        stacklevel=2,
-    )
 
 
 def _back_up(path: Path, version: int) -> Path:

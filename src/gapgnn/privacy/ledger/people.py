@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapgnn.graph import Graph, Words, siphash_128, whole_numbers
+from gapgnn.privacy.ledger.spelling import normalize_ids
 
 # Sorted by the first half, then the second; 16 bytes each.
 Hashes = NDArray[np.uint64]
@@ -79,20 +80,54 @@ class People:
 def hash_ids(ids: NDArray[Any], key: bytes) -> Hashes:
     """Return the sorted, distinct hashes of ids, ``(n, 2)``.
 
-    A whole number has one hash, however it is written (``7``, `` 7``, ``+7``, ``007``, ``7.0``),
-    and so has a text with spaces around it: what a program made of a column must not make other
-    people of them. Should two people differ in nothing else, they are charged as one.
+    An id has one hash, however it is spelled (:mod:`gapgnn.privacy.ledger.spelling`): ``7``,
+    `` 7``, ``+7``, ``007``, ``7.0`` are one number, and what a program made of a column must not
+    make other people of them. Should two people differ in nothing else, they are charged as one.
 
     >>> numbers, texts = np.array([7, 8, 7]), np.array(["8.0", " 007"])
     >>> np.array_equal(hash_ids(numbers, b"k" * 32), hash_ids(texts, b"k" * 32))
     True
     """
-    if ids.dtype.kind == "i" or (ids.dtype.kind == "u" and not (ids > _LARGEST).any()):
-        return _distinct(_hash_numbers(ids.astype(np.int64, copy=False).view(np.uint64), key))
+    return distinct(_hash_each(ids, key, normalize_ids))
+
+
+def respelled(ids: NDArray[Any], key: bytes) -> tuple[Hashes, Hashes]:
+    """Return the hashes that ledgers before version 4 kept for these ids, where they differ.
+
+    Returns:
+        The earlier hashes, sorted and distinct, and beside each the one of today. Ids that had the
+        same hash then have the same one now.
+
+    >>> [len(hashes) for hashes in respelled(np.array(["ann", "Bob", "7"]), b"k" * 32)]
+    [1, 1]
+    """
+    if _are_numbers(ids):
+        nobody = np.empty((0, 2), dtype=np.uint64)
+        return nobody, nobody
+    before, now = (_hash_each(ids, key, spell) for spell in (_trimmed, normalize_ids))
+    differs = (before != now).any(axis=1)
+    before, now = before[differs], now[differs]
+    order = np.lexsort((before[:, 1], before[:, 0]))
+    before, now = before[order], now[order]
+    is_first = np.ones(len(before), dtype=np.bool_)
+    is_first[1:] = (before[1:] != before[:-1]).any(axis=1)
+    return before[is_first], now[is_first]
+
+
+def _are_numbers(ids: NDArray[Any]) -> bool:
+    return ids.dtype.kind == "i" or (ids.dtype.kind == "u" and not (ids > _LARGEST).any())
+
+
+def _hash_each(
+    ids: NDArray[Any], key: bytes, spell: Callable[[NDArray[np.str_]], NDArray[np.str_]]
+) -> Hashes:
+    """Return the hash of each id, in their order."""
+    if _are_numbers(ids):
+        return _hash_numbers(ids.astype(np.int64, copy=False).view(np.uint64), key)
     names = ids.astype(str, copy=False)
     found = np.empty((len(names), 2), dtype=np.uint64)
     for start in range(0, len(names), _CHUNK):
-        letters = _utf8(_trimmed(names[start : start + _CHUNK]))
+        letters = _utf8(spell(names[start : start + _CHUNK]))
         is_number, codes = _written_numbers(np.ascontiguousarray(letters.T))
         hashes = found[start : start + _CHUNK]
         if is_number.any():
@@ -100,7 +135,7 @@ def hash_ids(ids: NDArray[Any], key: bytes) -> Hashes:
             hashes[~is_number] = _hash_letters(letters[~is_number], key)
         else:
             hashes[:] = _hash_letters(letters, key)
-    return _distinct(found)
+    return found
 
 
 class Remembered:
@@ -154,7 +189,7 @@ REMEMBERED = Remembered()
 
 
 def _trimmed(names: NDArray[np.str_]) -> NDArray[np.str_]:
-    """Return texts without the spaces around them."""
+    """Return texts without the spaces around them, as ledgers before version 4 hashed them."""
     letters = np.ascontiguousarray(names).view(np.uint32).reshape(len(names), -1)
     if not letters.size:
         return names
@@ -238,7 +273,7 @@ def _hash_letters(letters: NDArray[np.uint8], key: bytes) -> Hashes:
     return found
 
 
-def _distinct(hashes: Hashes) -> Hashes:
+def distinct(hashes: Hashes) -> Hashes:
     """Sort by the first half, then the second, and drop repeats.
 
     The upper bits of the first half and the row's number are sorted as one number, which is several
@@ -355,6 +390,12 @@ class Members:
         ).fetchone()
         return int(size) // 16
 
+    def replace(self, population: int, before: Hashes, now: Hashes) -> None:
+        """Put other hashes in the place of some members'; all are sorted and distinct."""
+        pieces = [piece[~among(piece, before)] for piece in self.parts(population)]
+        self.db.execute("DELETE FROM members WHERE population = ?", (population,))
+        self.join(population, distinct(np.concatenate([*pieces, now])))
+
     def join(self, population: int, newcomers: Hashes) -> None:
         """Add people who are not members yet.
 
@@ -375,7 +416,7 @@ class Members:
                 break
             together.append(last)
         if len(together) > 1:
-            newcomers = _distinct(np.concatenate(together))
+            newcomers = distinct(np.concatenate(together))
             self.db.execute(
                 "DELETE FROM members WHERE population = ? AND part >= ?", (population, part)
             )

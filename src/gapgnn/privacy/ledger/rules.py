@@ -34,9 +34,17 @@ from numpy.typing import NDArray
 from gapgnn.errors import BudgetExceededError, InputError, PrivacyError, check_choice
 from gapgnn.privacy import RELATIONS_OF_LEVEL, check_relation, covers, strictest
 from gapgnn.privacy.ledger.amounts import Amount
-from gapgnn.privacy.ledger.file import damaged, secret_key, setting
+from gapgnn.privacy.ledger.file import ID_SPELLING, damaged, secret_key, setting
 from gapgnn.privacy.ledger.filters import Filter, Spend
-from gapgnn.privacy.ledger.people import REMEMBERED, Hashes, Members, People
+from gapgnn.privacy.ledger.people import (
+    REMEMBERED,
+    Hashes,
+    Members,
+    People,
+    among,
+    distinct,
+    respelled,
+)
 
 # Populations, and who of the people read is known to be a member.
 Touched = dict[int, NDArray[np.bool_]]
@@ -93,6 +101,7 @@ class Books:
         self.db = db
         self.path = path
         self.members = Members(db)
+        self._respelled: tuple[People, tuple[Hashes, Hashes]] | None = None
 
     def hashes(self, people: People) -> Hashes:
         """Return the hashes of people under this ledger's key."""
@@ -104,7 +113,7 @@ class Books:
         for (population,) in self.db.execute(
             "SELECT id FROM populations WHERE namespace = ?", (people.namespace,)
         ).fetchall():
-            common = self.members.known(population, hashes)
+            common = self._known(population, people, hashes)
             if common.any():
                 found[population] = common
         # A population of version 0.1 is known by the graph that was read, until its people are.
@@ -115,6 +124,29 @@ class Books:
         ).fetchall():
             found[population] = np.zeros(len(hashes), dtype=np.bool_)
         return found
+
+    def _known(self, population: int, people: People, hashes: Hashes) -> NDArray[np.bool_]:
+        """Tell which people are members, also under the spelling of earlier versions."""
+        common = self.members.known(population, hashes)
+        before, now = self._earlier(people)
+        if len(before) and (found := self.members.known(population, before)).any():
+            common |= among(hashes, distinct(now[found]))
+        return common
+
+    def _earlier(self, people: People) -> tuple[Hashes, Hashes]:
+        """Return the hashes by which a ledger that was begun earlier may know these people."""
+        if setting(self.db, ID_SPELLING) == "normalised":
+            nobody = np.empty((0, 2), dtype=np.uint64)
+            return nobody, nobody
+        if self._respelled is None or self._respelled[0] is not people:
+            self._respelled = people, respelled(people.ids, secret_key(self.db))
+        return self._respelled[1]
+
+    def _respell(self, population: int, people: People) -> None:
+        """Keep the members who were read under today's hash, by which any spelling finds them."""
+        before, now = self._earlier(people)
+        if len(before) and (found := self.members.known(population, before)).any():
+            self.members.replace(population, before[found], distinct(now[found]))
 
     def add_population(self, name: str, namespace: str, moment: str) -> int:
         """Make a population; a name that is taken gets a number."""
@@ -133,6 +165,7 @@ class Books:
         known = np.zeros(len(hashes), dtype=np.bool_)
         for population, common in touched.items():
             known |= common
+            self._respell(population, people)
             self.db.execute(
                 "INSERT OR IGNORE INTO fingerprints VALUES (?, ?)",
                 (population, people.fingerprint),
