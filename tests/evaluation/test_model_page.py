@@ -251,15 +251,11 @@ def adaptive(tmp_path_factory: pytest.TempPathFactory, graph: Any) -> Path:
 
 def released_by(charge: Any, option: int) -> list[dict[str, Any]]:
     """Return the events of one option of a charge with three, the first of them without hops."""
-    marked = [(str(event.get("role", "")), dict(event)) for event in charge.events]
-    marks = [event.pop("option", role.partition(", option ")[2]) for role, event in marked]
-    for role, event in marked:
-        if "role" in event:
-            event["role"] = role.partition(", option ")[0]
+    events = [dict(event) for event in charge.events]
+    marks = [str(event.pop("option", "")) for event in events]
     kept = ("", str(option)) if option > 1 else (str(option),)
-    events = [event for (_, event) in marked]
     return [events[0]] + [
-        event for mark, event in zip(marks[1:], events[1:], strict=True) if str(mark) in kept
+        event for mark, event in zip(marks[1:], events[1:], strict=True) if mark in kept
     ]
 
 
@@ -279,6 +275,21 @@ def test_whatever_option_was_chosen_the_charge_covers_it(
     assert len(events) == (2 if option == 1 else 4)
     change_card(folder, lambda card: card.update(events=events))
     assert "disagree" not in render_model(folder, ledger=ledger.path)
+
+
+def test_a_card_that_names_roles_agrees_with_a_charge_that_names_groups(
+    adaptive: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(adaptive / "model", tmp_path / "model"))
+
+    def with_roles(card: dict[str, Any]) -> None:
+        assert any("group" in event for event in card["events"])
+        for event in card["events"]:
+            if "group" in event:
+                event["role"] = event.pop("group")
+
+    change_card(folder, with_roles)
+    assert "disagree" not in render_model(folder, ledger=adaptive / "own.sqlite")
 
 
 @pytest.mark.parametrize("option", [1, 2, 3])

@@ -157,7 +157,7 @@ class TestPredictions:
         (charge,) = (one for one in ledger.entries() if "predict" in one.purpose)
         events = [Event.from_dict(dict(event)) for event in charge.events]
         roles = ["training"] if own == "record" else ["training", "others"]
-        assert [event.role for event in events] == roles
+        assert [event.group for event in events] == roles
         alone = [account([event], charge.delta, relation="add-remove").epsilon for event in events]
         assert charge.epsilon == pytest.approx(max(alone), rel=1e-9)
         assert max(alone) <= 4.0
@@ -165,11 +165,11 @@ class TestPredictions:
     def test_the_fit_is_charged_once_for_the_dearest_role(self, own, fitted):
         model, _ = fitted[own]
         events = [Event.from_dict(event) for event in model.card_.events]
-        roles = {event.role for event in events}
+        roles = {event.group for event in events}
         assert roles == ({"training"} if own == "record" else {"training", "others"})
         alone = [
             account(
-                [event for event in events if event.role == role],
+                [event for event in events if event.group == role],
                 model.card_.delta,
                 relation="add-remove",
             ).epsilon

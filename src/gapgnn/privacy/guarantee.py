@@ -114,19 +114,18 @@ class Guarantee:
 
         The first one is pure, and whatever it says, what follows keeps the epsilon of its option:
         both add up, which holds for any choice (basic composition, privacy page, section 3). The
-        events of all options are listed, those of each as a role of its own, so that a budget
+        events of all options are listed, each with the number of its option, so that a budget
         counts the dearest (:func:`~gapgnn.privacy.accounting.worst_cases`).
         """
         dearest = max(options, key=lambda option: option.epsilon or 0.0)
         price = first.times * first.pair(dearest.relation).pure_epsilon
         events: dict[Event, None] = {}
-        for number, option in enumerate(options):
+        for number, option in enumerate(options, start=1):
             for event in option.events:
                 # What every option releases alike is released once.
                 is_alike = all(event in other.events for other in options if other.events[1:])
-                role = getattr(event, "role", "")
-                named = replace(event, role=f"{role}, option {number + 1}")  # type: ignore[type-var]
-                events[event if is_alike else named] = None
+                numbered = replace(event, option=number)  # type: ignore[type-var]
+                events[event if is_alike else numbered] = None
         return replace(
             dearest,
             epsilon=price + (dearest.epsilon or 0.0),

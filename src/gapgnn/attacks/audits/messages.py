@@ -36,7 +36,7 @@ from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, c
 from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.graph import Graph
 from gapgnn.privacy import aggregation_sensitivity, links_of, resolve_relation
-from gapgnn.privacy.accounting import Event, Gaussian, account
+from gapgnn.privacy.accounting import Event, Gaussian, account, group_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -164,30 +164,26 @@ def check_card(card: PrivacyCard) -> Check:
 
 
 def check_roles(card: PrivacyCard) -> list[Check]:
-    """Compare what each role's events cost alone with the epsilon of a card.
+    """Compare what each group's events cost alone with the epsilon of a card.
 
-    Nobody is in two roles, and everybody is in events without one (privacy page, section 1). Each
-    sum is accounted without roles, so that it does not rest on how they are put together.
+    Nobody is in two groups, and everybody is in events without one (privacy page, section 1). Each
+    sum is accounted without groups, so that it does not rest on how they are put together.
     """
     if card.epsilon is None or card.delta is None:
         raise InputError("`card` must make a promise to be compared. Got none.")
     events = _events(card)
     checks = []
-    roles = [getattr(event, "role", "") for event in events]
-    for role in dict.fromkeys(filter(None, roles)):
-        alone = [
-            _of_everybody(event)
-            for event, its in zip(events, roles, strict=True)
-            if its in ("", role)
-        ]
+    for group in dict.fromkeys(filter(None, map(group_of, events))):
+        alone = [_of_everybody(event) for event in events if group_of(event) in ("", group)]
         price = account(alone, card.delta, relation=card.relation).epsilon
-        checks.append(Check(f"epsilon of role {role} alone", price, card.epsilon))
+        checks.append(Check(f"epsilon of role {group} alone", price, card.epsilon))
     return checks
 
 
 def _of_everybody(event: Event) -> Event:
     values = event.to_dict()
-    values.pop("role", None)
+    for name in ("group", "option"):
+        values.pop(name, None)
     return Event.from_dict(values)
 
 
@@ -236,7 +232,7 @@ class _Canaries:
         paid = events
         if is_divided:
             # Nobody is in both hops: each is held to its own price.
-            events = [event for event in events if event.role == self.role]
+            events = [event for event in events if event.group == self.role]
         self.delta = card.delta
         hops = kept.hops[int(kept.has_hop_zero) :]
         self.checks = [

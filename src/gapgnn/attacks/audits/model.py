@@ -135,7 +135,7 @@ def _hops(estimator: NodeClassifier, event: Gaussian) -> dict[str, Any]:
     hops["weighted"] = any(pair is not None for pair in bounds)
     hops["both_ways"] = _went_both_ways(estimator)
     if card.level == "node" and card.max_degree is None:
-        # Each hop is of another role, and so an event of its own.
+        # Each hop is of another group, and so an event of its own.
         hops |= {"divided": True, "hops": 1, "kinds": event.count}
     return hops
 

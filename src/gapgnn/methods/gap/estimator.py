@@ -324,7 +324,7 @@ class GAP(EdgeReader):
         if variant.is_vote:
             num_train = self._num_train(graph)
             training = self._recipe(num_train).event(num_train, ratio=1.0, label="classifier")
-            return (replace(training, role=TRAINING),)
+            return (replace(training, group=TRAINING),)
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
         count = variant.hops * self._events_per_hop(graph)
         hops = Gaussian(self._hop_ratio(relation), count=count, label="aggregation")
@@ -393,7 +393,8 @@ class GAP(EdgeReader):
     ) -> Sequence[Event]:
         """Return the hops of the training people, at a share of a budget, and of the others.
 
-        Roles pay apart (privacy page, section 1): the hop of the others may cost the whole of it.
+        Groups compose in parallel (privacy page, section 1): the hop of the others may cost the
+        whole of it.
         """
         if not share:
             return ()
@@ -402,10 +403,10 @@ class GAP(EdgeReader):
         return self._hop_events(least / math.sqrt(share), least, len(graph.kinds))
 
     def _hop_events(self, training: float, others: float, count: int) -> tuple[Event, ...]:
-        hops = (Gaussian(training, count=count, label="aggregation", role=TRAINING),)
+        hops = (Gaussian(training, count=count, label="aggregation", group=TRAINING),)
         if self._variant().hops == 1:
             return hops
-        return (*hops, Gaussian(others, count=count, label=OF_OTHERS, role="others"))
+        return (*hops, Gaussian(others, count=count, label=OF_OTHERS, group="others"))
 
     def _build(self, repeats: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
         variant = self._variant()

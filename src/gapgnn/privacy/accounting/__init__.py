@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.accounting.events import MixtureOfGaussians as MixtureOfGaussians
     from gapgnn.privacy.accounting.events import PoissonGaussian as PoissonGaussian
     from gapgnn.privacy.accounting.events import RandomisedResponse as RandomisedResponse
+    from gapgnn.privacy.accounting.events import group_of as group_of
     from gapgnn.privacy.accounting.events import merge as merge
     from gapgnn.privacy.accounting.events import worst_cases as worst_cases
     from gapgnn.privacy.accounting.pairs import DiscretePair as DiscretePair

@@ -134,8 +134,8 @@ def account(events: Sequence[Event], delta: float, *, relation: str) -> Spend:
     """Return what a composition costs, by the tightest accountant that applies.
 
     Exact for Gaussian noise alone, PLD otherwise, and RDP where PLD has no digits left. At delta 0
-    the pure epsilons add up, which is infinite for Gaussian noise. Where roles pay apart, the
-    dearest counts.
+    the pure epsilons add up, which is infinite for Gaussian noise. Of several
+    groups or options, the dearest counts.
 
     Args:
         events: what was released, in any order.

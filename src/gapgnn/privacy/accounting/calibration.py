@@ -29,7 +29,7 @@ from typing import Any
 from gapgnn.errors import CalibrationError, InputError, check_number
 from gapgnn.privacy import check_relation
 from gapgnn.privacy.accounting.accountants import account, gaussian_shift
-from gapgnn.privacy.accounting.events import Composition, Event, Gaussian, merge
+from gapgnn.privacy.accounting.events import Composition, Event, Gaussian, group_of, merge
 from gapgnn.privacy.accounting.rdp import ORDERS, rdp_epsilon
 
 # Where the search aims and stops, as shares of the target epsilon, and what is promised.
@@ -98,7 +98,7 @@ def calibrate(
     """
     request = _Request(tuple(template), tuple(fixed), epsilon, delta, relation)
     request.check()
-    searched = request.of_own_roles()
+    searched = request.of_own_groups()
     if merge((*template, *searched.fixed), relation=relation).is_gaussian:
         return request.confirm(_solve_gaussian(searched))
     if not cache:
@@ -138,12 +138,12 @@ class _Request:
                 "`template` must have at least one event: without one no noise is needed. Got none."
             )
 
-    def of_own_roles(self) -> _Request:
+    def of_own_groups(self) -> _Request:
         """Return the question without fixed events that no person of the template is in."""
-        roles = {"", *(getattr(event, "role", "") for event in self.template)}
-        if roles == {""}:
+        groups = {"", *(group_of(event) for event in self.template)}
+        if groups == {""}:
             return self
-        beside = tuple(event for event in self.fixed if getattr(event, "role", "") in roles)
+        beside = tuple(event for event in self.fixed if group_of(event) in groups)
         return replace(self, fixed=beside)
 
     def fill(self, multiplier: float) -> Composition:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -24,6 +25,8 @@ from gapgnn.registration import load_registered
 EventType = TypeVar("EventType", bound="Event")
 
 _KINDS: dict[str, type[Event]] = {}
+# What versions with one field for group and option wrote where there was an option.
+_ROLE_WITH_OPTION = re.compile(r"(|training|others), option ([1-9][0-9]?)")
 
 
 class Event(ABC):
@@ -80,8 +83,9 @@ class Event(ABC):
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON: the event's kind and its fields."""
         values = {known.name: getattr(self, known.name) for known in fields(self)}  # type: ignore[arg-type]
-        if not values.get("role"):
-            values.pop("role", None)
+        for name in ("group", "option"):
+            if not values.get(name):
+                values.pop(name, None)
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
         return {"event": type(self).__name__, **plain}
 
@@ -103,6 +107,9 @@ class Event(ABC):
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
         del values["event"]
         known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+        named = {"group", "option"}
+        if "role" in values and named <= known and not named & set(values):
+            values |= _of_role(values.pop("role"))
         if unknown := sorted(set(values) - known):
             raise InputError(f"a {kind.__name__} event has no field {unknown[0]!r}.")
         try:
@@ -115,12 +122,15 @@ class Event(ABC):
 class _Noisy(Event):
     """An event whose noise can be scaled.
 
-    ``role`` names the people whose records it reads, where those of other roles are not read: see
-    :func:`worst_cases`. Empty: everybody's.
+    ``group`` names the people whose records it reads, where those of other groups are not read.
+    Empty: everybody's. ``option`` is the number, from 1, of the one of several alternatives that it
+    belongs to, where an earlier release decides which of them happens; 0: it happens under all. See
+    :func:`worst_cases`. Both are compared as they are: no part of a name has a meaning.
     """
 
     noise_multiplier: float
-    role: str = field(default="", kw_only=True, repr=False)
+    group: str = field(default="", kw_only=True, repr=False)
+    option: int = field(default=0, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         number = check_number("noise_multiplier", self.noise_multiplier, at_least=0)
@@ -128,9 +138,10 @@ class _Noisy(Event):
             raise InputError(
                 "`noise_multiplier` must be positive: zero noise hides nothing. Got 0.0."
             )
-        _store(self, noise_multiplier=number)
+        option = check_integer("option", self.option, at_least=0)
+        _store(self, noise_multiplier=number, option=option)
         _label(self.label)
-        _label(self.role, name="role")
+        _label(self.group, name="group")
 
 
 @dataclass(frozen=True)
@@ -405,57 +416,71 @@ class Merged:
 
 
 def worst_cases(events: Sequence[Event], *, relation: str) -> list[tuple[Composition, str]]:
-    """Return what one protected entity can be in: one composition, with its relation, per role.
+    """Return what one protected entity can be in: a composition, with its relation, per group.
 
-    Roles pay apart (privacy page, section 1). A person's role is a function of that person, so a
-    record is in the releases of its own role and in those that read everybody, and the promise is
-    the dearest of these compositions, not their total. Under ``replace`` the new record may have
-    another role than the old one: each is then added or removed where it is, so Gaussian noise,
-    whose multiplier counts two records there, meets half the distance, and that case is one more.
+    Groups compose in parallel (privacy page, section 1). A person's group is a function of that
+    person, so a record is in the releases of its own group and in those that read everybody, and
+    the promise is the dearest of these compositions, not their total. Of the options of an adaptive
+    choice one is released, for all groups the same: there is a composition for each. Under
+    ``replace`` the new record may be of another group than the old one: each is then added or
+    removed where it is, so Gaussian noise, whose multiplier counts two records there, meets half
+    the distance, and that case is one more.
 
-    >>> hops = [Gaussian(2.0, role="training"), Gaussian(1.0, role="others")]
+    >>> hops = [Gaussian(2.0, group="training"), Gaussian(1.0, group="others")]
     >>> for case, relation in worst_cases(hops, relation="replace"):
     ...     print([event.noise_multiplier for event in case], relation)
     [1.0] replace
     [2.0] replace
     [4.0, 2.0] add-remove
     """
-    roles = sorted({_role(event) for event in events} - {""})
-    if len(roles) < 2:
-        return [(tuple(events), relation)]
-    cases = [
-        (tuple(event for event in events if _role(event) in ("", role)), relation) for role in roles
-    ]
-    if relation == "replace":
-        of_all = [event for event in events if isinstance(event, _Noisy) and not event.role]
+    groups = sorted({group_of(event) for event in events} - {""})
+    options = sorted({_option(event) for event in events} - {0}) or [0]
+    # A dict: options that release the same to a group are one case.
+    cases: dict[tuple[Composition, str], None] = {}
+    for group, option in itertools.product(groups or [""], options):
+        cases[_released(events, (group,), option), relation] = None
+    if relation == "replace" and len(groups) > 1:
+        of_all = [event for event in events if isinstance(event, _Noisy) and not event.group]
         if not all(isinstance(event, Laplace) for event in of_all):
             raise InputError(
-                "beside events of some roles, an event of all must be Laplace under `replace`."
+                "beside events of some groups, an event of all must be Laplace under `replace`."
             )
-        for pair in itertools.combinations(roles, 2):
-            # Nobody changes between options of one role, of which one is chosen for all.
-            if pair[0].partition(",")[0] != pair[1].partition(",")[0]:
-                cases.append((_changing(events, pair), "add-remove"))
-    return cases
+        for pair, option in itertools.product(itertools.combinations(groups, 2), options):
+            cases[_changing(_released(events, pair, option)), "add-remove"] = None
+    return list(cases)
 
 
-def _changing(events: Sequence[Event], roles: Sequence[str]) -> Composition:
-    """Return what a record is in that leaves one role and comes to another.
-
-    It is one composition: without names, so that nobody takes it apart again.
-    """
-    both = [event for event in events if _role(event) in ("", *roles)]
-    if len({_role(event) for event in both if isinstance(event, PoissonGaussian)}) > 1:
-        # Subsampled noise has two directions, and what is known holds where all go the same way.
-        raise InputError("Poisson batches of several roles have no accounting under `replace`.")
-    halved = (event.scaled(2.0) if isinstance(event, Gaussian) else event for event in both)
+def _released(events: Sequence[Event], groups: Sequence[str], option: int) -> Composition:
+    """Return what reads everybody or these groups, where this option is chosen."""
     return tuple(
-        replace(event, role="") if isinstance(event, _Noisy) else event for event in halved
+        event
+        for event in events
+        if group_of(event) in ("", *groups) and _option(event) in (0, option)
     )
 
 
-def _role(event: Event) -> str:
-    return event.role if isinstance(event, _Noisy) else ""
+def _changing(both: Composition) -> Composition:
+    """Return what a record is in that leaves one group and comes to another.
+
+    It is one composition: without names, so that nobody takes it apart again.
+    """
+    if len({group_of(event) for event in both if isinstance(event, PoissonGaussian)}) > 1:
+        # Subsampled noise has two directions, and what is known holds where all go the same way.
+        raise InputError("Poisson batches of several groups have no accounting under `replace`.")
+    halved = (event.scaled(2.0) if isinstance(event, Gaussian) else event for event in both)
+    return tuple(
+        replace(event, group="", option=0) if isinstance(event, _Noisy) else event
+        for event in halved
+    )
+
+
+def group_of(event: Event) -> str:
+    """Return the group whose records an event reads; empty: everybody's."""
+    return event.group if isinstance(event, _Noisy) else ""
+
+
+def _option(event: Event) -> int:
+    return event.option if isinstance(event, _Noisy) else 0
 
 
 def merge(events: Sequence[Event], *, relation: str) -> Merged:
@@ -479,6 +504,16 @@ def merge(events: Sequence[Event], *, relation: str) -> Merged:
     return Merged(
         shift=math.sqrt(math.fsum(sorted(squares))), rest=tuple(sorted(rest.items(), key=repr))
     )
+
+
+def _of_role(role: object) -> dict[str, Any]:
+    """Return group and option of a ``role``, the one text that versions up to 0.2 wrote for both.
+
+    Exactly the texts they wrote for an option are taken apart; any other is a whole group.
+    """
+    if isinstance(role, str) and (found := _ROLE_WITH_OPTION.fullmatch(role)):
+        return {"group": found[1], "option": int(found[2])}
+    return {"group": role}
 
 
 def _store(event: Any, **values: Any) -> None:

@@ -194,7 +194,7 @@ def _converted(orders: np.ndarray, delta: float) -> np.ndarray:
 
 @lru_cache(maxsize=1024)
 def _gaussian_price(events: str, relation: str, order: float) -> float:
-    """Return the squared shift of one release, for the dearest role; other noise has none."""
+    """Return the squared shift of one release, for the dearest group; other noise has none."""
     cases = worst_cases(_events(events), relation=relation)
     merged = [merge(case, relation=other) for case, other in cases]
     if not all(one.is_gaussian for one in merged):

@@ -25,10 +25,10 @@ from gapgnn.privacy.ledger.filters import Amount, Filter, Spend
 
 DELTA = 1e-5
 both_relations = pytest.mark.parametrize("relation", ["add-remove", "replace"])
-SGD = PoissonGaussian(1.5, 0.05, 40, "classifier", role="training")
-HOP = Gaussian(3.0, label="aggregation", role="training")
+SGD = PoissonGaussian(1.5, 0.05, 40, "classifier", group="training")
+HOP = Gaussian(3.0, label="aggregation", group="training")
 TRAINING = (HOP, SGD)
-OTHERS = (Gaussian(1.2, label="aggregation by the others", role="others"),)
+OTHERS = (Gaussian(1.2, label="aggregation by the others", group="others"),)
 multipliers = st.floats(0.3, 30)
 
 
@@ -37,17 +37,17 @@ def price(events, relation="add-remove", delta=DELTA):
 
 
 def of(role, *noise):
-    return tuple(Gaussian(multiplier, role=role) for multiplier in noise)
+    return tuple(Gaussian(multiplier, group=role) for multiplier in noise)
 
 
 class TestAccounting:
     @pytest.mark.parametrize("dearer", [0.5, 5.0], ids=["others", "training"])
     def test_the_price_is_that_of_the_dearest_role(self, dearer):
-        others = (Gaussian(dearer, role="others"),)
+        others = (Gaussian(dearer, group="others"),)
         alone = price(TRAINING), price(others)
         assert price((*TRAINING, *others)) == max(alone)
         # And it matters: all of it together would cost more.
-        together = [Event.from_dict({**one.to_dict(), "role": ""}) for one in (*TRAINING, *others)]
+        together = [Event.from_dict({**one.to_dict(), "group": ""}) for one in (*TRAINING, *others)]
         assert price(together) > 1.01 * max(alone)
 
     @given(
@@ -122,8 +122,8 @@ class TestReplace:
 
     def test_it_is_one_composition(self):
         """DP-SGD counts one record, so who changes the role meets each release by a whole one."""
-        steps = PoissonGaussian(1.5, 0.05, 40, role="training")
-        others = Gaussian(0.8, role="others")
+        steps = PoissonGaussian(1.5, 0.05, 40, group="training")
+        others = Gaussian(0.8, group="others")
         (apart,) = (
             case
             for case, relation in worst_cases((steps, others), relation="replace")
@@ -131,20 +131,20 @@ class TestReplace:
         )
         change = price([PoissonGaussian(1.5, 0.05, 40), Gaussian(1.6)], "add-remove")
         assert price(apart, "add-remove") == change
-        assert {event.role for event in apart} == {""}
+        assert {event.group for event in apart} == {""}
         # It is dearer than its dearer half, which is what it would be taken apart to.
         assert change > 1.05 * max(price([steps]), price([Gaussian(1.6)]))
 
     def test_two_roles_at_a_time(self):
         """A record has one role before and one after: three are never met at once."""
-        many = [Gaussian(2.0, role=str(role)) for role in range(4)]
+        many = [Gaussian(2.0 + role, group=str(role)) for role in range(4)]
         cases = [case for case, relation in worst_cases(many, relation="replace")]
         assert sorted(len(case) for case in cases) == [1] * 4 + [2] * 6
         assert price(many, "replace") == price(many[:1], "replace")
 
     def test_batches_of_two_roles_are_refused(self):
         """One record leaves a role's batches and one joins another's: two directions at once."""
-        steps = [PoissonGaussian(2.0, 0.1, 5, role=role) for role in ("a", "b")]
+        steps = [PoissonGaussian(2.0, 0.1, 5, group=role) for role in ("a", "b")]
         assert price(steps) == price(steps[:1])
         with pytest.raises(InputError, match="no accounting under `replace`"):
             price(steps, "replace")
@@ -169,14 +169,14 @@ class TestCalibration:
     def test_the_budget_is_kept_and_what_another_role_spends_takes_nothing_away(
         self, relation, epsilon
     ):
-        template = (PoissonGaussian(1.0, 0.05, 40, "classifier", role="training"),)
+        template = (PoissonGaussian(1.0, 0.05, 40, "classifier", group="training"),)
         hop = calibrate([Gaussian(1.0)], epsilon=epsilon, delta=DELTA, relation=relation)
         most = hop.noise_multiplier * (1 + 1e-9)
-        fixed = (Gaussian(2 * most, role="training"),)
+        fixed = (Gaussian(2 * most, group="training"),)
         options = {"epsilon": epsilon, "delta": DELTA, "relation": relation}
         alone = calibrate(template, fixed=fixed, cache=False, **options)
         # The others spend the whole budget.
-        beside = (*fixed, Gaussian(most, role="others"))
+        beside = (*fixed, Gaussian(most, group="others"))
         both = calibrate(template, fixed=beside, cache=False, **options)
         assert both.noise_multiplier == alone.noise_multiplier
         assert both.epsilon <= epsilon
@@ -201,7 +201,7 @@ class TestCalibration:
         """No noise of the training people can make up for what the others spend."""
         for template in (
             of("training", 1.0),
-            (PoissonGaussian(1.0, 0.05, 40, role="training"),),
+            (PoissonGaussian(1.0, 0.05, 40, group="training"),),
         ):
             with pytest.raises(CalibrationError):
                 calibrate(
@@ -216,14 +216,62 @@ class TestCalibration:
     def test_a_remembered_answer_belongs_to_its_roles(self):
         """The same noise for everybody is another question, and a dearer one."""
         options = {"epsilon": 1.0, "delta": DELTA, "relation": "add-remove"}
-        named = PoissonGaussian(1.0, 0.05, 40, role="training")
+        named = PoissonGaussian(1.0, 0.05, 40, group="training")
         nameless = PoissonGaussian(1.0, 0.05, 40)
         apart = calibrate([named], fixed=of("others", 6.0), **options)
         together = calibrate([nameless], fixed=of("", 6.0), **options)
         assert together.noise_multiplier > 1.05 * apart.noise_multiplier
         again = calibrate([named], fixed=of("others", 6.0), **options)
         assert again.noise_multiplier == apart.noise_multiplier
-        assert {event.role for event in again.events} == {"training", "others"}
+        assert {event.group for event in again.events} == {"training", "others"}
+
+
+class TestNamesAreWhole:
+    """Group and option are fields: no part of a name has a meaning."""
+
+    @both_relations
+    @pytest.mark.parametrize(
+        "names",
+        [("nurses, day", "nurses, night"), ("a, option 1", "a, option 2"), ("a,", "a, b")],
+    )
+    @pytest.mark.parametrize("noise", [Laplace, Gaussian])
+    def test_a_comma_in_a_group_changes_no_price(self, names, noise, relation):
+        with_comma = [noise(1.0, group=name) for name in names]
+        without = [noise(1.0, group=name) for name in ("day", "night")]
+        assert price(with_comma, relation) == price(without, relation)
+
+    def test_two_laplace_releases_of_two_groups_add_up_under_replace(self):
+        both = [Laplace(1.0, group=name) for name in ("nurses, day", "nurses, night")]
+        assert price(both, "replace") == pytest.approx(2.0, rel=1e-4)
+
+    @both_relations
+    def test_nobody_changes_between_options_of_one_choice(self, relation):
+        options = [Laplace(1.0, group="a", option=1), Laplace(0.5, group="a", option=2)]
+        assert price(options, relation) == price(options[1:], relation)
+
+    @both_relations
+    def test_what_every_option_releases_is_added_to_each(self, relation):
+        """A group pays what is in every option beside the dearest option, not instead of it."""
+        always = Laplace(1.0, group="a")
+        events = [always, Laplace(1.0, group="a", option=1), Laplace(0.5, group="a", option=2)]
+        assert price(events, relation) == price([always, events[2]], relation)
+        everybody = [Laplace(1.0), *events[1:]]
+        assert price(everybody, relation) == price(events, relation)
+
+    def test_options_of_two_groups_are_chosen_together(self):
+        events = [
+            Laplace(2.0, group="a", option=1),
+            Laplace(1.0, group="b", option=1),
+            Laplace(1.0, group="a", option=2),
+            Laplace(2.0, group="b", option=2),
+        ]
+        # Nobody is in the dearer one of both: each option costs 1 and 1/2.
+        assert price(events, "replace", delta=0.0) == 1.5
+
+    @pytest.mark.parametrize("option", [-1, "1", True])
+    def test_an_option_is_a_number(self, option):
+        with pytest.raises(InputError, match="`option`"):
+            Gaussian(1.0, option=option)
 
 
 class TestLedger:
@@ -253,15 +301,15 @@ class TestLedger:
 
 class TestPlainValues:
     @pytest.mark.parametrize(
-        "event", [HOP, SGD, *OTHERS, Laplace(2.0, role="a")], ids=lambda one: type(one).__name__
+        "event", [HOP, SGD, *OTHERS, Laplace(2.0, group="a")], ids=lambda one: type(one).__name__
     )
     def test_a_role_is_kept(self, event):
         plain = json.loads(json.dumps(event.to_dict()))
-        assert plain["role"] == event.role
+        assert plain["group"] == event.group
         again = Event.from_dict(plain)
         assert again == event
-        assert again.role == event.role
-        assert event.scaled(2.0).role == event.role
+        assert again.group == event.group
+        assert event.scaled(2.0).group == event.group
 
     def test_events_of_everybody_are_written_as_before_and_those_written_before_are_read(self):
         """Ledgers and cards of earlier versions know no roles: everybody's."""
@@ -277,10 +325,51 @@ class TestPlainValues:
             "sampling_rate": 0.1,
             "steps": 5,
         }
-        assert Event.from_dict(old).role == ""
-        assert "role" not in Event.from_dict(old).to_dict()
+        assert Event.from_dict(old).group == ""
+        assert "group" not in Event.from_dict(old).to_dict()
+
+    @pytest.mark.parametrize(
+        ("role", "group", "option"),
+        [
+            ("training", "training", 0),
+            ("training, option 2", "training", 2),
+            ("others, option 1", "others", 1),
+            (", option 3", "", 3),
+            ("", "", 0),
+            ("nurses, day", "nurses, day", 0),
+            ("nurses, option 1", "nurses, option 1", 0),
+            ("training, option 0", "training, option 0", 0),
+            ("training, option 1 ", "training, option 1 ", 0),
+        ],
+    )
+    def test_a_role_in_an_old_ledger_is_read_as_group_and_option(self, role, group, option):
+        old = {"event": "Gaussian", "noise_multiplier": 2.0, "count": 1, "label": "", "role": role}
+        found = Event.from_dict(old)
+        assert (found.group, found.option) == (group, option)
+        assert Event.from_dict(found.to_dict()) == found
+        assert "role" not in found.to_dict()
+
+    def test_an_event_with_role_and_group_is_refused(self):
+        with pytest.raises(InputError, match="no field 'role'"):
+            Event.from_dict({**HOP.to_dict(), "role": "training"})
+
+    @both_relations
+    def test_an_old_charge_keeps_its_price(self, relation):
+        old = [
+            {"event": "Laplace", "noise_multiplier": 20.0, "count": 1, "label": "first"},
+            *(
+                {"event": "Gaussian", "noise_multiplier": noise, "count": 1, "role": role}
+                for noise, role in (
+                    (2.0, "training, option 1"),
+                    (1.5, "training, option 2"),
+                    (1.0, "others"),
+                )
+            ),
+        ]
+        events = [Event.from_dict(one) for one in old]
+        assert price(events, relation) == price([events[0], events[3]], relation)
 
     def test_a_role_is_part_of_what_an_event_is(self):
-        assert Gaussian(2.0, role="training") != Gaussian(2.0, role="others")
-        with pytest.raises(InputError, match="`role` must be text"):
-            Gaussian(2.0, role=3)
+        assert Gaussian(2.0, group="training") != Gaussian(2.0, group="others")
+        with pytest.raises(InputError, match="`group` must be text"):
+            Gaussian(2.0, group=3)
