@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from gapgnn.errors import DataError, InputError
 from gapgnn.privacy.accounting.accountants import account
 from gapgnn.privacy.accounting.events import Gaussian
+from gapgnn.privacy.card import texts
 from gapgnn.privacy.card.card import PrivacyCard, ReleaseFacts, guarantee_sentence, make_card
 from gapgnn.privacy.card.texts import STEPS, odds, rounded_up
+from gapgnn.privacy.card.words import Words
 from gapgnn.privacy.guarantee import Guarantee
 from gapgnn.privacy.ledger import Ledger, People
 
@@ -325,3 +327,32 @@ def test_a_printed_epsilon_is_never_smaller_than_the_real_one(epsilon: float) ->
     assert float(rounded_up(epsilon)) <= 1.11 * epsilon + 1e-300
     if epsilon < 50:
         assert float(odds(epsilon)) >= math.exp(epsilon)
+
+
+@pytest.mark.parametrize(
+    ("relation", "words"),
+    [
+        ("undirected", "All links between the same two people together"),
+        ("5-edges", "All links between the same two people together"),
+        ("directed", "All links from one person to the same other person together"),
+        ("5-arcs", "All links from one person to the same other person together"),
+    ],
+)
+def test_the_card_says_that_all_rows_of_a_pair_are_protected_together(
+    relation: str, words: str
+) -> None:
+    assert any(line.startswith(words) for line in texts.covered("edge", relation, notion=None))
+
+
+@pytest.mark.parametrize(
+    ("entity", "sentence"),
+    [
+        ("user", "A user's record, if a user leaves."),
+        ("employee", "An employee's record, if an employee leaves."),
+        ("hour", "An hour's record, if an hour leaves."),
+        ("university/universities", "A university's record, if a university leaves."),
+        ("MP", "An MP's record, if an MP leaves."),
+    ],
+)
+def test_the_article_fits_the_reader_s_word(entity: str, sentence: str) -> None:
+    assert Words.of(entity).plain("A person's record, if a person leaves.") == sentence

@@ -255,26 +255,40 @@ def odds(epsilon: float) -> str:
     return f"{exact.quantize(digits, rounding=ROUND_CEILING):f}"
 
 
+# Rows of the edge table that connect the same two are one edge (their amounts are added up).
+ROWS_OF_EDGE = (
+    "All links between the same two people together: every row of the edge table that names the "
+    "two of them, in either order, is part of one edge."
+)
+ROWS_OF_ARC = (
+    "All links from one person to the same other person together: every row of the edge table "
+    "that names the two of them in this order is part of one arc."
+)
+
+
 def covered(level: str, relation: str, *, notion: str | None) -> tuple[str, ...]:
     """Say who is covered.
 
-    >>> covered("edge", "directed", notion=None)
-    ('Every single arc u->v, present or absent.',)
+    >>> covered("edge", "directed", notion=None)[0]
+    'Every single arc u->v, present or absent.'
     """
     if level == "none":
         return ("Nobody.",)
     if level == "edge":
         links = links_of(relation)
+        together = ROWS_OF_ARC if links.are_arcs else ROWS_OF_EDGE
         if links.count > 1:
             what = (
                 f"{links.count} of one person's links to others (arcs out of that person)"
                 if links.are_arcs
                 else f"{links.count} of one person's links (undirected edges, both of their arcs)"
             )
-            return (f"Up to {what}, present or not, whoever that person is: all at once.",)
+            whole = f"Up to {what}, present or not, whoever that person is: all at once."
+            return (whole, together)
         if not links.are_arcs:
-            return ("Every single friendship (undirected edge, both of its arcs), present or not.",)
-        return ("Every single arc u->v, present or absent.",)
+            whole = "Every single friendship (undirected edge, both of its arcs), present or not."
+            return (whole, together)
+        return ("Every single arc u->v, present or absent.", together)
     change = "withdrawn or added" if relation == "add-remove" else "exchanged for another record"
     lines = [
         f"Every person's record (features, label and own out-list), if it is {change}: in the "

@@ -35,6 +35,8 @@ class Words:
     "A company's record hides among companies' payments."
     >>> Words.of("employee", "e-mail").plain("If a person has a friendship.")
     'If an employee has an e-mail.'
+    >>> Words.of("user").plain("A person's record.")
+    "A user's record."
     >>> words.plain("At edge level: from one node to another, along edges.")
     'At edge level: from one company to another, along payments.'
     >>> Words().plain("Every person.")
@@ -95,8 +97,31 @@ class Words:
             new += "'" if new.endswith("s") else "'s"
         if found["article"] is None:
             return new
-        article = "an" if new[0].lower() in "aeiou" else "a"
+        article = indefinite_article(new)
         return f"{article.capitalize() if found['article'] == 'A' else article} {new}"
+
+
+# Written with a vowel and spoken with a consonant (user, European, one-off), and the reverse (hour).
+_SPOKEN_CONSONANT = re.compile(
+    r"uni(?![nm])|u[bcfhjkqrst][aeiou]|u-|eu|ewe|once\b|one\b|ouija", re.IGNORECASE
+)
+_SILENT_H = re.compile(r"hour|honest|hono|heir", re.IGNORECASE)
+_ABBREVIATION = re.compile(r"[A-Z]{2,}s?\b|[A-Z](?=-|\b)")
+
+
+def indefinite_article(word: str) -> str:
+    """Return ``a`` or ``an``, by how a word is spoken.
+
+    >>> [indefinite_article(word) for word in ("user", "employee", "hour", "unit", "uncle")]
+    ['a', 'an', 'an', 'a', 'an']
+    >>> [indefinite_article(word) for word in ("European", "e-mail", "SMS", "IBAN", "UN body")]
+    ['a', 'an', 'an', 'an', 'a']
+    """
+    if _ABBREVIATION.match(word):
+        return "an" if word[0] in "AEFHILMNORSX" else "a"
+    if _SPOKEN_CONSONANT.match(word):
+        return "a"
+    return "an" if word[0].lower() in "aeiou" or _SILENT_H.match(word) else "a"
 
 
 def _forms(name: str, text: str) -> tuple[str, str]:
