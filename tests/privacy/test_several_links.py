@@ -198,6 +198,74 @@ def test_links_of_several_kinds_together_move_no_more_than_as_many_of_one(kinds,
     assert float(squares.sum()) <= 2 * (k * k + k) + 1e-4
 
 
+def squared_shifts(first, second, rows, relation, **options):
+    """Return how far two graphs of several kinds are apart in every sum, in units of its noise."""
+    released, noise = [], []
+    for kinds in (first, second):
+        graphs = {
+            f"kind {place}": graph_of(arcs, directed=True) for place, arcs in enumerate(kinds)
+        }
+        mechanisms = kind_aggregations(
+            join_kinds(graphs),
+            level="edge",
+            relation=relation,
+            noise_multiplier=1.0,
+            keys=[NoiseKey.insecure(7)],
+            with_total=True,
+            **options,
+        )
+        hops = [one.hop(rows, n + 1, normalise=False) for n, one in enumerate(mechanisms)]
+        released.append(torch.stack(hops).double())
+        noise = torch.tensor([one.std for one in mechanisms])
+    return (released[0] - released[1]).square().sum(dim=(1, 2)) / noise.square()
+
+
+@pytest.mark.parametrize("both_ways", [False, True])
+@pytest.mark.parametrize("word", ["arcs", "edges"])
+@settings(deadline=None, max_examples=60)
+@given(
+    kinds=st.lists(st.sets(st.integers(1, SIZE - 1)), min_size=2, max_size=4),
+    rows=rows_drawn,
+    same=st.booleans(),
+)
+def test_links_of_several_kinds_and_their_total_move_by_two_events(
+    word, both_ways, kinds, rows, same
+):
+    """All k to one person, one of each kind, is what moves one row of the total most."""
+    if same:
+        kinds = [{1}] * len(kinds)
+    k = max(1, sum(map(len, kinds)))
+    arcs = [[(0, other) for other in others] for others in kinds]
+    if word == "edges":
+        arcs = [both_arcs(ends) for ends in arcs]
+    nothing = [[] for _ in kinds]
+    moved = squared_shifts(arcs, nothing, rows, f"{k}-{word}", both_ways=both_ways)
+    assert float(moved.sum()) <= 2 + 1e-4
+
+
+@pytest.mark.parametrize(("k", "kinds"), [(2, 2), (5, 5), (6, 3), (2, 4)])
+def test_a_total_over_kinds_has_the_noise_of_arcs_that_meet_in_one_row(k, kinds):
+    """k arcs out of one person, as many as there are kinds to each of the others."""
+    rows = torch.tensor([[1.0, 0.0]] * SIZE)
+    meet = min(k, kinds)
+    arcs = [[(0, 1 + other) for other in range(k // meet)] * (kind < meet) for kind in range(kinds)]
+    moved = squared_shifts(arcs, [[] for _ in arcs], rows, f"{k}-arcs")
+    assert float(moved[-1]) == pytest.approx(1, abs=1e-4)
+    assert float(moved.sum()) == pytest.approx(2, abs=1e-4)
+
+
+def test_arcs_of_one_person_are_released_without_a_total_and_charged_so():
+    """With its noise the total would say less than the kinds' sums do together."""
+    halves = [social_graph(num_nodes=200, mean_degree=8, seed=seed) for seed in (1, 2)]
+    graph = join_kinds({"calls": halves[0], "visits": halves[1]})
+    for relation, events in (("directed", 2), ("5-arcs", 1), ("undirected", 2), ("5-edges", 2)):
+        model = GAP(relation=relation, epochs=1).fit(graph)
+        (hops,) = model.card_.events
+        assert hops["count"] == events * model._num_hops()
+        width = model.releases_.training().hops[-1].shape[-1]
+        assert width == (events + 1) * (graph.num_classes - 1)
+
+
 def all_sums(kinds, rows, *, directed=False, both_ways=False, relation="undirected"):
     """Return the sums of every kind and their total, under a key that is always the same."""
     graph = join_kinds(
@@ -222,7 +290,6 @@ def all_sums(kinds, rows, *, directed=False, both_ways=False, relation="undirect
     [
         ("edges", False, False),
         ("edges", True, True),
-        ("arcs", True, False),
         ("arcs", True, True),
     ],
 )

@@ -66,16 +66,35 @@ class Links:
             return "directed" if self.are_arcs else "undirected"
         return f"{self.count}-{'arcs' if self.are_arcs else 'edges'}"
 
-    def sensitivity(self, *, both_ways: bool) -> float:
+    def sensitivity(self, *, both_ways: bool, summed_kinds: int = 1) -> float:
         """Return how far a hop can move (privacy page, section 1).
 
         k edges move that person's own row by at most k and k other rows by at most 1 each. k arcs
         out of somebody move k other rows, and the own one where messages also go against arcs.
         Both arcs of a pair move both rows twice then.
+
+        In the total over M kinds of edges, arcs u->v of different kinds move the same row: row v by
+        at most min(k, M) messages, all rows together by k. The squares add up to k min(k, M).
+
+        For edges, and for arcs both ways, a total alone may move by more than is returned, and then
+        the sums of its kinds move by less. The k links are cells of a table, kinds by ends. In the
+        kinds' sums the own row moves by the row sums r, the others by 1 for each cell; in the total
+        the own row moves by k, the others by the column sums c: together sum(r^2) + k + k^2 +
+        sum(c^2). Now sum(r^2) counts the ordered pairs of cells in one row, sum(c^2) those in one
+        column. Different cells do not share both, so each of their k^2 - k pairs counts at most
+        once, and each cell with itself twice: sum(r^2) + sum(c^2) <= k^2 + k. Kinds and total are
+        so within two events of sqrt(k^2 + k).
+
+        Args:
+            both_ways: messages go along arcs and against them.
+            summed_kinds: M, of a total that is released beside the sum of each kind; 1 elsewhere.
+
+        >>> Links(5, are_arcs=True).sensitivity(both_ways=False, summed_kinds=5)
+        5.0
         """
         k = self.count
         if self.are_arcs and not both_ways:
-            return math.sqrt(k)
+            return math.sqrt(k * min(k, summed_kinds))
         return math.sqrt(k * k + k) * (2 if both_ways and not self.are_arcs else 1)
 
 
@@ -224,7 +243,8 @@ def kinds_growth(num_kinds: int, *, has_total: bool) -> float:
     That is the squared distance, in all sums of a hop together, of graphs that differ in the same
     links of every kind, over the largest of those that differ in one kind. Of M kinds M sums move
     instead of one. A total moves by M messages instead of one, and without it nothing else was
-    charged: M, or (M + M^2) / 2.
+    charged: M, or (M + M^2) / 2. Where a total has more noise than the sums (``k-arcs``), that is
+    an upper bound.
 
     >>> kinds_growth(2, has_total=False), kinds_growth(2, has_total=True)
     (2.0, 3.0)
@@ -302,6 +322,7 @@ def aggregation_sensitivity(
     max_degree: int | None = None,
     is_divided: bool = False,
     both_ways: bool = False,
+    summed_kinds: int = 1,
 ) -> float:
     """Return the L2 sensitivity of one hop of aggregation (privacy page, section 1).
 
@@ -315,6 +336,10 @@ def aggregation_sensitivity(
     Where messages travel along an arc and against it, ``(A + A^T) X`` without self-loops, one arc
     moves two rows: sqrt(2) for ``directed``, and 2 sqrt(2) for both arcs of a pair, which then move
     both rows twice; sqrt(k^2 + k) for ``k-arcs`` and twice that for ``k-edges``.
+
+    The total over M kinds of edges (``summed_kinds``) moves by sqrt(k min(k, M)) for ``k-arcs``
+    along arcs: those of different kinds may end in one row. Otherwise a total and the sums of its
+    kinds are together within two events of what is returned (:meth:`Links.sensitivity`).
 
     >>> aggregation_sensitivity("edge", "directed")
     1.0
@@ -331,9 +356,11 @@ def aggregation_sensitivity(
     if level == "edge":
         if is_divided:
             raise InputError("messages are divided at level node. Got level 'edge'.")
-        return links_of(relation).sensitivity(both_ways=both_ways)
+        return links_of(relation).sensitivity(both_ways=both_ways, summed_kinds=summed_kinds)
     if both_ways:
         raise InputError("messages go both ways at level edge. Got level 'node'.")
+    if summed_kinds > 1:
+        raise InputError("totals over several kinds are of level edge. Got level 'node'.")
     if (max_degree is None) == (not is_divided):
         raise InputError(
             "`max_degree` is needed at level node, or divided messages: either bounds what one "

@@ -38,6 +38,7 @@ from gapgnn.privacy import (
     Guarantee,
     aggregation_ratio,
     aggregation_sensitivity,
+    links_of,
     resolve_kinds,
     resolve_relation,
 )
@@ -293,11 +294,15 @@ class GAP(EdgeReader):
         """Return whether a hop releases the total over all kinds of edges beside each of them.
 
         Where the same message travels along all of them, and one edge of one kind is hidden: it
-        costs as much as that kind's sum, however many kinds there are.
+        costs as much as that kind's sum, however many kinds there are. Not under ``k-arcs``: arcs
+        of several kinds may end in one row of a total, which would need so much more noise that
+        the kinds' sums, with a budget to themselves, say as much.
         """
         is_any = resolve_kinds(self.level, self.kinds) == "any"
-        is_shared = self.level == "edge" and not self._variant().is_papers
-        return num_kinds > 1 and is_any and is_shared
+        if num_kinds <= 1 or not is_any or self.level != "edge" or self._variant().is_papers:
+            return False
+        links = None if self.relation == "auto" else links_of(self.relation)
+        return links is None or links.count == 1 or not links.are_arcs
 
     def _hop_ratio(self, relation: str) -> float:
         return self._ratios()[1] * aggregation_ratio(relation) if self.level == "node" else 1.0

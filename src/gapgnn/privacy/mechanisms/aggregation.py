@@ -367,8 +367,8 @@ class PrivateAggregation:
     person's own place in the graph and is not covered, except where nodes send to themselves
     (privacy page, section 1). Weights of edges are at most 1 and change none of these. Only the
     graph's own arcs are read; :func:`kind_aggregations` reads further kinds. One edge of one kind
-    moves a total as it moves the sum of its kind, and k links of one person, of whichever kinds, as
-    k of one kind do.
+    moves a total as it moves the sum of its kind; k arcs out of one person, of M kinds, move it by
+    sqrt(k min(k, M)), and k edges move all sums together by two events of sqrt(k^2 + k).
 
     >>> import numpy as np, torch
     >>> keys = [NoiseKey.fresh()]
@@ -430,6 +430,7 @@ class PrivateAggregation:
                 max_degree=max_degree,
                 is_divided=is_divided,
                 both_ways=both_ways,
+                summed_kinds=max(1, len(total_of)),
             )
         self.graph = graph
         self.kind = kind
