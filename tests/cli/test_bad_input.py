@@ -98,7 +98,6 @@ BAD = {
     ),
     "unknown suffix": Bad(".csv, .tsv, .parquet, .feather", swapped(edges="edges.xlsx")),
     "no bytes": Bad("must not be empty", files={"nodes.csv": ""}),
-    "edges without rows": Bad("`--edges` must have rows", files={"edges.csv": "source,target\n"}),
     "nodes without rows": Bad("`--nodes` must have rows", files={"nodes.csv": "id,x,year\n"}),
     "blank lines only": Bad("`--nodes` must have rows", files={"nodes.csv": "\n\n"}),
     "truncated parquet": Bad(

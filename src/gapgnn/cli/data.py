@@ -33,6 +33,7 @@ Several edge tables are several kinds of edges over the same nodes; edges may ha
 EDGE_COUNTS = {
     "without_amount": "edges without a readable amount, which count as LOW",
     "without_time": "edges without a readable time, left out",
+    "mostly_unused": "small edge tables that are empty or mostly dropped or unreadable",
     "outside": "edges outside the window of time, left out",
 }
 
@@ -42,6 +43,7 @@ _TABLE_OPTIONS = (
     *("directed", "dangling", "min_class_count", "population"),
     *("delimiter", "decimal", "thousands"),
     *("weight", "weight_bounds", "time", "since", "until"),
+    *("source", "target", "dropped_at_most"),
 )
 
 
@@ -89,8 +91,22 @@ def _add_edge_table_options(group: argparse._ArgumentGroup) -> None:
         "--edges",
         metavar="FILE",
         action="append",
-        help="your edge table: the first two columns are node ids; several times for several kinds "
-        "of edges, named by their files or as NAME=FILE",
+        help="your edge table: its first two columns are node ids, or those called source and "
+        "target, src and dst, id_1 and id_2, or those of --source and --target; "
+        "several times for several kinds of edges, named by their files or as NAME=FILE",
+    )
+    group.add_argument(
+        "--source",
+        metavar="COLUMN",
+        action="append",
+        help="the column of the edge table with the source of each edge, together with --target. "
+        "KIND=COLUMN as for --weight",
+    )
+    group.add_argument(
+        "--target",
+        metavar="COLUMN",
+        action="append",
+        help="the column of the edge table with the target of each edge",
     )
     group.add_argument(
         "--weight",
@@ -180,6 +196,13 @@ def _add_reading_options(group: argparse._ArgumentGroup) -> None:
         help="edges that name somebody without a row in the node table: refuse (the default), "
         "drop such edges, or keep them as entries that contribute nothing (the default at node "
         "level, where drop is not allowed)",
+    )
+    group.add_argument(
+        "--dropped-at-most",
+        metavar="SHARE",
+        type=float,
+        help="the share of the rows of a table that may be dropped or unreadable; a table of at "
+        "least 100 rows with a larger share is refused before anything is charged (default: 0.5)",
     )
     add_dialect_options(group)
     group.add_argument(
@@ -314,6 +337,7 @@ def _load_tables(options: Mapping[str, Any], *, seed: int, quiet: bool) -> Loade
     if options["label"] is not None:
         graph = random_split(graph, seed=seed)
     mention_ignored(tables.ignored)
+    mention_unused(tables.counts)
     dropped = tables.dropped_self_loops, tables.dropped_duplicates, tables.dropped_dangling
     return LoadedGraph(graph, *dropped, tables.counts)
 
@@ -323,6 +347,17 @@ def mention_ignored(ignored: Sequence[tuple[str, Sequence[str]]]) -> None:
     for name, columns in ignored:
         listed = ", ".join(columns)
         say(f"{name}: not read: {listed} (see --weight and --time)", to_stderr=True)
+
+
+def mention_unused(counts: EdgeCounts) -> None:
+    """Say on stderr how many edge tables gave few edges or none: for the curator."""
+    if counts.mostly_unused:
+        tables = "table is" if counts.mostly_unused == 1 else "tables are"
+        say(
+            f"For the curator only: {counts.mostly_unused} edge {tables} empty or mostly dropped "
+            "or unreadable.",
+            to_stderr=True,
+        )
 
 
 def mention_left_out(loaded: LoadedGraph) -> None:
@@ -353,7 +388,7 @@ def check_options(
         if args.nodes is None:
             raise InputError("`--edges` must come with `--nodes`. Got no node table.")
         dialect_of(args)
-        _edge_options(args, preparation, schema)
+        edge_options(args, preparation, schema)
         has_schema = args.schema is not None or schema is not None
         if args.label is None and needs_label and not has_schema:
             raise _no_label()
@@ -405,7 +440,7 @@ def table_options(
         label = schema.label.column
     is_node_level = _is_node_level(args, level)
     return {
-        **({} if args.edges is None else _edge_options(args, preparation, schema)),
+        **({} if args.edges is None else edge_options(args, preparation, schema)),
         "nodes": args.nodes,
         "label": label,
         "features": args.features,
@@ -417,6 +452,7 @@ def table_options(
         "min_class_count": args.min_class_count or 0,
         "schema": schema,
         "dialect": dialect,
+        **({} if args.dropped_at_most is None else {"dropped_at_most": args.dropped_at_most}),
         "population": check_population(args.population or said.population),
     }
 
@@ -468,7 +504,7 @@ def edge_files(words: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def _edge_options(
+def edge_options(
     args: argparse.Namespace,
     preparation: Preparation | None = None,
     schema: Schema | None = None,
@@ -483,6 +519,12 @@ def _edge_options(
     if preparation is not None:
         known = preparation.edge_options(list(files) if len(files) > 1 else [""])
     weight: Any = _by_kind("weight", args.weight, files)
+    source = _by_kind("source", args.source, files)
+    target = _by_kind("target", args.target, files)
+    if (source is None) != (target is None):
+        raise InputError("`--source` must come with `--target`. Got only one of them.")
+    if source is None:
+        source, target = known.get("source") or None, known.get("target") or None
     time: Any = _by_kind("time", args.time, files) or known.get("time") or None
     bounds: Any = None if args.weight_bounds is None else list(map(tuple, args.weight_bounds))
     given = len(args.weight or ())
@@ -512,6 +554,8 @@ def _edge_options(
         "time": time,
         "since": args.since,
         "until": args.until,
+        "source": source,
+        "target": target,
     }
 
 

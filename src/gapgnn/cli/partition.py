@@ -15,6 +15,7 @@ from gapgnn.cli.data import (
     check_options,
     mention_ignored,
     mention_left_out,
+    mention_unused,
     reading_bars,
     table_options,
 )
@@ -98,7 +99,7 @@ def execute(args: argparse.Namespace) -> int:
     )
     mention_left_out(loaded)
     for name, text in EDGE_COUNTS.items():
-        if counts.get(name):
+        if counts.get(name) and name != "mostly_unused":
             say(f"For the curator only: {counts[name]:,} {text}.", to_stderr=True)
     return 0
 
@@ -116,6 +117,7 @@ def _from_tables(args: argparse.Namespace) -> LoadedGraph:
             progress=progress,
         )
     mention_ignored(built.ignored)
+    mention_unused(built.counts)
     dropped = built.dropped_self_loops, built.dropped_duplicates, built.dropped_dangling
     return LoadedGraph(built.graph, *dropped, built.counts)
 

@@ -278,12 +278,20 @@ def _recall(parsed: argparse.Namespace) -> list[str]:
 _PLACES = {
     **dict.fromkeys(("--dataset", "--edges", "--nodes", "--label", "--features", "--schema"), 1),
     **dict.fromkeys(("--out", "--model", "--ledger", "--store", "--delimiter"), 1),
-    **dict.fromkeys(("--weight", "--time", "--since", "--until"), 1),
+    **dict.fromkeys(("--weight", "--time", "--since", "--until", "--source", "--target"), 1),
     "--weight-bounds": 2,
     **dict.fromkeys(("--directed", "--undirected", "--json", "--resume"), 0),
 }
 # Options that say how tables are read: they go wherever the tables do, also into a store.
-_READING = ("dangling", "drop", "min_class_count", "population", "decimal", "thousands")
+_READING = (
+    "dangling",
+    "drop",
+    "min_class_count",
+    "population",
+    "decimal",
+    "thousands",
+    "dropped_at_most",
+)
 
 
 def _parsed(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -320,7 +328,7 @@ def _parsed(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 def _tables(parsed: argparse.Namespace) -> Tables:
     """Read the input of a command as rows of text; a known data set is written as tables first."""
     from gapgnn.attacks.audits import Tables
-    from gapgnn.cli.data import check_options, dialect_of, edge_files
+    from gapgnn.cli.data import check_options, dialect_of, edge_files, edge_options
     from gapgnn.graph.tables import Schema, end_columns, open_table
 
     known = getattr(parsed, "schema_of_model", None)
@@ -333,9 +341,13 @@ def _tables(parsed: argparse.Namespace) -> Tables:
     first = "id" if "id" in node_table.columns else node_table.columns[0]
     node_columns, nodes = _rows(node_table, [first])
     kinds = []
+    chosen = edge_options(parsed, said, known)
+    ends = chosen["source"], chosen["target"]
     for kind, path in edge_files(parsed.edges).items():
         table = open_table(path, what="edges", dialect=dialect)
-        kinds.append((kind, *_rows(table, list(end_columns(table)))))
+        key = kind if len(parsed.edges) > 1 else ""
+        stated = [end.get(key) if isinstance(end, dict) else end for end in ends]
+        kinds.append((kind, *_rows(table, list(end_columns(table, *stated)))))
     (kind, edge_columns, edges), *more = kinds
     features = None
     if parsed.features is not None:
@@ -376,7 +388,8 @@ def _edge_words(parsed: argparse.Namespace) -> list[str]:
     words = [word for each in parsed.weight or () for word in ("--weight", each)]
     for low, high in parsed.weight_bounds or ():
         words += ["--weight-bounds", repr(low), repr(high)]
-    words += [word for each in parsed.time or () for word in ("--time", each)]
+    for name in ("time", "source", "target"):
+        words += [word for each in getattr(parsed, name) or () for word in (f"--{name}", each)]
     for name in ("since", "until"):
         value = getattr(parsed, name)
         words += [] if value is None else [f"--{name}={value}"]

@@ -214,7 +214,7 @@ DATA_OPTIONS = (
     *("dataset", "store", "edges", "nodes"),
     *("label", "schema", "features", "drop", "directed", "dangling"),
     *("delimiter", "decimal", "thousands"),
-    *("weight", "weight_bounds", "time", "since", "until"),
+    *("weight", "weight_bounds", "time", "since", "until", "source", "target", "dropped_at_most"),
 )
 WRITERS = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".parquet": "", ".feather": ""}
 

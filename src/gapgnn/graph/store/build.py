@@ -196,6 +196,7 @@ class _TableSource:
             dangling=unknown,
             columns=one.columns,
             counts=self.counts,
+            dropped_at_most=options.dropped_at_most,
             progress=self.progress,
         )
         writer.arcs(self._kept(blocks, bounds), bounds)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,10 @@ from gapgnn.graph.tables.schema import Weight
 
 Moment: TypeAlias = str | float | date | datetime
 EdgeFiles: TypeAlias = Path | str | Mapping[str, Path | str]
+# From so many rows on, a table is refused if too large a share of them cannot be used.
+MANY_ROWS = 100
+# The share of rows that may lie outside the window of time.
+OUTSIDE = 0.999
 # What Arrow reads as a time, all rows at once.
 ISO = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?)?$"
 
@@ -41,6 +45,63 @@ class EdgeCounts:
     without_amount: int = 0
     without_time: int = 0
     outside: int = 0
+    mostly_unused: int = 0
+
+
+@dataclass
+class UsedRows:
+    """How many rows of one edge table are used, and why the others are not.
+
+    Attributes:
+        rows: read, without those outside the window of time.
+        outside: outside the window of time.
+        reasons: rows by the reason why they are dropped or unreadable; a row counts once.
+    """
+
+    rows: int = 0
+    outside: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def lost(self, reason: str, count: int) -> None:
+        """Count rows that are dropped or unreadable."""
+        if count:
+            self.reasons[reason] = self.reasons.get(reason, 0) + int(count)
+
+    @property
+    def is_mostly_unused(self) -> bool:
+        """Whether there are no rows, or more than half of them are dropped or unreadable."""
+        return sum(self.reasons.values()) * 2 > self.rows or not self.rows
+
+    def check(self, what: str, path: Path, dropped_at_most: float) -> None:
+        """Refuse a table of many rows if too large a share of them cannot be used.
+
+        A share of many rows is no statement about one of them. A small table is never refused,
+        because then one row would decide whether a run fails.
+
+        >>> UsedRows(200, 0, {"self-loops": 101}).check("edges", Path("e.csv"), 0.5)
+        Traceback (most recent call last):
+        ...
+        gapgnn.errors.DataError: `edges` must have usable rows. Got 200 in 'e.csv', of which 101 \
+(50.5%) are dropped or unreadable: 101 self-loops. Correct the options, or allow it with \
+`dropped_at_most=0.51`.
+        """
+        lost = sum(self.reasons.values())
+        if self.rows >= MANY_ROWS and lost > dropped_at_most * self.rows:
+            told = "; ".join(f"{count:,} {reason}" for reason, count in self.reasons.items())
+            share = lost / self.rows
+            raise DataError(
+                f"`{what}` must have usable rows. Got {self.rows:,} in {str(path)!r}, of which "
+                f"{lost:,} ({100 * share:.1f}%) are dropped or unreadable: {told}. Correct the "
+                f"options, or allow it with `dropped_at_most={math.ceil(100 * share) / 100:g}`."
+            )
+        together = self.rows + self.outside
+        if together >= MANY_ROWS and self.outside > max(OUTSIDE, dropped_at_most) * together:
+            raise DataError(
+                f"`{what}` must have rows inside the window of time. Got {self.outside:,} of "
+                f"{together:,} outside it in {str(path)!r}; `since` and `until` must be written as "
+                "the column is (seconds and milliseconds are not the same), or allow it with "
+                "`dropped_at_most=1`."
+            )
 
 
 @dataclass(frozen=True)
@@ -108,11 +169,15 @@ class EdgeColumns:
         weight: the column with amounts.
         bounds: the declared bounds of the amounts.
         window: of time.
+        source: the column with the source of each edge; None leaves the choice to the table.
+        target: the column with its target.
     """
 
     weight: str | None = None
     bounds: WeightBounds | None = None
     window: Window | None = None
+    source: str | None = None
+    target: str | None = None
 
     def check(self, table: TableFile, complaints: Complaints) -> None:
         """Complain about columns that the table does not have."""
@@ -120,6 +185,9 @@ class EdgeColumns:
             complaints.collect(partial(table.check_column, "weight", self.weight))
         if self.window is not None:
             complaints.collect(partial(table.check_column, "time", self.window.column))
+        for option, column in (("source", self.source), ("target", self.target)):
+            if column is not None:
+                complaints.collect(partial(table.check_column, option, column))
 
     @property
     def names(self) -> list[str]:
@@ -133,7 +201,11 @@ class EdgeColumns:
         found: dict[str, Any] = {}
         if self.weight is not None and self.bounds is not None:
             found = {"weight": self.weight, "weight_bounds": [self.bounds.low, self.bounds.high]}
-        return found if self.window is None else {**found, "time": self.window.column}
+        if self.window is not None:
+            found["time"] = self.window.column
+        if self.source is not None and self.target is not None:
+            found.update(source=self.source, target=self.target)
+        return found
 
     def types(self, table: TableFile) -> dict[str, Any]:
         """Return what the columns of a text file are read as: bytes, which any cell is."""
@@ -163,6 +235,8 @@ def edge_columns(
     since: Moment | None = None,
     until: Moment | None = None,
     declared: Weight | None = None,
+    source: str | Mapping[str, str] | None = None,
+    target: str | Mapping[str, str] | None = None,
 ) -> EdgeColumns:
     """Return what is read of the table of one kind of edges.
 
@@ -175,6 +249,8 @@ def edge_columns(
         since: the first moment of the window.
         until: the first moment behind it.
         declared: what a schema declares about the column with amounts.
+        source: the column with the source of each edge, for every table or by kind.
+        target: the column with its target.
 
     >>> edge_columns(weight="amount")
     Traceback (most recent call last):
@@ -185,6 +261,13 @@ them, because bounds read from the table would tell of single edges.
     WeightBounds(low=0.0, high=200.0)
     """
     column, bounds, clock = (_of_kind(kind, value) for value in (weight, weight_bounds, time))
+    ends = _of_kind(kind, source), _of_kind(kind, target)
+    if (ends[0] is None) != (ends[1] is None):
+        raise InputError(
+            f"`source` must come with `target`. Got only one of them, {ends[0] or ends[1]!r}."
+        )
+    if ends[0] is not None and ends[0] == ends[1]:
+        raise InputError(f"`source` and `target` must be two columns. Got {ends[0]!r} twice.")
     if column is None and bounds is not None and not isinstance(weight, Mapping):
         raise InputError("`weight_bounds` must come with `weight`. Got no column.")
     if declared is not None and column == declared.column:
@@ -200,6 +283,8 @@ them, because bounds read from the table would tell of single edges.
         weight=column,
         bounds=None if column is None else WeightBounds(*bounds),
         window=None if clock is None else Window.of(clock, since, until),
+        source=ends[0],
+        target=ends[1],
     )
 
 
@@ -276,6 +361,9 @@ def _microseconds(text: str) -> float | None:
     >>> _microseconds("1970-01-02"), _microseconds("1970-01-01T01:00+01:00"), _microseconds("soon")
     (86400000000.0, 0.0, None)
     """
+    if re.fullmatch(r"\s*[0-9]{9,}\s*", text):
+        # Seconds or milliseconds since 1970, some of which spell a day of another century.
+        return None
     try:
         return _since_epoch(datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip())))
     except (ValueError, OverflowError):

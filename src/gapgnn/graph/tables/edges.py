@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 
 from gapgnn.errors import Complaints, DataError, InputError, check_choice
 from gapgnn.graph import Progress
-from gapgnn.graph.tables.amounts import EdgeColumns, EdgeCounts, EdgeFiles, edge_columns
+from gapgnn.graph.tables.amounts import (
+    EdgeColumns,
+    EdgeCounts,
+    EdgeFiles,
+    UsedRows,
+    edge_columns,
+)
 from gapgnn.graph.tables.columns import as_text, is_text, plain
 from gapgnn.graph.tables.files import ColumnTypeError, Dialect, TableFile, open_table
 
@@ -167,9 +173,7 @@ class _Unknown:
         self.rows += int(either.sum())
 
     def refuse(self, table: TableFile) -> None:
-        """Raise if there are any, or if no row was read at all."""
-        if not self.read:
-            raise DataError(f"`edges` must have rows. Got none in {str(table.path)!r}.")
+        """Raise if there are any."""
         if self.rows:
             raise DataError(
                 f"`edges` must name ids of the node table. Got unknown ids in {self.rows:,} of "
@@ -245,8 +249,12 @@ class Dangling:
         return dict(zip(owners.tolist(), lists, strict=True)), len(owner) - len(pairs)
 
 
-def end_columns(table: TableFile) -> tuple[str, str]:
-    """Return the names of the columns with an edge's two ends."""
+def end_columns(
+    table: TableFile, source: str | None = None, target: str | None = None
+) -> tuple[str, str]:
+    """Return the names of the columns with an edge's two ends, as stated or else as they stand."""
+    if source is not None and target is not None:
+        return source, target
     for pair in END_NAMES:
         if all(name in table.columns for name in pair):
             return pair
@@ -273,7 +281,7 @@ def end_columns(table: TableFile) -> tuple[str, str]:
 
 def ignored_columns(table: TableFile, columns: EdgeColumns) -> tuple[str, ...]:
     """Return the columns of an edge table that nothing is made of."""
-    read = {*end_columns(table), *columns.names}
+    read = {*end_columns(table, columns.source, columns.target), *columns.names}
     return tuple(name for name in table.columns if name not in read)
 
 
@@ -308,7 +316,7 @@ def edge_tables(
     kinds = dict(edges) if isinstance(edges, Mapping) else {"": edges}
     if not kinds:
         complaints.add(InputError("`edges` must name at least one edge table. Got none."))
-    for key in ("weight", "weight_bounds", "time"):
+    for key in ("weight", "weight_bounds", "time", "source", "target"):
         given = options.get(key)
         strangers = [k for k in given if k not in kinds] if isinstance(given, Mapping) else []
         if strangers:
@@ -321,9 +329,10 @@ def edge_tables(
         noted = Complaints()
         columns = noted.collect(partial(edge_columns, name, **options))
         table = noted.collect(partial(open_table, path, what="edges", dialect=dialect))
-        if table is not None:
+        if table is not None and columns is None:
             noted.collect(partial(end_columns, table))
         if table is not None and columns is not None:
+            noted.collect(partial(end_columns, table, columns.source, columns.target))
             columns.check(table, noted)
             if not noted:
                 found.append(EdgeTable(name if len(kinds) > 1 else None, table, columns))
@@ -339,6 +348,7 @@ def read_edges(
     dangling: str,
     columns: EdgeColumns | None = None,
     counts: EdgeCounts | None = None,
+    dropped_at_most: float | None = None,
     progress: Progress | None = None,
 ) -> Arcs:
     """Read all edges as pairs of node positions; ids without a record are refused or set aside."""
@@ -353,6 +363,7 @@ def read_edges(
         dangling=unknown,
         columns=columns,
         counts=counts,
+        dropped_at_most=dropped_at_most,
         progress=progress,
     ):
         parts[0].append(source.astype(small))
@@ -377,6 +388,7 @@ def edge_batches(
     dangling: Dangling | None,
     columns: EdgeColumns | None = None,
     counts: EdgeCounts | None = None,
+    dropped_at_most: float | None = None,
     progress: Progress | None = None,
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64] | None]]:
     """Yield the edges as pairs of node positions and their amounts, a bounded block at a time.
@@ -391,25 +403,46 @@ def edge_batches(
         columns: which amounts and times are read; none if left out. A row outside the window of
             time is as good as not there.
         counts: what was left out, and what had no amount.
+        dropped_at_most: the share of the rows of a large table that may be dropped or unreadable;
+            a larger one is refused after the last block. None allows any.
         progress: called after every block.
     """
-    ends = end_columns(table)
-    columns, counts = columns or EdgeColumns(), counts or EdgeCounts()
-    unknown = _Unknown()
+    # An object without a count so far is false, and the caller's all the same.
+    columns = EdgeColumns() if columns is None else columns
+    counts = EdgeCounts() if counts is None else counts
+    ends = end_columns(table, columns.source, columns.target)
+    unknown, used = _Unknown(), UsedRows()
     try:
         wanted = list(dict.fromkeys([*ends, *columns.names]))
         types = {**columns.types(table), **dict.fromkeys(ends, _type_of_ends(index, dangling))}
         for batch in table.batches(wanted, types=types, missing=[""], progress=progress):
             numbers = unknown.numbers(batch.num_rows)
             if columns.window is not None:
+                timeless, outside = counts.without_time, counts.outside
                 inside = columns.inside(batch, table, counts)
                 batch, numbers = batch.filter(pa.array(inside)), numbers[inside]
+                used.outside += counts.outside - outside
+                timeless = counts.without_time - timeless
+                used.rows += timeless
+                used.lost(
+                    f"without a readable time in column `{columns.window.column}`, where dates "
+                    "must be written as 2024-12-31",
+                    timeless,
+                )
+            used.rows += batch.num_rows
             if dangling is None:
                 names = [_ids_of(table, batch, end, index.whole, numbers) for end in ends]
             else:
-                batch, names = dangling.named(batch, ends, whole=index.whole)
+                filled, names = dangling.named(batch, ends, whole=index.whole)
+                used.lost("without an id at both ends", batch.num_rows - filled.num_rows)
+                batch = filled
             source, target = map(index.positions, names)
             known = (source >= 0) & (target >= 0)
+            used.lost(
+                f"that name somebody without a row in the node table (columns `{ends[0]}` and "
+                f"`{ends[1]}`; `source` and `target` choose others)",
+                int((~known).sum()),
+            )
             if not known.all():
                 if dangling is None:
                     unknown.add((source, target), names, numbers)
@@ -417,9 +450,16 @@ def edge_batches(
                     dangling.take((source, target), names, directed=directed)
                 source, target = source[known], target[known]
             amounts = columns.amounts(batch, table)
+            is_loop = source == target
+            used.lost("self-loops", int(is_loop.sum()))
             if amounts is not None:
                 amounts = amounts[known]
                 counts.without_amount += int(np.isnan(amounts).sum())
+                used.lost(
+                    f"without a readable amount in column `{columns.weight}` (`decimal` and "
+                    "`thousands` say how numbers are written)",
+                    int((np.isnan(amounts) & ~is_loop).sum()),
+                )
             yield source, target, amounts
     except ColumnTypeError as error:
         raise DataError(
@@ -428,6 +468,9 @@ def edge_batches(
         ) from None
     if dangling is None:
         unknown.refuse(table)
+    if dropped_at_most is not None:
+        used.check("edges", table.path, dropped_at_most)
+    counts.mostly_unused += used.is_mostly_unused
 
 
 def _type_of_ends(index: NodeIndex, dangling: Dangling | None) -> Any:

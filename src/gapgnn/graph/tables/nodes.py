@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from gapgnn.errors import Complaints, DataError, GapgnnError
 from gapgnn.graph import Progress
+from gapgnn.graph.tables.amounts import UsedRows
 from gapgnn.graph.tables.columns import (
+    DeclaredColumn,
     FeatureColumn,
     LabelColumn,
     declared_columns,
@@ -212,6 +214,7 @@ class ScannedNodes:
     feature_names: tuple[str, ...]
     _types: dict[str, Any]
     _taken: list[list[Any]]
+    _dropped_at_most: float | None = None
 
     @property
     def is_sparse(self) -> bool:
@@ -226,12 +229,16 @@ class ScannedNodes:
     def feature_blocks(self, keep: NDArray[np.bool_], progress: Progress | None) -> Iterator[Any]:
         """Yield the features of the rows to keep, block after block, in a second pass."""
         names = [column.name for column in self.columns]
-        done = 0
+        done, cells = 0, _ReadCells()
         for batch in self.table.batches(names, types=self._types, progress=progress):
             chosen = keep[done : done + batch.num_rows]
             done += batch.num_rows
-            rows = self._encoded([c.take(batch.column(c.name)) for c in self.columns])
+            taken = [c.take(batch.column(c.name)) for c in self.columns]
+            for column, block in zip(self.columns, taken, strict=True):
+                cells.add(column, batch.column(column.name), block)
+            rows = self._encoded(taken)
             yield rows if chosen.all() else rows[chosen]
+        cells.check(self.table, done, self._dropped_at_most)
         if done != len(keep):
             raise DataError(
                 f"`nodes` must not change while it is read. Got {len(keep):,} rows, then {done:,} "
@@ -243,6 +250,25 @@ class ScannedNodes:
         return side_by_side([column.encode(rows) for column, rows in pairs])
 
 
+@dataclass
+class _ReadCells:
+    """How many cells of each declared number or date hold something that cannot be read."""
+
+    unreadable: dict[str, int] = field(default_factory=dict)
+
+    def add(self, column: FeatureColumn, cells: Any, taken: Any) -> None:
+        """Count the cells of a block; what was taken of them ends with where there is no value."""
+        if isinstance(column, DeclaredColumn) and not column.is_sparse:
+            count = int(taken[:, -1].sum()) - cells.null_count
+            self.unreadable[column.name] = self.unreadable.get(column.name, 0) + count
+
+    def check(self, table: TableFile, rows: int, dropped_at_most: float | None) -> None:
+        """Refuse a table of many rows if too large a share of a column cannot be read."""
+        for name, count in self.unreadable.items() if dropped_at_most is not None else ():
+            told = f"without a readable value in column `{name}`, as the schema declares it"
+            UsedRows(rows, 0, {told: count}).check("nodes", table.path, dropped_at_most or 0.0)
+
+
 def scan_nodes(
     table: TableFile,
     wanted: NodeColumns,
@@ -251,6 +277,7 @@ def scan_nodes(
     min_class_count: int,
     progress: Progress | None,
     complaints: Complaints,
+    dropped_at_most: float | None = None,
 ) -> ScannedNodes | None:
     """Read a node table once, a block of rows at a time, and check its ids and classes.
 
@@ -264,6 +291,8 @@ def scan_nodes(
         min_class_count: how many nodes a class must have; two classes must have them.
         progress: called with how much is read.
         complaints: takes everything that is wrong with the table.
+        dropped_at_most: the share of the rows of a large table whose declared number or date may
+            be unreadable; None allows any.
 
     Returns:
         What was found, to be used if there is no complaint; None if the ids cannot be.
@@ -282,7 +311,16 @@ def scan_nodes(
     while True:
         noted = Complaints()
         try:
-            found = _scan(table, wanted, types, keep_features, min_class_count, progress, noted)
+            found = _scan(
+                table,
+                wanted,
+                types,
+                keep_features,
+                min_class_count,
+                progress,
+                noted,
+                dropped_at_most,
+            )
         except ColumnTypeError as error:
             types[error.column] = _wider(types[error.column])
             continue
@@ -301,6 +339,7 @@ def _scan(
     min_class_count: int,
     progress: Progress | None,
     noted: Complaints,
+    dropped_at_most: float | None,
 ) -> ScannedNodes | None:
     file = repr(str(table.path))
     columns = _feature_columns(table, wanted, types, noted)
@@ -310,7 +349,7 @@ def _scan(
     label = None if wanted.label is None else LabelColumn(wanted.label, file)
     ids: list[Any] = []
     taken = []
-    rows = 0
+    rows, read = 0, _ReadCells()
     for batch in table.batches([*wanted.named, *reading], types=types, progress=progress):
         ids.append(
             noted.collect(partial(checked_ids, table, batch.column(wanted.id), wanted.id, rows))
@@ -324,6 +363,7 @@ def _scan(
                 columns.remove(column)
             else:
                 block.append(cells)
+                read.add(column, batch.column(column.name), cells)
         if keep_features:
             taken.append(block)
         rows += batch.num_rows
@@ -331,6 +371,7 @@ def _scan(
         raise DataError(f"`nodes` must have rows. Got none in {file}.")
     if wanted.features and not columns and not noted:
         raise DataError(f"`nodes` must have features. Got only missing values in {file}.")
+    noted.collect(partial(read.check, table, rows, dropped_at_most))
     labels: tuple[Any, Any] = (None, None)
     if label is not None:
         labels = noted.collect(partial(label.classes, wanted.classes)) or labels
@@ -345,7 +386,7 @@ def _scan(
     index = noted.collect(partial(index_ids, joined, table, wanted.id))
     if index is None:
         return None
-    return ScannedNodes(table, index, *labels, columns, tuple(names), types, taken)
+    return ScannedNodes(table, index, *labels, columns, tuple(names), types, taken, dropped_at_most)
 
 
 def _feature_columns(

@@ -33,9 +33,9 @@ class Preparation:
         population: namespace of the ids in the ledger.
         dialect: how cells are written, as the keyword arguments of
             :class:`~gapgnn.graph.tables.files.Dialect`.
-        edges: for each kind of edges, "" where there is one, the columns ``weight`` and ``time``
-            and the ``weight_bounds``, where they were said. Not the window's two moments, which
-            belong to one table.
+        edges: for each kind of edges, "" where there is one, the columns ``weight``, ``time``,
+            ``source`` and ``target`` and the ``weight_bounds``, where they were said. Not the
+            window's two moments, which belong to one table.
 
     >>> said = Preparation(label="team", drop=("bio",), columns=("age",))
     >>> Preparation.from_dict(said.to_dict()) == said
@@ -94,10 +94,11 @@ class Preparation:
             kinds: of the other tables, "" where there is one; None is those that are remembered.
 
         >>> said = Preparation(edges={"": {"weight": "sum", "weight_bounds": [0, 9]}})
-        >>> said.edge_options()
-        {'weight': {'': 'sum'}, 'weight_bounds': {'': (0.0, 9.0)}, 'time': {}}
+        >>> said.edge_options()["weight_bounds"]
+        {'': (0.0, 9.0)}
         """
-        found: dict[str, dict[str, Any]] = {"weight": {}, "weight_bounds": {}, "time": {}}
+        keys = ("weight", "weight_bounds", "time", "source", "target")
+        found: dict[str, dict[str, Any]] = {key: {} for key in keys}
         for kind in self.edges if kinds is None else kinds:
             for key, value in self.edges.get(kind, {}).items():
                 if key == "weight_bounds":

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gapgnn.errors import Complaints, check_choice, check_integer
+from gapgnn.errors import Complaints, InputError, check_choice, check_integer
 from gapgnn.graph import Graph, NotFinite, Progress, filter_classes, join_kinds
 from gapgnn.graph.tables.amounts import EdgeColumns, EdgeCounts, EdgeFiles, Moment
 from gapgnn.graph.tables.edges import (
@@ -33,6 +33,9 @@ from gapgnn.graph.tables.files import Dialect, check_delimiter, open_table
 from gapgnn.graph.tables.nodes import NodeColumns, ScannedNodes, scan_nodes
 from gapgnn.graph.tables.preparation import Preparation
 from gapgnn.graph.tables.schema import Schema
+
+# The share of the rows of a large table that may be dropped or unreadable.
+DROPPED_AT_MOST = 0.5
 
 OnDangling: TypeAlias = Literal["refuse", "keep", "drop"]
 
@@ -85,6 +88,9 @@ class TableOptions:
     time: str | Mapping[str, str] | None = None
     since: Moment | None = None
     until: Moment | None = None
+    source: str | Mapping[str, str] | None = None
+    target: str | Mapping[str, str] | None = None
+    dropped_at_most: float = DROPPED_AT_MOST
 
 
 @dataclass(frozen=True)
@@ -139,6 +145,7 @@ def scan_tables(
     complaints.collect(
         lambda: check_integer("min_class_count", options.min_class_count, at_least=0)
     )
+    complaints.collect(lambda: _check_share(options.dropped_at_most))
     node_table = complaints.collect(lambda: open_table(nodes, what="nodes", dialect=dialect))
     tables = edge_tables(
         edges,
@@ -150,6 +157,8 @@ def scan_tables(
         since=options.since,
         until=options.until,
         declared=None if schema is None else schema.weight,
+        source=options.source,
+        target=options.target,
     )
     files = tuple(edges.values()) if isinstance(edges, Mapping) else (edges,)
     complaints.collect(lambda: check_delimiter(dialect, nodes, *files))
@@ -170,6 +179,7 @@ def scan_tables(
                 wanted,
                 keep_features=keep_features and not complaints,
                 min_class_count=options.min_class_count,
+                dropped_at_most=options.dropped_at_most,
                 progress=progress,
                 complaints=complaints,
             )
@@ -178,6 +188,12 @@ def scan_tables(
             complaints.collect(partial(_check_edges, one, found.index, options.dangling))
     settled = complaints.settled(wanted), complaints.settled(found)
     return ScannedTables(options, tuple(tables), *settled)
+
+
+def _check_share(share: float) -> None:
+    """Raise unless a share is between 0 and 1."""
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise InputError(f"`dropped_at_most` must be a share between 0 and 1. Got {share!r}.")
 
 
 def _check_edges(one: EdgeTable, index: NodeIndex, dangling: str) -> None:
@@ -247,6 +263,9 @@ def read_tables(
     time: str | Mapping[str, str] | None = None,
     since: Moment | None = None,
     until: Moment | None = None,
+    source: str | Mapping[str, str] | None = None,
+    target: str | Mapping[str, str] | None = None,
+    dropped_at_most: float = DROPPED_AT_MOST,
     progress: Progress | None = None,
 ) -> Tables:
     """Read a graph from an edge table and a node table (CSV, TSV, Parquet or Feather).
@@ -297,6 +316,13 @@ def read_tables(
         time: the column of the edge table with a date, a time or a number, for a window.
         since: the first moment of the window: rows before it are not read.
         until: the first moment behind it.
+        source: the column of the edge table with the source of each edge, together with
+            ``target``; by kind or for every table.
+        target: the column with its target.
+        dropped_at_most: the share of the rows of a table that may be dropped or unreadable
+            (self-loops, ids without a row, unreadable times, amounts, numbers or dates); a table
+            of at least 100 rows with a larger share is refused. Repeated rows and, up to 99.9 % of
+            the table, rows outside the window of time do not count.
         progress: called with "nodes" or "edges", how much is read and how much there is.
 
     >>> import tempfile
@@ -331,6 +357,9 @@ def read_tables(
         time=time,
         since=since,
         until=until,
+        source=source,
+        target=target,
+        dropped_at_most=dropped_at_most,
     )
     return _joined(scan_tables(options, keep_features=True, progress=progress), progress)
 
@@ -352,6 +381,7 @@ def _joined(scanned: ScannedTables, progress: Progress | None) -> Tables:
             dangling=options.dangling,
             columns=columns,
             counts=counts,
+            dropped_at_most=options.dropped_at_most,
             progress=progress,
         )
         # Every kind has the features: they are one array, and go where kinds are joined.
