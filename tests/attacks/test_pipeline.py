@@ -820,6 +820,13 @@ class TestPlantedLeaks:
         found = findings(audit("train mlp --epochs 2", "edge", "undirected", given, kinds=["hub"]))
         assert any("model/card.json: warnings" in text for text in found)
 
+    def test_a_card_that_says_what_travelled_where_no_hop_was_released(self, monkeypatch):
+        words = f"train gap {FAST} --own features"
+        assert findings(audit(words, "node", "add-remove", kinds=["first"])) == []
+        monkeypatch.setattr(GAP, "_edges_unread", lambda self: "")
+        found = findings(audit(words, "node", "add-remove", kinds=["first"]))
+        assert any("no hop was released" in text for text in found)
+
     def test_an_exact_number_of_training_people(self, monkeypatch):
         monkeypatch.setattr(base_module, "public_count", lambda count: count)
         found = findings(audit(f"train mlp {FAST}", "node", "add-remove", kinds=["first", "last"]))

@@ -37,7 +37,7 @@ KEYS = {
     "peak_memory_mb",
 }
 MORE_KEYS = {
-    *("is_private_release", "noise", "split", "curator_only"),
+    *("is_private_release", "edges_unread", "noise", "split", "curator_only"),
     *("metrics", "threshold", "references", "shortcomings"),
 }
 QUICK = ["--epochs", "2", "--epsilon", "4", "--hidden", "8", "--no-compare"]
@@ -129,8 +129,15 @@ class TestResult:
         code, out, err = gapgnn("train", *QUICK, "--compare", *NODE, "--out", "model")
         assert code == 0
         assert "No features-only reference" in err
-        assert "GAP, level node" in out
+        assert "level node" in out
         assert len(ledger.entries()) == 1
+
+    def test_the_table_does_not_call_a_model_gap_that_reads_no_edges(self, gapgnn, builtin):
+        code, out, _ = gapgnn("train", "gap", *QUICK, *NODE, "--no-save", "--no-compare")
+        assert code == 0
+        assert "Features only" in out
+        assert "GAP" not in out
+        assert "This model reads no edges" in out
 
     def test_the_saved_model_is_the_one_reported(self, gapgnn, tables, tmp_path):
         folder = tmp_path / "model"

@@ -266,7 +266,7 @@ def changed(**changes: Any) -> str:
         (changed(delta="drop this"), "missing keys: delta"),
         (changed(ledger={"charge_id": "1"}), "`ledger` has missing keys"),
         (changed(ledger=3), "`ledger` must be an object"),
-        (changed(format=5), "must have format 1 to 4. Got 5"),
+        (changed(format=6), "must have format 1 to 5. Got 6"),
         (changed(epsilon=None), "`epsilon` must be a number"),
         (changed(epsilon=-1), "`epsilon` must be at least 0"),
         (changed(epsilon="1"), "`epsilon` must be a number"),

@@ -304,6 +304,7 @@ def _result(
         "device": estimator.device_,
         "peak_memory_mb": _peak_memory_mb(),
         "is_private_release": card.is_private_release,
+        "edges_unread": card.edges_unread,
         # Computed from private labels or lists without noise: not covered by the promise.
         "curator_only": list(FROM_LABELS) if card.level == "node" or card.own else [],
         "noise": estimator.noise,

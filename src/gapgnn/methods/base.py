@@ -437,20 +437,25 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                 charge, and is for that person alone (privacy page, section 1).
         """
         self._check_fitted()
-        graph = None if graph is None else as_graph(graph)
-        names = self.feature_names_
-        if graph is not None and names is not None and graph.feature_names is not None:
-            graph = align_features(graph, names)
-        if graph is not None and graph.num_features != self.num_features_:
-            raise InputError(
-                f"The graph must have the {self.num_features_} features the model was trained on. "
-                f"Got {graph.num_features}."
-            )
+        graph = None if graph is None else self._as_trained(graph)
         with torch.no_grad():
             scores = self._class_scores(graph) if own is None else self._scores_with(graph, own)
             probabilities = torch.softmax(scores.double(), dim=-1)
         result: NDArray[np.float32] = probabilities.float().cpu().numpy()
         return result
+
+    def _as_trained(self, graph: Any) -> Graph:
+        """Return a graph with the feature columns of the training, in their order."""
+        found: Graph = as_graph(graph)
+        names = self.feature_names_
+        if names is not None and found.feature_names is not None:
+            found = align_features(found, names)
+        if found.num_features != self.num_features_:
+            raise InputError(
+                f"The graph must have the {self.num_features_} features the model was trained on. "
+                f"Got {found.num_features}."
+            )
+        return found
 
     def predict(
         self, graph: Any = None, *, own: Literal["features", "record"] | None = None
@@ -1171,6 +1176,24 @@ class EdgeReader(NodeClassifier):
             delta=self.delta,
             noise_multiplier=self.noise_multiplier_,
         )
+
+    def prediction_guarantee(self, graph: Any, own: str | None = None) -> Guarantee | None:
+        """Return what predicting on a graph would release and charge; None: it is free of charge.
+
+        Nothing is charged or released here. Answers from an earlier release are free, and so are
+        those of a model that reads no edges.
+
+        Args:
+            graph: to predict on.
+            own: as for :meth:`predict_proba`.
+        """
+        del own
+        self._check_fitted()
+        graph = self._as_trained(graph)
+        known = self.releases_.find(graph, Ledger(self.ledger), is_paid=self.level != "none")
+        if known is not None or self.level == "none":
+            return None
+        return self._prediction_guarantee(graph)
 
     def _class_scores(self, graph: Graph | None) -> Tensor:
         device = choose_device(self.device)

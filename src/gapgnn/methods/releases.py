@@ -90,6 +90,16 @@ class Releases:
         found = self._release_of.get(graph.fingerprint)
         return None if found is None else _in_order_of(graph, self.hops[found])
 
+    def known(self, graph: Graph, ledger: Ledger) -> ReleasedHops | None:
+        """Return what was released on this graph, or None if it is another or nobody can tell.
+
+        For models whose answers are the same either way: those that read no edges.
+        """
+        try:
+            return self.find(graph, ledger)
+        except PrivacyError:
+            return None
+
     def given(self, graph: Graph) -> Releases:
         """Return these releases with the first one standing for another graph of the same people.
 

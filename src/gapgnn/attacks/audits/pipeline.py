@@ -54,6 +54,7 @@ from gapgnn.graph import roles
 from gapgnn.privacy import auto_delta, public_count, resolve_kinds, watched_by
 from gapgnn.privacy.accounting import Composition, Event, Gaussian, worst_cases
 from gapgnn.privacy.card import PrivacyCard
+from gapgnn.privacy.card import texts as texts
 from gapgnn.privacy.ledger import Ledger
 
 Run = Callable[[Sequence[str]], int]
@@ -264,8 +265,29 @@ def _audit_pair(case: Case, run: Run, pair: Neighbours) -> Outcome:
             # The same facts, now declared, so that everything else can be compared.
             watcher, second = replayed("third", *declared)
         also, more = _compare_runs(first, second, pair.person, declared)
-        findings = (*watcher.findings, *_overspent(second, watcher.compared, case.relation), *more)
+        findings = (
+            *watcher.findings,
+            *_overspent(second, watcher.compared, case.relation),
+            *_untrue(card, watcher.compared),
+            *more,
+        )
         return Outcome(pair.kind, pair.who, tuple(watcher.compared), findings, (*public, *also))
+
+
+def _untrue(card: PrivacyCard | None, compared: Sequence[Compared]) -> list[str]:
+    """Hold what a card says of the edges to the hops that were observed."""
+    if card is None:
+        return []
+    was_released = any(one.name.startswith("hop ") for one in compared)
+    is_said = card.messages in {texts.MESSAGES[name] for name in texts.IN_HOPS}
+    if is_said and not was_released:
+        return [
+            f"card.json: says what travelled along the edges, but no hop was released: "
+            f"{_short(card.messages)}"
+        ]
+    if was_released and card.edges_unread == "no hop":
+        return ["card.json: says that no hop was released, but one was"]
+    return []
 
 
 def _overspent(ran: _Ran, compared: Sequence[Compared], relation: str) -> list[str]:

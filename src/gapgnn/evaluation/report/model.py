@@ -229,6 +229,8 @@ def _facts(card: PrivacyCard) -> list[tuple[str, str, str]]:
         ("noise", "Noise", card.noise_source),
         ("accountant", "How ε was computed", card.accountant),
     ]
+    if card.edges_unread:
+        rows.append(("edges", "Predictions read edges", "no"))
     if card.kinds:
         rows.append(("kinds", "Kinds of edges", ", ".join(card.kinds)))
     if card.max_degree is not None:

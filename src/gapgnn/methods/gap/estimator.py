@@ -44,7 +44,7 @@ from gapgnn.privacy import (
 )
 from gapgnn.privacy.accounting import Event, Gaussian, Laplace, gaussian_shift
 from gapgnn.privacy.card import ReleaseFacts
-from gapgnn.privacy.ledger import Charge
+from gapgnn.privacy.ledger import Charge, Ledger
 from gapgnn.privacy.mechanisms import PrivateAggregation, kind_aggregations, noisy_list_length
 from gapgnn.rng import NoiseKey
 from gapgnn.training import (
@@ -821,13 +821,48 @@ class GAP(EdgeReader):
         (event,) = (event for event in self.card_.events if event["label"] == label)
         return float(event["noise_multiplier"])
 
+    def _edges_unread(self) -> str:
+        """Return why predictions read no edges; empty where they do.
+
+        A function of what was released: of the list of events, or of the mixing weight that was
+        chosen from the released hops and public labels.
+        """
+        if self._variant().is_vote:
+            return "" if self._reads_hops() else "no hop"
+        if not self._variant().is_cross_fitted:
+            return ""
+        classifier = self.modules_["classifier"]
+        assert isinstance(classifier, MultiHopClassifier)
+        return "" if bool((classifier.trust > 0).any()) else "weight 0"
+
     def _class_scores(self, graph: Graph | None) -> Tensor:
-        if graph is None or not self._variant().is_vote or self.releases_.training().hops:
+        if graph is None or not self._edges_unread():
             return super()._class_scores(graph)
-        # The budget was too small for lists this short: nothing was released of them.
         device = choose_device(self.device)
-        self.modules_["classifier"].to(device)
-        return self._vote_scores((), graph, device)
+        for module in self.modules_.values():
+            module.to(device)
+        if self._variant().is_vote:
+            return self._vote_scores((), graph, device)
+        # The graph of training is answered as before, by hop 0 of its release.
+        released = self.releases_.known(graph, Ledger(self.ledger))
+        if released is not None:
+            return self._scores_from(released, graph, device)
+        training = torch.tensor(graph.train_mask, device=device).unsqueeze(0)
+        first = self._propagation(graph).hop_zero(FeatureInputs(graph, device), training)
+        assert isinstance(first, Tensor)
+        return first[0]
+
+    def prediction_guarantee(self, graph: Any, own: str | None = None) -> Guarantee | None:
+        """Return what predicting on a graph would release and charge; None: it is free of charge.
+
+        A model that reads no edges releases nothing of another graph.
+        """
+        self._check_fitted()
+        # At edge level the node's own neighbours are read beside released hops, whatever these say.
+        reads_own = own == "record" and self.level == "edge"
+        if self._edges_unread() and not reads_own:
+            return None
+        return super().prediction_guarantee(graph, own)
 
     def _prediction_guarantee(self, graph: Graph) -> Guarantee:
         variant = self._variant()
@@ -889,9 +924,16 @@ class GAP(EdgeReader):
             messages = "posteriors"
             if self.goes_both_ways(is_directed=self.edges_.is_directed):
                 messages = "posteriors both ways"
+        unread = self._edges_unread()
+        if unread:
+            steps[steps.index("prediction")] = "features"
+        if unread == "no hop":
+            steps.remove("hop0")
+            messages = "none released"
         return ReleaseFacts(
-            method="GAP",
+            method="Features only" if unread else "GAP",
             messages=messages,
+            edges_unread=unread,
             steps=steps,
             kinds=self.edges_.kinds,
             protects=resolve_kinds(self.level, self.kinds) if self.edges_.kinds else "",

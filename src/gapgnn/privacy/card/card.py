@@ -94,6 +94,9 @@ class PrivacyCard:
             of one of them).
         own: at node level, what a prediction reads of its own person: ``nothing``, ``features`` or
             ``record``; at edge level ``record`` where it reads the own list; empty elsewhere.
+        edges_unread: why the predictions of a method for graphs depend on no edge, a name in
+            ``gapgnn.privacy.card.texts.EDGES_UNREAD``; empty where they do, and for methods that
+            never read edges.
     """
 
     method: str
@@ -122,6 +125,7 @@ class PrivacyCard:
     kinds: tuple[str, ...] = ()
     protects: str = ""
     own: str = ""
+    edges_unread: str = ""
 
     def __post_init__(self) -> None:
         check_choice("level", self.level, LEVELS)
@@ -133,6 +137,7 @@ class PrivacyCard:
         check_choice("protects", self.protects, texts.PROTECTS if self.kinds else ("",))
         choices = {"none": (), "edge": ("record",), "node": texts.OWN}[self.level]
         check_choice("own", self.own, ("", *choices))
+        check_choice("edges_unread", self.edges_unread, ("", *texts.EDGES_UNREAD))
         if self.node_notion is not None:
             check_choice("node_notion", self.node_notion, NOTIONS)
         if self.max_degree is not None:
@@ -267,6 +272,7 @@ class ReleaseFacts:
         is_weighted: whether edges have weights.
         own: what a prediction reads of its own person; at edge level only ``record`` is told.
         is_divided: whether messages are divided by the root of their list's length.
+        edges_unread: why predictions depend on no edge; empty where they do.
     """
 
     method: str
@@ -288,6 +294,7 @@ class ReleaseFacts:
     is_weighted: bool = False
     own: str = ""
     is_divided: bool = False
+    edges_unread: str = ""
 
 
 def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
@@ -345,6 +352,7 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
         kinds=tuple(facts.kinds),
         protects=facts.protects,
         own=own,
+        edges_unread=facts.edges_unread,
     )
 
 
@@ -379,6 +387,7 @@ def _warnings(
     """Return what a reader must not miss."""
     charge = facts.charge
     return (
+        *([texts.EDGES_UNREAD[facts.edges_unread]] if facts.edges_unread else []),
         *texts.delta_warnings(delta, guarantee.entities),
         *texts.relation_warnings(
             guarantee.relation,

@@ -11,20 +11,30 @@ from gapgnn.errors import DataError
 if TYPE_CHECKING:
     from gapgnn.privacy.card.card import PrivacyCard
 
-FORMAT = 4
+FORMAT = 5
 # Keys that older formats do not have, with what they mean there.
-_NO_OWN: dict[str, Any] = {"own": ""}
+_EDGES_READ: dict[str, Any] = {"edges_unread": ""}
+_NO_OWN: dict[str, Any] = {"own": "", **_EDGES_READ}
 _ONE_KIND: dict[str, Any] = {"kinds": [], "protects": "", **_NO_OWN}
-_ADDED = {1: {"public": [], **_ONE_KIND}, 2: _ONE_KIND, 3: _NO_OWN}
+_ADDED = {1: {"public": [], **_ONE_KIND}, 2: _ONE_KIND, 3: _NO_OWN, 4: _EDGES_READ}
 _LISTS_OF_TEXTS = ("covered", "not_covered", "warnings", "kinds")
 _LISTS_OF_OBJECTS = ("events", "audits")
-_TEXTS = ("method", "accountant", "messages", "dataset", "version", "protects", "own")
+_TEXTS = (
+    "method",
+    "accountant",
+    "messages",
+    "dataset",
+    "version",
+    "protects",
+    "own",
+    "edges_unread",
+)
 
 
 def read_values(text: str | bytes, known: set[str]) -> dict[str, Any]:
     """Parse a card's JSON: exactly the known keys, each of its own type, lists as tuples.
 
-    >>> read_values('{"format": 4, "epsilom": 1}', {"epsilon"})
+    >>> read_values('{"format": 5, "epsilom": 1}', {"epsilon"})
     Traceback (most recent call last):
     ...
     gapgnn.errors.DataError: A privacy card has unknown keys: epsilom.
@@ -98,6 +108,7 @@ def markdown(card: PrivacyCard) -> str:
         ("node-level notion", card.node_notion or "-"),
         *([("a prediction reads of its own person", card.own)] if card.own else []),
         ("travelled along the edges", card.messages),
+        *([("predictions read edges", "no")] if card.edges_unread else []),
         *([("kinds of edges", ", ".join(card.kinds))] if card.kinds else []),
         ("ledger", str(card.ledger or "nothing was charged")),
         ("gapgnn", card.version),

@@ -56,6 +56,10 @@ _POSTERIORS = (
 )
 MESSAGES = {
     "none": "Nothing: the method reads no edges.",
+    "none released": (
+        "Nothing: no hop was released. Of the adjacency lists only a noisy mean out-degree was "
+        "released, which decided that."
+    ),
     "features": "Rows computed from the features of each node, scaled to norm at most 1.",
     "labels": (
         "Class codes (corners of a simplex, norm 1) of the training labels; where there are "
@@ -79,6 +83,25 @@ MESSAGES = {
         "released rows of their own lists say about the class of everybody else."
     ),
     "perturbed": "Rows computed from features, along edges that had been randomised before.",
+}
+
+# Of these, what travels in noisy hops.
+IN_HOPS = ("features", "labels", "posteriors", "posteriors both ways", "both", "votes")
+
+# Why the predictions of a method for graphs do not depend on any edge.
+EDGES_UNREAD = {
+    "no hop": (
+        "This model reads no edges: with this budget and so short adjacency lists a noisy sum over "
+        "neighbours would be noise, so no hop was released and the rest of the budget went into "
+        "training on features and labels. Predictions are those of a features-only model, and "
+        "predicting on other graphs is free of charge."
+    ),
+    "weight 0": (
+        "This model reads no edges: on validation labels the released hops predicted no better "
+        "than features alone, so their mixing weight is 0. What the hops cost was spent on finding "
+        "that out. Predictions are those of a features-only model, and predicting on other graphs "
+        "is free of charge (except with own=record, which reads the person's own neighbours)."
+    ),
 }
 
 # Per step: why it costs nothing at edge level, and at node level. None: it is charged there, or
@@ -129,6 +152,11 @@ STEPS: dict[str, tuple[str, str, str | None]] = {
         "predictions for the graph of training",
         "the released hops are kept and used again, never drawn again",
         "the released hops are kept and used again, never drawn again",
+    ),
+    "features": (
+        "predictions, on any graph",
+        "read features only, which are public at this level",
+        "read the features of the person asked about only, with weights that were charged",
     ),
 }
 
