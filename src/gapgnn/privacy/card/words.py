@@ -101,7 +101,7 @@ class Words:
         return f"{article.capitalize() if found['article'] == 'A' else article} {new}"
 
 
-# Written with a vowel and spoken with a consonant (user, European, one-off), and the reverse (hour).
+# Written with a vowel and spoken with a consonant (user, European), and the reverse (hour).
 _SPOKEN_CONSONANT = re.compile(
     r"uni(?![nm])|u[bcfhjkqrst][aeiou]|u-|eu|ewe|once\b|one\b|ouija", re.IGNORECASE
 )
