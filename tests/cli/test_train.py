@@ -616,6 +616,7 @@ def test_the_tutorial_tells_the_truth(gapgnn, ledger, tmp_path, monkeypatch):
     for number, (command, _, shown) in enumerate(blocks):
         code, out, err = gapgnn(*shlex.split(command))
         assert code == 0, err
+        out = out.replace(str(ledger.path), "~/.local/share/gapgnn/ledger.sqlite")
         # On a terminal the words for people stand between those of the result. Numbers and the
         # name of a charge, of 24 digits and letters, are others every time.
         without = (re.sub(r"\b[0-9a-f]{24}\b", "", text) for text in (shown, out + err))
@@ -629,3 +630,12 @@ def test_the_tutorial_tells_the_truth(gapgnn, ledger, tmp_path, monkeypatch):
     code, _, err = gapgnn("train")
     assert code == 2
     assert err.strip() in page
+
+
+def test_a_training_names_recall_precision_and_support(gapgnn, tables):
+    code, out, _ = gapgnn("train", "gap", *tables, *QUICK, "--no-save")
+    assert code == 0
+    assert re.search(
+        r"^  \S+: recall [\d.]+%, precision (-|[\d.]+%), support \d+$", out, re.MULTILINE
+    )
+    assert "called so" not in out

@@ -212,9 +212,13 @@ class TestAuditOfThePipeline:
 
 def test_a_training_says_whose_budget_paid(gapgnn, tables):
     words = ("train", "gap", *tables, *QUICK, "--no-save")
-    assert "no grant: recorded, not limited." in " ".join(gapgnn(*words)[1].split())
+    said = " ".join(gapgnn(*words)[1].split())
+    text = "No budget is set for these people: the charge is recorded but not limited"
+    assert said.count(text) == said.count("not limited") == 1
+    assert "(`gapgnn ledger grant`)" in said
     grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
     said = " ".join(gapgnn(*words)[1].split())
     assert "Charged to everybody: charge " in said
+    assert f"Ledger: {Ledger().path} " in said
     assert "granted epsilon 4, delta 0.0001; left epsilon " in said
     assert "Charged to" not in gapgnn("-q", *words)[1]

@@ -240,6 +240,22 @@ def test_another_card_makes_another_page_and_the_ledger_does_not_agree(
     assert "The charge says the same as the card" not in page
 
 
+def test_the_curator_s_copy_names_recall_precision_and_support(folder: Path, graph: Any) -> None:
+    page = render_model(folder, figures=curator_figures(load_model(folder), graph))
+    for name in ("recall", "precision", "support"):
+        assert f'<th scope="col" class="number">{name}</th>' in page
+    assert "right when named" not in page
+
+
+def test_an_audit_on_own_tables_does_not_stand_below_never_on_yours(folder: Path) -> None:
+    row = {"neighbours": "1 pair of neighbouring tables, made from the curator's own"}
+    rows = [{**row, "releases": 4, "holds": True}]
+    keep_audit(folder, kind="pipeline", command="gapgnn audit pipeline", results=rows)
+    page = render_model(folder)
+    assert "1 pair of neighbouring tables" in page
+    assert "never on yours" not in page
+
+
 @pytest.fixture(scope="module")
 def adaptive(tmp_path_factory: pytest.TempPathFactory, graph: Any) -> Path:
     """A model of the default node-level training, which chooses one of several charged options."""
@@ -627,7 +643,11 @@ def test_the_training_of_a_model_is_audited_as_a_whole(
     (kept,) = load_folder(Path(out)).audits
     # Who the neighbours were, and how far a release moved, stays with the curator.
     assert kept["results"] == [
-        {"neighbours": "1 kinds, on own tables", "releases": 4, "holds": True}
+        {
+            "neighbours": "1 pair of neighbouring tables, made from the curator's own",
+            "releases": 4,
+            "holds": True,
+        }
     ]
     assert len(ledger.entries()) == 1
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gapgnn.errors import DataError, InputError
 from gapgnn.privacy.accounting.accountants import account
-from gapgnn.privacy.accounting.events import Gaussian
+from gapgnn.privacy.accounting.events import Gaussian, Laplace
 from gapgnn.privacy.card import texts
 from gapgnn.privacy.card.card import PrivacyCard, ReleaseFacts, guarantee_sentence, make_card
 from gapgnn.privacy.card.texts import STEPS, odds, rounded_up
@@ -212,7 +212,8 @@ def test_the_card_says_whether_a_budget_limits_it(tmp_path: Path) -> None:
     spend: dict[str, Any] = {"level": "edge", "relation": "undirected", "delta": 1e-6}
     free = ledger.charge(PEOPLE, epsilon=1, events=[], purpose="fit", count=10, **spend)
     made = card(charge=free)
-    assert "no grant: recorded, not limited" in str(made)
+    assert str(made).count("recorded but not limited (`gapgnn ledger grant`)") == 1
+    assert made.to_markdown().count("not limited") == 1
     assert any("10 independent releases" in warning for warning in made.warnings)
     stated = {**spend, "delta": 1e-3, "composition": "sum"}
     ledger.grant("people", PEOPLE, epsilon=20, **stated)
@@ -356,3 +357,53 @@ def test_the_card_says_that_all_rows_of_a_pair_are_protected_together(
 )
 def test_the_article_fits_the_reader_s_word(entity: str, sentence: str) -> None:
     assert Words.of(entity).plain("A person's record, if a person leaves.") == sentence
+
+
+FACTS: dict[str, Any] = {
+    "train_size_is_declared": False,
+    "inferred": (),
+    "has_schema": True,
+    "max_degree": None,
+}
+
+
+@pytest.mark.parametrize(("people", "is_exact"), [(42, True), (99, True), (100, False)])
+def test_a_small_count_is_not_called_rounded(people: int, is_exact: bool) -> None:
+    facts = dict(texts.public_facts("node", num_train=people, delta_is_auto=True, **FACTS))
+    assert ("exact" in facts["number of training people"]) is is_exact
+    assert facts["number of training people"].startswith(f"{people}: counted")
+
+
+@pytest.mark.parametrize("level", ["edge", "node"])
+def test_the_number_that_a_stated_delta_is_compared_with_is_listed_as_public(level: str) -> None:
+    shared: dict[str, Any] = {"num_train": 1000, "delta_is_auto": False, **FACTS}
+    name = f"order of magnitude of the number of {'links' if level == 'edge' else 'people'}"
+    assert name in dict(texts.public_facts(level, is_delta_compared=True, **shared))
+    # A pure promise has no delta to warn of.
+    assert name not in dict(texts.public_facts(level, is_delta_compared=False, **shared))
+
+
+def test_the_accountant_is_that_of_the_chosen_option() -> None:
+    first = Laplace(50.0, label="length of lists")
+    options = [
+        Guarantee(
+            level="node",
+            relation="add-remove",
+            epsilon=epsilon,
+            delta=1e-5,
+            delta_is_auto=True,
+            entities=1000,
+            noise_multiplier=1.0,
+            accountant=accountant,
+            events=events,
+        )
+        for epsilon, accountant, events in (
+            (3.8, "pld", (Gaussian(3.0, label="classifier"),)),
+            (3.9, "exact", (Gaussian(4.0, label="classifier"), Gaussian(1.0, label="hop"))),
+        )
+    ]
+    whole = Guarantee.one_of(first, options)
+    assert whole.accountant == "exact, added to the first release"
+    chosen = options[0].after(first, whole)
+    assert chosen.accountant == "pld, added to the first release"
+    assert chosen.epsilon == whole.epsilon

@@ -70,10 +70,10 @@ def console(*, to_stderr: bool) -> Console:
     return Console(stderr=to_stderr, highlight=False, quiet=to_stderr and is_quiet())
 
 
-def note(line: str) -> None:
-    """Print a remark below a result, where remarks are wanted."""
+def note(line: str, *, is_path: bool = False) -> None:
+    """Print a remark below a result, where remarks are wanted; one with a path on one line."""
     if not is_quiet():
-        console(to_stderr=False).print(line, markup=False)
+        console(to_stderr=False).print(line, markup=False, soft_wrap=is_path)
 
 
 def begin(line: str) -> None:

@@ -178,9 +178,10 @@ def _keep(folder: Path, given: Sequence[str], outcomes: Sequence[Outcome]) -> No
     ran = [outcome for outcome in outcomes if not outcome.skipped]
     is_own = any(word.split("=")[0] in ("--edges", "--store") for word in given)
     if is_own:
+        tables = f"{len(ran)} {'pair' if len(ran) == 1 else 'pairs'} of neighbouring tables"
         rows = [
             {
-                "neighbours": f"{len(ran)} kinds, on own tables",
+                "neighbours": f"{tables}, made from the curator's own",
                 "releases": sum(len(outcome.releases) for outcome in ran),
                 "holds": all(outcome.holds for outcome in ran),
             }

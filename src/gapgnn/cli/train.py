@@ -366,15 +366,16 @@ def _print_table(
 
 
 def _mention_charge(estimator: NodeClassifier) -> None:
-    """Say whose budget paid, and what is left of it."""
+    """Say whose budget paid, in which ledger, and what is left of it."""
     from gapgnn.privacy.ledger import Ledger
 
     paid = estimator.card_.ledger
     if paid is None:
         return
-    charges = Ledger(estimator.ledger).entries()
-    names = [charge.population for charge in charges if charge.id == paid.charge_id]
+    ledger = Ledger(estimator.ledger)
+    names = [one.population for one in ledger.entries() if one.id == paid.charge_id]
     note(f"Charged to {' and '.join(dict.fromkeys(names))}: {paid}.")
+    note(f"Ledger: {ledger.path}", is_path=True)
 
 
 def _accuracy(model: NodeClassifier) -> str:
@@ -389,17 +390,17 @@ def _accuracy(model: NodeClassifier) -> str:
 
 
 def _by_class(mean: dict[str, Any]) -> list[str]:
-    """Return one line about each class, of many classes the ones that are found least."""
+    """Return one line about each class, of many classes those with the lowest recall."""
     figures = mean["per_class"]
     worst = sorted(figures, key=lambda name: figures[name]["recall"] or 0)[:SHOWN_CLASSES]
     lines = [
-        f"  {name}: {_percent(figures[name]['recall'])} found, "
-        f"{_percent(figures[name]['precision'])} of those called so are, "
-        f"{figures[name]['support']:,.0f} test nodes"
+        f"  {name}: recall {_percent(figures[name]['recall'])}, "
+        f"precision {_percent(figures[name]['precision'])}, "
+        f"support {figures[name]['support']:,.0f}"
         for name in figures
         if name in worst
     ]
-    few = f" (the {SHOWN_CLASSES} found least)" if len(figures) > SHOWN_CLASSES else ""
+    few = f" (the {SHOWN_CLASSES} with the lowest recall)" if len(figures) > SHOWN_CLASSES else ""
     error = f"calibration error {mean['calibration_error']:.1%}"
     return [f"By class{few}, {error}:", *lines]
 

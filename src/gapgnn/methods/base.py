@@ -996,6 +996,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             num_train=self._num_train(graph),
             train_size_is_declared=self.train_size != "auto",
             delta_is_auto=guarantee.delta_is_auto,
+            is_delta_compared=bool(guarantee.delta),
             inferred=graph.inferred,
             has_schema=graph.schema is not None,
             max_degree=self._list_bound(),

@@ -136,7 +136,10 @@ class Guarantee:
     def after(self, first: Event, whole: Guarantee) -> Guarantee:
         """Return this option of :meth:`one_of` once it is chosen, at the price of the whole."""
         return replace(
-            self, epsilon=whole.epsilon, accountant=whole.accountant, events=(first, *self.events)
+            self,
+            epsilon=whole.epsilon,
+            accountant=f"{self.accountant}, added to the first release",
+            events=(first, *self.events),
         )
 
     @classmethod

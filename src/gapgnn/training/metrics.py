@@ -30,8 +30,8 @@ class ClassFigures:
     """What one class gets.
 
     Attributes:
-        recall: share of its nodes that are found.
-        precision: share of those called so that are; None where nobody is.
+        recall: share of its nodes that are predicted as it.
+        precision: share of the nodes predicted as it that are of it; None where there are none.
         support: number of its nodes.
     """
 

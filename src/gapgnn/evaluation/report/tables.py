@@ -282,7 +282,7 @@ def _beside(table: Table, records: Sequence[Record]) -> Table | None:
         if record.dataset == dataset
     ]
     notes = [
-        "largest class: the accuracy of always answering it. balanced accuracy: mean share found "
+        "largest class: the accuracy of always answering it. balanced accuracy: mean recall "
         "of each class. macro F1: its mean F1. AUC: how often a node of a class scores higher for "
         "it than another one, 50 is guessing.",
     ]

@@ -53,7 +53,7 @@ class LedgerNote:
 
     def __str__(self) -> str:
         if self.granted_epsilon is None:
-            return f"charge {self.charge_id}; no grant: recorded, not limited"
+            return f"charge {self.charge_id}"
         return (
             f"charge {self.charge_id}; granted epsilon {self.granted_epsilon:g}, delta "
             f"{self.granted_delta:g}; left epsilon {self.left_epsilon:g}, delta {self.left_delta:g}"

@@ -519,6 +519,7 @@ def public_facts(
     inferred: Iterable[str],
     has_schema: bool,
     max_degree: int | None,
+    is_delta_compared: bool = False,
     kinds: Sequence[str] = (),
     weight_bounds: Sequence[tuple[float, float] | None] = (),
 ) -> tuple[tuple[str, str], ...]:
@@ -526,6 +527,18 @@ def public_facts(
 
     Nothing else that was read from the data may show in what leaves (privacy page, sections 2
     and 9).
+
+    Args:
+        level: of the release.
+        num_train: number of training people, as it is used.
+        train_size_is_declared: whether it was given and not counted.
+        delta_is_auto: whether delta follows from the number of protected entities.
+        is_delta_compared: whether a stated delta was compared with that number, for a warning.
+        inferred: what was read from the data and not declared.
+        has_schema: whether a schema declares columns and classes.
+        max_degree: the bound that out-lists were cut to.
+        kinds: the names of several kinds of edges.
+        weight_bounds: of the weights of each kind.
 
     >>> facts = public_facts("node", num_train=12000, train_size_is_declared=False,
     ...                      delta_is_auto=True, inferred=(), has_schema=True, max_degree=100)
@@ -549,15 +562,22 @@ def public_facts(
             rows.append(
                 (f"bounds of the amounts of {name}", f"{bounds[0]:g} to {bounds[1]:g}: declared")
             )
+    follows = "whether the stated delta is warned of follows from it" if is_delta_compared else ""
+    if delta_is_auto:
+        follows = "delta follows from it"
     if level == "edge":
         rows += [
             ("who is in the graph, with features, labels and roles", "public at this level"),
             ("whether links have a direction", origin["direction"]),
         ]
-        if delta_is_auto:
-            rows.append(("order of magnitude of the number of links", "delta follows from it"))
+        if follows:
+            rows.append(("order of magnitude of the number of links", follows))
         return tuple(rows)
-    counted = "declared" if train_size_is_declared else "counted and rounded to two digits"
+    counted = "counted and rounded to two digits"
+    if train_size_is_declared:
+        counted = "declared"
+    elif num_train < 100:
+        counted = "counted, and exact: rounding to two digits changes no number below 100"
     rows += [
         ("number of training people", f"{num_train}: {counted}"),
         ("which ids have a row, and how ids are written", "the saved rows are named by them"),
@@ -565,8 +585,8 @@ def public_facts(
         ("classes", origin["classes"]),
         ("whether links have a direction", origin["direction"]),
     ]
-    if delta_is_auto:
-        rows.append(("order of magnitude of the number of people", "delta follows from it"))
+    if follows:
+        rows.append(("order of magnitude of the number of people", follows))
     if max_degree is not None:
         rows.append((f"whether any list is longer than {max_degree}", "the notion follows from it"))
     return tuple(rows)
@@ -662,7 +682,10 @@ def ledger_warnings(
     if not is_recorded:
         lines.append("This release is not recorded in a ledger.")
     elif not is_limited:
-        lines.append("The data set has no grant in the ledger: recorded, not limited.")
+        lines.append(
+            "No budget is set for these people: the charge is recorded but not limited "
+            "(`gapgnn ledger grant`)."
+        )
     if repeats > 1:
         lines.append(
             f"{repeats} independent releases were made and charged; this card speaks of the first."
