@@ -91,6 +91,41 @@ def test_another_composition_beside_it_is_what_it_would_have_been(
     assert alone.fits == beside.fits[composition]
 
 
+@pytest.mark.parametrize("composition", COMPOSITIONS)
+def test_what_another_composition_or_fewer_hops_would_allow_counts_what_is_spent(
+    ledger: Ledger, tmp_path: Path, composition: str
+) -> None:
+    other = Ledger.init(tmp_path / "other.sqlite")
+    for one, rule in ((other, "gaussian"), (ledger, composition)):
+        grant(one, rule)
+        for _ in range(2):
+            fit(one, [Gaussian(1.0, count=2)], epsilon=1.3)
+    found = forecast_fits(other, "customers", epsilon=0.5, delta=1e-7, hops=2)
+    multiplier = calibrate(
+        [Gaussian(1.0, count=2)], epsilon=0.5, delta=1e-7, relation="undirected"
+    ).noise_multiplier
+    fewer = found.alternatives[0]
+    assert fewer.hops == 1
+    wanted = fewer.fits[composition]
+    assert wanted is not None
+    made = 0
+    while made <= wanted:
+        try:
+            ledger.charge(
+                CUSTOMERS,
+                level="edge",
+                relation="undirected",
+                epsilon=fewer.epsilon,
+                delta=1e-7,
+                events=[Gaussian(multiplier, count=1).to_dict()],
+                purpose="GAP fit",
+            )
+        except BudgetExceededError:
+            break
+        made += 1
+    assert made == wanted
+
+
 def test_days_follow_each_other_and_end_with_the_budget(ledger: Ledger) -> None:
     grant(ledger, until="2027-01-01")
     first = date(2026, 11, 16)
