@@ -172,6 +172,7 @@ def test_ids_are_read_from_every_kind_of_table_and_nothing_else(run, tmp_path, s
     assert charges == {"by-id": 1, "by-account": 1}
 
 
+@pytest.mark.filterwarnings("ignore:The namespace:gapgnn.privacy.ledger.LedgerNotice")
 def test_ids_of_another_namespace_are_other_people(run, ledger) -> None:
     run(*CUSTOMERS)
     patients = ("grant", "patients", "--nodes", "customers.csv", "--epsilon", "1")
@@ -318,6 +319,26 @@ def test_a_ledger_can_require_a_grant(run, ledger) -> None:
         fit(ledger, people(1))
     run("settings", "require-grant", "off")
     fit(ledger, people(1))
+
+
+def test_settings_and_exports_show_who_changed_a_setting_and_when(run, tmp_path) -> None:
+    run("settings", "require-grant", "on")
+    run("settings", "require-grant", "off")
+    _, out, err = run("settings")
+    assert out == "require-grant off\n"
+    assert re.findall(r"\S+@\S+ changed require-grant: (\w+ to \w+)\.", err) == [
+        "off to on",
+        "on to off",
+    ]
+    assert len(asked(run, "settings")["changes"]) == 2
+    run("export", "--out", "all.csv")
+    with (tmp_path / "all.csv").open(newline="") as file:
+        assert [row["about"] for row in csv.DictReader(file) if row["row"] == "note"] == [
+            "require-grant: off to on",
+            "require-grant: on to off",
+        ]
+    run("export", "--out", "all.json")
+    assert len(json.loads((tmp_path / "all.json").read_text())["notes"]) == 2
 
 
 def test_an_export_holds_every_grant_and_charge_exactly(run, ledger, tmp_path) -> None:

@@ -116,6 +116,7 @@ def test_one_common_person_is_enough_whatever_the_table_looks_like(
         charge(ledger, table)
 
 
+@pytest.mark.filterwarnings("ignore:The namespace:gapgnn.privacy.ledger.LedgerNotice")
 def test_people_in_another_namespace_are_other_people(ledger: Ledger) -> None:
     grant(ledger, epsilon=1)
     charge(ledger)

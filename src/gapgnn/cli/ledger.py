@@ -61,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     settings = actions.add_parser("settings", help="show or change a setting of the ledger")
     settings.add_argument("name", metavar="NAME", nargs="?", help="require-grant")
     settings.add_argument("value", metavar="VALUE", nargs="?", help="on or off")
-    export = actions.add_parser("export", help="write all grants and charges to a file")
+    export = actions.add_parser("export", help="write all grants, charges and notes to a file")
     export.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help="a new .csv or .json file"
     )
@@ -355,11 +355,18 @@ def _settings(ledger: Ledger, args: argparse.Namespace) -> None:
         ledger.set(args.name, args.value)
     names = books.SETTINGS if args.name is None else [args.name]
     values = {name: ledger.setting(name) for name in names}
+    changes = [row for row in ledger.notes() if row.kind == "setting"]
     if args.json:
-        emit_json({"ledger": str(ledger.path), "settings": values})
+        about = {"ledger": str(ledger.path), "settings": values}
+        emit_json({**about, "changes": [asdict(row) for row in changes]})
         return
     for name, value in values.items():
         say(f"{name} {value}")
+    for row in changes:
+        say(
+            f"{_local(row.noted_at)}  {row.who}@{row.host} changed {row.about}.",
+            to_stderr=True,
+        )
 
 
 def _export(ledger: Ledger, args: argparse.Namespace) -> None:
@@ -367,14 +374,16 @@ def _export(ledger: Ledger, args: argparse.Namespace) -> None:
         raise InputError(f"`--out` must end in .csv or .json. Got {str(args.out)!r}.")
     grants = [asdict(row) for row in ledger.grants()]
     charges = [{k: v for k, v in asdict(row).items() if k != "budget"} for row in ledger.entries()]
+    notes = [asdict(row) for row in ledger.notes()]
     try:
         # Exclusive: an earlier export is a record of its own.
         with args.out.open("x", encoding="utf-8", newline="") as file:
             if args.out.suffix.lower() == ".json":
                 about = {"ledger": str(ledger.path), "grants": grants, "charges": charges}
+                about["notes"] = notes
                 file.write(json.dumps(about, indent=1, allow_nan=False) + "\n")
             else:
-                _write_csv(file, grants, charges)
+                _write_csv(file, grants, charges, notes)
     except OSError as error:
         raise InputError(
             f"`--out` must be a new file in a folder that exists. Got {str(args.out)!r}: "
@@ -388,13 +397,17 @@ def _export(ledger: Ledger, args: argparse.Namespace) -> None:
 
 
 def _write_csv(
-    file: Any, grants: Sequence[dict[str, Any]], charges: Sequence[dict[str, Any]]
+    file: Any,
+    grants: Sequence[dict[str, Any]],
+    charges: Sequence[dict[str, Any]],
+    notes: Sequence[dict[str, Any]],
 ) -> None:
-    """Write one row for each grant and charge, in the order in which they were made."""
+    """Write one row for each grant, charge and note, in the order in which they were made."""
     rows = [{"row": "grant", "at": row.pop("granted_at"), **row} for row in grants]
     for row in charges:
         written = {name: json.dumps(row[name]) for name in ("events", "others")}
         rows.append({"row": "charge", "at": row.pop("charged_at"), **row, **written})
+    rows += [{"row": "note", "at": row.pop("noted_at"), **row} for row in notes]
     rows.sort(key=lambda row: str(row["at"]))
     columns = dict.fromkeys(name for row in rows for name in row)
     table = csv.DictWriter(file, list(columns) or ["row", "at"])

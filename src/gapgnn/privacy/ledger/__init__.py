@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.ledger.ledger import Charge as Charge
     from gapgnn.privacy.ledger.ledger import Grant as Grant
     from gapgnn.privacy.ledger.ledger import Ledger as Ledger
+    from gapgnn.privacy.ledger.ledger import Note as Note
     from gapgnn.privacy.ledger.ledger import is_day as is_day
     from gapgnn.privacy.ledger.ledger import scratch_ledger as scratch_ledger
     from gapgnn.privacy.ledger.people import People as People

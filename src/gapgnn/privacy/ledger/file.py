@@ -39,6 +39,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,19 @@ def setting(connection: sqlite3.Connection, key: str) -> str:
 def put_setting(connection: sqlite3.Connection, key: str, value: str) -> None:
     """Set a setting of the ledger."""
     connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
+
+
+def chain_time(connection: sqlite3.Connection) -> str:
+    """Return the time to write: now, but never before the last row of the chain.
+
+    A clock that was set back would otherwise open a budget again that has ended.
+    """
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    (last,) = connection.execute(
+        "SELECT max(moment) FROM (SELECT max(charged_at) AS moment FROM charges "
+        "UNION ALL SELECT max(granted_at) FROM grants UNION ALL SELECT max(noted_at) FROM notes)"
+    ).fetchone()
+    return now if last is None else max(now, str(last))
 
 
 def broken_links(connection: sqlite3.Connection, *, skip: tuple[str, ...] = ()) -> list[str]:

@@ -16,19 +16,29 @@ import socket
 import sqlite3
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import date, datetime, timezone
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
+from gapgnn.errors import (
+    InputError,
+    PrivacyError,
+    UnavailableError,
+    check_choice,
+    check_integer,
+    check_number,
+)
 from gapgnn.privacy.ledger.amounts import Amount
 from gapgnn.privacy.ledger.file import (
+    LedgerNotice,
     broken_links,
+    chain_time,
     check_made,
     create,
     damaged,
@@ -40,7 +50,13 @@ from gapgnn.privacy.ledger.file import (
 )
 from gapgnn.privacy.ledger.filters import Filter, Spend
 from gapgnn.privacy.ledger.people import People
-from gapgnn.privacy.ledger.rules import Books, Budget, check_population, check_stated
+from gapgnn.privacy.ledger.rules import (
+    Books,
+    Budget,
+    BudgetEndedError,
+    check_population,
+    check_stated,
+)
 from gapgnn.rng import system_entropy
 
 SETTINGS = {"require-grant": ("off", "on")}
@@ -93,6 +109,22 @@ class Grant:
     who: str
     host: str
     reason: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something in the chain that is neither a grant nor a charge.
+
+    ``kind`` is ``setting`` (one was changed), ``overlap`` (ids of another namespace were named
+    apart) or ``ended`` (a charge was refused because the budget's last day is over).
+    """
+
+    kind: str
+    about: str
+    noted_at: str
+    who: str
+    host: str
+    command: str
 
 
 class Origin(NamedTuple):
@@ -190,10 +222,11 @@ class Ledger:
             Filter.granted(composition, level, relation, amount)  # refused before anything is made
         if until is not None:
             _check_day(until)
-        origin, moment = Origin.here(), _now()
+        origin = Origin.here()
         create(self.path)
         with transaction(self.path, writing=True) as db:
-            books = Books(db, self.path)
+            books, moment = Books(db, self.path), chain_time(db)
+            shared = [] if people is None else _note_overlaps(db, books, people, origin)
             found = self._population(books, population, people, moment)
             budget = _grantable(books, found, composition, level, relation, amount)
             row = (found, level, relation, repr(float(epsilon)), repr(float(delta)))
@@ -205,6 +238,7 @@ class Ledger:
                 (*row, *terms, origin.who, origin.host, reason),
             )
             granted = books.budget(found, level)
+            _warn_of(shared)
         return granted
 
     def _population(self, books: Books, name: str, people: People | None, moment: str) -> int:
@@ -277,10 +311,11 @@ class Ledger:
         relation = check_stated(level, relation)
         check_integer("count", count, at_least=1)
         asked = Spend(relation, Amount.of(epsilon, delta), int(count), _written(events))
-        charge_id, moment, origin = system_entropy(12).hex(), _now(), Origin.here()
+        charge_id, origin = system_entropy(12).hex(), Origin.here()
         create(self.path)
-        with transaction(self.path, writing=True) as db:
-            books = Books(db, self.path)
+        with self._noting_end(), transaction(self.path, writing=True) as db:
+            books, moment = Books(db, self.path), chain_time(db)
+            shared = _note_overlaps(db, books, people, origin)
             charged = _paying(books, people, asked, level, moment)
             price = (repr(float(epsilon)), repr(float(delta)), int(count))
             bought = (people.fingerprint, level, relation, *price, purpose, asked.events)
@@ -288,6 +323,7 @@ class Ledger:
             _record(db, [(charge_id, population, *bought, *noted) for population in charged])
             names = [books.name(population) for population in charged]
             budget = books.budget(charged[0], level)
+            _warn_of(shared)
         return Charge(
             id=charge_id,
             population=names[0],
@@ -343,12 +379,23 @@ class Ledger:
             Spend(relation, Amount.of(epsilon, delta), 1, _written(events))
             for epsilon, delta, events in releases
         ]
-        with transaction(self.path, writing=False) as db:
+        with self._noting_end(), transaction(self.path, writing=False) as db:
             books = Books(db, self.path)
             touched = books.touched(people, books.hashes(people))
             books.check_all_known(people, touched)
             for population in books.by_weight(touched, level):
                 books.check_affordable(population, level=level, asked=asked)
+
+    @contextmanager
+    def _noting_end(self) -> Iterator[None]:
+        """Write to the chain that a budget was found to have ended, so that its time stays over."""
+        try:
+            yield
+        except BudgetEndedError as error:
+            # Refused in any case, also where the ledger can only be read.
+            with suppress(UnavailableError), transaction(self.path, writing=True) as db:
+                _note(db, "ended", str(error), Origin.here())
+            raise
 
     def check_free(
         self, people: People, *, level: str, purpose: str, curator_only: str | None
@@ -386,10 +433,10 @@ class Ledger:
         relation = check_stated(level, relation)
         if not reason.strip():
             raise InputError("a look without a charge must have a reason. Got none.")
-        origin, moment = Origin.here(), _now()
+        origin = Origin.here()
         create(self.path)
         with transaction(self.path, writing=True) as db:
-            books = Books(db, self.path)
+            books, moment = Books(db, self.path), chain_time(db)
             seen = (people.fingerprint, level, relation, "0.0", "0.0", 0, f"look: {purpose}", "[]")
             rows = [
                 (system_entropy(12).hex(), population, *seen, moment, moment, *origin, reason)
@@ -443,7 +490,8 @@ class Ledger:
                     "`previous` must be the last claim of the charge. Got another one: somebody "
                     "else draws on it."
                 )
-            db.execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", (charge_id, token, _now()))
+            row = (charge_id, token, chain_time(db))
+            db.execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", row)
 
     def claimed(self, charge_id: str) -> str | None:
         """Return the last claim of a charge, None if nobody ever claimed it."""
@@ -467,7 +515,7 @@ class Ledger:
         with transaction(self.path, writing=True) as db:
             db.execute(
                 "UPDATE charges SET completed_at = coalesce(completed_at, ?) WHERE id = ?",
-                (_now(), charge_id),
+                (chain_time(db), charge_id),
             )
 
     def entries(self, population: str | None = None) -> list[Charge]:
@@ -580,7 +628,20 @@ class Ledger:
         check_choice(name, value, SETTINGS[check_choice("setting", name, SETTINGS)])
         create(self.path)
         with transaction(self.path, writing=True) as db:
-            put_setting(db, name, value)
+            before = setting(db, name)
+            if before != value:
+                put_setting(db, name, value)
+                _note(db, "setting", f"{name}: {before} to {value}", Origin.here())
+
+    def notes(self) -> list[Note]:
+        """Return what the chain holds beside grants and charges, oldest first."""
+        if not self._is_made():
+            return []
+        with transaction(self.path, writing=False) as db:
+            rows = db.execute(
+                "SELECT kind, about, noted_at, who, host, command FROM notes ORDER BY seq"
+            ).fetchall()
+        return [Note(*row) for row in rows]
 
     def problems(self) -> list[str]:
         """Return what is wrong with the file: damage, and rows that were changed or removed."""
@@ -661,6 +722,43 @@ def _record(db: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
     )
 
 
+def _note(db: sqlite3.Connection, kind: str, about: str, origin: Origin) -> None:
+    """Write to the chain what is neither a grant nor a charge."""
+    db.execute(
+        "INSERT INTO notes (kind, about, noted_at, who, host, command) VALUES (?, ?, ?, ?, ?, ?)",
+        (kind, about, chain_time(db), *origin),
+    )
+
+
+def _note_overlaps(
+    db: sqlite3.Connection, books: Books, people: People, origin: Origin
+) -> list[str]:
+    """Write down, once, that people of another namespace may be the same; return what is new."""
+    known = "SELECT count(*) FROM fingerprints JOIN populations ON id = population "
+    known += "WHERE fingerprint = ? AND namespace = ?"
+    if db.execute(known, (people.fingerprint, people.namespace)).fetchone()[0]:
+        return []  # this graph was compared when it was first read
+    noted = {row[0] for row in db.execute("SELECT about FROM notes WHERE kind = 'overlap'")}
+    found = []
+    for name, namespace, common in books.overlaps(people, books.hashes(people)):
+        pair = f"namespace {people.namespace!r} shares most ids with population {name!r}"
+        if not any(about.startswith(pair) for about in noted):
+            found.append(f"{pair} of namespace {namespace!r}: {common:,}")
+            _note(db, "overlap", found[-1], origin)
+    return found
+
+
+def _warn_of(overlaps: Sequence[str]) -> None:
+    """Warn before the transaction is committed: where warnings are errors, nothing was charged."""
+    for about in overlaps:
+        warnings.warn(
+            f"The {about}. They are charged as different people, each with a budget of its own. If "
+            "they are the same people, leave out `population`. This was written to the ledger.",
+            LedgerNotice,
+            stacklevel=3,
+        )
+
+
 def _written(events: Sequence[Mapping[str, Any]]) -> str:
     try:
         return json.dumps([dict(event) for event in events], allow_nan=False)
@@ -688,7 +786,3 @@ def is_day(text: str) -> bool:
 def _check_day(text: str) -> None:
     if not is_day(text):  # days are compared as text
         raise InputError(f"`until` must be a day such as 2027-11-15. Got {text!r}.")
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -14,7 +14,8 @@ The rules, chosen to be simple and sound (privacy page, section 6):
   grant. Once a budget is granted at one level, the other level is closed until it has a budget of
   its own: otherwise a spent edge budget could be walked around at node level, and a node budget by
   a release that calls features public.
-- *Time.* A budget may end on a day; after it nothing is charged.
+- *Time.* A budget may end on a day; after it nothing is charged. Time is that of the clock, but
+  never before the last row of the ledger.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ import shlex
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from fractions import Fraction
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from gapgnn.errors import BudgetExceededError, InputError, PrivacyError, check_choice
 from gapgnn.privacy import RELATIONS_OF_LEVEL, check_relation, covers, strictest
 from gapgnn.privacy.ledger.amounts import Amount
-from gapgnn.privacy.ledger.file import ID_SPELLING, damaged, secret_key, setting
+from gapgnn.privacy.ledger.file import ID_SPELLING, chain_time, damaged, secret_key, setting
 from gapgnn.privacy.ledger.filters import Filter, Spend
 from gapgnn.privacy.ledger.people import (
     REMEMBERED,
@@ -50,6 +50,12 @@ from gapgnn.privacy.ledger.people import (
 Touched = dict[int, NDArray[np.bool_]]
 # The named relations of each level that has a price.
 RELATIONS = {level: RELATIONS_OF_LEVEL[level] for level in ("edge", "node")}
+# From this share on, of the people read or of those known, another namespace is worth a warning.
+LARGE_OVERLAP = 0.5
+
+
+class BudgetEndedError(BudgetExceededError):
+    """A budget whose last day is over."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,28 @@ class Books:
         before, now = self._earlier(people)
         if len(before) and (found := self.members.known(population, before)).any():
             self.members.replace(population, before[found], distinct(now[found]))
+
+    def overlaps(self, people: People, hashes: Hashes) -> list[tuple[str, str, int]]:
+        """Return populations of other namespaces that share most of their ids with these people.
+
+        Registered data sets are left out: their ids are positions, as in many tables.
+
+        Returns:
+            Name, namespace and the number of ids in common of each.
+        """
+        if people.namespace.startswith("dataset "):
+            return []
+        found = []
+        for population, name, namespace in self.db.execute(
+            "SELECT id, name, namespace FROM populations WHERE namespace NOT IN ('', ?) "
+            "AND namespace NOT LIKE 'dataset %' ORDER BY id",
+            (people.namespace,),
+        ).fetchall():
+            common = int(self._known(population, people, hashes).sum())
+            smaller = min(len(hashes), self.members.count(population))
+            if common and common >= LARGE_OVERLAP * smaller:
+                found.append((str(name), str(namespace), common))
+        return found
 
     def add_population(self, name: str, namespace: str, moment: str) -> int:
         """Make a population; a name that is taken gets a number."""
@@ -291,8 +319,8 @@ class Books:
         if granted is None:
             return
         budget, until = granted
-        if until is not None and datetime.now(timezone.utc).date().isoformat() > until:
-            raise BudgetExceededError(
+        if until is not None and chain_time(self.db)[: len(until)] > until:
+            raise BudgetEndedError(
                 f"The budget of {known} at {level} level ended on {until}; nothing was charged. "
                 "Grant a new one with `gapgnn ledger grant`."
             )
