@@ -50,7 +50,13 @@ from gapgnn.methods.edgefacts import EdgeFacts, check_plain
 from gapgnn.methods.folder import add_hops, load_folder, save_folder
 from gapgnn.methods.journal import Journal, NoJournal
 from gapgnn.methods.releases import ReleasedHops, Releases
-from gapgnn.nn import count_replicas, replica_state, reset_replicas
+from gapgnn.nn import (
+    build_network,
+    count_replicas,
+    describe_network,
+    replica_state,
+    reset_replicas,
+)
 from gapgnn.privacy import (
     LEVELS,
     Guarantee,
@@ -62,7 +68,13 @@ from gapgnn.privacy import (
     resolve_relation,
 )
 from gapgnn.privacy.accounting import Event, Gaussian
-from gapgnn.privacy.card import PrivacyCard, ReleaseFacts, make_card, public_facts
+from gapgnn.privacy.card import (
+    PrivacyCard,
+    ReleaseFacts,
+    make_card,
+    noise_source,
+    public_facts,
+)
 from gapgnn.privacy.ledger import Charge, Ledger, People
 from gapgnn.privacy.mechanisms import PrivateAggregation, SafeOrFast, kind_aggregations
 from gapgnn.rng import NoiseKey, experiment_torch
@@ -78,6 +90,7 @@ from gapgnn.training import (
     announce,
     best_threshold,
     class_weights,
+    features_read,
     measure,
     node_learning_rate,
     repeat_splits,
@@ -88,6 +101,10 @@ if TYPE_CHECKING:
     import pandas
 
 Self = TypeVar("Self", bound="NodeClassifier")
+
+# Parameters of the machine and of the run that trained: a folder that was received decides neither
+# which ledger is charged nor what the noise is (privacy page, section 7).
+_NEVER_LOADED = ("ledger", "device", "reason", "insecure_noise_seed")
 
 
 @dataclass
@@ -139,6 +156,8 @@ class Learned:
     history_: History
     seconds_: dict[str, float]
     device_: str
+    # What `auto` had been resolved to when a loaded model was saved; None in one fitted here.
+    _resolved_at_save: Mapping[str, Any] | None = None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -262,6 +281,14 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     def _class_scores(self, graph: Graph | None) -> Tensor:
         """Return class scores of the fitted model, (nodes, classes); None is the training graph."""
 
+    def _resolved_values(self) -> dict[str, Any]:
+        """Return what ``auto`` is resolved to where predictions depend on it, as JSON holds it.
+
+        It is saved with the model. A loaded model reads it from ``_resolved_at_save`` and resolves
+        nothing again, so that no later change of a default can reach it.
+        """
+        return {}
+
     @abstractmethod
     def _card_facts(self) -> ReleaseFacts:
         """Return what the privacy card says about this method alone."""
@@ -294,6 +321,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                 spending it; written to the ledger. Without it they are refused.
         """
         start = time.perf_counter()
+        self._resolved_at_save = None
         self.check()
         is_node = self.level == "node"
         graph = as_graph(graph, not_finite="zero" if is_node else "refuse")
@@ -557,6 +585,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             config={
                 "method": self.method,
                 "params": self._saved_params(),
+                "resolved": self._resolved_values(),
+                "networks": self._specifications(),
                 "num_features": self.num_features_,
                 "num_classes": self.num_classes_,
                 "label_names": self.label_names_,
@@ -577,6 +607,11 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             card=self.card_,
             hops=self.releases_.hops,
         )
+
+    def _specifications(self) -> dict[str, Any] | None:
+        """Return the networks as data; None where a method's own class does not keep it."""
+        known = {name: describe_network(module) for name, module in self.modules_.items()}
+        return None if None in known.values() else known
 
     def save_releases(self, folder: str | Path) -> None:
         """Add what was released since saving to the model's folder: it is never drawn again.
@@ -609,7 +644,12 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                 k: tuple(v) if isinstance(v, list) else v for k, v in config["params"].items()
             }
             params["epsilon"] = float(params["epsilon"])
+            # What belongs to the machine or run that saved is not taken from a folder.
+            was_seeded = params.get("insecure_noise_seed") is not None
+            for name in _NEVER_LOADED:
+                params.pop(name, None)
             model = cls(**{**cls._as_in_0_1, **params}, **overrides)
+            model._resolved_at_save = config.get("resolved")
             model.num_features_ = int(config["num_features"])
             model.num_classes_ = int(config["num_classes"])
             names = config["label_names"]
@@ -630,7 +670,12 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             threshold = config.get("threshold")
             model.threshold_ = None if threshold is None else float(threshold)
             model.releases_, model.card_ = Releases(saved.hops), saved.card
-            model.modules_ = model._build(1, model.num_features_, model.num_classes_)
+            networks = config.get("networks")
+            if networks is None:
+                model.modules_ = model._build(1, model.num_features_, model.num_classes_)
+            else:
+                model.modules_ = {name: build_network(one) for name, one in networks.items()}
+                model._check_widths(networks)
             for name, module in model.modules_.items():
                 start = f"{name}."
                 state = {
@@ -642,8 +687,50 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             raise DataError(
                 f"the model folder {str(folder)!r} is damaged: {str(error).splitlines()[0]}"
             ) from None
+        model._check_card(Path(folder), was_seeded=was_seeded)
         model.classes_ = np.arange(model.num_classes_)
         return model
+
+    def _check_widths(self, networks: Mapping[str, Any]) -> None:
+        """Raise if networks do not read the model's features or score its classes."""
+        width = features_read(self.num_features_, self.row_scale_)
+        expected = {"num_features": width, "num_classes": self.num_classes_}
+        for name, network in networks.items():
+            for argument, number in expected.items():
+                found = network["arguments"].get(argument, number)
+                if found != number:
+                    raise ValueError(f"{name} must have {argument} {number}. Got {found}.")
+
+    def _check_card(self, folder: Path, *, was_seeded: bool) -> None:
+        """Refuse a folder whose configuration and card disagree (privacy page, section 7).
+
+        The card is what people read: a model must not release with less noise, or under another
+        level or relation, than its card says.
+        """
+        card = self.card_
+        relation = card.relation if self.relation == "auto" else self.relation
+        source = noise_source(card.level, card.epsilon, self.noise, is_insecure=was_seeded)
+        pairs = [
+            ("level", self.level, card.level),
+            ("relation", relation, card.relation),
+            ("noise multiplier", self.noise_multiplier_, card.noise_multiplier),
+            ("noise source", source, card.noise_source),
+            *self._stated_again(),
+        ]
+        if card.events and card.epsilon is not None:
+            # Calibration ends below the budget, by at most half a percent.
+            is_near = card.epsilon * (1 - 1e-9) <= self.epsilon <= card.epsilon * 1.01
+            pairs.append(("epsilon", card.epsilon if is_near else self.epsilon, card.epsilon))
+        for name, configured, stated in pairs:
+            if configured != stated:
+                raise DataError(
+                    f"the model folder {str(folder)!r} is damaged: its configuration says {name} "
+                    f"{configured}, its card {stated}."
+                )
+
+    def _stated_again(self) -> list[tuple[str, Any, Any]]:
+        """Return further (name, configured value, value on the card) that must be equal."""
+        return []
 
     def check(self) -> None:
         """Raise if parameters cannot work, about all of them at once, before any data is read."""
@@ -1195,6 +1282,19 @@ class EdgeReader(NodeClassifier):
         if known is not None or self.level == "none":
             return None
         return self._prediction_guarantee(graph)
+
+    def _stated_again(self) -> list[tuple[str, Any, Any]]:
+        """The noise of a prediction's hops is that of the fit's, as its card lists them."""
+        stated = [
+            event["noise_multiplier"]
+            for event in self.card_.events
+            if event["event"] == "Gaussian" and event["label"] == "aggregation"
+        ]
+        if not stated or self.noise_multiplier_ is None:
+            return []
+        multiplier = self.noise_multiplier_ * self._hop_ratio(self.card_.relation)
+        is_same = math.isclose(multiplier, stated[0], rel_tol=1e-9)
+        return [("noise of a hop", stated[0] if is_same else multiplier, stated[0])]
 
     def _class_scores(self, graph: Graph | None) -> Tensor:
         device = choose_device(self.device)

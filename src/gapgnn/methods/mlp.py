@@ -98,7 +98,12 @@ class MLP(NodeClassifier):
             return self.layers
         return 2 if self.level == "node" else 3
 
+    def _resolved_values(self) -> dict[str, Any]:
+        return {"folds": self._num_folds()}
+
     def _num_folds(self) -> int:
+        if self._resolved_at_save is not None:
+            return int(self._resolved_at_save["folds"])
         return resolve_folds(self.folds, can_cross_fit=self.level != "node")
 
     def _widths(self) -> tuple[int, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -136,7 +136,12 @@ class SAGE(EdgeReader):
     def _hop_ratio(self, relation: str) -> float:
         return self.noise_ratios[1]
 
+    def _resolved_values(self) -> dict[str, Any]:
+        return {"max_degree": self._degree()}
+
     def _degree(self) -> int:
+        if self._resolved_at_save is not None:
+            return int(self._resolved_at_save["max_degree"])
         return AUTO_DEGREE if self.max_degree == "auto" else self.max_degree
 
     def _list_bound(self) -> int | None:

@@ -28,5 +28,8 @@ if TYPE_CHECKING:
     from gapgnn.nn.sage import WholeGraph as WholeGraph
     from gapgnn.nn.sparse_rows import BatchRows as BatchRows
     from gapgnn.nn.sparse_rows import SparseRows as SparseRows
+    from gapgnn.nn.specification import build_network as build_network
+    from gapgnn.nn.specification import describe_network as describe_network
+    from gapgnn.nn.specification import specified as specified
 
 __getattr__, __dir__, __all__ = front(__name__)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gapgnn.nn.sparse_rows import SparseRows
+from gapgnn.nn.specification import specified
 
 # Sizes, as log(1 + squared norm), around which there are weights of their own.
 SIZES = (0.0, 2.0, 4.0, 6.0)
@@ -25,6 +26,7 @@ SIZES = (0.0, 2.0, 4.0, 6.0)
 PENALTY, SHARPNESS = 1.0, 6.0
 
 
+@specified
 class LinearBySize(nn.Module):
     """Replicas of the network; before one is solved they say nothing.
 

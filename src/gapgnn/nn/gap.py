@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gapgnn.nn.fast import doors
 from gapgnn.nn.layers import ReplicaLinear, ReplicaMLP
+from gapgnn.nn.specification import specified
 
 
 class Encoded(NamedTuple):
@@ -24,6 +25,7 @@ GIVES_WAY = 0.5
 COMBINATIONS = ("concat", "sum", "max", "mean", "attention")
 
 
+@specified
 class Encoder(nn.Module):
     """An MLP whose last hidden layer is the node's code, with a linear softmax head on top.
 
@@ -65,6 +67,7 @@ class Encoder(nn.Module):
         return scores
 
 
+@specified
 class MultiHopClassifier(nn.Module):
     """One base MLP per hop, a combination of the hops, and a head (paper, equations 6 to 8).
 

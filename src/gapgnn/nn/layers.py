@@ -25,6 +25,7 @@ from torch.autograd.function import once_differentiable
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.nn.fast import Chosen, Masks, Moments, Sample, doors
 from gapgnn.nn.sparse_rows import BatchRows, SparseRows
+from gapgnn.nn.specification import specified
 from gapgnn.privacy.dpsgd import active_tape
 from gapgnn.rng import experiment_seed
 
@@ -302,6 +303,7 @@ class Layer(NamedTuple):
         return values if self.dropout is None else self.dropout(values)
 
 
+@specified
 class ReplicaMLP(nn.Module):
     """R multilayer perceptrons: linear, batch norm, activation, dropout for every layer.
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gapgnn.errors import InputError
 from gapgnn.nn.layers import Inputs, ReplicaBatchNorm, ReplicaLinear, ReplicaMLP, activate
 from gapgnn.nn.sparse_rows import sparse_product
+from gapgnn.nn.specification import specified
 from gapgnn.privacy.dpsgd import (
     SHORTEST,
     Members,
@@ -140,6 +141,7 @@ class SageLayer(nn.Module):
         return F.normalize(activate(hidden, self._activation), dim=-1)
 
 
+@specified
 class Sage(nn.Module):
     """GraphSAGE between a pre-processing and a post-processing MLP (paper, section 6).
 

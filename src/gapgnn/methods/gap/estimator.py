@@ -6,9 +6,9 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -164,6 +164,9 @@ class GAP(EdgeReader):
     _as_in_0_1: ClassVar[Mapping[str, Any]] = {"folds": 0, "directions": "along"}
     # Decided on the way, at node level; without an annotation, so that it is no parameter.
     _has_hops = True
+    # Whether training nodes were chosen by the public hash, or given with the records; None: this
+    # model was neither fitted here nor loaded from a folder that says so.
+    _split_by_hash = cast("bool | None", None)
 
     messages: Literal["labels", "features", "both"] = "labels"
     max_degree: int | Literal["auto"] = "auto"
@@ -230,7 +233,22 @@ class GAP(EdgeReader):
                 "out entries that name nobody of yours."
             )
 
+    def _resolved_values(self) -> dict[str, Any]:
+        return {
+            "variant": asdict(self._variant()),
+            "noise_ratios": list(self._ratios()),
+            "edge_types": self._protected_types(),
+            "symmetrised": self.goes_both_ways(is_directed=True),
+            "split_by_hash": self._was_split_by_hash(),
+        }
+
+    def _stated_again(self) -> list[tuple[str, Any, Any]]:
+        # Degree-normalised hops take their noise from the card itself.
+        return [] if self._variant().is_vote else super()._stated_again()
+
     def _variant(self) -> Variant:
+        if self._resolved_at_save is not None:
+            return Variant(**self._resolved_at_save["variant"])
         return Variant.resolve(
             level=self.level,
             messages=self.messages,
@@ -251,6 +269,9 @@ class GAP(EdgeReader):
 
     def _ratios(self) -> tuple[float, float, float]:
         """Return the relative noise multipliers of encoder, aggregation and classifiers."""
+        if self._resolved_at_save is not None:
+            encoder, aggregation, classifiers = self._resolved_at_save["noise_ratios"]
+            return encoder, aggregation, classifiers
         if self.noise_ratios is not None:
             return self.noise_ratios
         return (1.0, Defaults.of(self._variant()).aggregation_ratio(self.epsilon), 1.0)
@@ -278,6 +299,12 @@ class GAP(EdgeReader):
     def _num_hops(self) -> int:
         return self._variant().hops
 
+    def _protected_types(self) -> str:
+        """Return whether neighbours differ in one edge type (``any``) or in all (``each``)."""
+        if self._resolved_at_save is not None:
+            return str(self._resolved_at_save["edge_types"])
+        return resolve_kinds(self.level, self.kinds)
+
     def _events_per_hop(self, graph: Graph) -> int:
         """Return the events of one hop along all kinds of edges (privacy page, section 2).
 
@@ -286,7 +313,7 @@ class GAP(EdgeReader):
         the total over all kinds is released.
         """
         num_kinds = len(graph.kinds)
-        if resolve_kinds(self.level, self.kinds) == "each":
+        if self._protected_types() == "each":
             return num_kinds
         return 1 + self.releases_total(num_kinds)
 
@@ -298,7 +325,7 @@ class GAP(EdgeReader):
         of several kinds may end in one row of a total, which would need so much more noise that
         the kinds' sums, with a budget to themselves, say as much.
         """
-        is_any = resolve_kinds(self.level, self.kinds) == "any"
+        is_any = self._protected_types() == "any"
         if num_kinds <= 1 or not is_any or self.level != "edge" or self._variant().is_papers:
             return False
         links = None if self.relation == "auto" else links_of(self.relation)
@@ -311,6 +338,8 @@ class GAP(EdgeReader):
         """Return whether messages travel along arcs and against them, if there are directions."""
         if self.level == "node" or not is_directed:
             return False
+        if self._resolved_at_save is not None:
+            return bool(self._resolved_at_save["symmetrised"])
         if self.directions != "auto":
             return self.directions == "both"
         # For more than one arc the noise would have to grow by more than a factor of sqrt(2).
@@ -349,6 +378,10 @@ class GAP(EdgeReader):
         if not self._asks_length():
             return super()._resolve(graph)
         return Guarantee.one_of(self._length_event(graph), self._options(graph))
+
+    def _begin(self, run: Run) -> None:
+        super()._begin(run)
+        self._split_by_hash = is_dealt(run.graph, seed=self.seed)
 
     def _asks_length(self) -> bool:
         """Whether a noisy length of lists decides what the hop gets."""
@@ -794,9 +827,17 @@ class GAP(EdgeReader):
         and are taken as they are given again.
         """
         is_known = self.own == "record" and self.releases_.is_training(graph)
-        if is_known and _HASHED_ROLES in self.card_.public:
+        if is_known and self._was_split_by_hash():
             return self._training_by_hash(graph) & (graph.labels >= 0)
         return graph.train_mask
+
+    def _was_split_by_hash(self) -> bool:
+        if self._resolved_at_save is not None:
+            return bool(self._resolved_at_save["split_by_hash"])
+        if self._split_by_hash is None:
+            # Folders of 0.2 and before hold it on their card only.
+            return _HASHED_ROLES in self.card_.public
+        return self._split_by_hash
 
     def _training_by_hash(self, graph: Graph) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = public_training(
@@ -808,7 +849,7 @@ class GAP(EdgeReader):
         facts = super()._public_facts(graph, guarantee)
         if self.own != "record" or self.level != "node":
             return facts
-        return (*facts, _HASHED_ROLES if is_dealt(graph, seed=self.seed) else _GIVEN_ROLES)
+        return (*facts, _HASHED_ROLES if self._split_by_hash else _GIVEN_ROLES)
 
     def _hop_std(self, graph: Graph) -> float:
         """Return the noise of the first hop, in which the own messages are counted."""
@@ -936,7 +977,7 @@ class GAP(EdgeReader):
             edges_unread=unread,
             steps=steps,
             kinds=self.edges_.kinds,
-            protects=resolve_kinds(self.level, self.kinds) if self.edges_.kinds else "",
+            protects=self._protected_types() if self.edges_.kinds else "",
             has_total=self.releases_total(len(self.edges_.kinds)),
             is_weighted=any(bounds is not None for bounds in self.edges_.bounds),
             own=variant.own,

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.card.card import ReleaseFacts as ReleaseFacts
     from gapgnn.privacy.card.card import guarantee_sentence as guarantee_sentence
     from gapgnn.privacy.card.card import make_card as make_card
+    from gapgnn.privacy.card.texts import noise_source as noise_source
     from gapgnn.privacy.card.texts import promise as promise
     from gapgnn.privacy.card.texts import public_facts as public_facts
     from gapgnn.privacy.card.words import Words as Words
