@@ -30,6 +30,13 @@ def write_edges(folder, head, line, rows=None):
     (folder / "paid.csv").write_text("\n".join([head, *lines]) + "\n")
 
 
+def write_schema(folder):
+    (folder / "schema.toml").write_text(
+        '[label]\ncolumn = "team"\nclasses = ["blue", "red"]\n\n'
+        '[columns.age]\nkind = "number"\nlow = 0\nhigh = 200\n'
+    )
+
+
 LOST = {
     "dates without a format": (
         "a,b,day",
@@ -80,6 +87,31 @@ def test_edge_tables_that_lose_most_rows_are_refused_before_the_charge(
     assert code == 0, err
 
 
+@pytest.mark.parametrize("name", LOST)
+def test_at_node_level_a_share_of_people_is_refused(gapgnn, folder, ledger, name):
+    head, line, options, told = LOST[name]
+    write_edges(folder, head, line)
+    write_schema(folder)
+    words = [*TABLES, "--schema", "schema.toml", *options, *TRAIN, "--level", "node"]
+    words = [word.replace("drop", "keep") for word in words]
+    code, _, err = gapgnn("train", "gap", *words, "--epsilon", "8")
+    assert code == 2, err
+    assert told in err
+    assert not ledger.entries()
+
+
+@pytest.mark.parametrize("entry", ["0,{k},", "0,0,5", "0,nobody{k},5"])
+def test_at_node_level_no_adjacency_list_decides_the_exit_status(gapgnn, folder, entry):
+    """One person's list, most of the table and unreadable, is one list of many."""
+    rows = [f"{a},{b},{k % 9}" for k, (a, b) in enumerate(pairs())]
+    rows += [entry.format(k=k) for k in range(3000)]
+    (folder / "paid.csv").write_text("\n".join(["a,b,amount", *rows]) + "\n")
+    write_schema(folder)
+    words = [*TABLES, "--schema", "schema.toml", *AMOUNTS, *TRAIN, "--level", "node"]
+    code, _, err = gapgnn("train", "gap", "--max-degree", "5", *words, "--epsilon", "8")
+    assert code == 0, err
+
+
 def test_source_and_target_name_the_columns_of_the_ends(gapgnn, folder):
     write_edges(folder, "payment,payer,payee", lambda place, a, b: f"{9000 + place},{a},{b}")
     named = ["--source", "payer", "--target", "payee"]
@@ -114,10 +146,7 @@ def test_node_tables_whose_declared_numbers_cannot_be_read_are_refused(gapgnn, f
     write_edges(folder, "a,b", lambda place, a, b: f"{a},{b}")
     rows = [f'{k},"{k},5",{"red" if k % 2 else "blue"}' for k in range(COUNT)]
     (folder / "people.csv").write_text("id,age,team\n" + "\n".join(rows) + "\n")
-    (folder / "schema.toml").write_text(
-        '[label]\ncolumn = "team"\nclasses = ["blue", "red"]\n\n'
-        '[columns.age]\nkind = "number"\nlow = 0\nhigh = 200\n'
-    )
+    write_schema(folder)
     words = [*TABLES, "--schema", "schema.toml"]
     code, _, err = gapgnn("train", "gap", *words, *TRAIN, "--level", "node", "--epsilon", "8")
     assert (code, "without a readable value in column `age`" in err) == (2, True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -30,10 +30,6 @@ from gapgnn.graph.tables.schema import Weight
 
 Moment: TypeAlias = str | float | date | datetime
 EdgeFiles: TypeAlias = Path | str | Mapping[str, Path | str]
-# From so many rows on, a table is refused if too large a share of them cannot be used.
-MANY_ROWS = 100
-# The share of rows that may lie outside the window of time.
-OUTSIDE = 0.999
 # What Arrow reads as a time, all rows at once.
 ISO = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?)?$"
 
@@ -46,62 +42,6 @@ class EdgeCounts:
     without_time: int = 0
     outside: int = 0
     mostly_unused: int = 0
-
-
-@dataclass
-class UsedRows:
-    """How many rows of one edge table are used, and why the others are not.
-
-    Attributes:
-        rows: read, without those outside the window of time.
-        outside: outside the window of time.
-        reasons: rows by the reason why they are dropped or unreadable; a row counts once.
-    """
-
-    rows: int = 0
-    outside: int = 0
-    reasons: dict[str, int] = field(default_factory=dict)
-
-    def lost(self, reason: str, count: int) -> None:
-        """Count rows that are dropped or unreadable."""
-        if count:
-            self.reasons[reason] = self.reasons.get(reason, 0) + int(count)
-
-    @property
-    def is_mostly_unused(self) -> bool:
-        """Whether there are no rows, or more than half of them are dropped or unreadable."""
-        return sum(self.reasons.values()) * 2 > self.rows or not self.rows
-
-    def check(self, what: str, path: Path, dropped_at_most: float) -> None:
-        """Refuse a table of many rows if too large a share of them cannot be used.
-
-        A share of many rows is no statement about one of them. A small table is never refused,
-        because then one row would decide whether a run fails.
-
-        >>> UsedRows(200, 0, {"self-loops": 101}).check("edges", Path("e.csv"), 0.5)
-        Traceback (most recent call last):
-        ...
-        gapgnn.errors.DataError: `edges` must have usable rows. Got 200 in 'e.csv', of which 101 \
-(50.5%) are dropped or unreadable: 101 self-loops. Correct the options, or allow it with \
-`dropped_at_most=0.51`.
-        """
-        lost = sum(self.reasons.values())
-        if self.rows >= MANY_ROWS and lost > dropped_at_most * self.rows:
-            told = "; ".join(f"{count:,} {reason}" for reason, count in self.reasons.items())
-            share = lost / self.rows
-            raise DataError(
-                f"`{what}` must have usable rows. Got {self.rows:,} in {str(path)!r}, of which "
-                f"{lost:,} ({100 * share:.1f}%) are dropped or unreadable: {told}. Correct the "
-                f"options, or allow it with `dropped_at_most={math.ceil(100 * share) / 100:g}`."
-            )
-        together = self.rows + self.outside
-        if together >= MANY_ROWS and self.outside > max(OUTSIDE, dropped_at_most) * together:
-            raise DataError(
-                f"`{what}` must have rows inside the window of time. Got {self.outside:,} of "
-                f"{together:,} outside it in {str(path)!r}; `since` and `until` must be written as "
-                "the column is (seconds and milliseconds are not the same), or allow it with "
-                "`dropped_at_most=1`."
-            )
 
 
 @dataclass(frozen=True)
@@ -148,17 +88,17 @@ class Window:
 
     def inside(
         self, column: Any, file: str, dialect: Dialect, counts: EdgeCounts
-    ) -> NDArray[np.bool_]:
-        """Say which rows are inside; those without a readable time are not."""
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Say which rows are inside, and which have no readable time and so are not."""
         if self.is_dates:
             times = _times(column, self.column, file)
         else:
             times = parse_numbers(self.column, file, column, dialect)
         inside: NDArray[np.bool_] = (times >= self.since) & (times < self.until)
-        missing = int(np.isnan(times).sum())
-        counts.without_time += missing
-        counts.outside += len(times) - int(inside.sum()) - missing
-        return inside
+        timeless: NDArray[np.bool_] = np.isnan(times)
+        counts.without_time += int(timeless.sum())
+        counts.outside += int((~inside & ~timeless).sum())
+        return inside, timeless
 
 
 @dataclass(frozen=True)
@@ -211,10 +151,13 @@ class EdgeColumns:
         """Return what the columns of a text file are read as: bytes, which any cell is."""
         return dict.fromkeys(self.names, pa.large_binary()) if table.is_text else {}
 
-    def inside(self, batch: Any, table: TableFile, counts: EdgeCounts) -> NDArray[np.bool_]:
-        """Say which rows of a block are inside the window of time."""
+    def inside(
+        self, batch: Any, table: TableFile, counts: EdgeCounts
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Say which rows of a block are inside the window of time, and which have no time."""
         if self.window is None:
-            return np.ones(batch.num_rows, dtype=np.bool_)
+            inside = np.ones(batch.num_rows, dtype=np.bool_)
+            return inside, ~inside
         column = batch.column(self.window.column)
         return self.window.inside(column, repr(str(table.path)), table.dialect, counts)
 

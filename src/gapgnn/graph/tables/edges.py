@@ -21,11 +21,11 @@ from gapgnn.graph.tables.amounts import (
     EdgeColumns,
     EdgeCounts,
     EdgeFiles,
-    UsedRows,
     edge_columns,
 )
 from gapgnn.graph.tables.columns import as_text, is_text, plain
 from gapgnn.graph.tables.files import ColumnTypeError, Dialect, TableFile, open_table
+from gapgnn.graph.tables.usable import UsedLists, UsedRows
 
 # A cell that is a whole number and surely fits 64 bits.
 PLAIN_NUMBER = r"^-?[0-9]{1,18}$"
@@ -412,22 +412,25 @@ def edge_batches(
     counts = EdgeCounts() if counts is None else counts
     ends = end_columns(table, columns.source, columns.target)
     unknown, used = _Unknown(), UsedRows()
+    # Where adjacency lists are kept, each is one person's.
+    lists = UsedLists() if dangling is not None and dangling.is_kept else None
     try:
         wanted = list(dict.fromkeys([*ends, *columns.names]))
         types = {**columns.types(table), **dict.fromkeys(ends, _type_of_ends(index, dangling))}
         for batch in table.batches(wanted, types=types, missing=[""], progress=progress):
             numbers = unknown.numbers(batch.num_rows)
+            inside, timeless = columns.inside(batch, table, counts)
+            if lists is not None:
+                amounts = columns.amounts(batch, table)
+                _count_lists(lists, batch, ends, index, amounts, inside, timeless)
             if columns.window is not None:
-                timeless, outside = counts.without_time, counts.outside
-                inside = columns.inside(batch, table, counts)
                 batch, numbers = batch.filter(pa.array(inside)), numbers[inside]
-                used.outside += counts.outside - outside
-                timeless = counts.without_time - timeless
-                used.rows += timeless
+                used.outside += int((~inside & ~timeless).sum())
+                used.rows += int(timeless.sum())
                 used.lost(
                     f"without a readable time in column `{columns.window.column}`, where dates "
                     "must be written as 2024-12-31",
-                    timeless,
+                    int(timeless.sum()),
                 )
             used.rows += batch.num_rows
             if dangling is None:
@@ -469,8 +472,32 @@ def edge_batches(
     if dangling is None:
         unknown.refuse(table)
     if dropped_at_most is not None:
-        used.check("edges", table.path, dropped_at_most)
+        (used if lists is None else lists).check(table.path, dropped_at_most, used)
     counts.mostly_unused += used.is_mostly_unused
+
+
+def _count_lists(
+    lists: UsedLists,
+    batch: Any,
+    ends: Sequence[str],
+    index: NodeIndex,
+    amounts: NDArray[np.float64] | None,
+    inside: NDArray[np.bool_],
+    timeless: NDArray[np.bool_],
+) -> None:
+    """Count the rows of a block for the people whose adjacency lists they are in."""
+    is_owned = batch.column(ends[0]).is_valid()
+    owned, mine = batch.filter(is_owned), is_owned.to_numpy(zero_copy_only=False)
+    owners = any_ids(owned.column(ends[0]), whole=index.whole)
+    has_target = owned.column(ends[1]).is_valid()
+    listed = any_ids(owned.column(ends[1]).filter(has_target), whole=index.whole)
+    named = pc.replace_with_mask(owners, has_target, listed)
+    source, target = index.positions(owners), index.positions(named)
+    # An empty cell was filled with the owner, so it counts as a self-loop does.
+    lost = (source < 0) | (source == target) | timeless[mine]
+    if amounts is not None:
+        lost |= np.isnan(amounts[mine])
+    lists.add(owners, named, lost=lost, outside=~inside[mine] & ~timeless[mine], known=target >= 0)
 
 
 def _type_of_ends(index: NodeIndex, dangling: Dangling | None) -> Any:

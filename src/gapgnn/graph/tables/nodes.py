@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from gapgnn.errors import Complaints, DataError, GapgnnError
 from gapgnn.graph import Progress
-from gapgnn.graph.tables.amounts import UsedRows
 from gapgnn.graph.tables.columns import (
     DeclaredColumn,
     FeatureColumn,
@@ -31,6 +30,7 @@ from gapgnn.graph.tables.edges import NodeIndex, as_ids
 from gapgnn.graph.tables.features import has_stated_width
 from gapgnn.graph.tables.files import ColumnError, ColumnTypeError, TableFile, listed
 from gapgnn.graph.tables.schema import Ignored, Schema
+from gapgnn.graph.tables.usable import UsedRows
 
 # Written like this, a column of ids in a text file is numbers; 007 is a name.
 WHOLE_NUMBER = r"^(0|-?[1-9][0-9]{0,17})$"
@@ -266,7 +266,7 @@ class _ReadCells:
         """Refuse a table of many rows if too large a share of a column cannot be read."""
         for name, count in self.unreadable.items() if dropped_at_most is not None else ():
             told = f"without a readable value in column `{name}`, as the schema declares it"
-            UsedRows(rows, 0, {told: count}).check("nodes", table.path, dropped_at_most or 0.0)
+            UsedRows(rows, 0, {told: count}).check(table.path, dropped_at_most or 0.0, "nodes")
 
 
 def scan_nodes(

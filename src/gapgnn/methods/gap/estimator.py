@@ -879,6 +879,8 @@ class GAP(EdgeReader):
     def _class_scores(self, graph: Graph | None) -> Tensor:
         if graph is None or not self._edges_unread():
             return super()._class_scores(graph)
+        # Whether other edges are refused must not depend on what the noise said of these.
+        self.edges_.check(graph)
         device = choose_device(self.device)
         for module in self.modules_.values():
             module.to(device)
