@@ -81,6 +81,7 @@ def test_edge_tables_that_lose_most_rows_are_refused_before_the_charge(
     code, _, err = gapgnn("train", "gap", *TABLES, *options, *TRAIN)
     assert code == 2
     assert told in err
+    assert "`--edges` must have" in err
     assert "--dropped-at-most" in err
     assert not ledger.entries()
     code, _, err = gapgnn("describe", *TABLES, *options, "--dropped-at-most", "1", "--json")

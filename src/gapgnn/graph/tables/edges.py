@@ -472,7 +472,10 @@ def edge_batches(
     if dangling is None:
         unknown.refuse(table)
     if dropped_at_most is not None:
-        (used if lists is None else lists).check(table.path, dropped_at_most, used)
+        if lists is None:
+            used.check(table.path, dropped_at_most)
+        else:
+            lists.check(table.path, dropped_at_most, used)
     counts.mostly_unused += used.is_mostly_unused
 
 
