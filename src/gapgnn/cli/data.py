@@ -6,7 +6,7 @@ import argparse
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -250,7 +250,12 @@ def dialect_of(args: argparse.Namespace, known: Preparation | None = None) -> Di
 
     said = {key: getattr(args, key) for key in ("delimiter", "decimal", "thousands")}
     given = {key: value for key, value in said.items() if value is not None}
-    return known.spelling() if known is not None and not given else Dialect(**given)
+    if known is None or given:
+        return Dialect(**given)
+    edges = edge_files(args.edges).values() if getattr(args, "edges", None) else ()
+    is_csv = any(Path(file).suffix.lower() == ".csv" for file in (args.nodes or "", *edges))
+    # What stood between the cells of other tables says nothing of Parquet or Feather.
+    return known.spelling() if is_csv else replace(known.spelling(), delimiter=None)
 
 
 def add_level_option(group: argparse._ArgumentGroup) -> None:
@@ -452,6 +457,7 @@ def table_options(
         "min_class_count": args.min_class_count or 0,
         "schema": schema,
         "dialect": dialect,
+        **({} if preparation is None else {"codes": preparation.codes}),
         **({} if args.dropped_at_most is None else {"dropped_at_most": args.dropped_at_most}),
         "population": check_population(args.population or said.population),
     }

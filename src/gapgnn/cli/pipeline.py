@@ -269,10 +269,13 @@ def _recall(parsed: argparse.Namespace) -> list[str]:
         schema_of_model=fitted.schema_,
         preparation_of_model=said,
     )
-    if said is None or not said.dialect or dialect_of(parsed, said) != said.spelling():
+    if said is None or not said.dialect:
+        return []
+    numbers = replace(said.spelling(), delimiter=None)
+    if replace(dialect_of(parsed, said), delimiter=None) != numbers:
         return []
     # The audit writes tables with commas, whatever the model remembers.
-    return ["--delimiter", ",", *replace(said.spelling(), delimiter=None).words]
+    return ["--delimiter", ",", *numbers.words]
 
 
 # Options that say where data comes from and results go: the audit sets its own.

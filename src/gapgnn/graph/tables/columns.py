@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gapgnn.graph.tables.dates import days_of, is_date, recognised_format
-from gapgnn.graph.tables.files import ColumnError, Dialect, listed
+from gapgnn.graph.tables.files import ColumnError, Dialect, TableFile, listed
 from gapgnn.graph.tables.schema import Category, Date, Ignored, Number, Schema, match_keys, number
 
 # A text column is free text, not a category, if this share of more than FEW rows is different.
@@ -29,6 +29,8 @@ SHARE_DIFFERENT = 0.8
 SHARE_NUMBERS = 0.95
 # So many different values that are nearly all numbers are not meant as categories.
 MANY_NUMBERS = 20
+# A column with more different values than this is refused: one-hot it would be that many features.
+MOST_VALUES = 1000
 PLAIN = Dialect()
 
 
@@ -126,6 +128,42 @@ def parse_dates(name: str, file: str, column: Any, format: str | None) -> NDArra
 def is_free_text(different: int, present: int) -> bool:
     """Whether nearly every row that has a value has one of its own."""
     return present > FEW and different > SHARE_DIFFERENT * present
+
+
+def are_codes(cells: Collection[str]) -> bool:
+    """Whether cells are codes: digits alone, in some of them with a leading zero.
+
+    >>> are_codes(["056", "112"]), are_codes(["56", "112"]), are_codes(["0", "05.5"])
+    (True, False, False)
+    """
+    cells = [cell.strip() for cell in cells]
+    is_digits = all(cell.isascii() and cell.isdigit() for cell in cells)
+    return is_digits and any(cell[0] == "0" and len(cell) > 1 for cell in cells)
+
+
+def code_columns(table: TableFile, names: Sequence[str]) -> set[str]:
+    """Return which columns of a text file hold codes (:func:`are_codes`) and not numbers."""
+    zeros: set[str] = set()
+    digits = list(names)
+    for batch in table.batches(digits, types=dict.fromkeys(digits, pa.large_binary())):
+        for name in list(digits):
+            cells = pc.utf8_trim_whitespace(as_text(batch.column(name).drop_null()))
+            if not pc.all(pc.match_substring_regex(cells, "^[0-9]+$"), min_count=0).as_py():
+                digits.remove(name)
+            elif pc.any(pc.match_substring_regex(cells, "^0[0-9]"), min_count=0).as_py():
+                zeros.add(name)
+        if not digits:
+            break
+    return zeros.intersection(digits)
+
+
+def too_many_values(different: int, name: str) -> str:
+    """Say that a column has too many values, and what to do."""
+    return (
+        f"{different:,} different values, more than the {MOST_VALUES:,} that may become features; "
+        "group them, give features of your own as a matrix (`features=FILE`), or leave it out with "
+        f"{drop_option(name)}"
+    )
 
 
 def one_hot(places: NDArray[Any], encoded: Any, width: int) -> sp.csr_array:
@@ -249,6 +287,8 @@ class CategoryColumn:
                 f"free text ({len(self._found):,} different values in {self._rows:,} rows); turn "
                 f"it into categories, or leave it out with {drop_option(self.name)}"
             )
+        if len(self._found) > MOST_VALUES:
+            return too_many_values(len(self._found), self.name)
         return None
 
     def encode(self, taken: Any) -> sp.csr_array:
@@ -432,7 +472,7 @@ class LabelColumn:
             )
         numbers = [number(value) for value in values]
         keys: list[Any] = list(values)
-        if all(value is not None for value in numbers):
+        if all(value is not None for value in numbers) and not are_codes(values):
             keys = [None if value != value else value for value in numbers]
         classes = sorted({key for key in keys if key is not None})
         place = {key: index for index, key in enumerate(classes)}

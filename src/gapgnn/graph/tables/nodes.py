@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,21 @@ from numpy.typing import NDArray
 from gapgnn.errors import Complaints, DataError, GapgnnError
 from gapgnn.graph import Progress
 from gapgnn.graph.tables.columns import (
+    MOST_VALUES,
     DeclaredColumn,
     FeatureColumn,
     LabelColumn,
+    code_columns,
     declared_columns,
     drop_option,
     feature_column,
+    is_number,
     side_by_side,
 )
 from gapgnn.graph.tables.edges import NodeIndex, as_ids
 from gapgnn.graph.tables.features import has_stated_width
 from gapgnn.graph.tables.files import ColumnError, ColumnTypeError, TableFile, listed
-from gapgnn.graph.tables.schema import Ignored, Schema
+from gapgnn.graph.tables.schema import Category, Ignored, Schema
 from gapgnn.graph.tables.usable import UsedRows
 
 # Written like this, a column of ids in a text file is numbers; 007 is a name.
@@ -45,6 +48,7 @@ class NodeColumns:
     features: tuple[str, ...]
     schema: Schema | None = None
     known_classes: tuple[str, ...] | None = None
+    codes: tuple[str, ...] = ()
 
     @classmethod
     def choose(
@@ -56,6 +60,7 @@ class NodeColumns:
         skip_features: bool,
         schema: Schema | None = None,
         known_classes: Sequence[str] | None = None,
+        codes: Sequence[str] = (),
         complaints: Complaints | None = None,
     ) -> NodeColumns:
         """Assign every column its part, or say which options do not fit the table.
@@ -67,6 +72,7 @@ class NodeColumns:
             skip_features: whether features come from elsewhere.
             schema: what is declared about the table.
             known_classes: the classes in their order, where they are known without a schema.
+            codes: columns that are known to hold codes, also where no cell has a leading zero.
             complaints: takes what does not fit; what is nearest to the options is then returned,
                 to look for more. Left out, all of it is raised.
         """
@@ -97,7 +103,7 @@ class NodeColumns:
             noted.collect(lambda: _check_features(table, features))
             features = tuple(name for name in features if name)
         known = None if known_classes is None else tuple(known_classes)
-        chosen = cls(id_column, meant, features, schema, known)
+        chosen = cls(id_column, meant, features, schema, known, tuple(codes))
         return chosen if complaints is not None else noted.settled(chosen)
 
     @property
@@ -158,6 +164,15 @@ def _declared(
     labels = {label} if schema.label is None else {label, schema.label.column}
     if id_column in declared:
         complaints.add(DataError(f"`schema` must not declare the id column. Got {id_column!r}."))
+    for column in schema.columns:
+        if isinstance(column, Category) and len(column.values) > MOST_VALUES:
+            complaints.add(
+                DataError(
+                    f"`schema` must declare at most {MOST_VALUES:,} values of a column. Got "
+                    f"{len(column.values):,} of `{column.name}`; group them, or declare "
+                    '`kind = "ignore"`.'
+                )
+            )
     both = [name for name in features if name in dropped]
     if both:
         complaints.add(
@@ -204,6 +219,7 @@ class ScannedNodes:
         label_names: the classes' names.
         columns: the feature columns; empty if features come from a file.
         feature_names: their names, one-hot columns one by one.
+        codes: feature columns of digits that are categories, because some have a leading zero.
     """
 
     table: TableFile
@@ -215,6 +231,7 @@ class ScannedNodes:
     _types: dict[str, Any]
     _taken: list[list[Any]]
     _dropped_at_most: float | None = None
+    codes: tuple[str, ...] = ()
 
     @property
     def is_sparse(self) -> bool:
@@ -298,14 +315,18 @@ def scan_nodes(
         What was found, to be used if there is no complaint; None if the ids cannot be.
     """
     types: dict[str, Any] = {}
+    codes: set[str] = set()
     if table.is_text and wanted.schema is not None:
         # As bytes, which any cell is: one person's cell changes no column and stops no run.
         types = dict.fromkeys([*wanted.named, *wanted.features], pa.large_binary())
         types[wanted.id] = pa.large_string()
     elif table.is_text:
         types = {name: table.type_of(name) for name in wanted.features}
+        numbers = [k for k, kind in types.items() if is_number(kind) or pt.is_null(kind)]
+        found_codes = complaints.collect(partial(code_columns, table, numbers)) if numbers else None
+        codes = (found_codes or set()).union(set(wanted.codes) & set(numbers))
         for name, kind in types.items():
-            if pt.is_binary(kind):
+            if pt.is_binary(kind) or name in codes:
                 types[name] = pa.large_string()
         types.update(dict.fromkeys(wanted.named, pa.large_string()))
     while True:
@@ -328,7 +349,7 @@ def scan_nodes(
             noted.add(error)
             found = None
         complaints.extend(noted)
-        return found
+        return None if found is None else replace(found, codes=tuple(sorted(codes)))
 
 
 def _scan(

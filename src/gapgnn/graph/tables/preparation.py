@@ -28,6 +28,7 @@ class Preparation:
         label: the column with the class.
         drop: columns that are not features.
         columns: the columns that became features; None where a schema or a file of features says.
+        codes: those of them that hold codes: digits of which some begin with 0.
         directed: whether an edge u, v says nothing about v, u.
         dangling: what was done with edges that name somebody without a row.
         population: namespace of the ids in the ledger.
@@ -50,13 +51,15 @@ class Preparation:
     population: str = "default"
     dialect: Mapping[str, str] = field(default_factory=dict)
     edges: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    codes: tuple[str, ...] = ()
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any] | None) -> Preparation | None:
         """Return what :meth:`to_dict` wrote; None for None, and anything else is refused."""
         if given is None:
             return None
-        kinds = {"drop": list, "columns": list, "directed": bool, "dialect": dict, "edges": dict}
+        kinds = {**dict.fromkeys(("drop", "columns", "codes"), list), "directed": bool}
+        kinds |= {"dialect": dict, "edges": dict}
         values = dict(given) if isinstance(given, Mapping) else {"": given}
         for key, value in values.items():
             is_known = key in {part.name for part in fields(cls)}

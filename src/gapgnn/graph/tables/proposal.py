@@ -17,7 +17,7 @@ import numpy as np
 
 from gapgnn.errors import DataError, InputError
 from gapgnn.graph.tables.amounts import EdgeColumns
-from gapgnn.graph.tables.columns import LabelColumn
+from gapgnn.graph.tables.columns import MOST_VALUES, LabelColumn
 from gapgnn.graph.tables.files import Dialect, TableFile, check_delimiter, open_table
 from gapgnn.graph.tables.nodes import NodeColumns
 from gapgnn.graph.tables.schema import (
@@ -117,6 +117,8 @@ def _proposed(seen: SeenColumn, notes: list[str]) -> Column:
         reason = "its numbers are too far apart"
     elif seen.is_free_text:
         reason = "free text"
+    elif len(shared) > MOST_VALUES:
+        reason = f"more than {MOST_VALUES:,} values are shared by {SHARED_BY} people"
     elif shared:
         return Category(seen.name, tuple(shared))
     else:

@@ -91,6 +91,7 @@ class TableOptions:
     source: str | Mapping[str, str] | None = None
     target: str | Mapping[str, str] | None = None
     dropped_at_most: float = DROPPED_AT_MOST
+    codes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,7 @@ class ScannedTables:
             label=wanted.label,
             drop=tuple(options.drop),
             columns=wanted.features if is_learned else None,
+            codes=self.nodes.codes,
             directed=options.directed,
             dangling=options.dangling,
             population=options.population,
@@ -171,6 +173,7 @@ def scan_tables(
             skip_features=options.features is not None,
             schema=schema,
             known_classes=options.classes,
+            codes=options.codes,
             complaints=complaints,
         )
         if not complaints or node_table.is_small:
@@ -266,6 +269,7 @@ def read_tables(
     source: str | Mapping[str, str] | None = None,
     target: str | Mapping[str, str] | None = None,
     dropped_at_most: float = DROPPED_AT_MOST,
+    codes: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Tables:
     """Read a graph from an edge table and a node table (CSV, TSV, Parquet or Feather).
@@ -273,8 +277,10 @@ def read_tables(
     The node table has one row per node: the column ``id`` (or the first one) names the node by a
     whole number or a string, the label column its class, and every other column is a feature.
     Numbers are taken as they are; where one is missing, the value is 0 and an extra column says so.
-    Categories become one-hot columns, all 0 where missing. The edge table has one row per edge; its
-    first two columns (or those called source and target, src and dst, id_1 and id_2) are node ids.
+    Categories become one-hot columns, all 0 where missing; so do codes, digits of which some begin
+    with 0 (``056``). A column with more than 1,000 values is refused. The edge table has one row
+    per edge; its first two columns (or those called source and target, src and dst, id_1 and id_2)
+    are node ids.
 
     Without a schema, categories, column kinds and classes are learned from the table, and the graph
     says so (``graph.inferred``). With one, each row's features and label are a function of that row
@@ -323,6 +329,8 @@ def read_tables(
             (self-loops, ids without a row, unreadable times, amounts, numbers or dates); a table
             of at least 100 rows with a larger share is refused. Repeated rows and, up to 99.9 % of
             the table, rows outside the window of time do not count.
+        codes: columns of digits that are categories also where no cell has a leading zero, such as
+            a model remembers them.
         progress: called with "nodes" or "edges", how much is read and how much there is.
 
     >>> import tempfile
@@ -360,6 +368,7 @@ def read_tables(
         source=source,
         target=target,
         dropped_at_most=dropped_at_most,
+        codes=codes,
     )
     return _joined(scan_tables(options, keep_features=True, progress=progress), progress)
 

@@ -477,11 +477,16 @@ def _value(place: str, value: Any) -> str:
 def match_keys(values: Sequence[str]) -> list[Any]:
     """Return what declared values are compared by: as numbers if all are, otherwise as text.
 
-    >>> match_keys(["2", "10.0"]), match_keys(["2", "red"])
-    ([2, 10.0], ['2', 'red'])
+    >>> match_keys(["2", "10.0"]), match_keys(["2", "red"]), match_keys(["056", "56"])
+    ([2, 10.0], ['2', 'red'], ['056', '56'])
     """
     numbers = [number(value) for value in values]
-    return list(values) if any(n is None or n != n for n in numbers) else list(numbers)
+    if any(n is None or n != n for n in numbers):
+        return list(values)
+    if len(set(numbers)) < len(set(values)) and all(value.isdigit() for value in values):
+        # 056 and 56 are two codes.
+        return list(values)
+    return list(numbers)
 
 
 def number(text: str) -> int | float | None:

@@ -25,6 +25,7 @@ from gapgnn.graph.tables.columns import (
     CategoryColumn,
     LabelColumn,
     NumberColumn,
+    are_codes,
     as_text,
     is_free_text,
     is_number,
@@ -82,7 +83,8 @@ class SeenColumn:
     @property
     def is_numbers(self) -> bool:
         """Whether nearly all cells that are filled are numbers."""
-        return self.present > 0 and self.numbers >= SHARE_NUMBERS * self.present
+        is_most = self.present > 0 and self.numbers >= SHARE_NUMBERS * self.present
+        return is_most and not are_codes(self.counts)
 
     @property
     def is_dates(self) -> bool:
