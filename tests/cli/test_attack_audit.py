@@ -91,7 +91,7 @@ def test_what_is_counted_is_exit_1_too(capsys, monkeypatch):
     [
         (["audit", "agregation"], "invalid choice"),
         (["audit", "aggregation", "--trials", "1"], "`--trials` must be at least"),
-        (["audit", "edges", "--delta", "1"], "unknown option '--delta'"),
+        (["audit", "edges", "--delta", "1"], "`--delta` is not an option of `gapgnn audit edges`"),
         (["audit", "messages", "--messages", "features"], "invalid choice"),
         (["audit", "subgraphs", "--max-degree", "0"], "`--max-degree` must be at least 1"),
         (["audit", "messages", "--divided"], "`--divided` must be"),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import gapgnn.privacy as privacy
 import gapgnn.privacy.ledger as books
 from gapgnn.cli.data import add_dialect_options, dialect_of
-from gapgnn.cli.output import complain, emit_json, say
+from gapgnn.cli.output import complain, emit_json, plain_cell, say
 from gapgnn.errors import InputError, check_number, did_you_mean
 from gapgnn.privacy.ledger import COMPOSITIONS
 
@@ -412,7 +412,8 @@ def _write_csv(
     columns = dict.fromkeys(name for row in rows for name in row)
     table = csv.DictWriter(file, list(columns) or ["row", "at"])
     table.writeheader()
-    table.writerows(rows)
+    for row in rows:
+        table.writerow({k: plain_cell(v) if isinstance(v, str) else v for k, v in row.items()})
 
 
 def _verify(ledger: Ledger, args: argparse.Namespace) -> int:

@@ -8,14 +8,17 @@ import itertools
 import os
 import re
 import shlex
+import signal
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from gapgnn import __version__
-from gapgnn.cli.output import complain, is_quiet, is_verbose, say, speaking
+from gapgnn.cli.output import complain, is_quiet, is_verbose, printable, say, speaking
 from gapgnn.errors import GapgnnError, InputError, did_you_mean
 
 # Each module has `configure(parser)` and `execute(args) -> int`; it is imported only when named.
@@ -102,9 +105,33 @@ class Parser(argparse.ArgumentParser):
                 raise
         if unknown:
             word = next((word for word in unknown if word.startswith("-")), unknown[0])
+            self._refuse_misplaced(word.split("=")[0], words)
             hint = did_you_mean(word.split("=")[0], self.option_names())
             raise InputError(f"unknown option {word!r}.{hint} (see `{self.prog} --help`)")
         return known
+
+    def _refuse_misplaced(self, name: str, words: Sequence[str]) -> None:
+        """Say whose option it is, where another subcommand or the command itself has it."""
+        chosen: Parser = self
+        for word in words:
+            chosen = chosen._children().get(word, chosen)
+        owners = [one.prog for one in self._family() if name in one._option_string_actions]
+        if owners:
+            raise InputError(
+                f"`{name}` is not an option of `{chosen.prog}`, but of "
+                f"{', '.join(f'`{owner}`' for owner in owners)}. Leave it out, or use it there "
+                f"(see `{chosen.prog} --help`)"
+            )
+
+    def _children(self) -> dict[str, Parser]:
+        """Return the parsers of the subcommands by name."""
+        found = [one for one in self._actions if isinstance(one, argparse._SubParsersAction)]
+        return {name: child for action in found for name, child in action.choices.items()}
+
+    def _family(self) -> list[Parser]:
+        """Return this parser and those of all subcommands below it."""
+        children = dict.fromkeys(self._children().values())
+        return [self, *(one for child in children for one in child._family())]
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -203,7 +230,7 @@ def main(argv: Sequence[str]) -> int:
             if is_verbose():
                 import traceback  # here, as in `errors` and `output`: help need not wait for it
 
-                traceback.print_exc()
+                print(printable(traceback.format_exc()), end="", file=sys.stderr)
             error.args = (in_options(str(error), parser.option_names()),)
             raise
         if is_verbose():
@@ -283,26 +310,55 @@ def _show_warning(
     if issubclass(category, LedgerNotice):
         complain(str(message))
     else:
-        _python_shows(message, category, *place, **more)
+        _python_shows(printable(str(message)), category, *place, **more)
+
+
+@contextmanager
+def _ended_like_ctrl_c() -> Iterator[list[int]]:
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does; yield those that came.
+
+    A signal that the caller has ignored, as `nohup` does, stays ignored.
+    """
+    received: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    numbers = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []
+    ours = [n for n in numbers if n is not None and signal.getsignal(n) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, interrupt)
+    try:
+        yield received
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def run() -> NoReturn:
-    """Console script: exit 0, or 2 with one line on stderr, or 130 on Ctrl-C."""
+    """Console script: exit 0, or 2 with one line on stderr, or 128 and the number of the signal."""
     warnings.showwarning = _show_warning
     # Models, predictions, reports and exports are their owner's until she decides otherwise.
     is_public = sys.argv[1:2] and sys.argv[1] in _PUBLIC
     mask = os.umask(0o077)
     if is_public:
         os.umask(mask)
+    received: list[int] = []
     try:
-        code = main(sys.argv[1:])
-        sys.stdout.flush()
+        with _ended_like_ctrl_c() as received:
+            code = main(sys.argv[1:])
+            sys.stdout.flush()
     except GapgnnError as error:
         complain(str(error))
         code = 2
     except KeyboardInterrupt as error:
-        complain(str(error) or "interrupted; nothing is left half-written")
-        code = 130
+        # After SIGHUP there may be no terminal to print on.
+        with suppress(OSError):
+            complain(str(error) or "interrupted; nothing is left half-written")
+        code = 128 + (received or [signal.SIGINT])[0]
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0

@@ -6,12 +6,12 @@ import argparse
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # Named, and not what they offer: that loads NumPy and torch, and a misspelt option needs neither.
 import gapgnn.privacy.accounting as accounting
 import gapgnn.privacy.dpsgd as dpsgd
-from gapgnn.cli.output import console, emit_json
+from gapgnn.cli.output import console, emit_json, say
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.privacy import (
     Links,
@@ -32,6 +32,7 @@ DEFAULT_MAX_DEGREE = 100
 EXAMPLES = """\
 examples:
   gapgnn noise --level edge --epsilon 1 --delta 1e-7 --hops 2
+  gapgnn noise --level edge --epsilon 1 2 4 --delta 1e-7 --hops 2
   gapgnn noise --level edge --relation directed --noise-multiplier 2 --delta 1e-6
   gapgnn noise --relation 5-edges --epsilon 1 --delta 1e-7 --hops 4
   gapgnn noise --level node --epsilon 8 --delta 1e-5 --hops 2 --steps 1546 --sampling-rate 0.0129
@@ -65,7 +66,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "node: add-remove or replace. auto (default) is add-remove at node level and, as no graph "
         "is given here, undirected (a symmetric graph) at edge level",
     )
-    parser.add_argument("--epsilon", type=float, help="the budget to find the noise for")
+    parser.add_argument(
+        "--epsilon",
+        type=float,
+        nargs="+",
+        help="the budget to find the noise for; several are answered one after the other",
+    )
     parser.add_argument(
         "--noise-multiplier", type=float, help="instead of --epsilon: report what this noise costs"
     )
@@ -102,7 +108,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Answer the question and print it."""
+    """Answer the question for each budget and print it; of several, JSON is one object too."""
+    budgets = args.epsilon or [None]
+    answers = []
+    for place, args.epsilon in enumerate(budgets):
+        if place and not args.json:
+            say("")
+        answers.append(_answer(args))
+    if args.json:
+        emit_json(answers[0] if len(answers) == 1 else {"answers": answers})
+    return 0
+
+
+def _answer(args: argparse.Namespace) -> dict[str, Any]:
+    """Answer the question for one budget or noise multiplier, and print tables unless JSON is."""
     question = _Question.from_args(args)
     if args.delta == 0:
         raise InputError(
@@ -129,7 +148,7 @@ def execute(args: argparse.Namespace) -> int:
             )
     if not args.json:
         _print_table(args, question, multiplier, epsilon, accountant)
-        return 0
+        return {}
     answer = {
         "noise_multiplier": multiplier,
         "sigma": question.sigma(multiplier),
@@ -140,8 +159,7 @@ def execute(args: argparse.Namespace) -> int:
     }
     if question.method == "sage":
         answer["original_theorem_epsilon"] = question.original(multiplier, args.delta)
-    emit_json(answer)
-    return 0
+    return answer
 
 
 @dataclass(frozen=True)

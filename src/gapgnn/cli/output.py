@@ -6,9 +6,11 @@ progress, no notes. ``verbose`` adds how long each phase took, and where an erro
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +19,11 @@ if TYPE_CHECKING:
 
     from gapgnn.training import ProgressBars
 
+# What a terminal acts on: control characters but line ends and tabs, and marks of direction.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# What a spreadsheet takes for a formula, behind any number of apostrophes; not a plain number.
+_FORMULA = re.compile(r"'*[=+\-@\uff1d\uff0b\uff0d\uff20\t\r\n]")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:[.,][0-9]+)*[.,]?|[.,][0-9]+)(?:[eE][+-]?[0-9]+)?")
 VOICES = ("quiet", "normal", "verbose")
 _voice = "normal"
 
@@ -46,9 +53,31 @@ def is_verbose() -> bool:
     return _voice == "verbose"
 
 
+def printable(text: str) -> str:
+    """Return text with every character that a terminal acts on written as its escape.
+
+    >>> printable("red\\x1b[31m"), printable("Düsseldorf")
+    ('red\\\\x1b[31m', 'Düsseldorf')
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def plain_cell(text: str) -> str:
+    """Return a cell of a CSV file that no spreadsheet takes for a formula.
+
+    Text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a line end gets an apostrophe in
+    front, and so does text in which apostrophes stand before one of them, so that taking one away
+    gives back every cell. Numbers stay as they are.
+
+    >>> [plain_cell(cell) for cell in ("=1+1", "-5", "+4,50", "-5+1", "'=1", "O'Hara")]
+    ["'=1+1", '-5', '+4,50', "'-5+1", "''=1", "O'Hara"]
+    """
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
 def complain(message: str) -> None:
     """Print one error line to stderr, whatever line breaks the message contains."""
-    print("gapgnn: " + " ".join(message.split()), file=sys.stderr)
+    print("gapgnn: " + printable(" ".join(message.split())), file=sys.stderr)
 
 
 def emit_json(result: dict[str, Any]) -> None:
@@ -65,9 +94,28 @@ def _plain(value: Any) -> Any:
 
 def console(*, to_stderr: bool) -> Console:
     """Return a rich console for tables and progress; what goes to stderr may not be wanted."""
-    from rich.console import Console
+    return _console_type()(stderr=to_stderr, highlight=False, quiet=to_stderr and is_quiet())
 
-    return Console(stderr=to_stderr, highlight=False, quiet=to_stderr and is_quiet())
+
+@cache
+def _console_type() -> type[Console]:
+    """Return a console that escapes what a terminal would act on, wherever it comes from."""
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+    from rich.text import Text
+
+    class EscapingConsole(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            # Before the layout, which takes such characters to have no width.
+            return super().render_str(printable(text), **options)
+
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            for one in super().render(renderable, options):
+                yield one if one.control else Segment(printable(one.text), one.style)
+
+    return EscapingConsole
 
 
 def note(line: str, *, is_path: bool = False) -> None:
@@ -82,7 +130,7 @@ def begin(line: str) -> None:
     >>> begin("Loading social and the libraries")
     """
     if sys.stderr.isatty() and not is_quiet():
-        print(line + " ...", file=sys.stderr, flush=True)
+        print(printable(line) + " ...", file=sys.stderr, flush=True)
 
 
 def phase_bars(trainings: int = 1) -> ProgressBars:

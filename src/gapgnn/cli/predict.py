@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli.data import add_data_options, dialect_of, load_graph, mention_left_out
-from gapgnn.cli.output import emit_json, say
+from gapgnn.cli.output import emit_json, plain_cell, say
 from gapgnn.cli.scale import add_ray_option, at_scale, check_ray
 from gapgnn.errors import InputError, UnavailableError
 
@@ -319,6 +319,19 @@ def _roles(graph: Graph) -> list[str]:
     return roles
 
 
+def _without_formulas(table: Any) -> Any:
+    """Return a table whose text, in names of columns too, no spreadsheet takes for a formula."""
+    import pyarrow as pa
+
+    columns = [
+        pa.array([None if cell is None else plain_cell(cell) for cell in column.to_pylist()])
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        else column
+        for column in table.columns
+    ]
+    return pa.table(columns, names=list(map(plain_cell, table.column_names)))
+
+
 def _write_table(path: Path, table: Any) -> None:
     """Write a table as the name of the file says; whole or not at all."""
     import pyarrow.csv
@@ -339,7 +352,7 @@ def _write_table(path: Path, table: Any) -> None:
                     )
         else:
             options = pyarrow.csv.WriteOptions(delimiter=WRITERS[path.suffix])
-            pyarrow.csv.write_csv(table, scratch, options)
+            pyarrow.csv.write_csv(_without_formulas(table), scratch, options)
         os.replace(scratch, path)
     except OSError as error:
         raise UnavailableError(f"{str(path)!r} cannot be written: {error}") from None

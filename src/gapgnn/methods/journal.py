@@ -408,18 +408,24 @@ class _KeptHops:
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Let Ctrl-C wait until a block is over; only the main thread hears of it."""
+    """Let Ctrl-C, SIGTERM and SIGHUP wait until a block is over; only the main thread hears."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    received: list[int] = []
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    held = [number for number in numbers if before[number] is not signal.SIG_IGN]
+    for number in held:
+        signal.signal(number, lambda number, frame: received.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
-    if pressed:
-        raise KeyboardInterrupt
+        for number in held:
+            signal.signal(number, before[number] or signal.SIG_DFL)
+    if received:
+        signal.raise_signal(received[0])
 
 
 def _damaged(path: Path) -> DataError:

@@ -95,8 +95,12 @@ def _start_worker(threads: int) -> None:
     # Before torch is loaded, which reads them once. Waiting threads must not keep a core busy.
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # Ctrl-C reaches all processes of a terminal; the parent alone decides and ends its workers.
+    # Ctrl-C and a closed terminal reach all of its processes; the parent alone decides and ends its
+    # workers, by SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
