@@ -7,7 +7,7 @@ import functools
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gapgnn.cli import pipeline
 from gapgnn.cli.options import add_options, number
@@ -24,6 +24,8 @@ MECHANISMS = {
     "edges": "randomised edges (ARR, EdgeRand, LapGraph), bit by bit",
     "subgraphs": "the training of SAGE at node level, where a record is part of many examples",
     "messages": "all hops a GAP releases when nodes send labels, read from the fitted model",
+    "labels": "everybody's randomised label, as vote releases it at node level",
+    "mean-degree": "the noisy mean out-degree, by which GAP shares out a budget at node level",
 }
 
 MODEL_TRIALS = 20_000
@@ -82,6 +84,12 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "help": "default arr",
         },
         "relation": {"choices": ["undirected", "directed"], "default": "undirected"},
+        "directed": {
+            "action": "store_const",
+            "const": True,
+            "help": "with relation undirected: the graph has directions, both arcs of a pair are "
+            "protected",
+        },
         "density": {
             "type": float,
             "default": 0.005,
@@ -117,7 +125,18 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "trials": number(100_000, "independent trials"),
     },
+    "labels": {
+        "relation": {**_RELATION, "choices": ["add-remove", "replace"]},
+        "classes": number(3, "classes"),
+        "trials": number(100_000, "people whose label is guessed"),
+    },
+    "mean-degree": {
+        "relation": {**_RELATION, "choices": ["add-remove", "replace"]},
+        "trials": number(20_000, "independent releases"),
+    },
 }
+# What a release costs without any delta, and what has no one noise multiplier.
+_PURE = ("edges", "labels", "mean-degree")
 
 EXAMPLES = """\
 examples:
@@ -130,6 +149,8 @@ examples:
   gapgnn audit edges --perturbation arr --epsilon 2 --json
   gapgnn audit subgraphs --epsilon 4
   gapgnn audit messages --level node --divided --epsilon 4
+  gapgnn audit labels --epsilon 2 --classes 3
+  gapgnn audit mean-degree --epsilon 0.5
   gapgnn audit pipeline train gap --level node --epsilon 4
   gapgnn audit --model model                every mechanism of a saved model, kept in its folder
   gapgnn audit pipeline --model model       the whole command that made it
@@ -164,9 +185,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name, text in MECHANISMS.items():
         child = mechanisms.add_parser(name, help=text, description=text, epilog=EXAMPLES)
         child.add_argument("--epsilon", type=float, default=1.0, help="claimed (default 1)")
-        if name != "edges":
+        if name not in _PURE:
             child.add_argument("--delta", type=float, default=1e-5, help="claimed (default 1e-5)")
-        if name not in ("edges", "messages"):
+        if name not in (*_PURE, "messages"):
             child.add_argument(
                 "--noise-multiplier",
                 type=float,
@@ -212,6 +233,8 @@ def execute(args: argparse.Namespace) -> int:
         "edges": audit.audit_edges,
         "subgraphs": audit.audit_subgraphs,
         "messages": _audit_messages,
+        "labels": audit.audit_labels,
+        "mean-degree": audit.audit_mean_degree,
     }
     ours = ("mechanism", "json", "model", "model_trials", "voice")
     options = {k: v for k, v in vars(args).items() if k not in ours}
@@ -245,32 +268,48 @@ def _audit_folder(args: argparse.Namespace) -> int:
             "(`--model FOLDER`). Got neither."
         )
     found = audit_saved(args.model, trials=args.model_trials or MODEL_TRIALS)
-    holds = all(audit["holds"] for audit in found)
+    holds = all(audit["holds"] for audit in found.audits)
     if args.json:
-        emit_json({"model": str(args.model), "holds": holds, "audits": found})
+        values = {"model": str(args.model), "holds": holds and not found.left_out}
+        emit_json({**values, "audits": found.audits, "without_audit": found.left_out})
     else:
-        _print_found(found, args.model)
+        _print_found(found.audits, args.model)
     if not holds:
-        broken = ", ".join(audit["mechanism"] for audit in found if not audit["holds"])
+        broken = ", ".join(audit["mechanism"] for audit in found.audits if not audit["holds"])
         complain(f"The guarantee of this model is broken: {broken}.")
-    return 0 if holds else 1
+    return 0 if holds and not found.left_out else 1
 
 
-def audit_saved(folder: Path, *, trials: int = MODEL_TRIALS) -> list[dict[str, Any]]:
+class Audited(NamedTuple):
+    """What was found of a saved model, and which of its events no audit covers."""
+
+    audits: list[dict[str, Any]]
+    left_out: list[str]
+
+
+def audit_saved(folder: Path, *, trials: int = MODEL_TRIALS) -> Audited:
     """Audit all mechanisms of a saved model on canaries, and keep the results in its folder."""
-    from gapgnn.attacks.audits import audit_model
+    from gapgnn.attacks.audits import audit_model, events_without_audit
     from gapgnn.methods import keep_audit, load_model
 
     model = load_model(folder)
     if not model.card_.events:
         why = "promises nothing" if model.level == "none" else "released nothing on private data"
         raise InputError(f"`model` must have released something. Got {str(folder)!r}, which {why}.")
+    left_out = list(events_without_audit(model))
+    if len(left_out) == len(model.card_.events):
+        raise InputError(
+            f"`model` must have released something that an audit covers. Got {str(folder)!r}, with "
+            f"{', '.join(left_out)} alone."
+        )
     with progress_bars("auditing", "TimeElapsedColumn") as advance:
         advance("auditing", 0, None)
         found = audit_model(model, trials=trials)
     words = ["gapgnn", "audit", "--model", str(folder), "--trials", str(trials)]
     keep_audit(folder, kind="mechanisms", command=shlex.join(words), results=found)
-    return found
+    if left_out:
+        complain(f"Not audited, as there is no audit of it: {', '.join(left_out)}.")
+    return Audited(found, left_out)
 
 
 def _print_found(found: Sequence[dict[str, Any]], folder: Path) -> None:

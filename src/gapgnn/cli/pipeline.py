@@ -96,6 +96,12 @@ def execute(args: argparse.Namespace) -> int:
         advance("neighbours", 0, None)
         move = functools.partial(advance, "neighbours")
         outcomes = audit_pipeline(case, main, kinds=kinds, seed=args.seed, progress=move)
+    if all(outcome.skipped for outcome in outcomes):
+        why = "; ".join(f"{outcome.kind}: {outcome.skipped}" for outcome in outcomes)
+        raise InputError(
+            "`--neighbours` must have a pair that applies to the command. Got none "
+            f"({why or 'no pair at all'}), so nothing was audited."
+        )
     holds = all(outcome.holds for outcome in outcomes)
     if args.model is not None:
         _keep(args.model, args.command, outcomes)

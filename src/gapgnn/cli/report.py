@@ -156,7 +156,8 @@ def _about_model(args: argparse.Namespace) -> int:
     if args.audit:
         from gapgnn.cli.audit import audit_saved
 
-        holds = all(found["holds"] for found in audit_saved(args.folder))
+        done = audit_saved(args.folder)
+        holds = all(found["holds"] for found in done.audits) and not done.left_out
     figures = _figures(args) if args.curator_copy else None
     page = write_model_page(
         args.folder, out=args.out, ledger=args.ledger, words=words, figures=figures

@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from gapgnn.attacks.audits.edges import audit_edges as audit_edges
     from gapgnn.attacks.audits.messages import audit_messages as audit_messages
     from gapgnn.attacks.audits.model import audit_model as audit_model
+    from gapgnn.attacks.audits.model import events_without_audit as events_without_audit
     from gapgnn.attacks.audits.neighbours import Tables as Tables
     from gapgnn.attacks.audits.pipeline import Case as Case
     from gapgnn.attacks.audits.pipeline import Outcome as Outcome
     from gapgnn.attacks.audits.pipeline import audit_pipeline as audit_pipeline
+    from gapgnn.attacks.audits.pure import audit_labels as audit_labels
+    from gapgnn.attacks.audits.pure import audit_mean_degree as audit_mean_degree
     from gapgnn.attacks.audits.report import AuditReport as AuditReport
     from gapgnn.attacks.audits.subgraphs import audit_subgraphs as audit_subgraphs
 

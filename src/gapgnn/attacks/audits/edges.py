@@ -31,6 +31,7 @@ from gapgnn.privacy.mechanisms import (
     PerturbedEdges,
     SafeOrFast,
     perturb_edges,
+    perturbation_events,
     response_probabilities,
 )
 from gapgnn.rng import NoiseKey
@@ -54,6 +55,7 @@ def audit_edges(
     *,
     perturbation: str = "arr",
     relation: str = "undirected",
+    directed: bool | None = None,
     epsilon: float = 1.0,
     density: float = 0.005,
     trials: int = 1_000_000,
@@ -62,11 +64,13 @@ def audit_edges(
 ) -> AuditReport:
     """Attack the randomised adjacency and bound its epsilon, at delta 0, from below.
 
-    Relation ``undirected`` or ``directed``: one bit differs (privacy page, sections 5 and 8).
+    Relation ``undirected`` or ``directed``: one bit differs, or both arcs of a pair where
+    ``undirected`` is promised on a graph with directions (privacy page, sections 5 and 8).
 
     Args:
         perturbation: ``arr``, ``edgerand`` or ``lapgraph``.
         relation: whose bit: of an unordered or an ordered pair.
+        directed: whether the graph has directions; left out: where one arc is protected.
         epsilon: claimed budget.
         density: share of the bits that are 1, up to a half; EdgeRand does not look at it.
         trials: bits that are guessed.
@@ -78,12 +82,18 @@ def audit_edges(
     """
     check_choice("perturbation", perturbation, PERTURBATIONS)
     check_choice("relation", relation, ("undirected", "directed"))
+    if relation == "directed" and directed is False:
+        raise InputError(
+            "`directed` must be True or left out for relation directed: neighbours differ in one "
+            "arc. Got False."
+        )
     check_number("epsilon", epsilon, above=0)
     check_number("density", density, above=0, at_most=0.5)
     check_integer("trials", trials, at_least=2 * LEAST_TRIALS)
     # Coins that do not depend on the density need no zeros around them, and there are many.
     around = 0.5 if perturbation == "edgerand" else density
-    attack = _Attack(perturbation, relation, epsilon, around, noise)
+    is_directed = relation == "directed" if directed is None else directed
+    attack = _Attack(perturbation, relation, epsilon, around, noise, is_directed)
     checks = attack.checks()
     single = min(_MOST_SINGLE, max(LEAST_TRIALS, trials // _SINGLE_SHARE))
 
@@ -95,6 +105,7 @@ def audit_edges(
         details = {
             "perturbation": perturbation,
             "relation": relation,
+            "directed": is_directed,
             "density": density,
             "noise": noise,
         }
@@ -119,6 +130,17 @@ class _Attack:
     epsilon: float
     density: float
     noise: SafeOrFast
+    is_directed: bool
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether neighbours differ in two bits: both arcs of a pair."""
+        return self.is_directed and self.relation == "undirected"
+
+    @property
+    def bits(self) -> int:
+        """How many bits neighbours differ in."""
+        return 1 + self.is_pair
 
     @property
     def on_count(self) -> float:
@@ -127,31 +149,51 @@ class _Attack:
 
     @property
     def on_bits(self) -> float:
-        """What one bit costs."""
+        """What all bits of one edge cost together."""
         return self.epsilon - self.on_count
 
+    @property
+    def per_bit(self) -> float:
+        """What one bit costs."""
+        return self.on_bits / self.bits
+
     def checks(self) -> list[Check]:
-        """Compare the log odds of what one bit comes out as with the budget of the bits."""
+        """Compare what one edge's bits tell with their budget, and their number with the events."""
+        accounted = Cells.of(self.relation, num_nodes=2, is_directed=self.is_directed)
+        events = perturbation_events(
+            self.perturbation, self.epsilon, bits_per_edge=accounted.bits_per_edge
+        )
+        price = sum(event.times * event.pair(self.relation).pure_epsilon for event in events)
+        counted = [
+            Check("bits that one edge changes", self.bits, accounted.bits_per_edge),
+            Check("epsilon of all events", price, self.epsilon),
+        ]
         if self.perturbation == "lapgraph":
-            return []
+            return counted
         densities = (None,) if self.perturbation == "edgerand" else (*_DENSITIES, self.density)
         worst = 0.0
         for density in densities:
-            keep, add = response_probabilities(self.on_bits, density)
+            keep, add = response_probabilities(self.per_bit, density)
             worst = max(worst, abs(_log_odds(keep, add)), abs(_log_odds(1 - keep, 1 - add)))
-        return [Check("log odds of a released bit", worst, self.on_bits)]
+        return [Check("log odds of a released bit", worst, self.per_bit), *counted]
 
     def many(self, rng: np.random.Generator, worlds: NDArray[np.bool_]) -> Scores:
         """Release one graph in which canary bits lie scattered among zeros."""
         per_pair = 2 if self.relation == "undirected" else 1
         wanted = len(worlds) * 0.5 / self.density
         num_nodes = 1 + math.ceil(math.sqrt(per_pair * wanted))
-        cells = self._cells(num_nodes)
+        cells = Cells(num_nodes, is_paired=self.relation == "undirected")
         canaries = rng.choice(cells.count, size=len(worlds), replace=False, shuffle=False)
-        sources, targets = cells.ends(canaries[worlds])
-        released = self._release(sources, targets, num_nodes)
+        released = self._release(*cells.ends(canaries[worlds]), num_nodes)
         ends = np.repeat(np.arange(num_nodes), np.diff(released.indptr)), released.indices
-        out = np.isin(canaries, cells.number(*ends)).astype(np.float64)
+        # Of a pair of arcs both bits are read, which come out under the same number.
+        numbers, counts = np.unique(cells.number(*ends), return_counts=True)
+        if released.is_symmetric:
+            counts = counts // 2
+        place = np.minimum(np.searchsorted(numbers, canaries), len(numbers) - 1)
+        out = np.zeros(len(canaries))
+        if len(numbers):
+            out = np.where(numbers[place] == canaries, counts[place], 0).astype(np.float64)
         # Either answer may be the telling one.
         return np.stack([out, -out])
 
@@ -161,20 +203,24 @@ class _Attack:
         for trial, world in enumerate(worlds.tolist()):
             sources = np.zeros(int(world), dtype=np.int64)
             released = self._release(sources, sources + 1, 2)
-            bit = bool(released.indptr[1] > released.indptr[0])
-            told = self._likelihood(released.noisy_edges, bit)
-            scores[:, trial] = told, released.noisy_edges or 0.0, bit
+            # On a graph without directions an edge is in both lists.
+            bits = len(released.indices) // (1 + released.is_symmetric)
+            if self.relation == "directed":
+                bits = int(released.indptr[1] - released.indptr[0])
+            told = self._likelihood(released.noisy_edges, bits)
+            scores[:, trial] = told, released.noisy_edges or 0.0, bits
         return scores
 
     def _cells(self, num_nodes: int) -> Cells:
-        is_directed = self.relation == "directed"
-        return Cells.of(self.relation, num_nodes=num_nodes, is_directed=is_directed)
+        return Cells.of(self.relation, num_nodes=num_nodes, is_directed=self.is_directed)
 
     def _release(
         self, sources: NDArray[np.int64], targets: NDArray[np.int64], num_nodes: int
     ) -> PerturbedEdges:
+        if self.is_pair:
+            sources, targets = np.append(sources, targets), np.append(targets, sources)
         return perturb_edges(
-            bare_graph(sources, targets, num_nodes, directed=self.relation == "directed"),
+            bare_graph(sources, targets, num_nodes, directed=self.is_directed),
             perturbation=self.perturbation,
             epsilon=self.epsilon,
             relation=self.relation,
@@ -182,19 +228,20 @@ class _Attack:
             noise=self.noise,
         )
 
-    def _likelihood(self, noisy_edges: float | None, bit: bool) -> float:
-        """Return the log likelihood ratio of "there is an edge" on the graph of one cell."""
+    def _likelihood(self, noisy_edges: float | None, bits: int) -> float:
+        """Return the log likelihood ratio of "there is an edge" on the graph of one edge."""
         ratio = 0.0
         density = None
         if noisy_edges is not None:
-            ratio = (abs(noisy_edges) - abs(noisy_edges - 1)) * self.on_count
+            ratio = (abs(noisy_edges) - abs(noisy_edges - self.bits)) * self.on_count / self.bits
             cells = self._cells(2).count
             density = min(1.0, max(0.0, noisy_edges / cells))
         if self.perturbation == "lapgraph":
-            # The bit of a single cell follows from the count.
+            # The bits of an edge alone follow from the count, but for which of two.
             return ratio
-        keep, add = response_probabilities(self.on_bits, density)
-        return ratio + (_log_odds(keep, add) if bit else _log_odds(1 - keep, 1 - add))
+        keep, add = response_probabilities(self.per_bit, density)
+        missing = self.bits - bits
+        return ratio + bits * _log_odds(keep, add) + missing * _log_odds(1 - keep, 1 - add)
 
 
 def _log_odds(one: float, other: float) -> float:

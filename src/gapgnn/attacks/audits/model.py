@@ -22,14 +22,18 @@ from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Price, Scores, Trials, ga
 from gapgnn.attacks.audits.dpsgd import audit_dpsgd
 from gapgnn.attacks.audits.edges import audit_edges
 from gapgnn.attacks.audits.messages import NO_CLASSES, audit_messages, check_card
+from gapgnn.attacks.audits.pure import audit_labels, audit_mean_degree
 from gapgnn.attacks.audits.report import Attempt, AuditReport, Options, confirmed
 from gapgnn.attacks.audits.subgraphs import audit_subgraphs
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph
-from gapgnn.methods import EdgeFacts, EdgeReader
+from gapgnn.methods import EdgeFacts, EdgeReader, Vote
+from gapgnn.methods.gap import GAP
 from gapgnn.privacy.accounting import (
     Event,
     Gaussian,
+    LabelResponse,
+    Laplace,
     MixtureOfGaussians,
     PoissonGaussian,
     RandomisedResponse,
@@ -79,6 +83,9 @@ def audit_model(
     shared: dict[str, Any] = {"trials": trials, "confidence": confidence, "seed": seed}
     events = [Event.from_dict(event) for event in card.events]
     reports = [report for event in events for report in _audit_event(estimator, event, shared)]
+    if any(_randomises_edges(estimator, event) for event in events):
+        # The noisy number of edges and the bits are one mechanism.
+        reports.insert(0, _audit_edges(estimator, shared))
     released = {
         event.label: event.noise_multiplier for event in events if isinstance(event, Gaussian)
     }
@@ -90,6 +97,59 @@ def audit_model(
     if reports and card.delta:
         reports[0] = replace(reports[0], checks=(*reports[0].checks, check_card(card)))
     return [report.to_dict() for report in reports]
+
+
+def events_without_audit(estimator: NodeClassifier) -> tuple[str, ...]:
+    """Return the events on a fitted model's card that no audit covers, by kind and label.
+
+    Those are events of methods from elsewhere, which bring mechanisms of their own.
+
+    >>> from gapgnn import GAP
+    >>> from gapgnn.graph.datasets.synthetic import social_graph
+    >>> graph = social_graph(num_nodes=300, mean_degree=10)
+    >>> events_without_audit(GAP(epsilon=4.0, epochs=2).fit(graph))
+    ()
+    """
+    events = [Event.from_dict(dict(event)) for event in estimator.card_.events]
+    return tuple(
+        f"{type(event).__name__} ({event.label or 'without a label'})"
+        for event in events
+        if not _is_audited(estimator, event)
+    )
+
+
+def _is_audited(estimator: NodeClassifier, event: Event) -> bool:
+    """Whether there is an audit of the mechanism behind an event."""
+    if isinstance(event, PoissonGaussian):
+        return True
+    if isinstance(event, Gaussian | MixtureOfGaussians):
+        return isinstance(estimator, EdgeReader)
+    return (
+        _randomises_edges(estimator, event)
+        or _is_mean_degree(estimator, event)
+        or (isinstance(event, LabelResponse) and isinstance(estimator, Vote))
+    )
+
+
+def _randomises_edges(estimator: NodeClassifier, event: Event) -> bool:
+    is_pure = isinstance(event, Laplace | RandomisedResponse)
+    return is_pure and estimator.level == "edge" and "perturbation" in estimator.get_params()
+
+
+def _is_mean_degree(estimator: NodeClassifier, event: Event) -> bool:
+    return isinstance(event, Laplace) and estimator.level == "node" and isinstance(estimator, GAP)
+
+
+def _audit_edges(estimator: NodeClassifier, shared: Mapping[str, Any]) -> AuditReport:
+    card = estimator.card_
+    return audit_edges(
+        perturbation=estimator.get_params()["perturbation"],
+        relation=card.relation,
+        directed=estimator.edges_.is_directed if card.relation == "undirected" else None,
+        epsilon=float(card.epsilon or 0.0),
+        noise=estimator.noise,
+        **shared,
+    )
 
 
 def _audit_event(
@@ -115,9 +175,11 @@ def _audit_event(
         used["noise_multiplier"] /= neighbourhood_sensitivity(degree)
         used["steps"] = min(event.steps, _MOST_SUBGRAPH_STEPS)
         yield audit_subgraphs(sampling_rate=_rate_of(event, degree), **used, **fewer)
-    elif isinstance(event, RandomisedResponse):
-        used |= {"perturbation": estimator.get_params()["perturbation"], "epsilon": card.epsilon}
-        yield audit_edges(**used, **shared)
+    elif isinstance(event, LabelResponse) and isinstance(estimator, Vote):
+        yield audit_labels(response=event, **used, **shared)
+    elif _is_mean_degree(estimator, event):
+        epsilon = event.pair(card.relation).pure_epsilon
+        yield audit_mean_degree(epsilon=epsilon, **used, **fewer)
 
 
 def _hops(estimator: NodeClassifier, event: Gaussian) -> dict[str, Any]:

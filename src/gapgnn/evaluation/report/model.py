@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # Beliefs before the model is seen, for which the page says what they can become.
 PRIORS = (0.001, 0.01, 0.1, 0.5)
+NO_VIOLATION = "no violation found"
 # What the ledger and the card both say of one charge.
 _SHARED = ("level", "relation", "epsilon", "delta")
 
@@ -442,10 +443,18 @@ def _audits(saved: Saved) -> list[dict[str, Any]]:
             "when": str(run["when"])[:10] or "with the training",
             "command": run["command"],
             "rows": [_audit_row(result) for result in run["results"]],
-            "holds": all(bool(result.get("holds")) for result in run["results"]),
+            "holds": _verdict(run["results"]) == NO_VIOLATION,
+            "verdict": _verdict(run["results"]),
         }
         for run in runs
     ]
+
+
+def _verdict(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return what an audit found. Without a result it found nothing out, which is no good news."""
+    if not results:
+        return "nothing was audited"
+    return NO_VIOLATION if all(bool(one.get("holds")) for one in results) else "BROKEN"
 
 
 def _audit_row(result: Mapping[str, Any]) -> dict[str, Any]:
