@@ -33,5 +33,10 @@ if TYPE_CHECKING:
     from gapgnn.privacy.accounting.rdp import paper_edge_epsilon as paper_edge_epsilon
     from gapgnn.privacy.accounting.rdp import plain_rdp_epsilon as plain_rdp_epsilon
     from gapgnn.privacy.accounting.rdp import renyi_curve as renyi_curve
+    from gapgnn.privacy.accounting.tradeoff import NOTHING_LEARNED as NOTHING_LEARNED
+    from gapgnn.privacy.accounting.tradeoff import AttackBounds as AttackBounds
+    from gapgnn.privacy.accounting.tradeoff import PrivacyProfile as PrivacyProfile
+    from gapgnn.privacy.accounting.tradeoff import attack_bounds as attack_bounds
+    from gapgnn.privacy.accounting.tradeoff import privacy_profile as privacy_profile
 
 __getattr__, __dir__, __all__ = front(__name__)

@@ -433,44 +433,50 @@ def worst_cases(events: Sequence[Event], *, relation: str) -> list[tuple[Composi
     [2.0] replace
     [4.0, 2.0] add-remove
     """
-    groups = sorted({group_of(event) for event in events} - {""})
-    options = sorted({_option(event) for event in events} - {0}) or [0]
+    options = sorted({option_of(event) for event in events} - {0}) or [0]
     # A dict: options that release the same to a group are one case.
     cases: dict[tuple[Composition, str], None] = {}
-    for group, option in itertools.product(groups or [""], options):
-        cases[_released(events, (group,), option), relation] = None
+    for case, other in group_cases(events, relation=relation):
+        for option in options:
+            chosen = tuple(event for event in case if option_of(event) in (0, option))
+            cases[chosen, other] = None
+    return list(cases)
+
+
+def group_cases(events: Sequence[Event], *, relation: str) -> list[tuple[Composition, str]]:
+    """Return what one record can be in, with its relation, per group; with all options.
+
+    Under ``replace`` a pair of groups between which a record changes is one more case.
+    """
+    groups = sorted({group_of(event) for event in events} - {""})
+    cases = [(_of_groups(events, [group]), relation) for group in groups or [""]]
     if relation == "replace" and len(groups) > 1:
         of_all = [event for event in events if isinstance(event, _Noisy) and not event.group]
         if not all(isinstance(event, Laplace) for event in of_all):
             raise InputError(
                 "beside events of some groups, an event of all must be Laplace under `replace`."
             )
-        for pair, option in itertools.product(itertools.combinations(groups, 2), options):
-            cases[_changing(_released(events, pair, option)), "add-remove"] = None
-    return list(cases)
+        for pair in itertools.combinations(groups, 2):
+            cases.append((_changing(_of_groups(events, pair)), "add-remove"))
+    return cases
 
 
-def _released(events: Sequence[Event], groups: Sequence[str], option: int) -> Composition:
-    """Return what reads everybody or these groups, where this option is chosen."""
-    return tuple(
-        event
-        for event in events
-        if group_of(event) in ("", *groups) and _option(event) in (0, option)
-    )
+def _of_groups(events: Sequence[Event], groups: Sequence[str]) -> Composition:
+    """Return what reads everybody or these groups."""
+    return tuple(event for event in events if group_of(event) in ("", *groups))
 
 
 def _changing(both: Composition) -> Composition:
     """Return what a record is in that leaves one group and comes to another.
 
-    It is one composition: without names, so that nobody takes it apart again.
+    It is one composition: without groups, so that nobody takes it apart again.
     """
     if len({group_of(event) for event in both if isinstance(event, PoissonGaussian)}) > 1:
         # Subsampled noise has two directions, and what is known holds where all go the same way.
         raise InputError("Poisson batches of several groups have no accounting under `replace`.")
     halved = (event.scaled(2.0) if isinstance(event, Gaussian) else event for event in both)
     return tuple(
-        replace(event, group="", option=0) if isinstance(event, _Noisy) else event
-        for event in halved
+        replace(event, group="") if isinstance(event, _Noisy) else event for event in halved
     )
 
 
@@ -479,7 +485,8 @@ def group_of(event: Event) -> str:
     return event.group if isinstance(event, _Noisy) else ""
 
 
-def _option(event: Event) -> int:
+def option_of(event: Event) -> int:
+    """Return the number of the option an event belongs to; 0: it happens under all."""
     return event.option if isinstance(event, _Noisy) else 0
 
 

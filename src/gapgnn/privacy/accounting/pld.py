@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,13 @@ _LARGEST_EPSILON = 1e9
 _CUT = 1e-5
 # Rounding of an FFT raised to the n-th power, per step; measured at up to 3e-17, see the tests.
 _FFT_ERROR = 1e-16
+# Mass cut from each tail where a whole curve is wanted, and not one delta.
+_CURVE_CUT = 1e-16
+# Where a curve is joined from others: beyond the rounding errors it is followed down to this delta,
+# if so many points reach that far and e^epsilon is a float.
+_JOINED_DELTA = 1e-14
+_MOST_JOINED_POINTS = 1 << 17
+_LARGEST_JOINED = 600.0
 
 
 def pld_epsilon(
@@ -300,3 +308,108 @@ def _loss_spread(pair: GaussianPair) -> tuple[float, float]:
     losses = above - below
     mean = float(weights @ losses)
     return float(weights @ (losses - mean) ** 2), float(losses.max() - losses.min())
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A privacy loss distribution that dominates a release, with the errors of computing it.
+
+    Attributes:
+        distribution: of the library, on a grid.
+        chance: a bound on delta at every epsilon (see :func:`_chance_of_any_effect`).
+        slack: what the rounding of the FFT may add to delta.
+    """
+
+    distribution: Any
+    chance: float
+    slack: float
+
+    @classmethod
+    def of(cls, merged: Merged, interval: float) -> Loss:
+        """Return the loss of a composition that is not empty."""
+        chance, slack = _chance_of_any_effect(merged), _fft_slack(merged)
+        return cls(_compose(merged, interval, cut=_CURVE_CUT), chance, slack)
+
+    @cached_property
+    def _tails(self) -> list[tuple[float, Array, Array, Array]]:
+        """Return, per direction, the mass at infinity, and of every positive loss what is above.
+
+        The library's own curve walks through all losses in Python for each question.
+        """
+        distribution, found = self.distribution, []
+        for pmf in {id(one): one for one in _directions(distribution)}.values():
+            dense = pmf.to_dense_pmf()
+            losses = dense._discretization * (dense._lower_loss + np.arange(dense.size))
+            is_positive = losses > 0
+            losses, masses = losses[is_positive], dense._probs[is_positive]
+            upper = np.append(np.cumsum(masses[::-1])[::-1], 0.0)
+            lower = np.append(np.cumsum((masses * np.exp(-losses))[::-1])[::-1], 0.0)
+            found.append((float(dense._infinity_mass), losses, upper, lower))
+        return found
+
+    def deltas(self, epsilons: Array) -> Array:
+        """Return an upper bound on delta at each epsilon of at least 0, in both directions."""
+        worst = np.zeros_like(epsilons)
+        for at_infinity, losses, upper, lower in self._tails:
+            first = np.searchsorted(losses, epsilons, side="right")
+            # Where nothing is above, e^epsilon is not needed, and may not be a float.
+            grown = np.exp(np.where(first < len(losses), epsilons, 0.0))
+            worst = np.maximum(worst, at_infinity + upper[first] - grown * lower[first])
+        bounded: Array = np.minimum(self.chance, worst + self.slack)
+        return bounded
+
+    def then(self, other: Loss) -> Loss:
+        """Return the loss of both releases together, also where the first decides the second."""
+        return Loss(
+            self.distribution.compose(other.distribution, tail_mass_truncation=_CURVE_CUT),
+            1 - (1 - self.chance) * (1 - other.chance),
+            self.slack + other.slack + _FFT_ERROR,
+        )
+
+    def repeated(self, count: int) -> Loss:
+        """Return the loss of so many independent releases."""
+        if count == 1:
+            return self
+        return Loss(
+            self.distribution.self_compose(count, tail_mass_truncation=_CURVE_CUT),
+            1.0 if self.chance == 1 else -math.expm1(count * math.log1p(-self.chance)),
+            count * (self.slack + _FFT_ERROR),
+        )
+
+
+def _directions(distribution: Any) -> tuple[Any, Any]:
+    """Return the library's distributions of both directions, which has no name for them."""
+    return distribution._pmf_remove, distribution._pmf_add
+
+
+def any_of(losses: Sequence[Loss], interval: float) -> Loss:
+    """Return a loss that dominates each of several: that of the largest delta at every epsilon.
+
+    The largest of several convex functions of e^epsilon is one, so it is the curve of some pair of
+    distributions. At negative epsilons it follows from delta(-e) = 1 - e^-e (1 - delta'(e)) with
+    delta' of the other direction; both directions are taken to be the worse of the two.
+    """
+    if len(losses) == 1:
+        return losses[0]
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld import privacy_loss_distribution as library
+
+    least = _JOINED_DELTA + 2 * max(loss.slack for loss in losses)
+    last, points = int(min(_MOST_JOINED_POINTS, _LARGEST_JOINED / interval)), 64
+    while points < last and _worst(losses, np.array([points * interval])) > least:
+        points = min(last, points + points // 2)
+    epsilons = interval * np.arange(points + 1)
+    above = _worst(losses, epsilons)
+    below = 1 - np.exp(-epsilons[:0:-1]) * (1 - above[:0:-1])
+    # Rounding must not make the curve rise.
+    curve = np.maximum.accumulate(np.concatenate([below, above])[::-1])[::-1]
+    joined = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+        interval, -points, points, np.clip(curve, 0.0, 1.0)
+    )
+    chance = max(loss.chance for loss in losses)
+    return Loss(library.PrivacyLossDistribution(joined), chance, 10 * _FFT_ERROR)
+
+
+def _worst(losses: Sequence[Loss], epsilons: Array) -> Array:
+    worst: Array = np.maximum.reduce([loss.deltas(epsilons) for loss in losses])
+    return worst
