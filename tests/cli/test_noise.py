@@ -4,9 +4,11 @@ import json
 import math
 
 import pytest
+from scipy.stats import norm
 
 from gapgnn.cli.main import main
 from gapgnn.errors import GapgnnError
+from gapgnn.privacy.card.texts import percent
 
 STEPS = ["--hops", "2", "--steps", "1546", "--sampling-rate", "0.0129", "--delta", "1e-5"]
 
@@ -28,6 +30,10 @@ def ask(capsys, *options):
         "epsilon",
         "delta",
         "accountant",
+        "mu",
+        "guess",
+        "tpr_at_fpr_1_percent",
+        "tpr_at_fpr_0_1_percent",
     }
     return answer
 
@@ -237,3 +243,26 @@ def test_a_number_of_links_that_is_none_is_refused_in_one_line(word):
     with pytest.raises(GapgnnError, match="`--relation` must have a number for k: 5-") as caught:
         main(["noise", "--relation", word, "--epsilon", "1", "--delta", "1e-7"])
     assert "\n" not in str(caught.value)
+
+
+def test_gaussian_noise_has_its_mu_and_the_figures_of_an_attacker_in_closed_form(capsys):
+    answer = ask(capsys, "--epsilon", "1", "--delta", "1e-7", "--hops", "2")
+    mu = 2**0.5 / answer["noise_multiplier"]
+    assert answer["mu"] == pytest.approx(mu)
+    assert answer["guess"] == pytest.approx(norm.cdf(mu / 2))
+    assert answer["tpr_at_fpr_1_percent"] == pytest.approx(norm.cdf(norm.ppf(0.01) + mu))
+    assert answer["tpr_at_fpr_0_1_percent"] == pytest.approx(norm.cdf(norm.ppf(0.001) + mu))
+
+
+def test_at_node_level_a_guess_is_bounded_by_the_noise_and_not_by_epsilon_and_delta(capsys):
+    words = ["--level", "node", "--epsilon", "8", "--delta", "1e-5"]
+    words += ["--steps", "1546", "--sampling-rate", "0.0129"]
+    answer = ask(capsys, *words)
+    assert answer["mu"] is None
+    # Epsilon and delta alone allow 99.97 %. Without the steps, the hops alone are a lower bound.
+    assert norm.cdf(2**0.5 / answer["noise_multiplier"] / 2) < answer["guess"] < 0.82
+    assert main(["noise", *words]) == 0
+    text = capsys.readouterr().out
+    assert f"a 50:50 guess is right in at most {percent(answer['guess'])}" in " ".join(text.split())
+    assert "true positives at 0.1 % false positives" in text
+    assert "Gaussian DP -" in " ".join(text.split())

@@ -23,9 +23,7 @@ from gapgnn.errors import DataError, InputError
 from gapgnn.evaluation.report.content import right_guesses
 from gapgnn.evaluation.report.model import (
     amount,
-    best_guess,
     curator_figures,
-    percent,
     render_model,
     write_model_page,
 )
@@ -33,7 +31,8 @@ from gapgnn.graph import join_kinds
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.methods import load_model
 from gapgnn.methods.folder import _checksum, keep_audit, load_folder
-from gapgnn.privacy.card import PrivacyCard, Words, guarantee_sentence
+from gapgnn.privacy.card import PrivacyCard, Words, attacker_of, guarantee_sentence
+from gapgnn.privacy.card.texts import percent, rounded_up
 from gapgnn.training import shortcomings
 
 FIGURE = re.compile(r"[Aa]ccura|F1|AUC|recall")
@@ -90,7 +89,12 @@ def contradictions(page: str, card: PrivacyCard, ledger: Ledger | None = None) -
     if len(facts.get("event", [])) != len(card.events):
         wrong.append("event: another number of releases")
     if card.epsilon:
-        compare("right", [percent(best_guess(card).share)])
+        bounds = attacker_of(card)
+        assert bounds is not None
+        compare("right", [percent(bounds.guess)])
+        hits = (bounds.tpr_at_fpr_1_percent, bounds.tpr_at_fpr_0_1_percent)
+        compare("true-positives", list(map(percent, hits)))
+        compare("mu", [] if bounds.mu is None else [rounded_up(bounds.mu)])
     if ledger is not None and card.ledger is not None:
         compare("charge", [card.ledger.charge_id])
         mine = next(one for one in ledger.entries() if one.id == card.ledger.charge_id)
@@ -369,23 +373,27 @@ def test_a_50_50_guess_is_exact_for_gaussian_noise_and_below_the_bound(graph: An
     from gapgnn.privacy.accounting import gaussian_shift
 
     card = GAP(epsilon=1.0, epochs=1).fit(graph).card_
-    guess = best_guess(card)
-    assert guess.how == "exact"
+    bounds = attacker_of(card)
+    assert bounds is not None
+    assert card.epsilon is not None
+    assert card.delta is not None
     shift = gaussian_shift(card.epsilon, card.delta)
-    assert guess.share == pytest.approx(norm.cdf(shift / 2), abs=1e-4)
-    assert 100 * guess.share < float(right_guesses(card.epsilon, card.delta).split()[0])
+    assert bounds.mu == pytest.approx(shift, rel=1e-6)
+    assert bounds.guess == pytest.approx(norm.cdf(shift / 2), abs=1e-4)
+    assert 100 * bounds.guess < float(right_guesses(card.epsilon, card.delta).split()[0])
     # What an attacker with the optimal test reaches, tried out.
     rng = np.random.default_rng(0)
     coins = rng.integers(2, size=400_000)
     right = ((rng.normal(size=len(coins)) + shift * coins) > shift / 2) == coins
-    assert right.mean() == pytest.approx(guess.share, abs=3e-3)
+    assert right.mean() == pytest.approx(bounds.guess, abs=3e-3)
 
 
-def test_a_50_50_guess_is_bounded_by_epsilon_and_delta_otherwise(graph: Any) -> None:
+def test_a_50_50_guess_about_one_random_answer_is_that_of_its_epsilon(graph: Any) -> None:
     card = SAGE(epsilon=2.0, epochs=1, level="edge").fit(graph).card_
-    guess = best_guess(card)
-    assert guess.how == "bound"
-    assert guess.share == pytest.approx(math.exp(2) / (1 + math.exp(2)))
+    bounds = attacker_of(card)
+    assert bounds is not None
+    assert bounds.mu is None
+    assert bounds.guess <= math.exp(2) / (1 + math.exp(2))
 
 
 def test_no_figure_of_usefulness_is_on_the_page_unless_asked(folder: Path) -> None:

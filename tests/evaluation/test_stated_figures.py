@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy.stats import norm
 
@@ -139,3 +140,28 @@ def test_the_page_states_the_50_50_guess_of_everything_that_was_charged(
     counts = [charge.count for charge in charges for _ in charge.events]
     (stated,) = facts(render_model(tmp_path / "model", ledger=ledger.path), "right-together")
     assert is_rounded_up(stated, norm.cdf(shift(events, counts) / 2))
+
+
+def test_the_page_at_node_level_states_the_50_50_guess_of_the_noise_and_not_of_epsilon(
+    place: Path,
+) -> None:
+    card = load_model(place / "gap-node").card_
+    assert card.epsilon is not None
+    (stated,) = facts(render_model(place / "gap-node", ledger=place / "gap-node.sqlite"), "right")
+    share = float(stated.removesuffix(" %")) / 100
+    # What the best attacker reaches who sees the training alone, tried out.
+    (event,) = [event for event in card.events if event["event"] == "PoissonGaussian"]
+    rng = np.random.default_rng(3)
+    apart = 1 / event["noise_multiplier"]
+    ratios = []
+    for is_there in (True, False):
+        total = np.zeros(20_000)
+        for _ in range(event["steps"]):
+            joined = is_there & (rng.random(len(total)) < event["sampling_rate"])
+            x = rng.normal(size=len(total)) + apart * joined
+            likely = np.exp(apart * x - apart * apart / 2)
+            total += np.log1p(event["sampling_rate"] * (likely - 1))
+        ratios.append(total)
+    reached = (np.mean(ratios[0] > 0) + np.mean(ratios[1] <= 0)) / 2
+    assert reached - 0.01 <= share <= reached + 0.08
+    assert share < 0.75 < 1 / (1 + math.exp(-card.epsilon))

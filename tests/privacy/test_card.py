@@ -11,12 +11,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from gapgnn.errors import DataError, InputError
+from gapgnn.privacy.accounting import PoissonGaussian, attack_bounds
 from gapgnn.privacy.accounting.accountants import account
-from gapgnn.privacy.accounting.events import Gaussian, Laplace
+from gapgnn.privacy.accounting.events import Event, Gaussian, Laplace
 from gapgnn.privacy.card import texts
-from gapgnn.privacy.card.card import PrivacyCard, ReleaseFacts, guarantee_sentence, make_card
+from gapgnn.privacy.card.card import (
+    PrivacyCard,
+    ReleaseFacts,
+    attacker_of,
+    guarantee_sentence,
+    make_card,
+)
 from gapgnn.privacy.card.texts import STEPS, odds, rounded_up
 from gapgnn.privacy.card.words import Words
 from gapgnn.privacy.guarantee import Guarantee
@@ -24,6 +32,7 @@ from gapgnn.privacy.ledger import Ledger, People
 
 NOISE = Gaussian(6.617, count=2)
 EVENT = NOISE.to_dict()
+TRAINED = (PoissonGaussian(1.0, 0.0129, 1546), Gaussian(1.0, count=2))
 FINGERPRINT = "5f" * 32
 PEOPLE = People(np.array(["somebody"]), FINGERPRINT, name="people")
 EVERY_RELATION = [
@@ -50,6 +59,13 @@ def card(**options: Any) -> PrivacyCard:
     facts |= {key: value for key, value in options.items() if key not in promised}
     promised |= {key: value for key, value in options.items() if key in promised}
     return make_card(Guarantee(**promised), ReleaseFacts(**facts))
+
+
+def resolved(events: tuple[Event, ...]) -> Guarantee:
+    """Return what releases promise at node level."""
+    spend = account(events, 1e-5, relation="add-remove")
+    stated = ("node", "add-remove", spend.epsilon, 1e-5, False, 1000, None, spend.accountant)
+    return Guarantee(*stated, events)
 
 
 def unprotected(**options: Any) -> PrivacyCard:
@@ -267,7 +283,7 @@ def changed(**changes: Any) -> str:
         (changed(delta="drop this"), "missing keys: delta"),
         (changed(ledger={"charge_id": "1"}), "`ledger` has missing keys"),
         (changed(ledger=3), "`ledger` must be an object"),
-        (changed(format=6), "must have format 1 to 5. Got 6"),
+        (changed(format=7), "must have format 1 to 6. Got 7"),
         (changed(epsilon=None), "`epsilon` must be a number"),
         (changed(epsilon=-1), "`epsilon` must be at least 0"),
         (changed(epsilon="1"), "`epsilon` must be a number"),
@@ -407,3 +423,60 @@ def test_the_accountant_is_that_of_the_chosen_option() -> None:
     chosen = options[0].after(first, whole)
     assert chosen.accountant == "pld, added to the first release"
     assert chosen.epsilon == whole.epsilon
+
+
+def test_the_card_states_what_an_attacker_reaches_and_reads_it_back() -> None:
+    made = card(epsilon=1.0)
+    mu = math.sqrt(sum(event["count"] / event["noise_multiplier"] ** 2 for event in made.events))
+    bounds = made.attacker
+    assert bounds is not None
+    assert bounds.mu == pytest.approx(mu)
+    assert bounds.guess == pytest.approx(norm.cdf(mu / 2))
+    assert bounds.tpr_at_fpr_1_percent == pytest.approx(norm.cdf(norm.ppf(0.01) + mu))
+    stated = json.loads(made.to_json())["attacker"]
+    assert stated["guess"] == bounds.guess
+    assert PrivacyCard.from_json(made.to_json()).attacker == bounds
+    text = made.to_markdown()
+    assert f"| a 50:50 guess is right in at most | {texts.percent(bounds.guess)} |" in text
+    assert f"| Gaussian DP | mu {texts.rounded_up(mu)} |" in text
+    hits = texts.percent(bounds.tpr_at_fpr_0_1_percent)
+    assert f"| true positives at 0.1 % false positives, at most | {hits} |" in text
+
+
+def test_a_card_of_an_earlier_version_bounds_the_attacker_by_what_it_does_state() -> None:
+    made = card(level="node", relation="add-remove", epsilon=8.0, events=TRAINED)
+    old = {**json.loads(made.to_json()), "format": 5}
+    stated = old.pop("attacker")
+    read = PrivacyCard.from_json(json.dumps(old))
+    assert read.attacker is None
+    bounds = attacker_of(read)
+    # Options that were not chosen are not on it: only epsilon and delta bound the guess.
+    assert bounds is not None
+    assert made.delta is not None
+    assert bounds.guess == pytest.approx(1 - (1 - made.delta) / (1 + math.exp(8)))
+    assert stated["guess"] < 0.9 < bounds.guess
+
+
+@pytest.mark.parametrize("wrong", [0.3, 1.2, "much", None])
+def test_a_card_with_an_impossible_guess_is_refused(wrong: Any) -> None:
+    values = json.loads(card(epsilon=1.0).to_json())
+    values["attacker"]["guess"] = wrong
+    with pytest.raises(DataError, match="guess"):
+        PrivacyCard.from_json(json.dumps(values))
+
+
+def test_the_bounds_are_those_of_the_worst_option_and_not_of_the_one_that_followed() -> None:
+    options = [
+        resolved(TRAINED),
+        resolved((PoissonGaussian(2.0, 0.0129, 1546), Gaussian(0.7, label="aggregation"))),
+    ]
+    first = Laplace(20.0)
+    whole = Guarantee.one_of(first, options)
+    cards = [
+        make_card(option.after(first, whole), ReleaseFacts(method="GAP")) for option in options
+    ]
+    assert cards[0].attacker == cards[1].attacker
+    assert cards[0].attacker is not None
+    each = [attack_bounds([first, *o.events], relation="add-remove").guess for o in options]
+    assert cards[0].attacker.guess >= max(each) - 1e-9
+    assert abs(each[0] - each[1]) > 0.01

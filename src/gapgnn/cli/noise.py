@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from gapgnn.privacy import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gapgnn.privacy.accounting import Composition
+    from gapgnn.privacy.accounting import AttackBounds, Composition
 
 DEFAULT_MAX_DEGREE = 100
 
@@ -146,8 +146,10 @@ def _answer(args: argparse.Namespace) -> dict[str, Any]:
             raise InputError(
                 f"`noise_multiplier` {multiplier:g} is too small: no finite epsilon describes it."
             )
+    attacker = question.attack_bounds(multiplier, epsilon, args.delta)
     if not args.json:
         _print_table(args, question, multiplier, epsilon, accountant)
+        _print_attacker(attacker)
         return {}
     answer = {
         "noise_multiplier": multiplier,
@@ -156,6 +158,7 @@ def _answer(args: argparse.Namespace) -> dict[str, Any]:
         "epsilon": epsilon,
         "delta": args.delta,
         "accountant": accountant,
+        **asdict(attacker),
     }
     if question.method == "sage":
         answer["original_theorem_epsilon"] = question.original(multiplier, args.delta)
@@ -274,6 +277,11 @@ class _Question:
             return (steps, hops)
         return (accounting.PoissonGaussian(multiplier, self.sampling_rate, self.steps), hops)
 
+    def attack_bounds(self, multiplier: float, epsilon: float, delta: float) -> AttackBounds:
+        """What the best attacker reaches at this noise, at most."""
+        bounds = accounting.attack_bounds(self.events(multiplier), relation=self.relation)
+        return bounds.within(epsilon, delta)
+
     @property
     def _other_relation(self) -> str:
         if self.level == "node":
@@ -361,3 +369,16 @@ def _print_noise(out: Console, question: _Question, multiplier: float, delta: fl
         f"{question.sigma(multiplier):.4g}."
     )
     out.print(f"The same noise under `{other}`: epsilon {spend.epsilon:.4g}.")
+
+
+def _print_attacker(bounds: AttackBounds) -> None:
+    """Print what the best attacker reaches at this noise."""
+    from rich import box
+    from rich.table import Column, Table
+
+    from gapgnn.privacy.card import attacker_facts
+
+    table = Table("the best attacker", Column("bound", justify="right"), box=box.SIMPLE)
+    for what, value in attacker_facts(bounds):
+        table.add_row(what, value)
+    console(to_stderr=False).print(table)

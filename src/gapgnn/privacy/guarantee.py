@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 
 from gapgnn.errors import InputError, PrivacyError, check_number
 from gapgnn.graph import Graph
-from gapgnn.privacy.accounting import Event, Gaussian, account, accountant_named, calibrate
+from gapgnn.privacy.accounting import (
+    NOTHING_LEARNED,
+    AttackBounds,
+    Event,
+    Gaussian,
+    account,
+    accountant_named,
+    attack_bounds,
+    calibrate,
+)
 from gapgnn.privacy.relations import (
     Links,
     aggregation_sensitivity,
@@ -35,6 +44,8 @@ class Guarantee:
         noise_multiplier: the free multiplier (standard deviation over sensitivity) that was found.
         accountant: how epsilon was computed.
         events: what is released.
+        charged: all options of the adaptive choice that the events follow from; empty where there
+            was none.
     """
 
     level: str
@@ -46,6 +57,7 @@ class Guarantee:
     noise_multiplier: float | None
     accountant: str
     events: tuple[Event, ...]
+    charged: tuple[Event, ...] = ()
 
     def multiplier_of(self, label: str) -> float:
         """Return the noise multiplier of the release of this name."""
@@ -140,7 +152,20 @@ class Guarantee:
             epsilon=whole.epsilon,
             accountant=f"{self.accountant}, added to the first release",
             events=(first, *self.events),
+            charged=whole.events,
         )
+
+    def attack_bounds(self) -> AttackBounds | None:
+        """Return what an attacker can make of the release; None where nothing is promised.
+
+        After an adaptive choice the worst of all its options counts, and not the one that followed.
+        """
+        if self.epsilon is None:
+            return None
+        if not self.events:
+            return NOTHING_LEARNED
+        bounds = attack_bounds(self.charged or self.events, relation=self.relation)
+        return bounds.within(self.epsilon, self.delta)
 
     @classmethod
     def pure(
@@ -226,7 +251,8 @@ class Guarantee:
         """Return the price of the same events under Renyi accounting, None where it has none."""
         if not self.events or self.delta == 0:
             return None
-        price = accountant_named("rdp").epsilon(self.events, self.delta, relation=self.relation)
+        events = self.charged or self.events
+        price = accountant_named("rdp").epsilon(events, self.delta, relation=self.relation)
         return price if math.isfinite(price) else None
 
     def undirected_epsilon(self) -> float | None:

@@ -26,10 +26,10 @@ from gapgnn.evaluation.report.figures import write_file
 from gapgnn.evaluation.report.page import rendered
 from gapgnn.methods import Saved, load_folder
 from gapgnn.privacy import links_of
-from gapgnn.privacy.accounting import Event, accountant_named, merge
-from gapgnn.privacy.card import PrivacyCard, Words, guarantee_sentence
+from gapgnn.privacy.accounting import AttackBounds, Event
+from gapgnn.privacy.card import PrivacyCard, Words, attacker_of, guarantee_sentence
 from gapgnn.privacy.card import texts as texts
-from gapgnn.privacy.ledger import Budget, Charge, Ledger
+from gapgnn.privacy.ledger import Budget, Charge, Ledger, composed_epsilon, composed_profile
 from gapgnn.training import shortcomings
 
 if TYPE_CHECKING:
@@ -43,49 +43,14 @@ NO_VIOLATION = "no violation found"
 _SHARED = ("level", "relation", "epsilon", "delta")
 
 
-@dataclass(frozen=True)
-class Guess:
-    """How often a guess that was 50:50 before can be right, at most.
-
-    Attributes:
-        share: of right guesses, from 0.5 to 1.
-        how: ``exact`` for Gaussian noise alone, ``bound`` from epsilon and delta, ``nothing``
-            where nothing private is read or nothing promised.
-    """
-
-    share: float
-    how: str
-
-
-def best_guess(card: PrivacyCard) -> Guess:
-    """Return what the strongest attacker there can be makes of one 50:50 question.
-
-    A test that tells two neighbours apart is right in (1 + TV) / 2 of all cases at most, TV being
-    their total variation, which is delta at epsilon 0. For Gaussian noise that curve is exact, and
-    the share is Phi(mu / 2). For anything else (epsilon, delta) leaves missed plus false alarms at
-    least 2 (1 - delta) / (1 + e^epsilon), so the share is at most (e^epsilon + delta) /
-    (1 + e^epsilon) (privacy page, section 8).
-    """
-    if card.epsilon is None or card.delta is None:
-        return Guess(1.0, "nothing")
-    if card.epsilon == 0:
-        return Guess(0.5, "nothing")
-    return _guess(card.events, card.relation, card.epsilon, card.delta)
-
-
-def _guess(
-    released: Sequence[Mapping[str, Any]], relation: str, epsilon: float, delta: float
-) -> Guess:
-    """Return the exact share where all that was released is Gaussian, else the bound."""
-    events = [Event.from_dict(dict(event)) for event in released]
-    if events and merge(events, relation=relation).is_gaussian:
-        apart = accountant_named("exact").delta(events, 0.0, relation=relation)
-        return Guess(min(1.0, (1 + apart) / 2), "exact")
-    return Guess(_bound(epsilon, delta), "bound")
-
-
 def _bound(epsilon: float, delta: float) -> float:
     return 1 - (1 - delta) / (1 + math.exp(min(epsilon, 700.0)))
+
+
+def _hits(attacker: AttackBounds) -> list[tuple[str, str]]:
+    """Return shares of false positives, with the most true positives there."""
+    most = (attacker.tpr_at_fpr_1_percent, attacker.tpr_at_fpr_0_1_percent)
+    return list(zip(("1 %", "0.1 %"), map(texts.percent, most), strict=True))
 
 
 def _raised(prior: float, epsilon: float) -> float:
@@ -95,21 +60,6 @@ def _raised(prior: float, epsilon: float) -> float:
     (0.7311, 0.0267)
     """
     return 1 / (1 + (1 - prior) / prior * math.exp(-min(epsilon, 700.0)))
-
-
-def percent(share: float) -> str:
-    """Write a share in percent, rounded up, and never as certainty where it is none.
-
-    >>> percent(0.5), percent(0.7311), percent(0.99999), percent(1.0)
-    ('50 %', '73.2 %', '99.999 %', '100 %')
-    """
-    exact = Decimal(repr(100 * share))
-    for digits in ("0.1", "0.01", "0.001", "0.0001"):
-        # What the last digits of a float add must not push 50 to 50.1.
-        shown = (exact - Decimal("1e-9")).quantize(Decimal(digits), rounding=ROUND_CEILING)
-        if shown < 100 or share >= 1:
-            return f"{shown.normalize():f} %"
-    return "nearly 100 %"
 
 
 def amount(value: float, *, up: bool) -> str:
@@ -179,7 +129,7 @@ def render_model(
     saved = load_folder(Path(folder))
     words = words or Words()
     card = saved.card
-    guess = best_guess(card)
+    attacker = attacker_of(card)
     return rendered(
         "model.html.j2",
         filters={"plain": functools.partial(words.plain, names=card.kinds)},
@@ -191,15 +141,16 @@ def render_model(
         facts=_facts(card),
         is_promised=card.level != "none",
         question=_question(card, words),
-        guess=guess,
-        right=percent(guess.share),
+        mu=None if attacker is None or attacker.mu is None else texts.rounded_up(attacker.mu),
+        right="" if attacker is None else texts.percent(attacker.guess),
+        hits=[] if attacker is None else _hits(attacker),
         odds=None if card.epsilon is None else texts.odds(card.epsilon),
         general=None
         if card.epsilon is None or card.delta is None
-        else percent(_bound(card.epsilon, card.delta)),
+        else texts.percent(_bound(card.epsilon, card.delta)),
         beliefs=[]
         if not card.epsilon
-        else [(f"{100 * p:g} %", percent(_raised(p, card.epsilon))) for p in PRIORS],
+        else [(f"{100 * p:g} %", texts.percent(_raised(p, card.epsilon))) for p in PRIORS],
         delta=None if card.delta is None else small(card.delta),
         history=_history(card, ledger),
         audits=_audits(saved),
@@ -389,16 +340,11 @@ def _sorted(events: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _budget(row: Budget, charges: Sequence[Charge]) -> dict[str, Any]:
-    spent = [
-        event
-        for charge in charges
-        if (charge.population, charge.level) == (row.population, row.level)
-        for event in charge.events * charge.count
-    ]
-    delta = row.spent_delta if row.granted_delta is None else row.granted_delta
-    # Events under another relation have another meaning; epsilon was converted for them.
-    alike = spent if row.relations in ((), (row.relation,)) else []
-    guess = _guess(alike, row.relation, row.spent_epsilon, delta)
+    own = [c for c in charges if (c.population, c.level) == (row.population, row.level)]
+    composed = composed_epsilon(own, row)
+    profile = composed_profile(own, relation=row.relation)
+    bounds = AttackBounds(None, 1.0, 1.0, 1.0) if profile is None else profile.bounds()
+    guess = bounds.within(composed, row.spent_delta).guess
     has_grant = row.granted_epsilon is not None and row.left_epsilon is not None
     return {
         "level": row.level,
@@ -410,7 +356,8 @@ def _budget(row: Budget, charges: Sequence[Charge]) -> dict[str, Any]:
         "left": amount(row.left_epsilon or 0.0, up=False) if has_grant else "not limited",
         "until": row.until or "",
         "charges": row.charges,
-        "right": percent(guess.share),
+        "composed": amount(composed, up=True),
+        "right": texts.percent(guess),
     }
 
 

@@ -398,7 +398,7 @@ def any_of(losses: Sequence[Loss], interval: float) -> Loss:
     last, points = int(min(_MOST_JOINED_POINTS, _LARGEST_JOINED / interval)), 64
     while points < last and _worst(losses, np.array([points * interval])) > least:
         points = min(last, points + points // 2)
-    epsilons = interval * np.arange(points + 1)
+    epsilons = interval * np.arange(points + 1, dtype=np.float64)
     above = _worst(losses, epsilons)
     below = 1 - np.exp(-epsilons[:0:-1]) * (1 - above[:0:-1])
     # Rounding must not make the curve rise.

@@ -9,6 +9,8 @@ from gapgnn.facade import front
 if TYPE_CHECKING:
     from gapgnn.privacy.card.card import PrivacyCard as PrivacyCard
     from gapgnn.privacy.card.card import ReleaseFacts as ReleaseFacts
+    from gapgnn.privacy.card.card import attacker_facts as attacker_facts
+    from gapgnn.privacy.card.card import attacker_of as attacker_of
     from gapgnn.privacy.card.card import guarantee_sentence as guarantee_sentence
     from gapgnn.privacy.card.card import make_card as make_card
     from gapgnn.privacy.card.texts import noise_source as noise_source

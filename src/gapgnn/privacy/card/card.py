@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gapgnn import __version__
 from gapgnn.errors import DataError, InputError, check_choice, check_integer, check_number
 from gapgnn.privacy import LEVELS, check_relation
+from gapgnn.privacy.accounting import NOTHING_LEARNED, AttackBounds, Event, attack_bounds
 from gapgnn.privacy.card import texts as texts
 from gapgnn.privacy.card.format import FORMAT, check_keys, markdown, read_values
 
@@ -97,6 +98,8 @@ class PrivacyCard:
         edges_unread: why the predictions of a method for graphs depend on no edge, a name in
             ``gapgnn.privacy.card.texts.EDGES_UNREAD``; empty where they do, and for methods that
             never read edges.
+        attacker: what an attacker can reach at most, over all groups and all options of adaptive
+            choices; None at level none, and on cards of earlier versions.
     """
 
     method: str
@@ -126,6 +129,7 @@ class PrivacyCard:
     protects: str = ""
     own: str = ""
     edges_unread: str = ""
+    attacker: AttackBounds | None = None
 
     def __post_init__(self) -> None:
         check_choice("level", self.level, LEVELS)
@@ -152,6 +156,8 @@ class PrivacyCard:
         if self.level == "none":
             if self.epsilon is not None or self.delta is not None:
                 raise InputError(f"`epsilon` must be None at level none. Got {self.epsilon!r}.")
+            if self.attacker is not None:
+                raise InputError("`attacker` must be None at level none, where nothing is bounded.")
             expected = texts.UNPROTECTED
             fits = self.noise_source == expected
         else:
@@ -190,12 +196,15 @@ class PrivacyCard:
         """Read a card back; anything missing, unknown or contradictory is an error."""
         values = read_values(text, {"is_private_release", *(field.name for field in fields(cls))})
         stated = values.pop("is_private_release")
-        note = values.pop("ledger")
+        note, attacker = values.pop("ledger"), values.pop("attacker")
         if note is not None:
             check_keys("`ledger`", note, {field.name for field in fields(LedgerNote)})
             note = LedgerNote(**note)
+        if attacker is not None:
+            check_keys("`attacker`", attacker, {field.name for field in fields(AttackBounds)})
         try:
-            card = cls(**values, ledger=note)
+            bounds = None if attacker is None else AttackBounds(**attacker)
+            card = cls(**values, ledger=note, attacker=bounds)
         except InputError as error:
             raise DataError(f"A privacy card cannot be read: {error}") from None
         if stated is not card.is_private_release:
@@ -213,6 +222,7 @@ class PrivacyCard:
         lines = [
             f"{self.method} on {self.dataset}: level {self.level}, relation {self.relation}",
             guarantee_sentence(self),
+            *(f"{what}: {value}" for what, value in attacker_facts(attacker_of(self))),
             f"noise: {self.noise_source}; accountant: {self.accountant}",
             f"ledger: {self.ledger or 'nothing was charged'}",
             *(f"warning: {warning}" for warning in self.warnings),
@@ -220,6 +230,41 @@ class PrivacyCard:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def attacker_of(card: PrivacyCard) -> AttackBounds | None:
+    """Return what an attacker can reach at most; None where nothing is promised.
+
+    Cards of earlier versions do not say it, and do not list the options that were not chosen.
+    Unless all their noise is Gaussian, only epsilon and delta bound an attacker there.
+    """
+    if card.attacker is not None or card.epsilon is None or card.delta is None:
+        return card.attacker
+    events = [Event.from_dict(dict(event)) for event in card.events]
+    if not events:
+        return NOTHING_LEARNED
+    bounds = attack_bounds(events, relation=card.relation)
+    if bounds.mu is None:
+        bounds = AttackBounds(None, 1.0, 1.0, 1.0)
+    return bounds.within(card.epsilon, card.delta)
+
+
+def attacker_facts(bounds: AttackBounds | None) -> list[tuple[str, str]]:
+    """Return name and value of what an attacker can reach, rounded up; nothing for None."""
+    if bounds is None:
+        return []
+    return [
+        ("Gaussian DP", "-" if bounds.mu is None else f"mu {texts.rounded_up(bounds.mu)}"),
+        ("a 50:50 guess is right in at most", texts.percent(bounds.guess)),
+        (
+            "true positives at 1 % false positives, at most",
+            texts.percent(bounds.tpr_at_fpr_1_percent),
+        ),
+        (
+            "true positives at 0.1 % false positives, at most",
+            texts.percent(bounds.tpr_at_fpr_0_1_percent),
+        ),
+    ]
 
 
 def guarantee_sentence(card: PrivacyCard) -> str:
@@ -353,6 +398,7 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
         protects=facts.protects,
         own=own,
         edges_unread=facts.edges_unread,
+        attacker=guarantee.attack_bounds(),
     )
 
 

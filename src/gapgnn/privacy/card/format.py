@@ -11,12 +11,13 @@ from gapgnn.errors import DataError
 if TYPE_CHECKING:
     from gapgnn.privacy.card.card import PrivacyCard
 
-FORMAT = 5
+FORMAT = 6
 # Keys that older formats do not have, with what they mean there.
-_EDGES_READ: dict[str, Any] = {"edges_unread": ""}
+_UNBOUNDED: dict[str, Any] = {"attacker": None}
+_EDGES_READ: dict[str, Any] = {"edges_unread": "", **_UNBOUNDED}
 _NO_OWN: dict[str, Any] = {"own": "", **_EDGES_READ}
 _ONE_KIND: dict[str, Any] = {"kinds": [], "protects": "", **_NO_OWN}
-_ADDED = {1: {"public": [], **_ONE_KIND}, 2: _ONE_KIND, 3: _NO_OWN, 4: _EDGES_READ}
+_ADDED = {1: {"public": [], **_ONE_KIND}, 2: _ONE_KIND, 3: _NO_OWN, 4: _EDGES_READ, 5: _UNBOUNDED}
 _LISTS_OF_TEXTS = ("covered", "not_covered", "warnings", "kinds")
 _LISTS_OF_OBJECTS = ("events", "audits")
 _TEXTS = (
@@ -34,7 +35,7 @@ _TEXTS = (
 def read_values(text: str | bytes, known: set[str]) -> dict[str, Any]:
     """Parse a card's JSON: exactly the known keys, each of its own type, lists as tuples.
 
-    >>> read_values('{"format": 5, "epsilom": 1}', {"epsilon"})
+    >>> read_values('{"format": 6, "epsilom": 1}', {"epsilon"})
     Traceback (most recent call last):
     ...
     gapgnn.errors.DataError: A privacy card has unknown keys: epsilom.
@@ -75,7 +76,7 @@ def _checked(name: str, value: Any) -> Any:
         if not _is_texts(value):
             raise DataError(f"`{name}` must be a list of texts. Got {value!r}.")
         return tuple(value)
-    if name == "ledger" and not isinstance(value, dict | None):
+    if name in ("ledger", "attacker") and not isinstance(value, dict | None):
         raise DataError(f"`{name}` must be an object or null. Got {value!r}.")
     if name == "delta_is_auto" and not isinstance(value, bool):
         raise DataError(f"`{name}` must be true or false. Got {value!r}.")
@@ -90,7 +91,7 @@ def _is_texts(value: Any) -> bool:
 
 def markdown(card: PrivacyCard) -> str:
     """Write a card for people: the promise first, then everything it rests on."""
-    from gapgnn.privacy.card.card import guarantee_sentence
+    from gapgnn.privacy.card.card import attacker_facts, attacker_of, guarantee_sentence
 
     facts = [
         ("method", card.method),
@@ -101,6 +102,7 @@ def markdown(card: PrivacyCard) -> str:
         ("delta", "none" if card.delta is None else _delta(card)),
         ("accountant", card.accountant),
         ("epsilon by Renyi accounting", _or_dash(card.rdp_epsilon)),
+        *attacker_facts(attacker_of(card)),
         ("noise multiplier", _or_dash(card.noise_multiplier)),
         ("noise", card.noise_source),
         ("private release", "yes" if card.is_private_release else "**no**"),

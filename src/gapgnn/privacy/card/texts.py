@@ -187,6 +187,21 @@ def rounded_up(number: float) -> str:
     return f"{float(exact.quantize(digits, rounding=ROUND_CEILING)):.2g}"
 
 
+def percent(share: float) -> str:
+    """Write a share in percent, rounded up, and never as certainty where it is none.
+
+    >>> percent(0.5), percent(0.7311), percent(0.99999), percent(1.0), percent(0.00123)
+    ('50 %', '73.2 %', '99.999 %', '100 %', '0.13 %')
+    """
+    exact = Decimal(repr(100 * share))
+    for digits in ("0.1", "0.01", "0.001", "0.0001")[share < 0.01 :]:
+        # What the last digits of a float add must not push 50 to 50.1.
+        shown = (exact - Decimal("1e-9")).quantize(Decimal(digits), rounding=ROUND_CEILING)
+        if shown < 100 or share >= 1:
+            return f"{shown.normalize():f} %"
+    return "nearly 100 %"
+
+
 def price(epsilon: float | None, delta: float | None) -> str:
     """Write the two numbers of a guarantee.
 

@@ -8,6 +8,8 @@ from gapgnn.facade import front
 
 if TYPE_CHECKING:
     from gapgnn.privacy.ledger.amounts import COMPOSITIONS as COMPOSITIONS
+    from gapgnn.privacy.ledger.composed import composed_epsilon as composed_epsilon
+    from gapgnn.privacy.ledger.composed import composed_profile as composed_profile
     from gapgnn.privacy.ledger.file import LedgerNotice as LedgerNotice
     from gapgnn.privacy.ledger.forecast import Forecast as Forecast
     from gapgnn.privacy.ledger.forecast import forecast_fits as forecast_fits
