@@ -213,6 +213,58 @@ def test_changed_edges_of_the_same_people_are_charged_and_read(gapgnn, model, tm
     assert column(out, "probability") != column(cached, "probability")
 
 
+class TestThePriceIsShownBeforeItIsCharged:
+    def grant(self, ledger, epsilon) -> None:
+        spent = ledger.entries()[0].population
+        budget = {"level": "edge", "relation": "undirected", "epsilon": epsilon, "delta": 1e-4}
+        ledger.grant(spent, **budget, composition="gaussian")
+
+    def test_with_what_is_left_and_what_all_releases_come_to(self, gapgnn, model, tmp_path, ledger):
+        self.grant(ledger, 10)
+        out, month = tmp_path / "labels.csv", next_month(tmp_path / "month")
+        code, _, err = gapgnn("predict", "--model", model, "--out", out, *month)
+        assert code == 0
+        card, (fit, charge) = load_model(model).card_, ledger.entries()
+        together = f"{card.composed_epsilon:.2f}"
+        (budget,) = ledger.summary()
+        before, after = err.split("Charged: ")
+        assert before.splitlines() == [
+            f"Price: this graph was not released before, and is charged epsilon "
+            f"{charge.epsilon:.2f}, delta 0.0001 (undirected).",
+            f"Before: {fit.population} has epsilon {before.split('epsilon ')[2].split()[0]} of 10 "
+            "left, delta 0.0001",
+            f"The 2 releases of this model will then come to epsilon {together} at delta 0.0001 "
+            "for what is in all of their graphs; now it is 4.00.",
+        ]
+        assert f"(charge {charge.id})" in after
+        assert f"lists 2 releases, together epsilon {together} at delta 0.0001" in after
+        left = float(after.split("has epsilon ")[1].split()[0])
+        assert left == pytest.approx(budget.left_epsilon, abs=1e-3)
+
+    def test_also_where_it_is_then_refused(self, gapgnn, model, tmp_path, ledger):
+        self.grant(ledger, 5)
+        out, month = tmp_path / "labels.csv", next_month(tmp_path / "month")
+        code, _, err = gapgnn("predict", "--model", model, "--out", out, *month)
+        assert code == 2
+        assert err.startswith("Price: this graph was not released before")
+        assert "Charged" not in err
+        assert len(load_model(model).card_.releases) == len(ledger.entries()) == 1
+
+    def test_and_programs_are_told_what_was_charged(self, gapgnn, model, tmp_path, ledger):
+        out, month = tmp_path / "labels.csv", next_month(tmp_path / "month")
+        code, text, _ = gapgnn("predict", "--model", model, "--out", out, *month, "--json")
+        charge, card = ledger.entries()[-1], load_model(model).card_
+        assert code == 0
+        assert json.loads(text) == {
+            "out": str(out),
+            "nodes": 120,
+            "new_releases": 1,
+            "charge": {"id": charge.id, "epsilon": charge.epsilon, "delta": charge.delta},
+            "releases": 2,
+            "composed_epsilon": card.composed_epsilon,
+        }
+
+
 def test_over_budget_changed_edges_are_refused(gapgnn, model, tables, tmp_path, ledger):
     spent = ledger.entries()[0].population
     budget = {"level": "edge", "relation": "undirected", "epsilon": 5, "delta": 0.5}
@@ -284,7 +336,7 @@ def test_columns_of_other_tables_are_matched_by_name(gapgnn, model, tmp_path, le
     out = tmp_path / "labels.csv"
     code, _, err = gapgnn("predict", "--model", model, "--out", out, *other[:4])
     assert code == 0
-    assert err.splitlines() == [
+    assert err.splitlines()[:3] == [
         "columns of people.csv new and left out: 'shoe'",
         "1 feature columns left out, such as 'city=Kyiv'",
         "1 feature columns missing, taken as 0, such as 'city=Oslo'",

@@ -139,6 +139,67 @@ def folder(tmp_path: Path, ledger: Ledger, trained: Path) -> Path:
     return Path(shutil.copytree(trained / "model", tmp_path / "model"))
 
 
+def state_epsilon(values: dict[str, Any], epsilon: float) -> None:
+    """Let a card say of its one release that it cost something else."""
+    values["releases"][0]["epsilon"] = epsilon
+    values.update(epsilon=epsilon, composed_epsilon=epsilon)
+
+
+class TestAModelThatPredictedOnOtherGraphs:
+    @pytest.fixture
+    def four(self, folder: Path, graph: Any, ledger: Ledger) -> Path:
+        model = load_model(folder)
+        for seed in range(1, 4):
+            model.predict(social_graph(num_nodes=300, mean_degree=10, seed=seed))
+        model.save_releases(folder)
+        return folder
+
+    def test_the_page_lists_every_release_and_what_they_come_to(
+        self, four: Path, ledger: Ledger
+    ) -> None:
+        card = load_folder(four).card
+        facts = Facts(render_model(four)).found
+        assert len(facts["release"]) == 4
+        for row, charge in zip(facts["release"], ledger.entries(), strict=True):
+            assert charge.id in row
+            assert amount(charge.epsilon, up=True) in row
+        assert facts["all-releases"] == [f"{card.composed_epsilon:.6g}"]
+        assert facts["composed-epsilon"] == [amount(card.composed_epsilon or 0.0, up=True)]
+        assert "disagreement" not in facts
+        assert contradictions(render_model(four), card, ledger) == []
+
+    def test_an_attacker_has_all_of_them(self, four: Path, folder: Path) -> None:
+        card = load_folder(four).card
+        events = [event for release in card.releases for event in release.events]
+        shift = math.sqrt(sum(event["count"] / event["noise_multiplier"] ** 2 for event in events))
+        attacker = attacker_of(card)
+        assert attacker is not None
+        assert (attacker.mu, attacker.guess) == pytest.approx((shift, norm.cdf(shift / 2)))
+        assert percent(attacker.guess) in Facts(render_model(four)).found["right"]
+
+    def test_an_audit_of_the_model_stays_its_audit(self, folder: Path, four: Path) -> None:
+        audited = {
+            "mechanism": "aggregation",
+            "epsilon_claimed": 1.0,
+            "epsilon_lower_bound": 0.5,
+            "trials": 100,
+            "holds": True,
+        }
+        keep_audit(four, kind="mechanisms", command="gapgnn audit", results=[audited])
+        model = load_model(four)
+        model.predict(social_graph(num_nodes=300, mean_degree=10, seed=9))
+        model.save_releases(four)
+        assert "no-audit" not in Facts(render_model(four)).found
+
+    def test_a_charge_that_says_otherwise_is_told(self, four: Path, ledger: Ledger) -> None:
+        def cheaper(values: dict[str, Any]) -> None:
+            values["releases"][2]["epsilon"] = 0.5
+
+        change_card(four, cheaper)
+        (line,) = Facts(render_model(four)).found["disagreement"]
+        assert line.startswith(f"epsilon of the charge {ledger.entries()[2].id}: 0.5 on the card")
+
+
 def change_card(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Write another card, with digests that fit."""
     import hashlib
@@ -226,7 +287,7 @@ def test_what_kinds_of_edges_are_called_is_not_reworded(
 def test_a_page_that_contradicts_card_or_ledger_is_found(
     folder: Path, ledger: Ledger, before: str, after: str
 ) -> None:
-    change_card(folder, lambda card: card.update(epsilon=1.0))
+    change_card(folder, lambda card: state_epsilon(card, 1.0))
     page = render_model(folder)
     assert before in page
     false = page.replace(before, after)
@@ -236,7 +297,8 @@ def test_a_page_that_contradicts_card_or_ledger_is_found(
 def test_another_card_makes_another_page_and_the_ledger_does_not_agree(
     folder: Path, ledger: Ledger
 ) -> None:
-    change_card(folder, lambda card: card.update(epsilon=0.25, covered=["Nobody at all."]))
+    change_card(folder, lambda card: state_epsilon(card, 0.25))
+    change_card(folder, lambda card: card.update(covered=["Nobody at all."]))
     page = render_model(folder)
     assert contradictions(page, load_folder(folder).card, ledger) == []
     assert "Nobody at all." in page
@@ -461,7 +523,7 @@ def test_audits_stand_on_the_page_with_day_and_result(folder: Path) -> None:
     assert Facts(render_model(folder)).found["audit"] == ["no violation found", "BROKEN"]
     load_folder(folder)  # digests of further files are kept too
     # They speak of the card that was there.
-    change_card(folder, lambda card: card.update(epsilon=0.25))
+    change_card(folder, lambda card: state_epsilon(card, 0.25))
     assert "None was run." in render_model(folder)
 
 

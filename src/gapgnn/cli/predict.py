@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -131,13 +132,17 @@ def execute(args: argparse.Namespace) -> int:
             mention_left_out(loaded)
         _check_model_folder(args.model, model, graph)
         _mention_columns(model, graph)
-    before = set(model.releases_.hops)
+    before = len(model.card_.releases)
+    _say_price(model, graph, args.own)
     try:
         with at_scale(args, graph) as placed:
             probabilities = model.predict_proba(placed, own=args.own)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_what_is_lost(model)) from None
     model.save_releases(args.model)
+    charged = model.card_.releases[before:]
+    if charged:
+        _say_charged(model, graph)
     ids = model.releases_.training().ids if graph is None else graph.ids
     is_training = graph is None or model.releases_.is_training(graph)
     table = _table(model, ids, probabilities, is_training, args.extra, graph)
@@ -145,16 +150,86 @@ def execute(args: argparse.Namespace) -> int:
         table = _for_own_people(table, args)
     rows = _chosen_rows(args.only, graph)
     _write_table(args.out, table if rows is None else table.filter(rows))
-    paid = len(set(model.releases_.hops) - before)
     if args.json:
-        emit_json({"out": str(args.out), "nodes": len(ids), "new_releases": paid})
+        emit_json(_result(args.out, len(ids), model, len(charged)))
     else:
-        free = not paid or model.level == "none"
-        charged = "no budget was spent" if free else "one new graph was charged"
+        spent = "one new graph was charged" if charged else "no budget was spent"
         written = len(ids) if rows is None else int(rows.sum())
-        line = f"{written:,} labels written to {args.out}; {charged}"
+        line = f"{written:,} labels written to {args.out}; {spent}"
         say(line)
     return 0
+
+
+def _result(out: Path, nodes: int, model: NodeClassifier, charged: int) -> dict[str, Any]:
+    """Return what `--json` prints: with what was charged, and what the model's releases come to."""
+    card = model.card_
+    found: dict[str, Any] = {"out": str(out), "nodes": nodes, "new_releases": charged}
+    if charged:
+        last = card.releases[-1]
+        found["charge"] = {"id": last.charge_id, "epsilon": last.epsilon, "delta": last.delta}
+        found["releases"] = len(card.releases)
+        found["composed_epsilon"] = card.composed_epsilon
+    return found
+
+
+def _say_price(model: NodeClassifier, graph: Graph | None, own: str | None) -> None:
+    """Say on stderr what an answer is going to cost, before it is charged."""
+    from gapgnn.methods import EdgeReader
+    from gapgnn.privacy.card import rounded_up
+
+    if graph is None or not isinstance(model, EdgeReader):
+        return
+    price = model.prediction_guarantee(graph, own=own)
+    if price is None or not price.events:
+        return
+    card, count = model.card_, len(model.card_.releases) + 1
+    assert price.epsilon is not None
+    say(
+        f"Price: this graph was not released before, and is charged epsilon "
+        f"{rounded_up(price.epsilon)}, delta {price.delta:.3g} ({price.relation}).",
+        to_stderr=True,
+    )
+    for line in _left(model, graph):
+        say(f"Before: {line}", to_stderr=True)
+    say(
+        f"The {count} releases of this model will then come to epsilon "
+        f"{rounded_up(model.composed_epsilon(price))} at delta {card.delta:.3g} for what is in all "
+        f"of their graphs; now it is {rounded_up(card.composed_epsilon or 0.0)}.",
+        to_stderr=True,
+    )
+
+
+def _say_charged(model: NodeClassifier, graph: Graph | None) -> None:
+    """Say on stderr what was charged, what is left, and what the card states now."""
+    from gapgnn.privacy.card import rounded_up
+
+    card = model.card_
+    last = card.releases[-1]
+    say(
+        f"Charged: epsilon {rounded_up(last.epsilon)} (charge {last.charge_id}). The card of the "
+        f"model lists {len(card.releases)} releases, together epsilon "
+        f"{rounded_up(card.composed_epsilon or 0.0)} at delta {card.delta:.3g}.",
+        to_stderr=True,
+    )
+    for line in [] if graph is None else _left(model, graph):
+        say(f"After: {line}", to_stderr=True)
+
+
+def _left(model: NodeClassifier, graph: Graph) -> list[str]:
+    """Return one line for each budget of these people at the model's level."""
+    from gapgnn.privacy.ledger import Ledger, People
+
+    budgets = Ledger(model.ledger).budgets_of(People.of(graph))
+    lines = [
+        f"{one.population} has epsilon {math.floor(1e4 * (one.left_epsilon or 0.0)) / 1e4:g} of "
+        f"{one.granted_epsilon:g} left, delta {one.left_delta:.3g}"
+        for one in budgets
+        if one.level == model.level
+    ]
+    return lines or [
+        "no budget is set for these people: the charge is recorded but not limited "
+        "(`gapgnn ledger grant`)"
+    ]
 
 
 def _for_own_people(table: Any, args: argparse.Namespace) -> Any:

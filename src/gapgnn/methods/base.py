@@ -47,7 +47,7 @@ from gapgnn.graph import (
 from gapgnn.graph.datasets import default_metric
 from gapgnn.graph.tables import Preparation, Schema
 from gapgnn.methods.edgefacts import EdgeFacts, check_plain
-from gapgnn.methods.folder import add_hops, load_folder, save_folder
+from gapgnn.methods.folder import add_releases, changing, load_folder, save_folder
 from gapgnn.methods.journal import Journal, NoJournal
 from gapgnn.methods.releases import ReleasedHops, Releases
 from gapgnn.nn import (
@@ -67,8 +67,9 @@ from gapgnn.privacy import (
     public_count,
     resolve_relation,
 )
-from gapgnn.privacy.accounting import Event, Gaussian
+from gapgnn.privacy.accounting import Event, Gaussian, account
 from gapgnn.privacy.card import (
+    ChargedRelease,
     PrivacyCard,
     ReleaseFacts,
     make_card,
@@ -616,13 +617,22 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     def save_releases(self, folder: str | Path) -> None:
         """Add what was released since saving to the model's folder: it is never drawn again.
 
-        At level none nothing was paid for, so nothing needs to be kept.
+        The folder's card then lists it too, and what all releases come to. At level none nothing
+        was paid for, so nothing needs to be kept.
         """
         if self.level == "none":
             return
-        for release, released in self.releases_.hops.items():
-            if release not in load_folder(Path(folder)).hops:
-                add_hops(Path(folder), released)
+        place = Path(folder)
+        with changing(place):
+            saved = load_folder(place)
+            card = saved.card
+            for release in self.card_.releases:
+                card = card.with_release(release)
+            hops = self.releases_.hops.items()
+            new = [released for release, released in hops if release not in saved.hops]
+            if new or card != saved.card:
+                add_releases(place, new, card)
+        self.card_ = card
 
     @classmethod
     def load(cls: type[Self], folder: str | Path, **overrides: Any) -> Self:
@@ -688,6 +698,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                 f"the model folder {str(folder)!r} is damaged: {str(error).splitlines()[0]}"
             ) from None
         model._check_card(Path(folder), was_seeded=was_seeded)
+        model._list_releases(Path(folder))
         model.classes_ = np.arange(model.num_classes_)
         return model
 
@@ -727,6 +738,28 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                     f"the model folder {str(folder)!r} is damaged: its configuration says {name} "
                     f"{configured}, its card {stated}."
                 )
+
+    def _list_releases(self, folder: Path) -> None:
+        """Put on the card what a folder of an older version released after the training.
+
+        Cards of today list every release; one that does not was changed.
+        """
+        if not self.card_.releases:
+            return
+        listed = {release.charge_id for release in self.card_.releases}
+        for release in self.releases_.hops:
+            if release in listed:
+                continue
+            if any(one.when for one in self.card_.releases):
+                raise DataError(
+                    f"the model folder {str(folder)!r} is damaged: its card does not list the "
+                    f"release {release}."
+                )
+            self.card_ = self.card_.with_release(self._listed_anew(release))
+
+    def _listed_anew(self, release: str) -> ChargedRelease:
+        """Return what an older version charged for a prediction and did not put on the card."""
+        return replace(self.card_.releases[0], purpose="prediction", charge_id=release)
 
     def _stated_again(self) -> list[tuple[str, Any, Any]]:
         """Return further (name, configured value, value on the card) that must be equal."""
@@ -1175,7 +1208,7 @@ class EdgeReader(NodeClassifier):
         result: NDArray[np.float32] = torch.softmax(scores.double(), dim=-1).float().cpu().numpy()
         return result
 
-    def _events_per_hop(self, graph: Graph) -> int:
+    def _events_per_hop(self, num_kinds: int) -> int:
         """Return how many Gaussian events a hop along all kinds of edges is."""
         return 1
 
@@ -1249,21 +1282,43 @@ class EdgeReader(NodeClassifier):
 
     def _prediction_guarantee(self, graph: Graph) -> Guarantee:
         """Return what reading an unread graph for prediction releases, and its price."""
-        events: tuple[Event, ...] = ()
-        if self.noise_multiplier_ is not None:
-            relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
-            multiplier = self.noise_multiplier_ * self._hop_ratio(relation)
-            label = "aggregation for prediction"
-            count = self._num_hops() * self._events_per_hop(graph)
-            events = (Gaussian(multiplier, count=count, label=label),)
+        relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
         return Guarantee.of_events(
             graph,
-            events,
+            self._prediction_events(relation, len(graph.kinds)),
             level=self.level,
             relation=self.relation,
             delta=self.delta,
             noise_multiplier=self.noise_multiplier_,
         )
+
+    def _prediction_events(self, relation: str, num_kinds: int) -> tuple[Event, ...]:
+        """Return what a prediction on an unread graph releases: as many hops as the training."""
+        if self.noise_multiplier_ is None:
+            return ()
+        multiplier = self.noise_multiplier_ * self._hop_ratio(relation)
+        count = self._num_hops() * self._events_per_hop(num_kinds)
+        return (Gaussian(multiplier, count=count, label="aggregation for prediction"),)
+
+    def _listed_anew(self, release: str) -> ChargedRelease:
+        listed = super()._listed_anew(release)
+        events = self._prediction_events(listed.relation, len(self.edges_.kinds) or 1)
+        spend = account(events, listed.delta, relation=listed.relation)
+        plain = tuple(event.to_dict() for event in events)
+        return replace(listed, epsilon=spend.epsilon, events=plain)
+
+    def composed_epsilon(self, guarantee: Guarantee) -> float:
+        """Return what all releases of this model would come to with one more.
+
+        That is for an edge or a person in all of them, at the delta of ``card_``.
+
+        Args:
+            guarantee: what :meth:`prediction_guarantee` returned.
+        """
+        self._check_fitted()
+        epsilon = self.card_.with_release(_charged_release(guarantee, None)).composed_epsilon
+        assert epsilon is not None
+        return epsilon
 
     def prediction_guarantee(self, graph: Any, own: str | None = None) -> Guarantee | None:
         """Return what predicting on a graph would release and charge; None: it is free of charge.
@@ -1281,6 +1336,10 @@ class EdgeReader(NodeClassifier):
         known = self.releases_.find(graph, Ledger(self.ledger), is_paid=self.level != "none")
         if known is not None or self.level == "none":
             return None
+        self.edges_.check(graph)
+        if self.level == "node":
+            check_declared(graph)
+        self._check_edges(graph)
         return self._prediction_guarantee(graph)
 
     def _stated_again(self) -> list[tuple[str, Any, Any]]:
@@ -1318,7 +1377,13 @@ class EdgeReader(NodeClassifier):
         guarantee = self._prediction_guarantee(graph)
         ledger = Ledger(self.ledger)
         self._check_free(guarantee, graph, purpose="predict")
+        if guarantee.events:
+            # What cannot be put on the card is refused before it is charged.
+            self.composed_epsilon(guarantee)
         self._unfinished = charge = self._charge(guarantee, graph, purpose="predict")
+        if charge is not None:
+            # Before anything is drawn: no release is ever kept that the card does not list.
+            self.card_ = self.card_.with_release(_charged_release(guarantee, charge))
         if (witness := active_witness()) is not None:
             relation = guarantee.relation
             ids = self._people_of(graph)
@@ -1329,6 +1394,22 @@ class EdgeReader(NodeClassifier):
             ledger.complete(charge.id)
         self._unfinished = None
         return released
+
+
+def _charged_release(
+    guarantee: Guarantee, charge: Charge | None, purpose: str = "prediction"
+) -> ChargedRelease:
+    """Return a release as the card lists it; without a charge, as it would."""
+    assert guarantee.epsilon is not None
+    return ChargedRelease(
+        purpose=purpose,
+        charge_id="not charged" if charge is None else charge.id,
+        when="" if charge is None else charge.charged_at[:10],
+        relation=guarantee.relation,
+        epsilon=guarantee.epsilon,
+        delta=guarantee.delta,
+        events=tuple(event.to_dict() for event in guarantee.events),
+    )
 
 
 @dataclass(frozen=True)

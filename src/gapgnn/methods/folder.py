@@ -9,6 +9,9 @@ Layout::
     hops/RELEASE.ids.json      whose row is whose
     audits/ID.json             what audits of this very model found, on canaries
 
+The card lists every release in ``hops/`` with its charge, and what all of them come to; a kill at
+any moment leaves no release that it does not list (:func:`add_releases`).
+
 Everything in ``hops/`` was paid for, so asking again is free. At node level neither hop 0 nor
 features are in it (privacy page, section 2). No file holds the data set's fingerprint
 (:mod:`gapgnn.methods.releases` says why). The folder is its owner's: what may be handed on, and to
@@ -22,7 +25,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -122,16 +126,47 @@ def save_folder(
         ) from None
 
 
-def add_hops(folder: Path, released: ReleasedHops) -> None:
-    """Add one more graph's released hops to a saved model, so that they are never drawn again."""
+def add_releases(folder: Path, released: Sequence[ReleasedHops], card: PrivacyCard) -> None:
+    """Add the released hops of further graphs, and the card that lists them, to a saved model.
+
+    The card is written before the hops, so that a kill at any moment leaves no hops in the folder
+    that no card lists. What is about to be written is announced in the configuration first: a
+    folder that a kill left in between is sound, and holds the new release if all of it is there.
+    """
     config = _read_config(folder)
-    files = _hop_files(released)
+    # By this order, which is the order in which they are written.
+    files = {"card.md": card.to_markdown().encode(), "card.json": card.to_json().encode()}
+    for one in released:
+        files |= _hop_files(one)
+    changes = {
+        "releases": [*config["releases"], *(one.release for one in released)],
+        "former_cards": [*config.get("former_cards", []), config["files"]["card.json"]],
+    }
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     try:
-        _add(folder, config, files, releases=[*config["releases"], released.release])
+        pending = {"pending": {"files": digests, "changes": changes}}
+        _write_config(folder, {**config, **pending}, {}, keep=config["files"])
+        _add(folder, config, files, **changes)
     except OSError as error:
         raise UnavailableError(
             f"the model folder {str(folder)!r} cannot be written: {error}"
         ) from None
+
+
+@contextmanager
+def changing(folder: Path) -> Iterator[None]:
+    """Wait until no other process changes a saved model, and keep others waiting."""
+    import fcntl
+
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        raise UnavailableError(f"the model folder {str(folder)!r} does not exist.") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def keep_audit(
@@ -149,7 +184,11 @@ def keep_audit(
         results: plain values.
     """
     check_choice("kind", kind, ("mechanisms", "pipeline"))
-    place = Path(folder)
+    with changing(Path(folder)):
+        return _keep_audit(Path(folder), kind, command, results)
+
+
+def _keep_audit(place: Path, kind: str, command: str, results: Sequence[Mapping[str, Any]]) -> Path:
     config = _read_config(place)
     audit = {
         "kind": kind,
@@ -166,7 +205,7 @@ def keep_audit(
         _add(place, config, {name: content})
     except OSError as error:
         raise UnavailableError(
-            f"the model folder {str(folder)!r} cannot be written: {error}"
+            f"the model folder {str(place)!r} cannot be written: {error}"
         ) from None
     return place / name
 
@@ -183,6 +222,24 @@ def _add(
 
 def load_folder(folder: Path) -> Saved:
     """Read a model folder, refusing whatever is missing, damaged, newer or does not belong."""
+    before = _raw_config(folder)
+    try:
+        return _load(folder)
+    except DataError:
+        if _raw_config(folder) == before:
+            raise
+        # Another process added a release in between.
+        return _load(folder)
+
+
+def _raw_config(folder: Path) -> bytes:
+    try:
+        return (folder / CONFIG).read_bytes()
+    except OSError:
+        return b""
+
+
+def _load(folder: Path) -> Saved:
     config = _read_config(folder)
     contents: dict[str, bytes] = {}
     for name, digest in config["files"].items():
@@ -231,9 +288,36 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise DataError(f"the model folder is damaged: {str(path)!r} is not what was saved.")
     if not isinstance(config.get("files"), dict):
         raise DataError(f"the model folder is damaged: {str(path)!r} lists no files.")
-    if any(Path(name).is_absolute() or ".." in Path(name).parts for name in config["files"]):
+    pending = config.get("pending") or {"files": {}, "changes": {}}
+    if not isinstance(pending, dict) or set(pending) != {"files", "changes"}:
+        raise DataError(f"the model folder is damaged: {str(path)!r} announces no files.")
+    names = [*config["files"], *pending["files"]]
+    if any(Path(name).is_absolute() or ".." in Path(name).parts for name in names):
         raise DataError(f"the model folder is damaged: {str(path)!r} lists files outside of it.")
-    return config
+    return _settled(folder, config)
+
+
+def _settled(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration without the addition that a kill may have interrupted.
+
+    If all files of it are there, it was made. If not, each file that is new already counts as what
+    it is: a card that lists more than the folder holds, never less.
+    """
+    pending = config.pop("pending", None)
+    if pending is None:
+        return config
+    there = {
+        name: digest
+        for name, digest in pending["files"].items()
+        if (folder / name).is_file()
+        and hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
+    }
+    known = {name: digest for name, digest in there.items() if name in config["files"]}
+    whole = {**config["files"], **(there if len(there) == len(pending["files"]) else known)}
+    changes = dict(pending["changes"])
+    if len(there) < len(pending["files"]):
+        changes = {k: v for k, v in changes.items() if k == "former_cards" and "card.json" in known}
+    return {**config, **changes, "files": whole}
 
 
 def _hop_files(released: ReleasedHops) -> dict[str, bytes]:

@@ -332,6 +332,11 @@ class SAGE(EdgeReader):
             return self._resolve(graph)
         return super()._prediction_guarantee(graph)
 
+    def _prediction_events(self, relation: str, num_kinds: int) -> tuple[Event, ...]:
+        if self.level == "edge":
+            return tuple(Event.from_dict(dict(event)) for event in self.card_.events)
+        return super()._prediction_events(relation, num_kinds)
+
     def _card_facts(self) -> ReleaseFacts:
         if self.level == "edge":
             steps = ["preparation", "perturbed", "selection"]

@@ -144,13 +144,13 @@ def render_model(
         mu=None if attacker is None or attacker.mu is None else texts.rounded_up(attacker.mu),
         right="" if attacker is None else texts.percent(attacker.guess),
         hits=[] if attacker is None else _hits(attacker),
-        odds=None if card.epsilon is None else texts.odds(card.epsilon),
+        odds=None if card.composed_epsilon is None else texts.odds(card.composed_epsilon),
         general=None
-        if card.epsilon is None or card.delta is None
-        else texts.percent(_bound(card.epsilon, card.delta)),
+        if card.composed_epsilon is None or card.delta is None
+        else texts.percent(_bound(card.composed_epsilon, card.delta)),
         beliefs=[]
-        if not card.epsilon
-        else [(f"{100 * p:g} %", texts.percent(_raised(p, card.epsilon))) for p in PRIORS],
+        if not card.composed_epsilon
+        else [(f"{100 * p:g} %", texts.percent(_raised(p, card.composed_epsilon))) for p in PRIORS],
         delta=None if card.delta is None else small(card.delta),
         history=_history(card, ledger),
         audits=_audits(saved),
@@ -158,6 +158,8 @@ def render_model(
         pipeline_command=f"gapgnn audit pipeline --model {shlex.quote(str(folder))}",
         check_command=f"gapgnn report {shlex.quote(str(folder))} --check",
         events=[event_words(event) for event in card.events],
+        releases=_releases(card),
+        composed="" if not card.composed_epsilon else amount(card.composed_epsilon, up=True),
         figures=figures,
         percent=lambda share: f"{100 * share:.1f} %",
         digests=saved.digests,
@@ -181,6 +183,14 @@ def _facts(card: PrivacyCard) -> list[tuple[str, str, str]]:
         ("noise", "Noise", card.noise_source),
         ("accountant", "How ε was computed", card.accountant),
     ]
+    if len(card.releases) > 1:
+        rows[5:5] = [
+            (
+                "composed",
+                f"Epsilon of all {len(card.releases)} releases",
+                f"{card.composed_epsilon:.6g}",
+            )
+        ]
     if card.edges_unread:
         rows.append(("edges", "Predictions read edges", "no"))
     if card.kinds:
@@ -247,6 +257,8 @@ def _history(card: PrivacyCard, path: str | Path | None) -> History:
             raise
         charges = []
     mine = [charge for charge in charges if charge.id == charge_id]
+    listed = {one.charge_id: one for one in card.releases}
+    others = {charge.id: charge for charge in charges if charge.id in listed}
     if not mine:
         if path is not None:
             raise InputError(
@@ -258,18 +270,19 @@ def _history(card: PrivacyCard, path: str | Path | None) -> History:
             "What else was released about the same, and what is left of their budget, is unknown "
             "to this page. Name the ledger with --ledger FILE."
         )
-    names = list(dict.fromkeys(charge.population for charge in mine))
+    owned = [charge for charge in charges if charge.id in listed]
+    names = list(dict.fromkeys(charge.population for charge in owned))
     budgets = ledger.summary()
     return History(
         path=str(ledger.path.name),
         own=mine[0],
-        disagreements=tuple(_disagreements(card, mine[0])),
+        disagreements=(*_disagreements(card, mine[0]), *_disagreeing_predictions(card, others)),
         populations=tuple(
             {
                 "name": name,
                 "budgets": [_budget(row, charges) for row in budgets if row.population == name],
                 "charges": [
-                    _charge(charge, charge_id) for charge in charges if charge.population == name
+                    _charge(charge, listed) for charge in charges if charge.population == name
                 ],
             }
             for name in names
@@ -288,6 +301,42 @@ def _disagreements(card: PrivacyCard, charge: Charge) -> list[str]:
     if released not in map(_sorted, _charged_options(charge.events)):
         found.append("what was released: the card lists other events than the ledger")
     return found
+
+
+def _disagreeing_predictions(card: PrivacyCard, charges: Mapping[str, Charge]) -> list[str]:
+    """Return what the card and the ledger say differently of the releases after the training."""
+    found = []
+    for release in card.releases[1:]:
+        charge = charges.get(release.charge_id)
+        if charge is None:
+            found.append(f"the charge {release.charge_id}: on the card, not in the ledger")
+            continue
+        found += [
+            f"{name} of the charge {release.charge_id}: {getattr(release, name)} on the card, "
+            f"{getattr(charge, name)} in the ledger"
+            for name in ("relation", "epsilon", "delta")
+            # Cards of older versions did not list it.
+            if release.when and getattr(release, name) != getattr(charge, name)
+        ]
+        if _sorted(release.events) != _sorted(charge.events):
+            found.append(f"what the charge {release.charge_id} was for")
+    return found
+
+
+def _releases(card: PrivacyCard) -> list[dict[str, Any]]:
+    """Return every release of the model, as the card lists it."""
+    return [
+        {
+            "purpose": release.purpose,
+            "when": release.when,
+            "charge": release.charge_id,
+            "relation": release.relation,
+            "epsilon": amount(release.epsilon, up=True),
+            "delta": small(release.delta),
+            "events": [event_words(event) for event in release.events],
+        }
+        for release in card.releases
+    ]
 
 
 def _charged_options(events: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -361,7 +410,7 @@ def _budget(row: Budget, charges: Sequence[Charge]) -> dict[str, Any]:
     }
 
 
-def _charge(row: Charge, own: str) -> dict[str, Any]:
+def _charge(row: Charge, own: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "when": row.charged_at[:10],
         "who": row.who,
@@ -372,7 +421,7 @@ def _charge(row: Charge, own: str) -> dict[str, Any]:
         "delta": small(row.delta),
         "together": "" if row.together is None else amount(row.together, up=True),
         "reason": row.reason,
-        "is_own": row.id == own,
+        "is_own": row.id in own,
     }
 
 
@@ -382,8 +431,9 @@ def _audits(saved: Saved) -> list[dict[str, Any]]:
     if saved.card.audits:
         results = list(map(dict, saved.card.audits))
         runs.append({"kind": "mechanisms", "when": "", "command": "", "results": results})
-    digest = saved.config["files"].get("card.json")
-    runs += [dict(audit) for audit in saved.audits if audit.get("card") == digest]
+    # A card that lists one more prediction is still the card of what was audited.
+    digests = {saved.config["files"].get("card.json"), *saved.config.get("former_cards", ())}
+    runs += [dict(audit) for audit in saved.audits if audit.get("card") in digests]
     return [
         {
             "kind": run["kind"],

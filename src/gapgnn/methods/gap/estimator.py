@@ -305,14 +305,13 @@ class GAP(EdgeReader):
             return str(self._resolved_at_save["edge_types"])
         return resolve_kinds(self.level, self.kinds)
 
-    def _events_per_hop(self, graph: Graph) -> int:
+    def _events_per_hop(self, num_kinds: int) -> int:
         """Return the events of one hop along all kinds of edges (privacy page, section 2).
 
         Under ``each``, and at node level, neighbours differ in every kind. Under ``any`` they
         differ in one kind, and the sums of the others are the same: one event, and one more where
         the total over all kinds is released.
         """
-        num_kinds = len(graph.kinds)
         if self._protected_types() == "each":
             return num_kinds
         return 1 + self.releases_total(num_kinds)
@@ -360,7 +359,7 @@ class GAP(EdgeReader):
             training = self._recipe(num_train).event(num_train, ratio=1.0, label="classifier")
             return (replace(training, group=TRAINING),)
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
-        count = variant.hops * self._events_per_hop(graph)
+        count = variant.hops * self._events_per_hop(len(graph.kinds))
         hops = Gaussian(self._hop_ratio(relation), count=count, label="aggregation")
         if self.level == "edge":
             return (hops,)
@@ -909,31 +908,22 @@ class GAP(EdgeReader):
 
     def _prediction_guarantee(self, graph: Graph) -> Guarantee:
         variant = self._variant()
-        if variant.is_vote:
-            if not graph.train_mask.any():
-                raise InputError(
-                    "`graph` must have training labels, which are what this model sends along "
-                    "edges. Got none. Train with messages=features to predict on graphs without "
-                    "labels."
-                )
-            labels = {str(event["label"]) for event in self.card_.events}
-            training, others = (
-                self._fitted_multiplier(label) if label in labels else 1.0 for label in HOPS
-            )
-            return Guarantee.of_events(
-                graph,
-                self._hop_events(training, others, len(graph.kinds)),
-                level=self.level,
-                relation=self.relation,
-                delta=self.delta,
-                noise_multiplier=self.noise_multiplier_,
-            )
-        if self.messages == "labels" and not variant.has_encoder and not graph.train_mask.any():
+        only_labels = variant.is_vote or (self.messages == "labels" and not variant.has_encoder)
+        if only_labels and not graph.train_mask.any():
             raise InputError(
                 "`graph` must have training labels, which are what this model sends along edges. "
                 "Got none. Train with messages=features to predict on graphs without labels."
             )
         return super()._prediction_guarantee(graph)
+
+    def _prediction_events(self, relation: str, num_kinds: int) -> tuple[Event, ...]:
+        if not self._variant().is_vote:
+            return super()._prediction_events(relation, num_kinds)
+        labels = {str(event["label"]) for event in self.card_.events}
+        training, others = (
+            self._fitted_multiplier(label) if label in labels else 1.0 for label in HOPS
+        )
+        return self._hop_events(training, others, num_kinds)
 
     def _read(
         self,

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from gapgnn.privacy.card.card import attacker_of as attacker_of
     from gapgnn.privacy.card.card import guarantee_sentence as guarantee_sentence
     from gapgnn.privacy.card.card import make_card as make_card
+    from gapgnn.privacy.card.composition import ChargedRelease as ChargedRelease
     from gapgnn.privacy.card.texts import noise_source as noise_source
     from gapgnn.privacy.card.texts import promise as promise
     from gapgnn.privacy.card.texts import public_facts as public_facts
+    from gapgnn.privacy.card.texts import rounded_up as rounded_up
     from gapgnn.privacy.card.words import Words as Words
 
 __getattr__, __dir__, __all__ = front(__name__)

@@ -15,10 +15,18 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from gapgnn import __version__
-from gapgnn.errors import DataError, InputError, check_choice, check_integer, check_number
+from gapgnn.errors import (
+    DataError,
+    InputError,
+    PrivacyError,
+    check_choice,
+    check_integer,
+    check_number,
+)
 from gapgnn.privacy import LEVELS, check_relation
 from gapgnn.privacy.accounting import NOTHING_LEARNED, AttackBounds, Event, attack_bounds
 from gapgnn.privacy.card import texts as texts
+from gapgnn.privacy.card.composition import ChargedRelease, composed
 from gapgnn.privacy.card.format import FORMAT, check_keys, markdown, read_values
 
 if TYPE_CHECKING:
@@ -100,6 +108,10 @@ class PrivacyCard:
             never read edges.
         attacker: what an attacker can reach at most, over all groups and all options of adaptive
             choices; None at level none, and on cards of earlier versions.
+        releases: everything that was charged for this model, the training first, then every graph
+            that was predicted on. What is above speaks of the training.
+        composed_epsilon: of all releases together, at ``delta``, for an edge or a person in all of
+            them; None at level none.
     """
 
     method: str
@@ -130,6 +142,8 @@ class PrivacyCard:
     own: str = ""
     edges_unread: str = ""
     attacker: AttackBounds | None = None
+    releases: tuple[ChargedRelease, ...] = ()
+    composed_epsilon: float | None = None
 
     def __post_init__(self) -> None:
         check_choice("level", self.level, LEVELS)
@@ -150,6 +164,7 @@ class PrivacyCard:
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), above=0)
         self._check_price()
+        self._check_releases()
 
     def _check_price(self) -> None:
         """Refuse a card that contradicts itself: it would be believed."""
@@ -177,6 +192,65 @@ class PrivacyCard:
         if not fits:
             raise InputError(f"`noise_source` must be {expected}. Got {self.noise_source!r}.")
 
+    def _check_releases(self) -> None:
+        """Refuse a card that does not list what its epsilon pays for."""
+        if bool(self.releases) != bool(self.epsilon):
+            raise InputError(
+                "`releases` must list what was charged, and be empty if nothing was. "
+                f"Got {len(self.releases)} for epsilon {self.epsilon}."
+            )
+        if not self.releases:
+            if self.composed_epsilon != self.epsilon:
+                raise InputError(
+                    f"`composed_epsilon` must be {self.epsilon}. Got {self.composed_epsilon!r}."
+                )
+            return
+        first, others = self.releases[0], self.releases[1:]
+        if first.purpose != "training" or any(one.purpose == "training" for one in others):
+            raise InputError("`releases` must have one training, the first. Got otherwise.")
+        pairs = [("epsilon", self.epsilon), ("delta", self.delta), ("relation", self.relation)]
+        for name, value in pairs:
+            if getattr(first, name) != value:
+                raise InputError(
+                    f"`{name}` must be that of the first of `releases`, {getattr(first, name)}. "
+                    f"Got {value}."
+                )
+        if len({one.charge_id for one in self.releases}) < len(self.releases):
+            raise InputError("`releases` must have different ids. Got one twice.")
+        check_number("composed_epsilon", self.composed_epsilon, above=0)
+
+    def with_release(self, release: ChargedRelease) -> PrivacyCard:
+        """Return a copy that also lists another release of the model; one it lists is there once.
+
+        Raises:
+            PrivacyError: if no finite epsilon of the composition is known.
+        """
+        if any(one.charge_id == release.charge_id for one in self.releases):
+            return self
+        assert self.delta is not None
+        releases = (*self.releases, release)
+        epsilon, attacker = composed(releases, self.delta)
+        return replace(self, releases=releases, composed_epsilon=epsilon, attacker=attacker)
+
+    def _check_composed(self) -> None:
+        """Refuse a card that understates what several releases come to."""
+        if len(self.releases) < 2:
+            return
+        assert self.delta is not None
+        assert self.composed_epsilon is not None
+        needed, attacker = composed(self.releases, self.delta)
+        pairs = [("composed_epsilon", self.composed_epsilon, needed)]
+        if self.attacker is not None:
+            stated, known = asdict(self.attacker), asdict(attacker)
+            pairs += [(name, stated[name], known[name]) for name in known if name != "mu"]
+        for name, value, least in pairs:
+            # A later version may prove less for the same events. More than is stated is not
+            # believed.
+            if value < least * (1 - 1e-6):
+                raise InputError(
+                    f"`{name}` must be {least:.6g}, which the releases come to. Got {value:.6g}."
+                )
+
     @property
     def is_private_release(self) -> bool:
         """Whether the guarantee holds: secret, float-safe noise, or nothing private was read."""
@@ -189,6 +263,7 @@ class PrivacyCard:
     def to_json(self) -> str:
         """Write the card as one JSON object; infinity does not exist, level none has nulls."""
         values = {"format": FORMAT, "is_private_release": self.is_private_release, **asdict(self)}
+        values["releases"] = [release.to_dict() for release in self.releases]
         return json.dumps(values, indent=2, allow_nan=False)
 
     @classmethod
@@ -202,10 +277,16 @@ class PrivacyCard:
             note = LedgerNote(**note)
         if attacker is not None:
             check_keys("`attacker`", attacker, {field.name for field in fields(AttackBounds)})
+        listed = values.pop("releases")
         try:
-            bounds = None if attacker is None else AttackBounds(**attacker)
-            card = cls(**values, ledger=note, attacker=bounds)
-        except InputError as error:
+            values["attacker"] = None if attacker is None else AttackBounds(**attacker)
+            if listed is None:
+                values |= _as_trained(values, note)
+            else:
+                values["releases"] = tuple(_release_of(one) for one in listed)
+            card = cls(**values, ledger=note)
+            card._check_composed()
+        except (InputError, PrivacyError) as error:
             raise DataError(f"A privacy card cannot be read: {error}") from None
         if stated is not card.is_private_release:
             raise DataError(
@@ -267,8 +348,41 @@ def attacker_facts(bounds: AttackBounds | None) -> list[tuple[str, str]]:
     ]
 
 
+def _release_of(values: Mapping[str, Any]) -> ChargedRelease:
+    check_keys("a release", values, {field.name for field in fields(ChargedRelease)})
+    if not isinstance(values["events"], list):
+        raise InputError(f"`events` of a release must be a list. Got {values['events']!r}.")
+    for name in ("purpose", "charge_id", "when", "relation"):
+        if not isinstance(values[name], str):
+            raise InputError(f"`{name}` of a release must be a text. Got {values[name]!r}.")
+    return ChargedRelease(**{**values, "events": tuple(map(dict, values["events"]))})
+
+
+def _as_trained(values: Mapping[str, Any], note: LedgerNote | None) -> dict[str, Any]:
+    """Return what a card of an older format, which speaks of the training alone, says of it."""
+    if not values["epsilon"]:
+        return {"releases": (), "composed_epsilon": values["epsilon"]}
+    training = ChargedRelease(
+        purpose="training",
+        charge_id="" if note is None else note.charge_id,
+        when="",
+        relation=values["relation"],
+        epsilon=values["epsilon"],
+        delta=values["delta"],
+        events=tuple(values["events"]),
+    )
+    return {"releases": (training,), "composed_epsilon": values["epsilon"]}
+
+
 def guarantee_sentence(card: PrivacyCard) -> str:
-    """Return the card's promise as one plain sentence."""
+    """Return the card's promise as one plain sentence, and one more if there are more releases."""
+    sentence = _guarantee_of_training(card)
+    if len(card.releases) < 2:
+        return sentence
+    return f"{sentence} {texts.composed(len(card.releases), card.composed_epsilon, card.delta)}"
+
+
+def _guarantee_of_training(card: PrivacyCard) -> str:
     promise = texts.promise(
         card.level,
         card.relation,
@@ -399,6 +513,26 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
         own=own,
         edges_unread=facts.edges_unread,
         attacker=guarantee.attack_bounds(),
+        releases=_training_release(guarantee, facts) if epsilon else (),
+        composed_epsilon=epsilon,
+    )
+
+
+def _training_release(guarantee: Guarantee, facts: ReleaseFacts) -> tuple[ChargedRelease]:
+    """Return the release of the training: what was charged, with options that were not taken."""
+    charge, epsilon = facts.charge, guarantee.epsilon
+    assert epsilon is not None
+    events = tuple(event.to_dict() for event in guarantee.charged or guarantee.events)
+    return (
+        ChargedRelease(
+            purpose="training",
+            charge_id="" if charge is None else charge.id,
+            when="" if charge is None else charge.charged_at[:10],
+            relation=guarantee.relation,
+            epsilon=epsilon,
+            delta=guarantee.delta,
+            events=events,
+        ),
     )
 
 

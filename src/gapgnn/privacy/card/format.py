@@ -11,13 +11,22 @@ from gapgnn.errors import DataError
 if TYPE_CHECKING:
     from gapgnn.privacy.card.card import PrivacyCard
 
-FORMAT = 6
+FORMAT = 7
 # Keys that older formats do not have, with what they mean there.
-_UNBOUNDED: dict[str, Any] = {"attacker": None}
+# Cards that list no releases speak of the training alone.
+_OF_TRAINING: dict[str, Any] = {"releases": None, "composed_epsilon": None}
+_UNBOUNDED: dict[str, Any] = {"attacker": None, **_OF_TRAINING}
 _EDGES_READ: dict[str, Any] = {"edges_unread": "", **_UNBOUNDED}
 _NO_OWN: dict[str, Any] = {"own": "", **_EDGES_READ}
 _ONE_KIND: dict[str, Any] = {"kinds": [], "protects": "", **_NO_OWN}
-_ADDED = {1: {"public": [], **_ONE_KIND}, 2: _ONE_KIND, 3: _NO_OWN, 4: _EDGES_READ, 5: _UNBOUNDED}
+_ADDED = {
+    1: {"public": [], **_ONE_KIND},
+    2: _ONE_KIND,
+    3: _NO_OWN,
+    4: _EDGES_READ,
+    5: _UNBOUNDED,
+    6: _OF_TRAINING,
+}
 _LISTS_OF_TEXTS = ("covered", "not_covered", "warnings", "kinds")
 _LISTS_OF_OBJECTS = ("events", "audits")
 _TEXTS = (
@@ -35,7 +44,7 @@ _TEXTS = (
 def read_values(text: str | bytes, known: set[str]) -> dict[str, Any]:
     """Parse a card's JSON: exactly the known keys, each of its own type, lists as tuples.
 
-    >>> read_values('{"format": 6, "epsilom": 1}', {"epsilon"})
+    >>> read_values('{"format": 7, "epsilom": 1}', {"epsilon"})
     Traceback (most recent call last):
     ...
     gapgnn.errors.DataError: A privacy card has unknown keys: epsilom.
@@ -65,6 +74,10 @@ def check_keys(what: str, data: Mapping[str, Any], known: set[str]) -> None:
 
 def _checked(name: str, value: Any) -> Any:
     if name in _LISTS_OF_OBJECTS:
+        if not (isinstance(value, list) and all(isinstance(item, dict) for item in value)):
+            raise DataError(f"`{name}` must be a list of objects. Got {value!r}.")
+        return tuple(value)
+    if name == "releases" and value is not None:
         if not (isinstance(value, list) and all(isinstance(item, dict) for item in value)):
             raise DataError(f"`{name}` must be a list of objects. Got {value!r}.")
         return tuple(value)
@@ -123,7 +136,8 @@ def markdown(card: PrivacyCard) -> str:
         _table(("what", "value"), facts),
         *_bullets("Covered", card.covered),
         *_bullets("Not covered", card.not_covered),
-        "## Released on private data",
+        *_releases(card),
+        "## Released on private data" + (" in the training" if len(card.releases) > 1 else ""),
         _events(card.events),
         "## Not charged",
         _table(("what", "why"), card.not_charged),
@@ -131,6 +145,26 @@ def markdown(card: PrivacyCard) -> str:
         *_bullets("Audits", [_pairs(audit) for audit in card.audits]),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _releases(card: PrivacyCard) -> list[str]:
+    """Return every release of the model with its charge, and what all of them come to."""
+    if not card.releases:
+        return []
+    rows = [
+        (
+            f"{number}. {release.purpose}",
+            f"{release.when or 'day unknown'}; charge {release.charge_id or 'none'}; "
+            f"epsilon {release.epsilon:.6g}, delta {release.delta:.6g}, {release.relation}; "
+            f"events: {'; '.join(_pairs(event) for event in release.events)}",
+        )
+        for number, release in enumerate(card.releases, start=1)
+    ]
+    everything = f"epsilon {card.composed_epsilon:.6g} at delta {card.delta:.6g}"
+    return [
+        "## Releases of this model",
+        _table(("release", "charged"), [*rows, ("all of them together", everything)]),
+    ]
 
 
 def _delta(card: PrivacyCard) -> str:

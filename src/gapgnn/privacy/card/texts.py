@@ -237,6 +237,19 @@ def entity(relation: str, place: str, *, kinds: Sequence[str] = (), protects: st
     return before + of_kinds[protects].format(listed) + is_in + after
 
 
+def composed(count: int, epsilon: float | None, delta: float | None) -> str:
+    """Return what all releases of a model come to for what is in the graphs of all of them.
+
+    >>> print(composed(4, 9.086, 1e-7))
+    That is the training alone. This model made 4 releases; about what is in all of their graphs \
+all of them together promise epsilon 9.09, delta 1e-07.
+    """
+    return (
+        f"That is the training alone. This model made {count} releases; about what is in all of "
+        f"their graphs all of them together promise {price(epsilon, delta)}."
+    )
+
+
 def promise(
     level: str,
     relation: str,

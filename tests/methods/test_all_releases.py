@@ -1,0 +1,261 @@
+"""A model's card covers all of its releases: it lists each and states what they come to."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from methodgraphs import cut_in_two, small_graph, with_arcs
+
+from gapgnn import GAP, SAGE, Graph, load_model
+from gapgnn.errors import DataError, PrivacyError
+from gapgnn.methods import folder as folder_module
+from gapgnn.methods.folder import _checksum
+from gapgnn.privacy.accounting import Event, Gaussian, Laplace, PoissonGaussian, account
+from gapgnn.privacy.card import PrivacyCard
+from gapgnn.privacy.card.composition import ChargedRelease, composed
+
+
+@pytest.fixture(scope="module")
+def halves() -> tuple[Graph, Graph]:
+    return cut_in_two(small_graph(num_nodes=300), seed=0)
+
+
+def quick(**options: object) -> GAP:
+    return GAP(**{"epsilon": 4.0, "messages": "features", "epochs": 2, **options})
+
+
+def months(graph: Graph, count: int) -> list[Graph]:
+    """Return graphs of the same people, each with other edges left out."""
+    undirected = graph.adjacency().tocoo()
+    key = np.minimum(undirected.row, undirected.col) + np.maximum(undirected.row, undirected.col)
+    return [with_arcs(graph, key % 7 != number) for number in range(count)]
+
+
+def events_of(card: PrivacyCard) -> list[Event]:
+    return [Event.from_dict(dict(event)) for one in card.releases for event in one.events]
+
+
+class TestTheCardListsEveryRelease:
+    def test_with_its_charge_and_what_all_come_to(self, halves, ledger, tmp_path):
+        model = quick(ledger=ledger.path).fit(halves[0])
+        model.save(tmp_path / "model")
+        for graph in months(halves[0], 3):
+            model.predict(graph)
+        card = model.card_
+        charges = ledger.entries()
+        assert [one.charge_id for one in card.releases] == [charge.id for charge in charges]
+        for one, charge in zip(card.releases, charges, strict=True):
+            assert (one.epsilon, one.delta) == (charge.epsilon, charge.delta)
+            assert (list(one.events), one.relation) == (list(charge.events), charge.relation)
+            assert charge.charged_at.startswith(one.when)
+        assert [one.purpose for one in card.releases] == ["training"] + 3 * ["prediction"]
+        union = account(events_of(card), card.delta, relation=card.relation).epsilon
+        assert card.composed_epsilon == pytest.approx(union, rel=1e-9)
+        assert 2 * card.epsilon < card.composed_epsilon < 4 * card.epsilon
+        assert f"{math.ceil(100 * union) / 100:.2f}" in str(card)
+
+    def test_and_so_does_the_card_of_its_folder(self, halves, ledger, tmp_path):
+        place = tmp_path / "model"
+        model = quick(ledger=ledger.path).fit(halves[0])
+        model.save(place)
+        before = (place / "card.md").read_text()
+        loaded = load_model(place, ledger=ledger.path)
+        for graph in months(halves[0], 3):
+            loaded.predict(graph)
+            loaded.save_releases(place)
+        stated = json.loads((place / "card.json").read_text())
+        assert len(stated["releases"]) == len(list((place / "hops").glob("*.safetensors"))) == 4
+        assert stated["composed_epsilon"] == loaded.card_.composed_epsilon
+        prose = (place / "card.md").read_text()
+        assert all(one.charge_id in prose for one in loaded.card_.releases)
+        assert f"{stated['composed_epsilon']:.6g}" in prose
+        assert f"{stated['composed_epsilon']:.6g}" not in before
+        assert load_model(place).card_ == loaded.card_
+
+    def test_two_that_loaded_the_same_folder_keep_both_their_releases(
+        self, halves, ledger, tmp_path
+    ):
+        place = tmp_path / "model"
+        quick(ledger=ledger.path).fit(halves[0]).save(place)
+        models = [load_model(place, ledger=ledger.path) for _ in range(2)]
+        for model, graph in zip(models, months(halves[0], 2), strict=True):
+            model.predict(graph)
+        for model in models:
+            model.save_releases(place)
+        card = load_model(place).card_
+        assert {one.charge_id for one in card.releases} == {one.id for one in ledger.entries()}
+
+    def test_a_release_without_a_price_is_not_listed(self, halves, ledger):
+        model = quick(level="none", ledger=ledger.path).fit(halves[0])
+        model.predict(halves[1])
+        assert (model.card_.releases, model.card_.composed_epsilon) == ((), None)
+
+    def test_at_node_level_too(self, halves, ledger):
+        model = GAP(level="node", epsilon=8.0, ledger=ledger.path).fit(halves[0])
+        charged = ledger.entries()[0]
+        # The options of the adaptive choice that were not taken are part of the price.
+        assert list(model.card_.releases[0].events) == list(charged.events)
+        assert model.card_.composed_epsilon == model.card_.epsilon == charged.epsilon
+
+    def test_a_model_of_randomised_edges_too(self, halves, ledger):
+        model = SAGE(epsilon=2.0, epochs=2, ledger=ledger.path).fit(halves[0])
+        model.predict(halves[1])
+        assert model.card_.composed_epsilon == pytest.approx(4.0)
+
+
+class TestAFolderIsNotBelievedBeyondItsCard:
+    @pytest.fixture
+    def place(self, halves, ledger, tmp_path) -> Path:
+        place = tmp_path / "model"
+        model = quick(ledger=ledger.path).fit(halves[0])
+        model.save(place)
+        model.predict(halves[1])
+        model.save_releases(place)
+        return place
+
+    def forge(self, place: Path, change) -> None:
+        import hashlib
+
+        values = json.loads((place / "card.json").read_text())
+        change(values)
+        (place / "card.json").write_text(json.dumps(values))
+        config = json.loads((place / "config.json").read_text())
+        digest = hashlib.sha256((place / "card.json").read_bytes()).hexdigest()
+        config["files"]["card.json"] = digest
+        del config["checksum"]
+        config["checksum"] = _checksum(config)
+        (place / "config.json").write_text(json.dumps(config))
+
+    def test_a_card_that_understates_the_composition_is_refused(self, place):
+        self.forge(place, lambda card: card.update(composed_epsilon=card["epsilon"]))
+        with pytest.raises(DataError, match="`composed_epsilon` must be"):
+            load_model(place)
+
+    def test_a_card_that_leaves_a_release_out_is_refused(self, place):
+        def forget(card):
+            card["releases"] = card["releases"][:1]
+            card["composed_epsilon"] = card["epsilon"]
+
+        self.forge(place, forget)
+        with pytest.raises(DataError, match="its card does not list the release"):
+            load_model(place)
+
+    def test_what_an_older_version_did_not_list_is_listed(self, place, ledger):
+        wanted = load_model(place).card_
+
+        def as_before(card):
+            del card["releases"], card["composed_epsilon"]
+            card["format"] = 5
+
+        self.forge(place, as_before)
+        card = load_model(place).card_
+        assert [one.charge_id for one in card.releases] == [one.id for one in ledger.entries()]
+        assert card.composed_epsilon == pytest.approx(wanted.composed_epsilon)
+
+
+class TestNoReleaseIsEverUnlisted:
+    """A kill at any step of adding a release: all that is in the folder is on its card."""
+
+    def written(self, monkeypatch, stop_before: int) -> list[str]:
+        names: list[str] = []
+        write = folder_module._write
+
+        def counted(path, content):
+            if len(names) == stop_before:
+                raise KeyboardInterrupt
+            names.append(path.name)
+            write(path, content)
+
+        monkeypatch.setattr(folder_module, "_write", counted)
+        return names
+
+    @pytest.mark.parametrize("step", range(7))
+    def test_a_kill_between_two_files(self, step, halves, ledger, tmp_path, monkeypatch):
+        place = tmp_path / "model"
+        model = quick(ledger=ledger.path).fit(halves[0])
+        model.save(place)
+        model.predict(halves[1])
+        with monkeypatch.context() as patch:
+            names = self.written(patch, stop_before=step)
+            if step < 6:
+                with pytest.raises(KeyboardInterrupt):
+                    model.save_releases(place)
+            else:
+                model.save_releases(place)
+                assert len(names) == 6
+        on_disk = {path.stem for path in (place / "hops").glob("*.safetensors")}
+        for path in (place / "card.json", place / "card.md"):
+            assert all(release in path.read_text() for release in on_disk)
+        loaded = load_model(place, ledger=ledger.path)
+        listed = {one.charge_id for one in loaded.card_.releases}
+        assert set(loaded.releases_.hops) <= listed
+        spent = len(ledger.entries())
+        loaded.predict(halves[1])
+        if step >= 5:  # everything was there: asked again, the same answer
+            assert len(ledger.entries()) == spent
+            np.testing.assert_array_equal(
+                loaded.predict_proba(halves[1]), model.predict_proba(halves[1])
+            )
+        loaded.save_releases(place)
+        again = load_model(place, ledger=ledger.path)
+        assert set(again.releases_.hops) <= {one.charge_id for one in again.card_.releases}
+
+    def test_an_interrupted_release_is_listed_before_it_is_drawn(self, halves, ledger, monkeypatch):
+        model = quick(ledger=ledger.path).fit(halves[0])
+
+        def stop(*args, **options):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(GAP, "_read", stop)
+        with pytest.raises(KeyboardInterrupt):
+            model.predict(halves[1])
+        assert [one.charge_id for one in model.card_.releases] == [
+            one.id for one in ledger.entries()
+        ]
+
+
+def released(*events: Event, relation: str = "add-remove", purpose: str = "prediction"):
+    plain = tuple(event.to_dict() for event in events)
+    return ChargedRelease(purpose, "", "", relation, 1.0, 1e-6, plain)
+
+
+class TestWhatReleasesComeTo:
+    def test_gaussian_noise_is_composed_exactly(self):
+        both = [released(Gaussian(3.0, count=2)), released(Gaussian(5.0))]
+        wanted = account([Gaussian(3.0, count=2), Gaussian(5.0)], 1e-6, relation="add-remove")
+        assert composed(both, 1e-6)[0] == pytest.approx(wanted.epsilon, rel=1e-9)
+
+    def test_a_person_may_be_of_another_group_in_the_next_graph(self):
+        groups = Gaussian(4.0, group="training"), Gaussian(2.0, group="others")
+        steps = PoissonGaussian(1.0, sampling_rate=0.05, steps=100, group="training")
+        both = [released(groups[0], steps), released(*groups)]
+        wanted = account([Gaussian(4.0), steps, Gaussian(2.0)], 1e-6, relation="add-remove")
+        assert composed(both, 1e-6)[0] == pytest.approx(wanted.epsilon, rel=1e-3)
+
+    def test_of_an_adaptive_choice_the_dearest_option_counts(self):
+        first = Laplace(10.0)
+        options = [Gaussian(4.0, option=1), Gaussian(2.0, option=2)]
+        both = [released(first, *options), released(Gaussian(3.0))]
+        events = [first, Gaussian(2.0), Gaussian(3.0)]
+        wanted = account(events, 1e-6, relation="add-remove").epsilon
+        assert wanted * 0.999 <= composed(both, 1e-6)[0] <= wanted + 0.1
+
+    def test_arcs_and_edges_are_composed_for_edges(self):
+        both = [
+            released(Gaussian(3.0), relation="undirected"),
+            released(Gaussian(4.0), relation="directed"),
+        ]
+        # Both ways, the two arcs of an edge move a hop by twice what one arc does.
+        wanted = account([Gaussian(3.0), Gaussian(2.0)], 1e-6, relation="undirected").epsilon
+        assert composed(both, 1e-6)[0] == pytest.approx(wanted, rel=1e-9)
+
+    def test_what_cannot_be_composed_is_refused_before_it_is_charged(self, halves, ledger):
+        model = quick(level="node", epsilon=8.0, ledger=ledger.path).fit(halves[0])
+        model.set_params(relation="replace")
+        with pytest.raises(PrivacyError, match="must be of one relation"):
+            model.predict(halves[1])
+        assert len(ledger.entries()) == 1
