@@ -186,7 +186,7 @@ def _facts(card: PrivacyCard) -> list[tuple[str, str, str]]:
     if len(card.releases) > 1:
         rows[5:5] = [
             (
-                "composed",
+                "all-releases",
                 f"Epsilon of all {len(card.releases)} releases",
                 f"{card.composed_epsilon:.6g}",
             )
