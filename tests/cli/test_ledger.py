@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import shutil
 import sqlite3
@@ -20,10 +21,19 @@ import pytest
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph import Graph
 from gapgnn.graph.datasets import load as datasets
-from gapgnn.privacy.accounting import Gaussian, calibrate
+from gapgnn.privacy import Guarantee
+from gapgnn.privacy.accounting import (
+    Gaussian,
+    PoissonGaussian,
+    account,
+    calibrate,
+    gaussian_epsilon,
+    gaussian_shift,
+)
 from gapgnn.privacy.ledger import Ledger, People
 
-CUSTOMERS = ("grant", "customers", "--nodes", "customers.csv", "--epsilon", "4")
+TABLE = ("grant", "customers", "--nodes", "customers.csv", "--epsilon", "4")
+CUSTOMERS = (*TABLE, "--delta", "1e-4")
 VERSION_0_1 = Path(__file__).parents[1] / "fixtures" / "v0_1" / "ledger.sqlite"
 
 
@@ -136,7 +146,7 @@ def test_people_get_a_budget_before_anything_is_trained(run, ledger) -> None:
     assert code == 0
     assert out.splitlines()[1].split() == [
         *("customers", "edge", "undirected", "gaussian"),
-        *("4", "/", "0.0001", "0", "4", "2127-11-15", "0"),
+        *("4", "/", "0.0001", "0", "0", "4", "2127-11-15", "0"),
     ]
     assert "1,000 people in the namespace default" in err
     assert "The relation is undirected, the default at edge level" in err
@@ -162,7 +172,7 @@ def test_ids_are_read_from_every_kind_of_table_and_nothing_else(run, tmp_path, s
         lines = zip(*table.to_pydict().values(), strict=True)
         text = "\n".join(mark.join(map(str, line)) for line in (table.column_names, *lines))
         path.write_text(text + "\n")
-    words = ("--nodes", path, "--epsilon", 1)
+    words = ("--nodes", path, "--epsilon", 1, "--delta", "1e-4")
     assert asked(run, "grant", "by-id", *words)["budget"]["people"] == 2
     ledger = Ledger()
     fit(ledger, people("x"))
@@ -176,6 +186,7 @@ def test_ids_are_read_from_every_kind_of_table_and_nothing_else(run, tmp_path, s
 def test_ids_of_another_namespace_are_other_people(run, ledger) -> None:
     run(*CUSTOMERS)
     patients = ("grant", "patients", "--nodes", "customers.csv", "--epsilon", "1")
+    patients += ("--delta", "1e-4")
     budget = asked(run, *patients, "--population", "clinic")["budget"]
     assert (budget["namespace"], budget["people"]) == ("clinic", 1000)
     fit(ledger, people(1, namespace="clinic"), epsilon=0.5)
@@ -189,7 +200,7 @@ def test_a_known_population_is_granted_anew_by_its_name_and_keeps_the_rest(run, 
     again = asked(run, "grant", "customers", "--epsilon", "8")["budget"]
     assert (again["granted_epsilon"], again["granted_delta"]) == (8.0, 1e-6)
     assert (again["composition"], again["until"]) == ("sum", "2127-11-15")
-    words = ("grant", "customers", "--epsilon", "8", "--delta", "auto", "--until", "never")
+    words = ("grant", "customers", "--epsilon", "8", "--delta", "1e-4", "--until", "never")
     changed = asked(run, *words, "--composition", "renyi")["budget"]
     assert (changed["granted_delta"], changed["until"]) == (1e-4, None)
     assert (changed["composition"], changed["people"]) == ("renyi", 1000)
@@ -214,7 +225,7 @@ def test_a_registered_data_set_is_granted_by_its_name_and_relation(run, ledger) 
 
 
 def test_a_data_sets_name_given_to_other_people_is_refused(run, ledger) -> None:
-    run("grant", "tiny", "--nodes", "customers.csv", "--epsilon", "1")
+    run("grant", "tiny", "--nodes", "customers.csv", "--epsilon", "1", "--delta", "1e-4")
     assert "whose ids mean other people" in refused(run, "grant", "tiny", "--epsilon", "2")
     assert len(ledger.grants()) == 1
 
@@ -243,7 +254,7 @@ def test_without_a_budget_charges_are_listed_and_said_to_be_unlimited(run, ledge
     fit(ledger, people(1, 2))
     _, out, err = run()
     assert out.splitlines()[1].split() == [
-        *("customers", "edge", "undirected", "-", "-", "1", "/", "1e-07", "-", "1")
+        *("customers", "edge", "undirected", "-", "-", "1", "/", "1e-07", "1", "-", "1")
     ]
     assert "recorded, not limited" in err
 
@@ -423,7 +434,7 @@ def test_options_may_stand_before_or_after_the_action(run, ledger, tmp_path) -> 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((*CUSTOMERS[:-1], "0"), "`--epsilon` must be positive"),
+        ((*TABLE[:-1], "0"), "`--epsilon` must be positive"),
         ((*CUSTOMERS, "--delta", "1"), "`--delta` must be"),
         ((*CUSTOMERS, "--delta", "small"), "must be auto or a number. Got 'small'"),
         ((*CUSTOMERS, "--relation", "replace"), "`--relation` at level 'edge'"),
@@ -454,10 +465,102 @@ def test_bad_input_is_one_line_and_grants_nothing(run, ledger, words, message) -
 
 def test_a_grant_below_what_is_spent_is_refused(run, ledger) -> None:
     fit(ledger, people(1))
-    assert "below what is spent" in refused(run, *CUSTOMERS[:-1], "0.4", "--delta", "1e-7")
+    assert "below what is spent" in refused(run, *TABLE[:-1], "0.4", "--delta", "1e-7")
 
 
 def test_help_shows_examples(run) -> None:
     code, out, _ = run("--help")
     assert code == 0
-    assert "gapgnn ledger grant customers --nodes customers.csv --epsilon 4" in out
+    assert "gapgnn ledger grant customers --nodes customers.csv --epsilon 4 --delta 1e-7" in out
+
+
+def test_one_fit_at_node_level_is_stated_as_it_is_counted_and_as_it_is_proved(run, ledger) -> None:
+    """A Renyi budget counts far more than one training costs by its loss distribution."""
+    events = (PoissonGaussian(2.0, 0.1, 60), Gaussian(2.0))
+    alone = account(events, 1e-5, relation="add-remove").epsilon
+    ledger.grant(
+        "customers", people(1, 2), level="node", relation="add-remove", epsilon=8, delta=1e-5
+    )
+    stated = {"level": "node", "relation": "add-remove", "epsilon": alone, "delta": 1e-5}
+    ledger.charge(
+        people(1), **stated, events=[event.to_dict() for event in events], purpose="GAP fit"
+    )
+    (row,) = asked(run)["budgets"]
+    assert row["spent_epsilon"] > 1.2 * alone
+    assert row["composed_epsilon"] == pytest.approx(alone, rel=2e-3)
+    assert row["composed_epsilon"] <= alone
+    for words in ((), ("show", "customers")):
+        _, out, err = run(*words)
+        heads, values = (line.split() for line in out.splitlines()[:2])
+        # "granted" is three words.
+        shown = float(values[heads.index("composed") + 2])
+        assert 0 <= shown - row["composed_epsilon"] < 1e-3
+        assert "Spent is what the budget counts and what limits it" in err
+        assert "if none was chosen by what another one showed" in err
+
+
+def test_what_is_composed_is_never_more_than_what_is_counted(run, ledger) -> None:
+    run(*CUSTOMERS)
+    for epsilon in (1.0, 0.5):
+        fit(ledger, people(1), epsilon=epsilon)
+    (row,) = asked(run)["budgets"]
+    # Gaussian noise alone: the filter has no loss, and both are the exact curve.
+    mu = math.hypot(*(gaussian_shift(epsilon, 1e-7) for epsilon in (1.0, 0.5)))
+    assert row["spent_epsilon"] == pytest.approx(gaussian_epsilon(mu, 1e-4), rel=1e-4)
+    assert row["composed_epsilon"] == pytest.approx(row["spent_epsilon"], rel=1e-9)
+
+
+def test_without_a_budget_charges_are_summed_and_composed(run, ledger) -> None:
+    for _ in range(4):
+        fit(ledger, people(1))
+    (row,) = asked(run)["budgets"]
+    assert row["spent_epsilon"] == pytest.approx(4, rel=1e-3)
+    mu = 2 * gaussian_shift(1.0, 1e-7)
+    assert row["composed_epsilon"] == pytest.approx(gaussian_epsilon(mu, 4e-7), rel=1e-3)
+
+
+def test_a_charge_that_does_not_say_what_it_bought_is_composed_by_its_sum(run, ledger) -> None:
+    stated = {"level": "edge", "relation": "undirected", "epsilon": 0.5, "delta": 1e-8}
+    for _ in range(3):
+        ledger.charge(people(1), **stated, events=[], purpose="by hand")
+    (row,) = asked(run)["budgets"]
+    assert row["composed_epsilon"] == row["spent_epsilon"] == 1.5
+
+
+def test_auto_delta_follows_edges_at_edge_level_as_that_of_a_run_does(run, ledger) -> None:
+    """A thousand customers with a hundred thousand payments: 1e-4 by people, 1e-6 by edges."""
+    assert "auto follows the number of edges" in refused(run, *TABLE)
+    assert "auto follows the number of edges" in refused(run, *TABLE, "--delta", "auto")
+    assert ledger.grants() == []
+    # Of people who were charged already, the delta of the runs is known.
+    fit(ledger, people(1, 2))
+    _, _, err = run(*TABLE)
+    assert "delta is 1e-07, that of the last charge" in err
+    assert ledger.grants()[0].delta == 1e-7
+    # At node level the table says how many people there are.
+    node = asked(run, *TABLE, "--level", "node")["budget"]
+    assert node["granted_delta"] == 1e-4
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-directed"])
+@pytest.mark.parametrize("level", ["edge", "node"])
+def test_a_grant_and_a_run_on_one_data_set_have_the_same_auto_delta(
+    run, monkeypatch, name: str, level: str
+) -> None:
+    """Ten people and 40 edges: at edge level 1e-3 and not 1e-2; the same as a run's."""
+    ends = np.array([(u, v) for u in range(10) for v in range(u)][:40])
+    graph = Graph.from_arcs(
+        ends[:, 0],
+        ends[:, 1],
+        num_nodes=10,
+        features=np.eye(10),
+        directed=name == "tiny-directed",
+        name=name,
+        population=f"dataset {name}",
+    )
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: graph)
+    granted = asked(run, "grant", name, "--epsilon", "1", "--level", level)["budget"]
+    promised = Guarantee.resolve(
+        graph, [Gaussian(1.0)], level=level, relation="auto", epsilon=1.0, delta="auto"
+    )
+    assert granted["granted_delta"] == promised.delta == {"edge": 1e-3, "node": 1e-2}[level]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -179,6 +180,7 @@ def test_bytes_that_are_no_text_are_refused(words, gapgnn, ledger):
 
 def test_a_day_is_asked_for_as_a_day(gapgnn, tables):
     words = ("ledger", "grant", "everybody", "--nodes", tables[3], "--epsilon", "1")
+    words += ("--delta", "1e-4")
     assert "must be a day such as" in refused(gapgnn, *words, "--until", "15.11.2027")
 
 
@@ -221,4 +223,9 @@ def test_a_training_says_whose_budget_paid(gapgnn, tables):
     assert "Charged to everybody: charge " in said
     assert f"Ledger: {Ledger().path} " in said
     assert "granted epsilon 4, delta 0.0001; left epsilon " in said
+    (row,) = Ledger().summary()
+    spent, composed = re.findall(r"epsilon ([0-9.]+) (?:counted by gaussian|composed),", said)
+    assert 0 <= float(spent) - row.spent_epsilon < 1e-3
+    assert float(composed) == float(spent)  # of Gaussian noise both are the exact curve
+    assert "which is proved if none was chosen by what another one showed" in said
     assert "Charged to" not in gapgnn("-q", *words)[1]

@@ -645,7 +645,12 @@ def test_a_look_of_the_curator_at_people_with_a_budget_is_on_record(
 
     tables = write_tables(tmp_path / "tables", count=160)
     nodes = tables[tables.index("--nodes") + 1]
-    assert main(["ledger", "grant", "customers", "--nodes", nodes, "--epsilon", "4"]) == 0
+    assert (
+        main(
+            ["ledger", "grant", "customers", "--nodes", nodes, "--epsilon", "4", "--delta", "1e-4"]
+        )
+        == 0
+    )
     out = str(tmp_path / "model")
     words = ["--epsilon", "1", "--epochs", "2", "--no-compare"]
     assert main(["train", "gap", *tables, *words, "--out", out]) == 0

@@ -21,6 +21,7 @@ from gapgnn.errors import InputError, check_number, did_you_mean
 from gapgnn.privacy.ledger import COMPOSITIONS
 
 if TYPE_CHECKING:
+    from gapgnn.graph import Graph
     from gapgnn.privacy.ledger import Budget, Charge, Forecast, Ledger, People
 
 EPILOG = """\
@@ -30,7 +31,7 @@ computed. Without a budget, runs are recorded and not limited.
 
 examples:
   gapgnn ledger                                      all budgets
-  gapgnn ledger grant customers --nodes customers.csv --epsilon 4 --until 2027-11-15
+  gapgnn ledger grant customers --nodes customers.csv --epsilon 4 --delta 1e-7
   gapgnn ledger grant social --epsilon 4             a data set of `gapgnn datasets`
   gapgnn ledger show customers                       who charged what, when and why
   gapgnn ledger forecast customers --epsilon 1 --hops 4
@@ -98,7 +99,9 @@ def _configure_grant(parser: argparse.ArgumentParser) -> None:
         "--delta",
         type=_number_or_auto,
         metavar="auto|D",
-        help="for all charges (as before; for a new budget auto: by the number of people)",
+        help="for all charges (as before; for a new budget auto, as a run has it: by the number of "
+        "people at node level, and at edge level by the number of edges, which is known of a data "
+        "set, or else the delta of the last charge)",
     )
     parser.add_argument(
         "--relation",
@@ -176,9 +179,9 @@ def execute(args: argparse.Namespace) -> int:
 def _list(ledger: Ledger, args: argparse.Namespace) -> None:
     budgets = ledger.summary()
     if args.json:
-        emit_json({"ledger": str(ledger.path), "budgets": [asdict(row) for row in budgets]})
+        emit_json({"ledger": str(ledger.path), "budgets": _plain(budgets, ledger.entries())})
     elif budgets:
-        _print_budgets(budgets)
+        _print_budgets(budgets, ledger.entries())
     else:
         say(f"Nothing was granted or charged yet in {ledger.path}.", to_stderr=True)
 
@@ -223,12 +226,16 @@ def _grant(ledger: Ledger, args: argparse.Namespace) -> None:
             raise InputError(f"`--{option}` must come with `--nodes`. Got no table of people.")
     dialect_of(args)
     known = ledger.summary()
-    people, is_directed = _people(args)
+    people, graph = _people(args)
     name = args.population if people is None or args.nodes is not None else people.name
     before = [row for row in known if row.population == name]
     same_level = next((row for row in before if row.level == args.level), None)
+    charges = [row for row in ledger.entries(name) if row.level == args.level and row.delta > 0]
     replaced = same_level if same_level and same_level.granted_epsilon is not None else None
-    relation, why = _relation(args, same_level, is_directed)
+    relation, why = _relation(args, same_level, None if graph is None else graph.is_directed)
+    delta, origin = _delta(
+        args, before, replaced, _entities(args, relation, people, graph), charges
+    )
     until = args.until
     if until is None and replaced is not None:
         until = replaced.until
@@ -238,24 +245,26 @@ def _grant(ledger: Ledger, args: argparse.Namespace) -> None:
         level=args.level,
         relation=relation,
         epsilon=args.epsilon,
-        delta=_delta(args, before, replaced, people),
+        delta=delta,
         composition=args.composition,
         until=None if until == "never" else until,
         reason=args.reason,
     )
     if args.json:
-        emit_json({"ledger": str(ledger.path), "budget": asdict(budget)})
+        (plain,) = _plain([budget], ledger.entries(name))
+        emit_json({"ledger": str(ledger.path), "budget": plain})
         return
     say(
         f"{budget.population}: {budget.people:,} people in the namespace {budget.namespace}. The "
-        f"relation is {budget.relation}, {why}; charges come together by {budget.composition}.",
+        f"relation is {budget.relation}, {why}; charges come together by {budget.composition}; "
+        f"delta is {budget.granted_delta:g}, {origin}.",
         to_stderr=True,
     )
-    _print_budgets([budget])
+    _print_budgets([budget], ledger.entries(name))
 
 
-def _people(args: argparse.Namespace) -> tuple[People | None, bool | None]:
-    """Return who is meant and, if a graph was read, whether it is directed.
+def _people(args: argparse.Namespace) -> tuple[People | None, Graph | None]:
+    """Return who is meant and, of a data set, its graph.
 
     A data set's own graph is read, because anybody could have given its name to other people; the
     ledger refuses the name then.
@@ -276,7 +285,7 @@ def _people(args: argparse.Namespace) -> tuple[People | None, bool | None]:
         return None, None
     with reading_bars(args.json) as progress:
         graph = load_dataset(args.population, split_seed=None, progress=progress)
-    return books.People.of(graph), graph.is_directed
+    return books.People.of(graph), graph
 
 
 def _relation(
@@ -292,23 +301,49 @@ def _relation(
     return relation, "as the data set is" if by_graph else f"the default at {args.level} level"
 
 
+def _entities(
+    args: argparse.Namespace, relation: str, people: People | None, graph: Graph | None
+) -> int:
+    """Return how many entities the level protects, as far as they were read; 0: not known."""
+    if graph is not None:
+        return privacy.count_entities(graph, args.level, relation)
+    return len(people.ids) if people is not None and args.level == "node" else 0
+
+
 def _delta(
     args: argparse.Namespace,
     before: Sequence[Budget],
     replaced: Budget | None,
-    people: People | None,
-) -> float:
+    entities: int,
+    charges: Sequence[Charge],
+) -> tuple[float, str]:
+    """Return the delta of a budget and where it comes from.
+
+    ``auto`` follows what the level protects, as in a run.
+    """
     if isinstance(args.delta, float):
-        return args.delta
+        return args.delta, "as given"
     if args.delta is None and replaced is not None and replaced.granted_delta is not None:
-        return replaced.granted_delta
-    count = max([row.people for row in before] + [0 if people is None else len(people.ids)])
-    if before and not count:
+        return replaced.granted_delta, "as before"
+    if args.level == "node":
+        entities = max([row.people for row in before] + [entities])
+    if entities:
+        followed = "people" if args.level == "node" else "edges"
+        return privacy.auto_delta(entities), f"by the number of {followed}"
+    if charges:
+        return charges[-1].delta, "that of the last charge"
+    if not before and args.nodes is None:
+        return privacy.auto_delta(0), "of nobody"  # a name without people is refused by the ledger
+    if args.level == "node":
         raise InputError(
             f"`--delta` must be a number: who belongs to {args.population!r} is not known before "
             "it is read again. Got auto."
         )
-    return privacy.auto_delta(count)
+    raise InputError(
+        "`--delta` must be a number at edge level: auto follows the number of edges, as in a run, "
+        "and a table of people does not tell it. Give the delta of your runs, a power of ten that "
+        "is at most 1 / (10 edges), such as `--delta 1e-7` for 600,000 edges."
+    )
 
 
 def _show(ledger: Ledger, args: argparse.Namespace) -> None:
@@ -324,9 +359,9 @@ def _show(ledger: Ledger, args: argparse.Namespace) -> None:
     if args.json:
         plain = [{k: v for k, v in asdict(row).items() if k != "budget"} for row in charges]
         about = {"ledger": str(ledger.path), "population": args.population}
-        emit_json({**about, "budgets": [asdict(row) for row in budgets], "charges": plain})
+        emit_json({**about, "budgets": _plain(budgets, charges), "charges": plain})
         return
-    _print_budgets(budgets)
+    _print_budgets(budgets, charges)
     if charges:
         say("")
         _print_charges(charges, budgets)
@@ -438,9 +473,34 @@ def _counted(grants: int, charges: int) -> str:
     return " and ".join(f"{n} {word}{'' if n == 1 else 's'}" for word, n in counts.items())
 
 
-def _print_budgets(budgets: Sequence[Budget]) -> None:
+def _plain(budgets: Sequence[Budget], charges: Sequence[Charge]) -> list[dict[str, Any]]:
+    """Return budgets for programs, with what their charges cost by the tightest proof."""
+    return [
+        {**asdict(row), "composed_epsilon": books.composed_epsilon(charges, row)} for row in budgets
+    ]
+
+
+def spent_sentence(row: Budget, charges: Sequence[Charge]) -> str:
+    """Say what all charges of a budget cost: as it counts them, and by the tightest proof.
+
+    Args:
+        row: the budget.
+        charges: those of its ledger.
+    """
+    composed = books.composed_epsilon(charges, row)
+    counts = "their sum" if row.granted_epsilon is None else f"counted by {row.composition}"
+    return (
+        f"All charges to {row.population} at {row.level} level: epsilon "
+        f"{_rounded(row.spent_epsilon, up=True)} {counts}, which holds however each was chosen "
+        f"after the ones before; epsilon {_rounded(composed, up=True)} composed, which is proved "
+        "if none was chosen by what another one showed."
+    )
+
+
+def _print_budgets(budgets: Sequence[Budget], charges: Sequence[Charge]) -> None:
     has_end = any(row.until for row in budgets)
-    heads = ["population", "level", "relation", "composition", "granted", "spent", "left"]
+    heads = ["population", "level", "relation", "composition", "granted", "spent", "composed"]
+    heads.append("left")
     heads += ["until", "charges"] if has_end else ["charges"]
     rows = []
     for row in budgets:
@@ -448,14 +508,23 @@ def _print_budgets(budgets: Sequence[Budget]) -> None:
         if row.granted_epsilon is not None:
             granted = f"{row.granted_epsilon:g} / {row.granted_delta:g}"
         spent = _amount(row, row.spent_epsilon, row.spent_delta, up=True)
+        composed = books.composed_epsilon(charges, row)
+        shown = _rounded(composed, of=row.granted_epsilon or 0.0, up=True)
         left = _amount(row, row.left_epsilon, row.left_delta, up=False)
         rule = row.composition if row.granted_epsilon is not None else "-"
-        cells = [row.population, row.level, row.relation, rule, granted, spent, left]
+        cells = [row.population, row.level, row.relation, rule, granted, spent, shown, left]
         rows.append([*cells, *([row.until or "-"] if has_end else []), str(row.charges)])
     _print_table(heads, rows, left=4)
     say(
         "Amounts are epsilon / delta; by gaussian and renyi, delta is the budget's.", to_stderr=True
     )
+    if any(row.charges for row in budgets):
+        say(
+            "Spent is what the budget counts and what limits it: it holds however each release was "
+            "chosen after the ones before. Composed is the smallest epsilon that is proved for the "
+            "same releases at the same delta, if none was chosen by what another one showed.",
+            to_stderr=True,
+        )
     if any(row.granted_epsilon is None for row in budgets):
         say(
             "No budget: recorded, not limited. `gapgnn ledger grant NAME` sets one.",
@@ -484,8 +553,8 @@ def _print_charges(charges: Sequence[Charge], budgets: Sequence[Budget]) -> None
             remarks[-1].append("spent, and not noted as completed")
     _print_table(heads, rows, left=4, remarks=remarks)
     say(
-        "Each charge alone is epsilon / delta; together is the epsilon of all up to it, by the "
-        "budget's composition at its delta.",
+        "Each charge alone is epsilon / delta; together is the epsilon of all up to it as the "
+        "budget counts them, at its delta.",
         to_stderr=True,
     )
 

@@ -20,6 +20,7 @@ from gapgnn.cli.data import (
     load_graph,
     mention_left_out,
 )
+from gapgnn.cli.ledger import spent_sentence
 from gapgnn.cli.main import Parser
 from gapgnn.cli.options import add_estimator_options, estimator_options
 from gapgnn.cli.outlines import method_outline
@@ -373,8 +374,13 @@ def _mention_charge(estimator: NodeClassifier) -> None:
     if paid is None:
         return
     ledger = Ledger(estimator.ledger)
-    names = [one.population for one in ledger.entries() if one.id == paid.charge_id]
-    note(f"Charged to {' and '.join(dict.fromkeys(names))}: {paid}.")
+    charges = ledger.entries()
+    names = list(dict.fromkeys(one.population for one in charges if one.id == paid.charge_id))
+    note(f"Charged to {' and '.join(names)}: {paid}.")
+    for row in ledger.summary():
+        is_known = row.charges == 1 and row.granted_epsilon is None
+        if row.population in names and row.level == estimator.card_.level and not is_known:
+            note(spent_sentence(row, charges))
     note(f"Ledger: {ledger.path}", is_path=True)
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.guarantee import Guarantee as Guarantee
     from gapgnn.privacy.guarantee import check_delta as check_delta
     from gapgnn.privacy.guarantee import check_finite_budget as check_finite_budget
+    from gapgnn.privacy.guarantee import count_entities as count_entities
     from gapgnn.privacy.relations import LEVELS as LEVELS
     from gapgnn.privacy.relations import RELATIONS as RELATIONS
     from gapgnn.privacy.relations import RELATIONS_OF_LEVEL as RELATIONS_OF_LEVEL

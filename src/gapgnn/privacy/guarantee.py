@@ -235,11 +235,7 @@ class Guarantee:
         resolved = resolve_relation(level, relation, is_directed=graph.is_directed)
         if level == "none":
             return cls(level, resolved, None, 0.0, False, 0, None, "none", ())
-        # Where arcs are protected each is an entity of its own, also on a symmetric graph.
-        by_arcs = level == "edge" and links_of(resolved).are_arcs
-        each = (one.num_arcs if by_arcs else one.num_edges for one in graph.kinds)
-        num_edges = sum(each)
-        entities = protected_entities(level, num_nodes=graph.num_nodes, num_edges=num_edges)
+        entities = count_entities(graph, level, resolved)
         stated = check_delta(delta)
         is_auto = stated is None
         chosen = auto_delta(entities) if stated is None else stated
@@ -278,6 +274,14 @@ class Guarantee:
         further = math.sqrt(kinds_growth(num_kinds, has_total=has_total))
         events = [event.scaled(1 / further) for event in self.events]
         return account(events, self.delta, relation=self.relation).epsilon
+
+
+def count_entities(graph: Graph, level: str, relation: str) -> int:
+    """Return how many entities a relation protects in a graph: ``auto`` for delta follows them."""
+    # Where arcs are protected each is an entity of its own, also on a symmetric graph.
+    by_arcs = level == "edge" and links_of(relation).are_arcs
+    num_edges = sum(one.num_arcs if by_arcs else one.num_edges for one in graph.kinds)
+    return protected_entities(level, num_nodes=graph.num_nodes, num_edges=num_edges)
 
 
 def check_delta(delta: float | str) -> float | None:
