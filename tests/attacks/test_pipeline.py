@@ -762,9 +762,10 @@ class TestPlantedLeaks:
         words = "train gap --epochs 2 --messages features --kinds each"
         options = {"given": given, "protects": "each"}
         found = findings(audit(words, "edge", "undirected", kinds=["each-kind"], **options))
-        assert len(found) == 1
+        assert len(found) == 2
         assert "all hops: moved by" in found[0]
         assert found[0].endswith("charged for 2")
+        assert "all releases: cost epsilon" in found[1]
         assert findings(audit(words, "edge", "undirected", kinds=["other-kind"], **options)) == []
 
     def test_a_total_that_is_not_charged(self, monkeypatch):
@@ -773,9 +774,10 @@ class TestPlantedLeaks:
         words = "train gap --epochs 2 --hops 2"
         for kind in ("hub", "other-kind"):
             found = findings(audit(words, "edge", "undirected", given, kinds=[kind]))
-            assert len(found) == 1
+            assert len(found) == 2
             assert "all hops: moved by" in found[0]
             assert found[0].endswith("charged for 2")
+            assert "all releases: cost epsilon" in found[1]
 
     def test_a_total_that_adds_up_one_kind_twice(self, monkeypatch):
         real = base_module.kind_aggregations

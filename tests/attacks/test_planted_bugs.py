@@ -15,8 +15,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from pipelinecases import tables
 
-from gapgnn import GAP
+from gapgnn import GAP, Ledger
 from gapgnn.attacks.audits import aggregation as aggregation_audit
 from gapgnn.attacks.audits import (
     audit_aggregation,
@@ -28,23 +29,29 @@ from gapgnn.attacks.audits import (
 )
 from gapgnn.attacks.audits import edges as edges_audit
 from gapgnn.attacks.audits import messages as messages_audit
+from gapgnn.attacks.audits import model as model_audit
 from gapgnn.attacks.audits import subgraphs as subgraph_audit
 from gapgnn.attacks.audits.model import audit_prediction
+from gapgnn.attacks.audits.pipeline import Case, audit_pipeline
 from gapgnn.cli.main import main
 from gapgnn.errors import CalibrationError, PrivacyError
+from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.store import StoredGraph
+from gapgnn.graph.transforms import join_kinds, random_split
 from gapgnn.methods import sage
 from gapgnn.methods.gap.estimator import OF_OTHERS
 from gapgnn.methods.releases import Releases
-from gapgnn.privacy import guarantee
+from gapgnn.privacy import Release, guarantee, shown
 from gapgnn.privacy.accounting import accountants, calibration, events
 from gapgnn.privacy.accounting.events import Gaussian, MixtureOfGaussians
 from gapgnn.privacy.dpsgd import ghost
 from gapgnn.privacy.dpsgd import step as dpsgd
 from gapgnn.privacy.dpsgd import subgraphs as neighbourhoods
+from gapgnn.privacy.ledger import People
 from gapgnn.privacy.mechanisms import aggregation, edges, sums
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
 from gapgnn.privacy.mechanisms.noise import NoiseSource
+from gapgnn.rng import NoiseKey
 
 TRIALS = 8_000
 # What is found at one level is found at the other; the slow tests say so.
@@ -202,6 +209,48 @@ def test_a_total_that_is_not_charged():
     report = audit_aggregation(**{**options, "trials": 5 * TRIALS}, charged=2)
     assert_broken(report)
     assert_counted(report, *EVENTS_OF_KINDS)
+
+
+@pytest.mark.parametrize(("relation", "kinds"), [("2-arcs", 2), ("5-arcs", 3)])
+def test_arcs_of_several_kinds_that_meet_in_one_row_charged_as_if_they_did_not(
+    monkeypatch, relation, kinds
+):
+    """A total moves by sqrt(k min(k, M)) under `k-arcs`; sqrt(k) was charged."""
+    options = {"relation": relation, "kinds": kinds, "epsilon": 4.0, "trials": 1_000}
+    report = audit_aggregation(**options)
+    assert report.holds, report.sentence
+    original = aggregation.aggregation_sensitivity
+
+    def apart(*args, summed_kinds, **rest):
+        return original(*args, **rest)
+
+    monkeypatch.setattr(aggregation, "aggregation_sensitivity", apart)
+    report = audit_aggregation(**options)
+    assert_counted(report, "events of arcs that meet in one row")
+    # A model that would release such a total is audited as it was trained.
+    monkeypatch.setattr(GAP, "releases_total", lambda self, num_kinds: num_kinds > 1)
+    halves = [social_graph(num_nodes=100, mean_degree=6, seed=seed) for seed in (1, 2)]
+    graph = random_split(join_kinds({"calls": halves[0], "visits": halves[1]}), seed=0)
+    model = GAP(relation="2-arcs", epochs=1, hops=1, messages="labels").fit(graph)
+    monkeypatch.setattr(model_audit, "audit_messages", lambda *_, **__: report)
+    found = {one["mechanism"]: one for one in model_audit.audit_model(model, trials=200)}
+    assert not found["aggregation"]["holds"]
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace"])
+def test_whoever_lists_itself_writes_to_its_own_row_twice(monkeypatch, relation):
+    """`own="record"`: everybody sends to oneself, and a self-loop that was kept counted again."""
+    options = {"level": "node", "divided": True, "relation": relation, "trials": 200}
+    report = audit_aggregation(epsilon=4.0, **options)
+    assert report.holds, report.sentence
+    monkeypatch.setattr(PrivateAggregation, "_drops_loops", False)
+    report = audit_aggregation(epsilon=4.0, **options)
+    assert_counted(report, "how far somebody who lists and answers oneself moves a hop")
+    graph = random_split(social_graph(num_nodes=200, mean_degree=8, num_classes=3), seed=0)
+    options = {"own": "record", "relation": relation, "epsilon": 8.0, "epochs": 1}
+    model = GAP(level="node", hop_share=0.5, **options).fit(graph)
+    found = {one["mechanism"]: one for one in model_audit.audit_model(model, trials=200)}
+    assert not found["aggregation"]["holds"]
 
 
 def test_a_total_that_shares_the_noise_of_a_kind(monkeypatch):
@@ -737,3 +786,61 @@ class TestRoles:
         words = ["audit", "messages", "--level", "node", "--divided", "--trials", "400"]
         assert main([*words, "--own", "nothing", "--epsilon", "2"]) == 1
         assert "broken: the second hop must be charged" in " ".join(capsys.readouterr().err.split())
+
+
+class TestGroups:
+    """Groups compose in parallel, and their names say nothing: whatever they are called."""
+
+    NAMES = ("nurses, day", "nurses, night")
+
+    @staticmethod
+    def _count_by_shift(words):
+        """A command that counts the people of each shift, with Laplace noise of scale 1."""
+        with open("people.csv", encoding="utf-8") as file:
+            _, *lines = file.read().splitlines()
+        rows = [line.split(",") for line in lines]
+        people = People.listed(np.array([row[0] for row in rows]))
+        charged = [events.Laplace(1.0, group=name) for name in TestGroups.NAMES]
+        price = accountants.account(charged, 0.0, relation="replace").epsilon
+        Ledger().charge(
+            people,
+            level="node",
+            relation="replace",
+            epsilon=price,
+            delta=0.0,
+            events=[event.to_dict() for event in charged],
+            purpose="count",
+        )
+        for name in TestGroups.NAMES:
+            # Who has an early birthday works by day.
+            mine = [row for row in rows if (float(row[1]) < 1) == name.endswith("day")]
+            count = torch.tensor([float(len(mine))], dtype=torch.float64)
+
+            seen = Release(name, count.clone().numpy(), 1.0, 1.0, measure="l1")
+            shown(
+                lambda seen=seen: seen, NoiseSource(NoiseKey.fresh()).add_laplace(count, 1.0, name)
+            )
+        return 0
+
+    def test_a_comma_in_a_name_that_is_taken_for_an_option_is_found(self, monkeypatch):
+        given = tables()
+        case = Case(("count",), given, "node", "replace")
+
+        def found():
+            kinds = ["first", "last", "middle", "hub"]
+            return audit_pipeline(case, self._count_by_shift, kinds=kinds)
+
+        sound = found()
+        assert [text for outcome in sound for text in outcome.findings] == []
+        moved = [sum(one.observed for one in outcome.releases) for outcome in sound]
+        assert 2.0 in moved, "somebody changes the shift"
+        group_of = events.group_of
+        monkeypatch.setattr(events, "group_of", lambda event: group_of(event).split(", ")[0])
+        monkeypatch.setattr(
+            events, "_option", lambda event: len(group_of(event).partition(", ")[2]) or 0
+        )
+        broken = [text for outcome in found() for text in outcome.findings]
+        assert any(
+            "all releases: cost epsilon 2 at delta 0 by what they moved, charged 1" in text
+            for text in broken
+        ), broken

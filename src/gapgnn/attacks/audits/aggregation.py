@@ -185,7 +185,7 @@ class _Setting:
                 epsilon=epsilon,
                 delta=delta,
                 details=details,
-                checks=[*_check_hops(self), *_check_kinds(self)],
+                checks=[*_check_hops(self), *_check_kinds(self), *_check_special(self)],
             )
 
         return confirmed(mechanism, attempt, trials, **options)
@@ -569,6 +569,80 @@ def _check_kinds(setting: _Setting) -> list[Check]:
     # Nine standard deviations of what independent noise has.
     most = 9 / (_COMPARED_ROWS * _WIDTH) ** 0.5
     return [*checks, Check("correlation of the noise of two sums", float(alike.max()), most)]
+
+
+def _check_special(setting: _Setting) -> list[Check]:
+    """Compare what neighbours move that are the worst case of one operator alone."""
+    silent = replace(setting, noise_multiplier=1.0)
+    checks = []
+    if setting.divided:
+        checks += [_check_loops(silent, to_self=to_self) for to_self in (False, True)]
+    if setting.has_total and setting.links.are_arcs and not setting.both_ways:
+        checks.append(_check_meeting(silent))
+    return checks
+
+
+def _check_loops(setting: _Setting, *, to_self: bool) -> Check:
+    """Return how far a record moves a hop whose owner lists itself: alone, and among others.
+
+    The own row is covered here, and where everybody sends to oneself anyway it must not be written
+    a second time.
+    """
+    sources, targets = np.array([0, 1, 1, 1]), np.array([0, 1, 2, 3])
+    owners = np.array([0, 1, 1, 1])
+    features = np.zeros((4, 1), dtype=np.float32)
+    graphs = [
+        Graph.from_arcs(
+            sources[:count],
+            targets[:count],
+            num_nodes=4,
+            features=features,
+            directed=True,
+            self_loops="keep",
+        )
+        for count in (len(sources), len(sources) if setting.relation == "replace" else 0)
+    ]
+    rows = torch.zeros(4, _WIDTH)
+    rows[:2, 0] = 1
+    key, released = NoiseKey.fresh(), []
+    for graph, sent in zip(graphs, (rows, -rows if graphs[1].num_arcs else 0 * rows), strict=True):
+        (aggregation,) = kind_aggregations(
+            graph,
+            level=setting.level,
+            relation=setting.relation,
+            noise_multiplier=setting.noise_multiplier,
+            is_divided=True,
+            to_self=to_self,
+            keys=[key],
+            noise=setting.noise,
+        )
+        released.append(aggregation.hop(sent, 1, normalise=False).double())
+    moved = np.zeros(2)
+    np.add.at(moved, owners, (released[0] - released[1]).square().sum(dim=1).numpy())
+    what = "somebody who lists and answers oneself" if to_self else "somebody who lists oneself"
+    return Check(f"how far {what} moves a hop", math.sqrt(moved.max()), aggregation.std)
+
+
+def _check_meeting(setting: _Setting) -> Check:
+    """Return how many events arcs of different kinds are that all end in one row of the total."""
+    meet = min(setting.links.count, setting.kinds)
+    nothing = (np.zeros(0, np.int64),) * 2
+    arc = np.array([0]), np.array([1])
+    arcs = [[arc] * meet + [nothing] * (setting.kinds - meet), [nothing] * setting.kinds]
+    rows, key = torch.tensor([[1.0, 0.0]] * 2), NoiseKey.fresh()
+    released = []
+    for kinds in arcs:
+        mechanisms = setting.aggregations(setting.graph(kinds, 2, directed=True), key=key)
+        done = [one.hop(rows, n, normalise=False) for n, one in enumerate(mechanisms, 1)]
+        released.append(torch.stack(done).double())
+    squares = (released[0] - released[1]).square().sum(dim=(1, 2))
+    noise = torch.tensor([one.std for one in mechanisms]).square()
+    events = (setting.charged or setting.hops) / setting.hops
+    # Of k arcs, k / meet such groups to people of their own; the rest of them moves no more.
+    groups = setting.links.count // meet
+    return Check(
+        "events of arcs that meet in one row", float((squares / noise).sum()) * groups, events
+    )
 
 
 @contextmanager

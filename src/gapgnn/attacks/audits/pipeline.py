@@ -52,15 +52,29 @@ from gapgnn.attacks.audits.replay import (
 from gapgnn.errors import GapgnnError, InputError, check_choice
 from gapgnn.graph import roles
 from gapgnn.privacy import auto_delta, public_count, resolve_kinds, watched_by
-from gapgnn.privacy.accounting import Composition, Event, Gaussian, worst_cases
+from gapgnn.privacy.accounting import (
+    Composition,
+    Event,
+    Gaussian,
+    LabelResponse,
+    Laplace,
+    MixtureOfGaussians,
+    PoissonGaussian,
+    RandomisedResponse,
+    account,
+    gaussian_epsilon,
+    worst_cases,
+)
 from gapgnn.privacy.card import PrivacyCard
 from gapgnn.privacy.card import texts as texts
-from gapgnn.privacy.ledger import Ledger
+from gapgnn.privacy.ledger import Charge, Ledger
 
 Run = Callable[[Sequence[str]], int]
 OUT, STORE, MODEL, PREDICTIONS = "model", "store", "saved", "predictions.csv"
 # Facts of the card that follow from whether any list is longer than D, which it lists as public.
 _FROM_NOTION = ("node_notion", "covered", "not_covered")
+# Between two ways to compute the price of the same releases.
+ROUNDING_OF_PRICES = 1e-3
 _UNCOMPARED = ("seconds", "peak_memory_mb")
 
 
@@ -267,7 +281,10 @@ def _audit_pair(case: Case, run: Run, pair: Neighbours) -> Outcome:
         also, more = _compare_runs(first, second, pair.person, declared)
         findings = (
             *watcher.findings,
+            *(f"{name}: drawn twice under one charge" for name in recording.drawn_twice()),
+            *_uncharged(second, watcher.compared),
             *_overspent(second, watcher.compared, case.relation),
+            *_underpriced(second, watcher.compared),
             *_untrue(card, watcher.compared),
             *more,
         )
@@ -290,6 +307,93 @@ def _untrue(card: PrivacyCard | None, compared: Sequence[Compared]) -> list[str]
     return []
 
 
+def _charges(ran: _Ran) -> list[Charge]:
+    """Return what a run was charged; one that several populations share is listed for each."""
+    charges = {one.id: one for one in Ledger(ran.ledger).entries() if one.id not in ran.known}
+    return list(charges.values())
+
+
+def _events_of(charge: Charge) -> list[Event]:
+    return [Event.from_dict(dict(event)) for event in charge.events]
+
+
+def _uncharged(ran: _Ran, compared: Sequence[Compared]) -> list[str]:
+    """Hold the noise of every release to the events that were charged.
+
+    A release whose noise is that of none of them was not paid for, or was made with other noise.
+    """
+    events = [event for charge in _charges(ran) for event in _events_of(charge)]
+    known = (Gaussian, Laplace, PoissonGaussian, MixtureOfGaussians, LabelResponse)
+    if any(not isinstance(event, (*known, RandomisedResponse)) for event in events):
+        # A method from elsewhere has mechanisms of its own.
+        return []
+    findings: dict[str, None] = {}
+    for one in compared:
+        if one.mechanism == "edges":
+            # Their noise is in coins, of which a run shows none.
+            continue
+        if not any(_has_noise_of(one, event) for event in events):
+            what = one.name.split(" step ")[0]
+            findings[f"{what}: its noise multiplier {one.noise:.6g} is of no charged event"] = None
+    return list(findings)
+
+
+def _has_noise_of(one: Compared, event: Event) -> bool:
+    """Whether a release may be what an event charges for."""
+    if isinstance(event, LabelResponse):
+        return one.mechanism == "labels" and math.isclose(one.scale, event.other)
+    if isinstance(event, MixtureOfGaussians):
+        # Counted in clips, of which the sensitivity is several.
+        return one.mechanism == "step" and math.isclose(one.scale, event.noise_multiplier)
+    made_by = {Gaussian: ("hop", "other"), PoissonGaussian: ("step",), Laplace: ("number",)}
+    noise = getattr(event, "noise_multiplier", math.nan)
+    return one.mechanism in made_by.get(type(event), ()) and math.isclose(one.noise, noise)
+
+
+def _underpriced(ran: _Ran, compared: Sequence[Compared]) -> list[str]:
+    """Compose what was observed anew, and hold it to the epsilon that was charged.
+
+    The person or link in question moved these releases by so much, under noise of this scale. Each
+    is an event of its own here, without a group or an option, so that nothing rests on how the
+    accountant takes groups apart. Steps of DP-SGD are left out: what remains costs no more.
+    """
+    charges = _charges(ran)
+    if not charges or any(charge.delta is None for charge in charges):
+        return []
+    repeats: dict[str, list[Event]] = {}
+    for one in compared:
+        if one.observed <= 0 or one.scale <= 0 or one.mechanism not in ("hop", "number", "other"):
+            continue
+        noise = one.scale / one.observed
+        event = Laplace(noise) if one.mechanism == "number" else Gaussian(noise)
+        repeats.setdefault(one.name.partition(" of repeat ")[2], []).append(event)
+    findings = []
+    for name, events in repeats.items():
+        charged = sum(charge.epsilon for charge in charges)
+        delta = sum(charge.delta for charge in charges)
+        if _cheapest_bound(events, delta) <= charged:
+            continue
+        found = account(events, delta, relation="add-remove").epsilon
+        if found > charged * (1 + ROUNDING_OF_PRICES):
+            which = f" of repeat {name}" if name else ""
+            findings.append(
+                f"all releases{which}: cost epsilon {found:.6g} at delta {delta:g} by what they "
+                f"moved, charged {charged:.6g}"
+            )
+    return findings
+
+
+def _cheapest_bound(events: Sequence[Event], delta: float) -> float:
+    """Return an upper bound of what events cost that needs no distributions."""
+    pure = sum(event.times / event.noise_multiplier for event in events if type(event) is Laplace)
+    squares = sum(
+        event.times / event.noise_multiplier**2 for event in events if type(event) is Gaussian
+    )
+    if not squares:
+        return pure
+    return pure + gaussian_epsilon(math.sqrt(squares), delta) if delta > 0 else math.inf
+
+
 def _overspent(ran: _Ran, compared: Sequence[Compared], relation: str) -> list[str]:
     """Hold all hops together to what was charged for them.
 
@@ -298,16 +402,14 @@ def _overspent(ran: _Ran, compared: Sequence[Compared], relation: str) -> list[s
     apart, they are those of one role; a record that is exchanged may change its role, and then
     moves each by half. Roles are drawn anew for every repeat.
     """
-    # A charge that several populations share is listed for each of them.
-    charges = {one.id: one for one in Ledger(ran.ledger).entries() if one.id not in ran.known}
     repeats: dict[str, list[Compared]] = {}
     for one in compared:
         if one.name.startswith("hop "):
             repeats.setdefault(one.name.partition(" of repeat ")[2], []).append(one)
     charged = [
         replace(event, count=charge.count * event.count)
-        for charge in charges.values()
-        for event in (Event.from_dict(dict(one)) for one in charge.events)
+        for charge in _charges(ran)
+        for event in _events_of(charge)
         if isinstance(event, Gaussian)
     ]
     cases = worst_cases(charged, relation=relation)

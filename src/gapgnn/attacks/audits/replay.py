@@ -33,12 +33,24 @@ class Interrupted(BaseException):
 
 @dataclass(frozen=True)
 class Compared:
-    """One release in both runs: how far it may move, how far it did, and its noise multiplier."""
+    """One release in both runs: how far it may move, how far it did, and how much noise it has.
+
+    Attributes:
+        name: of the release.
+        accounted: how far it may move.
+        observed: how far it did.
+        noise: its noise multiplier, the scale of the noise over the sensitivity.
+        scale: of the noise.
+        mechanism: ``hop``, ``step`` (of DP-SGD), ``labels``, ``edges``, ``number`` (with Laplace
+            noise) or ``other``.
+    """
 
     name: str
     accounted: float
     observed: float
     noise: float = 0.0
+    scale: float = 0.0
+    mechanism: str = "other"
 
     @property
     def holds(self) -> bool:
@@ -96,6 +108,14 @@ class Recording(_Watcher):
         self.releases.append(_Seen(release, _copied(output), self._ids))
         return output
 
+    def drawn_twice(self) -> list[str]:
+        """Return what was drawn again after an interruption, though the first draw was kept.
+
+        The interrupted draw itself was kept by nobody. DP-SGD begins its phase anew.
+        """
+        names = [one.release.name for one in self.releases if not one.release.counts_records]
+        return sorted({name for name in names if names.count(name) > 1})
+
     def batch(self, phase: str, batch: PoissonBatch, members: list[Tensor]) -> PoissonBatch:
         """Put the record in question into the batch, and write down who is in it."""
         chosen = []
@@ -152,7 +172,10 @@ class Replaying(_Watcher):
             return output
         noise = release.scale / release.sensitivity if release.sensitivity else 0.0
         moved = _distance(release, *values)
-        compared = Compared(release.name, self._limit(release), moved, noise)
+        limit = self._limit(release)
+        compared = Compared(
+            release.name, limit, moved, noise, release.scale, _mechanism_of(release)
+        )
         self.compared.append(compared)
         if not compared.holds:
             self.findings.append(
@@ -221,6 +244,15 @@ class Replaying(_Watcher):
 
 
 _MOST_FINDINGS = 50
+
+
+def _mechanism_of(release: Release) -> str:
+    """Return which mechanism made a release, by what it says of itself."""
+    if release.measure == "bits":
+        return "edges"
+    if release.measure == "l1":
+        return "labels" if release.rows_of_people else "number"
+    return "hop" if release.rows_of_people else "step" if release.counts_records else "other"
 
 
 def _copied(output: Any) -> Any:
