@@ -161,3 +161,34 @@ def test_without_lists_or_labels_there_is_nothing_to_read(graph, model):
     nobody = np.zeros(graph.num_nodes, dtype=bool)
     with pytest.raises(InputError, match="training labels"):
         model.predict(graph.with_masks(nobody, nobody, nobody), own="record")
+
+
+def test_exact_sums_decide_no_rule_for_everybody(graph, model):
+    """Others' lists are rewired against the classes: whoever they do not list reads the same.
+
+    On the product's own path: given the release, whether friends are alike is asked of it alone.
+    """
+    arcs = graph.adjacency().tocoo()
+    bystanders = np.arange(graph.num_nodes) % 10 == 0
+    kept = bystanders[arcs.row] | bystanders[arcs.col]
+    others = np.flatnonzero(~bystanders)
+    order = others[np.argsort(graph.labels[others], kind="stable")]
+    # Everybody in this order, with those a third further on, who have another class.
+    further = np.roll(order, len(order) // graph.num_classes)
+    friends = [np.roll(further, shift) for shift in range(8)]
+    rows = np.concatenate([arcs.row[kept], *[order] * len(friends)])
+    columns = np.concatenate([arcs.col[kept], *friends])
+    facts = ("features", "labels", "ids", "train_mask", "val_mask", "test_mask")
+    rewired = Graph.from_arcs(
+        rows,
+        columns,
+        num_nodes=graph.num_nodes,
+        label_names=graph.label_names,
+        name=graph.name,
+        **{key: getattr(graph, key) for key in facts},
+    )
+    assert (graph.labels[rows] == graph.labels[columns]).mean() < 0.5
+    before = model.predict_proba(graph, own="record")
+    after = answered_as(copy.deepcopy(model), rewired)
+    np.testing.assert_array_equal(after[bystanders], before[bystanders])
+    assert not np.array_equal(after, before)
