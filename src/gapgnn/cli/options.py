@@ -153,7 +153,7 @@ def config_words(path: Path, parser: argparse.ArgumentParser) -> list[str]:
         config = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"`--config` file {str(path)!r} does not exist.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"`--config` file {str(path)!r} cannot be read: {error}.") from None
     known = {
         flag[2:]: action

@@ -825,12 +825,26 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     def _check_memory(self, graph: Graph, device: torch.device) -> None:
         """Refuse a fit that cannot end well, rather than charge it first."""
         free = _free_memory(device)
-        if free is not None and self.space_needed(graph) > free:
+        needed = self.space_needed(graph), self._space_of_networks(graph)
+        if free is not None and max(needed) > free:
+            fewer = "fewer repeats" if needed[0] >= needed[1] else "a smaller `hidden`"
             raise UnavailableError(
-                f"training must hold at least {self.space_needed(graph) / 2**30:.3g} GiB. Got "
-                f"{free / 2**30:.3g} GiB of free memory; nothing was charged. Use fewer repeats or "
+                f"training must hold at least {max(needed) / 2**30:.3g} GiB. Got "
+                f"{free / 2**30:.3g} GiB of free memory; nothing was charged. Use {fewer} or "
                 "a machine with more."
             )
+
+    def _space_of_networks(self, graph: Graph) -> int:
+        """Return how many bytes training holds at the least: weights and a layer of some nodes.
+
+        Each weight is there four times: itself, its gradient and the two moments of Adam.
+        """
+        with torch.device("meta"):
+            modules = self._build(1, graph.num_features, graph.num_classes)
+        weights = sum(one.numel() for module in modules.values() for one in module.parameters())
+        hidden = getattr(self, "hidden", 0)
+        layer = min(graph.num_nodes, 4096) * hidden if isinstance(hidden, int) else 0
+        return 4 * self.repeats * (4 * weights + layer)
 
     def _checked_journal(self, journal: Journal | None) -> NoJournal:
         """Refuse a journal where releases would not be kept and so be drawn again."""

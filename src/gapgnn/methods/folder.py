@@ -259,7 +259,7 @@ def _load(folder: Path) -> Saved:
         hops = {str(release): _read_hops(str(release), contents) for release in config["releases"]}
         audits = [json.loads(text) for name, text in contents.items() if name.startswith(_AUDITS)]
         audits = sorted(audits, key=lambda audit: str(audit["when"]))
-    except (SafetensorError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, GapgnnError):
             raise
         raise DataError(f"the model folder {str(folder)!r} is damaged: {error}.") from None
@@ -273,9 +273,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise UnavailableError(f"the model folder {str(folder)!r} does not exist.")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
+        # What is nested too deeply to be read may fail here only.
+        json.dumps(config)
     except OSError:
         raise DataError(f"the model folder is incomplete: {str(path)!r} is missing.") from None
-    except (UnicodeDecodeError, json.JSONDecodeError):
+    except (ValueError, RecursionError):
         raise DataError(f"the model folder is damaged: {str(path)!r} is not JSON.") from None
     if not isinstance(config, dict) or not isinstance(config.get("format"), int):
         raise DataError(f"{str(path)!r} is not a gapgnn model.")

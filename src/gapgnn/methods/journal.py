@@ -343,7 +343,7 @@ class Journal(NoJournal):
             states = list(content["states"])
             if len({_checksum({**s, "finished": {}, "nonce": ""}) for s in states}) != 1:
                 raise ValueError
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise _damaged(path) from None
         return states
 

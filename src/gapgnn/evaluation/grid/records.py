@@ -211,7 +211,7 @@ class Record:
         """
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"A result must be one line of JSON. Got {error}.") from None
         if not isinstance(values, dict):
             raise DataError(f"A result must be a JSON object. Got {type(values).__name__}.")
@@ -399,7 +399,7 @@ def _whole(rest: bytes) -> Record | None:
     """
     try:
         json.loads(rest)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return parse(rest + b"\n", name="the last line of the results")[0]
 

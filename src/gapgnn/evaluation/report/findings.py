@@ -86,7 +86,7 @@ def load_findings(folder: str | Path) -> tuple[list[Audit], list[Attack]]:
                 audits.append(_audit(values))
             else:
                 attacks.append(_attack(values))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise DataError(
                 f"`{path}`, line {number}, must be what `gapgnn audit --json` or `gapgnn attack "
                 f"--json` printed. Got {_reason(error)}."

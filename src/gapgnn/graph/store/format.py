@@ -92,7 +92,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError(f"the store is incomplete: {str(path)!r} is missing.") from None
     except OSError as error:
         raise UnavailableError(f"{str(path)!r} cannot be read: {error.strerror}.") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DataError(f"the store is damaged: {str(path)!r} is not JSON.") from None
     if not isinstance(manifest, dict) or manifest.get("kind") != "gapgnn store":
         raise DataError(

@@ -51,7 +51,7 @@ def read_values(text: str | bytes, known: set[str]) -> dict[str, Any]:
     """
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"A privacy card must be JSON. Got {error}.") from None
     if not isinstance(data, dict):
         raise DataError(f"A privacy card must be a JSON object. Got {type(data).__name__}.")
