@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 from journalcases import PAID_RUNS, RUNS, KillError, counted_steps, people
+from safetensors.torch import load_file
 from scipy import special
 
+from gapgnn import GAP, Graph
 from gapgnn.errors import DataError, InputError, PrivacyError, UnavailableError
 from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.transforms import random_split
@@ -378,3 +380,51 @@ def test_killed_while_a_hop_is_written_one_draw_of_it_survives(
     assert ("hop 1" in steps.done) == (moment != "before the name")
     assert not list(folder.glob("*.part"))
     assert len(ledger.entries()) == 1
+
+
+def with_strangers() -> Graph:
+    """People whose adjacency lists name others without a record."""
+    rng = np.random.default_rng(3)
+    labels = rng.integers(2, size=300)
+    graph = Graph.from_arcs(
+        np.repeat(np.arange(300), 20),
+        rng.integers(300, size=6000),
+        num_nodes=300,
+        features=np.eye(2)[labels] + rng.normal(size=(300, 2)),
+        labels=labels,
+        dangling={node: rng.integers(1000, 1040, 2) for node in range(0, 300, 3)},
+        directed=True,
+    )
+    return random_split(graph, seed=0)
+
+
+# Kills between the hops, before DP-SGD, and not at all.
+@pytest.mark.parametrize("kill", [1, 2, None])
+def test_rows_of_people_who_only_stand_in_adjacency_lists_are_not_written(
+    steps, ledger, tmp_path, kill
+):
+    graph = with_strangers()
+    options = {"level": "node", "epsilon": 64.0, "epochs": 2, "ledger": ledger.path}
+    undisturbed = GAP(**options, insecure_noise_seed=2).fit(graph)
+    names, steps.done = steps.done, []
+    assert names == ["hop 1", "hop 2", "classifier"]
+    folder, steps.kill_after = tmp_path / "run", kill
+    estimator = GAP(**options, insecure_noise_seed=2)
+    journal = Journal(folder, ledger=ledger.path)
+    if kill is None:
+        estimator.fit(graph, journal=journal)
+    else:
+        with pytest.raises(KillError):
+            estimator.fit(graph, journal=journal)
+    journal.close()
+    written = [load_file(path) for path in folder.glob("*hop*.safetensors")]
+    # The second hop reads those rows: without them neither hop is finished.
+    assert len(written) == (0 if kill == 1 else 1)
+    for hops in written:
+        assert {hop.shape[1] for hop in hops.values()} == {graph.num_nodes}
+    steps.kill_after, steps.done = None, []
+    resumed = GAP(**options, insecure_noise_seed=2)
+    resumed.fit(graph, journal=Journal(folder, ledger=ledger.path, resume=True))
+    assert steps.done == {1: names, 2: names[2:], None: []}[kill]
+    assert same(resumed, undisturbed)
+    assert len(ledger.entries()) == 2

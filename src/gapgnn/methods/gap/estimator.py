@@ -631,12 +631,23 @@ class GAP(EdgeReader):
         mask = torch.from_numpy(run.splits.train).to(device)
         votes = self._votes(everybody, graph.num_nodes, mask, training[0].std if training else 0.0)
         run.callback.start("aggregation", self._variant().hops)
+        on_hop = partial(run.callback.advance, "aggregation")
         with run.timed("aggregate"), torch.no_grad():
-            released = votes.run(
-                [run.journal.hops(one) for one in training],
-                [run.journal.hops(one) for one in others],
-                on_hop=lambda: run.callback.advance("aggregation"),
-            )
+            if training and everybody.num_nodes > graph.num_nodes:
+                # Who else stands in lists is not public, so their rows are not written. The second
+                # hop reads them: all hops are one step, drawn together or not at all.
+                def draw() -> dict[str, Tensor]:
+                    hops = votes.run(training, others, on_hop=on_hop)
+                    return {f"hop-{k}": hop[:, : graph.num_nodes] for k, hop in enumerate(hops)}
+
+                kept = run.journal.drawn("hops", draw)
+                released = [kept[f"hop-{k}"].to(device) for k in range(len(kept))]
+            else:
+                released = votes.run(
+                    [run.journal.hops(one) for one in training],
+                    [run.journal.hops(one) for one in others],
+                    on_hop=on_hop,
+                )
             inputs = votes.inputs(features, released)
         classifier, private = modules["classifier"], self._private(run)
         if self.own == "record":
