@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -229,3 +230,39 @@ def test_a_training_says_whose_budget_paid(gapgnn, tables):
     assert float(composed) == float(spent)  # of Gaussian noise both are the exact curve
     assert "which is proved if none was chosen by what another one showed" in said
     assert "Charged to" not in gapgnn("-q", *words)[1]
+
+
+LOOKS = {
+    "describe": ["describe"],
+    "describe the node table": ["describe", "--nodes"],
+    "vote": ["train", "vote", *QUICK, "--device", "cpu", "--out", "model"],
+}
+
+
+class TestLooks:
+    """Exact figures of people with a budget are their curator's, on record."""
+
+    @pytest.mark.parametrize("name", LOOKS)
+    def test_people_with_a_budget_are_looked_at_on_record_only(
+        self, name, gapgnn, tables, ledger, tmp_path
+    ):
+        words = LOOKS[name]
+        words = [*words, tables[3]] if words[-1] == "--nodes" else [*words, *tables]
+        assert gapgnn(*words)[0] == 0
+        assert ledger.entries() == []
+        shutil.rmtree(tmp_path / "model", ignore_errors=True)
+        grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
+        assert "'everybody' have a privacy budget" in refused(gapgnn, *words)
+        assert not (tmp_path / "model").exists()
+        assert gapgnn(*words, "--curator-only", "to clean it up")[0] == 0
+        (look,) = ledger.entries()
+        assert (look.epsilon, look.count, look.reason) == (0.0, 0, "to clean it up")
+        assert look.purpose.startswith("look: ")
+
+    def test_predictions_of_a_vote_are_on_record(self, gapgnn, tables, ledger):
+        assert gapgnn("train", "vote", *tables, *QUICK, "--device", "cpu", "--out", "m")[0] == 0
+        grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
+        words = ("predict", "--model", "m", *tables, "--out", "p.csv")
+        assert gapgnn(*words, "--reason", "letters of May")[0] == 0
+        (look,) = ledger.entries()
+        assert (look.purpose, look.reason) == ("look: vote predict", "letters of May")

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 from gapgnn.cli.data import (
     EDGE_COUNTS,
     LoadedGraph,
+    add_curator_option,
     add_data_options,
     add_level_option,
+    check_curator,
+    check_look,
+    dialect_of,
     load_graph,
     table_options,
 )
@@ -32,7 +36,8 @@ examples:
                                                    a node table alone: its columns, also those
                                                    that training would refuse, and why
 
-The figures are exact, not private: they are for the holder of the data.
+The figures are exact, not private: they are for the holder of the data. Of people with a privacy
+budget say `--curator-only REASON`, and the look is written to the ledger.
 """
 
 
@@ -42,6 +47,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_data_options(parser)
     output = parser.add_argument_group("run and output")
     add_level_option(output)
+    add_curator_option(output)
+    output.add_argument("--ledger", metavar="FILE", help="file of the privacy ledger")
     output.add_argument("--seed", type=int, default=0, help="of the split (default: 0)")
     output.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -51,6 +58,7 @@ def execute(args: argparse.Namespace) -> int:
     from gapgnn.graph import check_trainable
 
     if _is_about_nodes_alone(args):
+        _check_nodes(args)
         columns = _columns(args)
         if args.json:
             emit_json({"nodes": str(args.nodes), "columns": [asdict(one) for one in columns]})
@@ -59,6 +67,7 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     loaded = load_graph(args, seed=args.seed, quiet=args.json)
     check_trainable(loaded.graph, level=args.level or "none")
+    check_curator(args, loaded.graph, purpose="describe")
     summary = _summary(loaded)
     columns = [] if args.edges is None else _columns(args)
     if args.json:
@@ -77,6 +86,28 @@ def _is_about_nodes_alone(args: argparse.Namespace) -> bool:
         *("weight", "weight_bounds", "time", "since", "until"),
     )
     return args.nodes is not None and all(getattr(args, name) is None for name in others)
+
+
+def _check_nodes(args: argparse.Namespace) -> None:
+    """Refuse to look at people of a node table who have a budget, unless the curator says why."""
+    import numpy as np
+    import pyarrow as pa
+
+    from gapgnn.graph.tables import open_table
+    from gapgnn.privacy.ledger import People
+
+    table = open_table(args.nodes, what="nodes", dialect=dialect_of(args))
+    first = "id" if "id" in table.columns else table.columns[0]
+    names: set[str] = set()
+    for batch in table.batches([first], types={first: pa.large_string()}):
+        names.update(map(str, batch.column(first).drop_null().to_pylist()))
+    if names:
+        check_look(
+            People.listed(np.array(sorted(names)), namespace=args.population or "default"),
+            ledger=args.ledger,
+            curator_only=args.curator_only,
+            purpose="describe",
+        )
 
 
 def _columns(args: argparse.Namespace) -> list[ColumnFate]:

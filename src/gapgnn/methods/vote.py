@@ -21,7 +21,7 @@ from gapgnn.methods.mlp import MLP
 from gapgnn.privacy import Guarantee, check_finite_budget
 from gapgnn.privacy.accounting import Event, LabelResponse
 from gapgnn.privacy.card import ReleaseFacts
-from gapgnn.privacy.ledger import Charge, Ledger
+from gapgnn.privacy.ledger import Charge, Ledger, People
 from gapgnn.privacy.mechanisms import randomised_labels
 from gapgnn.rng import NoiseKey
 from gapgnn.training import is_dealt, public_training
@@ -99,6 +99,24 @@ class Vote(MLP):
                 f"vote needs a row for everybody on a list. Got {graph.num_dangling} entries that "
                 "name somebody without one. Keep a row with empty cells for people who withdrew; "
                 "leave out entries that name nobody of yours."
+            )
+
+    def _check_free(
+        self,
+        guarantee: Guarantee,
+        graph: Graph,
+        *,
+        purpose: str,
+        curator_only: str | None = None,
+    ) -> None:
+        """Put on record who computes figures from exact lists: they are the curator's alone."""
+        super()._check_free(guarantee, graph, purpose=purpose, curator_only=curator_only)
+        if guarantee.level == "edge":
+            Ledger(self.ledger).check_free(
+                People.of(graph),
+                level="none",
+                purpose=f"{self.method} {purpose}",
+                curator_only=curator_only,
             )
 
     def _template(self, graph: Graph) -> Sequence[Event]:
@@ -199,6 +217,14 @@ class Vote(MLP):
         graph = self._split_as_fitted(graph, is_made=self._made_split)
         if not graph.train_mask.any():
             raise InputError("`graph` must have training labels, which vote. Got none.")
+        if self.level == "edge":
+            # Free of charge, because each answer is for its own person; on record all the same.
+            Ledger(self.ledger).check_free(
+                People.of(graph),
+                level="none",
+                purpose=f"{self.method} predict",
+                curator_only=self.reason.strip() or "answers for their own people",
+            )
         prior = torch.log_softmax(super()._class_scores(graph), dim=-1)
         votes = self._votes(graph, _training_labels(graph, graph.train_mask)).to(prior)
         return prior + math.log(self.odds) * votes

@@ -289,7 +289,7 @@ class Books:
                 else "this ledger requires a privacy budget"
             )
             raise PrivacyError(
-                f"{why}, and `{purpose}` at level none computes from their data without noise, "
+                f"{why}, and `{purpose}` computes from their data without noise, "
                 "which no budget can pay. Say `curator_only=REASON` if it stays with "
                 "you: the look is then written to the ledger."
             )
