@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from gapgnn.errors import UnavailableError
+from gapgnn.graph.datasets import write_example
 
 PATH = Path(__file__).parents[1] / "docs" / "notebook.ipynb"
 
@@ -17,8 +21,17 @@ def notebook() -> dict:
     return json.loads(PATH.read_text(encoding="utf-8"))
 
 
-def test_its_cells_run_in_one_namespace(notebook, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_its_cells_run_in_one_namespace_and_write_to_a_temporary_folder(
+    notebook, tmp_path, monkeypatch, capsys
+):
+    here, scratch = tmp_path / "mine", tmp_path / "scratch"
+    here.mkdir()
+    scratch.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    mine = {name: f"my own {name}" for name in ("people.csv", "friends.csv", "notebook.sqlite")}
+    for name, text in mine.items():
+        (here / name).write_text(text)
     module = ModuleType("notebook")
     monkeypatch.setitem(sys.modules, "notebook", module)
     for number, cell in enumerate(notebook["cells"]):
@@ -30,6 +43,8 @@ def test_its_cells_run_in_one_namespace(notebook, tmp_path, monkeypatch, capsys)
     assert "GAP on graph: level edge, relation undirected" in said
     assert "gap fit 3.0 a first look" in said
     assert "nothing was charged" in said
+    # What lay in the reader's folder is as it was, and nothing else does.
+    assert {path.name: path.read_text() for path in here.iterdir()} == mine
 
 
 def test_it_is_plain_and_holds_no_output_of_anybodys_run(notebook):
@@ -40,3 +55,11 @@ def test_it_is_plain_and_holds_no_output_of_anybodys_run(notebook):
         if cell["cell_type"] == "code":
             assert (cell["outputs"], cell["execution_count"]) == ([], None)
     assert PATH.stat().st_size < 20_000
+
+
+@pytest.mark.parametrize("kind", ["bank", "hospital"])
+def test_examples_refuse_a_folder_with_something_in_it(kind, tmp_path):
+    (tmp_path / "customers.csv").write_text("my own")
+    with pytest.raises(UnavailableError, match="new or empty folder"):
+        write_example(kind, tmp_path)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["my own"]
