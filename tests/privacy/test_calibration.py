@@ -4,17 +4,20 @@ import json
 import math
 import os
 import stat
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import gapgnn
 from gapgnn.errors import CalibrationError, InputError
-from gapgnn.privacy.accounting import account, calibration, pld
+from gapgnn.privacy.accounting import account, calibration, events, pld
 from gapgnn.privacy.accounting.calibration import LEAST_NOISE, calibrate, search_multiplier
 from gapgnn.privacy.accounting.events import (
     Gaussian,
+    LabelResponse,
     Laplace,
     MixtureOfGaussians,
     PoissonGaussian,
@@ -275,11 +278,16 @@ def forget():
     calibration._REMEMBERED.clear()
 
 
-def test_a_second_call_in_a_process_accounts_nothing(monkeypatch):
+def test_a_second_call_in_a_process_is_accounted_without_a_search_or_a_convolution(monkeypatch):
     first = calibrate_gap()
-    monkeypatch.setattr(calibration, "account", lambda *a, **k: pytest.fail("accounted again"))
-    monkeypatch.setattr(pld, "pld_epsilon", lambda *a, **k: pytest.fail("searched again"))
+    accounted, real = [], account
+    monkeypatch.setattr(
+        calibration, "account", lambda *a, **k: accounted.append(a) or real(*a, **k)
+    )
+    monkeypatch.setattr(calibration, "_solve", lambda request: pytest.fail("searched again"))
+    monkeypatch.setattr(pld, "_compose", lambda *a, **k: pytest.fail("composed again"))
     assert calibrate_gap() == first
+    assert len(accounted) == 1
     relabelled = [PoissonGaussian(1.0, 0.05, 50, "encoder"), Gaussian(1.0, count=2)]
     again = calibrate(relabelled, epsilon=4.0, delta=1e-5, relation="add-remove")
     assert again.noise_multiplier == first.noise_multiplier
@@ -311,6 +319,101 @@ def test_another_question_has_another_answer(folder):
     for change in ({"epsilon": 5.0}, {"delta": 1e-6}, {"relation": "replace"}):
         calibrate_gap(**change)
     assert len(list(folder.iterdir())) == 4
+
+
+# One event of every kind, and another value of each of its fields.
+KINDS = [
+    (Gaussian(1.0, count=2), {"noise_multiplier": 1.5, "count": 3}),
+    (Laplace(1.0, count=2), {"noise_multiplier": 1.5, "count": 3}),
+    (
+        PoissonGaussian(1.0, 0.05, 50),
+        {"noise_multiplier": 1.5, "sampling_rate": 0.06, "steps": 51},
+    ),
+    (
+        MixtureOfGaussians(1.0, (0.0, 1.0), (0.9, 0.1), steps=50),
+        {
+            "noise_multiplier": 1.5,
+            "sensitivities": (0.0, 2.0),
+            "probabilities": (0.8, 0.2),
+            "steps": 51,
+        },
+    ),
+    (RandomisedResponse(0.1, 0.2, count=2), {"drop": 0.11, "add": 0.21, "count": 3}),
+    (LabelResponse(3, 0.2, count=2), {"classes": 4, "other": 0.21, "count": 3}),
+]
+
+
+def question(template, **change):
+    asked = {"fixed": (), "epsilon": 4.0, "delta": 1e-5, "relation": "add-remove", **change}
+    return calibration._Request(tuple(template), **asked)
+
+
+def test_every_field_of_every_event_is_part_of_the_question():
+    # The kinds of the library; a test may have made others.
+    known = {name for name, kind in events._KINDS.items() if kind.__module__ == events.__name__}
+    assert {type(event).__name__ for event, _ in KINDS} == known
+    for event, changes in KINDS:
+        more = {"group": "training", "option": 1} if hasattr(event, "group") else {}
+        changes = {**changes, **more}
+        assert set(changes) == {field.name for field in fields(event)} - {"label"}
+        for name, value in changes.items():
+            other = replace(event, **{name: value})
+            for one, two in (
+                (question([event]), question([other])),
+                (question(GAP_NDP, fixed=(event,)), question(GAP_NDP, fixed=(other,))),
+            ):
+                assert one.key() != two.key(), (event, name)
+        renamed = replace(event, label="another")
+        assert question([event]).key() == question([renamed]).key()
+    names = [type(event).__name__ for event, _ in KINDS]
+    assert len({question([event]).key() for event, _ in KINDS}) == len(names)
+
+
+def test_every_part_of_a_question_and_of_who_answers_is_part_of_its_name(monkeypatch):
+    asked = question([FACEBOOK])
+    others = [
+        question([FACEBOOK, FACEBOOK]),
+        question([FACEBOOK], fixed=(Gaussian(9.0),)),
+        question([FACEBOOK], epsilon=4.1),
+        question([FACEBOOK], delta=1e-6),
+        question([FACEBOOK], relation="replace"),
+        # What is fixed is no template, and the other way round.
+        question([Gaussian(9.0)], fixed=(FACEBOOK,)),
+    ]
+    assert {field.name for field in fields(asked)} == {
+        *("template", "fixed", "epsilon", "delta", "relation")
+    }
+    names = [one.key() for one in (asked, *others)]
+    assert len(set(names)) == len(names)
+    for change in (
+        lambda patch: patch.setattr(gapgnn, "__version__", "0.0.0"),
+        lambda patch: patch.setattr("importlib.metadata.version", lambda name: "0.0.0"),
+        lambda patch: patch.setattr(calibration, "FORMAT", 0),
+    ):
+        with monkeypatch.context() as patch:
+            change(patch)
+            assert asked.key() not in names
+
+
+@pytest.mark.parametrize("remembers", ["process", "disk"])
+def test_an_answer_to_another_question_is_never_used(remembers, monkeypatch):
+    """Even where the name of a question leaves something out: it is accounted before use."""
+    monkeypatch.setattr(calibration._Request, "key", lambda self: "one for all")
+    steps, hops = PoissonGaussian(1.0, 0.05, 50), Gaussian(1.0, count=2)
+    base = {"epsilon": 4.0, "delta": 1e-5, "relation": "add-remove"}
+    questions = [
+        ([steps, hops], base),
+        ([replace(steps, steps=100), hops], base),
+        ([steps, replace(hops, count=6)], base),
+        ([steps, hops], {**base, "epsilon": 3.95}),
+        ([steps, hops], {**base, "fixed": [Gaussian(2.0)]}),
+    ]
+    for template, request in questions:
+        if remembers == "disk":
+            forget()
+        answer = calibrate(template, **request)
+        kept = {name: request[name] for name in ("epsilon", "delta", "relation")}
+        assert_keeps(answer, **kept)
 
 
 def test_a_damaged_entry_is_ignored_and_rewritten(cached):

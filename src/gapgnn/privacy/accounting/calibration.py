@@ -8,8 +8,9 @@ target.
 Slow answers are kept on disk between runs: one small JSON file for each question in
 ``$XDG_CACHE_HOME/gapgnn/calibration`` (``~/.cache`` without the variable), named by the SHA-256 of
 the question and of the versions that answered it. Files are written for their owner alone and moved
-into place whole. A file that is damaged, or that somebody else owns or may write, is ignored. The
-answer is accounted in full before it is used: a cache may save time, not privacy.
+into place whole. A file that is damaged, or that somebody else owns or may write, is ignored. An
+answer, on disk or remembered by this process, is accounted for the question at hand before it is
+used: a cache may save time, not privacy.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _AIM, _STOP, _PROMISED = 0.9995, 0.998, 0.995
 # Search range of the free multiplier. Below it even a finite accounted epsilon is no privacy.
 LEAST_NOISE, _MOST_NOISE = 1e-3, 1e9
 _MOST_EVALUATIONS = 80
-# Answers of this process by question: each was accounted in full after it was found or read.
-_REMEMBERED: dict[str, Calibrated] = {}
+# Multipliers that this process found or read, by question.
+_REMEMBERED: dict[str, float] = {}
 _MOST_REMEMBERED = 256
 FORMAT = 2
 _MOST_BYTES = 4096
@@ -104,17 +105,13 @@ def calibrate(
     if not cache:
         return request.confirm(_solve(searched))
     key = request.key()
-    known = _REMEMBERED.get(key)
-    if known is not None:
-        # Events may have other labels than those of the first question.
-        return replace(known, events=request.fill(known.noise_multiplier))
-    answer = _recall(request, key)
+    answer = _believed(request, _REMEMBERED.get(key)) or _believed(request, read_answer(key))
     if answer is None:
         answer = request.confirm(_solve(searched))
         write_answer(key, answer.noise_multiplier)
     if len(_REMEMBERED) >= _MOST_REMEMBERED:
         _REMEMBERED.clear()
-    _REMEMBERED[key] = answer
+    _REMEMBERED[key] = answer.noise_multiplier
     return answer
 
 
@@ -250,13 +247,13 @@ def _solve(request: _Request) -> float:
     return found
 
 
-def _recall(request: _Request, key: str) -> Calibrated | None:
-    """Return the answer on disk if a full accounting of its events keeps what is promised.
+def _believed(request: _Request, multiplier: float | None) -> Calibrated | None:
+    """Return a remembered answer if a full accounting of its events keeps what is promised.
 
-    A file is not proof: it only spares the search, of which one accounting is about a fifth. An
-    answer that is over the budget, or that wastes more of it than the search would, is dropped.
+    A memory is not proof: it only spares the search, of which one accounting is about a fifth, and
+    none where this process priced the same events last. An answer that is over the budget, or that
+    wastes more of it than the search would, is dropped: it was given to another question.
     """
-    multiplier = read_answer(key)
     if multiplier is None or not LEAST_NOISE <= multiplier <= _MOST_NOISE:
         return None
     try:

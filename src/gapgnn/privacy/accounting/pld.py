@@ -62,7 +62,7 @@ def pld_epsilon(
     return _upper_bound(merge(events, relation=relation), delta, resolution)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _upper_bound(merged: Merged, delta: float, resolution: float) -> float:
     """Return epsilon; what was just found, by a search say, is not computed again."""
     if _chance_of_any_effect(merged) <= delta:
