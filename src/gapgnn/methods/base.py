@@ -67,7 +67,13 @@ from gapgnn.privacy import (
     public_count,
     resolve_relation,
 )
-from gapgnn.privacy.accounting import Event, Gaussian, account
+from gapgnn.privacy.accounting import (
+    Event,
+    Gaussian,
+    MixtureOfGaussians,
+    PoissonGaussian,
+    account,
+)
 from gapgnn.privacy.card import (
     ChargedRelease,
     PrivacyCard,
@@ -76,8 +82,14 @@ from gapgnn.privacy.card import (
     noise_source,
     public_facts,
 )
+from gapgnn.privacy.dpsgd import check_size
 from gapgnn.privacy.ledger import Charge, Ledger, People
-from gapgnn.privacy.mechanisms import PrivateAggregation, SafeOrFast, kind_aggregations
+from gapgnn.privacy.mechanisms import (
+    PrivateAggregation,
+    SafeOrFast,
+    check_scale,
+    kind_aggregations,
+)
 from gapgnn.rng import NoiseKey, experiment_torch
 from gapgnn.training import (
     Callback,
@@ -383,8 +395,9 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         )
         # What cannot be built, trained or held must fail here, before the charge.
         self._check_memory(graph, run.device)
-        self._build(1, graph.num_features, graph.num_classes)
+        modules = self._build(1, graph.num_features, graph.num_classes)
         self._recipe(self._num_train(graph))
+        self._check_noise(graph, guarantee, modules)
         self._check_free(guarantee, graph, purpose="fit", curator_only=curator_only)
         charge = run.journal.charged(
             self._about_run(graph, guarantee),
@@ -1034,6 +1047,24 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         key = NoiseKey.insecure(self.insecure_noise_seed)
         return [key.derive("repeat", repeat) for repeat in range(self.repeats)]
 
+    def _check_noise(
+        self, graph: Graph, guarantee: Guarantee, modules: Mapping[str, nn.Module] | None = None
+    ) -> None:
+        """Refuse noise that the safe grid cannot carry, before it is charged (section 6)."""
+        for name, scale in self._noise_to_draw(graph, guarantee):
+            check_scale(name, scale, self.noise)
+        if modules is not None and guarantee.level == "node" and self.noise == "safe":
+            for module in modules.values():
+                check_size(sum(value.numel() for value in module.parameters()))
+
+    def _noise_to_draw(self, graph: Graph, guarantee: Guarantee) -> list[tuple[str, float]]:
+        """Return name and scale of all noise that releases draw: of every event, in any option."""
+        return [
+            (event.label or "training", event.noise_multiplier)
+            for event in guarantee.events
+            if isinstance(event, (PoissonGaussian, MixtureOfGaussians))
+        ]
+
     def _check_free(
         self,
         guarantee: Guarantee,
@@ -1294,6 +1325,17 @@ class EdgeReader(NodeClassifier):
             device=device,
         )
 
+    def _noise_to_draw(self, graph: Graph, guarantee: Guarantee) -> list[tuple[str, float]]:
+        hops = [event.label for event in guarantee.events if isinstance(event, Gaussian)]
+        scales = [one.std for one in self._hops_to_draw(graph, guarantee)] if hops else []
+        drawn = [(hops[0] or "aggregation", scale) for scale in scales]
+        return [*super()._noise_to_draw(graph, guarantee), *drawn]
+
+    def _hops_to_draw(self, graph: Graph, guarantee: Guarantee) -> list[PrivateAggregation]:
+        """Return the hops as they will be released; no noise is drawn with the key they have."""
+        key = NoiseKey.insecure(0)
+        return self._aggregations(graph, guarantee, [key], torch.device("cpu"))
+
     def _prediction_guarantee(self, graph: Graph) -> Guarantee:
         """Return what reading an unread graph for prediction releases, and its price."""
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
@@ -1390,6 +1432,7 @@ class EdgeReader(NodeClassifier):
         self._check_edges(graph)
         guarantee = self._prediction_guarantee(graph)
         ledger = Ledger(self.ledger)
+        self._check_noise(graph, guarantee)
         self._check_free(guarantee, graph, purpose="predict")
         if guarantee.events:
             # What cannot be put on the card is refused before it is charged.

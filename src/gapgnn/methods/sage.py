@@ -25,6 +25,7 @@ from gapgnn.privacy.mechanisms import (
     PERTURBATIONS,
     Cells,
     check_output_fits,
+    count_scale,
     perturb_edges,
     perturbation_events,
     row_normalise,
@@ -179,6 +180,14 @@ class SAGE(EdgeReader):
         )
         check_output_fits(self.perturbation, self.epsilon, cells, memory_limit=self.memory_limit)
         return guarantee
+
+    def _noise_to_draw(self, graph: Graph, guarantee: Guarantee) -> list[tuple[str, float]]:
+        if self.level != "edge":
+            return super()._noise_to_draw(graph, guarantee)
+        num_nodes, is_directed = graph.num_nodes, graph.is_directed
+        cells = Cells.of(guarantee.relation, num_nodes=num_nodes, is_directed=is_directed)
+        scale = count_scale(self.perturbation, self.epsilon, cells)
+        return [] if scale is None else [("the number of edges", scale)]
 
     def _build(self, repeats: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
         return {

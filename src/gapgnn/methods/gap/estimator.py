@@ -72,6 +72,7 @@ from gapgnn.training import (
 TRAINING = "training"
 OF_OTHERS = "aggregation by the others"
 HOPS = ("aggregation", OF_OTHERS)
+LENGTH = "length of lists"
 # Networks that read features.
 OF_FEATURES = ("encoder", "shallow")
 # Where own lists are read: who sent a label is taken out of what that person reads.
@@ -389,7 +390,7 @@ class GAP(EdgeReader):
 
     def _length_event(self, graph: Graph) -> Laplace:
         """Return what it costs to learn how long lists are, by which the rest is shared out."""
-        return Laplace(1 / self._length_epsilon(graph), label="length of lists")
+        return Laplace(1 / self._length_epsilon(graph), label=LENGTH)
 
     def _length_epsilon(self, graph: Graph) -> float:
         return length_epsilon(self.epsilon, self._num_train(graph))
@@ -409,6 +410,19 @@ class GAP(EdgeReader):
             )
             for share in SHARES
         ]
+
+    def _noise_to_draw(self, graph: Graph, guarantee: Guarantee) -> list[tuple[str, float]]:
+        if not any(event.label == LENGTH for event in guarantee.events):
+            return super()._noise_to_draw(graph, guarantee)
+        drawn = super()._noise_to_draw
+        return [noise for option in self._options(graph) for noise in drawn(graph, option)]
+
+    def _hops_to_draw(self, graph: Graph, guarantee: Guarantee) -> list[PrivateAggregation]:
+        if not self._variant().is_vote:
+            return super()._hops_to_draw(graph, guarantee)
+        key, cpu = NoiseKey.insecure(0), torch.device("cpu")
+        training, others = self._vote_hops(graph, guarantee, [key], cpu)
+        return [*training, *others]
 
     def _fixed(self, graph: Graph, relation: str, delta: float) -> Sequence[Event]:
         """With divided messages, the hops."""

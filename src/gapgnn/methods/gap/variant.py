@@ -290,6 +290,8 @@ WANTED = (0.45, 1.1)
 # What it may cost to learn how long lists are: of the budget, and times the number of people. With
 # the latter the length is known to 0.07 of a doubling.
 LENGTH_SHARE, LENGTH_COST = 0.01, 143.0
+# And at least, so that it is never too little to be taken off the budget.
+LENGTH_LEAST = 1e-6
 
 
 def length_epsilon(epsilon: float, num_train: int) -> float:
@@ -298,7 +300,7 @@ def length_epsilon(epsilon: float, num_train: int) -> float:
     >>> length_epsilon(1.0, 2000), length_epsilon(1.0, 28600)
     (0.01, 0.005)
     """
-    return min(LENGTH_SHARE * epsilon, LENGTH_COST / num_train)
+    return max(min(LENGTH_SHARE * epsilon, LENGTH_COST / num_train), LENGTH_LEAST * epsilon)
 
 
 def vote_share(

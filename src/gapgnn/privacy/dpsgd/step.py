@@ -50,6 +50,20 @@ ROUNDING_MARGIN = 1e-5
 NOISE_AHEAD, MOST_AHEAD = 1 << 17, 24
 
 
+def check_size(num_parameters: int) -> float:
+    """Return what rounding to the grid takes of a clip; refuse what leaves too little of it.
+
+    >>> check_size(1_000_000) < 0.001
+    True
+    """
+    slack = grid_slack(num_parameters)
+    if slack > 0.01:
+        raise InputError(
+            f"`module` must have fewer parameters for noise on the safe grid. Got {num_parameters}."
+        )
+    return slack
+
+
 class PrivateStep:
     """Takes one DP-SGD step at a time on a flat parameter vector.
 
@@ -105,11 +119,7 @@ class PrivateStep:
         self.steps = 0
         self._sources = list(sources)
         self._is_safe = sources[0].noise == "safe"
-        slack = grid_slack(flat.size) if self._is_safe else 0.0
-        if slack > 0.01:
-            raise InputError(
-                f"`module` must have fewer parameters for noise on the safe grid. Got {flat.size}."
-            )
+        slack = check_size(flat.size) if self._is_safe else 0.0
         self._unit_clip = 1 - ROUNDING_MARGIN - slack
         # Noise comes for several steps per call, since a call costs as much as 4,000 values; few
         # enough to stay in cache. How many may depend on P but not on R: a replica's noise is the

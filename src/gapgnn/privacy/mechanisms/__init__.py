@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.mechanisms.edges import Cells as Cells
     from gapgnn.privacy.mechanisms.edges import PerturbedEdges as PerturbedEdges
     from gapgnn.privacy.mechanisms.edges import check_output_fits as check_output_fits
+    from gapgnn.privacy.mechanisms.edges import count_scale as count_scale
     from gapgnn.privacy.mechanisms.edges import perturb_edges as perturb_edges
     from gapgnn.privacy.mechanisms.edges import perturbation_events as perturbation_events
     from gapgnn.privacy.mechanisms.edges import response_probabilities as response_probabilities
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.mechanisms.noise import GRID as GRID
     from gapgnn.privacy.mechanisms.noise import NoiseSource as NoiseSource
     from gapgnn.privacy.mechanisms.noise import SafeOrFast as SafeOrFast
+    from gapgnn.privacy.mechanisms.noise import check_scale as check_scale
     from gapgnn.privacy.mechanisms.noise import grid_slack as grid_slack
     from gapgnn.privacy.mechanisms.noise import on_grid as on_grid
     from gapgnn.privacy.mechanisms.sums import add_up as add_up

@@ -192,6 +192,17 @@ def perturbation_events(
     return (Laplace(1 / on_count, label="density of the graph"), response)
 
 
+def count_scale(perturbation: str, epsilon: float, cells: Cells) -> float | None:
+    """Return the scale of the noise on the number of edges; None where it is not released.
+
+    >>> cells = Cells(10, is_paired=True)
+    >>> count_scale("arr", 2.0, cells), count_scale("edgerand", 2.0, cells)
+    (5.0, None)
+    """
+    on_count, _ = _split(perturbation, epsilon)
+    return cells.bits_per_edge / on_count if on_count else None
+
+
 def check_output_fits(
     perturbation: str, epsilon: float, cells: Cells, *, memory_limit: float
 ) -> None:
@@ -286,7 +297,8 @@ def perturb_edges(
     check_output_fits(perturbation, epsilon, cells, memory_limit=memory_limit)
     release = _Release(
         cells,
-        *_split(perturbation, epsilon),
+        count_scale(perturbation, epsilon, cells),
+        _split(perturbation, epsilon)[1],
         Coins(key.derive("cells"), noise=noise),
         NoiseSource(key.derive("cells"), noise=noise),
         NoiseSource(key.derive("count"), noise=noise),
@@ -311,7 +323,7 @@ class _Release:
     """One release; ``true`` is always the numbers of the cells whose bit is 1."""
 
     cells: Cells
-    on_count: float
+    scale_of_count: float | None
     on_bits: float
     coins: Coins
     cell_noise: NoiseSource
@@ -353,8 +365,8 @@ class _Release:
         Over the number of cells it is the density, whose sensitivity is 1 / (number of cells).
         """
         count = torch.tensor([float(len(true))], dtype=torch.float64)
-        scale = self.cells.bits_per_edge / self.on_count
-        return float(self.count_noise.add_laplace(count, scale, "number of edges"))
+        assert self.scale_of_count is not None
+        return float(self.count_noise.add_laplace(count, self.scale_of_count, "number of edges"))
 
     def _respond(self, true: Places, keep: float, add: float) -> Places:
         """Return the cells that come out as 1; a cell may be listed twice."""

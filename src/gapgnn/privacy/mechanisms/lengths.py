@@ -6,6 +6,7 @@ counts little more than anybody else (privacy page, sections 1 and 2).
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from gapgnn.privacy import Release, shown
-from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource, SafeOrFast
+from gapgnn.privacy.mechanisms.noise import GRID, MAX_SCALE, MAX_VALUE, NoiseSource, SafeOrFast
 from gapgnn.rng import NoiseKey
 
 # Lists of 1023 entries and more count the same.
@@ -46,15 +47,26 @@ def noisy_list_length(
     True
     """
     doublings = np.minimum(np.log2(1.0 + lengths.astype(np.float64)), MOST)
+    unit = _unit(epsilon)
     # On the grid of the noise, where the sum is exact whoever comes first.
-    total = float(np.trunc(doublings / GRID).sum() * GRID)
+    total = float(np.trunc(doublings / (unit * GRID)).sum() * GRID)
     source = NoiseSource(key, noise=noise)
-    value = torch.tensor([total], dtype=torch.float64)
-    scale = MOST / epsilon
+    # Cutting a sum moves no two of them further apart.
+    value = torch.tensor([min(total, MAX_VALUE)], dtype=torch.float64)
+    sensitivity = MOST / unit
+    scale = sensitivity / epsilon
     released = source.add_laplace(value.clone(), scale, "length of lists")
 
     def describe() -> Release:
-        return Release("length of lists", value.numpy(), scale, MOST, measure="l1")
+        return Release("length of lists", value.numpy(), scale, sensitivity, measure="l1")
 
-    mean = float(shown(describe, released)) / num_people
+    mean = float(shown(describe, released)) * unit / num_people
     return float(2.0 ** min(max(mean, 0.0), MOST) - 1)
+
+
+def _unit(epsilon: float) -> float:
+    """Return the power of two in which the sum is counted, so that the grid can carry its noise.
+
+    1 unless the budget is tiny, as it is where very many people are counted.
+    """
+    return 2.0 ** math.ceil(math.log2(max(MOST / epsilon / MAX_SCALE, 1.0)))

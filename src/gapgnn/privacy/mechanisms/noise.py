@@ -87,6 +87,23 @@ def grid_slack(num_coordinates: int) -> float:
     return GRID * math.sqrt(check_integer("num_coordinates", num_coordinates, at_least=0))
 
 
+def check_scale(what: str, scale: float, noise: str = "safe") -> None:
+    """Refuse noise that will not be drawn, before anything is charged for it.
+
+    >>> check_scale("hop 1", 2.0**21)
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.PrivacyError: the noise of hop 1 must have a scale between 0.000976562 and ...
+    """
+    _check_positive(what, scale)
+    if noise == "safe" and not MIN_SCALE <= scale <= MAX_SCALE:
+        raise PrivacyError(
+            f"the noise of {what} must have a scale between {MIN_SCALE:g} and {MAX_SCALE:g} to lie "
+            f"on the safe grid. Got {scale:.6g}; nothing was charged. Use "
+            f"{'less' if scale < MIN_SCALE else 'more'} epsilon, or noise=fast for experiments."
+        )
+
+
 def on_grid(values: Tensor) -> Tensor:
     """Return values rounded to the grid, in float64, for safe noise to be added to.
 
