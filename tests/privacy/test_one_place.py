@@ -45,6 +45,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "attacks/audits/aggregation.py": "a trial is a release with its own key",
         "attacks/audits/dpsgd.py": "a trial is a training with its own key",
         "attacks/audits/edges.py": "a trial is a release with its own key",
+        "attacks/audits/pure.py": "a trial is a release with its own key",
     },
     "NumPy generator": {
         "rng.py": "seeded experiments",
@@ -75,9 +76,11 @@ ALLOWED: dict[str, dict[str, str]] = {
         "privacy/accounting/accountants.py": "prices events",
         "privacy/accounting/calibration.py": "searches the noise of a budget",
         "privacy/accounting/pld.py": "the PLD accountant",
+        "privacy/accounting/tradeoff.py": "the same events as a bound on an attacker",
         "privacy/accounting/__init__.py": "offers the names",
         "privacy/ledger/filters.py": "what a budget's charges come to by the rule it was granted",
         "attacks/audits/bounds.py": "a measured distance on the Gaussian curve; no release",
+        "attacks/audits/pipeline.py": "measured distances on the Gaussian curve; no release",
     },
 }
 
