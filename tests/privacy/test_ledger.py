@@ -118,7 +118,7 @@ def test_a_budget_can_be_spent_to_the_last_unit_and_no_further(
     assert last.budget is not None
     assert last.budget.left_epsilon == 0.0
     with pytest.raises(BudgetExceededError):
-        charge(ledger, 1e-15)
+        charge(ledger, 1e-6)
 
 
 @settings(max_examples=20, deadline=None)

@@ -181,7 +181,7 @@ def test_kill_at_fifty_random_moments_leaves_no_release_without_its_charge(
     stated = {"level": "edge", "relation": "undirected", "composition": "sum"}
     for name, first in (("north", 0), ("south", 20)):
         people = People(np.arange(first, first + 30), name)
-        ledger.grant(name, people, **stated, epsilon=1e6, delta=0.5)  # type: ignore[arg-type]
+        ledger.grant(name, people, **stated, epsilon=1e5, delta=0.5)  # type: ignore[arg-type]
     for uncharged in kill_at_random_moments(ledger, folder, order="charge-first", times=50):
         assert uncharged == set()
     assert ledger.problems() == []

@@ -160,8 +160,8 @@ def test_a_sum_needs_no_earlier_charge(ledger: Ledger) -> None:
 
 
 def test_a_tiny_fit_ends_the_search_too(ledger: Ledger) -> None:
-    grant(ledger, "sum", epsilon=1e6)
-    found = forecast_fits(ledger, "customers", epsilon=0.01, delta=1e-13)
+    grant(ledger, "sum", epsilon=1e5)
+    found = forecast_fits(ledger, "customers", epsilon=0.001, delta=1e-13)
     assert found.fits == 1_000_000
     assert len(found.plan) == 120
 

@@ -17,7 +17,7 @@ import gapgnn.privacy as privacy
 import gapgnn.privacy.ledger as books
 from gapgnn.cli.data import add_dialect_options, dialect_of
 from gapgnn.cli.output import complain, emit_json, plain_cell, say
-from gapgnn.errors import InputError, check_number, did_you_mean
+from gapgnn.errors import InputError, did_you_mean
 from gapgnn.privacy.ledger import COMPOSITIONS
 
 if TYPE_CHECKING:
@@ -208,9 +208,9 @@ def _init(args: argparse.Namespace) -> int:
 
 def _grant(ledger: Ledger, args: argparse.Namespace) -> None:
     # Before a large table is read: are the numbers and the relation possible at all?
-    check_number("--epsilon", args.epsilon, above=0)
+    privacy.check_epsilon(args.epsilon, "--epsilon")
     if isinstance(args.delta, float):
-        check_number("--delta", args.delta, at_least=0, below=1)
+        privacy.check_delta(args.delta, "--delta")
     privacy.resolve_relation(args.level, args.relation, is_directed=False)
     # What is no day at all is refused by the ledger.
     if (

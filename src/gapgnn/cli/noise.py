@@ -14,9 +14,12 @@ import gapgnn.privacy.dpsgd as dpsgd
 from gapgnn.cli.output import console, emit_json, say
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.privacy import (
+    MOST_EPSILON,
     Links,
     aggregation_ratio,
     aggregation_sensitivity,
+    check_delta,
+    check_epsilon,
     describe_relation,
     links_of,
     resolve_relation,
@@ -128,10 +131,11 @@ def _answer(args: argparse.Namespace) -> dict[str, Any]:
             "`delta` must be above 0 for Gaussian noise: in its tails there are outcomes that tell "
             "two neighbours apart by any factor, so no epsilon holds without exception. Got 0."
         )
-    check_number("delta", args.delta, above=0, below=1)
+    check_delta(args.delta, can_be_zero=False)
     if (args.epsilon is None) == (args.noise_multiplier is None):
         raise InputError("give one of --epsilon and --noise-multiplier.")
     if args.epsilon is not None:
+        check_epsilon(args.epsilon)
         found = accounting.calibrate(
             question.events(1.0), epsilon=args.epsilon, delta=args.delta, relation=question.relation
         )
@@ -142,10 +146,11 @@ def _answer(args: argparse.Namespace) -> dict[str, Any]:
             question.events(multiplier), args.delta, relation=question.relation
         )
         epsilon, accountant = spend.epsilon, spend.accountant
-        if not math.isfinite(epsilon):
-            raise InputError(
-                f"`noise_multiplier` {multiplier:g} is too small: no finite epsilon describes it."
-            )
+        if not epsilon <= MOST_EPSILON:
+            cost = f"it costs an epsilon above {MOST_EPSILON:g}, which hides nothing"
+            if math.isinf(epsilon):
+                cost = "no finite epsilon describes it"
+            raise InputError(f"`noise_multiplier` {multiplier:g} is too small: {cost}.")
     attacker = question.attack_bounds(multiplier, epsilon, args.delta)
     if not args.json:
         _print_table(args, question, multiplier, epsilon, accountant)

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 from gapgnn.facade import front
 
 if TYPE_CHECKING:
+    from gapgnn.privacy.budget import LEAST_DELTA as LEAST_DELTA
+    from gapgnn.privacy.budget import LEAST_EPSILON as LEAST_EPSILON
+    from gapgnn.privacy.budget import MOST_DELTA as MOST_DELTA
+    from gapgnn.privacy.budget import MOST_EPSILON as MOST_EPSILON
+    from gapgnn.privacy.budget import check_delta as check_delta
+    from gapgnn.privacy.budget import check_epsilon as check_epsilon
+    from gapgnn.privacy.budget import check_part as check_part
+    from gapgnn.privacy.budget import check_price as check_price
+    from gapgnn.privacy.budget import stated_epsilon as stated_epsilon
     from gapgnn.privacy.guarantee import Guarantee as Guarantee
-    from gapgnn.privacy.guarantee import check_delta as check_delta
     from gapgnn.privacy.guarantee import check_finite_budget as check_finite_budget
     from gapgnn.privacy.guarantee import count_entities as count_entities
     from gapgnn.privacy.relations import LEVELS as LEVELS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from gapgnn.errors import InputError, PrivacyError, check_number
 from gapgnn.graph import Graph
@@ -18,6 +19,7 @@ from gapgnn.privacy.accounting import (
     attack_bounds,
     calibrate,
 )
+from gapgnn.privacy.budget import check_delta, check_epsilon, check_part, stated_epsilon
 from gapgnn.privacy.relations import (
     Links,
     aggregation_sensitivity,
@@ -99,7 +101,7 @@ class Guarantee:
         promise = cls._unpriced(graph, level=level, relation=relation, delta=delta)
         if level == "none" or not template:
             return promise
-        check_finite_budget(level, epsilon)
+        check_part(epsilon)
         _check_allowance(promise.delta, template, promise.relation)
         found = calibrate(
             template,
@@ -114,7 +116,7 @@ class Guarantee:
             )
         return replace(
             promise,
-            epsilon=found.epsilon,
+            epsilon=min(stated_epsilon(found.epsilon), epsilon),
             noise_multiplier=found.noise_multiplier,
             accountant=found.accountant,
             events=tuple(found.events),
@@ -140,7 +142,7 @@ class Guarantee:
                 events[event if is_alike else numbered] = None
         return replace(
             dearest,
-            epsilon=price + (dearest.epsilon or 0.0),
+            epsilon=_sum_rounded_up(price, dearest.epsilon or 0.0),
             accountant=f"{dearest.accountant}, added to the first release",
             events=(first, *events),
         )
@@ -190,7 +192,7 @@ class Guarantee:
         if math.isinf(spent):
             kinds = ", ".join(sorted({type(event).__name__ for event in events}))
             raise PrivacyError(f"A pure guarantee must have pure events. Got {kinds}.")
-        is_all = math.isclose(spent, epsilon, rel_tol=1e-9, abs_tol=1e-14)
+        is_all = math.isclose(spent, epsilon, rel_tol=1e-9)
         if spent > epsilon and not is_all:
             raise PrivacyError(
                 f"The releases must cost at most epsilon {epsilon:g} in all. Got {spent:g}."
@@ -223,7 +225,7 @@ class Guarantee:
         spend = account(events, promise.delta, relation=promise.relation)
         return replace(
             promise,
-            epsilon=spend.epsilon,
+            epsilon=stated_epsilon(spend.epsilon),
             noise_multiplier=noise_multiplier,
             accountant=spend.accountant,
             events=tuple(events),
@@ -284,21 +286,6 @@ def count_entities(graph: Graph, level: str, relation: str) -> int:
     return protected_entities(level, num_nodes=graph.num_nodes, num_edges=num_edges)
 
 
-def check_delta(delta: float | str) -> float | None:
-    """Return a stated delta, or None for ``auto``; refuse anything else.
-
-    0 is for promises without any Gaussian noise: which those are is known with the releases.
-
-    >>> check_delta(1e-5), check_delta("auto")
-    (1e-05, None)
-    """
-    if not isinstance(delta, str):
-        return check_number("delta", delta, at_least=0, below=1)
-    if delta != "auto":
-        raise InputError(f"`delta` must be auto or a number in [0, 1). Got {delta!r}.")
-    return None
-
-
 def _check_allowance(delta: float, events: Sequence[Event], relation: str) -> None:
     """Refuse delta 0 where no epsilon would be finite: for Gaussian noise in any form."""
     if delta == 0 and math.isinf(account(events, 0.0, relation=relation).epsilon):
@@ -311,9 +298,17 @@ def _check_allowance(delta: float, events: Sequence[Event], relation: str) -> No
 
 
 def check_finite_budget(level: str, epsilon: float) -> None:
-    """Raise unless epsilon is a positive, finite number."""
+    """Raise unless epsilon is in the accepted range (:mod:`gapgnn.privacy.budget`)."""
     check_number("epsilon", epsilon, above=0, finite=False)
     if math.isinf(epsilon):
         raise InputError(
             f"`epsilon` must be finite at level {level}. Got inf. Use level none instead."
         )
+    check_epsilon(epsilon)
+
+
+def _sum_rounded_up(one: float, other: float) -> float:
+    """Return the sum of two prices; what a float cannot hold is never lost."""
+    total = one + other
+    is_below = Fraction(total) < Fraction(one) + Fraction(other)
+    return math.nextafter(total, math.inf) if is_below else total

@@ -221,7 +221,11 @@ def gaussian_shift(epsilon: float, delta: float) -> float:
     while log_delta(epsilon, high) <= target:
         low, high = high, 2 * high
     root = _root(lambda shift: log_delta(epsilon, shift) - target, low * (1 - 1e-9), high)
-    return root * (1 - _SAFETY)
+    root *= 1 - _SAFETY
+    # The curve of a tiny budget is known to fewer digits.
+    while gaussian_epsilon(root, delta) > epsilon:
+        root *= 1 - 1e-9
+    return root
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:

@@ -27,8 +27,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gapgnn.errors import CalibrationError, InputError, check_number
-from gapgnn.privacy import check_relation
+from gapgnn.errors import CalibrationError, InputError
+from gapgnn.privacy import check_delta, check_part, check_relation
 from gapgnn.privacy.accounting.accountants import account, gaussian_shift
 from gapgnn.privacy.accounting.events import Composition, Event, Gaussian, group_of, merge
 from gapgnn.privacy.accounting.rdp import ORDERS, rdp_epsilon
@@ -81,8 +81,9 @@ def calibrate(
 
     Args:
         template: events whose noise multipliers are ratios to the free number.
-        epsilon: target, positive and finite. Tested from 0.01 to 1000.
-        delta: in (0, 1). Tested from 1e-12 to 0.1.
+        epsilon: target, in the accepted range (:mod:`gapgnn.privacy.budget`), or what another
+            release has left of such a budget.
+        delta: likewise, above 0.
         relation: the run's neighbouring relation, ``auto`` already resolved.
         fixed: events that are charged too but whose noise is already decided.
         cache: whether slow answers are remembered, by this process and on disk. What a file
@@ -128,8 +129,8 @@ class _Request:
     def check(self) -> None:
         """Say why if the question has no answer."""
         check_relation(self.relation)
-        check_number("epsilon", self.epsilon, above=0)
-        check_number("delta", self.delta, above=0, below=1)
+        check_part(self.epsilon)
+        check_delta(self.delta, can_be_zero=False)
         if not self.template:
             raise InputError(
                 "`template` must have at least one event: without one no noise is needed. Got none."
@@ -211,8 +212,14 @@ def _solve_gaussian(request: _Request) -> float:
     if spent >= largest * (1 - 1e-9):
         raise request.unreachable()
     free = math.sqrt((largest - spent) * (largest + spent))
-    # One part in 10^10 more than the root, so that rounding cannot end above the budget.
-    return merge(request.template, relation=request.relation).shift / free * (1 + 1e-10)
+    # One part in 10^10 more than the root, so that rounding cannot end above the budget; in a tiny
+    # one, of which the curve is known to fewer digits, as many as it takes.
+    found = merge(request.template, relation=request.relation).shift / free * (1 + 1e-10)
+    for _ in range(_MOST_EVALUATIONS):
+        if request.price(found) <= request.epsilon:
+            break
+        found *= 1 + 1e-9
+    return found
 
 
 def _solve(request: _Request) -> float:

@@ -22,6 +22,9 @@ from gapgnn.privacy import check_relation
 from gapgnn.privacy.accounting.pairs import DiscretePair, GaussianPair, LaplacePair, Pair
 from gapgnn.registration import load_registered
 
+# Its squared inverse, the price of a Gaussian release, is far from where floats end.
+MOST_NOISE = 1e100
+
 EventType = TypeVar("EventType", bound="Event")
 
 _KINDS: dict[str, type[Event]] = {}
@@ -134,6 +137,11 @@ class _Noisy(Event):
 
     def __post_init__(self) -> None:
         number = check_number("noise_multiplier", self.noise_multiplier, at_least=0)
+        if number > MOST_NOISE:
+            raise InputError(
+                f"`noise_multiplier` must be at most {MOST_NOISE:g}: what a release with more "
+                f"noise costs is too small to be added up. Got {number!r}."
+            )
         if number == 0:
             raise InputError(
                 "`noise_multiplier` must be positive: zero noise hides nothing. Got 0.0."

@@ -31,6 +31,9 @@ ORDERS: Array = np.concatenate(
 )
 # Orders whose integrand peaks this many standard deviations out have never been the best one.
 _FARTHEST_PEAK = 150.0
+# What rounding may take from the logarithm of an integral or sum near 1: added, so that a step that
+# costs next to nothing is never free, however often it is taken.
+_ROUNDING = 1e-14
 
 
 def renyi_curve(events: Sequence[Event], *, relation: str, orders: Array = ORDERS) -> Array:
@@ -142,15 +145,28 @@ def _divergence(pair: GaussianPair, order: float) -> float:
     x = np.arange(left - 12.0, right + 12.0 + step, step)
     above, below = pair.log_densities(x)
     log_integral = np.logaddexp.reduce(order * above + (1 - order) * below) + math.log(step)
-    return max(0.0, float(log_integral) / (order - 1))
+    return (max(0.0, float(log_integral)) + _ROUNDING) / (order - 1)
 
 
 def _laplace(epsilon: float, order: float) -> float:
-    """Mironov 2017, Proposition 6, in a form without overflow."""
+    """Mironov 2017, Proposition 6, in a form without overflow.
+
+    Where its digits would cancel, the bound that stands for any pure release.
+    """
+    if epsilon * order < 1e-5:
+        return _pure(epsilon, order)
     inside = (order - 1) * math.expm1(epsilon * (1 - 2 * order)) / (2 * order - 1)
     return epsilon + math.log1p(inside) / (order - 1)
 
 
 def _outcomes(pair: DiscretePair, order: float) -> float:
     terms = order * np.array(pair.upper) + (1 - order) * np.array(pair.lower)
-    return max(0.0, float(np.logaddexp.reduce(terms)) / (order - 1))
+    computed = max(0.0, float(np.logaddexp.reduce(terms))) + _ROUNDING
+    # Of two logarithms, whose last digits may be wrong.
+    pure = pair.pure_epsilon + 1e-15
+    return min(_pure(pure, order), computed / (order - 1))
+
+
+def _pure(epsilon: float, order: float) -> float:
+    """Bound the divergence of a release of a pure epsilon (Bun and Steinke 2016, Prop. 3.3)."""
+    return min(epsilon, order * epsilon * epsilon / 2)

@@ -23,7 +23,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gapgnn.errors import PrivacyError, check_choice, check_number
+from gapgnn.errors import InputError, PrivacyError, check_choice, check_number
 from gapgnn.privacy import covers, group_size, squared_growth, strictest
 from gapgnn.privacy.accounting import (
     ORDERS,
@@ -35,6 +35,9 @@ from gapgnn.privacy.accounting import (
     worst_cases,
 )
 from gapgnn.privacy.ledger.amounts import COMPOSITIONS, Amount
+
+# Of a price that was computed in a few float operations.
+_ROUNDING = 1e-13
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,11 @@ class Filter:
             # The order at which Gaussian noise, whose divergence is in proportion to it, gets most.
             rooms = float(amount.epsilon) - _converted(ORDERS, float(amount.delta))
             order = float(ORDERS[np.argmax(rooms / ORDERS)])
+            if rooms.max() <= 0:
+                raise InputError(
+                    f"a renyi budget of {amount} has room for no release. Raise `epsilon` or "
+                    "`delta`, or use the composition gaussian or sum."
+                )
         return cls(composition, level, relation, amount, order)
 
     def in_place_of(self, before: Filter) -> Filter:
@@ -120,19 +128,19 @@ class Filter:
         """Tell whether these charges fit the budget together."""
         if self.composition == "sum":
             return self._sum(spends).fits(self.amount)
-        return self._used(spends) <= self.room
+        return self._used(spends) <= Fraction(self.room)
 
     def together(self, spends: Iterable[Spend]) -> float:
         """Return the epsilon that charges come to, at the budget's delta (``sum``: at theirs)."""
         if self.composition == "sum":
             return float(self._sum(spends).epsilon)
-        return self._epsilon(self._used(spends))
+        return self._epsilon(float(self._used(spends)))
 
     def left(self, spends: Iterable[Spend]) -> Amount:
         """Return what one more release may cost, priced by this rule at the budget's delta."""
         if self.composition == "sum":
             return self.amount.minus(self._sum(spends))
-        rest = max(0.0, self.room - self._used(spends))
+        rest = float(max(Fraction(0), Fraction(self.room) - self._used(spends)))
         return Amount(Fraction(self._epsilon(rest)), self.amount.delta)
 
     def spent(self, spends: Iterable[Spend]) -> Amount:
@@ -141,7 +149,7 @@ class Filter:
             return self._sum(spends)
         used = self._used(spends)
         delta = self.amount.delta if used else Fraction(0)
-        return Amount(Fraction(self._epsilon(used)), delta)
+        return Amount(Fraction(self._epsilon(float(used))), delta)
 
     def _epsilon(self, used: float) -> float:
         """Return the epsilon of so much of the rule's own unit."""
@@ -161,8 +169,10 @@ class Filter:
             total = total.plus(spend.amount.grouped(size).times(spend.count))
         return total
 
-    def _used(self, spends: Iterable[Spend]) -> float:
-        return math.fsum(spend.count * self._priced(spend) for spend in spends)
+    def _used(self, spends: Iterable[Spend]) -> Fraction:
+        """Return what charges come to in the rule's own unit, exactly: none is lost in the sum."""
+        prices = (spend.count * Fraction(self._priced(spend)) for spend in spends)
+        return sum(prices, Fraction(0))
 
     def _priced(self, spend: Spend) -> float:
         # At a large delta some noise costs an epsilon of 0, and ten times that does not.
@@ -176,7 +186,9 @@ class Filter:
                 raise self._uncountable(spend)
             growth = squared_growth(spend.relation, self.relation)
         used = _gaussian_price if self.composition == "gaussian" else _renyi_price
-        return growth * used(spend.events, spend.relation, self.order)
+        # Rounded up, so that no release is cheaper than what it says.
+        price = growth * used(spend.events, spend.relation, self.order)
+        return math.nextafter(price * (1 + _ROUNDING), math.inf)
 
     def _uncountable(self, spend: Spend) -> PrivacyError:
         strict = strictest([self.relation, spend.relation])

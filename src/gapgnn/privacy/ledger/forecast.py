@@ -19,9 +19,9 @@ from gapgnn.errors import (
     PrivacyError,
     check_choice,
     check_integer,
-    check_number,
     did_you_mean,
 )
+from gapgnn.privacy import check_epsilon
 from gapgnn.privacy.accounting import Event, Gaussian, account, calibrate
 from gapgnn.privacy.ledger.amounts import COMPOSITIONS, Amount
 from gapgnn.privacy.ledger.file import transaction
@@ -286,7 +286,7 @@ def _kinds(
 ) -> list[tuple[int | None, Spend]]:
     """Return what a fit costs, last, and before it one with fewer hops and the same noise."""
     if not template:
-        check_number("epsilon", epsilon, above=0)
+        check_epsilon(epsilon)
         return [(None, Spend(relation, Amount.of(epsilon, delta), 1, "[]"))]
     found = calibrate(template, epsilon=epsilon, delta=delta, relation=relation)
     if hops is None:

@@ -32,8 +32,8 @@ from gapgnn.errors import (
     UnavailableError,
     check_choice,
     check_integer,
-    check_number,
 )
+from gapgnn.privacy import check_delta, check_epsilon, check_price
 from gapgnn.privacy.ledger.amounts import Amount
 from gapgnn.privacy.ledger.file import (
     LedgerNotice,
@@ -216,7 +216,8 @@ class Ledger:
         """
         check_population(population)
         relation = check_stated(level, relation)
-        check_number("epsilon", epsilon, above=0)
+        check_epsilon(epsilon)
+        check_delta(delta)
         amount = Amount.of(epsilon, delta)
         if composition != "auto":
             Filter.granted(composition, level, relation, amount)  # refused before anything is made
@@ -310,6 +311,8 @@ class Ledger:
         """
         relation = check_stated(level, relation)
         check_integer("count", count, at_least=1)
+        check_price(epsilon)
+        check_delta(delta)
         asked = Spend(relation, Amount.of(epsilon, delta), int(count), _written(events))
         charge_id, origin = system_entropy(12).hex(), Origin.here()
         create(self.path)
