@@ -1,0 +1,163 @@
+"""Every release of every method, killed and resumed: none is drawn a second time under one charge.
+
+Releases are counted where audits observe them, so a release that is kept nowhere, or drawn beside
+the journal, is seen whatever makes it. The run is killed at the first draw of each release in turn,
+and once more when all of it is finished and nothing saved.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from methodgraphs import with_arcs
+
+from gapgnn import GAP, MLP, SAGE, Graph, Ledger
+from gapgnn.graph import join_kinds
+from gapgnn.graph.datasets.synthetic import generate
+from gapgnn.graph.transforms import random_split
+from gapgnn.methods import Journal, Vote
+from gapgnn.privacy import watched_by
+
+NODE = {"level": "node", "epochs": 1, "batch_size": 100}
+# Of each run the releases it must make, by name; "classifier" and the like are trained by DP-SGD.
+RUNS = {
+    "default at node level": (
+        (GAP, {**NODE, "epsilon": 16.0}),
+        ["length of lists", "hop 1", "hop 2", "classifier"],
+    ),
+    "own record": (
+        (GAP, {**NODE, "epsilon": 8.0, "own": "record", "hop_share": 0.5}),
+        ["hop 1", "classifier"],
+    ),
+    "released rows alone, twice": (
+        (GAP, {**NODE, "epsilon": 8.0, "own": "nothing", "hop_share": 0.5, "repeats": 2}),
+        ["hop 1", "hop 2", "classifier"],
+    ),
+    "degree-bounded": (
+        (GAP, {**NODE, "epsilon": 8.0, "messages": "features", "hops": 2, "max_degree": 5}),
+        ["encoder", "hop 1", "hop 2", "classifier"],
+    ),
+    "edge level": (
+        (GAP, {"epochs": 1, "hops": 2}),
+        ["hop 1", "hop 2"],
+    ),
+    "edge types and their union": (
+        (GAP, {"epochs": 1, "hops": 1}),
+        ["hop 1 along calls", "hop 2 along visits", "hop 3 along all kinds"],
+    ),
+    "encoded features": (
+        (GAP, {"epochs": 1, "hops": 2, "messages": "features"}),
+        ["hop 1", "hop 2"],
+    ),
+    "vote": (
+        (Vote, {"level": "node", "epsilon": 2.0, "repeats": 2}),
+        ["labels of repeat 1", "labels of repeat 2"],
+    ),
+    "sage, arr": (
+        (SAGE, {"epochs": 1, "epsilon": 4.0, "perturbation": "arr"}),
+        ["edges"],
+    ),
+    "sage, lapgraph twice": (
+        (SAGE, {"epochs": 1, "epsilon": 4.0, "perturbation": "lapgraph", "repeats": 2}),
+        ["edges", "edges"],
+    ),
+    "mlp at node level": (
+        (MLP, {**NODE, "epsilon": 8.0}),
+        ["classifier"],
+    ),
+    "sage at node level": (
+        (SAGE, {**NODE, "epsilon": 8.0, "max_degree": 3}),
+        ["classifier", "hop 1"],
+    ),
+}
+WITH_TYPES = {"edge types and their union"}
+
+
+class KillError(BaseException):
+    """Ends a run where it stands, as SIGKILL would."""
+
+
+class Observer:
+    """Lists releases in order and kills the run at one of them.
+
+    All steps of one training are one release, and so is a hop of all repeats: they are kept
+    together, and nobody sees a part.
+
+    Args:
+        kill_at: the number, from 0, of the release at whose first draw the run dies.
+    """
+
+    def __init__(self, kill_at: int | None = None) -> None:
+        self.kill_at = kill_at
+        self.drawn: list[str] = []
+        self._whole = ""
+
+    def begin(self, purpose, **options):
+        pass
+
+    def release(self, release, output):
+        name, is_step, _ = release.name.partition(" step ")
+        if name.startswith("hop "):
+            name, _, repeat = name.partition(" of repeat ")
+            is_step = repeat
+        if is_step and name == self._whole:
+            return output
+        self._whole = name if is_step else ""
+        if self.kill_at is not None and len(self.drawn) == self.kill_at:
+            raise KillError
+        self.drawn.append(name)
+        # Long lists, whatever the noise says, so that hops follow.
+        return torch.full_like(output, 1e4) if name == "length of lists" else output
+
+    def batch(self, phase, batch, members):
+        return batch
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    # Few features and long lists, so that default training at node level releases hops.
+    return random_split(
+        generate(num_nodes=200, mean_degree=20, num_features=4, num_classes=3), seed=0
+    )
+
+
+@pytest.fixture(scope="module")
+def typed(graph) -> Graph:
+    arcs = graph.adjacency().tocoo()
+    is_call = (arcs.row + arcs.col) % 3 == 0
+    return join_kinds({"calls": with_arcs(graph, is_call), "visits": with_arcs(graph, ~is_call)})
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_no_release_is_drawn_a_second_time_under_one_charge(run, graph, typed, tmp_path):
+    (method, options), wanted = RUNS[run]
+    given = typed if run in WITH_TYPES else graph
+
+    def fitted(name: str, observer: Observer, *, resume: bool = False):
+        ledger = Ledger.init(tmp_path / f"{name}.sqlite")
+        journal = Journal(tmp_path / name, ledger=ledger.path, resume=resume)
+        model = method(**options, ledger=ledger.path, device="cpu")
+        try:
+            with watched_by(observer):
+                model.fit(given, journal=journal)
+        finally:
+            journal.close()
+        assert len(ledger.entries()) == 1
+        return model
+
+    undisturbed = Observer()
+    first = fitted("undisturbed", undisturbed)
+    assert sorted(undisturbed.drawn) == sorted(wanted)
+    # Finished and not saved: nothing is drawn, and the releases are those of the first run.
+    nothing = Observer()
+    again = fitted("undisturbed", nothing, resume=True)
+    assert nothing.drawn == []
+    pairs = zip(first.releases_.hops.values(), again.releases_.hops.values(), strict=True)
+    for before, after in pairs:
+        assert all(map(torch.equal, before.hops, after.hops))
+    for kill in range(len(wanted)):
+        killed, resumed = Observer(kill_at=kill), Observer()
+        with pytest.raises(KillError):
+            fitted(f"killed at {kill}", killed)
+        fitted(f"killed at {kill}", resumed, resume=True)
+        assert [*killed.drawn, *resumed.drawn] == undisturbed.drawn
