@@ -25,7 +25,7 @@ from gapgnn.methods.gap.propagation import (
     label_messages,
 )
 from gapgnn.methods.gap.variant import length_epsilon, vote_share
-from gapgnn.training import RowScale, Trainer
+from gapgnn.training import Criterion, RowScale, Trainer
 
 VARIANTS = [
     {"messages": "labels"},
@@ -179,6 +179,23 @@ class TestTrust:
         said = propagation.scores("classifier", first, released)
         expected = torch.log_softmax(scores if is_right else other, dim=-1)
         torch.testing.assert_close(said[0], expected, atol=1e-5, rtol=1e-5)
+
+    def test_it_follows_the_metric_that_is_named(self, graph):
+        labels = (torch.tensor(graph.labels) == 0).long()
+        count = len(labels)
+        # The stage puts the class first, but says of everybody that it is likely: features alone
+        # have the least loss, and of the shares that put the class first the half has.
+        likely = torch.where(labels == 1, 9.0, 6.0)
+        scores = torch.stack([torch.zeros(count), likely], dim=-1)
+        first = torch.log_softmax(torch.tensor([[1.0, 0.0]]).expand(count, -1), dim=-1)[None]
+        released = [torch.zeros(1, count, 1)]
+        validates = torch.tensor(graph.val_mask)[None]
+        for criterion, expected in ((None, 0.0), (Criterion("average_precision", 1), 0.5)):
+            network = small_classifier(MEMBERS, [2, 2], 2, hidden=4, corrects_first=True)
+            network.forward = lambda hops: scores.expand(MEMBERS, -1, -1)
+            found = Propagation(GAP()._variant(), 2, {"classifier": network})
+            found.weigh("classifier", first, released, labels, validates, criterion)
+            assert network.trust.tolist() == [expected] * MEMBERS
 
     def test_only_validation_labels_decide(self, graph):
         labels = torch.tensor(graph.labels)

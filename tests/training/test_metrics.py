@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from methodgraphs import small_graph
@@ -15,8 +18,20 @@ from gapgnn import GAP, MLP, SAGE
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph.tables import Schema
 from gapgnn.graph.tables.schema import Label
-from gapgnn.training import best_threshold, class_weights, mean_metrics, measure, shortcomings
-from gapgnn.training.metrics import calibration_error
+from gapgnn.training import (
+    METRICS,
+    TOP_SHARES,
+    Criterion,
+    Metrics,
+    best_threshold,
+    class_weights,
+    mean_metrics,
+    measure,
+    shortcomings,
+)
+from gapgnn.training.criterion import LOSS_SHARE
+from gapgnn.training.full_batch import BestEpoch
+from gapgnn.training.metrics import calibration_error, rank
 
 QUICK = {"epochs": 3, "epsilon": 4.0}
 
@@ -211,3 +226,142 @@ class TestThreshold:
     def test_three_classes_have_none(self):
         with pytest.raises(InputError, match="unless there are two classes"):
             MLP(level="edge", threshold=0.5, **QUICK).fit(small_graph())
+
+    def test_a_rate_is_met_by_predictions_below_node_level_only(self, graph, tmp_path):
+        schema = Schema(label=Label("team", ("common", "rare"), rates=(0.9, 0.1)))
+        declared = replace(graph, schema=schema)
+        model = GAP(level="edge", threshold="rate", **QUICK).fit(declared)
+        # Of those that do not train as many are called rare as are declared to be.
+        called = model.predict(declared)[~graph.train_mask]
+        assert called.sum() == pytest.approx(0.1 * len(called), abs=1)
+        assert ("the threshold that as many predictions exceed as nodes are of the class") in dict(
+            model.card_.not_charged
+        )
+        with pytest.raises(PrivacyError, match="depends on everybody's records"):
+            GAP(level="node", threshold="rate", ledger=tmp_path / "no.sqlite", **QUICK).fit(
+                declared
+            )
+        assert not (tmp_path / "no.sqlite").exists()
+
+    def test_a_prior_threshold_at_node_level_follows_from_declared_rates_alone(self, graph):
+        schema = Schema(label=Label("team", ("common", "rare"), rates=(0.9, 0.1)))
+        settings = {"level": "node", "threshold": "prior", "batch_size": 50, **QUICK}
+        model = GAP(**settings).fit(replace(graph, schema=schema))
+        assert model.threshold_ == pytest.approx(0.1)
+        other = replace(graph, schema=schema, labels=1 - graph.labels)
+        assert GAP(**settings).fit(other).threshold_ == model.threshold_
+        (why,) = (why for what, why in model.card_.not_charged if what.startswith("the threshold"))
+        assert "declared: no label is counted" in why
+        # Undeclared rates would be counts of people.
+        with pytest.raises(InputError, match="`threshold` prior must have declared rates"):
+            GAP(**settings).fit(graph)
+        with pytest.raises(InputError, match="must not come with `class_weight`"):
+            GAP(level="edge", threshold="prior", class_weight="balanced").fit(graph)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    nodes=st.integers(3, 300),
+    digits=st.sampled_from([1, 2, 6]),
+    share=st.sampled_from([0.03, 0.2, 0.6]),
+)
+def test_what_a_risk_desk_reads_is_right_whatever_the_order_of_equal_nodes(
+    seed, nodes, digits, share
+):
+    rng = np.random.default_rng(seed)
+    scores, member = np.round(rng.random(nodes), digits), rng.random(nodes) < share
+    found = rank(scores, member, "high")
+    if member.all() or not member.any():
+        assert found is None
+        return
+    assert found.average_precision == pytest.approx(oracle.average_precision_score(member, scores))
+    assert found.share == pytest.approx(member.mean())
+    mixed = rng.permutation(nodes)
+    assert rank(scores[mixed], member[mixed], "high") == found
+    for name, part in TOP_SHARES.items():
+        top, size = found.top[name], max(1, round(part * nodes))
+        # Any order of equal nodes: their mean, which many orders approach.
+        hits = [member[np.lexsort((rng.random(nodes), -scores))[:size]].sum() for _ in range(200)]
+        assert top.nodes == size
+        assert top.precision == pytest.approx(np.mean(hits) / size, abs=0.2)
+        assert top.recall * member.sum() == pytest.approx(top.precision * size)
+        assert top.lift == pytest.approx(top.precision / member.mean())
+    own = found.top["own_share"]
+    assert own.recall == pytest.approx(own.precision)
+    # The curve never rises with recall, and starts at most at 1.
+    assert all(a >= b for a, b in itertools.pairwise((1.0, *found.curve)))
+    assert Metrics.from_dict(json.loads(json.dumps(_measured(scores, member).to_dict()))) == (
+        _measured(scores, member)
+    )
+
+
+def _measured(scores, member):
+    chances = np.stack([1 - scores, scores], axis=1)
+    return measure(chances, chances.argmax(axis=1), member.astype(np.int64))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_what_decides_on_validation_nodes_is_the_figure_that_is_reported(metric):
+    rng = np.random.default_rng(0)
+    logits = torch.from_numpy(rng.normal(size=(3, 200, 2)))
+    labels = torch.from_numpy((rng.random((3, 200)) < 0.1).astype(np.int64))
+    known = torch.from_numpy(rng.random((3, 200)) < 0.7)
+    found = Criterion(metric, 1).of(logits, labels, known)
+    for repeat in range(3):
+        mask = known[repeat].numpy()
+        chances = torch.softmax(logits[repeat], dim=-1).numpy()[mask]
+        own = labels[repeat].numpy()[mask]
+        loss = oracle.log_loss(own, chances)
+        reported = measure(chances, chances.argmax(axis=1), own, positive=1).get(metric)
+        assert float(found[repeat]) == pytest.approx(reported - LOSS_SHARE * loss, abs=1e-9)
+    # Without a node of the class the loss alone decides.
+    nobody = Criterion("average_precision", 1).of(logits, torch.zeros_like(labels), known)
+    assert (nobody < 0).all()
+
+
+class TestMetric:
+    """Decisions follow the metric that is named, and only where labels are public."""
+
+    def test_the_kept_epoch_has_the_best_of_the_named_metric(self):
+        # Two epochs: the first is the more accurate, the second puts the rare nodes first.
+        labels = torch.tensor([[1, 0, 0, 0, 0]])
+        accurate = torch.tensor([[[2.0, 0], [2.0, 1], [2.0, 1], [2.0, 1], [2.0, 1]]])
+        ranking = torch.tensor([[[0.0, 9], [0.0, 8], [0.0, 7], [0.0, 6], [0.0, 5]]])
+        rows, val = torch.arange(5)[None], torch.ones(1, 5, dtype=torch.bool)
+
+        def kept(criterion):
+            values = torch.zeros(1, 1)
+            best = BestEpoch(values, labels, rows, val, criterion=criterion)
+            for epoch, scores in enumerate([accurate, ranking], start=1):
+                values.fill_(epoch)
+                best.consider(scores)
+            best.restore()
+            return int(values)
+
+        assert kept(None) == 1
+        assert kept(Criterion("average_precision", 1)) == 2
+
+    def test_a_threshold_on_validation_nodes_follows_it(self, graph):
+        model = GAP(level="edge", threshold="auto", metric="accuracy", **QUICK).fit(graph)
+        chances, val = model.predict_proba(graph)[:, 1], graph.val_mask
+        of_class = graph.labels[val] == 1
+        assert model.threshold_ == best_threshold(chances[val], of_class, "accuracy")
+        assert model.score(graph) == model.metrics(graph).accuracy
+
+    def test_at_node_level_nothing_is_chosen_by_labels(self, graph, tmp_path):
+        with pytest.raises(PrivacyError, match="`metric` must be auto at level node"):
+            MLP(level="node", metric="auc", ledger=tmp_path / "no.sqlite").fit(graph)
+        assert not (tmp_path / "no.sqlite").exists()
+
+    def test_the_positive_class_is_the_rarest_unless_it_is_named(self, graph, tmp_path):
+        model = MLP(level="edge", **QUICK).fit(graph)
+        assert model.metrics(graph).ranking.positive == "rare"
+        named = MLP(level="edge", positive="common", **QUICK).fit(graph)
+        assert named.repeat_metrics_[0].ranking.positive == "common"
+        schema = Schema(label=Label("team", ("common", "rare"), rates=(0.1, 0.9)))
+        declared = MLP(level="edge", **QUICK).fit(replace(graph, schema=schema))
+        assert declared.repeat_metrics_[0].ranking.positive == "common"
+        with pytest.raises(InputError, match="`positive` must be one of common, rare"):
+            GAP(level="edge", positive="high", ledger=tmp_path / "no.sqlite").fit(graph)
+        assert not (tmp_path / "no.sqlite").exists()

@@ -76,9 +76,7 @@ class CrossValidation:
     def figures(self, metric: str) -> list[float | None]:
         """Return one metric of every fold; None where it has none."""
         check_choice("metric", metric, METRICS)
-        return [
-            None if fold.metrics is None else getattr(fold.metrics, metric) for fold in self.folds
-        ]
+        return [None if fold.metrics is None else fold.metrics.find(metric) for fold in self.folds]
 
     def mean(self, metric: str) -> float:
         """Return the mean of one metric over the folds that have it."""

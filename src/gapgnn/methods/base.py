@@ -92,7 +92,9 @@ from gapgnn.privacy.mechanisms import (
 )
 from gapgnn.rng import NoiseKey, experiment_torch
 from gapgnn.training import (
+    METRICS,
     Callback,
+    Criterion,
     History,
     Metrics,
     PrivateTraining,
@@ -106,7 +108,9 @@ from gapgnn.training import (
     features_read,
     measure,
     node_learning_rate,
+    rarest_class,
     repeat_splits,
+    share_threshold,
     watched,
 )
 
@@ -213,9 +217,18 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         class_weight: balanced, or what a node of each class counts in the loss, by name or in
             order: high=10,low=1. At node level it scales a gradient before it is clipped, and
             balanced needs the rates of the classes declared in the schema.
-        threshold: of two classes, the probability from which the second is answered; auto is the
-            best balanced accuracy on the validation nodes, not at node level. Left out: the more
-            probable one.
+        threshold: of two classes, the probability from which the second is answered. prior is its
+            rate, declared in the schema or below node level counted among training nodes: whoever
+            is above the average. Not at node level: auto is the best balanced accuracy, or the
+            named metric, on validation nodes, and rate the probability that as many nodes exceed
+            as are of the second class. Left out: the more probable class.
+        metric: figure that decisions on validation labels follow: epoch, mixing weight and
+            automatic threshold. auto is weighted accuracy for the epoch, log loss for the mixing
+            weight and balanced accuracy for the threshold. Not at node level, where nothing is
+            chosen by labels.
+        positive: name of the class whose nodes are looked for, for average precision and the
+            figures of the top 1 % and 5 %; left out: the rarest, by rates declared in the schema
+            or else among training nodes.
         train_size: number of training people that is made public at node level, where the rate and
             the number of steps of DP-SGD follow from it; auto is their number rounded to two
             digits.
@@ -243,7 +256,18 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     optimizer: Literal["adam", "sgd"] = "adam"
     clip: float = 1.0
     class_weight: str | Sequence[float] | Mapping[str, float] | None = None
-    threshold: float | Literal["auto"] | None = None
+    threshold: float | Literal["auto", "rate", "prior"] | None = None
+    metric: Literal[
+        "auto",
+        "accuracy",
+        "balanced_accuracy",
+        "macro_f1",
+        "auc",
+        "average_precision",
+        "recall_at_top_1_percent",
+        "recall_at_top_5_percent",
+    ] = "auto"
+    positive: str | None = None
     train_size: int | Literal["auto"] = "auto"
     noise: SafeOrFast = "safe"
     insecure_noise_seed: int | None = None
@@ -529,11 +553,14 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
 
         Args:
             graph: with a test mask.
-            metric: ``accuracy``, ``balanced_accuracy``, ``macro_f1`` or ``auc``; left out: what
-                publications give for a registered data set, accuracy for others.
+            metric: ``accuracy``, ``balanced_accuracy``, ``macro_f1``, ``auc``,
+                ``average_precision``, ``recall_at_top_1_percent`` or ``recall_at_top_5_percent``;
+                left out: the model's own, and where that is auto what publications give for a
+                registered data set, accuracy for others.
         """
         graph = as_graph(graph)
-        return self.metrics(graph).get(metric or default_metric(graph))
+        chosen = default_metric(graph) if self.metric == "auto" else self.metric
+        return self.metrics(graph).get(metric or chosen)
 
     def metrics(self, graph: Any) -> Metrics:
         """Return all figures on the nodes of the graph's test mask; as private as :meth:`score`."""
@@ -544,7 +571,8 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             )
         mask = graph.test_mask & (graph.labels >= 0)
         chances = self.predict_proba(graph)[mask]
-        return measure(chances, self.decide(chances), graph.labels[mask], graph.label_names)
+        answers, positive = self.decide(chances), self._positive(graph)
+        return measure(chances, answers, graph.labels[mask], graph.label_names, positive)
 
     def to_frame(self, graph: Any = None) -> pandas.DataFrame:
         """Return the predictions as a pandas ``DataFrame``, one row per node.
@@ -799,12 +827,29 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             check_integer("insecure_noise_seed", self.insecure_noise_seed, at_least=0)
         if self.train_size != "auto":
             check_integer("train_size", self.train_size, at_least=1)
+        check_choice("metric", self.metric, ("auto", *METRICS))
+        if self.metric != "auto" and self.level == "node":
+            raise PrivacyError(
+                "`metric` must be auto at level node: decisions would follow the labels of the "
+                f"validation nodes, which are private. Got {self.metric}."
+            )
         if self.threshold == "auto" and self.level == "node":
             raise PrivacyError(
                 "`threshold` must be a number at level node: choosing it reads the labels of the "
                 "validation nodes, which are private. Got auto."
             )
-        if self.threshold not in (None, "auto"):
+        if self.threshold == "rate" and self.level == "node":
+            raise PrivacyError(
+                "`threshold` must be prior or a number at level node: who is among the highest "
+                "depends on everybody's records, so that the answer about one person would tell "
+                "of others. Got rate."
+            )
+        if self.threshold == "prior" and self.class_weight is not None:
+            raise InputError(
+                "`threshold` prior must not come with `class_weight`: probabilities that were "
+                "trained with weights are not compared with rates. Got both; choose one."
+            )
+        if self.threshold not in (None, "auto", "rate", "prior"):
             check_number("threshold", self.threshold, above=0, below=1)
         choose_device(self.device)
 
@@ -926,8 +971,11 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         return None
 
     def _check_classes(self, graph: Graph) -> None:
-        """Refuse weights or a threshold that do not fit the classes, before the charge."""
+        """Refuse weights, names or a threshold that do not fit, before the charge."""
         self._class_weights(graph)
+        self._positive(graph)
+        if self.threshold in ("rate", "prior"):
+            self._rates(graph)
         if self.threshold is not None and graph.num_classes != 2:
             raise InputError(
                 "`threshold` must be left out unless there are two classes. Got "
@@ -942,31 +990,55 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         """
         if self.class_weight is None:
             return None
-        rates: Sequence[float] | None
+        rates = _declared_rates(graph) if self.level == "node" else _counted_rates(graph)
+        return class_weights(self.class_weight, names=_class_names(graph), rates=rates)
+
+    def _rates(self, graph: Graph) -> Sequence[float]:
+        """Return the share of each class: declared, or below node level counted in training.
+
+        At node level counts are private, and only what is declared may decide (privacy page,
+        section 2).
+        """
+        declared = _declared_rates(graph)
+        if declared is not None:
+            return declared
         if self.level == "node":
-            label = None if graph.schema is None else graph.schema.label
-            rates = None if label is None else label.rates
-        else:
-            labels = graph.labels[graph.train_mask]
-            rates = (np.bincount(labels, minlength=graph.num_classes) / len(labels)).tolist()
-        names = graph.label_names or [str(k) for k in range(graph.num_classes)]
-        return class_weights(self.class_weight, names=names, rates=rates)
+            raise InputError(
+                f"`threshold` {self.threshold} must have declared rates of the classes at level "
+                "node: their counts are private. Got none; declare `rates` beside the classes in "
+                "the schema, or give a number."
+            )
+        return _counted_rates(graph)
+
+    def _positive(self, graph: Graph) -> int:
+        """Return the class that is looked for; it decides figures for the curator.
+
+        Below node level a metric about it may decide an epoch, with labels that are public.
+        """
+        names = _class_names(graph)
+        if self.positive is not None:
+            return names.index(check_choice("positive", str(self.positive), names))
+        declared = _declared_rates(graph)
+        if declared is not None:
+            # Of equal ones the last.
+            return len(declared) - 1 - int(np.argmin(declared[::-1]))
+        trained = graph.labels[graph.train_mask]
+        return rarest_class(trained if (trained >= 0).any() else graph.labels, graph.num_classes)
 
     def _evaluate(self, scores: Tensor, splits: Splits, graph: Graph) -> None:
         """Set the threshold, and keep what is needed to say how good every repeat is."""
-        thresholds: list[float | None] = [None] * len(scores)
-        if self.threshold == "auto":
-            thresholds = [
-                best_threshold(_chances(one, val)[:, 1], graph.labels[val] == 1)
-                for one, val in zip(scores, splits.val, strict=True)
-            ]
-        elif self.threshold is not None:
-            thresholds = [self.threshold] * len(scores)
+        thresholds = self._thresholds(scores, splits, graph)
         self.threshold_ = thresholds[0]
+        positive = self._positive(graph)
         # By position: a mask would be gone through again for each of them.
         tested = [np.flatnonzero(test) for test in splits.test]
         self._tested = [
-            _Tested(one[torch.from_numpy(nodes).to(one.device)].detach(), graph.labels[nodes], line)
+            _Tested(
+                one[torch.from_numpy(nodes).to(one.device)].detach(),
+                graph.labels[nodes],
+                line,
+                positive,
+            )
             for one, nodes, line in zip(scores, tested, thresholds, strict=True)
         ]
         if self.threshold is None:
@@ -974,6 +1046,28 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         else:
             names = graph.label_names
             self.repeat_scores_ = [tested.metrics(names).accuracy for tested in self._tested]
+
+    def _thresholds(self, scores: Tensor, splits: Splits, graph: Graph) -> Sequence[float | None]:
+        """Return the threshold of every repeat.
+
+        What is chosen from predictions is post-processing at edge level, where labels are public.
+        At node level a threshold is a number or a declared rate (privacy page, section 2).
+        """
+        if self.threshold == "auto":
+            metric = "balanced_accuracy" if self.metric == "auto" else self.metric
+            return [
+                best_threshold(_chances(one, val)[:, 1], graph.labels[val] == 1, metric)
+                for one, val in zip(scores, splits.val, strict=True)
+            ]
+        if self.threshold == "rate":
+            # Training nodes are known, and better than others.
+            rate = self._rates(graph)[1]
+            return [
+                share_threshold(_chances(one, ~train)[:, 1], rate)
+                for one, train in zip(scores, splits.train, strict=True)
+            ]
+        number = self._rates(graph)[1] if self.threshold == "prior" else self.threshold
+        return [number] * len(scores)
 
     def _trainer(self, run: Run) -> Trainer:
         """Return the one training loop, set up for this run."""
@@ -991,7 +1085,14 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             seed=self.seed,
             callback=run.callback,
             class_weights=None if weights is None else torch.tensor(weights, device=run.device),
+            criterion=self._criterion(run.graph),
         )
+
+    def _criterion(self, graph: Graph) -> Criterion | None:
+        """Return what is chosen by on validation nodes; None where no metric is named."""
+        if self.metric == "auto" or self.level == "node":
+            return None
+        return Criterion(self.metric, self._positive(graph))
 
     def _learns_features(self) -> bool:
         """Whether DP-SGD takes the steps of networks that learn from features first of all."""
@@ -1132,8 +1233,11 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     def _make_card(self, graph: Graph, guarantee: Guarantee, charge: Charge | None) -> PrivacyCard:
         """Put the facts of this fit on a privacy card."""
         max_degree = self._list_bound() if guarantee.level == "node" else None
+        own = self._card_facts()
+        chosen = f"{self.threshold} threshold"
         facts = replace(
-            self._card_facts(),
+            own,
+            steps=(*own.steps, chosen) if isinstance(self.threshold, str) else own.steps,
             dataset=graph.name,
             noise=self.noise,
             is_insecure=self.insecure_noise_seed is not None,
@@ -1471,16 +1575,35 @@ def _charged_release(
 
 @dataclass(frozen=True)
 class _Tested:
-    """What one repeat said about its test nodes: class scores, labels and threshold."""
+    """What one repeat said about its test nodes: class scores, labels, threshold; who is sought."""
 
     scores: Tensor
     labels: NDArray[np.int64]
     threshold: float | None
+    positive: int
 
     def metrics(self, names: Sequence[str] | None) -> Metrics:
         known = self.labels >= 0
         chances = _chances(self.scores, known)
-        return measure(chances, _decide(chances, self.threshold), self.labels[known], names)
+        answers = _decide(chances, self.threshold)
+        return measure(chances, answers, self.labels[known], names, self.positive)
+
+
+def _class_names(graph: Graph) -> list[str]:
+    return list(graph.label_names or map(str, range(graph.num_classes)))
+
+
+def _declared_rates(graph: Graph) -> Sequence[float] | None:
+    """Return the share of each class as the schema declares it."""
+    label = None if graph.schema is None else graph.schema.label
+    return None if label is None else label.rates
+
+
+def _counted_rates(graph: Graph) -> Sequence[float]:
+    """Return the share of each class among training nodes: private at node level."""
+    labels = graph.labels[graph.train_mask]
+    found: list[float] = (np.bincount(labels, minlength=graph.num_classes) / len(labels)).tolist()
+    return found
 
 
 def _is_trained(module: nn.Module) -> bool:

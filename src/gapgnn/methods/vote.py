@@ -80,10 +80,10 @@ class Vote(MLP):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_number("odds", self.odds, above=1)
-        if self.threshold == "auto" and self.level != "none":
+        if self.threshold in ("auto", "rate") and self.level != "none":
             raise PrivacyError(
-                "`threshold` must be a number for vote: choosing it would read the lists of the "
-                "validation nodes without noise. Got auto."
+                "`threshold` must be prior or a number for vote: choosing it would read the lists "
+                f"of other nodes without noise. Got {self.threshold}."
             )
 
     def _check_edges(self, graph: Graph) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gapgnn.training.callbacks import announce as announce
     from gapgnn.training.callbacks import duration as duration
     from gapgnn.training.callbacks import watched as watched
+    from gapgnn.training.criterion import Criterion as Criterion
     from gapgnn.training.crossfit import FEATURE_DECAY as FEATURE_DECAY
     from gapgnn.training.crossfit import FEATURE_WIDTH as FEATURE_WIDTH
     from gapgnn.training.crossfit import CrossFit as CrossFit
@@ -30,11 +31,16 @@ if TYPE_CHECKING:
     from gapgnn.training.inputs import HopInputs as HopInputs
     from gapgnn.training.inputs import Inputs as Inputs
     from gapgnn.training.inputs import row_by_row as row_by_row
+    from gapgnn.training.metrics import CURVE_RECALLS as CURVE_RECALLS
     from gapgnn.training.metrics import METRICS as METRICS
+    from gapgnn.training.metrics import RARE as RARE
+    from gapgnn.training.metrics import TOP_SHARES as TOP_SHARES
     from gapgnn.training.metrics import Metrics as Metrics
     from gapgnn.training.metrics import best_threshold as best_threshold
     from gapgnn.training.metrics import mean_metrics as mean_metrics
     from gapgnn.training.metrics import measure as measure
+    from gapgnn.training.metrics import rarest_class as rarest_class
+    from gapgnn.training.metrics import share_threshold as share_threshold
     from gapgnn.training.metrics import shortcomings as shortcomings
     from gapgnn.training.recipe import PrivateTraining as PrivateTraining
     from gapgnn.training.recipe import Recipe as Recipe

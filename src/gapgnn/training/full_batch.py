@@ -22,6 +22,7 @@ from gapgnn.nn import MultiHopClassifier, ReplicaDropout, cross_entropy, cross_e
 from gapgnn.nn.fast import best_class
 from gapgnn.nn.fast import cross_entropy_slopes as fused_slopes
 from gapgnn.privacy.dpsgd import FlatParameters
+from gapgnn.training.criterion import Criterion
 from gapgnn.training.inputs import FeatureInputs, HopInputs, Inputs
 
 # Where it takes a pass of its own, validation nodes are looked at after so many steps.
@@ -39,6 +40,7 @@ class FullBatch:
         train: each replica's training nodes, ``(R, nodes)``.
         val: each replica's validation nodes.
         class_weights: what a node of each class counts, ``(classes,)``; None counts all alike.
+        criterion: what the best epoch is chosen by; None: weighted accuracy.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class FullBatch:
         train: Tensor,
         val: Tensor,
         class_weights: Tensor | None = None,
+        criterion: Criterion | None = None,
     ) -> None:
         self._model, self._flat = model, flat
         self.has_dropout = bool(dropouts(model))
@@ -80,7 +83,12 @@ class FullBatch:
             self._targets = Targets(self._known[view.nodes], view.rows, weights)
         is_val = val.gather(1, clean.nodes)
         self.best = BestEpoch(
-            flat.values, labels[clean.nodes], clean.rows, is_val, class_weights=class_weights
+            flat.values,
+            labels[clean.nodes],
+            clean.rows,
+            is_val,
+            class_weights=class_weights,
+            criterion=criterion,
         )
 
     def gradient(self, *, is_watched: bool) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -167,6 +175,7 @@ class BestEpoch:
         class_weights: what a node of each class counts; None counts all alike.
         loss_share: how much of the validation loss is taken off the accuracy. Where validation
             nodes are few, many epochs have the same accuracy, and the best of them is luck.
+        criterion: what the best epoch is chosen by instead; None: weighted accuracy.
     """
 
     def __init__(
@@ -178,14 +187,17 @@ class BestEpoch:
         *,
         class_weights: Tensor | None = None,
         loss_share: float = 0.0,
+        criterion: Criterion | None = None,
     ) -> None:
         self._current, self._loss_share = values, loss_share
+        self._criterion = criterion
         counts = val.sum(dim=1)
         self._can_choose = bool(counts.all())
         # Each replica's validation nodes first, then others to fill up.
         order = val.int().argsort(dim=1, descending=True, stable=True)
         first = order[:, : int(counts.max())]
         self._worth, self._labels = val.gather(1, first), labels.gather(1, first)
+        self._known = self._worth.bool()
         if class_weights is not None:
             self._worth = self._worth * class_weights[self._labels.clamp(min=0)]
         self._total = self._worth.sum(dim=1)
@@ -207,6 +219,8 @@ class BestEpoch:
         if self._loss_share:
             losses = cross_entropy(scores, self._labels.clamp(min=0)) * self._worth
             worth = accuracy - self._loss_share * losses.sum(dim=1) / self._total
+        if self._criterion is not None:
+            worth = self._criterion.of(scores, self._labels, self._known).to(worth.dtype)
         better = worth > self._best
         self._best.copy_(torch.where(better, worth, self._best))
         self._values.copy_(torch.where(better.unsqueeze(1), self._current, self._values))

@@ -2,7 +2,9 @@
 
 Where nine of ten nodes have one class, answering that class is 90 % accurate and finds nobody. So
 accuracy never stands alone: beside it are the share of the largest class, what each class gets, how
-well the scores order the nodes, and whether the probabilities mean what they say.
+well the scores order the nodes, and whether the probabilities mean what they say. Where one class
+is rare, the question is how many of it stand among the nodes with the highest probabilities:
+average precision, and recall, precision and lift of the top 1 % and 5 % (:class:`Ranking`).
 
 All of it is computed from labels without noise. At edge level labels are public; at node level
 these figures are for the curator only (privacy page, section 2).
@@ -11,18 +13,26 @@ these figures are for the curator only (privacy page, section 2).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from gapgnn.errors import InputError, check_choice
 
+# Shares of the nodes that a risk desk looks at first, by the names of the figures.
+TOP_SHARES = {"top_1_percent": 0.01, "top_5_percent": 0.05}
+# The share of the nodes that are of the class: recall and precision are equal there.
+OWN_SHARE = "own_share"
+_RECALLS = {f"recall_at_{name}": name for name in TOP_SHARES}
 # Names of the figures that `score` can be asked for.
-METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "auc")
+METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "auc", "average_precision", *_RECALLS)
 CALIBRATION_BINS = 15
+# A class with a smaller share is called rare.
+RARE = 0.25
+# Where the precision-recall curve is kept: recall 0.05 to 1.
+CURVE_RECALLS = tuple(round(0.05 * step, 2) for step in range(1, 21))
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,56 @@ class ClassFigures:
 
 
 @dataclass(frozen=True)
+class Top:
+    """What is found among the nodes with the highest probability of a class.
+
+    Where several nodes have the probability at which the top ends, figures are means over the
+    orders in which they could stand.
+
+    Attributes:
+        nodes: number of nodes in the top, at least 1.
+        recall: share of the nodes of the class that are in it.
+        precision: share of its nodes that are of the class.
+        lift: precision over the share of the class: how many times better than drawing nodes.
+    """
+
+    nodes: int
+    recall: float
+    precision: float
+    lift: float
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How well the probabilities of one class put its nodes first.
+
+    Attributes:
+        positive: name of the class.
+        support: number of its nodes.
+        share: of all nodes; the average precision of guessing.
+        average_precision: mean precision over the nodes of the class, each taken as the last one
+            that is looked at.
+        top: figures by name of the top: the highest 1 % and 5 % of the nodes, and as many nodes as
+            are of the class.
+        curve: the precision-recall curve: the highest precision that is reached with at least
+            recall 0.05, 0.1 and so on to 1.
+    """
+
+    positive: str
+    support: int
+    share: float
+    average_precision: float
+    top: dict[str, Top]
+    curve: tuple[float, ...]
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Ranking:
+        """Read back plain values."""
+        top = {name: Top(**part) for name, part in values["top"].items()}
+        return cls(**{**values, "top": top, "curve": tuple(values["curve"])})
+
+
+@dataclass(frozen=True)
 class Metrics:
     """Figures over some nodes with known labels.
 
@@ -54,6 +114,7 @@ class Metrics:
         calibration_error: mean distance between the probability of an answer and how often answers
             of that probability are right, over 15 bins of equal width.
         per_class: recall, precision and support by class name.
+        ranking: how well the positive class is put first; None where none or all are of it.
     """
 
     accuracy: float
@@ -63,6 +124,7 @@ class Metrics:
     auc: float | None
     calibration_error: float
     per_class: dict[str, ClassFigures]
+    ranking: Ranking | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -77,13 +139,28 @@ class Metrics:
         True
         """
         classes = {name: ClassFigures(**part) for name, part in values["per_class"].items()}
-        return cls(**{**values, "per_class": classes})
+        # What an earlier version wrote has no ranking.
+        ranking = values.get("ranking")
+        found = None if ranking is None else Ranking.from_dict(ranking)
+        return cls(**{**values, "per_class": classes, "ranking": found})
+
+    def find(self, metric: str) -> float | None:
+        """Return one of :data:`METRICS` by name; None where only one class occurs."""
+        check_choice("metric", metric, METRICS)
+        if metric == "average_precision":
+            return None if self.ranking is None else self.ranking.average_precision
+        if metric in _RECALLS:
+            return None if self.ranking is None else self.ranking.top[_RECALLS[metric]].recall
+        value: float | None = getattr(self, metric)
+        return value
 
     def get(self, metric: str) -> float:
         """Return one of :data:`METRICS` by name."""
-        value: float | None = getattr(self, check_choice("metric", metric, METRICS))
+        value = self.find(metric)
         if value is None:
-            raise InputError("`metric` auc must have nodes of at least two classes. Got one class.")
+            raise InputError(
+                f"`metric` {metric} must have nodes of at least two classes. Got one class."
+            )
         return value
 
 
@@ -92,6 +169,7 @@ def measure(
     answers: NDArray[np.int64],
     labels: NDArray[np.int64],
     class_names: Sequence[str] | None = None,
+    positive: int | None = None,
 ) -> Metrics:
     """Compare answers and probabilities with labels.
 
@@ -100,6 +178,7 @@ def measure(
         answers: the class that is predicted for each node; need not be the most probable one.
         labels: the true class of each node.
         class_names: of the classes; numbers if left out.
+        positive: the class whose nodes are looked for; the rarest of these labels if left out.
 
     >>> probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]])
     >>> found = measure(probabilities, np.zeros(4, dtype=int), np.array([0, 0, 0, 1]))
@@ -116,6 +195,8 @@ def measure(
     occurs = support > 0
     recall = hits / np.maximum(support, 1)
     f1 = 2 * hits / np.maximum(support + called, 1)
+    if positive is None:
+        positive = rarest_class(labels, classes)
     return Metrics(
         accuracy=float(hits.sum() / len(labels)),
         majority=float(support.max() / len(labels)),
@@ -131,6 +212,68 @@ def measure(
             )
             for k, name in enumerate(names)
         },
+        ranking=rank(probabilities[:, positive], labels == positive, names[positive]),
+    )
+
+
+def rarest_class(labels: NDArray[np.int64], num_classes: int) -> int:
+    """Return the class with the fewest nodes among those that occur; of equal ones the last.
+
+    >>> rarest_class(np.array([0, 1, 1, 2, 2, -1]), 4), rarest_class(np.array([0, 1]), 2)
+    (0, 1)
+    """
+    counts = np.bincount(labels[labels >= 0], minlength=num_classes)
+    if not counts.any():
+        return num_classes - 1
+    return int(np.flatnonzero(counts == counts[counts > 0].min())[-1])
+
+
+def rank(
+    probabilities: NDArray[Any], is_member: NDArray[np.bool_], positive: str
+) -> Ranking | None:
+    """Return how well the nodes of a class are put first; None where none or all are of it.
+
+    Args:
+        probabilities: of the class, one for each node.
+        is_member: which nodes are of it.
+        positive: its name.
+
+    >>> found = rank(np.array([0.9, 0.8, 0.3, 0.2]), np.array([True, False, True, False]), "high")
+    >>> round(found.average_precision, 3), found.top["own_share"].recall, found.curve[9:11]
+    (0.833, 0.5, (1.0, 0.6666666666666666))
+    """
+    from sklearn.metrics import average_precision_score, precision_recall_curve
+
+    members, nodes = int(is_member.sum()), len(is_member)
+    if not 0 < members < nodes:
+        return None
+    # A network that has diverged gives no number: last.
+    scores = np.nan_to_num(probabilities.astype(np.float64), nan=-1.0)
+    precision, recall, _ = precision_recall_curve(is_member, scores)
+    sizes = {name: max(1, round(share * nodes)) for name, share in TOP_SHARES.items()}
+    return Ranking(
+        positive=positive,
+        support=members,
+        share=members / nodes,
+        average_precision=float(average_precision_score(is_member, scores)),
+        top={
+            name: _top(scores, is_member, size)
+            for name, size in {**sizes, OWN_SHARE: members}.items()
+        },
+        curve=tuple(float(precision[recall >= at - 1e-9].max()) for at in CURVE_RECALLS),
+    )
+
+
+def _top(scores: NDArray[np.float64], is_member: NDArray[np.bool_], size: int) -> Top:
+    last = np.partition(scores, len(scores) - size)[len(scores) - size]
+    above, tied = scores > last, scores == last
+    hits = is_member[above].sum() + (size - above.sum()) * is_member[tied].mean()
+    precision = float(hits / size)
+    return Top(
+        nodes=size,
+        recall=float(hits / is_member.sum()),
+        precision=precision,
+        lift=precision / float(is_member.mean()),
     )
 
 
@@ -140,15 +283,16 @@ def area_under_curve(probabilities: NDArray[Any], labels: NDArray[np.int64]) -> 
     >>> area_under_curve(np.array([[0.2, 0.8], [0.5, 0.5], [0.5, 0.5]]), np.array([1, 1, 0]))
     0.75
     """
+    from sklearn.metrics import roc_auc_score
+
     classes = probabilities.shape[1]
-    areas = []
+    scores = np.nan_to_num(probabilities.astype(np.float64), nan=-1.0)
     # With two classes the area of one is the area of the other.
-    for k in range(classes) if classes > 2 else (1,):
-        is_member = labels == k
-        members, others = int(is_member.sum()), int((~is_member).sum())
-        if members and others:
-            ranks = rankdata(probabilities[:, k])[is_member].sum()
-            areas.append((ranks - members * (members + 1) / 2) / (members * others))
+    areas = [
+        float(roc_auc_score(labels == k, scores[:, k]))
+        for k in (range(classes) if classes > 2 else (1,))
+        if 0 < (labels == k).sum() < len(labels)
+    ]
     return float(np.mean(areas)) if areas else None
 
 
@@ -173,23 +317,21 @@ def mean_metrics(runs: Sequence[Metrics]) -> dict[str, Any]:
     >>> mean_metrics([one, one])["per_class"]["0"]
     {'recall': 1.0, 'precision': 1.0, 'support': 1.0}
     """
-    return {
-        item.name: _means([getattr(run, item.name) for run in runs])
-        if item.name != "per_class"
-        else {
-            name: {
-                part.name: _means([getattr(run.per_class[name], part.name) for run in runs])
-                for part in fields(ClassFigures)
-            }
-            for name in runs[0].per_class
-        }
-        for item in fields(Metrics)
-    }
+    found = _mean_values([run.to_dict() for run in runs])
+    assert isinstance(found, dict)
+    return found
 
 
-def _means(values: Sequence[float | None]) -> float | None:
+def _mean_values(values: Sequence[Any]) -> Any:
+    """Return the mean of numbers, of the entries of tables and of lists; a text as it is."""
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    if not known:
+        return None
+    if isinstance(known[0], dict):
+        return {key: _mean_values([value[key] for value in known]) for key in known[0]}
+    if isinstance(known[0], tuple | list):
+        return [_mean_values(part) for part in zip(*known, strict=True)]
+    return known[0] if isinstance(known[0], str) else sum(known) / len(known)
 
 
 def shortcomings(runs: Sequence[Metrics], without_graph: Sequence[Metrics] = ()) -> list[str]:
@@ -220,6 +362,7 @@ def shortcomings(runs: Sequence[Metrics], without_graph: Sequence[Metrics] = ())
             f"Not better than always answering {largest!r}, which is right for "
             f"{mean['majority']:.1%} of the test nodes: balanced accuracy is "
             f"{mean['balanced_accuracy']:.1%} where guessing has {guessing:.1%}."
+            f"{_still_ranked(mean['ranking'])}"
         )
     lost = [name for name in occurring if not mean["per_class"][name]["recall"]]
     if lost:
@@ -230,7 +373,7 @@ def shortcomings(runs: Sequence[Metrics], without_graph: Sequence[Metrics] = ())
         if not any(
             (mean[name] or 0) > (other[name] or 0) + error
             for name in ("accuracy", "auc", "macro_f1")
-        ):
+        ) and not _ranks_better(mean["ranking"], other["ranking"]):
             sentences.append(
                 "Not better than ignoring the graph: features alone reach "
                 f"{other['accuracy']:.1%}{_shown_auc(other)}, and read no edge."
@@ -238,15 +381,44 @@ def shortcomings(runs: Sequence[Metrics], without_graph: Sequence[Metrics] = ())
     return sentences
 
 
+def _still_ranked(ranking: dict[str, Any] | None) -> str:
+    """Say that the order of the nodes is of use where the answers are not."""
+    guessed = None if ranking is None else {**ranking, "average_precision": ranking["share"]}
+    if ranking is None or not _ranks_better(ranking, guessed):
+        return ""
+    return (
+        f" Its probabilities of {ranking['positive']!r} still rank the nodes: average precision "
+        f"is {ranking['average_precision']:.3f} where guessing has {ranking['share']:.3f}. Sort by "
+        "them, or set `threshold`."
+    )
+
+
+def _ranks_better(ranking: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
+    """Whether average precision is higher by more than the error of so few nodes of the class."""
+    if ranking is None or other is None:
+        return False
+    reached = ranking["average_precision"]
+    error = (reached * (1 - reached) / max(1.0, ranking["support"])) ** 0.5
+    return bool(reached > other["average_precision"] + error)
+
+
 def _shown_auc(mean: dict[str, Any]) -> str:
     return "" if mean["auc"] is None else f" (AUC {mean['auc']:.2f})"
 
 
-def best_threshold(chances: NDArray[Any], is_member: NDArray[np.bool_]) -> float:
-    """Return the probability from which to answer a class so that balanced accuracy is highest.
+def best_threshold(
+    chances: NDArray[Any], is_member: NDArray[np.bool_], metric: str = "balanced_accuracy"
+) -> float:
+    """Return the probability from which to answer a class so that a metric is highest.
 
     Between two neighbouring probabilities the middle is taken; of equally good places the one
     nearest to a half.
+
+    Args:
+        chances: probability of the class, one for each node.
+        is_member: which nodes are of it.
+        metric: ``accuracy`` or ``macro_f1``; any other that answers are judged by stands for
+            balanced accuracy, as a threshold does not change an order.
 
     >>> best_threshold(np.array([0.1, 0.2, 0.3, 0.1]), np.array([False, True, True, False]))
     0.15
@@ -256,13 +428,36 @@ def best_threshold(chances: NDArray[Any], is_member: NDArray[np.bool_]) -> float
         return 0.5
     order = np.argsort(chances, kind="stable")[::-1]
     sorted_chances = chances[order].astype(np.float64)
-    recalls = np.cumsum(is_member[order]) / members
-    alarms = np.cumsum(~is_member[order]) / others
+    hits, alarms = np.cumsum(is_member[order]), np.cumsum(~is_member[order])
     # Only between different probabilities can a line be drawn.
     cuts = np.flatnonzero(sorted_chances[1:] < sorted_chances[:-1])
     if not len(cuts):
         return 0.5
     middles = (sorted_chances[cuts] + sorted_chances[cuts + 1]) / 2
-    gains = recalls[cuts] - alarms[cuts]
+    hits, alarms = hits[cuts], alarms[cuts]
+    gains: Any = hits / members - alarms / others
+    if metric == "accuracy":
+        gains = (hits - alarms) / len(chances)
+    elif metric == "macro_f1":
+        rejected = others - alarms
+        of_others = 2 * rejected / (others + rejected + members - hits)
+        gains = 2 * hits / (members + hits + alarms) + of_others
     best = np.flatnonzero(gains >= gains.max() - 1e-12)
     return round(float(middles[best[np.argmin(np.abs(middles[best] - 0.5))]]), 6)
+
+
+def share_threshold(chances: NDArray[Any], share: float) -> float:
+    """Return the probability from which a share of these nodes is answered.
+
+    Between two neighbouring probabilities the middle is taken; of nodes with equal ones all or none
+    are answered, whichever is nearer to the share.
+
+    >>> share_threshold(np.array([0.1, 0.2, 0.3, 0.7]), 0.25)
+    0.5
+    """
+    values = np.sort(chances.astype(np.float64))[::-1]
+    cuts = np.flatnonzero(values[1:] < values[:-1])
+    if not len(cuts):
+        return 0.5
+    cut = cuts[np.argmin(np.abs(cuts + 1 - share * len(values)))]
+    return float((values[cut] + values[cut + 1]) / 2)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from gapgnn.nn import cross_entropy_slopes
 from gapgnn.privacy.dpsgd import FlatParameters
 from gapgnn.privacy.mechanisms import can_use_triton
+from gapgnn.training.criterion import Criterion
 from gapgnn.training.full_batch import EVERY, BestEpoch, Targets, dropouts
 from gapgnn.training.inputs import Taken
 from gapgnn.training.splits import Splits
@@ -45,6 +46,7 @@ class SomeNodes:
             other nodes that goes with them.
         rng: draws them.
         class_weights: what a node of each class counts, ``(classes,)``; None counts all alike.
+        criterion: what the best step is chosen by; None: weighted accuracy, less some of the loss.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class SomeNodes:
         most: int,
         rng: np.random.Generator,
         class_weights: Tensor | None = None,
+        criterion: Criterion | None = None,
     ) -> None:
         self._model, self._inputs, self._flat = model, inputs, flat
         self._known = labels.clamp(min=0)
@@ -80,6 +83,7 @@ class SomeNodes:
             torch.from_numpy(val).to(labels.device).gather(1, seen),
             class_weights=class_weights,
             loss_share=LOSS_SHARE,
+            criterion=criterion,
         )
 
     @property

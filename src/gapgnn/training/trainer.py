@@ -35,6 +35,7 @@ from gapgnn.privacy.dpsgd import (
 from gapgnn.privacy.mechanisms import NoiseSource, can_use_triton
 from gapgnn.rng import experiment_rng
 from gapgnn.training.callbacks import Callback, Silent
+from gapgnn.training.criterion import Criterion
 from gapgnn.training.full_batch import EVERY, BestEpoch, FullBatch, clean_scores, dropouts
 from gapgnn.training.inputs import Inputs, Taken
 from gapgnn.training.recipe import PrivateTraining, Recipe
@@ -60,6 +61,7 @@ class Trainer:
         class_weights: what a node of each class counts in the loss, ``(classes,)``; None counts all
             alike. With privacy they scale a node's gradient before it is clipped, so one record
             still moves a step by at most one clip (privacy page, section 2).
+        criterion: what an epoch is chosen by; None: validation accuracy, weighted as the loss is.
     """
 
     labels: Tensor
@@ -69,6 +71,7 @@ class Trainer:
     seed: int
     callback: Callback
     class_weights: Tensor | None = None
+    criterion: Criterion | None = None
 
     def fit(
         self,
@@ -126,6 +129,7 @@ class Trainer:
             train=train,
             val=val,
             class_weights=self.class_weights,
+            criterion=self.criterion,
         )
         self.callback.start(phase, self.recipe.epochs)
         is_watched = not isinstance(self.callback, Silent)
@@ -166,6 +170,7 @@ class Trainer:
             most=most,
             rng=experiment_rng(self.seed, phase, "nodes"),
             class_weights=self.class_weights,
+            criterion=self.criterion,
         )
         self.callback.start(phase, epochs)
         is_watched = not isinstance(self.callback, Silent)
@@ -199,7 +204,12 @@ class Trainer:
         val = torch.from_numpy(self.splits.val).to(self.labels.device)
         nodes = torch.arange(len(self.labels), device=self.labels.device).expand_as(val)
         best = BestEpoch(
-            flat.values, self.labels.expand_as(val), nodes, val, class_weights=self.class_weights
+            flat.values,
+            self.labels.expand_as(val),
+            nodes,
+            val,
+            class_weights=self.class_weights,
+            criterion=self.criterion,
         )
         members = self.splits.train_positions(self.labels.device)
         longest = max(map(len, members))

@@ -599,6 +599,7 @@ class GAP(EdgeReader):
             torch.from_numpy(run.splits.train).to(device),
             fit=fit,
             validates=torch.from_numpy(run.splits.val).to(device),
+            criterion=self._criterion(run.graph),
             on_hop=lambda: run.callback.advance("aggregation"),
         )
         trained = run.seconds["classifier"] - trained

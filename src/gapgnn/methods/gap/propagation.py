@@ -45,7 +45,15 @@ from gapgnn.methods import Hops
 from gapgnn.methods.gap.codes import class_codes, direction_and_size, in_noise_units, mean_codes
 from gapgnn.methods.gap.variant import Variant
 from gapgnn.privacy.mechanisms import row_normalise
-from gapgnn.training import CrossFit, FeatureInputs, HopInputs, Inputs, Voices, row_by_row
+from gapgnn.training import (
+    Criterion,
+    CrossFit,
+    FeatureInputs,
+    HopInputs,
+    Inputs,
+    Voices,
+    row_by_row,
+)
 
 First = Tensor | FeatureInputs
 # Networks of a stage whose posteriors are averaged, where features are read through others.
@@ -139,12 +147,13 @@ class Propagation:
         released: Sequence[Tensor],
         labels: Tensor,
         validates: Tensor,
+        criterion: Criterion | None = None,
     ) -> None:
         """Decide how far a stage is believed and how far what features say alone.
 
-        The share with the least validation loss; validation labels are public at edge level, and
-        nothing is asked of the edges again (privacy page, section 10). Where the graph only
-        distracts, a stage says what features say.
+        The share with the least validation loss, or the best of the named metric; validation
+        labels are public at edge level, and nothing is asked of the edges again (privacy page,
+        section 10). Where the graph only distracts, a stage says what features say.
         """
         assert isinstance(first, Tensor)
         found, network = self.applied(self.modules[phase], first, released), self.modules[phase]
@@ -156,6 +165,10 @@ class Propagation:
                 for share in shares
             ]
         )
+        if criterion is not None:
+            said = [torch.log(believed(found, first, share)) for share in shares]
+            own = labels.expand(len(first), -1)
+            losses = -torch.stack([criterion.of(one, own, validates) for one in said])
         best = shares[losses.argmin(dim=0)]
         network.trust.copy_(of_members(best))
 
@@ -190,6 +203,7 @@ class Propagation:
         *,
         fit: Callable[[str, Inputs], None] | None = None,
         validates: Tensor | None = None,
+        criterion: Criterion | None = None,
         on_hop: Callable[[], None] | None = None,
     ) -> tuple[First, list[Tensor]]:
         """Release all hops of a graph: the only reading of its edges.
@@ -202,6 +216,7 @@ class Propagation:
             sends_label: which nodes send their own label, (repeats, nodes).
             fit: trains the network of each phase; without it the networks are as they are.
             validates: who validates in each repeat, which decides how far stages are believed.
+            criterion: by which figure it is decided; None: log loss.
             on_hop: called after every hop.
 
         Returns:
@@ -229,7 +244,7 @@ class Propagation:
                 fit(phase, self.inputs(first, released))
                 if self.variant.is_cross_fitted and validates is not None:
                     with torch.no_grad():
-                        self.weigh(phase, first, released, labels, validates)
+                        self.weigh(phase, first, released, labels, validates, criterion)
         return first, released
 
     def sent(

@@ -137,6 +137,22 @@ STEPS: dict[str, tuple[str, str, str | None]] = {
         "post-processing of what was charged, with labels that are public at this level",
         None,
     ),
+    "auto threshold": (
+        "choosing the threshold on validation labels",
+        "post-processing of what was charged, with labels that are public at this level",
+        None,
+    ),
+    "rate threshold": (
+        "the threshold that as many predictions exceed as nodes are of the class",
+        "post-processing of what was charged, with rates that are declared or public at this level",
+        None,
+    ),
+    "prior threshold": (
+        "the threshold, the rate of the class",
+        "declared, or counted among labels that are public at this level",
+        "declared: no label is counted, and the answer about a person follows from the prediction "
+        "about that person alone",
+    ),
     "perturbed": (
         "training, batch statistics and predictions along the released edges",
         "post-processing of what was charged, with features and labels that are public at this "
