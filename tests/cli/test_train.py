@@ -9,14 +9,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from methodgraphs import small_graph, write_tables
-from schemacases import declared
+from schemacases import SCHEMA, declared
 
 from gapgnn import load_model
 from gapgnn.graph.datasets import load as datasets
+from gapgnn.graph.tables.schema import Label
 from gapgnn.methods import base as base_module
 from gapgnn.methods import folder as folder_module
 from gapgnn.privacy.ledger.people import People
@@ -38,7 +40,7 @@ KEYS = {
 }
 MORE_KEYS = {
     *("is_private_release", "edges_unread", "noise", "split", "curator_only"),
-    *("metrics", "threshold", "references", "shortcomings"),
+    *("metrics", "threshold", "references", "shortcomings", "graph_contribution"),
 }
 QUICK = ["--epochs", "2", "--epsilon", "4", "--hidden", "8", "--no-compare"]
 NODE = ["--level", "node", "--batch-size", "30"]
@@ -145,6 +147,84 @@ class TestResult:
         card = load_model(folder).card_
         assert card.epsilon == json.loads(out)["epsilon"]
         assert load_model(folder).label_names_ == ("2004", "2005", "2006")
+
+
+@pytest.fixture
+def risks(tables) -> list[str]:
+    """The words that choose tables of two classes, one of them rare."""
+    people = Path(tables[3])
+    header, *rows = people.read_text().splitlines()
+    cells = [row.rpartition(",") for row in rows]
+    is_high = [year == "2006" and number % 2 == 0 for number, (_, _, year) in enumerate(cells)]
+    rows = [
+        f"{row},{'high' if h else 'low'}" for (row, _, _), h in zip(cells, is_high, strict=True)
+    ]
+    people.write_text("\n".join([header.replace("year", "risk"), *rows]) + "\n")
+    return [*tables[:4], "--label", "risk"]
+
+
+class TestRareClass:
+    def test_train_prints_what_a_risk_desk_reads_and_what_the_graph_adds(self, gapgnn, risks):
+        words = ["--epochs", "2", "--epsilon", "4", "--no-save"]
+        code, out, _ = gapgnn("train", "gap", *risks, *words)
+        assert code == 0
+        said = " ".join(out.split())
+        for expected in ("Nodes of class 'high'", "recall in", "lift in", "guessing"):
+            assert expected in said
+        added = re.search(
+            r"The graph adds ([+-][\d.]+) to the average precision of features alone: ([\d.]+) "
+            r"without it, ([\d.]+) with it",
+            said,
+        )
+        # The figures are those of the two rows.
+        rows = [re.split(r"\s*│\s*", line.strip("│ ")) for line in out.splitlines()]
+        listed = [float(row[1]) for row in rows if len(row) == 6 and re.match(r"0\.\d{3}$", row[1])]
+        with_graph, alone, guessing = listed
+        assert (float(added[3]), float(added[2])) == (with_graph, alone)
+        assert float(added[1]) == pytest.approx(with_graph - alone, abs=2e-3)
+
+        _, out, _ = gapgnn("train", "gap", *risks, *words, "--metric", "auc", "--json")
+        result = json.loads(out)
+        own = result["metrics"]
+        (alone,) = result["references"].values()
+        assert own["ranking"]["positive"] == "high"
+        assert own["ranking"]["top"].keys() == {"top_1_percent", "top_5_percent", "own_share"}
+        assert guessing == pytest.approx(own["ranking"]["share"], abs=1e-3)
+        assert result["graph_contribution"]["auc"] == pytest.approx(own["auc"] - alone["auc"])
+
+    def test_another_class_is_looked_for_where_it_is_named(self, gapgnn, tables):
+        words = [*tables, *QUICK, "--no-save"]
+        _, out, _ = gapgnn("train", "gap", *words)
+        assert "Nodes of class" not in out
+        _, out, _ = gapgnn("train", "gap", *words, "--positive", "2005")
+        assert "Nodes of class '2005'" in out
+        code, _, err = gapgnn("train", "gap", *words, "--positive", "2020")
+        assert code == 2
+        assert "`--positive` must be one of 2004, 2005, 2006. Got '2020'" in err
+
+    def test_at_node_level_its_figures_are_the_curators_and_in_no_folder(
+        self, gapgnn, risks, tmp_path
+    ):
+        folder = tmp_path / "model"
+        words = ["--level", "node", "--epsilon", "4", "--batch-size", "30", "--threshold", "prior"]
+        path = tmp_path / "risk.toml"
+        tables = [*risks, "--schema", str(path)]
+        path.write_text(replace(SCHEMA, label=Label("risk", ("high", "low"))).to_toml())
+        code, out, err = gapgnn("train", "gap", *tables, *words, "--out", str(folder))
+        assert code == 2
+        assert "`--threshold` prior must have declared rates" in err
+        label = Label("risk", ("high", "low"), rates=(0.2, 0.8))
+        path.write_text(replace(SCHEMA, label=label).to_toml())
+        code, out, err = gapgnn("train", "gap", *tables, *words, "--out", str(folder), "--json")
+        assert code == 0, err
+        result = json.loads(out)
+        assert {"metrics", "graph_contribution"} <= set(result["curator_only"])
+        assert result["threshold"] == pytest.approx(0.8)
+        assert result["metrics"]["ranking"]["positive"] == "high"
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        saved = "".join(path.read_text(errors="ignore") for path in files)
+        for figure in ("average_precision", "recall", "ranking", "lift"):
+            assert figure not in saved
 
 
 class TestConfig:

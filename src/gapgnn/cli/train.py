@@ -30,6 +30,8 @@ from gapgnn.errors import InputError, PrivacyError, UnavailableError, check_all
 from gapgnn.methods import method_class, methods, methods_left_out
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from gapgnn.graph import Graph
     from gapgnn.methods import Journal, NodeClassifier
     from gapgnn.training import Callback
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 DEFAULT_METHOD = "gap"
 SHOWN_CLASSES = 8
 # Parts of the result that are computed from labels without noise.
-FROM_LABELS = ("test_accuracy", "metrics", "references", "shortcomings")
+FROM_LABELS = ("test_accuracy", "metrics", "references", "shortcomings", "graph_contribution")
 
 EXAMPLES = """\
 examples:
@@ -211,6 +213,8 @@ def _audited(estimator: NodeClassifier) -> list[dict[str, Any]]:
     return audits
 
 
+# Parameters about classes, which hold for every method.
+_OF_CLASSES = ("class_weight", "threshold", "metric", "positive")
 FEATURES_ONLY, NOT_PRIVATE = "features only (MLP)", "without privacy"
 
 
@@ -243,7 +247,7 @@ def _references(
         key: value
         for key, value in estimator.get_params().items()
         if key in ("level", "relation", "epsilon", "delta", "repeats", "split", "seed")
-        or key in ("device", "ledger", "noise", "insecure_noise_seed", "class_weight", "threshold")
+        or key in ("device", "ledger", "noise", "insecure_noise_seed", *_OF_CLASSES)
     }
     found: dict[str, NodeClassifier] = {}
     if FEATURES_ONLY in wanted:
@@ -297,6 +301,7 @@ def _result(
         },
         "metrics": mean_metrics(estimator.repeat_metrics_),
         "threshold": estimator.threshold_,
+        "graph_contribution": _contribution(estimator, references),
         "references": {
             name: mean_metrics(model.repeat_metrics_) for name, model in references.items()
         },
@@ -353,6 +358,10 @@ def _print_table(
     out.print(table)
     for line in _by_class(mean):
         out.print(line, markup=False)
+    if _shows_ranking(estimator, mean):
+        out.print(_ranking_table({own: estimator, **references}, mean["ranking"]))
+    if (sentence := _contribution_sentence(estimator, references)) is not None:
+        out.print(sentence, markup=False)
     out.print(guarantee_sentence(estimator.card_))
     _mention_charge(estimator)
     for warning in estimator.card_.warnings:
@@ -364,6 +373,101 @@ def _print_table(
         note(f"Note: the accuracies are computed from private {read}, for the curator only.")
     if saved is not None:
         out.print(f"Saved to {saved}", markup=False, soft_wrap=True)
+
+
+def _shows_ranking(estimator: NodeClassifier, mean: Mapping[str, Any]) -> bool:
+    """Whether somebody looks for the nodes of one class: it is named, or one of two and rare."""
+    from gapgnn.training import RARE
+
+    ranking = mean["ranking"]
+    if ranking is None or estimator.positive is not None:
+        return ranking is not None
+    return len(mean["per_class"]) == 2 and ranking["share"] < RARE
+
+
+def _ranking_table(models: Mapping[str, NodeClassifier], first: Mapping[str, Any]) -> Table:
+    """Return how well each model puts the nodes of the positive class first."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from gapgnn.training import TOP_SHARES, mean_metrics
+
+    shares = {name: f"top {share:.0%}" for name, share in TOP_SHARES.items()}
+    first_top, top = next(iter(shares.items()))
+    found = f"{_count(first['support'])} of the test nodes, {_percent(first['share'])}"
+    table = Table(
+        "test nodes",
+        "average\nprecision",
+        *(f"recall in\n{text}" for text in shares.values()),
+        f"precision\nin {top}",
+        f"lift in\n{top}",
+        title=escape(f"Nodes of class {first['positive']!r} ({found})"),
+    )
+    for name, model in models.items():
+        ranking = mean_metrics(model.repeat_metrics_)["ranking"]
+        if ranking is None:
+            continue
+        best = ranking["top"][first_top]
+        recalls = [_percent(ranking["top"][share]["recall"]) for share in shares]
+        reached = f"{ranking['average_precision']:.3f}"
+        lift = f"{best['lift']:.1f}"
+        table.add_row(name, reached, *recalls, _percent(best["precision"]), lift)
+    guessed = [_percent(share) for share in TOP_SHARES.values()]
+    table.add_row("guessing", f"{first['share']:.3f}", *guessed, _percent(first["share"]), "1.0")
+    return table
+
+
+def _count(number: float) -> str:
+    """Write a number of nodes, which is a mean over repeats."""
+    return f"{number:,.0f}" if number == round(number) else f"{number:,.1f}"
+
+
+def _contribution(
+    estimator: NodeClassifier, references: Mapping[str, NodeClassifier]
+) -> dict[str, float] | None:
+    """Return by how much each figure is above that of features alone; None without that model."""
+    from gapgnn.training import METRICS
+
+    alone = references.get(FEATURES_ONLY)
+    if alone is None or estimator.method == "mlp":
+        return None
+    found = {}
+    for metric in METRICS:
+        pairs = zip(estimator.repeat_metrics_, alone.repeat_metrics_, strict=True)
+        values = [(own.find(metric), other.find(metric)) for own, other in pairs]
+        known = [own - other for own, other in values if own is not None and other is not None]
+        if known:
+            found[metric] = sum(known) / len(known)
+    return found
+
+
+def _contribution_sentence(
+    estimator: NodeClassifier, references: Mapping[str, NodeClassifier]
+) -> str | None:
+    """Say what the graph adds to features alone, by the figure that the model is judged by."""
+    from gapgnn.training import mean_metrics
+
+    contribution = _contribution(estimator, references)
+    if contribution is None:
+        return None
+    is_rare = _shows_ranking(estimator, mean_metrics(estimator.repeat_metrics_))
+    metric = estimator.metric
+    if metric == "auto":
+        metric = "average_precision" if is_rare else "accuracy"
+    if metric not in contribution:
+        return None
+    runs = [run.get(metric) for run in estimator.repeat_metrics_ if run.find(metric) is not None]
+    mean, added = sum(runs) / len(runs), contribution[metric]
+    name = {"auc": "AUC", "macro_f1": "macro F1"}.get(metric, metric.replace("_", " "))
+    name = name.replace(" 1 percent", " 1%").replace(" 5 percent", " 5%")
+    texts = [f"{added:+.3f}", f"{mean - added:.3f}", f"{mean:.3f}"]
+    if metric not in ("auc", "average_precision"):
+        texts = [f"{100 * added:+.1f} points", _percent(mean - added), _percent(mean)]
+    change, without, reached = texts
+    return (
+        f"The graph adds {change} to the {name} of features alone: {without} without it, {reached} "
+        "with it."
+    )
 
 
 def _mention_charge(estimator: NodeClassifier) -> None:
