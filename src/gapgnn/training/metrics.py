@@ -127,8 +127,11 @@ class Metrics:
     ranking: Ranking | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
+        """Return plain values for JSON, which read back are the same."""
+        values = asdict(self)
+        if self.ranking is not None:
+            values["ranking"]["curve"] = list(self.ranking.curve)
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Metrics:

@@ -31,6 +31,7 @@ from typing import Any
 
 from gapgnn.errors import DataError, UnavailableError, check_choice
 from gapgnn.evaluation.grid.plans import EXPERIMENTS
+from gapgnn.training import Metrics
 
 FORMAT = 1
 FILE = "results.jsonl"
@@ -44,8 +45,10 @@ FIGURES = {
     "balanced_accuracy": "balanced accuracy",
     "macro_f1": "macro F1",
     "auc": "AUC",
+    "average_precision": "average precision",
 }
-_MEASURED = {*FIGURES, "per_class"}
+# Every version that recorded more than accuracy recorded these.
+_MEASURED = {"accuracy", "majority", "balanced_accuracy", "macro_f1", "auc", "per_class"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +175,7 @@ class Record:
         return name if name in FIGURES and self.figures(name) else "accuracy"
 
     def figures(self, name: str) -> tuple[float, ...]:
-        """Return one of ``FIGURES`` for every repeat; empty where a repeat does not have it.
+        """Return a figure for every repeat; empty where a repeat does not have it.
 
         Only accuracy is in records of earlier versions.
         """
@@ -181,9 +184,15 @@ class Record:
         metrics = self.extra.get("metrics")
         if metrics is None:
             return self.runs if name == "accuracy" else ()
-        found = [run[name] for run in metrics]
+        found = [_figure(run, name) for run in metrics]
         values = [x for x in found if isinstance(x, int | float) and math.isfinite(x)]
         return tuple(values) if len(values) == len(found) else ()
+
+    @property
+    def curves(self) -> tuple[tuple[float, ...], ...]:
+        """The precision-recall curve of every repeat; empty where a repeat has none."""
+        rankings = [run.get("ranking") for run in self.extra.get("metrics") or ()]
+        return tuple(tuple(one["curve"]) for one in rankings) if all(rankings) else ()
 
     @property
     def row(self) -> tuple[Any, ...]:
@@ -410,3 +419,8 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _figure(run: Mapping[str, Any], name: str) -> Any:
+    """Return one figure of one repeat; None where it was not recorded."""
+    return run[name] if name in run else Metrics.from_dict(run).find(name)

@@ -271,11 +271,13 @@ def _beside(table: Table, records: Sequence[Record]) -> Table | None:
         return None
     chosen = best_known(rows, key=lambda r: (r.dataset, _block(r), setting(r), r.epsilon))
     chosen.sort(key=lambda r: (_rank(r), _block(r), order(r), r.epsilon or 0.0))
+    # Average precision is not in records of earlier versions.
+    known = [name for name in FIGURES if any(record.figures(name) for record in chosen)]
     made = [
         Row(
             f"{dataset}, {_block(record)}",
             (setting(record), *_promised([record], chosen), price(record.epsilon)),
-            tuple(_figure_cell(record.figures(name)) for name in FIGURES),
+            tuple(_figure_cell(record.figures(name)) for name in known),
         )
         for dataset in unique(record.dataset for record in rows)
         for record in chosen
@@ -286,6 +288,11 @@ def _beside(table: Table, records: Sequence[Record]) -> Table | None:
         "of each class. macro F1: its mean F1. AUC: how often a node of a class scores higher for "
         "it than another one, 50 is guessing.",
     ]
+    if "average_precision" in known:
+        notes.append(
+            "average precision: of the rarest class, unless the model names another; guessing has "
+            "the share of the class."
+        )
     if any(not record.figures("majority") for record in chosen):
         notes.append("Rows with accuracy alone were measured by an earlier version.")
     return Table(
@@ -293,7 +300,7 @@ def _beside(table: Table, records: Sequence[Record]) -> Table | None:
         f"{table.title}: beside accuracy",
         f"Figures on test nodes in percent{_repeats(chosen)}.",
         ("method", *_promise_heads(chosen), "ε"),
-        tuple(FIGURES.values()),
+        tuple(FIGURES[name] for name in known),
         tuple(made),
         (*notes, *_notes(chosen, {})),
     )
