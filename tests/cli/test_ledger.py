@@ -18,6 +18,7 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
+from gapgnn.cli.data import LoadedGraph
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph import Graph
 from gapgnn.graph.datasets import load as datasets
@@ -564,3 +565,20 @@ def test_a_grant_and_a_run_on_one_data_set_have_the_same_auto_delta(
         graph, [Gaussian(1.0)], level=level, relation="auto", epsilon=1.0, delta="auto"
     )
     assert granted["granted_delta"] == promised.delta == {"edge": 1e-3, "node": 1e-2}[level]
+
+
+def test_one_of_anything_is_not_called_several(run, gapgnn, ledger) -> None:
+    words = ("--epsilon", "1", "--delta", "1e-4")
+    _, _, err = run("grant", "tiny", *words)
+    assert "3 people in" in err
+    (Path("one.csv")).write_text("id\n7\n")
+    _, _, err = run("grant", "one", "--nodes", "one.csv", *words)
+    assert "1 person in the namespace" in err
+    _, out, _ = run("forecast", "one", "--epsilon", "0.99", "--delta", "1e-4", "--hops", "1")
+    assert out.startswith("1 more fit of epsilon 0.99 (delta 0.0001, 1 hop) fits the budget")
+    _, out, _ = gapgnn("noise", *words, "--hops", "1")
+    assert ", 1 hop\n" in out
+    loaded = LoadedGraph(tiny("tiny"), 1, 2, 1)
+    assert loaded.left_out == (
+        "1 self-loop, 2 repeated edges, 1 edge that names somebody without a row"
+    )

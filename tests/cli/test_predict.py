@@ -444,7 +444,7 @@ class TestRememberedPreparation:
         assert "no budget was spent" in out
         (line,) = err.splitlines()
         assert line.startswith("For the curator only: left out ")
-        assert line.endswith(", 1 edges that name somebody without a row.")
+        assert line.endswith(", 1 edge that names somebody without a row.")
         assert len(ledger.entries()) == 1
         words = ["--cached", "--nodes", bank[3], "--out", "cached.csv"]
         assert gapgnn("predict", "--model", trained, *words)[0] == 0

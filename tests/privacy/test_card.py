@@ -250,7 +250,9 @@ def test_directed_on_a_symmetric_graph_states_the_epsilon_of_a_friendship() -> N
 
 def test_a_delta_that_is_too_large_is_a_warning_without_the_count() -> None:
     made = card(delta=1e-3, entities=12345)
-    assert any("is not below 1 /" in warning for warning in made.warnings)
+    assert any(
+        "the largest power of ten that is at most 1 /" in warning for warning in made.warnings
+    )
     assert "12345" not in made.to_json()
     assert not any("delta" in warning for warning in card(delta=1e-6, entities=12345).warnings)
 
@@ -482,3 +484,15 @@ def test_the_bounds_are_those_of_the_worst_option_and_not_of_the_one_that_follow
     each = [attack_bounds([first, *o.events], relation="add-remove").guess for o in options]
     assert cards[0].attacker.guess >= max(each) - 1e-9
     assert abs(each[0] - each[1]) > 0.01
+
+
+@pytest.mark.parametrize(("delta", "entities"), [(5e-4, 1472), (2e-6, 499_999), (1e-3, 1472)])
+def test_the_warning_of_a_large_delta_is_true_of_every_number_that_it_may_be(
+    delta: float, entities: int
+) -> None:
+    """Only the order of magnitude is compared, so it says that and no more."""
+    (warning,) = texts.delta_warnings(delta, entities)
+    bound = float(warning.split(" is above ")[1].split(",")[0])
+    assert bound <= 1 / entities < 10 * bound
+    assert delta > bound
+    assert "is not below" not in warning

@@ -106,7 +106,10 @@ class TestShortcomings:
     def test_a_model_that_only_answers_the_largest_class_is_told_so(self):
         found = shortcomings([self.figures(np.zeros(100, dtype=int))])
         assert "always answering 'low', which is right for 90.0%" in found[0]
-        assert found[1] == "Of class 'high' not one test node was found."
+        assert (
+            found[1]
+            == "The recall of class 'high' is 0: not one of its test nodes is predicted as it."
+        )
 
     def test_a_model_that_finds_everybody_is_told_nothing(self):
         assert shortcomings([self.figures(self.labels)]) == []

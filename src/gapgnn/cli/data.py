@@ -61,11 +61,18 @@ class LoadedGraph:
     def left_out(self) -> str:
         """Which edges were left out, in words; empty if none were."""
         kinds = {
-            "self-loops": self.dropped_self_loops,
-            "repeated edges": self.dropped_duplicates,
-            "edges that name somebody without a row": self.dropped_dangling,
+            ("self-loop", "self-loops"): self.dropped_self_loops,
+            ("repeated edge", "repeated edges"): self.dropped_duplicates,
+            (
+                "edge that names somebody without a row",
+                "edges that name somebody without a row",
+            ): self.dropped_dangling,
         }
-        return ", ".join(f"{count:,} {kind}" for kind, count in kinds.items() if count)
+        return ", ".join(
+            f"{count:,} {one if count == 1 else several}"
+            for (one, several), count in kinds.items()
+            if count
+        )
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:

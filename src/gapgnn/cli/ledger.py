@@ -255,7 +255,8 @@ def _grant(ledger: Ledger, args: argparse.Namespace) -> None:
         emit_json({"ledger": str(ledger.path), "budget": plain})
         return
     say(
-        f"{budget.population}: {budget.people:,} people in the namespace {budget.namespace}. The "
+        f"{budget.population}: {budget.people:,} {'person' if budget.people == 1 else 'people'} in "
+        f"the namespace {budget.namespace}. The "
         f"relation is {budget.relation}, {why}; charges come together by {budget.composition}; "
         f"delta is {budget.granted_delta:g}, {origin}.",
         to_stderr=True,
@@ -560,10 +561,11 @@ def _print_charges(charges: Sequence[Charge], budgets: Sequence[Budget]) -> None
 
 
 def _print_forecast(found: Forecast, every: int) -> None:
-    hops = "" if found.hops is None else f", {found.hops} hops"
+    hops = "" if found.hops is None else f", {found.hops} hop{'s' * (found.hops != 1)}"
+    fits, fit_in = ("fit", "fits") if found.fits == 1 else ("fits", "fit")
     say(
-        f"{found.fits:,} more fits of epsilon {_rounded(found.epsilon, up=True)} (delta "
-        f"{found.delta:g}{hops}) fit the budget of {found.population} at {found.level} level "
+        f"{found.fits:,} more {fits} of epsilon {_rounded(found.epsilon, up=True)} (delta "
+        f"{found.delta:g}{hops}) {fit_in} the budget of {found.population} at {found.level} level "
         f"({found.granted_epsilon:g} / {found.granted_delta:g}, {found.composition}, "
         f"{found.relation})."
     )

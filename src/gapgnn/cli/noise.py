@@ -332,7 +332,8 @@ def _print_table(
     out = console(to_stderr=False)
     out.print(
         f"{question.level} level, relation {question.relation}: {what}, delta {delta:g}, "
-        f"{question.hops} hops" + (f", {question.steps} DP-SGD steps" if question.steps else "")
+        f"{question.hops} hop{'s' * (question.hops != 1)}"
+        + (f", {question.steps} DP-SGD step{'s' * (question.steps != 1)}" if question.steps else "")
     )
     numbers = ["multiplier needed", "std per hop"] if target is not None else []
     numbers.append(f"epsilon at {multiplier:.4g}")

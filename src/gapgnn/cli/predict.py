@@ -155,7 +155,7 @@ def execute(args: argparse.Namespace) -> int:
     else:
         spent = "one new graph was charged" if charged else "no budget was spent"
         written = len(ids) if rows is None else int(rows.sum())
-        line = f"{written:,} labels written to {args.out}; {spent}"
+        line = f"{written:,} label{'s' * (written != 1)} written to {args.out}; {spent}"
         say(line)
     return 0
 

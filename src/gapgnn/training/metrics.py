@@ -349,7 +349,7 @@ def shortcomings(runs: Sequence[Metrics], without_graph: Sequence[Metrics] = ())
     >>> for sentence in shortcomings([useless]):
     ...     print(sentence.partition(":")[0])
     Not better than always answering 'low', which is right for 90.0% of the test nodes
-    Of class 'high' not one test node was found.
+    The recall of class 'high' is 0
     """
     mean = mean_metrics(runs)
     support = {name: figures["support"] for name, figures in mean["per_class"].items()}
@@ -370,7 +370,12 @@ def shortcomings(runs: Sequence[Metrics], without_graph: Sequence[Metrics] = ())
     lost = [name for name in occurring if not mean["per_class"][name]["recall"]]
     if lost:
         names = ", ".join(repr(name) for name in lost[:5]) + (" ..." if len(lost) > 5 else "")
-        sentences.append(f"Of class {names} not one test node was found.")
+        classes, its = ("class", "its") if len(lost) == 1 else ("classes", "their")
+        as_it = "it" if len(lost) == 1 else "its own class"
+        sentences.append(
+            f"The recall of {classes} {names} is 0: not one of {its} test nodes is predicted as "
+            f"{as_it}."
+        )
     if without_graph:
         other = mean_metrics(without_graph)
         if not any(

@@ -671,8 +671,9 @@ def delta_warnings(delta: float | None, entities: int | None) -> list[str]:
     bound = 10 * auto_delta(entities)
     if delta > bound * (1 + 1e-9):
         lines.append(
-            f"delta {delta:g} is not below 1 / (number of protected entities): a mechanism that "
-            "publishes one of them outright would meet it."
+            f"delta {delta:g} is above {bound:g}, the largest power of ten that is at most 1 / "
+            "(number of protected entities): a mechanism that publishes some of them outright "
+            "may meet it."
         )
     if auto_delta(entities) > auto_delta(FEW_ENTITIES):
         lines.append(
