@@ -1,0 +1,160 @@
+"""What is true of the second edge type alone counts: people, notion, delta, refusals, rows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from typedgraphs import MANY, NUM_NODES, STRANGERS, unlike_types
+
+from gapgnn import GAP, SAGE
+from gapgnn.cli.main import main
+from gapgnn.errors import InputError, PrivacyError
+from gapgnn.graph.transforms import with_absent
+from gapgnn.methods import Vote
+from gapgnn.privacy import auto_delta, watched_by
+from gapgnn.privacy.ledger import People
+
+NODE = {"level": "node", "epochs": 1, "batch_size": 60, "epsilon": 8.0}
+
+
+class Observer:
+    """Lists the releases of a run."""
+
+    def __init__(self) -> None:
+        self.seen = []
+
+    def begin(self, *args, **options):
+        pass
+
+    def release(self, release, output):
+        self.seen.append(release)
+        return torch.full_like(output, 1e4) if release.name == "length of lists" else output
+
+    def batch(self, phase, batch, members):
+        return batch
+
+
+def observed(model, graph):
+    observer = Observer()
+    with watched_by(observer):
+        model.fit(graph)
+    return {release.name: release for release in observer.seen}
+
+
+class TestPeople:
+    @pytest.mark.parametrize("stranger", STRANGERS)
+    def test_whoever_is_named_in_the_second_type_alone_is_charged(self, ledger, stranger):
+        graph = unlike_types(directed=True, strangers=True)
+        assert stranger in People.of(graph).ids
+        terms = {"level": "node", "relation": "add-remove", "epsilon": 0.5, "delta": 1e-3}
+        ledger.grant("strangers", People.listed(np.array([stranger])), **terms)
+        with pytest.raises(PrivacyError, match="strangers"):
+            GAP(**NODE, ledger=ledger.path).fit(graph)
+        assert not ledger.entries()
+
+    def test_a_look_at_tables_asks_for_those_that_the_second_one_names(
+        self, ledger, tmp_path, monkeypatch
+    ):
+        (tmp_path / "people.csv").write_text(
+            "id,age,team\n" + "".join(f"{k},{k % 7},{'ab'[k % 2]}\n" for k in range(40))
+        )
+        for name, last in (("calls", "5"), ("visits", "777")):
+            lines = [f"{k},{(k + 1) % 40}" for k in range(40)] + [f"3,{last}"]
+            (tmp_path / f"{name}.csv").write_text("\n".join(["a,b", *lines]) + "\n")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("GAPGNN_LEDGER", str(ledger.path))
+        terms = {"level": "edge", "relation": "undirected", "epsilon": 0.5, "delta": 1e-3}
+        ledger.grant("strangers", People.listed(np.array([777])), **terms)
+        tables = "--edges calls.csv --edges visits.csv --nodes people.csv --label team --undirected"
+        command = f"audit pipeline --neighbours hub train gap {tables} --epochs 1"
+        with pytest.raises(PrivacyError, match="strangers"):
+            main(command.split())
+
+
+class TestNotion:
+    def test_strict_is_refused_where_only_lists_of_the_second_type_are_cut(self, ledger):
+        graph = unlike_types(directed=True)
+        options = {**NODE, "messages": "features", "hops": 1, "ledger": ledger.path}
+        with pytest.raises(PrivacyError, match="some are longer than 5"):
+            GAP(**options, max_degree=5, notion="strict").fit(graph)
+        assert not ledger.entries()
+        long_enough = GAP(**options, max_degree=MANY, notion="strict").fit(graph)
+        assert long_enough.card_.node_notion == "strict"
+
+    def test_the_card_claims_no_strict_notion_where_they_are_cut(self, ledger):
+        graph = unlike_types(directed=True)
+        options = {**NODE, "messages": "features", "hops": 1, "ledger": ledger.path}
+        assert GAP(**options, max_degree=5).fit(graph).card_.node_notion == "own record"
+
+
+class TestDelta:
+    @pytest.mark.parametrize("directed", [False, True])
+    def test_auto_counts_the_edges_of_all_types(self, ledger, directed):
+        graph = unlike_types(directed=directed)
+        first = graph.num_arcs if directed else graph.num_edges
+        every = NUM_NODES * (1 + MANY)
+        assert auto_delta(first) > auto_delta(every)
+        card = GAP(epochs=1, hops=1, ledger=ledger.path).fit(graph).card_
+        assert card.delta == auto_delta(every)
+
+    def test_a_stated_delta_is_compared_with_all_types(self, ledger):
+        # Small enough for the first type alone.
+        options = {"epochs": 1, "hops": 1, "delta": 5e-4, "ledger": ledger.path}
+        first, every = (
+            GAP(**options).fit(graph).card_
+            for graph in (unlike_types()._replace(more=()), unlike_types())
+        )
+        assert not any("delta" in line for line in first.warnings)
+        assert any("delta" in line for line in every.warnings)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("own", ["record"])
+    def test_a_list_of_the_second_type_that_names_somebody_without_a_row(self, ledger, own):
+        graph = unlike_types(directed=True, strangers=True)
+        with pytest.raises(PrivacyError, match="Got 4 entries"):
+            GAP(**NODE, own=own, hop_share=0.5, ledger=ledger.path).fit(graph)
+        assert not ledger.entries()
+
+    def test_amounts_of_the_second_type(self, ledger):
+        graph = unlike_types(directed=True, weighted=True)
+        with pytest.raises(PrivacyError, match="no amounts"):
+            GAP(**NODE, hop_share=0.5, ledger=ledger.path).fit(graph)
+        assert not ledger.entries()
+
+    @pytest.mark.parametrize("method", [SAGE, Vote])
+    def test_methods_of_one_type(self, ledger, method):
+        for graph in (unlike_types(), unlike_types(weighted=True)):
+            with pytest.raises(InputError, match=r"calls, visits|weights"):
+                method(epochs=1, ledger=ledger.path).fit(graph)
+        assert not ledger.entries()
+
+    def test_bounds_of_the_second_type_must_be_those_of_training(self, ledger):
+        model = GAP(epochs=1, hops=1, ledger=ledger.path).fit(unlike_types())
+        with pytest.raises(InputError, match=r"bounds of training, none\. Got 1 to 9"):
+            model.predict(unlike_types(weighted=True))
+
+
+class TestRows:
+    def test_whoever_stands_in_lists_of_the_second_type_alone_has_a_released_row(self, ledger):
+        graph = unlike_types(directed=True, strangers=True)
+        assert set(STRANGERS) <= set(with_absent(graph).ids.tolist())
+        model = GAP(**NODE, own="features", hop_share=0.5, ledger=ledger.path)
+        found = observed(model, graph)
+        sums = [release for name, release in found.items() if name.startswith("hop ")]
+        assert {len(release.value) for release in sums} == {NUM_NODES + len(STRANGERS)}
+        along = {release.name.rpartition(" along ")[2] for release in sums}
+        assert along == {"calls", "visits"}
+
+    def test_the_mean_out_degree_counts_lists_of_all_types(self, ledger):
+        graph = unlike_types(directed=True, strangers=True)
+        model = GAP(**NODE, ledger=ledger.path)
+        (value,) = observed(model, graph)["length of lists"].value
+        lengths = np.full(NUM_NODES, 1 + MANY)
+        lengths[[3, 8]] += 2
+        exact = np.log2(1 + lengths[graph.train_mask]).sum()
+        assert float(value) == pytest.approx(exact, abs=1e-2)
+        assert not math.isclose(exact, np.log2(2) * graph.train_mask.sum())
