@@ -16,6 +16,7 @@ from gapgnn.errors import DataError, InputError, UnavailableError
 from gapgnn.graph.datasets import (
     dataset_info,
     dataset_names,
+    default_metric,
     download,
     fetch_dataset,
     load_dataset,
@@ -46,6 +47,7 @@ MAIN = [
     "chameleon_filtered",
     "amazon-computers",
     "amazon-photo",
+    "cornell5-2003",
 ]
 SCHOOLS = [name for name in dataset_names() if name.startswith("facebook100/")]
 
@@ -72,9 +74,10 @@ PROMISED = {
     "chameleon_filtered": (890, 17_708, 2_325, 5),
     "amazon-computers": (13_752, 491_722, 767, 10),
     "amazon-photo": (7_650, 238_162, 745, 8),
+    "cornell5-2003": (18_660, 1_581_554, 349, 2),
 }
 # Papers of Citeseer that nobody described: no words, no class.
-UNLABELLED = {"citeseer": 15}
+UNLABELLED = {"citeseer": 15, "cornell5-2003": 2_498}
 PUBLISHED = {
     "facebook": (26_406, 2_117_924, 501, 6),
     "reddit": (116_713, 46_233_380, 602, 8),
@@ -145,9 +148,35 @@ def test_the_class_minima_are_the_published_ones():
     assert {minima[name] for name in MAIN} == {None, 1_000, 10_000, 100_000}
 
 
+def test_another_view_of_the_same_people_is_charged_to_the_same_budget(folders):
+    data, _ = folders
+    file = dataset_info("facebook100/Cornell5").files[0]
+    assert dataset_info("cornell5-2003").files == (file,)
+    put(data, file.path, school_file([2003, 2004, 0, 2004, 2005, 2005, 2004, 2005]))
+    infos = {
+        name: replace(
+            dataset_info(name),
+            files=(DataFile(file.path, file.address),),
+            min_class_count=None,
+            **dict.fromkeys(("nodes", "arcs", "features", "classes")),
+        )
+        for name in ("facebook100/Cornell5", "cornell5-2003")
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, info in infos.items():
+            patch.setitem(DATASETS, name, info)
+        whole, rare = (load_dataset(name) for name in infos)
+        assert default_metric(rare) == "average_precision"
+    assert rare.population == whole.population == "dataset facebook100/Cornell5"
+    assert rare.ids.tolist() == whole.ids.tolist()
+    assert rare.label_names == ("other", "2003")
+    assert rare.labels.tolist() == [1, 0, -1, 0, 0, 0, 0, 0]
+
+
 def test_every_file_has_a_secure_address_and_a_path_of_its_own():
     files = [file for name in [*MAIN, *SCHOOLS] for file in dataset_info(name).files]
     owner = {file.path: file for file in files}
+    assert {name for name in MAIN if dataset_info(name).people} == {"cornell5-2003"}
     assert len(owner) == len(set(files))
     for file in files:
         assert file.address.startswith("https://")

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from graph_strategies import fifty, graphs
@@ -10,6 +12,7 @@ from gapgnn.graph.people import repeat_roles, roles
 from gapgnn.graph.transforms import (
     filter_classes,
     induced,
+    one_class_against_all,
     random_split,
 )
 
@@ -199,3 +202,25 @@ class TestRolesOfRepeats:
     def test_repeats_are_independent(self):
         trains = self.drawn(self.IDS) == 0
         assert np.abs(np.corrcoef(trains) - np.eye(4)).max() < 6 / np.sqrt(len(self.IDS))
+
+
+class TestOneClassAgainstAll:
+    def test_one_persons_label_changes_that_persons_new_label_alone(self):
+        names = ("law", "medicine", "physics")
+        first = replace(labelled([0, 1, 2, 2, -1, 0]), label_names=names)
+        other = replace(labelled([0, 1, 1, 2, -1, 0]), label_names=names)
+        one, changed = (one_class_against_all(graph, "physics") for graph in (first, other))
+        assert one.labels.tolist() == [0, 0, 1, 1, -1, 0]
+        assert np.flatnonzero(one.labels != changed.labels).tolist() == [2]
+        # The last of a class leaves, and names and classes stay as they are.
+        nobody = replace(labelled([0, 1, 1, 1, -1, 0]), label_names=names)
+        assert one_class_against_all(nobody, "physics").label_names == one.label_names
+        assert np.array_equal(one.indices, first.indices)
+        assert np.array_equal(one.train_mask, first.train_mask)
+
+    def test_a_class_that_is_not_there_is_refused(self):
+        graph = replace(labelled([0, 1, 2]), label_names=("law", "medicine", "other"))
+        with pytest.raises(InputError, match="`positive` must be one of law, medicine, other"):
+            one_class_against_all(graph, "arts")
+        with pytest.raises(DataError, match="not called 'other'"):
+            one_class_against_all(graph, "other")

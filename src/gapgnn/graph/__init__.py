@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from gapgnn.graph.transforms import filter_classes as filter_classes
     from gapgnn.graph.transforms import induced as induced
     from gapgnn.graph.transforms import join_kinds as join_kinds
+    from gapgnn.graph.transforms import one_class_against_all as one_class_against_all
     from gapgnn.graph.transforms import random_split as random_split
     from gapgnn.graph.transforms import with_absent as with_absent
     from gapgnn.graph.weights import STEPS as STEPS

@@ -9,13 +9,14 @@ a graph must have before a model can be trained on it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from gapgnn.errors import DataError, InputError, PrivacyError, check_number
+from gapgnn.errors import DataError, InputError, PrivacyError, check_choice, check_number
 from gapgnn.graph import csr
 from gapgnn.graph.canonical import frozen
 from gapgnn.graph.graph import MASKS, Graph
@@ -59,6 +60,40 @@ def filter_classes(graph: Graph, min_count: int) -> Graph:
     # Which classes are large enough was read from the data.
     facts = (*graph.inferred, "classes")
     return filtered._replace(labels=labels[labels >= 0], label_names=kept, inferred=facts)
+
+
+def one_class_against_all(graph: Graph, positive: str) -> Graph:
+    """Return the graph with two labels: a class, numbered 1, and ``other``, numbered 0.
+
+    It makes a task with a rare class of a graph with many classes. Unlabelled nodes stay so;
+    features, edges and masks are kept. The class is named, so nothing is read but each node's own
+    label: free at edge level, and at node level part of the declared protocol, as one person's
+    label changes that person's new label alone (privacy page, section 2). A class that is picked
+    because it is the smallest was counted, which at node level is not covered.
+
+    Args:
+        graph: any graph with labels.
+        positive: name of the class; its number as text where classes have no names.
+
+    >>> import numpy as np
+    >>> graph = Graph.from_arcs(
+    ...     [0], [1], num_nodes=4, features=np.eye(4), labels=[0, 2, 1, -1],
+    ...     label_names=("law", "medicine", "physics"),
+    ... )
+    >>> one = one_class_against_all(graph, "physics")
+    >>> one.labels.tolist(), one.label_names
+    ([0, 1, 0, -1], ('other', 'physics'))
+    """
+    names = list(graph.label_names or map(str, range(graph.num_classes)))
+    number = names.index(check_choice("positive", str(positive), names))
+    if len(names) < 2 or names[number] == "other":
+        raise DataError(
+            f"`positive` must be one of several classes and not called 'other'. Got {positive!r}."
+        )
+    labels = np.where(graph.labels < 0, -1, graph.labels == number)
+    # What a schema declares about the label is about the former classes.
+    schema = None if graph.schema is None else replace(graph.schema, label=None)
+    return graph._replace(labels=labels, label_names=("other", names[number]), schema=schema)
 
 
 def random_split(graph: Graph, *, seed: int, train: float = 0.75, val: float = 0.10) -> Graph:

@@ -53,7 +53,7 @@ def load_dataset(
     if paths:
         _check_sizes(graph, info, paths[0])
     # Published data sets are public as a whole, whatever was read from their files.
-    graph = replace(graph, name=info.name, inferred=(), population=f"dataset {info.name}")
+    graph = replace(graph, name=info.name, inferred=(), population=_population(info))
     return graph if split_seed is None else random_split(graph, seed=split_seed)
 
 
@@ -89,8 +89,13 @@ def default_metric(graph: Graph) -> str:
     'accuracy'
     """
     info = known_datasets().get(graph.name)
-    is_registered = info is not None and graph.population == f"dataset {graph.name}"
+    is_registered = info is not None and graph.population == _population(info)
     return info.metric if info is not None and is_registered else "accuracy"
+
+
+def _population(info: DatasetInfo) -> str:
+    """Return whose budget a data set is charged to."""
+    return f"dataset {info.people or info.name}"
 
 
 def local_status(name: str) -> str:
