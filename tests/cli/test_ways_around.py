@@ -70,7 +70,8 @@ class TestWithoutNoise:
         code, out, err = gapgnn(*words)
         assert code == 0
         assert "without privacy" not in out
-        assert err.startswith("No reference without privacy: the people of 'everybody'")
+        assert err.startswith("Price: training gap is charged")
+        assert "\nNo reference without privacy: the people of 'everybody'" in err
         code, out, _ = gapgnn(*words, "--curator-only", "to compare")
         assert "without privacy" in out
         assert [entry.purpose for entry in ledger.entries()][-1] == "look: gap fit"
@@ -266,3 +267,26 @@ class TestLooks:
         assert gapgnn(*words, "--reason", "letters of May")[0] == 0
         (look,) = ledger.entries()
         assert (look.purpose, look.reason) == ("look: vote predict", "letters of May")
+
+
+@pytest.mark.parametrize("level", ["edge", "node"])
+def test_train_says_the_price_before_it_is_charged(level, gapgnn, tables, capsys, monkeypatch):
+    said, charge = [], Ledger.charge
+
+    def charged(self, *args, **options):
+        said.append((capsys.readouterr().err, options["epsilon"]))
+        return charge(self, *args, **options)
+
+    monkeypatch.setattr(Ledger, "charge", charged)
+    words = ["train", "gap", *tables, *QUICK, "--level", level, "--out", "model"]
+    if level == "node":
+        schema = ["schema", "--nodes", tables[3], "--label", "year", "--out", "s.toml"]
+        assert gapgnn(*schema)[0] == 0
+        words += ["--schema", "s.toml"]
+    code, _, err = gapgnn(*words)
+    assert code == 0, err
+    ((before, epsilon),) = said
+    assert 0.99 < epsilon <= 1
+    assert "Price: training gap is charged epsilon 1.00, delta 1e-05 (" in before
+    # What reads no edge releases nothing and has no price.
+    assert "Price" not in gapgnn("train", "mlp", *tables, *QUICK, "--no-save")[2]

@@ -81,6 +81,7 @@ from gapgnn.privacy.card import (
     make_card,
     noise_source,
     public_facts,
+    rounded_up,
 )
 from gapgnn.privacy.dpsgd import check_size
 from gapgnn.privacy.ledger import Charge, Ledger, People
@@ -108,6 +109,7 @@ from gapgnn.training import (
     features_read,
     measure,
     node_learning_rate,
+    quote,
     rarest_class,
     repeat_splits,
     share_threshold,
@@ -425,7 +427,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         self._check_free(guarantee, graph, purpose="fit", curator_only=curator_only)
         charge = run.journal.charged(
             self._about_run(graph, guarantee),
-            lambda: self._charge(guarantee, graph, purpose="fit"),
+            lambda: self._charge(guarantee, graph, purpose="fit", callback=callback),
         )
         if (witness := active_witness()) is not None:
             relation = guarantee.relation
@@ -1183,21 +1185,45 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                 curator_only=curator_only,
             )
 
-    def _charge(self, guarantee: Guarantee, graph: Graph, *, purpose: str) -> Charge | None:
-        """Record the price durably before the release is computed (privacy page, section 6)."""
+    def _charge(
+        self,
+        guarantee: Guarantee,
+        graph: Graph,
+        *,
+        purpose: str,
+        callback: Callback | None = None,
+    ) -> Charge | None:
+        """Record the price durably before the release is computed (privacy page, section 6).
+
+        The watcher is told the price before that, where the budget can pay it.
+        """
         if not guarantee.events:
             return None
         if guarantee.epsilon is None or not math.isfinite(guarantee.epsilon):
             raise PrivacyError(f"A release must have a finite price. Got {guarantee.epsilon}.")
-        return Ledger(self.ledger).charge(
-            People.of(graph),
-            level=guarantee.level,
-            relation=guarantee.relation,
-            epsilon=guarantee.epsilon,
-            delta=guarantee.delta,
-            events=[event.to_dict() for event in guarantee.events],
+        ledger, people = Ledger(self.ledger), People.of(graph)
+        level, relation = guarantee.level, guarantee.relation
+        epsilon, delta = guarantee.epsilon, guarantee.delta
+        events = [event.to_dict() for event in guarantee.events]
+        count = self.repeats if purpose == "fit" else 1
+        if callback is not None:
+            asked = [(epsilon, delta, events)] * count
+            ledger.check_affordable(people, level=level, relation=relation, releases=asked)
+            times = f"{count} times " if count > 1 else ""
+            quote(
+                callback,
+                f"training {self.method} is charged {times}epsilon {rounded_up(epsilon)}, delta "
+                f"{delta:.3g} ({relation}).",
+            )
+        return ledger.charge(
+            people,
+            level=level,
+            relation=relation,
+            epsilon=epsilon,
+            delta=delta,
+            events=events,
             purpose=f"{self.method} {purpose}",
-            count=self.repeats if purpose == "fit" else 1,
+            count=count,
             reason=self.reason,
         )
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gapgnn.training.callbacks import TensorBoardLogger as TensorBoardLogger
     from gapgnn.training.callbacks import announce as announce
     from gapgnn.training.callbacks import duration as duration
+    from gapgnn.training.callbacks import quote as quote
     from gapgnn.training.callbacks import watched as watched
     from gapgnn.training.criterion import Criterion as Criterion
     from gapgnn.training.crossfit import FEATURE_DECAY as FEATURE_DECAY

@@ -51,6 +51,13 @@ def announce(callback: Callback, phases: Sequence[str]) -> None:
         expect(phases)
 
 
+def quote(callback: Callback, price: str) -> None:
+    """Tell a watcher what is about to be charged, if it has a ``quote``."""
+    told = getattr(callback, "quote", None)
+    if told is not None:
+        told(price)
+
+
 class Silent(Callback):
     """The default watcher: says nothing."""
 
@@ -213,6 +220,10 @@ class ProgressBars:
         """Note which phases there will be, for the estimate."""
         self._outlook.expect(phases)
 
+    def quote(self, price: str) -> None:
+        """Print what is about to be charged."""
+        self._console.print(f"Price: {price}", markup=False, soft_wrap=True)
+
     def advance(
         self, phase: str, *, loss: float | None = None, accuracy: float | None = None
     ) -> None:
@@ -255,6 +266,10 @@ class Recorder:
     def expect(self, phases: Sequence[str]) -> None:
         """Pass it on."""
         self._others.expect(phases)
+
+    def quote(self, price: str) -> None:
+        """Pass it on."""
+        self._others.quote(price)
 
     def start(self, phase: str, total: int) -> None:
         """Begin a phase, and forget an earlier one of that name."""
@@ -422,6 +437,11 @@ class Several:
         """Pass it on."""
         for callback in self._callbacks:
             announce(callback, phases)
+
+    def quote(self, price: str) -> None:
+        """Pass it on."""
+        for callback in self._callbacks:
+            quote(callback, price)
 
     def start(self, phase: str, total: int) -> None:
         """Pass it on."""
