@@ -213,6 +213,123 @@ def test_changed_edges_of_the_same_people_are_charged_and_read(gapgnn, model, tm
     assert column(out, "probability") != column(cached, "probability")
 
 
+def emptied(tables: list[str], rows: slice = slice(None)) -> list[str]:
+    """Empty the label of some rows of the node table."""
+    nodes = Path(tables[3])
+    header, *lines = nodes.read_text().splitlines()
+    some = set(range(len(lines))[rows])
+    lines = [
+        f"{line.rsplit(',', 1)[0]}," if row in some else line for row, line in enumerate(lines)
+    ]
+    nodes.write_text("\n".join([header, *lines]) + "\n")
+    return tables
+
+
+class TestPeopleWhoseLabelColumnIsEmpty:
+    @pytest.mark.parametrize("words", [[], ["--only", "unlabelled", "--with", "truth"]])
+    def test_are_answered_for(self, words, gapgnn, model, tmp_path, ledger):
+        other = emptied(write_tables(tmp_path / "other", first=1000, count=80))
+        out = tmp_path / "labels.csv"
+        code, _, err = gapgnn("predict", "--model", model, "--out", out, *other, *words)
+        assert code == 0, err
+        assert len(column(out, "id")) == 80
+
+    def test_where_lists_read_labels_it_says_what_is_missing(self, gapgnn, model, tmp_path, ledger):
+        other = emptied(write_tables(tmp_path / "other", first=1000, count=80))
+        words = ["--model", model, "--out", tmp_path / "labels.csv", "--own", "record"]
+        code, _, err = gapgnn("predict", *words, *other)
+        assert code == 2
+        assert "must have training labels, which own lists read. Got none." in err
+        assert len(ledger.entries()) == 1
+
+
+class TestNewPeople:
+    """Months later: twenty people more, who know each other and people of the training."""
+
+    @pytest.fixture
+    def grown(self, tmp_path) -> list[str]:
+        return write_tables(tmp_path / "grown", count=140)
+
+    @pytest.fixture
+    def early(self, tmp_path, grown, ledger) -> Path:
+        """A model of the first 120 people."""
+        folder = tmp_path / "early"
+        folder.mkdir()
+        lines = Path(grown[3]).read_text().splitlines()
+        (folder / "people.csv").write_text("\n".join(lines[:121]) + "\n")
+        (folder / "friends.csv").write_text(Path(grown[1]).read_text())
+        read = read_tables(
+            edges=folder / "friends.csv",
+            nodes=folder / "people.csv",
+            label="year",
+            dangling="drop",
+        )
+        GAP(epsilon=4.0, epochs=3).fit(random_split(read.graph, seed=0)).save(tmp_path / "model")
+        return tmp_path / "model"
+
+    @pytest.fixture
+    def alone(self, tmp_path, grown) -> list[str]:
+        """The new people and their edges, and nothing of the others; nobody has a label."""
+        folder = tmp_path / "alone"
+        folder.mkdir()
+        people = Path(grown[3]).read_text().splitlines()
+        new = {line.split(",")[0] for line in people[121:]}
+        friends = Path(grown[1]).read_text().splitlines()
+        edges = [line for line in friends[1:] if new & set(line.split(","))]
+        (folder / "people.csv").write_text("\n".join([people[0], *people[121:]]) + "\n")
+        (folder / "friends.csv").write_text("\n".join([friends[0], *edges]) + "\n")
+        words = ["--edges", str(folder / "friends.csv"), "--nodes", str(folder / "people.csv")]
+        return emptied([*words, "--label", "year"])
+
+    @pytest.mark.parametrize("which", ["alone", "grown"])
+    def test_are_answered_for_from_their_edges(
+        self, which, gapgnn, early, tmp_path, ledger, request
+    ):
+        tables, outs = request.getfixturevalue(which), [tmp_path / "one.csv", tmp_path / "two.csv"]
+        told = [
+            gapgnn("predict", "--model", early, "--new-people", "--out", out, *tables)
+            for out in outs
+        ]
+        assert [code for code, _, _ in told] == [0, 0], told
+        assert column(outs[0], "id") == [f"p{row}" for row in range(120, 140)]
+        assert set(column(outs[0], "graph")) == {"given"}
+        assert outs[0].read_text() == outs[1].read_text()
+        assert len(ledger.entries()) == 2
+        assert (
+            "Price: the new people's edges were not released before, and are charged" in told[0][2]
+        )
+        assert "20 labels written" in told[0][1]
+        assert "the new people's edges were charged" in told[0][1]
+        assert "no budget was spent" in told[1][1]
+        assert load_model(early).card_.releases[1].purpose == "prediction for new people"
+
+    def test_for_their_own_eyes_they_are_answered_for_free(
+        self, gapgnn, early, alone, tmp_path, ledger
+    ):
+        out = tmp_path / "own.csv"
+        words = ["--model", early, "--new-people", "--own", "record", "--out", out]
+        code, text, err = gapgnn("predict", *words, *alone)
+        assert code == 0, err
+        assert "no budget was spent" in text
+        assert "Price" not in err
+        assert "it is for that person" in err
+        assert len(ledger.entries()) == 1
+        assert pcsv.read_csv(out).column_names == ["id", "label", "graph"]
+
+    def test_need_tables(self, gapgnn, early, tmp_path, ledger):
+        words = ["--model", early, "--new-people", "--out", tmp_path / "labels.csv"]
+        code, _, err = gapgnn("predict", *words)
+        assert code == 2
+        assert "`--new-people` must come with `--edges` and `--nodes`" in err
+
+    def test_nobody_new_is_said(self, gapgnn, model, tables, tmp_path, ledger):
+        words = ["--model", model, "--new-people", "--out", tmp_path / "labels.csv"]
+        code, _, err = gapgnn("predict", *words, *tables)
+        assert code == 2
+        assert "Got none: leave out `--new-people`." in err
+        assert len(ledger.entries()) == 1
+
+
 class TestThePriceIsShownBeforeItIsCharged:
     def grant(self, ledger, epsilon) -> None:
         spent = ledger.entries()[0].population

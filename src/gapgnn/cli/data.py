@@ -285,6 +285,7 @@ def load_graph(
     level: str | None = None,
     preparation: Preparation | None = None,
     classes: Sequence[str] | None = None,
+    may_lack_labels: bool = False,
 ) -> LoadedGraph:
     """Load the graph that the parsed options choose, split 75/10/15 into train, val and test.
 
@@ -298,6 +299,7 @@ def load_graph(
         level: the privacy level the graph is for; that of ``args`` if left out.
         preparation: what a saved model remembers of its tables, where options say nothing.
         classes: the classes a saved model knows, in their order.
+        may_lack_labels: whether nobody need have a label; there is no split then.
 
     >>> parser = argparse.ArgumentParser()
     >>> add_data_options(parser)
@@ -324,7 +326,7 @@ def load_graph(
         raise _no_label()
     if options["label"] is not None and options["schema"] is None:
         options["classes"] = classes
-    return _load_tables(options, seed=seed, quiet=quiet)
+    return _load_tables(options, seed=seed, quiet=quiet, may_lack_labels=may_lack_labels)
 
 
 def _load_store(folder: Path, *, seed: int, quiet: bool, needs_label: bool) -> LoadedGraph:
@@ -338,7 +340,9 @@ def _load_store(folder: Path, *, seed: int, quiet: bool, needs_label: bool) -> L
     return LoadedGraph(random_split(graph, seed=seed) if has_labels else graph)
 
 
-def _load_tables(options: Mapping[str, Any], *, seed: int, quiet: bool) -> LoadedGraph:
+def _load_tables(
+    options: Mapping[str, Any], *, seed: int, quiet: bool, may_lack_labels: bool
+) -> LoadedGraph:
     """Read tables as :func:`table_options` says; split the graph if there is a label."""
     from gapgnn.graph import random_split
     from gapgnn.graph.tables import read_tables
@@ -346,7 +350,7 @@ def _load_tables(options: Mapping[str, Any], *, seed: int, quiet: bool) -> Loade
     with reading_bars(quiet) as progress:
         tables = read_tables(**options, progress=progress)
     graph = tables.graph
-    if options["label"] is not None:
+    if options["label"] is not None and not (may_lack_labels and (graph.labels < 0).all()):
         graph = random_split(graph, seed=seed)
     mention_ignored(tables.ignored)
     mention_unused(tables.counts)

@@ -29,6 +29,7 @@ examples:
   gapgnn predict --model model --edges friends.csv --nodes people.csv --label risk \
     --only unlabelled --with probabilities --out to-check.csv
   gapgnn predict --model model --dataset social --own record --out to-each-their-own.csv
+  gapgnn predict --model model --new-people --edges their-friends.csv --nodes new.csv --out new.csv
   gapgnn predict --config predict.toml --out labels.csv
 
 The model remembers label, dropped columns, weights, delimiter and schema of its tables: other
@@ -38,6 +39,10 @@ For the training graph the released hops in the model's folder answer, free of c
 be left out except at node level. Another graph is charged once, and its hops stay in the folder.
 Which of the two a graph is, only the ledger of the training knows: without it tables are refused.
 The column `graph` of the output says which graph the answers are for.
+With `--new-people` (GAP below node level) the answers are for the people of --nodes alone who were
+not in the graph of training. Their edges to each other and to people who were are read, and only
+these are charged, to everybody they name. Rows of known people are not needed, but with their
+labels the answers are better. With `--own record` beside it nothing is charged.
 With `--own record` (GAP at edge level) each answer also reads its own person's exact list: more
 accurate, free of charge, and for that person alone. Everybody's answers handed out together would
 tell lists, so only labels are written unless `--with probabilities` is given.
@@ -80,6 +85,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "level node this is chosen when training",
     )
     parser.add_argument(
+        "--new-people",
+        action="store_true",
+        help="answer for the people alone who were not in the graph of training, from their edges, "
+        "for gap below node level",
+    )
+    parser.add_argument(
         "--device", default="auto", metavar="auto|cpu|cuda", help="where to compute"
     )
     parser.add_argument("--ledger", metavar="FILE", help="file of the privacy ledger")
@@ -110,6 +121,8 @@ def execute(args: argparse.Namespace) -> int:
     model = load_model(args.model, device=args.device, ledger=args.ledger, reason=args.reason)
     if args.cached:
         return _from_cache(args, model)
+    if args.new_people:
+        _check_new_people(args)
     is_for_own = args.own == "record" or model.card_.own == "record"
     graph = None
     if _gives_data(args):
@@ -119,32 +132,35 @@ def execute(args: argparse.Namespace) -> int:
             seed=model.seed,
             quiet=args.json,
             # Own lists are read together with the training labels on them.
-            needs_label=_needs_label(args) or is_for_own,
+            needs_label=_needs_label(args) or (is_for_own and not args.new_people),
             schema=model.schema_,
             preparation=model.preparation_,
             classes=model.label_names_,
             # A model of version 0.1 knows the columns of its table by name and has no schema. It
             # answers for the graph it was trained on; reading another one is refused further down.
             level="none" if model.schema_ is None and model.feature_names_ else model.level,
+            may_lack_labels=True,
         )
         graph = loaded.graph
         if loaded.dropped_dangling and not args.json:
             mention_left_out(loaded)
-        _check_model_folder(args.model, model, graph)
+        _check_model_folder(args, model, graph)
         _mention_columns(model, graph)
     before = len(model.card_.releases)
-    _say_price(model, graph, args.own)
+    _say_price(model, graph, args)
     try:
         with at_scale(args, graph) as placed:
-            probabilities = model.predict_proba(placed, own=args.own)
+            probabilities = model.predict_proba(placed, own=args.own, new_people=args.new_people)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_what_is_lost(model)) from None
     model.save_releases(args.model)
     charged = model.card_.releases[before:]
     if charged:
         _say_charged(model, graph)
+    if args.new_people and graph is not None:
+        graph = _new_people_of(model, graph)
     ids = model.releases_.training().ids if graph is None else graph.ids
-    is_training = graph is None or model.releases_.is_training(graph)
+    is_training = graph is None or (not args.new_people and model.releases_.is_training(graph))
     table = _table(model, ids, probabilities, is_training, args.extra, graph)
     if is_for_own:
         table = _for_own_people(table, args)
@@ -153,7 +169,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         emit_json(_result(args.out, len(ids), model, len(charged)))
     else:
-        spent = "one new graph was charged" if charged else "no budget was spent"
+        what = "the new people's edges were" if args.new_people else "one new graph was"
+        spent = f"{what} charged" if charged else "no budget was spent"
         written = len(ids) if rows is None else int(rows.sum())
         line = f"{written:,} label{'s' * (written != 1)} written to {args.out}; {spent}"
         say(line)
@@ -172,20 +189,44 @@ def _result(out: Path, nodes: int, model: NodeClassifier, charged: int) -> dict[
     return found
 
 
-def _say_price(model: NodeClassifier, graph: Graph | None, own: str | None) -> None:
+def _check_new_people(args: argparse.Namespace) -> None:
+    """Refuse what does not go with new people; entries that name known ones are kept."""
+    if args.edges is None:
+        raise InputError(
+            "`--new-people` must come with `--edges` and `--nodes`: the new people, and their "
+            "edges. Got none."
+        )
+    if args.ray:
+        raise InputError("`--new-people` must come without `--ray`. Got both.")
+    if args.dangling is None:
+        args.dangling = "keep"
+
+
+def _new_people_of(model: NodeClassifier, graph: Graph) -> Graph:
+    """Return the people of a graph who were not in the graph of training."""
+    from gapgnn.graph import induced
+    from gapgnn.methods import new_among
+
+    return induced(graph, new_among(graph, model.releases_.training()))
+
+
+def _say_price(model: NodeClassifier, graph: Graph | None, args: argparse.Namespace) -> None:
     """Say on stderr what an answer is going to cost, before it is charged."""
     from gapgnn.methods import EdgeReader
     from gapgnn.privacy.card import rounded_up
 
     if graph is None or not isinstance(model, EdgeReader):
         return
-    price = model.prediction_guarantee(graph, own=own)
+    price = model.prediction_guarantee(graph, own=args.own, new_people=args.new_people)
     if price is None or not price.events:
         return
     card, count = model.card_, len(model.card_.releases) + 1
     assert price.epsilon is not None
+    what = "this graph was not released before, and is"
+    if args.new_people:
+        what = "the new people's edges were not released before, and are"
     say(
-        f"Price: this graph was not released before, and is charged epsilon "
+        f"Price: {what} charged epsilon "
         f"{rounded_up(price.epsilon)}, delta {price.delta:.3g} ({price.relation}).",
         to_stderr=True,
     )
@@ -304,16 +345,16 @@ def _check_target(path: Path) -> None:
         raise InputError(f"`out` must be writable. Got {str(path)!r}.")
 
 
-def _check_model_folder(folder: Path, model: NodeClassifier, graph: Graph) -> None:
+def _check_model_folder(args: argparse.Namespace, model: NodeClassifier, graph: Graph) -> None:
     """Refuse a model folder that could not keep what another graph will have paid for."""
     from gapgnn.privacy.ledger import Ledger
 
     releases = model.releases_
-    if not releases.hops or model.level == "none" or os.access(folder, os.W_OK):
+    if not releases.hops or model.level == "none" or os.access(args.model, os.W_OK):
         return
-    if releases.find(graph, Ledger(model.ledger)) is None:
+    if args.new_people or releases.find(graph, Ledger(model.ledger)) is None:
         raise InputError(
-            f"`model` must be writable to keep the hops of another graph. Got {str(folder)!r}."
+            f"`model` must be writable to keep the hops of another graph. Got {str(args.model)!r}."
         )
 
 

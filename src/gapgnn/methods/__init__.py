@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from gapgnn.methods.registry import register_method as register_method
     from gapgnn.methods.releases import ReleasedHops as ReleasedHops
     from gapgnn.methods.releases import Releases as Releases
+    from gapgnn.methods.releases import alike as alike
     from gapgnn.methods.releases import check_trained_on as check_trained_on
+    from gapgnn.methods.releases import new_among as new_among
     from gapgnn.methods.sage import SAGE as SAGE
     from gapgnn.methods.vote import Vote as Vote
 

@@ -12,7 +12,7 @@ import sys
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -424,10 +424,11 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         modules = self._build(1, graph.num_features, graph.num_classes)
         self._recipe(self._num_train(graph))
         self._check_noise(graph, guarantee, modules)
-        self._check_free(guarantee, graph, purpose="fit", curator_only=curator_only)
+        people = People.of(graph)
+        self._check_free(guarantee, people, purpose="fit", curator_only=curator_only)
         charge = run.journal.charged(
             self._about_run(graph, guarantee),
-            lambda: self._charge(guarantee, graph, purpose="fit", callback=callback),
+            lambda: self._charge(guarantee, people, purpose="fit", callback=callback),
         )
         if (witness := active_witness()) is not None:
             relation = guarantee.relation
@@ -488,7 +489,11 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         return random_split(graph, seed=self.seed)
 
     def predict_proba(
-        self, graph: Any = None, *, own: Literal["features", "record"] | None = None
+        self,
+        graph: Any = None,
+        *,
+        own: Literal["features", "record"] | None = None,
+        new_people: bool = False,
     ) -> NDArray[np.float32]:
         """Return class probabilities, one row per node of ``graph``.
 
@@ -503,11 +508,18 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             own: what a prediction reads of its own person, where that is chosen at prediction: GAP
                 at edge level. With ``record`` it also reads the person's exact list, free of
                 charge, and is for that person alone (privacy page, section 1).
+            new_people: answer for the people of ``graph`` alone who were not in the graph of
+                training, in their order, from their edges to each other and to people who were:
+                GAP below node level. Their rows are released and charged to everybody these edges
+                name; with ``own="record"`` nothing is.
         """
         self._check_fitted()
         graph = None if graph is None else self._as_trained(graph)
         with torch.no_grad():
-            scores = self._class_scores(graph) if own is None else self._scores_with(graph, own)
+            if new_people:
+                scores = self._scores_of_new(graph, own)
+            else:
+                scores = self._class_scores(graph) if own is None else self._scores_with(graph, own)
             probabilities = torch.softmax(scores.double(), dim=-1)
         result: NDArray[np.float32] = probabilities.float().cpu().numpy()
         return result
@@ -526,10 +538,21 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         return found
 
     def predict(
-        self, graph: Any = None, *, own: Literal["features", "record"] | None = None
+        self,
+        graph: Any = None,
+        *,
+        own: Literal["features", "record"] | None = None,
+        new_people: bool = False,
     ) -> NDArray[np.int64]:
         """Return the most probable class of every node of ``graph``; see :meth:`predict_proba`."""
-        return self.decide(self.predict_proba(graph, own=own))
+        return self.decide(self.predict_proba(graph, own=own, new_people=new_people))
+
+    def _scores_of_new(self, graph: Graph | None, own: str | None) -> Tensor:
+        """Return class scores of the people of a graph who were not in the graph of training."""
+        raise InputError(
+            f"`new_people` must be left out for {self.method}: only gap below node level keeps "
+            "rows that new people's neighbours send from. Give the whole graph to predict on."
+        )
 
     def _scores_with(self, graph: Graph | None, own: str) -> Tensor:
         """Return class scores that read of their own person what is asked for at prediction."""
@@ -1171,7 +1194,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     def _check_free(
         self,
         guarantee: Guarantee,
-        graph: Graph,
+        people: People,
         *,
         purpose: str,
         curator_only: str | None = None,
@@ -1179,7 +1202,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         """Refuse what has no price where it would walk around a budget (section 6)."""
         if not guarantee.events:
             Ledger(self.ledger).check_free(
-                People.of(graph),
+                people,
                 level=guarantee.level,
                 purpose=f"{self.method} {purpose}",
                 curator_only=curator_only,
@@ -1188,7 +1211,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     def _charge(
         self,
         guarantee: Guarantee,
-        graph: Graph,
+        people: People,
         *,
         purpose: str,
         callback: Callback | None = None,
@@ -1201,7 +1224,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             return None
         if guarantee.epsilon is None or not math.isfinite(guarantee.epsilon):
             raise PrivacyError(f"A release must have a finite price. Got {guarantee.epsilon}.")
-        ledger, people = Ledger(self.ledger), People.of(graph)
+        ledger = Ledger(self.ledger)
         level, relation = guarantee.level, guarantee.relation
         epsilon, delta = guarantee.epsilon, guarantee.delta
         events = [event.to_dict() for event in guarantee.events]
@@ -1506,7 +1529,9 @@ class EdgeReader(NodeClassifier):
         assert epsilon is not None
         return epsilon
 
-    def prediction_guarantee(self, graph: Any, own: str | None = None) -> Guarantee | None:
+    def prediction_guarantee(
+        self, graph: Any, own: str | None = None, *, new_people: bool = False
+    ) -> Guarantee | None:
         """Return what predicting on a graph would release and charge; None: it is free of charge.
 
         Nothing is charged or released here. Answers from an earlier release are free, and so are
@@ -1515,10 +1540,12 @@ class EdgeReader(NodeClassifier):
         Args:
             graph: to predict on.
             own: as for :meth:`predict_proba`.
+            new_people: likewise.
         """
-        del own
         self._check_fitted()
         graph = self._as_trained(graph)
+        if new_people:
+            return self._guarantee_of_new(graph, own)
         known = self.releases_.find(graph, Ledger(self.ledger), is_paid=self.level != "none")
         if known is not None or self.level == "none":
             return None
@@ -1527,6 +1554,11 @@ class EdgeReader(NodeClassifier):
             check_declared(graph)
         self._check_edges(graph)
         return self._prediction_guarantee(graph)
+
+    def _guarantee_of_new(self, graph: Graph, own: str | None) -> Guarantee | None:
+        """Return what answering for new people would release; None: it is free of charge."""
+        self._scores_of_new(graph, own)
+        return None
 
     def _stated_again(self) -> list[tuple[str, Any, Any]]:
         """The noise of a prediction's hops is that of the fit's, as its card lists them."""
@@ -1560,23 +1592,40 @@ class EdgeReader(NodeClassifier):
         if self.level == "node":
             check_declared(graph)
         self._check_edges(graph)
-        guarantee = self._prediction_guarantee(graph)
+        return self._release_once(
+            self._prediction_guarantee(graph),
+            graph,
+            People.of(graph),
+            lambda guarantee, key, charge: self._read(graph, guarantee, [key], device, charge),
+        )
+
+    def _release_once(
+        self,
+        guarantee: Guarantee,
+        graph: Graph,
+        people: People,
+        read: Callable[[Guarantee, NoiseKey, Charge | None], ReleasedHops],
+        *,
+        purpose: str = "prediction",
+    ) -> ReleasedHops:
+        """Charge a release for prediction, list it on the card, and only then make it."""
         ledger = Ledger(self.ledger)
         self._check_noise(graph, guarantee)
-        self._check_free(guarantee, graph, purpose="predict")
+        self._check_free(guarantee, people, purpose="predict")
         if guarantee.events:
             # What cannot be put on the card is refused before it is charged.
             self.composed_epsilon(guarantee)
-        self._unfinished = charge = self._charge(guarantee, graph, purpose="predict")
+        self._unfinished = charge = self._charge(guarantee, people, purpose="predict")
         if charge is not None:
             # Before anything is drawn: no release is ever kept that the card does not list.
-            self.card_ = self.card_.with_release(_charged_release(guarantee, charge))
+            listed = _charged_release(guarantee, charge, purpose)
+            self.card_ = self.card_.with_release(listed)
         if (witness := active_witness()) is not None:
             relation = guarantee.relation
             ids = self._people_of(graph)
             witness.begin("predict", ids=ids, level=guarantee.level, relation=relation)
-        key = self._noise_keys()[0].derive("predict", graph.fingerprint)
-        released = self._read(graph, guarantee, [key], device, charge)
+        key = self._noise_keys()[0].derive("predict", people.fingerprint)
+        released = read(guarantee, key, charge)
         if charge is not None:
             ledger.complete(charge.id)
         self._unfinished = None

@@ -52,9 +52,21 @@ class Releases:
         self, graph: Graph, charge: Charge | None, hops: tuple[Tensor, ...], *, has_hop_zero: bool
     ) -> ReleasedHops:
         """Keep what was just released on ``graph``."""
+        return self.add_for(graph.ids, graph.fingerprint, charge, hops, has_hop_zero=has_hop_zero)
+
+    def add_for(
+        self,
+        ids: NDArray[Any],
+        fingerprint: str,
+        charge: Charge | None,
+        hops: tuple[Tensor, ...],
+        *,
+        has_hop_zero: bool,
+    ) -> ReleasedHops:
+        """Keep what was just released about some people."""
         release = system_entropy(12).hex() if charge is None else charge.id
-        self.hops[release] = ReleasedHops(release, graph.ids, hops, has_hop_zero)
-        self._release_of[graph.fingerprint] = release
+        self.hops[release] = ReleasedHops(release, ids, hops, has_hop_zero)
+        self._release_of[fingerprint] = release
         return self.hops[release]
 
     def training(self) -> ReleasedHops:
@@ -74,6 +86,12 @@ class Releases:
             ledger: which may know what each release was charged for.
             is_paid: whether releases cost something; otherwise an unknown graph is read again.
         """
+        return self.find_for(graph.ids, graph.fingerprint, ledger, is_paid=is_paid)
+
+    def find_for(
+        self, ids: NDArray[Any], fingerprint: str, ledger: Ledger, *, is_paid: bool = True
+    ) -> ReleasedHops | None:
+        """Return what was released about some people by the fingerprint it was charged under."""
         known = set(self._release_of.values())
         for release in self.hops:
             if release in known or not is_paid:
@@ -87,8 +105,8 @@ class Releases:
                     "whatever these tables say (`predict_cached`, on the command line `--cached`)."
                 )
             self._release_of[owner] = release
-        found = self._release_of.get(graph.fingerprint)
-        return None if found is None else _in_order_of(graph, self.hops[found])
+        found = self._release_of.get(fingerprint)
+        return None if found is None else _in_order_of(ids, self.hops[found])
 
     def known(self, graph: Graph, ledger: Ledger) -> ReleasedHops | None:
         """Return what was released on this graph, or None if it is another or nobody can tell.
@@ -122,7 +140,7 @@ class Releases:
             InputError: if somebody was not in the training graph.
         """
         known = self.training()
-        before, now = _alike(known.ids, ids)
+        before, now = alike(known.ids, ids)
         strangers = ~np.isin(now, before)
         if strangers.any():
             raise InputError(
@@ -149,21 +167,28 @@ def check_trained_on(model: NodeClassifier, graph: Graph) -> None:
         )
 
 
-def _in_order_of(graph: Graph, known: ReleasedHops) -> ReleasedHops:
-    """Return the rows of the same nodes in the order in which ``graph`` lists them."""
-    if np.array_equal(*_alike(known.ids, graph.ids)):
+def _in_order_of(ids: NDArray[Any], known: ReleasedHops) -> ReleasedHops:
+    """Return the rows of the same nodes in the order in which ``ids`` lists them."""
+    if np.array_equal(*alike(known.ids, ids)):
         return known
-    return _rows_of(graph.ids, known)
+    return _rows_of(ids, known)
 
 
 def _rows_of(ids: NDArray[Any], known: ReleasedHops) -> ReleasedHops:
-    before, now = _alike(known.ids, ids)
+    before, now = alike(known.ids, ids)
     by_id = np.argsort(before)
     rows = torch.from_numpy(by_id[np.searchsorted(before, now, sorter=by_id)])
     return replace(known, ids=ids, hops=tuple(hop[rows] for hop in known.hops))
 
 
-def _alike(some: NDArray[Any], others: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def new_among(graph: Graph, known: ReleasedHops) -> NDArray[np.bool_]:
+    """Tell which nodes of a graph have no released row."""
+    now, before = alike(graph.ids, known.ids)
+    found: NDArray[np.bool_] = ~np.isin(now, before)
+    return found
+
+
+def alike(some: NDArray[Any], others: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return ids in one form: numbers and strings are compared by how they are written."""
     if some.dtype.kind != others.dtype.kind:
         return some.astype(str), others.astype(str)

@@ -104,16 +104,16 @@ class Vote(MLP):
     def _check_free(
         self,
         guarantee: Guarantee,
-        graph: Graph,
+        people: People,
         *,
         purpose: str,
         curator_only: str | None = None,
     ) -> None:
         """Put on record who computes figures from exact lists: they are the curator's alone."""
-        super()._check_free(guarantee, graph, purpose=purpose, curator_only=curator_only)
+        super()._check_free(guarantee, people, purpose=purpose, curator_only=curator_only)
         if guarantee.level == "edge":
             Ledger(self.ledger).check_free(
-                People.of(graph),
+                people,
                 level="none",
                 purpose=f"{self.method} {purpose}",
                 curator_only=curator_only,

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
-from gapgnn.graph import Graph, with_absent
+from gapgnn.graph import Graph, induced, with_absent
 from gapgnn.methods import EdgeReader, ReleasedHops, Run, choose_device
+from gapgnn.methods.gap.new_people import NewPeople
 from gapgnn.methods.gap.propagation import MEMBERS, First, Propagation, blocks_read
 from gapgnn.methods.gap.record import OwnLists
 from gapgnn.methods.gap.variant import (
@@ -768,18 +769,20 @@ class GAP(EdgeReader):
         self, graph: Graph, charge: Charge | None, first: First, released: Sequence[Tensor]
     ) -> ReleasedHops:
         """Keep one graph's hops of the first repeat; at node level hop 0 stays out."""
-        has_hop_zero = self.level != "node"
+        kept = self._kept(first, released)
+        return self.releases_.add(graph, charge, kept, has_hop_zero=self.level != "node")
+
+    def _kept(self, first: First, released: Sequence[Tensor]) -> tuple[Tensor, ...]:
         hops = list(released)
         if self._variant().is_cross_fitted:
             assert isinstance(first, Tensor)
             hops.insert(0, first)
-        elif has_hop_zero:
+        elif self.level != "node":
             with torch.no_grad():
                 classifier = self.modules_["classifier"]
                 assert isinstance(classifier, MultiHopClassifier)
                 hops.insert(0, classifier.encode_first(HopInputs(first, []).all()[0]).codes)
-        kept = tuple(hop[0].detach().clone() for hop in hops)
-        return self.releases_.add(graph, charge, kept, has_hop_zero=has_hop_zero)
+        return tuple(hop[0].detach().clone() for hop in hops)
 
     def _scores_from(
         self, released: ReleasedHops, graph: Graph | None, device: torch.device
@@ -822,12 +825,120 @@ class GAP(EdgeReader):
             module.to(device)
         released = self._released_on(graph, device)
         hops = [hop.to(device).unsqueeze(0) for hop in released.hops[1:]]
+        return self._own_lists(self._propagation(graph), graph, hops).scores()
+
+    def _own_lists(
+        self, propagation: Propagation, graph: Graph, hops: Sequence[Tensor]
+    ) -> OwnLists:
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
         assert self.noise_multiplier_ is not None
         both_ways = self.goes_both_ways(is_directed=graph.is_directed)
         sensitivity = aggregation_sensitivity(self.level, relation, both_ways=both_ways)
         std = self.noise_multiplier_ * sensitivity
-        return OwnLists(self._propagation(graph), graph, hops, std, both_ways).scores()
+        return OwnLists(propagation, graph, hops, std, both_ways)
+
+    def _beside_training(self, graph: Graph | None) -> NewPeople:
+        """Put the new people of a graph beside those of the training."""
+        if self.level == "node":
+            raise PrivacyError(
+                "`new_people` must be left out at level node: a new person's record also writes to "
+                "the rows of known people, which would have to be released again. Give the whole "
+                "graph to predict on, which is charged."
+            )
+        if graph is None:
+            raise InputError("Give the graph with the new people.")
+        self.edges_.check(graph)
+        if graph.is_directed != self.edges_.is_directed:
+            raise InputError(
+                "new people's edges must have a direction if those of training had one, and none "
+                "otherwise. Got the other."
+            )
+        graph = self._split_as_fitted(graph, is_made=self._made_split)
+        # Codes of features are computed anew; what cross-fitted networks say was released.
+        needs_rows = not self._variant().is_cross_fitted
+        return NewPeople.beside(graph, self.releases_.training(), needs_rows=needs_rows)
+
+    def _propagation_of(self, new: NewPeople, device: torch.device) -> Propagation:
+        return replace(self._propagation(new.graph), known=new.rows_of_known(device))
+
+    def _scores_of_new(self, graph: Graph | None, own: str | None) -> Tensor:
+        new, device = self._beside_training(graph), choose_device(self.device)
+        for module in self.modules_.values():
+            module.to(device)
+        if own == "record":
+            self._check_own_record()
+            propagation, hops = self._propagation_of(new, device), new.with_nothing_released(device)
+            return self._own_lists(propagation, new.graph, hops).scores()[: new.count]
+        if own not in (None, "features"):
+            check_choice("own", own, ("features", "record"))
+        if self._edges_unread():
+            return self._class_scores(induced(new.graph, np.arange(new.count)))
+        ledger, is_paid = Ledger(self.ledger), self.level != "none"
+        people = new.people
+        released = self.releases_.find_for(new.ids, people.fingerprint, ledger, is_paid=is_paid)
+        if released is None:
+            released = self._release_once(
+                self._guarantee_of_release(new),
+                new.graph,
+                people,
+                lambda guarantee, key, charge: self._read_new(new, guarantee, key, device, charge),
+                purpose="prediction for new people",
+            )
+        return self._scores_from(released, None, device)
+
+    def _check_own_record(self) -> None:
+        """Refuse to read lists where nothing votes from them."""
+        if self.level != "edge" or self.messages != "labels":
+            raise InputError(
+                "`own` must be features unless labels are sent at level edge: it is from what they "
+                f"say that a list votes. Got 'record' for messages {self.messages!r} at level "
+                f"{self.level}."
+            )
+
+    def _guarantee_of_new(self, graph: Graph, own: str | None) -> Guarantee | None:
+        new = self._beside_training(graph)
+        if own == "record" or self.level == "none" or self._edges_unread():
+            return None
+        ledger, fingerprint = Ledger(self.ledger), new.people.fingerprint
+        if self.releases_.find_for(new.ids, fingerprint, ledger) is not None:
+            return None
+        return self._guarantee_of_release(new)
+
+    def _guarantee_of_release(self, new: NewPeople) -> Guarantee:
+        """Return the price of new people's rows, at the delta of the training.
+
+        Few new edges would make an automatic delta large.
+        """
+        graph = new.graph
+        relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
+        return Guarantee.of_events(
+            graph,
+            self._prediction_events(relation, len(graph.kinds)),
+            level=self.level,
+            relation=self.relation,
+            delta=self.delta if self.card_.delta is None else self.card_.delta,
+            noise_multiplier=self.noise_multiplier_,
+        )
+
+    def _read_new(
+        self,
+        new: NewPeople,
+        guarantee: Guarantee,
+        key: NoiseKey,
+        device: torch.device,
+        charge: Charge | None,
+    ) -> ReleasedHops:
+        """Read the new edges of a graph that was paid for, and keep the rows of new people."""
+        graph = new.graph
+        first, released = self._propagation_of(new, device).run(
+            self._aggregations(graph, guarantee, [key], device),
+            FeatureInputs(graph, device),
+            torch.tensor(graph.labels, device=device),
+            torch.tensor(graph.train_mask, device=device).unsqueeze(0),
+        )
+        kept = tuple(hop[: new.count] for hop in self._kept(first, released))
+        fingerprint = new.people.fingerprint
+        return self.releases_.add_for(new.ids, fingerprint, charge, kept, has_hop_zero=True)
 
     def _vote_scores(
         self, hops: Sequence[Tensor], graph: Graph | None, device: torch.device
@@ -920,7 +1031,9 @@ class GAP(EdgeReader):
         assert isinstance(first, Tensor)
         return first[0]
 
-    def prediction_guarantee(self, graph: Any, own: str | None = None) -> Guarantee | None:
+    def prediction_guarantee(
+        self, graph: Any, own: str | None = None, *, new_people: bool = False
+    ) -> Guarantee | None:
         """Return what predicting on a graph would release and charge; None: it is free of charge.
 
         A model that reads no edges releases nothing of another graph.
@@ -928,9 +1041,9 @@ class GAP(EdgeReader):
         self._check_fitted()
         # At edge level the node's own neighbours are read beside released hops, whatever these say.
         reads_own = own == "record" and self.level == "edge"
-        if self._edges_unread() and not reads_own:
+        if self._edges_unread() and not reads_own and not new_people:
             return None
-        return super().prediction_guarantee(graph, own)
+        return super().prediction_guarantee(graph, own, new_people=new_people)
 
     def _prediction_guarantee(self, graph: Graph) -> Guarantee:
         variant = self._variant()

@@ -73,6 +73,8 @@ class Propagation:
         num_kinds: of edges, whose releases stand side by side.
         has_total: whether the released total over all kinds stands behind them.
         crossfit: who learns from whom in the networks that read features, where there are several.
+        known: rows that were released before, of those who stand last among the nodes, hop 0
+            first; they are taken as they are.
     """
 
     variant: Variant
@@ -81,6 +83,7 @@ class Propagation:
     num_kinds: int = 1
     has_total: bool = False
     crossfit: CrossFit | None = None
+    known: tuple[Tensor, ...] = ()
 
     def hop_zero(self, features: FeatureInputs, sends_label: Tensor) -> First:
         """Return what classifiers read as hop 0.
@@ -90,7 +93,9 @@ class Propagation:
         if self.variant.is_cross_fitted:
             assert self.crossfit is not None
             voices = Voices.of(self.modules, "encoder")
-            return self.crossfit.log_probabilities(voices, features, sends_label)
+            return self._with_known(
+                0, self.crossfit.log_probabilities(voices, features, sends_label)
+            )
         if self.variant.reads_codes:
             return self._codes(features, len(sends_label))
         return features
@@ -236,7 +241,8 @@ class Propagation:
                     self._released(one, sent[kind], (hop - 1) * len(aggregations) + kind + 1)
                     for kind, one in enumerate(aggregations)
                 ]
-            released.append(blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=-1))
+            block = blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=-1)
+            released.append(self._with_known(hop, block))
             if on_hop is not None:
                 on_hop()
             if fit is not None and self.variant.phase(hop) in self.modules:
@@ -263,6 +269,13 @@ class Propagation:
             self._rows(hop, features, first, released[: hop - 1], labels, sends_label)
             for hop in range(1, self.variant.hops + 1)
         ]
+
+    def _with_known(self, hop: int, rows: Tensor) -> Tensor:
+        """Return the rows of a hop with those that were released before in their place."""
+        if not self.known:
+            return rows
+        kept = self.known[hop].expand(len(rows), *self.known[hop].shape).to(rows.dtype)
+        return torch.cat([rows[:, : -kept.shape[1]], kept], dim=1)
 
     def _released(self, aggregation: Hops, rows: Tensor, number: int) -> Tensor:
         """Release one hop along one kind of edges; its number is used for no other kind."""

@@ -1,0 +1,209 @@
+"""Answers for people who came after the training, from their edges into the known graph.
+
+Below node level. The known people are those of the training graph, of whom every hop has a released
+row. A new person's row of hop k is the sum of what its neighbours send in hop k, and that follows
+from what was released: the rows of hops 0 to k - 1, the known people's from the training and the
+new people's as they are released here, from features and from labels, which are public. So nothing
+but the *new edges*, those with at least one new end, is read. No row of a known person is released
+again: a new edge also points to a known person, whose sum is thrown away unseen.
+
+**Neighbouring relation and sensitivity.** That of the training, over graphs of new edges: two
+inputs are neighbours if they differ in one new edge (or k of them). The release is the rows of new
+people of one hop over the graph of new edges. Leaving rows out moves nothing further, so the
+distance is at most the sensitivity of a whole hop: for one arc 1, for an edge between two new
+people sqrt(2), for an edge between a new and a known person 1. K hops are charged like those of any
+other graph, at the delta of the training, to everybody the new edges name. Which ids are new is
+public, as ids are.
+
+**What is free.** Under ``own="record"`` a prediction reads the exact sums over its own person's new
+edges, of what these people send; nothing is released, and the answer is for that person alone
+(joint differential privacy; privacy page, section 1). Other new people send then what their
+features and labels say, whatever edges they have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gapgnn.errors import InputError
+from gapgnn.graph import Graph
+from gapgnn.graph.store import StoredGraph
+from gapgnn.methods import ReleasedHops, alike, new_among
+from gapgnn.privacy.ledger import People
+
+_MASKS = ("train_mask", "val_mask", "test_mask")
+_REST = "Give the rows of the known people in the node table too."
+
+
+@dataclass(frozen=True)
+class NewPeople:
+    """New people beside everybody of a training graph, with the new edges alone.
+
+    Attributes:
+        graph: the new people, then the known ones in the order of their released rows.
+        count: how many are new.
+        known: released rows of the known ones.
+        named: positions of everybody with a new edge, and of all new people.
+    """
+
+    graph: Graph
+    count: int
+    known: ReleasedHops
+    named: NDArray[np.int64]
+
+    @classmethod
+    def beside(cls, graph: Graph, known: ReleasedHops, *, needs_rows: bool) -> NewPeople:
+        """Put the new people of a graph beside the known ones; edges of known people are dropped.
+
+        Args:
+            graph: with rows of the new people, and of known ones or not.
+            known: of the training graph.
+            needs_rows: whether known people send what only their features say.
+        """
+        if isinstance(graph, StoredGraph):
+            raise InputError("new people must be in a graph in memory. Got a store.")
+        is_new = new_among(graph, known)
+        if not is_new.any():
+            raise InputError(
+                "the graph must have people who were not in the graph of training. Got none: "
+                "leave out `new_people`."
+            )
+        now, before = alike(graph.ids, known.ids)
+        count, by_name = int(is_new.sum()), np.argsort(before)
+        places = np.empty(len(now), dtype=np.int64)
+        places[is_new] = np.arange(count)
+        places[~is_new] = count + _found(before, by_name, now[~is_new])
+        parts, named = [], [np.arange(count)]
+        for kind in graph.kinds:
+            arcs = _new_arcs(kind, places, count, before, by_name, needs_rows=needs_rows)
+            named.append(np.unique(arcs[0]))
+            named.append(np.unique(arcs[1]))
+            parts.append(_as_lists(arcs, count + len(before)))
+        rows = _rows(graph, places, count + len(before))
+        rows["ids"] = np.concatenate([now[is_new], before])
+        nothing = {"dangling_indptr": None, "dangling_targets": None}
+        empty = {
+            "features": np.zeros((len(rows["ids"]), 0), dtype=np.float32),
+            "labels": np.full(len(rows["ids"]), -1),
+            **{mask: np.zeros(len(rows["ids"]), dtype=np.bool_) for mask in _MASKS},
+        }
+        more = tuple(
+            Graph._checked(
+                **{**kind._parts(), **empty, "ids": rows["ids"], **lists, **nothing, "more": ()}
+            )
+            for kind, lists in zip(graph.more, parts[1:], strict=True)
+        )
+        whole = {**graph._parts(), **rows, **parts[0], **nothing, "more": more}
+        return cls(Graph._checked(**whole), count, known, np.unique(np.concatenate(named)))
+
+    @property
+    def ids(self) -> NDArray[Any]:
+        """Return the names of the new people."""
+        return self.graph.ids[: self.count]
+
+    @property
+    def people(self) -> People:
+        """Return whom the release is charged to: the new people, and whom their edges name."""
+        text = f"new people beside {self.known.release}: {self.graph.fingerprint}"
+        fingerprint = hashlib.sha256(text.encode()).hexdigest()
+        ids = self.graph.ids[self.named]
+        return People(ids, fingerprint, self.graph.population, self.graph.name)
+
+    def rows_of_known(self, device: torch.device) -> tuple[Tensor, ...]:
+        """Return the released rows of the known people, hop 0 first."""
+        return tuple(hop.to(device) for hop in self.known.hops)
+
+    def with_nothing_released(self, device: torch.device) -> list[Tensor]:
+        """Return the rows of all people in each hop from 1, those of new people being zero."""
+        return [
+            torch.cat([hop.new_zeros(self.count, hop.shape[-1]), hop]).to(device).unsqueeze(0)
+            for hop in self.known.hops[1:]
+        ]
+
+
+def _new_arcs(
+    kind: Graph,
+    places: NDArray[np.int64],
+    count: int,
+    before: NDArray[Any],
+    by_name: NDArray[np.int64],
+    *,
+    needs_rows: bool,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]:
+    """Return the arcs with a new end by place, and their weights."""
+    owners = np.repeat(np.arange(kind.num_nodes), np.diff(kind.indptr))
+    sources, targets = places[owners], places[kind.indices]
+    is_read = (sources < count) | (targets < count)
+    sources, targets = sources[is_read], targets[is_read]
+    weights = None if kind.weights is None else kind.weights[is_read]
+    if kind.dangling_indptr is None or kind.dangling_targets is None:
+        return sources, targets, weights
+    owners = places[np.repeat(np.arange(kind.num_nodes), np.diff(kind.dangling_indptr))]
+    names, _ = alike(kind.dangling_targets, before)
+    is_read = (owners < count) & np.isin(names, before)
+    if not is_read.any():
+        return sources, targets, weights
+    why = {
+        "edges have a direction, and those that arrive from them are in their lists": (
+            kind.is_directed
+        ),
+        "edges have amounts, which are not kept of entries without a row": weights is not None,
+        "they send what their features say": needs_rows,
+    }
+    for reason, is_so in why.items():
+        if is_so:
+            raise InputError(
+                f"the graph must have a row for every known person that a new one has an edge to, "
+                f"because {reason}. Got {int(is_read.sum())} entries without. {_REST}"
+            )
+    listed = count + _found(before, by_name, names[is_read])
+    owners = owners[is_read]
+    return (
+        np.concatenate([sources, owners, listed]),
+        np.concatenate([targets, listed, owners]),
+        None,
+    )
+
+
+def _as_lists(
+    arcs: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None], count: int
+) -> dict[str, Any]:
+    sources, targets, weights = arcs
+    order = np.lexsort((targets, sources))
+    counts = np.bincount(sources, minlength=count)
+    return {
+        "indptr": np.concatenate([[0], np.cumsum(counts)]),
+        "indices": targets[order].astype(np.int32 if count < 2**31 else np.int64),
+        "weights": None if weights is None else weights[order],
+    }
+
+
+def _rows(graph: Graph, places: NDArray[np.int64], count: int) -> dict[str, Any]:
+    """Return the rows of a graph at their places among more people, who have none."""
+    to_places = sp.csr_array(
+        (np.ones(len(places), dtype=np.float32), (places, np.arange(len(places)))),
+        shape=(count, len(places)),
+    )
+    rows: dict[str, Any] = {"features": to_places @ graph.features}
+    rows["labels"] = np.full(count, -1, dtype=np.int64)
+    rows["labels"][places] = graph.labels
+    for mask in _MASKS:
+        rows[mask] = np.zeros(count, dtype=np.bool_)
+        rows[mask][places] = getattr(graph, mask)
+    return rows
+
+
+def _found(
+    before: NDArray[Any], by_name: NDArray[np.int64], names: NDArray[Any]
+) -> NDArray[np.int64]:
+    """Return where names stand among others that hold each of them."""
+    found: NDArray[np.int64] = by_name[np.searchsorted(before, names, sorter=by_name)]
+    return found
