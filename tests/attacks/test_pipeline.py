@@ -39,6 +39,7 @@ from gapgnn.methods import base as base_module
 from gapgnn.methods.gap import estimator as estimator_module
 from gapgnn.methods.gap.variant import Defaults
 from gapgnn.methods.gap.votes import Votes
+from gapgnn.methods.journal import Journal
 from gapgnn.methods.mlp import MLP
 from gapgnn.privacy.mechanisms import aggregation as aggregation_module
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
@@ -767,6 +768,16 @@ class TestPlantedLeaks:
         assert found[0].endswith("charged for 2")
         assert "all releases: cost epsilon" in found[1]
         assert findings(audit(words, "edge", "undirected", kinds=["other-kind"], **options)) == []
+
+    def test_a_hop_that_is_drawn_again_after_a_kill(self, monkeypatch):
+        """Its first draw was kept: the charge of the run pays for one of them."""
+        options = {"parts": 3, "interrupt_after": 2, "kinds": ["hub"]}
+        words = "train gap --epochs 2 --hops 2"
+        given = tables(schema=None)
+        assert findings(audit(words, "edge", "undirected", given, **options)) == []
+        monkeypatch.setattr(Journal, "_load", lambda self, name: None)
+        found = findings(audit(words, "edge", "undirected", given, **options))
+        assert "hub: hop 1: drawn twice under one charge" in found
 
     def test_a_total_that_is_not_charged(self, monkeypatch):
         monkeypatch.setattr(GAP, "_events_per_hop", lambda self, graph: 1)
