@@ -837,7 +837,7 @@ class TestGroups:
         group_of = events.group_of
         monkeypatch.setattr(events, "group_of", lambda event: group_of(event).split(", ")[0])
         monkeypatch.setattr(
-            events, "_option", lambda event: len(group_of(event).partition(", ")[2]) or 0
+            events, "option_of", lambda event: len(group_of(event).partition(", ")[2]) or 0
         )
         broken = [text for outcome in found() for text in outcome.findings]
         assert any(

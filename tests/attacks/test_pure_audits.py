@@ -27,7 +27,7 @@ from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import random_split
 from gapgnn.methods import keep_audit
 from gapgnn.methods.vote import Vote
-from gapgnn.privacy.accounting import Event, LabelResponse, account
+from gapgnn.privacy.accounting import Event, LabelResponse
 from gapgnn.privacy.accounting.pairs import DiscretePair
 from gapgnn.privacy.mechanisms import edges, labels, lengths
 from gapgnn.privacy.mechanisms.noise import NoiseSource
@@ -292,9 +292,8 @@ class TestNothingAudited:
     ):
         folder = saved(MLP(level="node", epsilon=4.0, epochs=1), graph, ledger, tmp_path / "mlp")
         whole = load_model(folder)
-        events = (*whole.card_.events, Questionnaire(1.0, label="asked").to_dict())
-        whole.card_ = replace(whole.card_, events=events, epsilon=5.5)
-        assert account([Event.from_dict(dict(e)) for e in events], 1e-3, relation="add-remove")
+        events = (*whole.card_.events, Questionnaire(1e-6, label="asked").to_dict())
+        whole.card_ = replace(whole.card_, events=events)
         monkeypatch.setattr("gapgnn.methods.load_model", lambda folder: whole)
         assert main(["audit", "--model", str(folder), "--trials", "400", "--json"]) == 1
         printed = capsys.readouterr()
