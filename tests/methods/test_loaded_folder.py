@@ -67,11 +67,24 @@ class TestAReceivedFolderIsBelievedAsFarAsItsCard:
             ({"params": {"relation": "directed"}}, "relation"),
             ({"params": {"noise": "fast"}}, "noise source"),
             ({"params": {"epsilon": 400.0}}, "epsilon"),
+            ({"params": {"delta": 0.01}}, "delta"),
         ],
     )
     def test_a_configuration_that_differs_from_its_card_is_refused(self, changes, what, folder):
         forge(folder, **changes)
         with pytest.raises(DataError, match=f"its configuration says {what} .*, its card"):
+            load_model(folder)
+
+    def test_what_a_prediction_reads_of_its_person_is_that_of_the_card(self, halves, tmp_path):
+        model = GAP(level="node", epsilon=8.0, own="record").fit(halves[0])
+        model.save(tmp_path / "node")
+        forge(tmp_path / "node", params={"own": "nothing"})
+        with pytest.raises(DataError, match="its configuration says own nothing, its card record"):
+            load_model(tmp_path / "node")
+
+    def test_a_folder_without_the_release_of_its_training_is_refused(self, folder):
+        forge(folder, releases=[])
+        with pytest.raises(DataError, match="does not hold the release of its training"):
             load_model(folder)
 
     def test_smaller_ratios_of_noise_are_refused(self, halves, tmp_path):

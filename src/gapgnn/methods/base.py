@@ -794,6 +794,12 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             ("noise source", source, card.noise_source),
             *self._stated_again(),
         ]
+        if card.delta and card.events:
+            stated = "auto" if card.delta_is_auto else card.delta
+            pairs.append(("delta", self.delta, stated))
+        own = self.get_params().get("own", "")
+        if card.own and self.level == "node" and own:
+            pairs.append(("own", own, card.own))
         if card.events and card.epsilon is not None:
             # Calibration ends below the budget, by at most half a percent.
             is_near = card.epsilon * (1 - 1e-9) <= self.epsilon <= card.epsilon * 1.01
@@ -1572,6 +1578,15 @@ class EdgeReader(NodeClassifier):
         multiplier = self.noise_multiplier_ * self._hop_ratio(self.card_.relation)
         is_same = math.isclose(multiplier, stated[0], rel_tol=1e-9)
         return [("noise of a hop", stated[0] if is_same else multiplier, stated[0])]
+
+    def _list_releases(self, folder: Path) -> None:
+        super()._list_releases(folder)
+        listed = self.card_.releases
+        if listed and listed[0].charge_id not in {"", *self.releases_.hops}:
+            raise DataError(
+                f"the model folder {str(folder)!r} is damaged: it does not hold the release of its "
+                f"training, {listed[0].charge_id}."
+            )
 
     def _class_scores(self, graph: Graph | None) -> Tensor:
         device = choose_device(self.device)

@@ -971,8 +971,8 @@ class GAP(EdgeReader):
         if self._resolved_at_save is not None:
             return bool(self._resolved_at_save["split_by_hash"])
         if self._split_by_hash is None:
-            # Folders of 0.2 and before hold it on their card only.
-            return _HASHED_ROLES in self.card_.public
+            # Folders of 0.2 and before hold it on their card only, in the words of then.
+            return ("where roles come from", "a public hash of (seed, id)") in self.card_.public
         return self._split_by_hash
 
     def _training_by_hash(self, graph: Graph) -> NDArray[np.bool_]:
