@@ -66,9 +66,12 @@ def write_example(kind: str, folder: Path | str, *, seed: int = 0) -> list[Path]
 
 
 # Shares and strengths are chosen so that columns alone order customers better than chance, links
-# much better, and accuracy says nothing: 91 % are of low risk.
-CUSTOMERS, PAYMENTS, RINGS = 8_000, 60_000, 45
-KNOWN_RISKS, HIGH_RISKS = 0.2, 0.09
+# much better, and accuracy says nothing: 97 % are of low risk.
+CUSTOMERS, PAYMENTS, RINGS = 12_500, 150_000, 9
+KNOWN_RISKS, HIGH_RISKS = 0.3, 0.03
+CIRCLES = 300
+# Codes of digits, some of which begin with 0.
+BRANCHES, OCCUPATIONS = 24, 12
 
 BANK_SCHEMA = """\
 # Declared by the bank: what anybody may know about such a table.
@@ -76,7 +79,7 @@ BANK_SCHEMA = """\
 [label]
 column = "risk"
 classes = ["low", "high"]
-rates = [0.9, 0.1]
+rates = [0.97, 0.03]
 
 [columns.age]
 kind = "number"
@@ -117,14 +120,34 @@ values = ["business", "private", "retail", "student"]
 kind = "category"
 values = ["centre", "coast", "east", "north", "south", "west"]
 
+[columns.branch]
+kind = "category"
+values = [{branches}]
+
+[columns.occupation]
+kind = "category"
+values = [{occupations}]
+
 [columns.note]
 kind = "ignore"
 """
 
 
+def _branch_codes() -> NDArray[np.str_]:
+    return np.array([f"{7 * number + 4:03d}" for number in range(BRANCHES)])
+
+
+def _occupation_codes() -> NDArray[np.str_]:
+    return np.array([f"{417 * number + 110:04d}" for number in range(OCCUPATIONS)])
+
+
+def _listed(codes: NDArray[np.str_]) -> str:
+    return ", ".join(f'"{code}"' for code in codes.tolist())
+
+
 def _bank(rng: Rng) -> Example:
     is_high = rng.permutation(CUSTOMERS) < HIGH_RISKS * CUSTOMERS
-    circle = rng.integers(0, 200, CUSTOMERS)
+    circle = rng.integers(0, CIRCLES, CUSTOMERS)
     ring = np.where(is_high, rng.integers(0, RINGS, CUSTOMERS), -1)
     ids = np.array([f"C{number:05d}" for number in rng.permutation(90_000)[:CUSTOMERS]])
     is_known = rng.random(CUSTOMERS) < KNOWN_RISKS
@@ -142,17 +165,19 @@ def _bank(rng: Rng) -> Example:
         "devices": rng.poisson(np.where(is_high, 2.7, 1.9)),
         "segment": segments[_draw(rng, is_high, usual, risky)],
         "region": rng.choice(["north", "south", "east", "west", "coast", "centre"], CUSTOMERS),
+        "branch": _branch_codes()[circle % BRANCHES],
+        "occupation": rng.choice(_occupation_codes(), CUSTOMERS),
         "note": [f"case {rng.integers(10**9):09d}, see file" for _ in range(CUSTOMERS)],
         "risk": np.where(is_known, risk, ""),
     }
     senders = rng.integers(0, CUSTOMERS, PAYMENTS)
     targets = np.empty(PAYMENTS, dtype=np.int64)
     mates = {key: np.flatnonzero(ring == key) for key in range(RINGS)}
-    near = {key: np.flatnonzero(circle == key) for key in range(200)}
+    near = {key: np.flatnonzero(circle == key) for key in range(CIRCLES)}
     shops = rng.choice(CUSTOMERS, 60, replace=False)
     mood = rng.random(PAYMENTS)
     for row, sender in enumerate(senders.tolist()):
-        if is_high[sender] and mood[row] < 0.55:
+        if is_high[sender] and mood[row] < 0.65:
             targets[row] = rng.choice(mates[int(ring[sender])])
         elif mood[row] < 0.75:
             targets[row] = rng.choice(near[int(circle[sender])])
@@ -176,7 +201,9 @@ def _bank(rng: Rng) -> Example:
             "payments.csv": (["payer", "payee", "amount", "day"], payments),
             "truth.csv": (["id", "risk"], _rows([ids, risk])),
         },
-        BANK_SCHEMA,
+        BANK_SCHEMA.format(
+            branches=_listed(_branch_codes()), occupations=_listed(_occupation_codes())
+        ),
     )
 
 
