@@ -70,3 +70,14 @@ def test_the_ledger_holds_one_fit_of_these_customers(story):
     assert (charge.reason, charge.purpose) == ("scores of November", "gap fit")
     assert 3.9 < charge.epsilon <= 4
     assert ledger.problems() == []
+
+
+def test_three_of_a_hundred_are_at_risk_and_codes_keep_their_leading_zeros(story):
+    with (story.folder / "truth.csv").open() as file:
+        risks = [row["risk"] for row in csv.DictReader(file)]
+    assert risks.count("high") / len(risks) == pytest.approx(0.03)
+    names = load_model(story.folder / "november").feature_names_
+    assert {"branch=004", "occupation=0110"} <= set(names)
+    said = [step.said for step in story.steps if step.words[0] == "train"]
+    assert all("Nodes of class 'high'" in one for one in said)
+    assert re.search(r"The graph adds \+0\.\d+ to the average precision", said[1])

@@ -13,9 +13,9 @@ examples:
   gapgnn example hospital --out hospital --seed 7
 
 bank: 12,500 customers with columns of every kind, 150,000 payments with repetitions and accounts of
-other banks; 3 % are of high risk, known for three of ten. hospital: 6,000 patients and their contacts;
-who came back is known for three of five. `truth.csv` has the class of everybody, `schema.toml` what
-would be declared public. The same seed writes the same files.
+other banks; 3 % are of high risk, known for three of ten. hospital: 6,000 patients and their
+contacts; who came back is known for three of five. `truth.csv` has the class of everybody,
+`schema.toml` what would be declared public. The same seed writes the same files.
 """
 
 
