@@ -182,7 +182,7 @@ def charged_events(world: World) -> int:
         is_apart = world.protects == "any" and not world.has_total
         options = {"kinds": world.protects, "messages": "features" if is_apart else "labels"}
     model = GAP(level=world.level, relation=world.relation, **options)
-    return model._events_per_hop(world.graph(world.first))
+    return model._events_per_hop(len(world.first.types))
 
 
 @st.composite
