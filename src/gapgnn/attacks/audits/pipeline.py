@@ -555,8 +555,9 @@ def _compare_runs(
     """Return the public facts that differ, and everything else that does."""
     findings: list[str] = []
     if first.exits != second.exits:
-        messages = (ran.stderr.strip() for ran in (first, second))
-        said = next((text for text in messages if text), "no message")
+        # Prices are said on the way; why a run ended stands last.
+        failed = first if first.exits[-1] else second
+        said = failed.stderr.strip().rpartition("\n")[2] or "no message"
         findings.append(f"exit status: {first.exits[-1]} and {second.exits[-1]}; {said}")
     if first.stderr != second.stderr:
         findings.append(f"messages: {_first_difference(first.stderr, second.stderr)}")
