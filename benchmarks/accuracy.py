@@ -125,13 +125,15 @@ EXPERIMENTS: dict[str, Settings] = {
 }
 
 
-def stated(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with the papers' delta; pure guarantees need none."""
+def stated(method: type, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with the papers' delta and fast noise, where a method uses them."""
     level = options["level"]
-    if level == "none":
+    if level == "none" or (level == "edge" and method is MLP):
         return options
+    if level == "edge" and method is SAGE:
+        return {"noise": "fast", **options}
     relation = options.get("relation", "undirected") if level == "edge" else "node"
-    return {"delta": DELTA[relation], **options}
+    return {"delta": DELTA[relation], "noise": "fast", **options}
 
 
 def main() -> None:
@@ -153,8 +155,7 @@ def main() -> None:
             graph = load_dataset(name, split_seed=args.seed)
             for label, method, options in settings:
                 model = method(
-                    **stated(options),
-                    noise="fast",
+                    **stated(method, options),
                     repeats=args.repeats,
                     seed=args.seed,
                     device=args.device,

@@ -61,10 +61,9 @@ def measured(cell: Cell) -> Cell:
     torch.set_num_threads(1)
     estimator, chosen = {DEFAULT: (GAP, {}), **RIVALS[cell["level"]]}[cell["method"]]
     graph = load_dataset(cell["dataset"], split_seed=cell["seed"])
-    names = ("level", "epsilon", "repeats", "seed", "noise", "device")
-    given = {name: cell[name] for name in names}
+    given = {name: cell[name] for name in ("level", "repeats", "seed", "device")}
     if estimator is not MLP or cell["level"] == "node":
-        given |= {"relation": cell["relation"], "delta": cell["delta"]}
+        given |= {name: cell[name] for name in ("epsilon", "relation", "delta", "noise")}
     if estimator is SAGE:
         del given["delta"]
     with tempfile.TemporaryDirectory() as folder:

@@ -33,10 +33,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
 
         def fit(repeats: int, seed: int) -> tuple[float, list[float]]:
+            drawn = {"epsilon": args.epsilon, "noise": "fast"}
             model = SAGE(
                 level=args.level,
-                epsilon=args.epsilon,
-                noise="fast",
+                **(drawn if args.level != "none" else {}),
                 repeats=repeats,
                 seed=seed,
                 device=args.device,

@@ -76,7 +76,8 @@ def trained(
 
     def fit(repeats: int = REPEATS) -> Any:
         ledger = Ledger.init(folder / "ledger.sqlite").path
-        estimator = method(**options, noise=noise, repeats=repeats, ledger=ledger, device="cpu")
+        drawn = {} if options.get("level") == "none" else {"noise": noise}
+        estimator = method(**options, **drawn, repeats=repeats, ledger=ledger, device="cpu")
         return estimator.fit(graph)
 
     return fit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from controlcases import controls_once  # noqa: F401
+from suited import suited
 
 from gapgnn import GAP, MLP, SAGE, Graph, load_model
 from gapgnn.attacks import membership
@@ -387,7 +388,8 @@ def test_guessing_is_told_for_each_figure(graph, attack, options):
 @once
 @pytest.mark.parametrize("level", ["none", "edge", "node"])
 def test_a_saved_model_is_attacked_itself(graph, own_ledger, tmp_path, level):
-    GAP(level=level, epsilon=4.0, epochs=2, max_degree=5).fit(graph).save(tmp_path / "model")
+    shared = {"epsilon": 4.0, "epochs": 2, "max_degree": 5}
+    suited(GAP, shared, level=level).fit(graph).save(tmp_path / "model")
     charges = len(own_ledger.entries())
     model = load_model(tmp_path / "model")
     for attack, options in (

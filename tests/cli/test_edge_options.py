@@ -234,9 +234,7 @@ def test_an_audit_of_a_model_that_remembers_its_spreadsheets(gapgnn, spelled, le
     kinds = ["--neighbours", "hub,amount-huge"]
     code, out, err = gapgnn("audit", "pipeline", *kinds, "predict", "--model", "model", *data)
     assert code == 0, out + err
-    code, out, err = gapgnn(
-        "audit", "pipeline", *kinds, "train", "gap", *words, *TRAIN, "--kinds", "each"
-    )
+    code, out, err = gapgnn("audit", "pipeline", *kinds, "train", "gap", *words, *TRAIN)
     assert code == 0, out + err
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from methodgraphs import write_tables
 from schemacases import SCHEMA, declared
+from suited import suited
 
 from gapgnn import GAP, MLP, Ledger, Vote, load_model, read_tables
 from gapgnn.graph.tables.schema import Ignored, Number
@@ -39,8 +40,9 @@ def model(tmp_path, tables, ledger) -> Path:
 
 def saved(folder: Path, tables: list[str], method=GAP, schema=None, **options) -> Path:
     read = read_tables(edges=tables[1], nodes=tables[3], label="year", schema=schema)
-    settings = {"level": "edge", "epsilon": 4.0, "epochs": 3, "hidden": 8, **options}
-    method(**settings).fit(random_split(read.graph, seed=0)).save(folder)
+    shared = {"epsilon": 4.0, "epochs": 3, "hidden": 8}
+    estimator = suited(method, shared, **{"level": "edge", **options})
+    estimator.fit(random_split(read.graph, seed=0)).save(folder)
     return folder
 
 

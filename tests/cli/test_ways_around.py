@@ -13,7 +13,8 @@ from methodgraphs import write_tables
 
 from gapgnn import GAP, Ledger
 
-QUICK = ("--epochs", "2", "--epsilon", "1", "--delta", "1e-5", "--hidden", "8", "--no-compare")
+FREE = ("--epochs", "2", "--hidden", "8", "--no-compare")
+QUICK = (*FREE, "--epsilon", "1", "--delta", "1e-5")
 
 
 @pytest.fixture
@@ -41,14 +42,14 @@ class TestWithoutNoise:
         self, level, gapgnn, tables, ledger, tmp_path
     ):
         grant(gapgnn, tables, "--level", level, "--epsilon", "4")
-        words = ("train", "gap", *tables, *QUICK, "--level", "none", "--out", "model")
+        words = ("train", "gap", *tables, *FREE, "--level", "none", "--out", "model")
         assert "'everybody' have a privacy budget" in refused(gapgnn, *words)
         assert not (tmp_path / "model").exists()
         assert ledger.entries() == []
 
     def test_their_curator_may_look_and_it_is_on_record(self, gapgnn, tables, ledger):
         grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
-        words = ("train", "gap", *tables, *QUICK, "--level", "none", "--no-save")
+        words = ("train", "gap", *tables, *FREE, "--level", "none", "--no-save")
         assert gapgnn(*words, "--curator-only", "how good could it be")[0] == 0
         (look,) = ledger.entries()
         assert (look.epsilon, look.count, look.reason) == (0.0, 0, "how good could it be")
@@ -56,11 +57,11 @@ class TestWithoutNoise:
 
     def test_a_ledger_that_requires_a_grant_requires_it_here_too(self, gapgnn, tables):
         gapgnn("ledger", "settings", "require-grant", "on")
-        words = ("train", "gap", *tables, *QUICK, "--level", "none", "--no-save")
+        words = ("train", "gap", *tables, *FREE, "--level", "none", "--no-save")
         assert "this ledger requires a privacy budget" in refused(gapgnn, *words)
 
     def test_without_any_budget_nothing_is_in_the_way(self, gapgnn, tables, ledger):
-        words = ("train", "gap", *tables, *QUICK, "--level", "none", "--no-save")
+        words = ("train", "gap", *tables, *FREE, "--level", "none", "--no-save")
         assert gapgnn(*words)[0] == 0
         assert ledger.entries() == []
 
@@ -78,7 +79,7 @@ class TestWithoutNoise:
 
     def test_features_are_not_public_where_only_node_level_has_a_budget(self, gapgnn, tables):
         grant(gapgnn, tables, "--level", "node", "--epsilon", "4")
-        words = ("train", "mlp", *tables, *QUICK, "--no-save")
+        words = ("train", "mlp", *tables, *FREE, "--no-save")
         assert "so edge level is closed" in refused(gapgnn, *words)
         grant(gapgnn, tables, "--level", "edge", "--epsilon", "1")
         assert gapgnn(*words)[0] == 0
@@ -236,7 +237,7 @@ def test_a_training_says_whose_budget_paid(gapgnn, tables):
 LOOKS = {
     "describe": ["describe"],
     "describe the node table": ["describe", "--nodes"],
-    "vote": ["train", "vote", *QUICK, "--device", "cpu", "--out", "model"],
+    "vote": ["train", "vote", *FREE, "--device", "cpu", "--out", "model"],
 }
 
 
@@ -261,7 +262,7 @@ class TestLooks:
         assert look.purpose.startswith("look: ")
 
     def test_predictions_of_a_vote_are_on_record(self, gapgnn, tables, ledger):
-        assert gapgnn("train", "vote", *tables, *QUICK, "--device", "cpu", "--out", "m")[0] == 0
+        assert gapgnn("train", "vote", *tables, *FREE, "--device", "cpu", "--out", "m")[0] == 0
         grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
         words = ("predict", "--model", "m", *tables, "--out", "p.csv")
         assert gapgnn(*words, "--reason", "letters of May")[0] == 0

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import norm
+from suited import suited
 
 from gapgnn import GAP, MLP, SAGE, Ledger
 from gapgnn.evaluation.report.model import render_model
@@ -21,9 +22,9 @@ from gapgnn.privacy.card import PrivacyCard
 MODELS: dict[str, Any] = {
     "gap-edge": (GAP, {"epsilon": 1.0}),
     "gap-node": (GAP, {"epsilon": 4.0, "level": "node"}),
-    "vote-edge": (Vote, {"level": "edge", "epsilon": 1.0}),
+    "vote-edge": (Vote, {"level": "edge"}),
     "vote-node": (Vote, {"level": "node", "epsilon": 2.0}),
-    "mlp-edge": (MLP, {"level": "edge", "epsilon": 1.0}),
+    "mlp-edge": (MLP, {"level": "edge"}),
     "mlp-node": (MLP, {"level": "node", "epsilon": 2.0}),
     "sage-edge": (SAGE, {"level": "edge", "epsilon": 2.0}),
 }
@@ -50,7 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, graph: Any) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for name, (method, options) in MODELS.items():
         ledger = Ledger.init(folder / f"{name}.sqlite").path
-        method(**options, epochs=1, ledger=ledger).fit(graph).save(folder / name)
+        suited(method, {"epochs": 1}, **options, ledger=ledger).fit(graph).save(folder / name)
     return folder
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from suited import suited
 
 from gapgnn import GAP
 from gapgnn.nn.gap import MultiHopClassifier
@@ -16,9 +17,9 @@ PAPER = {"messages": "features", "hops": 2}
 
 def quick(level: str, **more) -> GAP:
     batch = {"batch_size": 50} if level == "node" else {}
-    return GAP(
-        **{**PAPER, "level": level, "epochs": 2, "epsilon": 4.0, "hidden": 8, **batch, **more}
-    )
+    shared = {"epochs": 2, "epsilon": 4.0, "hidden": 8, **batch}
+    model: GAP = suited(GAP, shared, **{**PAPER, "level": level, **more})
+    return model
 
 
 def small_classifier(

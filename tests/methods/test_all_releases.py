@@ -90,7 +90,7 @@ class TestTheCardListsEveryRelease:
         assert {one.charge_id for one in card.releases} == {one.id for one in ledger.entries()}
 
     def test_a_release_without_a_price_is_not_listed(self, halves, ledger):
-        model = quick(level="none", ledger=ledger.path).fit(halves[0])
+        model = quick(level="none", epsilon=1.0, ledger=ledger.path).fit(halves[0])
         model.predict(halves[1])
         assert (model.card_.releases, model.card_.composed_epsilon) == ((), None)
 

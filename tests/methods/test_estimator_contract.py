@@ -10,6 +10,7 @@ import torch
 from methodgraphs import small_graph
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from suited import seeded, suited
 
 from gapgnn import GAP, MLP, SAGE, Vote
 from gapgnn.errors import InputError, PrivacyError
@@ -30,7 +31,7 @@ def quick(method, level, **more):
     if method is SAGE and level == "node":
         # Accounting for a mixture of a hundred Gaussians takes ten seconds.
         own["max_degree"] = 5
-    return method(level=level, **{**QUICK, **own, **more})
+    return suited(method, {**QUICK, **own}, level=level, **more)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -99,7 +100,7 @@ def test_fit_never_changes_a_callers_pyg_data(level):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_second_fit_works_and_forgets_the_first(level, graph):
-    estimator = quick(GAP, level, insecure_noise_seed=5)
+    estimator = quick(GAP, level, **seeded(level, 5))
     once = estimator.fit(graph).predict_proba(graph)
     other = small_graph(num_nodes=300, seed=1)
     if other.num_features == graph.num_features:
@@ -111,8 +112,8 @@ def test_a_second_fit_works_and_forgets_the_first(level, graph):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_repeat_does_not_depend_on_the_others(level, graph):
-    alone = quick(GAP, level, insecure_noise_seed=5).fit(graph)
-    among = quick(GAP, level, insecure_noise_seed=5, repeats=3).fit(graph)
+    alone = quick(GAP, level, **seeded(level, 5)).fit(graph)
+    among = quick(GAP, level, **seeded(level, 5), repeats=3).fit(graph)
     np.testing.assert_allclose(
         alone.predict_proba(graph), among.predict_proba(graph), atol=2e-3, rtol=0
     )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from methodgraphs import small_graph
+from suited import suited
 
 from gapgnn import GAP, MLP, SAGE, Graph, Vote
 from gapgnn.methods import base
@@ -118,7 +119,8 @@ def fitted(name: str, graph: Graph, runs: dict[str, tuple[Watching, Any]]) -> tu
         patch.setattr(aggregation, "row_normalise", normalised)
         patch.setattr(base, "check_scale", checked)
         batch = {"batch_size": 60} if options["level"] == "node" else {}
-        model = method(**{"epsilon": 4.0, "epochs": 2, **batch, **options}).fit(graph)
+        shared = {"epsilon": 4.0, "epochs": 2, **batch}
+        model = suited(method, shared, **options).fit(graph)
     runs[name] = watching, model
     return runs[name]
 

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from methodgraphs import small_graph
+from suited import suited
 
 from gapgnn import GAP, MLP, load_model
 from gapgnn.errors import InputError
@@ -37,8 +38,8 @@ def without_first(graph):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_columns_are_matched_by_name(method, graph, ledger, tmp_path):
-    options = {"level": "edge", "epochs": 2, "epsilon": 4.0, "insecure_noise_seed": 0}
-    model = method(**options, ledger=ledger.path).fit(graph)
+    shared = {"epochs": 2, "epsilon": 4.0, "insecure_noise_seed": 0, "ledger": ledger.path}
+    model = suited(method, shared, level="edge").fit(graph)
     other = other_columns(graph)
     model.save(tmp_path / "model")
     for each in (model, load_model(tmp_path / "model", ledger=ledger.path)):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from methodgraphs import cut_in_two, small_graph
 from safetensors.numpy import load_file
+from suited import suited
 
 from gapgnn import GAP, MLP, Graph, Ledger, load_model
 from gapgnn.errors import (
@@ -41,8 +42,8 @@ def halves() -> tuple[Graph, Graph]:
 def quick(method, level: str, **more):
     batch = {"batch_size": 50} if level == "node" else {}
     paper = {"messages": "features", "hops": 2} if method is GAP else {}
-    shared = {"level": level, "epochs": 2, "epsilon": 4.0, "hidden": 8}
-    return method(**{**shared, **paper, **batch, **more})
+    shared = {"epochs": 2, "epsilon": 4.0, "hidden": 8, **batch}
+    return suited(method, shared, **{"level": level, **paper, **more})
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ class TestRoundTrip:
 
     def test_raw_features_and_every_other_option_survive(self, graph, tmp_path):
         options = {"encoder_layers": 0, "combine": "attention", "noise_ratios": (1.0, 2.0, 1.0)}
-        model = quick(GAP, "edge", hops=1, activation="tanh", **options).fit(graph)
+        model = quick(GAP, "node", hops=1, activation="tanh", **options).fit(graph)
         model.save(tmp_path / "model")
         loaded = GAP.load(tmp_path / "model")
         assert loaded.get_params() == model.get_params()

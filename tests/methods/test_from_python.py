@@ -14,6 +14,7 @@ from methodgraphs import small_graph, write_tables
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
+from suited import suited
 
 from gapgnn import GAP, MLP, SAGE, Graph, load_model, random_split, read_tables
 from gapgnn.errors import InputError, PrivacyError, UnavailableError
@@ -24,6 +25,7 @@ from gapgnn.training import Silent
 
 METHODS = [GAP, SAGE, MLP]
 QUICK = {"epochs": 3, "epsilon": 4.0}
+BRIEF = {"epochs": 3}
 NOBODY = np.zeros(120, dtype=bool)
 
 
@@ -77,7 +79,7 @@ def test_what_comes_without_masks_gets_the_standard_split_and_one_line_says_so(
 ):
     data = given(unsplit)
     with pytest.warns(UserWarning, match=r"hash of \(seed 3, id\): about 75% to train") as said:
-        model = method(**QUICK, seed=3).fit(data)
+        model = suited(method, QUICK, seed=3).fit(data)
     assert len(said) == 1
     split = random_split(unsplit, seed=3)
     wanted = (model.predict(data) == unsplit.labels)[split.test_mask].mean()
@@ -96,7 +98,7 @@ def test_masks_that_are_there_are_used_and_nothing_is_said(unsplit):
     graph = random_split(unsplit, seed=9)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model = MLP(**QUICK).fit(graph)
+        model = MLP(**BRIEF).fit(graph)
     with pytest.raises(InputError, match="must have a test mask to be scored"):
         model.score(unsplit)
 
@@ -167,13 +169,13 @@ def test_whoever_would_cut_a_graph_into_rows_is_sent_to_ours_in_one_line(misuse,
 
 def test_a_pipeline_of_a_method_alone_fits_and_predicts(unsplit):
     graph = random_split(unsplit, seed=0)
-    found = Pipeline([("model", MLP(**QUICK))]).fit(graph).predict(graph)
+    found = Pipeline([("model", MLP(**BRIEF))]).fit(graph).predict(graph)
     assert len(found) == 120
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_history_has_loss_and_accuracy_of_every_epoch(method, unsplit):
-    model = method(**QUICK).fit(random_split(unsplit, seed=0))
+    model = suited(method, QUICK).fit(random_split(unsplit, seed=0))
     assert "classifier" in model.history_
     for phase, figures in model.history_.items():
         if phase != "aggregation":
@@ -198,7 +200,7 @@ def test_history_has_no_figure_at_node_level_and_none_is_ever_saved(unsplit, tmp
 
 
 def test_who_says_that_nobody_watches_keeps_no_history(unsplit):
-    model = MLP(**QUICK).fit(random_split(unsplit, seed=0), callback=Silent())
+    model = MLP(**BRIEF).fit(random_split(unsplit, seed=0), callback=Silent())
     assert model.history_ == {}
 
 
@@ -217,10 +219,10 @@ def test_a_notebook_shows_progress_unless_told_otherwise(unsplit, monkeypatch, c
 
     monkeypatch.setattr(callbacks, "_is_notebook", lambda: True)
     graph = random_split(unsplit, seed=0)
-    MLP(**QUICK).fit(graph)
+    MLP(**BRIEF).fit(graph)
     assert "classifier: 3 steps" in capsys.readouterr().err
-    MLP(**QUICK).fit(graph, progress=False)
-    MLP(**QUICK).fit(graph, callback=Silent())
+    MLP(**BRIEF).fit(graph, progress=False)
+    MLP(**BRIEF).fit(graph, callback=Silent())
     assert capsys.readouterr().err == ""
 
 
@@ -230,7 +232,7 @@ def test_a_frame_has_ids_predictions_probabilities_and_roles(method, unsplit, fr
         ids=np.array([f"p{k}" for k in range(120)]), label_names=("red", "green", "blue")
     )
     with pytest.warns(UserWarning, match="no masks"):
-        model = method(**QUICK).fit(named)
+        model = suited(method, QUICK).fit(named)
     frame = model.to_frame(named)
     names = ["id", "prediction", *(f"probability of {n}" for n in named.label_names), "role"]
     assert list(frame) == names
@@ -254,13 +256,13 @@ def test_a_frame_without_a_graph_is_of_the_training_graph(unsplit, frames, tmp_p
     loaded = load_model(tmp_path / "model").to_frame()
     assert list(loaded) == [name for name in mine if name != "role"]
     with pytest.raises(InputError):
-        MLP(**QUICK).fit(graph).to_frame()
+        MLP(**BRIEF).fit(graph).to_frame()
 
 
 def test_a_real_frame_comes_of_pandas(unsplit):
     pandas = pytest.importorskip("pandas")
     graph = random_split(unsplit, seed=0)
-    frame = MLP(**QUICK).fit(graph).to_frame(graph)
+    frame = MLP(**BRIEF).fit(graph).to_frame(graph)
     assert isinstance(frame, pandas.DataFrame)
     assert len(frame) == 120
     assert frame["role"].value_counts()["training"] == graph.train_mask.sum()
@@ -272,4 +274,4 @@ def test_without_pandas_one_line_says_what_to_install(unsplit, monkeypatch):
     with pytest.raises(
         UnavailableError, match=r"needs the package pandas. Install gapgnn\[frames\]"
     ):
-        MLP(**QUICK).fit(graph).to_frame(graph)
+        MLP(**BRIEF).fit(graph).to_frame(graph)

@@ -149,7 +149,7 @@ class TestLevels:
     @pytest.mark.parametrize("level", PRIVATE)
     def test_the_last_nodes_edges_count(self, level):
         graph = star_to_the_last_node()
-        bound = {"max_degree": graph.num_nodes}
+        bound = {"max_degree": graph.num_nodes} if level == "node" else {}
         model = quick(level, epsilon=100_000.0, hops=1, batch_size=16, **bound, **RAW).fit(graph)
         rows = row_normalise(torch.tensor(graph.features)).numpy()
         wanted = row_normalise(torch.from_numpy(graph.adjacency().T @ rows)).numpy()
@@ -168,8 +168,9 @@ class TestLevels:
         assert card.delta == ledger.entries()[0].delta == 3e-6
         assert card.epsilon <= 4.0
 
-    def test_an_explicit_delta_is_accepted_without_privacy(self, graph):
-        assert quick("none", delta=3e-6).fit(graph).card_.delta is None
+    def test_a_delta_without_privacy_is_refused(self, graph):
+        with pytest.raises(InputError, match="`delta` must be left out at level none"):
+            quick("none", delta=3e-6).fit(graph)
 
     @pytest.mark.parametrize("level", LEVELS)
     def test_a_batch_larger_than_the_training_set_is_refused(self, level, graph, ledger):

@@ -13,6 +13,7 @@ import torch
 from journalcases import PAID_RUNS, RUNS, KillError, counted_steps, people
 from safetensors.torch import load_file
 from scipy import special
+from suited import suited
 
 from gapgnn import GAP, Graph
 from gapgnn.errors import DataError, InputError, PrivacyError, UnavailableError
@@ -43,8 +44,8 @@ def steps(monkeypatch):
 
 def model(ledger: Ledger, run: str = "gap edge", **options) -> NodeClassifier:
     kind, own = RUNS[run]
-    shared = {"epochs": 2, "insecure_noise_seed": 2, "ledger": ledger.path}
-    return kind(**{**own, **shared, **options})
+    shared = {"epochs": 2, "insecure_noise_seed": 2}
+    return suited(kind, shared, **{**own, "ledger": ledger.path, **options})
 
 
 def same(first: NodeClassifier, second: NodeClassifier) -> bool:

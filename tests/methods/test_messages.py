@@ -11,6 +11,7 @@ from gapcases import forbid, small_classifier
 from hypothesis import given
 from hypothesis import strategies as st
 from methodgraphs import cut_in_two, small_graph, with_arcs
+from suited import suited
 
 from gapgnn import GAP, MLP, SAGE
 from gapgnn.errors import InputError
@@ -37,7 +38,8 @@ VARIANTS = [
 
 def quick(level: str, **more) -> GAP:
     batch = {"batch_size": 50} if level == "node" else {}
-    return GAP(**{"level": level, "epochs": 2, "epsilon": 4.0, "hidden": 8, **batch, **more})
+    shared = {"epochs": 2, "epsilon": 4.0, "hidden": 8, **batch}
+    return suited(GAP, shared, level=level, **more)
 
 
 @pytest.fixture(scope="module")
@@ -294,8 +296,12 @@ def test_stages_on_features_take_smaller_steps_where_they_are_a_part_of_the_grap
     assert (small.nodes, small.epochs) == (None, 100)
     chosen = GAP(messages="features", progressive=True, epochs=7)
     assert [chosen._recipe(size).epochs for size in (11_530, 2_000)] == [7, 7]
-    batches = GAP(messages="features", progressive=True, batch_size=64)._recipe(11_530)
-    assert (batches.batch_size, batches.nodes, batches.epochs) == (64, None, 100)
+    batches = GAP(messages="features", progressive=True, batch_size=64)
+    found = [batches._recipe(size) for size in (11_530, 2_000)]
+    assert [(one.batch_size, one.nodes, one.epochs) for one in found] == [
+        (None, 64, 150),
+        (None, 64, 100),
+    ]
 
 
 def test_the_papers_method_keeps_the_papers_settings():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from methodgraphs import small_graph
+from suited import suited
 
 from gapgnn import GAP, Graph, Vote, random_split
 from gapgnn.graph.store import open_store, store_graph
@@ -33,7 +34,7 @@ def graph() -> Graph:
 def fitted(name: str, graph: Graph, **more: Any) -> tuple[Any, np.ndarray]:
     """Return a model and its answers."""
     method, options, own = CASES[name]
-    model = method(**{**options, "insecure_noise_seed": 3, **more}).fit(graph)
+    model = suited(method, {"insecure_noise_seed": 3}, **{**options, **more}).fit(graph)
     return model, model.predict_proba(graph, own=own)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from methodgraphs import small_graph, with_arcs
+from suited import suited
 
 from gapgnn import GAP, MLP, SAGE, Graph, Ledger, load_model
 from gapgnn.errors import InputError
@@ -150,7 +151,7 @@ def test_directed_graphs_read_what_their_hops_do(directions, graph):
     ],
 )
 def test_it_is_refused_where_it_is_chosen_elsewhere_or_nothing_is_kept(method, options, graph):
-    fitted = method(epochs=2, epsilon=4.0, **options).fit(graph)
+    fitted = suited(method, {"epochs": 2, "epsilon": 4.0}, **options).fit(graph)
     with pytest.raises(InputError, match="`own` must be"):
         fitted.predict(graph, own="record")
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gapcases import quick
 from methodgraphs import small_graph
+from suited import seeded
 
 from gapgnn import SAGE, Graph
 from gapgnn.methods import sage as sage_module
@@ -46,7 +47,9 @@ WAYS = [
         (level, {"messages": messages})
         for level in ("none", "edge", "node")
         for messages in ("labels", "both", "features")
+        if (level, messages) != ("node", "labels")
     ),
+    ("node", {"messages": "labels", "max_degree": 100}),
     # Divided messages; on a graph this small `auto` would release no hop.
     *(
         ("node", {"messages": "labels", "hops": "auto", "hop_share": 0.5, "own": own})
@@ -60,7 +63,7 @@ WAYS = [
 def test_labels_outside_the_new_graphs_training_set_change_no_prediction(
     graph, ledger, same_noise, level, options, where
 ):
-    model = quick(level, **options, insecure_noise_seed=3, ledger=ledger.path).fit(graph)
+    model = quick(level, **options, **seeded(level, 3), ledger=ledger.path).fit(graph)
     new = elsewhere()
     hidden = getattr(new, where)
     assert hidden.any()

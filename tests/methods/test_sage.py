@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from methodgraphs import small_graph
+from suited import seeded, suited
 
 from gapgnn import SAGE, load_model
 from gapgnn.errors import InputError, PrivacyError
@@ -37,8 +38,8 @@ def graph():
 
 def quick(level, **more):
     batch = {"batch_size": 50} if level == "node" else {}
-    options = {"level": level, "epochs": 3, "epsilon": 4.0, "max_degree": 5, "hidden": 8}
-    return SAGE(**{**options, **batch, **more})
+    shared = {"epochs": 3, "epsilon": 4.0, "max_degree": 5, "hidden": 8, **batch}
+    return suited(SAGE, shared, level=level, **more)
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def no_more_releases(monkeypatch):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_second_fit_works_and_forgets_the_first(level, graph):
-    estimator = quick(level, insecure_noise_seed=5)
+    estimator = quick(level, **seeded(level, 5))
     once = estimator.fit(graph).predict_proba(graph)
     twice = estimator.fit(graph).predict_proba(graph)
     np.testing.assert_array_equal(once, twice)
@@ -66,8 +67,8 @@ def test_a_second_fit_works_and_forgets_the_first(level, graph):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_repeat_does_not_depend_on_the_others(level, graph):
-    alone = quick(level, insecure_noise_seed=5).fit(graph)
-    among = quick(level, insecure_noise_seed=5, repeats=3).fit(graph)
+    alone = quick(level, **seeded(level, 5)).fit(graph)
+    among = quick(level, **seeded(level, 5), repeats=3).fit(graph)
     np.testing.assert_allclose(
         alone.predict_proba(graph), among.predict_proba(graph), atol=2e-3, rtol=0
     )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from methodgraphs import given_as_hashed_and_one_otherwise, small_graph, with_arcs
+from suited import suited
 
 from gapgnn import Graph, Ledger, Vote, load_model, random_split
 from gapgnn.errors import InputError, PrivacyError
@@ -21,7 +22,7 @@ def graph() -> Graph:
 
 
 def fitted(graph: Graph, level: str, **options) -> Vote:
-    return Vote(level=level, epochs=3, **{"epsilon": 4.0, **options}).fit(graph)
+    return suited(Vote, {"epochs": 3, "epsilon": 4.0}, level=level, **options).fit(graph)
 
 
 def without(graph: Graph, person: int) -> Graph:
@@ -210,4 +211,4 @@ def test_own_is_record_and_nothing_else(level, graph):
 
 @pytest.mark.parametrize("level", ["none", "edge", "node"])
 def test_it_is_better_than_chance(level, graph):
-    assert fitted(graph, level, epsilon=8.0).score(graph) > 0.7
+    assert suited(Vote, {"epochs": 3, "epsilon": 8.0}, level=level).fit(graph).score(graph) > 0.7

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +38,9 @@ def copied(estimator: NodeClassifier, **changes: Any) -> Iterator[NodeClassifier
 def fitted(estimator: NodeClassifier, graph: Graph, **changes: Any) -> Iterator[NodeClassifier]:
     """Fit a copy of an estimator on a graph, with a throw-away ledger.
 
+    Parameters that do nothing on this graph, which is often another one than the estimator was made
+    for, are left out.
+
     >>> from gapgnn import MLP
     >>> from gapgnn.graph.datasets.synthetic import social_graph
     >>> with fitted(MLP(epochs=1), social_graph(num_nodes=300, mean_degree=10)) as model:
@@ -44,7 +48,9 @@ def fitted(estimator: NodeClassifier, graph: Graph, **changes: Any) -> Iterator[
     'mlp'
     """
     with copied(estimator, **changes) as model:
-        yield model.fit(graph)
+        defaults = {field.name: field.default for field in fields(model)}
+        unused = model.unused_parameters(graph)
+        yield model.set_params(**{name: defaults[name] for name in unused}).fit(graph)
 
 
 def check_itself(model: NodeClassifier, graph: Graph) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gapgnn.methods.releases import check_trained_on as check_trained_on
     from gapgnn.methods.releases import new_among as new_among
     from gapgnn.methods.sage import SAGE as SAGE
+    from gapgnn.methods.unused import Unused as Unused
     from gapgnn.methods.vote import Vote as Vote
 
 __getattr__, __dir__, __all__ = front(__name__)

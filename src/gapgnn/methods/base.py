@@ -50,6 +50,7 @@ from gapgnn.methods.edgefacts import EdgeFacts, check_plain
 from gapgnn.methods.folder import add_releases, changing, load_folder, save_folder
 from gapgnn.methods.journal import Journal, NoJournal
 from gapgnn.methods.releases import ReleasedHops, Releases
+from gapgnn.methods.unused import Unused, given_unused, refuse_unused
 from gapgnn.nn import (
     build_network,
     count_replicas,
@@ -195,13 +196,14 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     that is watched, as they take time there. Like ``repeat_scores_``, it is for the curator and
     never saved.
 
-    Parameters are fields: stored as they are given, checked in ``fit``. Those that all methods
+    Parameters are fields: stored as they are given, checked in ``fit``, which refuses those that
+    are given and do nothing with the others as they are. Those that all methods
     share are declared here; a method adds its own and says where it differs.
 
     Args:
         level: what is protected: ``none``, ``edge`` (who is connected to whom) or ``node`` (a whole
             person).
-        epsilon: privacy budget; smaller is more private. Ignored at level none.
+        epsilon: privacy budget; smaller is more private. Left out where nothing is charged.
         delta: failure probability, 0 only where no Gaussian noise is; auto is the largest power of
             ten that is at most 1 / (10 times the protected entities).
         relation: which graphs are neighbours: at edge level undirected (one edge), directed (one
@@ -304,6 +306,52 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     def _check_parameters(self) -> None:
         """Raise if one of the method's own parameters cannot work."""
 
+    def _unused(self) -> Iterator[Unused]:
+        """Yield the parameters that do nothing with the others as they are.
+
+        ``check`` refuses those that are given. A method adds its own to those of its base.
+        """
+        at = f"at level {self.level}"
+        if not self._draws_noise():
+            free = "nothing is protected" if self.level == "none" else "nothing private is released"
+            why = f"{at}: {free}, so no noise is drawn and nothing is charged"
+            # What the card says.
+            yield Unused(("epsilon",), why, (math.inf,) if self.level == "none" else ())
+            yield Unused(("delta",), why, () if self.level == "none" else (0.0,))
+            yield Unused(("noise", "insecure_noise_seed", "reason"), why)
+        if self.level != "node":
+            yield Unused(("clip",), f"{at}: gradients are clipped at level node only")
+            yield Unused(
+                ("train_size",),
+                f"{at}: the number of training people is rounded or declared at level node only",
+            )
+        if self.repeats == 1:
+            yield Unused(
+                ("split",), "with one repeat: it says how repeats after the first are split"
+            )
+
+    def _unused_on(self, graph: Graph) -> Iterator[Unused]:
+        """Yield the parameters that do nothing on this graph, by what is public about it."""
+        return iter(())
+
+    def _draws_noise(self) -> bool:
+        """Whether a fit releases something of private data, with noise and at a price."""
+        return self.level != "none"
+
+    def unused_parameters(self, graph: Any = None) -> dict[str, str]:
+        """Return the parameters that are given and do nothing, each with its refusal.
+
+        ``fit`` refuses them. Whoever makes several models from one set of parameters leaves them
+        out where they do nothing.
+
+        Args:
+            graph: to train on; left out: those that do nothing on any graph.
+        """
+        found = [*self._unused()]
+        if graph is not None:
+            found += self._unused_on(as_graph(graph))
+        return {name: str(error) for name, error in given_unused(self, found)}
+
     @abstractmethod
     def _template(self, graph: Graph) -> Sequence[Event]:
         """Return the releases of one fit, their noise multipliers being ratios of the free one."""
@@ -405,6 +453,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         check_trainable(graph, level=self.level)
         self._check_classes(graph)
         self._check_edges(graph)
+        refuse_unused(self, self._unused_on(graph))
         self._check_notion(graph)
         guarantee = self._resolve(graph)
         run = Run(
@@ -480,6 +529,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         check_trainable(graph, level=self.level)
         self._check_classes(graph)
         self._check_edges(graph)
+        refuse_unused(self, self._unused_on(graph))
         return self._resolve(graph)
 
     def _split_as_fitted(self, graph: Graph, *, is_made: bool) -> Graph:
@@ -844,6 +894,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             self._check_run,
             self._check_budget,
             self._check_parameters,
+            lambda: refuse_unused(self, self._unused()),
             # As in a graph that is large enough for any batch.
             lambda: self._recipe(sys.maxsize),
             self._check_batches,
@@ -1350,16 +1401,21 @@ class EdgeReader(NodeClassifier):
     # The charge of a prediction that was interrupted before its release was made.
     _unfinished = None
 
+    def _unused(self) -> Iterator[Unused]:
+        yield from super()._unused()
+        if self.level != "node":
+            at = f"at level {self.level}"
+            yield Unused(("max_degree",), f"{at}: adjacency lists are cut at level node only")
+            yield Unused(("notion",), f"{at}: it says who withdraws at level node")
+
     def _check_notion(self, graph: Graph) -> None:
         """Refuse the strict notion where others would change with a person's every mention.
 
         Whether some list is longer than D is public, and stands on the card.
         """
         check_choice("notion", self.notion, ("own", "strict"))
-        if self.notion == "own" or self.level == "none":
+        if self.notion == "own":
             return
-        if self.level != "node":
-            raise InputError(f"`notion` must be own at level {self.level}. Got 'strict'.")
         bound = self._list_bound()
         if bound is None:
             raise PrivacyError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gapgnn.errors import InputError, check_integer, check_number
 from gapgnn.graph import Graph
 from gapgnn.methods.base import NodeClassifier, Run, choose_device
+from gapgnn.methods.unused import Unused
 from gapgnn.nn import LinearBySize, ReplicaMLP
 from gapgnn.privacy.accounting import Event
 from gapgnn.privacy.card import ReleaseFacts
@@ -53,8 +54,7 @@ class MLP(NodeClassifier):
         layers: number of layers, the output layer included; auto is 3, at node level 2.
         hidden: width of every hidden layer; auto is 64, and 16 for a single network.
         folds: number of networks, each trained on all folds but one, with a shallow one of one
-            hidden layer beside it unless layers, hidden or activation are chosen; auto is 4, at
-            node level 0, which is a single one (the paper's).
+            hidden layer beside it; auto is 4, at node level 0, which is a single one (the paper's).
         feature_norm: scale every row of features to this norm and read its size, as 0.3 times the
             logarithm of 1 + its squared norm, beside it, functions of the row alone; 0 leaves them
             as they are; auto is 6 at node level, less for a row of few numbers where training
@@ -65,8 +65,9 @@ class MLP(NodeClassifier):
         epochs: passes over the training nodes, or steps over some of them where there are folds;
             auto is 80 of these, 60 where features are many, 100 for a single network, at node level
             225 steps.
-        batch_size: nodes per step; auto is all of them, at node level 1,024, at least 6 % and
-            at most half of them.
+        batch_size: training nodes per step; auto is all of them for a single network, 1,024 where
+            there are folds, and at node level 1,024, at least 6 % and at most half of them.
+        weight_decay: L2 penalty; 0 is 0.0005 where there are folds.
 
     >>> from gapgnn.graph.datasets.synthetic import social_graph
     >>> from gapgnn.graph.transforms import random_split
@@ -92,6 +93,17 @@ class MLP(NodeClassifier):
         check_integer("hidden", self._widths()[0], at_least=1)
         if self.feature_norm != "auto":
             check_number("feature_norm", self.feature_norm, at_least=0)
+
+    def _draws_noise(self) -> bool:
+        return self.level == "node"
+
+    def _unused(self) -> Iterator[Unused]:
+        yield from super()._unused()
+        if self._num_layers() == 1 and not self._num_folds():
+            yield Unused(
+                ("hidden", "activation", "dropout", "batch_norm"),
+                "with one layer and no folds: there is no hidden layer",
+            )
 
     def _num_layers(self) -> int:
         if self.layers != "auto":
@@ -119,7 +131,8 @@ class MLP(NodeClassifier):
     def _recipe(self, num_train: int) -> Recipe:
         papers = super()._recipe(num_train)
         if self._num_folds():
-            return some_nodes_recipe(papers, num_train, epochs=self.epochs)
+            given = {"epochs": self.epochs, "batch_size": self.batch_size}
+            return some_nodes_recipe(papers, num_train, **given)
         if self.level != "node":
             return papers
         return node_recipe(papers, num_train, epochs=self.epochs, batch_size=self.batch_size)
@@ -155,15 +168,14 @@ class MLP(NodeClassifier):
             )
         }
         if folds := self._num_folds():
-            # What the caller chose stands alone.
-            if self.layers == self.hidden == "auto" and self.activation == "selu":
-                modules["shallow"] = shallow_networks(
-                    repeats * folds,
-                    width,
-                    num_classes,
-                    batch_norm=self._uses_batch_norm(),
-                    dropout=dropout,
-                )
+            modules["shallow"] = shallow_networks(
+                repeats * folds,
+                width,
+                num_classes,
+                hidden=hidden,
+                batch_norm=self._uses_batch_norm(),
+                dropout=dropout,
+            )
             modules["linear"] = LinearBySize(repeats * folds, width, num_classes)
         return modules
 
@@ -186,8 +198,7 @@ class MLP(NodeClassifier):
         with run.timed("classifier"):
             fit("classifier", modules["mlp"])
             if crossfit is not None:
-                if "shallow" in modules:
-                    fit("shallow", modules["shallow"])
+                fit("shallow", modules["shallow"])
                 crossfit.solve(Voices.of(modules, "mlp").linear, trainer, inputs)
             return self._scores(inputs, crossfit, run.repeats)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -15,6 +15,7 @@ from gapgnn.graph import Graph, csr
 from gapgnn.methods.base import EdgeReader, Run
 from gapgnn.methods.journal import NoJournal
 from gapgnn.methods.releases import ReleasedHops
+from gapgnn.methods.unused import Unused
 from gapgnn.nn import Arcs, InLists, Sage
 from gapgnn.privacy import Guarantee, check_finite_budget, resolve_relation
 from gapgnn.privacy.accounting import Event, Gaussian
@@ -125,6 +126,19 @@ class SAGE(EdgeReader):
             raise InputError(f"`noise_ratios` must be two numbers. Got {self.noise_ratios!r}.")
         for ratio in self.noise_ratios:
             check_number("noise_ratios", ratio, above=0)
+
+    def _unused(self) -> Iterator[Unused]:
+        yield from super()._unused()
+        at = f"at level {self.level}"
+        if self.level != "node":
+            trained = "two releases share the budget at level node only"
+            yield Unused(("noise_ratios",), f"{at}: {trained}")
+        if self.level == "edge":
+            yield Unused(("delta",), f"{at}: randomised edges need none", (0.0,))
+        if self.level != "edge":
+            yield Unused(("perturbation",), f"{at}: edges are randomised at level edge only")
+        if self.level != "edge" or self.perturbation != "edgerand":
+            yield Unused(("memory_limit",), "unless perturbation is edgerand at level edge")
 
     def _num_layers(self) -> int:
         if self.layers == "auto":

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import ClassVar
 
@@ -18,6 +18,7 @@ from gapgnn.graph import Graph
 from gapgnn.methods.base import Run, choose_device
 from gapgnn.methods.lists import exact_sums
 from gapgnn.methods.mlp import MLP
+from gapgnn.methods.unused import Unused
 from gapgnn.privacy import Guarantee, check_finite_budget
 from gapgnn.privacy.accounting import Event, LabelResponse
 from gapgnn.privacy.card import ReleaseFacts
@@ -33,6 +34,14 @@ SENT = {
         "of them is read for that person alone."
     ),
 }
+
+
+# What a vote at node level has of an MLP's parameters: those of releases and of runs.
+_WITHOUT_TRAINING = (
+    *("level", "epsilon", "delta", "relation", "threshold", "metric", "positive"),
+    *("noise", "insecure_noise_seed"),
+    *("repeats", "split", "seed", "device", "ledger", "reason"),
+)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -85,6 +94,13 @@ class Vote(MLP):
                 "`threshold` must be prior or a number for vote: choosing it would read the lists "
                 f"of other nodes without noise. Got {self.threshold}."
             )
+
+    def _unused(self) -> Iterator[Unused]:
+        yield from super()._unused()
+        if self.level == "node":
+            trains = (field.name for field in fields(MLP) if field.name not in _WITHOUT_TRAINING)
+            yield Unused(tuple(trains), "at level node: nothing is trained, released labels vote")
+            yield Unused(("delta",), "at level node: randomised response needs none", (0.0,))
 
     def _check_edges(self, graph: Graph) -> None:
         if graph.more or graph.is_weighted:

@@ -36,7 +36,7 @@ FOLDS = 4
 
 
 class FeatureNetworks(NamedTuple):
-    """What ``auto`` means for networks that read features."""
+    """Dropout and steps of networks that read features."""
 
     dropout: float
     steps: int
@@ -53,7 +53,7 @@ class FeatureNetworks(NamedTuple):
         return cls(0.7, 60) if num_train < 4 * num_features else cls(0.4, 80)
 
 
-# Width of their hidden layers, and the least of their weight decay.
+# Width of their hidden layers, and their weight decay unless another is chosen.
 FEATURE_WIDTH, FEATURE_DECAY = 64, 5e-4
 # Nodes that finished networks read at a time.
 AT_ONCE = 1 << 15
@@ -64,7 +64,7 @@ class Voices(NamedTuple):
 
     Attributes:
         networks: give scores (repeats times folds, nodes, classes) for rows of features.
-        shallow: others; None where the caller chose what a network looks like.
+        shallow: others; None in models that were saved without them.
         linear: linear ones, which say nothing until they are solved.
     """
 
@@ -89,14 +89,20 @@ class Voices(NamedTuple):
 
 
 def shallow_networks(
-    replicas: int, num_features: int, num_classes: int, *, batch_norm: bool, dropout: float
+    replicas: int,
+    num_features: int,
+    num_classes: int,
+    *,
+    hidden: int,
+    batch_norm: bool,
+    dropout: float,
 ) -> ReplicaMLP:
     """Return networks of one hidden layer, to stand beside others.
 
-    >>> len(shallow_networks(2, 9, 3, batch_norm=True, dropout=0.4).layers)
+    >>> len(shallow_networks(2, 9, 3, hidden=8, batch_norm=True, dropout=0.4).layers)
     2
     """
-    sizes = [num_features, FEATURE_WIDTH, num_classes]
+    sizes = [num_features, hidden, num_classes]
     return ReplicaMLP(replicas, sizes, activation="relu", batch_norm=batch_norm, dropout=dropout)
 
 
@@ -180,8 +186,8 @@ class CrossFit:
                     part.set_rate(suited.dropout)
         recipe = replace(
             trainer.recipe,
-            weight_decay=max(trainer.recipe.weight_decay, FEATURE_DECAY),
-            epochs=suited.steps if epochs == "auto" else trainer.recipe.epochs,
+            weight_decay=trainer.recipe.weight_decay or FEATURE_DECAY,
+            epochs=suited.steps if epochs == "auto" else int(epochs),
         )
         return replace(trainer, splits=self.splits(trainer.splits), recipe=recipe)
 

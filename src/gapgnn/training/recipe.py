@@ -82,6 +82,8 @@ class Recipe:
                     f"`batch_size` must be at most {num_train}, the number of training nodes. "
                     f"Got {size}."
                 )
+            if size == num_train and not is_private:
+                size = None
         return cls(
             epochs=check_integer("epochs", epochs, at_least=1),
             batch_size=size,
@@ -133,13 +135,18 @@ def node_learning_rate(num_train: int, worth: float) -> float:
     return LEARNING_RATE * (1.0 if num_train > FEW else min(1.0, math.sqrt(AMPLE / worth)))
 
 
-def some_nodes_recipe(papers: Recipe, num_train: int, *, epochs: int | str) -> Recipe:
+def some_nodes_recipe(
+    papers: Recipe, num_train: int, *, epochs: int | str, batch_size: int | str
+) -> Recipe:
     """Return the paper's settings for steps that read some nodes each.
 
-    What the caller chose stays; batches of a chosen size are those of any training.
+    What the caller chose stays: the number of steps, and how many training nodes each of them
+    counts.
     """
     steps = STEPS if num_train > FEW else FEW_STEPS
-    return replace(papers, nodes=STEP_NODES, epochs=steps if epochs == "auto" else papers.epochs)
+    nodes = STEP_NODES if batch_size == "auto" else papers.batch_size or num_train
+    chosen = steps if epochs == "auto" else papers.epochs
+    return replace(papers, batch_size=None, nodes=nodes, epochs=chosen)
 
 
 def class_weights(

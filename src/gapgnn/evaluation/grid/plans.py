@@ -15,6 +15,7 @@ NODE_EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0)
 HOPS = (1, 2, 3, 4, 5)
 DEGREES = (10, 20, 50, 100, 200, 300, 400)
 SELECTED_DEGREES = (100, 200, 300, 400)
+SWEPT_DEGREE = 100
 LAYERS = (1, 2, 3, 4, 5)
 # Wide enough to remember its training nodes, so that there is something to attack.
 ATTACKED_WIDTH = 64
@@ -61,6 +62,11 @@ class Configuration:
         delta = {} if self.delta is None else {"delta": self.delta}
         return {"level": self.level, **budget, **delta, **relation, **self.parameters}
 
+    @property
+    def draws_noise(self) -> bool:
+        """Whether a fit has a price, and so takes the parameters of noise."""
+        return bool(self.epsilon)
+
 
 @dataclass(frozen=True)
 class _Row:
@@ -96,6 +102,8 @@ _ROWS = {
 METHODS = tuple(_ROWS)
 # At edge level these release nothing: one reads no edge, the other its own person's list alone.
 _FREE = ("MLP", "Vote")
+# These hold at delta 0, whatever is stated for the others.
+_PURE = (*_FREE, "SAGE-EDP", "Vote-NDP")
 # An attack trains a shadow and a target model in every run, one after the other.
 _ATTACK_FACTOR = 4.0
 
@@ -182,7 +190,10 @@ def plan(
         if base.level != "none" and base.epsilon is None:
             prices = budgets or (design.edge if base.level == "edge" else design.node)
         for price, values in itertools.product(prices, itertools.product(*design.sweep.values())):
-            swept = dict(zip(design.sweep, values, strict=True))
+            swept: dict[str, Any] = dict(zip(design.sweep, values, strict=True))
+            if "hops" in swept and name == "GAP-NDP labels":
+                # Any number of hops: with cut lists and a network after every hop.
+                swept["max_degree"] = SWEPT_DEGREE
             rows.append(replace(base, epsilon=price, parameters={**base.parameters, **swept}))
     if experiment != "membership":
         return rows
@@ -212,7 +223,7 @@ def _without_budget(
         level=level,
         epsilon=0.0 if method in _FREE and level == "edge" else None,
         relation=relation if relation in RELATIONS_OF_LEVEL[level] else "auto",
-        delta=deltas.get(level),
+        delta=None if method in _PURE else deltas.get(level),
         parameters=dict(row.parameters),
     )
 

@@ -106,11 +106,9 @@ class Task:
             words[1:] = ["attack", "membership", configuration.estimator]
             words += ["--runs", str(self.repeats)]
             words += _option_words(configuration.attack)
-        options = {**configuration.constructor(), "noise": self.noise, "seed": self.seed}
+        options = {**configuration.constructor(), **self._noise_options(), "seed": self.seed}
         if configuration.attack is None:
             options["repeats"] = self.repeats
-        if self.insecure_noise_seed is not None:
-            options["insecure_noise_seed"] = self.insecure_noise_seed
         return shlex.join([*words, *self.source.words, *_option_words(options), "--json"])
 
     def estimator(self, **more: Any) -> NodeClassifier:
@@ -119,13 +117,20 @@ class Task:
 
         return method_class(self.configuration.estimator)(
             **self.configuration.constructor(),
-            noise=self.noise,
-            insecure_noise_seed=self.insecure_noise_seed,
+            **self._noise_options(),
             repeats=self.repeats,
             seed=self.seed,
             device=self.device,
             **more,
         )
+
+    def _noise_options(self) -> dict[str, Any]:
+        """Return how noise is drawn, for a row that draws some."""
+        if not self.configuration.draws_noise:
+            return {}
+        if self.insecure_noise_seed is None:
+            return {"noise": self.noise}
+        return {"noise": self.noise, "insecure_noise_seed": self.insecure_noise_seed}
 
     def with_configuration(self, configuration: Configuration) -> Task:
         """Return the same task for another configuration."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, cast
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph, induced, with_absent
-from gapgnn.methods import EdgeReader, ReleasedHops, Run, choose_device
+from gapgnn.methods import EdgeReader, ReleasedHops, Run, Unused, choose_device
 from gapgnn.methods.gap.new_people import NewPeople
 from gapgnn.methods.gap.propagation import MEMBERS, First, Propagation, blocks_read
 from gapgnn.methods.gap.record import OwnLists
@@ -112,12 +112,14 @@ class GAP(EdgeReader):
             is on for labels and both, off for features (on is ProGAP).
         hops: number K of noisy aggregations; auto is 2 for features, 5 for progressive features (4
             at node level), 4 for labels and both, and 1 for them at node level or without stages.
-        encoder_layers: layers of the encoder; 0 sends the raw features, normalised.
+            Where labels are sent in the default way at node level it is 2, or 1 where own is
+            record, and no other number is possible.
+        encoder_layers: layers of the encoder; 0 sends the raw features, normalised. Not where
+            labels are sent in the default way at node level, which takes no encoder.
         folds: of the networks that features are read through where labels are sent, below node
             level: a training node is told by the network that has not seen it, everybody else by
-            all. Beside each stands a shallow one, unless hidden or activation are chosen, and up to
-            4,000 training nodes a linear one. auto is 4; 0 lets every stage read the features
-            itself.
+            all. Beside each stands a shallow one, and up to 4,000 training nodes a linear one. auto
+            is 4; 0 lets every stage read the features itself.
         directions: whether messages travel along arcs only (along) or also against them (both), at
             edge level on a graph with directions: one arc then moves two rows, and the noise is
             larger by a factor of sqrt(2). auto is both for labels where one arc is protected.
@@ -125,7 +127,7 @@ class GAP(EdgeReader):
             features.
         head_layers: layers of the network applied to the combined hops.
         hidden: width of every hidden layer and of the codes; auto is 16, 32 for labels and both
-            except at node level, and 64 for the cross-fitted networks that read features.
+            except at node level. The cross-fitted networks that read features are twice as wide.
         kinds: what is hidden where there are several kinds of edges (calls and payments, say): any
             hides one edge of one kind, whichever, as with one table, and a hop is charged for that
             kind's sum and for the total of all kinds, which it also releases except in the paper's
@@ -136,15 +138,18 @@ class GAP(EdgeReader):
             features.
         dropout: dropout rate after every hidden layer; auto is 0 for the paper's method and at node
             level, where no other rate is allowed, otherwise 0.2 for features, 0.4 for both and 0.5
-            for labels, 0.4 for the cross-fitted networks that read features, 0.7 where these are
-            many.
+            for labels. The cross-fitted networks that read features have 0.4, or 0.7 where these
+            are many, whatever is chosen.
         epochs: passes over the training nodes per phase; auto is 100, at node level 10, there 40
             for labels and both, and 225 steps where labels are sent in the default way. Where
             labels are sent below node level, steps over some of them, and auto is 240, 60 where
-            training nodes are few, for features 80, or 60 where these are many.
-        batch_size: nodes per step; auto is all of them, at node level 256 to 4096 by graph size,
-            there twice that for progressive features and eight times for labels and both; where
-            labels are sent in the default way 1,024, at least 6 % and at most half of them.
+            training nodes are few; the networks that read features take 80, or 60 where features
+            are many, and as many in proportion where epochs are chosen.
+        batch_size: training nodes per step; auto is all of them, below node level 1,024 where
+            labels are sent, 4,096 for both and 2,048 for progressive features; at node level 256 to
+            4096 by graph size, there twice that for progressive features and eight times for labels
+            and both; where labels are sent in the default way 1,024, at least 6 % and at most half
+            of them.
         optimizer: optimiser of both phases.
         hop_share: how much of the budget the hop of the training people gets at node level where
             labels are sent in the default way, as a share of 1 / noise squared; auto follows from
@@ -197,11 +202,6 @@ class GAP(EdgeReader):
         resolve_kinds(self.level, self.kinds)
         if self.hop_share != "auto":
             check_number("hop_share", self.hop_share, above=0, below=1)
-            if not self._variant().is_vote:
-                raise InputError(
-                    "`hop_share` must be auto unless labels are sent at level node in the default "
-                    f"way, without a cut or stages. Got {self.hop_share!r}."
-                )
         check_choice("directions", self.directions, ("auto", "along", "both"))
         if self.directions == "both" and self.level == "node":
             raise InputError(
@@ -212,6 +212,45 @@ class GAP(EdgeReader):
             raise InputError(f"`noise_ratios` must be three numbers. Got {self.noise_ratios!r}.")
         for ratio in self.noise_ratios or ():
             check_number("noise_ratios", ratio, above=0)
+        variant = self._variant()
+        has_spare = self.level == "node" and not variant.is_vote and not variant.has_encoder
+        if has_spare and self.noise_ratios is not None and self.noise_ratios[0] != 1:
+            raise InputError(
+                "`noise_ratios` must start with 1 where no encoder is trained: it is the encoder's "
+                f"noise. Got {self.noise_ratios!r}."
+            )
+
+    def _unused(self) -> Iterator[Unused]:
+        yield from super()._unused()
+        variant, at = self._variant(), f"at level {self.level}"
+        if variant.is_vote:
+            normalised = "for degree-normalised label messages at level node"
+            yield Unused(("encoder_layers",), f"{normalised}: there is no encoder")
+            yield Unused(("noise_ratios",), f"{normalised}: use `hop_share`")
+            if self.own == "nothing":
+                yield Unused(("combine",), "with `own=nothing`: there is one block to read")
+        else:
+            unless = (
+                "unless labels are sent at level node and `max_degree` and `progressive` are auto"
+            )
+            later = "; at level edge it is chosen at prediction" if self.level == "edge" else ""
+            yield Unused(("own",), unless + later)
+            yield Unused(("hop_share",), unless)
+            base = chosen(self.base_layers, Defaults.of(variant).base_layers)
+            is_hidden = base >= max(self.encoder_layers, type(self).encoder_layers)
+            if self.level == "node" and not variant.has_encoder and is_hidden:
+                yield Unused(("encoder_layers",), "where no encoder is trained: use `base_layers`")
+        if self.level != "node":
+            yield Unused(("noise_ratios",), f"{at}: networks are trained with noise at level node")
+        if self.level == "none":
+            yield Unused(("kinds",), f"{at}: nothing is protected", ("any",))
+
+    def _unused_on(self, graph: Graph) -> Iterator[Unused]:
+        yield from super()._unused_on(graph)
+        if not graph.is_directed:
+            yield Unused(("directions",), "on a graph without directions", ("along",))
+        if len(graph.kinds) == 1:
+            yield Unused(("kinds",), "with one edge type", (resolve_kinds(self.level),))
 
     def _check_edges(self, graph: Graph) -> None:
         """Any edges will do, with weights and of several kinds; own lists name people with a row.
@@ -293,7 +332,9 @@ class GAP(EdgeReader):
             return node_recipe(papers, num_train, epochs=given[0], batch_size=given[1])
         papers = super()._recipe(num_train)
         if self._variant().is_cross_fitted:
-            return some_nodes_recipe(papers, num_train, epochs=self.epochs)
+            return some_nodes_recipe(
+                papers, num_train, epochs=self.epochs, batch_size=self.batch_size
+            )
         return Defaults.of(self._variant()).recipe(
             papers, num_train, epochs=self.epochs, batch_size=self.batch_size
         )
@@ -519,21 +560,20 @@ class GAP(EdgeReader):
         count, layers, own = repeats * max(1, variant.folds), self.encoder_layers, dict(shared)
         if not variant.is_cross_fitted:
             return {"encoder": Encoder(count, num_features, num_classes, layers=layers, **own)}
-        rate = FeatureNetworks.suited(0, num_features).dropout
-        own["hidden"] = chosen(self.hidden, FEATURE_WIDTH)
-        own["dropout"] = chosen(self.dropout, rate)
+        # As wide in proportion, and with a dropout of their own.
+        own["hidden"] = round(FEATURE_WIDTH * own["hidden"] / Defaults.of(variant).hidden)
+        own["dropout"] = FeatureNetworks.suited(0, num_features).dropout
         readers: dict[str, nn.Module] = {
             "encoder": Encoder(count, num_features, num_classes, layers=layers, **own)
         }
-        # What the caller chose stands alone.
-        if self.hidden == self.activation == "auto":
-            readers["shallow"] = shallow_networks(
-                count,
-                num_features,
-                num_classes,
-                batch_norm=own["batch_norm"],
-                dropout=own["dropout"],
-            )
+        readers["shallow"] = shallow_networks(
+            count,
+            num_features,
+            num_classes,
+            hidden=own["hidden"],
+            batch_norm=own["batch_norm"],
+            dropout=own["dropout"],
+        )
         readers["linear"] = LinearBySize(count, num_features, num_classes)
         return readers
 
@@ -619,11 +659,21 @@ class GAP(EdgeReader):
                 trainer,
                 self.modules_[phase],
                 self.num_features_,
-                dropout=self.dropout,
-                epochs=self.epochs,
+                dropout="auto",
+                epochs=self._feature_steps(trainer),
             )
         splits = (trainer.splits.train, trainer.splits.val, trainer.splits.test)
         return replace(trainer, splits=Splits(*(mask.repeat(MEMBERS, axis=0) for mask in splits)))
+
+    def _feature_steps(self, trainer: Trainer) -> int | Literal["auto"]:
+        """Return the steps of the networks that read features, in proportion to the stages'."""
+        if self.epochs == "auto":
+            return "auto"
+        usual = some_nodes_recipe(
+            trainer.recipe, trainer.num_train, epochs="auto", batch_size="auto"
+        )
+        suited = FeatureNetworks.suited(trainer.num_train, self.num_features_)
+        return max(1, round(suited.steps * self.epochs / usual.epochs))
 
     def _reads_hops(self) -> bool:
         """Whether hops are released: with lists too short for the budget none are."""

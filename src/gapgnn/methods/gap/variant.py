@@ -59,16 +59,12 @@ class Variant:
         """
         check_choice("messages", messages, ("labels", "features", "both"))
         check_choice("own", own, OWN)
-        is_default = messages == "labels" and progressive == "auto" and hops == "auto"
-        is_vote = level == "node" and is_default and max_degree == "auto"
-        if own != "features" and not is_vote:
-            raise InputError(
-                f"`own` must be features unless labels are sent at level node in the default way, "
-                f"without a cut or stages. Got {own!r}."
-                + (" At level edge choose it at prediction." if level == "edge" else "")
-            )
         if max_degree != "auto":
             check_integer("max_degree", max_degree, at_least=1)
+        check_integer("encoder_layers", encoder_layers, at_least=0)
+        is_uncut = level == "node" and messages == "labels" and max_degree == "auto"
+        if is_uncut and (progressive == "auto" or not progressive):
+            return cls._vote(hops, own, folds)
         is_progressive = messages != "features" if progressive == "auto" else bool(progressive)
         if hops == "auto":
             if messages == "features":
@@ -81,15 +77,32 @@ class Variant:
                 "`hops` must be 1 for label messages without stages: a second hop would bring a "
                 f"node's own label back to it. Got {number}. Use progressive=True."
             )
-        check_integer("encoder_layers", encoder_layers, at_least=0)
+        if encoder_layers == 0 and messages != "labels" and (is_progressive or messages == "both"):
+            raise InputError(
+                "`encoder_layers` must be at least 1 where codes are sent beside labels or in "
+                "stages: stages send codes of another width than raw features. Got 0."
+            )
         # Labels need no codes, so at node level the encoder's budget is saved for them.
         has_encoder = encoder_layers > 0 and (messages != "labels" or level != "node")
         can_cross_fit = has_encoder and messages == "labels"
         number_of_folds = resolve_folds(folds, can_cross_fit=can_cross_fit)
         cut = DEFAULT_DEGREE if max_degree == "auto" else int(max_degree)
-        if is_vote:
-            return cls(level, messages, False, 1 if own == "record" else 2, False, None, own)
         return cls(level, messages, is_progressive, number, has_encoder, cut, own, number_of_folds)
+
+    @classmethod
+    def _vote(cls, hops: int | str, own: str, folds: int | str) -> Variant:
+        """Return the default at node level: degree-normalised label messages, without stages."""
+        number, who = 2, "those of the training people, then those of the others"
+        if own == "record":
+            number, who = 1, "those of the training people, as own lists are read beside it"
+        if hops not in ("auto", number):
+            raise InputError(
+                f"`hops` must be auto or {number} for degree-normalised label messages at level "
+                f"node: {who}. Got {hops!r}. Set `max_degree` to cut adjacency lists and train a "
+                "network after every hop instead."
+            )
+        resolve_folds(folds, can_cross_fit=False)
+        return cls("node", "labels", False, number, False, None, own)
 
     @property
     def is_vote(self) -> bool:
@@ -216,18 +229,24 @@ class Defaults:
         """Return the paper's training settings with this variant's batches and epochs.
 
         What the caller chose stays. A batch is at most a quarter of the training nodes, so that
-        small graphs are given enough steps.
+        small graphs are given enough steps. Where training is free a chosen batch is how many
+        training nodes a step reads.
         """
         longer = papers
         if epochs == "auto":
             longer = replace(papers, epochs=round(self.epochs * papers.epochs))
-        if papers.batch_size is None:
-            # More and smaller steps are for graphs of which one reads a part.
-            is_small = self.epochs > 1 and num_train <= (self.nodes or 0)
-            return papers if is_small else replace(longer, nodes=self.nodes)
         if self.nodes is not None:
-            # Batches that the caller chose where training is free.
-            return papers
+            # More and smaller steps are for graphs of which one reads a part.
+            is_small = self.epochs > 1 and num_train <= self.nodes
+            whole = papers if is_small else longer
+            nodes: int | None = self.nodes
+            if batch_size != "auto":
+                nodes = papers.batch_size or num_train
+            if is_small and (nodes is None or nodes >= num_train):
+                nodes = None
+            return replace(whole, batch_size=None, nodes=nodes)
+        if papers.batch_size is None:
+            return longer
         if batch_size == "auto" and self.batches > 1:
             size = min(self.batches * papers.batch_size, max(num_train // 4, papers.batch_size))
             return replace(longer, batch_size=size)
