@@ -252,18 +252,25 @@ def _references(
     found: dict[str, NodeClassifier] = {}
     if FEATURES_ONLY in wanted:
         try:
-            found[FEATURES_ONLY] = MLP(**shared).fit(graph, callback=callback)
-        except PrivacyError as error:
+            found[FEATURES_ONLY] = _reference(MLP, shared).fit(graph, callback=callback)
+        except (InputError, PrivacyError) as error:
             # The result itself is paid for and must be shown; at node level this has a price.
             console(to_stderr=True).print(f"No features-only reference: {error}", markup=False)
     if NOT_PRIVATE in wanted and estimator.level != "none":
-        free = type(estimator)(**{**estimator.get_params(), "level": "none", "relation": "auto"})
+        without = {**estimator.get_params(), "level": "none", "relation": "auto"}
         try:
-            free.fit(graph, callback=callback, curator_only=curator_only)
-            found[NOT_PRIVATE] = free
-        except PrivacyError as error:
+            free = _reference(type(estimator), without)
+            found[NOT_PRIVATE] = free.fit(graph, callback=callback, curator_only=curator_only)
+        except (InputError, PrivacyError) as error:
             console(to_stderr=True).print(f"No reference without privacy: {error}", markup=False)
     return found
+
+
+def _reference(kind: type[NodeClassifier], parameters: Mapping[str, Any]) -> NodeClassifier:
+    """Return a reference with those of the command's parameters that it has a use for."""
+    unused = kind(**parameters).unused_parameters()
+    used = {name: value for name, value in parameters.items() if name not in unused}
+    return kind(**used)
 
 
 def _shortcomings(estimator: NodeClassifier, references: Mapping[str, NodeClassifier]) -> list[str]:
