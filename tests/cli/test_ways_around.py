@@ -224,7 +224,7 @@ def test_a_training_says_whose_budget_paid(gapgnn, tables):
     grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
     said = " ".join(gapgnn(*words)[1].split())
     assert "Charged to everybody: charge " in said
-    assert f"Ledger: {Ledger().path} " in said
+    assert f"Ledger: {Ledger().path}" in said
     assert "granted epsilon 4, delta 0.0001; left epsilon " in said
     (row,) = Ledger().summary()
     spent, composed = re.findall(r"epsilon ([0-9.]+) (?:counted by gaussian|composed),", said)
