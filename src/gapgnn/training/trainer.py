@@ -59,8 +59,8 @@ class Trainer:
         seed: of the experiment; decides shuffling and nothing that privacy rests on.
         callback: told about every epoch, or every DP-SGD step.
         class_weights: what a node of each class counts in the loss, ``(classes,)``; None counts all
-            alike. With privacy they scale a node's gradient before it is clipped, so one record
-            still moves a step by at most one clip (privacy page, section 2).
+            alike. With privacy they scale a node's clipped gradient, the largest weight by 1, so
+            one record still moves a step by at most one clip (privacy page, section 2).
         criterion: what an epoch is chosen by; None: validation accuracy, weighted as the loss is.
     """
 
@@ -273,11 +273,16 @@ class Trainer:
             device=self.labels.device,
         )
 
+        shares = None
+        if self.class_weights is not None:
+            shares = self.class_weights / self.class_weights.max()
+
         def take(positions: Tensor, valid: Tensor) -> None:
             with record_linears() as tape:
                 scores = model(inputs.rows(positions, valid))
-                losses = self._losses(scores, self.labels.take(positions))
-            step.step(tape, losses, valid)
+                labels = self.labels.take(positions)
+                losses = cross_entropy(scores, labels)
+            step.step(tape, losses, valid, None if shares is None else shares[labels.clamp(min=0)])
 
         work: Callable[[Tensor, Tensor], None] = take
         if step.can_record and getattr(inputs, "is_recordable", False) and not dropouts(model):

@@ -136,19 +136,28 @@ class PrivateStep:
         """The norm that gradients are really clipped to: ``clip`` less the rounding margins."""
         return self.clip * self._unit_clip
 
-    def step(self, tape: Tape, losses: Tensor, valid: Tensor | None = None) -> None:
+    def step(
+        self,
+        tape: Tape,
+        losses: Tensor,
+        valid: Tensor | None = None,
+        shares: Tensor | None = None,
+    ) -> None:
         """Clip, sum, add noise, divide and move; an empty batch adds its noise like any other.
 
         Args:
             tape: the forward pass that gave the losses.
             losses: one loss per replica and example, ``(R, B)``, neither averaged nor weighted.
             valid: which examples are real; padding counts for nothing.
+            shares: what of each clipped gradient counts, ``(R, B)``, cut to 0 to 1: a function of
+                that example alone, so the sum still moves by at most the clip. A weight before
+                clipping is undone by it wherever gradients are longer than the clip.
         """
         self._check_losses(losses)
         if not self._saw_examples_apart and losses.shape[1] >= 2:
             check_examples_apart(tape, losses)
             self._saw_examples_apart = True
-        total = self._clipped_sum(tape, losses, valid)
+        total = self._clipped_sum(tape, losses, valid, shares)
         # Fast noise is added in place, so a copy is kept for whoever watches.
         seen = total.clone() if active_witness() is not None else total
         released = shown(lambda: self._describe(seen), self._noised(total))
@@ -190,10 +199,16 @@ class PrivateStep:
 
         return replay
 
-    def clipped_sum(self, tape: Tape, losses: Tensor, valid: Tensor | None = None) -> Tensor:
+    def clipped_sum(
+        self,
+        tape: Tape,
+        losses: Tensor,
+        valid: Tensor | None = None,
+        shares: Tensor | None = None,
+    ) -> Tensor:
         """Return the clipped sum *without noise*, ``(R, P)``: not private, for tests and audits."""
         self._check_losses(losses)
-        return self._clipped_sum(tape, losses, valid) * self.clip
+        return self._clipped_sum(tape, losses, valid, shares) * self.clip
 
     def _check_losses(self, losses: Tensor) -> None:
         if losses.ndim != 2 or losses.shape[0] != self.flat.replicas:
@@ -202,7 +217,9 @@ class PrivateStep:
                 f"Got {tuple(losses.shape)}."
             )
 
-    def _clipped_sum(self, tape: Tape, losses: Tensor, valid: Tensor | None) -> Tensor:
+    def _clipped_sum(
+        self, tape: Tape, losses: Tensor, valid: Tensor | None, shares: Tensor | None
+    ) -> Tensor:
         """Return the clipped sum in units of the clip."""
         deltas = output_gradients(tape, losses)
         with torch.no_grad():
@@ -216,6 +233,8 @@ class PrivateStep:
             finite = not squared.is_cuda and math.isfinite(float(squared.sum()))
             factors = clip_factors(squared, self.effective_clip, valid, all_finite=finite)
             factors = factors.div_(self.clip)
+            if shares is not None:
+                factors = factors.mul_(shares.clamp(0, 1))
             sums = clipped_sums(tape, deltas, factors, masked=not finite, exact=self._is_safe)
             if not self._known.issuperset(sums):
                 raise PrivacyError(
