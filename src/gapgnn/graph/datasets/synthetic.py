@@ -59,6 +59,67 @@ def social_graph(
     )
 
 
+def rare_graph(
+    *,
+    num_nodes: int = 20_000,
+    num_edges: int = 240_000,
+    rate: float = 0.03,
+    noise_columns: int = 150,
+    labelled: float = 0.2,
+    seed: int = 0,
+) -> Graph:
+    """Generate payments among customers of which few are risky; half of what these pay goes to one.
+
+    Three columns say a little about the class, and two irrelevant categories are one-hot beside
+    them. A share of the nodes is labelled: three in four of them train and one in ten validates.
+    All others are test nodes.
+
+    Args:
+        num_nodes: number of customers.
+        num_edges: number of payments; those between the same two count once.
+        rate: share of the rare class.
+        noise_columns: number of irrelevant one-hot columns.
+        labelled: share of the nodes with a label.
+        seed: equal arguments and seeds give equal graphs and splits.
+
+    >>> graph = rare_graph(num_nodes=500, num_edges=2_000, noise_columns=6)
+    >>> graph.features.shape, graph.num_classes, int(graph.train_mask.sum()) < 100
+    ((500, 9), 2, True)
+    """
+    check_integer("num_nodes", num_nodes, at_least=2)
+    check_integer("num_edges", num_edges, at_least=1)
+    check_integer("noise_columns", noise_columns, at_least=0)
+    check_number("rate", rate, above=0, below=1)
+    check_number("labelled", labelled, above=0, at_most=1)
+    rng = experiment_rng(seed, "rare graph")
+    labels = (rng.random(num_nodes) < rate).astype(np.int64)
+    columns = [rng.normal(size=(num_nodes, 3)) + labels[:, None] * np.array([0.5, -0.25, 0.15])]
+    for width in (noise_columns // 3, noise_columns - noise_columns // 3):
+        if width:
+            columns.append(np.eye(width)[rng.integers(0, width, num_nodes)])
+    activity = rng.pareto(1.8, num_nodes) + 0.2
+    sources, targets = (
+        rng.choice(num_nodes, num_edges, p=activity / activity.sum()) for _ in range(2)
+    )
+    rare = np.flatnonzero(labels)
+    if len(rare):
+        among = (labels[sources] == 1) & (rng.random(num_edges) < 0.5)
+        targets[among] = rng.choice(rare, int(among.sum()))
+    role = rng.random(num_nodes) / labelled
+    return Graph.from_arcs(
+        sources,
+        targets,
+        num_nodes=num_nodes,
+        features=np.hstack(columns).astype(np.float32),
+        labels=labels,
+        train_mask=role < 0.75,
+        val_mask=(role >= 0.75) & (role < 0.85),
+        test_mask=role >= 0.85,
+        label_names=("common", "rare"),
+        name="rare",
+    )
+
+
 def generate(
     *,
     num_nodes: int,
