@@ -65,7 +65,7 @@ def test_no_message_is_longer_than_one(seed, classes, scale):
     sends = torch.rand(2, 20, generator=generator) < 0.5
     scores = torch.randn(2, 20, classes, generator=generator) * scale
     codes = torch.nn.functional.normalize(torch.randn(2, 20, 5, generator=generator), dim=-1)
-    sent = label_messages(labels, sends & (labels >= 0), classes, mean_codes(scores))
+    sent = label_messages(labels, sends & (labels >= 0), class_codes(classes), mean_codes(scores))
     for rows in (sent, joint_messages(sent, codes)):
         assert float(rows.norm(dim=-1).max()) <= 1 + 1e-6
 
@@ -74,12 +74,12 @@ def test_a_node_without_a_training_label_never_sends_its_label(graph):
     """Labels of validation and test nodes are there, and must not travel."""
     labels = torch.tensor(graph.labels)
     sends = torch.tensor(graph.train_mask).unsqueeze(0)
-    sent = label_messages(labels, sends, graph.num_classes, None)
+    sent = label_messages(labels, sends, class_codes(graph.num_classes), None)
     assert not sent[0, ~torch.tensor(graph.train_mask)].any()
     changed = torch.where(torch.tensor(graph.train_mask), labels, (labels + 1) % graph.num_classes)
     guesses = mean_codes(torch.randn(1, graph.num_nodes, graph.num_classes))
-    before = label_messages(labels, sends, graph.num_classes, guesses)
-    after = label_messages(changed, sends, graph.num_classes, guesses)
+    before = label_messages(labels, sends, class_codes(graph.num_classes), guesses)
+    after = label_messages(changed, sends, class_codes(graph.num_classes), guesses)
     assert torch.equal(before, after)
 
 

@@ -158,21 +158,6 @@ def test_a_saved_model_says_the_same_about_people_it_has_not_met(graph, tmp_path
     assert np.array_equal(loaded.predict_proba(others), model.predict_proba(others))
 
 
-def test_what_a_class_counts_moves_the_linear_networks(graph):
-    plain, first = (
-        MLP(level="edge", epochs=6, class_weight=weight).fit(graph).modules_["linear"].weight
-        for weight in (None, [8.0] + [1.0] * (graph.num_classes - 1))
-    )
-    classes = graph.num_classes
-    features = torch.tensor(np.asarray(graph.features.todense(), dtype=np.float32))
-    linear = LinearBySize(4, graph.num_features, classes)
-    shares = []
-    for weight in (plain, first):
-        linear.load_state_dict({"weight": weight})
-        shares.append(float((linear(features).argmax(dim=-1) == 0).float().mean()))
-    assert shares[1] > shares[0]
-
-
 def test_large_graphs_are_read_in_parts_and_say_the_same(graph, monkeypatch):
     whole = MLP(level="edge", epochs=6).fit(graph)
     expected = whole.predict_proba(graph)

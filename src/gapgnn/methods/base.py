@@ -176,6 +176,8 @@ class Learned:
     history_: History
     seconds_: dict[str, float]
     device_: str
+    # What a node of each class counts in answers; None where it counts in the loss, or alike.
+    _answer_weights: Sequence[float] | None = None
     # What `auto` had been resolved to when a loaded model was saved; None in one fitted here.
     _resolved_at_save: Mapping[str, Any] | None = None
 
@@ -218,9 +220,11 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         weight_decay: L2 penalty.
         optimizer: optimiser.
         clip: largest gradient norm of one node at node level.
-        class_weight: balanced, or what a node of each class counts in the loss, by name or in
-            order: high=10,low=1. At node level it scales a gradient before it is clipped, and
-            balanced needs the rates of the classes declared in the schema.
+        class_weight: balanced, or what a node of each class counts, by name or in
+            order: high=10,low=1. Cross-fitted networks (GAP and MLP below node level) train
+            without weights, and their answers are shifted by the logarithms of the weights; other
+            networks weigh the loss. At node level weights scale clipped gradients, and balanced
+            needs the rates of the classes declared in the schema.
         threshold: of two classes, the probability from which the second is answered. prior is its
             rate, declared in the schema or below node level counted among training nodes: whoever
             is above the average. Not at node level: auto is the best balanced accuracy, or the
@@ -484,7 +488,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             ids = self._people_of(graph)
             witness.begin("fit", ids=ids, level=guarantee.level, relation=relation)
         self._begin(run)
-        scores = self._train(run, charge)
+        scores = self._weighed(self._train(run, charge))
         self._evaluate(scores, run.splits, graph)
         if self._keeps_repeats:
             self._repeats = scores.detach().cpu(), run.splits
@@ -514,6 +518,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         self.device_ = str(run.device)
         self.noise_multiplier_ = guarantee.noise_multiplier
         self.row_scale_ = self._row_scale(self._num_train(graph), self._worth(guarantee.relation))
+        self._answer_weights = self._class_weights(graph) if self._weighs_answers() else None
 
     def guarantee(self, graph: Any) -> Guarantee:
         """Return what one fit on a graph would promise and cost; nothing is charged or trained.
@@ -570,7 +575,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
                 scores = self._scores_of_new(graph, own)
             else:
                 scores = self._class_scores(graph) if own is None else self._scores_with(graph, own)
-            probabilities = torch.softmax(scores.double(), dim=-1)
+            probabilities = torch.softmax(self._weighed(scores).double(), dim=-1)
         result: NDArray[np.float32] = probabilities.float().cpu().numpy()
         return result
 
@@ -778,6 +783,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             model._resolved_at_save = config.get("resolved")
             model.num_features_ = int(config["num_features"])
             model.num_classes_ = int(config["num_classes"])
+            model._check_resolved(model._resolved_at_save or {})
             names = config["label_names"]
             model.label_names_ = None if names is None else tuple(names)
             names = config["feature_names"]
@@ -817,6 +823,17 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         model._list_releases(Path(folder))
         model.classes_ = np.arange(model.num_classes_)
         return model
+
+    def _check_resolved(self, values: Mapping[str, Any]) -> None:
+        """Read saved values that need reading; raise ValueError if they cannot be."""
+        weights = values.get("class_weights")
+        if weights is not None:
+            weights = [float(weight) for weight in weights]
+            if len(weights) != self.num_classes_ or not 0 < sum(weights) < math.inf:
+                raise ValueError(f"class weights must be one per class. Got {weights}.")
+            if min(weights) < 0:
+                raise ValueError(f"class weights must be at least 0. Got {weights}.")
+        self._answer_weights = weights
 
     def _check_widths(self, networks: Mapping[str, Any]) -> None:
         """Raise if networks do not read the model's features or score its classes."""
@@ -1107,6 +1124,21 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         trained = graph.labels[graph.train_mask]
         return rarest_class(trained if (trained >= 0).any() else graph.labels, graph.num_classes)
 
+    def _weighs_answers(self) -> bool:
+        """Whether class weights shift the scores of finished networks instead of their loss.
+
+        In the limit of many nodes that is the same answer. Networks that train without weights say
+        probabilities, which is what they may send, and rank nodes alike under any weights.
+        """
+        return False
+
+    def _weighed(self, scores: Tensor) -> Tensor:
+        """Return class scores as they are where a node of each class counts its weight."""
+        if self._answer_weights is None:
+            return scores
+        weights = torch.tensor(self._answer_weights, dtype=torch.float64, device=scores.device)
+        return (scores.double() + weights.log()).to(scores.dtype)
+
     def _evaluate(self, scores: Tensor, splits: Splits, graph: Graph) -> None:
         """Set the threshold, and keep what is needed to say how good every repeat is."""
         thresholds = self._thresholds(scores, splits, graph)
@@ -1154,7 +1186,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
     def _trainer(self, run: Run) -> Trainer:
         """Return the one training loop, set up for this run."""
         num_train = self._num_train(run.graph)
-        weights = self._class_weights(run.graph)
+        weights = None if self._weighs_answers() else self._class_weights(run.graph)
         recipe = self._recipe(num_train)
         if self.learning_rate == "auto" and self._learns_features():
             worth = self._worth(run.guarantee.relation)

@@ -111,7 +111,10 @@ class MLP(NodeClassifier):
         return 2 if self.level == "node" else 3
 
     def _resolved_values(self) -> dict[str, Any]:
-        return {"folds": self._num_folds()}
+        return {"folds": self._num_folds(), "class_weights": self._answer_weights}
+
+    def _weighs_answers(self) -> bool:
+        return self._num_folds() > 0
 
     def _num_folds(self) -> int:
         if self._resolved_at_save is not None:

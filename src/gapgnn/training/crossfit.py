@@ -204,8 +204,6 @@ class CrossFit:
         for replica, learns in enumerate(self.splits(trainer.splits).train):
             nodes = torch.from_numpy(np.flatnonzero(learns)).to(trainer.labels.device)
             labels, worth = trainer.labels[nodes], torch.ones(len(nodes), device=nodes.device)
-            if trainer.class_weights is not None:
-                worth = trainer.class_weights[labels]
             linear.solve(replica, features.taken(nodes), labels, worth)
 
     def heard(self, scores: Tensor, training: Tensor, nodes: NDArray[np.int64]) -> Tensor:

@@ -2,26 +2,193 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.privacy.mechanisms import row_normalise
 
+# Where the class prior of a fitted model came from, as its card says it.
+UNIFORM = "uniform: no rates are declared, and counts of classes are private at this level"
+DECLARED = "declared in the schema"
+COUNTED = "class frequencies of the training labels, which are public at this level"
 
-def class_codes(num_classes: int, device: torch.device | None = None) -> Tensor:
-    """Return one unit vector per class, all equally far apart: the corners of a regular simplex.
+
+# How long the mean of the corners of a simplex is under a prior, from which codes begin to be
+# centred there, and from which they wholly are. Below that all classes are common, and shorter
+# codes only lose to the noise. Chosen on the development graphs (docs/research-notes.md).
+EVEN, UNEVEN = 0.25, 0.5
+
+
+def centring(shares: Sequence[float]) -> float:
+    """Return how far class codes move from the uniform prior, at 0, towards this one, at 1.
+
+    >>> centring([0.97, 0.03]), centring([0.3, 0.3, 0.25, 0.15])
+    (1.0, 0.0)
+    """
+    known = torch.tensor(shares, dtype=torch.float64)
+    uneven = float((known @ _simplex(len(shares))).norm())
+    return min(1.0, max(0.0, (uneven - EVEN) / (UNEVEN - EVEN)))
+
+
+@dataclass(frozen=True)
+class ClassPrior:
+    """The class probabilities around which codes lie, decided at fit and kept with the model.
+
+    Attributes:
+        shares: of each class, for every repeat.
+        source: where they came from.
+        centred: how far codes are centred at the shares, for every repeat, see :func:`centring`.
+    """
+
+    shares: tuple[tuple[float, ...], ...]
+    source: str
+    centred: tuple[float, ...]
+
+    @classmethod
+    def of(cls, shares: Sequence[Sequence[float]], source: str) -> ClassPrior:
+        """Return the prior with shares of every repeat.
+
+        >>> ClassPrior.of([[0.97, 0.03]], DECLARED).centred
+        (1.0,)
+        """
+        rows = tuple(tuple(float(share) for share in row) for row in shares)
+        return cls(rows, source, tuple(centring(row) for row in rows))
+
+    @classmethod
+    def counted(cls, labels: NDArray[Any], training: NDArray[np.bool_], classes: int) -> ClassPrior:
+        """Return the class frequencies of the training nodes of each repeat, where public.
+
+        >>> ClassPrior.counted(np.array([0, 0, 0, 1]), np.array([[True] * 4]), 2).shares
+        ((0.75, 0.25),)
+        """
+        counts = [np.bincount(labels[mask], minlength=classes) for mask in training]
+        return cls.of([(count / count.sum()).tolist() for count in counts], COUNTED)
+
+    @classmethod
+    def declared(cls, rates: Sequence[float] | None, *, classes: int, repeats: int) -> ClassPrior:
+        """Return declared rates, or without any the uniform prior; neither reads a label.
+
+        >>> ClassPrior.declared(None, classes=2, repeats=1).shares
+        ((0.5, 0.5),)
+        """
+        shares = [1 / classes] * classes if rates is None else rates
+        return cls.of([shares] * repeats, UNIFORM if rates is None else DECLARED)
+
+    def first(self) -> ClassPrior:
+        """Return that of the first repeat, which is the one that a saved model holds."""
+        return ClassPrior(self.shares[:1], self.source, self.centred[:1])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any] | None, classes: int) -> ClassPrior | None:
+        """Read back what :meth:`to_dict` wrote; None: a model from before priors, which is uniform.
+
+        >>> ClassPrior.from_dict({"shares": [[1.0, -2.0]], "source": "", "centred": [1.0]}, 2)
+        Traceback (most recent call last):
+        ...
+        ValueError: the class prior must be 2 probabilities. Got [1.0, -2.0].
+        """
+        if values is None:
+            return None
+        shares = tuple(tuple(map(float, row)) for row in values["shares"])
+        centred = tuple(map(float, values["centred"]))
+        for row in shares:
+            if len(row) != classes or not all(0 <= share <= 1 for share in row) or not sum(row):
+                raise ValueError(
+                    f"the class prior must be {classes} probabilities. Got {list(row)}."
+                )
+        if len(centred) != len(shares) or not all(0 <= share <= 1 for share in centred):
+            raise ValueError(f"the centring must be from 0 to 1. Got {list(centred)}.")
+        return cls(shares, str(values["source"]), centred)
+
+    def tensor(self) -> Tensor:
+        """Return where codes are centred, (repeats, C)."""
+        shares = torch.tensor(self.shares, dtype=torch.float64)
+        moved = torch.tensor(self.centred, dtype=torch.float64).unsqueeze(-1)
+        return moved * shares + (1 - moved) / shares.shape[-1]
+
+    def fact(self) -> tuple[str, str]:
+        """Return what a card says: the shares of the first repeat, and where they came from."""
+        shares = ", ".join(f"{share:.4g}" for share in self.shares[0])
+        return f"class prior {shares}; class codes are centred at it by {self.centred[0]:.2g}", (
+            self.source
+        )
+
+
+def class_codes(
+    num_classes: int, device: torch.device | None = None, prior: Tensor | None = None
+) -> Tensor:
+    """Return one vector per class of norm at most 1: the corners of a simplex around the prior.
 
     One-hot codes of C classes are sqrt(2) apart and share a direction that says nothing about the
-    class. Without it C - 1 dimensions suffice, and at the same norm the codes are
-    sqrt(2 C / (C - 1)) apart, so the same noise blurs them less.
+    class. Without it C - 1 dimensions suffice, and at the same norm the corners of a regular
+    simplex are sqrt(2 C / (C - 1)) apart, so the same noise blurs them less.
+
+    Around the corners' mean a sum over many neighbours of a common class is long, and hides how
+    many of a rare one are among them. With a prior the corners are shifted so that their mean under
+    it is zero, and scaled so that the longest has norm 1: a rare class is sent by a vector of norm
+    1, a class that nearly all have by almost nothing. The sensitivity of a sum is the same, 1
+    (privacy page, section 1).
+
+    Args:
+        num_classes: C.
+        device: of the result.
+        prior: public probabilities of the classes, (C) or (repeats, C); None is uniform.
+
+    Returns:
+        (C, C - 1), or (repeats, C, C - 1).
 
     >>> codes = class_codes(3)
     >>> codes.shape, bool(torch.allclose(codes @ codes.T, torch.eye(3) * 1.5 - 0.5, atol=1e-6))
     (torch.Size([3, 2]), True)
+    >>> class_codes(2, prior=torch.tensor([0.75, 0.25])).flatten().tolist()
+    [0.3333333432674408, -1.0]
     """
-    return _simplex(num_classes).to(device=device)
+    corners = _simplex(num_classes)
+    if prior is not None:
+        centre, longest = _placed(num_classes, prior)
+        corners = (corners - centre) / longest
+    return corners.float().to(device=device)
+
+
+def _placed(num_classes: int, prior: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean of the corners under a prior, and how far the farthest is from it."""
+    corners, known = _simplex(num_classes), prior.detach().to(device="cpu", dtype=torch.float64)
+    centre = ((known / known.sum(dim=-1, keepdim=True)) @ corners).unsqueeze(-2)
+    lengths = torch.linalg.vector_norm(corners - centre, dim=-1)
+    return centre, lengths.amax(dim=-1)[..., None, None]
+
+
+def class_counts(sums: Tensor, prior: Tensor | None = None) -> Tensor:
+    """Return how many messages in a sum are of each class, beyond those that the prior expects.
+
+    A uniform prior expects as many of each class.
+
+    Args:
+        sums: of class codes around the prior, (..., nodes, C - 1).
+        prior: as in :func:`class_codes`.
+
+    >>> codes = class_codes(2, prior=torch.tensor([0.75, 0.25]))
+    >>> counts = class_counts(3 * codes[:1] + 5 * codes[1:], torch.tensor([0.75, 0.25]))
+    >>> [round(float(count), 5) for count in counts[0]]
+    [-3.0, 3.0]
+    """
+    classes = sums.shape[-1] + 1
+    counts = (1 - 1 / classes) * class_scores(sums)
+    if prior is None:
+        return counts
+    longest = _placed(classes, prior)[1].to(device=sums.device, dtype=sums.dtype)
+    return counts * (longest if sums.dim() > 2 else longest.flatten()[0])
 
 
 @cache
@@ -34,26 +201,33 @@ def _simplex(num_classes: int) -> Tensor:
         cosine = -1 / (num_classes - 1)
         below = codes[axis + 1 :, :axis] @ codes[axis, :axis]
         codes[axis + 1 :, axis] = (cosine - below) / codes[axis, axis]
-    return codes.float()
+    return codes
 
 
-def mean_codes(scores: Tensor) -> Tensor:
-    """Return the mean of the class codes under a posterior: shorter, the less sure it is.
+def mean_codes(scores: Tensor, codes: Tensor | None = None) -> Tensor:
+    """Return the mean of the class codes under a posterior: shorter, the nearer it is to the prior.
+
+    Args:
+        scores: calibrated class scores, (..., C).
+        codes: what :func:`class_codes` returned; None: around a uniform prior.
 
     >>> bool(mean_codes(torch.zeros(1, 4)).norm() < 1e-6)
     True
     """
-    codes = class_codes(scores.shape[-1], scores.device)
+    if codes is None:
+        codes = class_codes(scores.shape[-1], scores.device)
     return torch.softmax(scores, dim=-1) @ codes
 
 
-def class_scores(sums: Tensor) -> Tensor:
+def class_scores(sums: Tensor, codes: Tensor | None = None) -> Tensor:
     """Return how well a sum of class codes agrees with each class.
 
     >>> class_scores(class_codes(3)[1:2]).argmax().item()
     1
     """
-    return sums @ class_codes(sums.shape[-1] + 1, sums.device).T
+    if codes is None:
+        codes = class_codes(sums.shape[-1] + 1, sums.device)
+    return sums @ codes.transpose(-1, -2)
 
 
 def in_noise_units(sums: Tensor, std: float) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph, induced, with_absent
 from gapgnn.methods import EdgeReader, ReleasedHops, Run, Unused, choose_device
+from gapgnn.methods.gap.codes import ClassPrior
 from gapgnn.methods.gap.new_people import NewPeople
 from gapgnn.methods.gap.propagation import MEMBERS, First, Propagation, blocks_read
 from gapgnn.methods.gap.record import OwnLists
@@ -175,6 +176,9 @@ class GAP(EdgeReader):
     # model was neither fitted here nor loaded from a folder that says so.
     _split_by_hash = cast("bool | None", None)
 
+    # What class codes are centred at; None: nothing was fitted, or no class is sent.
+    _prior = cast("ClassPrior | None", None)
+
     messages: Literal["labels", "features", "both"] = "labels"
     max_degree: int | Literal["auto"] = "auto"
     own: Literal["nothing", "features", "record"] = "features"
@@ -281,7 +285,12 @@ class GAP(EdgeReader):
             "edge_types": self._protected_types(),
             "symmetrised": self.goes_both_ways(is_directed=True),
             "split_by_hash": self._was_split_by_hash(),
+            "class_weights": self._answer_weights,
+            "class_prior": None if (prior := self._class_prior()) is None else prior.to_dict(),
         }
+
+    def _weighs_answers(self) -> bool:
+        return self._variant().is_cross_fitted
 
     def _stated_again(self) -> list[tuple[str, Any, Any]]:
         # Degree-normalised hops take their noise from the card itself.
@@ -424,6 +433,27 @@ class GAP(EdgeReader):
     def _begin(self, run: Run) -> None:
         super()._begin(run)
         self._split_by_hash = is_dealt(run.graph, seed=self.seed)
+        self._prior = None if self.messages == "features" else self._prior_of(run)
+
+    def _prior_of(self, run: Run) -> ClassPrior:
+        """Return the class prior of a fit: at node level no label decides it (section 2)."""
+        if self.level != "node":
+            return ClassPrior.counted(run.graph.labels, run.splits.train, self.num_classes_)
+        label = None if run.graph.schema is None else run.graph.schema.label
+        rates = None if label is None else label.rates
+        return ClassPrior.declared(rates, classes=self.num_classes_, repeats=run.repeats)
+
+    def _class_prior(self) -> ClassPrior | None:
+        """Return the prior of the fit, on whichever graph the model predicts."""
+        return self._prior
+
+    def _check_resolved(self, values: Mapping[str, Any]) -> None:
+        super()._check_resolved(values)
+        self._prior = ClassPrior.from_dict(values.get("class_prior"), self.num_classes_)
+
+    def _keep_first_repeat(self) -> None:
+        super()._keep_first_repeat()
+        self._prior = None if self._prior is None else self._prior.first()
 
     def _asks_length(self) -> bool:
         """Whether a noisy length of lists decides what the hop gets."""
@@ -766,7 +796,8 @@ class GAP(EdgeReader):
 
     def _votes(self, everybody: Graph, present: int, sends: Tensor, std: float) -> Votes:
         sends = padded(sends, everybody.num_nodes)
-        return Votes(everybody, present, self.num_classes_, self.own, sends, std)
+        prior = None if (found := self._class_prior()) is None else found.tensor()
+        return Votes(everybody, present, self.num_classes_, self.own, sends, std, prior)
 
     def _vote_hops(
         self,
@@ -813,6 +844,7 @@ class GAP(EdgeReader):
             num_kinds,
             has_total=self.releases_total(num_kinds),
             crossfit=crossfit,
+            prior=None if (prior := self._class_prior()) is None else prior.tensor(),
         )
 
     def _remember(
@@ -1033,6 +1065,8 @@ class GAP(EdgeReader):
 
     def _public_facts(self, graph: Graph, guarantee: Guarantee) -> tuple[tuple[str, str], ...]:
         facts = super()._public_facts(graph, guarantee)
+        if (prior := self._class_prior()) is not None:
+            facts = (*facts, prior.fact())
         if self.own != "record" or self.level != "node":
             return facts
         return (*facts, _HASHED_ROLES if self._split_by_hash else _GIVEN_ROLES)

@@ -35,20 +35,25 @@ def vote_weights(friends: Tensor) -> Tensor:
     return math.log(ODDS) * (FEW_FRIENDS / friends.clamp(min=FEW_FRIENDS)) ** EXPONENT
 
 
-def posteriors_listed(graph: Graph, released: Tensor, own: Tensor) -> Tensor:
+def posteriors_listed(
+    graph: Graph, released: Tensor, own: Tensor, codes: Tensor, log_prior: Tensor
+) -> Tensor:
     """Return for every node what the neighbourhoods of those on its list say about their class.
 
-    The sum of the mean class codes under softmax(codes S), over the root of the list's length.
+    The sum of the mean class codes under softmax(codes S + log prior), over the root of the list's
+    length.
 
     Args:
         graph: whose out-lists are read.
         released: noisy sums of class codes in units of their noise, (repeats, nodes, C - 1).
         own: what each node wrote to every row of its list, likewise; taken out of those rows.
+        codes: of the classes, (C, C - 1).
+        log_prior: of the classes, (C): what a row of noise says.
     """
 
     def said(repeat: int, readers: Tensor, read: Tensor, weights: Tensor | float) -> Tensor:
         sums = released[repeat][read] - weights * own[repeat][readers]
-        return mean_codes(class_scores(sums))
+        return mean_codes(class_scores(sums, codes) + log_prior, codes)
 
     repeats, nodes, width = released.shape
     total = sums_over_lists(graph, (repeats, nodes, width), said, released.device)

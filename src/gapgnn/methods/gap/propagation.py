@@ -35,7 +35,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -75,6 +75,8 @@ class Propagation:
         crossfit: who learns from whom in the networks that read features, where there are several.
         known: rows that were released before, of those who stand last among the nodes, hop 0
             first; they are taken as they are.
+        prior: of the classes, around which their codes lie, (repeats, C); None is uniform. The one
+            that the networks were trained with, on whichever graph they predict.
     """
 
     variant: Variant
@@ -84,6 +86,16 @@ class Propagation:
     has_total: bool = False
     crossfit: CrossFit | None = None
     known: tuple[Tensor, ...] = ()
+    prior: Tensor | None = None
+
+    @cached_property
+    def _codes_sent(self) -> Tensor:
+        """The code of each class, (repeats, C, C - 1), where labels are sent."""
+        return class_codes(self.num_classes, prior=self.prior)
+
+    def codes(self, device: torch.device) -> Tensor:
+        """Return the code of each class, (repeats, C, C - 1) or (C, C - 1)."""
+        return self._codes_sent.to(device)
 
     def hop_zero(self, features: FeatureInputs, sends_label: Tensor) -> First:
         """Return what classifiers read as hop 0.
@@ -296,10 +308,11 @@ class Propagation:
         """Return what every node sends in one hop: rows of norm at most 1."""
         if self.variant.is_papers and released:
             return released[-1]
+        codes = self.codes(labels.device)
         if self.variant.is_cross_fitted:
             assert isinstance(first, Tensor)
             said = self.scores(f"stage{hop - 1}", first, released) if released else first
-            return label_messages(labels, sends_label, self.num_classes, mean_codes(said))
+            return label_messages(labels, sends_label, codes, mean_codes(said, codes))
         network: Any = None
         apply: Callable[[Callable[[Any], Tensor]], Tensor]
         if hop > 1:
@@ -312,8 +325,8 @@ class Propagation:
         if self.variant.messages != "features":
             guesses = None
             if network is not None:
-                guesses = apply(lambda rows: mean_codes(network(rows)))
-            sent.append(label_messages(labels, sends_label, self.num_classes, guesses))
+                guesses = apply(lambda rows: mean_codes(network(rows), codes))
+            sent.append(label_messages(labels, sends_label, codes, guesses))
         if self.variant.messages != "labels":
             repeats = len(sends_label)
             codes = self._codes(features, repeats) if network is None else apply(network.embed)
@@ -364,19 +377,18 @@ def blocks_read(num_kinds: int) -> int:
 
 
 def label_messages(
-    labels: Tensor, sends_label: Tensor, num_classes: int, guesses: Tensor | None
+    labels: Tensor, sends_label: Tensor, codes: Tensor, guesses: Tensor | None
 ) -> Tensor:
     """Return what nodes send of their class, shape (repeats, nodes, classes - 1).
 
     Args:
         labels: class of every node.
         sends_label: which nodes send their own label, (repeats, nodes): the training nodes.
-        num_classes: C.
+        codes: of the classes, what :func:`class_codes` returned.
         guesses: what the others send, (repeats, nodes, C - 1), see :func:`mean_codes`; None: they
             send nothing.
     """
-    codes = class_codes(num_classes, labels.device)
-    own = codes[labels.clamp(min=0)]
+    own = codes[..., labels.clamp(min=0), :]
     if guesses is None:
         return own * sends_label.unsqueeze(-1)
     return torch.where(sends_label.unsqueeze(-1), own, guesses)

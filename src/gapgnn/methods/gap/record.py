@@ -24,7 +24,7 @@ from torch import Tensor
 
 from gapgnn.graph import Graph
 from gapgnn.methods import exact_sums
-from gapgnn.methods.gap.codes import class_codes, class_scores
+from gapgnn.methods.gap.codes import class_codes, class_counts
 from gapgnn.methods.gap.own_list import vote_weights
 from gapgnn.methods.gap.propagation import Propagation
 from gapgnn.training import FeatureInputs
@@ -70,7 +70,8 @@ class OwnLists:
         # Of several kinds of edges, what they say together.
         heard = [self.propagation.of_kinds(hop)[-1][0] for hop in self.released]
         num_classes = self.propagation.num_classes
-        if not are_alike(heard, labels, training, num_classes):
+        prior_sent = self.propagation.prior
+        if not are_alike(heard, labels, training, num_classes, prior_sent):
             return scores
         prior = torch.log_softmax(scores, dim=-1)
         if "encoder" in modules:
@@ -81,8 +82,7 @@ class OwnLists:
         sums = torch.stack(arriving[-1]).sum(dim=0)
         everybody = torch.ones_like(labels, dtype=prior.dtype).unsqueeze(-1)
         friends = torch.stack(self._arriving(everybody)).sum(dim=0)
-        # Up to a number that all classes share, this is how many friends have each class.
-        votes = (1 - 1 / num_classes) * class_scores(sums)
+        votes = class_counts(sums, prior_sent)
         return prior + vote_weights(friends) * votes
 
     def _arriving(self, rows: Tensor) -> list[Tensor]:
@@ -104,11 +104,12 @@ def are_alike(
     labels: Tensor,
     training: Tensor,
     num_classes: int,
+    prior: Tensor | None = None,
 ) -> bool:
     """Tell from released rows and public labels whether friends tend to have the own class.
 
     The rows of all training nodes of a class, added up, say how many friends of each class they
-    have, up to a number that all classes share. It is taken to be such that no class has fewer than
+    have, up to one number times the prior. It is taken to be such that no class has fewer than
     none, by more than two standard deviations of the noise.
 
     Args:
@@ -117,6 +118,7 @@ def are_alike(
         labels: class of every node.
         training: whose labels are known.
         num_classes: C.
+        prior: of the classes, (1, C), around which codes lie; None is uniform.
 
     >>> labels = torch.arange(600) % 3
     >>> codes, everybody = class_codes(3), torch.ones(600, dtype=torch.bool)
@@ -128,12 +130,16 @@ def are_alike(
     rows = torch.stack(list(released)).mean(dim=0)[training].double()
     totals = torch.zeros(num_classes, num_classes - 1, dtype=torch.float64, device=rows.device)
     totals.index_add_(0, labels[training], rows)
-    counts = totals @ class_codes(num_classes, rows.device).double().T
+    codes = class_codes(num_classes, rows.device).double()
+    shares = torch.full((1, num_classes), 1 / num_classes, dtype=torch.float64)
+    shares = (shares if prior is None else prior.double()).clamp(min=1e-9).to(rows.device)
+    # Counts in units of the noise: around a prior both are shorter by the same factor.
+    counts = totals @ codes.T
     people = labels[training].bincount(minlength=num_classes).unsqueeze(-1)
     noise = (people / len(released)).double().sqrt()
-    lowest = (counts + 2 * noise).min(dim=1, keepdim=True).values
-    counts = (counts - lowest.clamp(max=0)).clamp(min=0)
+    lowest = ((counts + 2 * noise) / shares).min(dim=1, keepdim=True).values
+    counts = (counts - lowest.clamp(max=0) * shares).clamp(min=0)
     is_heard = counts.sum(dim=1) > 0
-    shares = counts.diagonal()[is_heard] / counts.sum(dim=1)[is_heard]
-    own = float(shares.mean()) if len(shares) else 0.0
+    own_shares = counts.diagonal()[is_heard] / counts.sum(dim=1)[is_heard]
+    own = float(own_shares.mean()) if len(own_shares) else 0.0
     return own * (num_classes - 1) > LEAST_ODDS * (1 - own)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ from gapgnn.graph import Graph
 from gapgnn.methods import Hops
 from gapgnn.methods.gap.codes import (
     class_codes,
+    class_counts,
     class_scores,
     direction_and_size,
     in_noise_units,
@@ -64,6 +65,8 @@ class Votes:
         own: what a prediction reads of its own person.
         sends_label: who sends the own label, (repeats, nodes): the training people.
         std: standard deviation of the noise of the first hop, the same for every kind of edges.
+        prior: of the classes, around which codes lie, (repeats, C), the same for all repeats: it is
+            declared; None is uniform.
     """
 
     graph: Graph
@@ -72,6 +75,21 @@ class Votes:
     own: str
     sends_label: Tensor
     std: float
+    prior: Tensor | None = None
+
+    @cached_property
+    def _codes(self) -> Tensor:
+        """The codes of the classes, (C, C - 1)."""
+        prior = None if self.prior is None else self.prior[0]
+        return class_codes(self.num_classes, self.sends_label.device, prior)
+
+    @cached_property
+    def _log_prior(self) -> Tensor:
+        """The log-probabilities around which codes lie, (C)."""
+        device = self.sends_label.device
+        if self.prior is None:
+            return torch.zeros(self.num_classes, device=device)
+        return self.prior[0].clamp(min=1e-9).log().float().to(device)
 
     def run(
         self,
@@ -113,8 +131,7 @@ class Votes:
         """What training people send: the code of their class; the others nothing."""
         device = self.sends_label.device
         labels = torch.tensor(self.graph.labels, device=device).clamp(min=0)
-        codes = class_codes(self.num_classes, device)[labels]
-        return codes * self.sends_label.unsqueeze(-1)
+        return self._codes[labels] * self.sends_label.unsqueeze(-1)
 
     def _guesses(self, released: Tensor) -> list[Tensor]:
         """What people without a training label send: what the released rows of their lists say."""
@@ -122,8 +139,12 @@ class Votes:
             sums_listed(kind, rows)
             for kind, rows in zip(self.graph.kinds, self._by_kind(released), strict=True)
         ]
-        scores = SHARPNESS * row_by_row(class_scores, _Rows(_together(sums)))
-        guesses = row_by_row(mean_codes, _Rows(scores))
+        codes, log_prior = self._codes, self._log_prior
+
+        def guess(rows: Tensor) -> Tensor:
+            return mean_codes(SHARPNESS * class_scores(rows, codes) + log_prior, codes)
+
+        guesses = row_by_row(guess, _Rows(_together(sums)))
         # Rounding aside, whoever lists nobody has nothing to say.
         lists = sum(
             torch.tensor(kind.out_degrees, device=guesses.device) for kind in self.graph.kinds
@@ -156,7 +177,7 @@ class Votes:
         if self.own == "record":
             sums = list(zip(self._by_kind(released[0]), self._written, strict=True))
             listed = [
-                posteriors_listed(kind, rows, own)
+                posteriors_listed(kind, rows, own, self._codes, self._log_prior)
                 for kind, (rows, own) in zip(self.graph.kinds, sums, strict=True)
             ]
             blocks = [*_with_sum([rows - own for rows, own in sums]), *listed]
@@ -181,9 +202,8 @@ class Votes:
         ]
         parts = [said * length.sqrt() for said, length in zip(listed, lengths, strict=True)]
         sums = torch.stack(parts).sum(dim=0)
-        scores = row_by_row(class_scores, _Rows(sums.float()))
-        # Up to a number that all classes share, this is how many friends have each class.
-        votes = (1 - 1 / self.num_classes) * scores
+        prior = None if self.prior is None else self.prior[0]
+        votes = row_by_row(partial(class_counts, prior=prior), _Rows(sums.float()))
         return (vote_weights(torch.stack(lengths).sum(dim=0)) * votes).float()
 
     def inputs(self, features: FeatureInputs, released: Sequence[Tensor]) -> Inputs:

@@ -1,0 +1,232 @@
+"""Rare classes: what is sent of them, that it costs no more, and that they are found."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from gapcases import forbid
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from methodgraphs import small_graph
+from sklearn.metrics import roc_auc_score
+
+from gapgnn import GAP, MLP
+from gapgnn.errors import DataError
+from gapgnn.graph.datasets.synthetic import rare_graph
+from gapgnn.graph.tables import Schema
+from gapgnn.graph.tables.schema import Label
+from gapgnn.methods.folder import _checksum
+from gapgnn.methods.gap import codes as codes_module
+from gapgnn.methods.gap.codes import (
+    COUNTED,
+    DECLARED,
+    UNIFORM,
+    ClassPrior,
+    class_codes,
+    class_counts,
+    mean_codes,
+)
+
+
+@pytest.fixture(scope="module")
+def rare():
+    return rare_graph(num_nodes=2000, num_edges=24_000, rate=0.05, noise_columns=12, labelled=0.6)
+
+
+@pytest.fixture(scope="module")
+def fitted(rare):
+    """One fit with and one without class weights, everything else alike."""
+    shared = {"level": "edge", "epsilon": 12.0, "delta": 1e-7, "insecure_noise_seed": 1}
+    return GAP(**shared).fit(rare), GAP(**shared, class_weight="balanced").fit(rare)
+
+
+def auc(model, graph):
+    test = graph.test_mask
+    return roc_auc_score(graph.labels[test], model.predict_proba(graph)[test, 1])
+
+
+@contextmanager
+def resolved(folder):
+    """Change what `auto` was resolved to, as somebody would who also repairs the checksum."""
+    place = folder / "config.json"
+    config = json.loads(place.read_text())
+    del config["checksum"]
+    yield config["resolved"]
+    config["checksum"] = _checksum(config)
+    place.write_text(json.dumps(config))
+
+
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), classes=st.integers(2, 9), power=st.floats(0, 12))
+def test_no_class_code_around_any_prior_is_longer_than_one(seed, classes, power):
+    generator = torch.Generator().manual_seed(seed)
+    prior = torch.rand(2, classes, generator=generator, dtype=torch.float64) ** power + 1e-300
+    prior = prior / prior.sum(dim=1, keepdim=True)
+    codes = class_codes(classes, prior=prior)
+    lengths = codes.norm(dim=-1)
+    assert float(lengths.max()) <= 1 + 1e-6
+    np.testing.assert_allclose(lengths.amax(dim=1), 1, atol=1e-6)
+    # Their mean under the prior is zero: what everybody sends on average says nothing.
+    np.testing.assert_allclose(prior.unsqueeze(1).float() @ codes, 0, atol=1e-6)
+    scores = 9 * torch.randn(2, 30, classes, generator=generator)
+    assert float(mean_codes(scores, codes).norm(dim=-1).max()) <= 1 + 1e-6
+    # As near to the common class as it is common.
+    assert lengths[0, prior[0].argmin()] >= lengths[0, prior[0].argmax()]
+
+
+@pytest.mark.parametrize("classes", range(2, 8))
+def test_a_uniform_prior_gives_the_simplex_back(classes):
+    plain = class_codes(classes)
+    uniform = torch.full((1, classes), 1 / classes)
+    torch.testing.assert_close(class_codes(classes, prior=uniform)[0], plain)
+    even = ClassPrior.of([[1 / classes] * classes], COUNTED)
+    torch.testing.assert_close(class_codes(classes, prior=even.tensor())[0], plain)
+
+
+@given(shares=st.lists(st.floats(0.01, 1), min_size=2, max_size=6), seed=st.integers(0, 999))
+def test_a_sum_says_how_many_messages_of_a_class_are_beyond_the_expected(shares, seed):
+    classes = len(shares)
+    prior = torch.tensor([shares], dtype=torch.float64)
+    counts = torch.randint(0, 50, (7, classes), generator=torch.Generator().manual_seed(seed))
+    sums = counts.float() @ class_codes(classes, prior=prior)[0]
+    expected = counts - counts.sum(dim=1, keepdim=True) * prior / prior.sum()
+    torch.testing.assert_close(class_counts(sums, prior), expected.float(), atol=1e-3, rtol=0)
+
+
+def test_even_classes_are_sent_as_before():
+    """All classes of these are common, and shorter codes only lose to the noise."""
+    for shares in ([0.3, 0.3, 0.25, 0.15], [0.07, 0.11, 0.13, 0.08, 0.15, 0.3, 0.16]):
+        assert ClassPrior.of([shares], COUNTED).centred == (0.0,)
+    for shares in ([0.97, 0.03], [0.78, 0.22], [0.9, 0.06, 0.04]):
+        assert ClassPrior.of([shares], COUNTED).centred == (1.0,)
+
+
+class TestWhichPrior:
+    def test_below_node_level_it_is_the_class_frequencies_in_training(self, fitted, rare):
+        prior = fitted[0]._class_prior()
+        share = rare.labels[rare.train_mask].mean()
+        assert prior.shares[0] == pytest.approx((1 - share, share))
+        assert prior.source == COUNTED
+        assert prior.fact() in fitted[0].card_.public
+
+    def test_every_repeat_has_its_own_and_the_first_is_saved(self, rare):
+        quick = {"level": "edge", "epochs": 2, "hops": 1, "seed": 3}
+        model, alone = (GAP(**quick, repeats=repeats).fit(rare) for repeats in (2, 1))
+        assert model._class_prior() == alone._class_prior()
+        assert len(model._class_prior().shares) == 1
+
+    @pytest.mark.parametrize("rates", [None, (0.9, 0.1)])
+    def test_at_node_level_no_label_decides_it(self, rates, rare, monkeypatch):
+        label = Label("class", ("common", "rare"), rates=rates)
+        graph = replace(rare, schema=Schema(label=label))
+        forbid(monkeypatch, codes_module.ClassPrior, "counted")
+        settings = {"level": "node", "epochs": 2, "hop_share": 0.5, "insecure_noise_seed": 1}
+        model = GAP(**settings).fit(graph)
+        prior = model._class_prior()
+        assert prior.shares == (rates or (0.5, 0.5),)
+        assert prior.source == (DECLARED if rates else UNIFORM)
+        other = GAP(**settings).fit(replace(graph, labels=1 - graph.labels))
+        assert other._class_prior() == prior
+        assert other.card_.public == model.card_.public
+
+    def test_messages_without_classes_have_none(self):
+        model = GAP(level="edge", messages="features", epochs=2).fit(small_graph(num_nodes=200))
+        assert model._class_prior() is None
+        assert not any("class prior" in what for what, _ in model.card_.public)
+
+
+class TestSavedModels:
+    def test_a_saved_model_keeps_its_prior_and_its_weights(self, fitted, rare, tmp_path):
+        """Another graph has other class frequencies; its messages are those of the fit."""
+        model = fitted[1]
+        model.save(tmp_path / "model")
+        loaded = GAP.load(tmp_path / "model")
+        assert loaded._class_prior() == model._class_prior()
+        assert np.array_equal(loaded.predict_proba(rare), model.predict_proba(rare))
+        other = rare_graph(num_nodes=600, num_edges=4000, noise_columns=12, rate=0.4, seed=1)
+        sent = []
+        for one in (model, loaded):
+            assert one._class_prior() == fitted[0]._class_prior()
+            sent.append(one._propagation(other).codes(torch.device("cpu")))
+        assert torch.equal(*sent)
+
+    def test_a_damaged_prior_or_weight_is_refused(self, fitted, tmp_path):
+        fitted[0].save(tmp_path / "model")
+        damaged = [
+            ("class_prior", {"shares": shares, "source": COUNTED, "centred": [centred]})
+            for shares, centred in (
+                ([[0.5, -0.5]], 1.0),
+                ([[0.2, 0.3, 0.5]], 1.0),
+                ([[float("nan"), 0.5]], 1.0),
+                ([[0.5, 0.5]], 1.5),
+            )
+        ]
+        damaged += [("class_weights", weights) for weights in ([1.0], [0.0, 0.0], [-1.0, 3.0])]
+        for name, value in damaged:
+            with resolved(tmp_path / "model") as values:
+                kept = values[name]
+                values[name] = value
+            with pytest.raises(
+                DataError, match=r"is damaged: (the class prior|the centring|class)"
+            ):
+                GAP.load(tmp_path / "model")
+            with resolved(tmp_path / "model") as values:
+                values[name] = kept
+        GAP.load(tmp_path / "model")
+
+    def test_a_folder_from_before_priors_sends_the_simplex(self, fitted, tmp_path, rare):
+        fitted[0].save(tmp_path / "model")
+        with resolved(tmp_path / "model") as values:
+            del values["class_prior"], values["class_weights"]
+        loaded = GAP.load(tmp_path / "model")
+        found = loaded._propagation(rare).codes(torch.device("cpu"))
+        assert torch.equal(found, class_codes(2))
+
+
+class TestClassWeights:
+    def test_weights_move_answers_and_not_the_order(self, fitted, rare):
+        plain, balanced = fitted
+        assert auc(balanced, rare) == pytest.approx(auc(plain, rare), abs=1e-6)
+        test, members = rare.test_mask, rare.labels == 1
+        recall = [model.predict(rare)[test & members].mean() for model in fitted]
+        assert recall[1] > recall[0] + 0.05
+
+    @pytest.mark.parametrize("method", [GAP, MLP])
+    def test_what_is_sent_and_read_is_the_same_under_any_weights(self, method, rare):
+        shared = {"level": "edge", "epsilon": 8.0, "epochs": 4, "insecure_noise_seed": 1}
+        if method is MLP:
+            shared = {"level": "edge", "epochs": 4}
+        plain, weighted = (
+            method(**shared, class_weight=weight).fit(rare) for weight in (None, [1.0, 30.0])
+        )
+        states = [model.modules_.items() for model in (plain, weighted)]
+        for (name, one), (_, other) in zip(*states, strict=True):
+            for key, value in one.state_dict().items():
+                assert torch.equal(value, other.state_dict()[key]), (name, key)
+        assert weighted.predict(rare).sum() > plain.predict(rare).sum()
+
+    def test_a_class_that_counts_nothing_is_never_answered(self, rare):
+        model = MLP(level="edge", epochs=4, class_weight=[0.0, 1.0]).fit(rare)
+        assert (model.predict_proba(rare)[:, 0] == 0).all()
+
+    def test_at_node_level_clipping_does_not_undo_them(self, rare):
+        """The gradients of scaled rows are longer than the clip, whatever their weight was."""
+        label = Label("class", ("common", "rare"), rates=(0.97, 0.03))
+        graph = replace(rare, schema=Schema(label=label))
+        shared = {"level": "node", "epsilon": 20.0, "insecure_noise_seed": 1, "seed": 1}
+        found = []
+        for weight in (None, "balanced"):
+            model = MLP(**shared, class_weight=weight).fit(graph)
+            found.append(model.predict(graph)[graph.labels == 1].mean())
+        assert found[0] < 0.1
+        assert found[1] > 0.3
+
+
+def test_a_rare_class_is_found_through_the_graph(fitted, rare):
+    features = MLP(level="edge").fit(rare)
+    assert auc(fitted[0], rare) > auc(features, rare) + 0.15
