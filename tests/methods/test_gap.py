@@ -16,6 +16,7 @@ from gapgnn.errors import BudgetExceededError, InputError, PrivacyError
 from gapgnn.graph.transforms import induced
 from gapgnn.methods import base as base_module
 from gapgnn.privacy.ledger.people import People
+from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
 from gapgnn.training.trainer import Trainer
 
 
@@ -138,7 +139,7 @@ class TestBudget:
     def test_over_budget_is_refused_before_anything_is_computed(self, graph, ledger, monkeypatch):
         grant(ledger, graph, epsilon=3)
         forbid(monkeypatch, Trainer, "fit")
-        forbid(monkeypatch, base_module, "kind_aggregations")
+        forbid(monkeypatch, PrivateAggregation, "hop")
         model = quick("edge", ledger=ledger.path)
         with pytest.raises(
             BudgetExceededError, match=r"everybody at edge level .* has epsilon 3 .* left"
