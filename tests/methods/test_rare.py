@@ -196,9 +196,12 @@ class TestClassWeights:
         recall = [model.predict(rare)[test & members].mean() for model in fitted]
         assert recall[1] > recall[0] + 0.05
 
-    @pytest.mark.parametrize("method", [GAP, MLP])
-    def test_what_is_sent_and_read_is_the_same_under_any_weights(self, method, rare):
+    @pytest.mark.parametrize(
+        ("method", "options"), [(GAP, {}), (GAP, {"folds": 0, "hops": 2}), (MLP, {})]
+    )
+    def test_what_is_sent_and_read_is_the_same_under_any_weights(self, method, options, rare):
         shared = {"level": "edge", "epsilon": 8.0, "epochs": 4, "insecure_noise_seed": 1}
+        shared |= options
         if method is MLP:
             shared = {"level": "edge", "epochs": 4}
         plain, weighted = (

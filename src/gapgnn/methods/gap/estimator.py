@@ -290,7 +290,8 @@ class GAP(EdgeReader):
         }
 
     def _weighs_answers(self) -> bool:
-        return self._variant().is_cross_fitted
+        # What is sent of a class is a posterior, which a weighted loss would move.
+        return self.level != "node" and self.messages != "features"
 
     def _stated_again(self) -> list[tuple[str, Any, Any]]:
         # Degree-normalised hops take their noise from the card itself.
