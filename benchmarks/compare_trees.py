@@ -350,8 +350,15 @@ def portable(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def differences(before: Any, after: Any, place: str = "") -> list[str]:
+def differences(before: Any, after: Any, place: str = "", *, tolerance: float = 1e-12) -> list[str]:
     """Return every place at which two recordings differ.
+
+    Args:
+        before: of one checkout.
+        after: of the other one.
+        place: where in the recording these are.
+        tolerance: relative, of numbers. Where a calibration ends depends on the machine's libm and
+            on what was calibrated before it in the ninth digit.
 
     >>> differences({"a": [1, 2]}, {"a": [1, 3]})
     ['a[1]: 2 -> 3']
@@ -360,16 +367,16 @@ def differences(before: Any, after: Any, place: str = "") -> list[str]:
         lines = []
         for key in sorted({*before, *after}):
             where = f"{place}.{key}" if place else str(key)
-            lines += differences(before.get(key), after.get(key), where)
+            lines += differences(before.get(key), after.get(key), where, tolerance=tolerance)
         return lines
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         found = (
-            differences(*pair, f"{place}[{k}]")
+            differences(*pair, f"{place}[{k}]", tolerance=tolerance)
             for k, pair in enumerate(zip(before, after, strict=True))
         )
         return [line for lines in found for line in lines]
     if isinstance(before, float) and isinstance(after, float):
-        is_same = before == after or abs(before - after) <= 1e-12 * abs(before)
+        is_same = before == after or abs(before - after) <= tolerance * abs(before)
         return [] if is_same else [f"{place}: {before!r} -> {after!r}"]
     return [] if before == after else [f"{place}: {before!r} -> {after!r}"]
 
