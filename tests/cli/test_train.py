@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from methodgraphs import small_graph, write_tables
+from methodgraphs import small_graph, write_risks, write_tables
 from schemacases import SCHEMA, declared
 
 from gapgnn import load_model
@@ -196,15 +196,7 @@ class TestResult:
 @pytest.fixture
 def risks(tables) -> list[str]:
     """The words that choose tables of two classes, one of them rare."""
-    people = Path(tables[3])
-    header, *rows = people.read_text().splitlines()
-    cells = [row.rpartition(",") for row in rows]
-    is_high = [year == "2006" and number % 2 == 0 for number, (_, _, year) in enumerate(cells)]
-    rows = [
-        f"{row},{'high' if h else 'low'}" for (row, _, _), h in zip(cells, is_high, strict=True)
-    ]
-    people.write_text("\n".join([header.replace("year", "risk"), *rows]) + "\n")
-    return [*tables[:4], "--label", "risk"]
+    return write_risks(tables)
 
 
 class TestRareClass:
@@ -235,6 +227,22 @@ class TestRareClass:
         assert own["ranking"]["top"].keys() == {"top_1_percent", "top_5_percent", "own_share"}
         assert guessing == pytest.approx(own["ranking"]["share"], abs=1e-3)
         assert result["graph_contribution"]["auc"] == pytest.approx(own["auc"] - alone["auc"])
+
+    def test_a_threshold_is_compared_with_guessing_as_many_nodes(self, gapgnn, risks):
+        """Not with the largest class, which nobody who sets one asks for."""
+        words = [*risks, "--level", "none", "--epochs", "1", "--no-save", "--json"]
+        # Untrained, the answer is always the largest class.
+        plain, rate = (
+            json.loads(gapgnn("train", "mlp", *words, *more)[1])
+            for more in ([], ["--threshold", "rate"])
+        )
+        assert plain["shortcomings"][0].startswith("Not better than always answering 'low'")
+        of_class = rate["metrics"]["per_class"]["high"]
+        assert of_class["precision"] is not None
+        is_better = of_class["precision"] > 2 * rate["metrics"]["ranking"]["share"]
+        assert [line.split(":")[0] for line in rate["shortcomings"]] == (
+            [] if is_better else ["Not better than guessing by more than chance"]
+        )
 
     def test_another_class_is_looked_for_where_it_is_named(self, gapgnn, tables):
         words = [*tables, *QUICK, "--no-save"]

@@ -87,3 +87,16 @@ def write_tables(folder: Path, *, first: int = 0, count: int = 120, seed: int = 
     (folder / "friends.csv").write_text("\n".join(friends) + "\n")
     tables = ["--edges", str(folder / "friends.csv"), "--nodes", str(folder / "people.csv")]
     return [*tables, "--label", "year"]
+
+
+def write_risks(tables: list[str]) -> list[str]:
+    """Give written tables two classes instead, one of them rare; return the words."""
+    people = Path(tables[3])
+    header, *rows = people.read_text().splitlines()
+    cells = [row.rpartition(",") for row in rows]
+    is_high = [year == "2006" and number % 2 == 0 for number, (_, _, year) in enumerate(cells)]
+    rows = [
+        f"{row},{'high' if h else 'low'}" for (row, _, _), h in zip(cells, is_high, strict=True)
+    ]
+    people.write_text("\n".join([header.replace("year", "risk"), *rows]) + "\n")
+    return [*tables[:4], "--label", "risk"]

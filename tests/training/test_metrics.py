@@ -124,6 +124,48 @@ class TestShortcomings:
         worse = self.figures(np.where(np.arange(100) % 3 == 0, 1 - self.labels, self.labels))
         assert shortcomings([self.figures(self.labels)], [worse]) == []
 
+    def flagged(self, right, wrong):
+        """Return figures of as many nodes of the class, and of the other one, predicted as it."""
+        answers = np.zeros(100, dtype=int)
+        answers[90 : 90 + right] = answers[:wrong] = 1
+        return self.figures(answers)
+
+    def test_a_threshold_that_beats_guessing_as_many_nodes_is_told_nothing(self):
+        # Recall 30 % and precision 30 % of a class of 10 %: below the largest class in accuracy.
+        some = self.flagged(3, 7)
+        assert some.accuracy < some.majority
+        (told,) = shortcomings([some])
+        assert told.startswith("Not better than always answering 'low'")
+        for threshold in ("rate", 0.5):
+            assert shortcomings([some], threshold=threshold) == []
+
+    def test_a_threshold_that_does_not_is_told_precision_and_share(self):
+        (told,) = shortcomings([self.flagged(1, 9)], threshold="rate")
+        assert told == (
+            "Not better than guessing by more than chance: 10.0% of the test nodes predicted as "
+            "'high' are of it, and 10.0% of all test nodes."
+        )
+        # Nobody predicted is always answering the other class.
+        first, second = shortcomings([self.flagged(0, 0)], threshold="rate")
+        assert first.startswith("Not better than always answering 'low'")
+        assert second.startswith("The recall of class 'high' is 0")
+
+    @pytest.mark.parametrize("metric", ["auc", "average_precision", "recall_at_top_5_percent"])
+    def test_a_metric_of_the_order_compares_the_order_with_guessing(self, metric):
+        """Whatever the answers, which are always the largest class here."""
+        answers = np.zeros(100, dtype=int)
+        good = np.linspace(0.0, 0.4, 100)
+        even = np.where(np.arange(100) % 2 == 0, 0.3, 0.2)
+        ranked, guessed = (
+            shortcomings([self.figures(answers, np.stack([1 - one, one], axis=1))], metric=metric)
+            for one in (good, even)
+        )
+        (lost,) = ranked
+        assert lost.startswith("The recall of class 'high' is 0")
+        assert "still rank the nodes" in lost
+        assert guessed[0].startswith("Not better than guessing by more than chance: ")
+        assert not any("always answering" in line for line in guessed)
+
 
 @pytest.fixture(scope="module")
 def graph():

@@ -281,6 +281,8 @@ def _shortcomings(estimator: NodeClassifier, references: Mapping[str, NodeClassi
     return shortcomings(
         estimator.repeat_metrics_,
         ignoring.repeat_metrics_ if ignoring is not None and reads_graph else (),
+        metric=estimator.metric,
+        threshold=estimator.threshold,
     )
 
 

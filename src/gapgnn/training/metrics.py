@@ -337,12 +337,23 @@ def _mean_values(values: Sequence[Any]) -> Any:
     return known[0] if isinstance(known[0], str) else sum(known) / len(known)
 
 
-def shortcomings(runs: Sequence[Metrics], without_graph: Sequence[Metrics] = ()) -> list[str]:
+def shortcomings(
+    runs: Sequence[Metrics],
+    without_graph: Sequence[Metrics] = (),
+    *,
+    metric: str = "auto",
+    threshold: str | float | None = None,
+) -> list[str]:
     """Say plainly what a model fails at: one sentence each, none for a model that is fine.
+
+    Whoever sets a threshold, or names a metric of the order of the nodes, does not ask for the
+    most accurate answers: such a model is compared with guessing, not with the largest class.
 
     Args:
         runs: the figures of every repeat.
         without_graph: those of a model that ignores the graph, if one was trained.
+        metric: that was named for the training; ``auto`` where none was.
+        threshold: that was asked for, by name or as a number; None where none was.
 
     >>> answers, labels = np.zeros(10, dtype=int), np.array([0] * 9 + [1])
     >>> useless = measure(np.array([[0.9, 0.1]] * 10), answers, labels, ["low", "high"])
@@ -357,24 +368,29 @@ def shortcomings(runs: Sequence[Metrics], without_graph: Sequence[Metrics] = ())
     guessing = 1 / len(occurring)
     sentences = []
     error = (mean["accuracy"] * (1 - mean["accuracy"]) / sum(support.values())) ** 0.5
+    still_ranked = _still_ranked(mean["ranking"], threshold)
+    guessed = _against_guessing(mean, metric, threshold)
     # Below the largest class in accuracy is no fault of a model that finds the others.
     finds_others = mean["balanced_accuracy"] > guessing + 0.3 * (1 - guessing)
-    if mean["accuracy"] <= mean["majority"] + error and not finds_others:
+    if guessed is not None:
+        sentences += [f"{guessed}{still_ranked}"] if guessed else []
+    elif mean["accuracy"] <= mean["majority"] + error and not finds_others:
         largest = max(support, key=lambda name: support[name] or 0)
         sentences.append(
             f"Not better than always answering {largest!r}, which is right for "
             f"{mean['majority']:.1%} of the test nodes: balanced accuracy is "
-            f"{mean['balanced_accuracy']:.1%} where guessing has {guessing:.1%}."
-            f"{_still_ranked(mean['ranking'])}"
+            f"{mean['balanced_accuracy']:.1%} where guessing has {guessing:.1%}.{still_ranked}"
         )
     lost = [name for name in occurring if not mean["per_class"][name]["recall"]]
     if lost:
         names = ", ".join(repr(name) for name in lost[:5]) + (" ..." if len(lost) > 5 else "")
         classes, its = ("class", "its") if len(lost) == 1 else ("classes", "their")
         as_it = "it" if len(lost) == 1 else "its own class"
+        said_before = bool(sentences) or mean["ranking"] is None
+        is_ranked = not said_before and mean["ranking"]["positive"] in lost
         sentences.append(
             f"The recall of {classes} {names} is 0: not one of {its} test nodes is predicted as "
-            f"{as_it}."
+            f"{as_it}.{still_ranked if is_ranked else ''}"
         )
     if without_graph:
         other = mean_metrics(without_graph)
@@ -389,15 +405,71 @@ def shortcomings(runs: Sequence[Metrics], without_graph: Sequence[Metrics] = ())
     return sentences
 
 
-def _still_ranked(ranking: dict[str, Any] | None) -> str:
+def _against_guessing(
+    mean: dict[str, Any], metric: str, threshold: str | float | None
+) -> str | None:
+    """Compare with guessing by what was asked for.
+
+    Guessing predicts as many nodes as the class, or puts as many first: the share of the class is
+    its precision.
+
+    Returns:
+        A sentence where the model is not better; an empty one where it is; None where nothing
+        was asked for that guessing could be compared with.
+    """
+    ranking = mean["ranking"]
+    if ranking is None:
+        return None
+    name, share, support = ranking["positive"], ranking["share"], ranking["support"]
+    if threshold is not None:
+        of_class = mean["per_class"][name]
+        precision = of_class["precision"]
+        if precision is None:
+            return None
+        flagged = max(1.0, of_class["recall"] * support / precision) if precision else 1.0
+        where = f"{precision:.1%} of the test nodes predicted as {name!r} are of it"
+    elif metric in _RECALLS:
+        top = ranking["top"][_RECALLS[metric]]
+        precision, flagged = top["precision"], top["nodes"]
+        percent = f"{TOP_SHARES[_RECALLS[metric]]:.0%}"
+        where = f"{precision:.1%} of the top {percent} of the test nodes are of class {name!r}"
+    elif metric == "average_precision":
+        if _ranks_better(ranking, {**ranking, "average_precision": share}):
+            return ""
+        reached = ranking["average_precision"]
+        return (
+            f"Not better than guessing by more than chance: average precision of class {name!r} is "
+            f"{reached:.3f} where guessing has {share:.3f}."
+        )
+    elif metric == "auc" and mean["auc"] is not None:
+        others = support / share - support
+        # Of the rank sum of as many nodes in random order.
+        error = ((support + others + 1) / (12 * support * others)) ** 0.5
+        if mean["auc"] > 0.5 + error:
+            return ""
+        return (
+            f"Not better than guessing by more than chance: AUC is {mean['auc']:.3f} where "
+            "guessing has 0.500."
+        )
+    else:
+        return None
+    if precision > share + (share * (1 - share) / flagged) ** 0.5:
+        return ""
+    return (
+        f"Not better than guessing by more than chance: {where}, and {share:.1%} of all test nodes."
+    )
+
+
+def _still_ranked(ranking: dict[str, Any] | None, threshold: str | float | None) -> str:
     """Say that the order of the nodes is of use where the answers are not."""
     guessed = None if ranking is None else {**ranking, "average_precision": ranking["share"]}
     if ranking is None or not _ranks_better(ranking, guessed):
         return ""
+    another = "`threshold`" if threshold is None else "another `threshold`"
     return (
         f" Its probabilities of {ranking['positive']!r} still rank the nodes: average precision "
         f"is {ranking['average_precision']:.3f} where guessing has {ranking['share']:.3f}. Sort by "
-        "them, or set `threshold`."
+        f"them, or set {another}."
     )
 
 

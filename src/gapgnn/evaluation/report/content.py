@@ -106,8 +106,13 @@ def _faults(record: Record) -> list[str]:
     """Return in sentences what a row fails at whatever the graph; nothing is known of old ones."""
     from gapgnn.training import Metrics, shortcomings
 
-    metrics = record.extra.get("metrics", ())
-    return shortcomings([Metrics.from_dict(one) for one in metrics]) if metrics else []
+    metrics = [Metrics.from_dict(one) for one in record.extra.get("metrics", ())]
+    asked = {
+        name: record.parameters[name]
+        for name in ("metric", "threshold")
+        if name in record.parameters
+    }
+    return shortcomings(metrics, **asked) if metrics else []
 
 
 def _against_no_graph(best: Record, rows: Sequence[Record]) -> str:
@@ -393,8 +398,8 @@ def cautions(records: Sequence[Record]) -> list[str]:
     ]
     if any(record.level == "node" for record in records):
         lines.append(
-            "At node level labels are private. Accuracy, balanced accuracy, F1 and AUC of such "
-            "rows are for the curator only; no ε covers them."
+            "At node level labels are private. Accuracy, balanced accuracy, F1, AUC, precision and "
+            "recall of such rows are for the curator only; no ε covers them."
         )
     private = [record for record in records if record.epsilon]
     if any(record.extra.get("noise") == "fast" for record in private):
