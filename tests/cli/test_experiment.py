@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from methodgraphs import write_tables
+from methodgraphs import write_risks, write_tables
 from rich.console import Console
 
 from gapgnn import Ledger
@@ -22,6 +22,7 @@ from gapgnn.evaluation.grid.plans import plan
 from gapgnn.evaluation.grid.records import FILE, Record, load
 from gapgnn.evaluation.grid.runner import Failure
 from gapgnn.evaluation.grid.tasks import Source, Task
+from gapgnn.evaluation.report import write_report
 
 FEW = ("--methods", "MLP", "GAP-EDP", "--repeats", "2")
 
@@ -55,6 +56,21 @@ class TestRun:
         assert all("--edges" in record.command for record in records)
         assert len(list(Path("results", "logs").glob("*.jsonl"))) == 2
         assert Ledger(tmp_path / "ledger.sqlite").entries() == []
+
+    def test_the_report_of_two_classes_has_precision_and_recall_of_the_runs(self, gapgnn, tables):
+        words = ("accuracy", *write_risks(tables), "--methods", "MLP", "--repeats", "2")
+        assert gapgnn(*words, "--out", "results")[0] == 0
+        (record,) = load("results")
+        page = write_report("results").page.read_text()
+        assert "people, class high, edge level" in page
+        (row,) = (
+            line
+            for line in Path("results/tables/precision-recall.csv").read_text().splitlines()
+            if line.split(",")[-8:-6] == ["0", "average precision"]
+        )
+        mean = sum(one.average_precision for one in record.rankings) / 2
+        assert float(row.split(",")[-6]) == pytest.approx(mean, abs=1e-6)
+        assert Path("results/figures/precision-recall.svg").exists()
 
     def test_people_see_each_run_and_a_table(self, gapgnn, tables):
         code, out, err = gapgnn("accuracy", *tables, *FEW, "--out", "results")

@@ -29,6 +29,7 @@ from gapgnn.evaluation.report.model import (
 )
 from gapgnn.graph import join_kinds
 from gapgnn.graph.datasets.synthetic import social_graph
+from gapgnn.graph.transforms import one_class_against_all
 from gapgnn.methods import load_model
 from gapgnn.methods.folder import _checksum, keep_audit, load_folder
 from gapgnn.privacy.card import PrivacyCard, Words, attacker_of, guarantee_sentence
@@ -126,10 +127,13 @@ def graph() -> Any:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, graph: Any) -> Path:
-    """A saved model and the ledger that was charged for it, to be copied and never changed."""
+    """A saved model and the ledger that was charged for it, to be copied and never changed.
+
+    Without a mixing weight, which noise may set to 0: predictions on other graphs read their edges.
+    """
     place = tmp_path_factory.mktemp("trained")
     ledger = Ledger.init(place / "own.sqlite").path
-    GAP(epsilon=1.0, epochs=2, ledger=ledger).fit(graph).save(place / "model")
+    GAP(epsilon=1.0, epochs=2, folds=0, ledger=ledger).fit(graph).save(place / "model")
     return place
 
 
@@ -490,6 +494,63 @@ def test_the_curator_s_copy_has_the_figures_of_the_model(folder: Path, graph: An
     assert facts.get("shortcoming", []) == shortcomings([found])
     support = sum(one.support for one in found.per_class.values())
     assert f"On {support:,} test" in copy
+
+
+@pytest.fixture(scope="module")
+def rare(tmp_path_factory: pytest.TempPathFactory, graph: Any) -> tuple[Path, Any]:
+    """A model of private labels of two classes, and its graph."""
+    both = one_class_against_all(graph, str((graph.label_names or ("0",))[-1]))
+    place = tmp_path_factory.mktemp("rare")
+    ledger = Ledger.init(place / "own.sqlite").path
+    settings = {"level": "node", "epsilon": 8.0, "epochs": 2, "max_degree": 5}
+    GAP(**settings, threshold=0.01, ledger=ledger).fit(both).save(place / "model")
+    return place / "model", both
+
+
+class TestPrecisionAndRecall:
+    def test_the_officer_s_page_has_none_and_the_curator_s_copy_the_model_s(
+        self, rare: tuple[Path, Any], ledger: Ledger
+    ) -> None:
+        folder, both = rare
+        page = render_model(folder)
+        shown = re.sub(r"<style>.*?</style>|<script>.*?</script>", "", page, flags=re.S)
+        assert re.search(r"[Pp]recision|[Rr]ecall|[Ll]ift|ranked first", shown) is None
+        assert "precision" not in "".join(
+            path.read_text(errors="ignore") for path in folder.rglob("*") if path.is_file()
+        )
+        model = load_model(folder, ledger=folder.parent / "own.sqlite")
+        ranking = model.metrics(both).ranking
+        assert ranking is not None
+        copy = render_model(folder, figures=curator_figures(model, both))
+        top = ranking.top["top_5_percent"]
+        row = copy[copy.index(">this model<") :]
+        row = row[: row.index("</tr>")]
+        cells = dict(re.findall(r'<td data-label="([^"]+)"[^>]*>.*?"mean">([\d.]+)<', row))
+        assert cells["average precision"] == f"{100 * ranking.average_precision:.1f}"
+        assert cells["recall in top 5 %"] == f"{100 * top.recall:.1f}"
+        assert cells["lift in top 5 %"] == f"{top.lift:.1f}"
+        # The curve, with its values in words, and guessing beside it.
+        assert f"recall = 0.05: {100 * ranking.curve[0]:.1f} %" in copy
+        assert f"guessing {100 * ranking.share:.1f}." in copy
+        assert "which are private at this level" in copy
+
+    def test_a_threshold_is_compared_with_guessing_as_many_nodes(
+        self, rare: tuple[Path, Any], ledger: Ledger
+    ) -> None:
+        """From 1 % on everybody is of the class: as precise as guessing, and said so."""
+        model = load_model(rare[0], ledger=rare[0].parent / "own.sqlite")
+        assert (model.decide(model.predict_proba(rare[1])) == 1).mean() > 0.9
+        first, *_ = curator_figures(model, rare[1])["shortcomings"]
+        assert first.startswith("Not better than guessing by more than chance: ")
+
+    def test_of_several_classes_only_a_named_one_is_ranked(self, folder: Path, graph: Any) -> None:
+        model = load_model(folder)
+        figures = curator_figures(model, graph)
+        assert figures["ranking"] is None
+        assert "Who is ranked first" not in render_model(folder, figures=figures)
+        model.positive = str((graph.label_names or ("0",))[0])
+        figures = curator_figures(model, graph)
+        assert f"class {model.positive}" in render_model(folder, figures=figures)
 
 
 def test_the_reader_s_words_are_used_everywhere(folder: Path, graph: Any, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gapgnn.training.metrics import RARE as RARE
     from gapgnn.training.metrics import TOP_SHARES as TOP_SHARES
     from gapgnn.training.metrics import Metrics as Metrics
+    from gapgnn.training.metrics import Ranking as Ranking
     from gapgnn.training.metrics import best_threshold as best_threshold
     from gapgnn.training.metrics import mean_metrics as mean_metrics
     from gapgnn.training.metrics import measure as measure

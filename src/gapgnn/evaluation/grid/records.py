@@ -31,7 +31,7 @@ from typing import Any
 
 from gapgnn.errors import DataError, UnavailableError, check_choice
 from gapgnn.evaluation.grid.plans import EXPERIMENTS
-from gapgnn.training import Metrics
+from gapgnn.training import Metrics, Ranking
 
 FORMAT = 1
 FILE = "results.jsonl"
@@ -189,10 +189,15 @@ class Record:
         return tuple(values) if len(values) == len(found) else ()
 
     @property
+    def rankings(self) -> tuple[Ranking, ...]:
+        """How well every repeat puts one class first; empty unless all of them have it."""
+        found = [run.get("ranking") for run in self.extra.get("metrics") or ()]
+        return tuple(map(Ranking.from_dict, found)) if all(found) else ()
+
+    @property
     def curves(self) -> tuple[tuple[float, ...], ...]:
         """The precision-recall curve of every repeat; empty where a repeat has none."""
-        rankings = [run.get("ranking") for run in self.extra.get("metrics") or ()]
-        return tuple(tuple(one["curve"]) for one in rankings) if all(rankings) else ()
+        return tuple(one.curve for one in self.rankings)
 
     @property
     def row(self) -> tuple[Any, ...]:

@@ -32,6 +32,7 @@ FORMATS: dict[str, dict[str, Any]] = {
     "png": {"Software": "gapgnn"},
 }
 _MOST_ACROSS = 3
+_MOST_TICKS = 10
 WIDTH, HEIGHT = 560, 350
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 34, 56
 # What the template needs of these.
@@ -195,7 +196,8 @@ def _panel(axes: Axes, plot: Plot, panel: Panel) -> None:
     ticks = sorted({value.x for line in panel.lines for value in line.values})
     if plot.is_log:
         axes.set_xscale("log")
-    axes.set_xticks(ticks, labels=[f"{tick:g}" for tick in ticks])
+    if len(ticks) <= _MOST_TICKS:
+        axes.set_xticks(ticks, labels=[f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
 

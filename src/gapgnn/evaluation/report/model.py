@@ -22,15 +22,32 @@ from typing import TYPE_CHECKING, Any
 from gapgnn import __version__
 from gapgnn.errors import GapgnnError, InputError, PrivacyError
 from gapgnn.evaluation.report.content import event_words, small
-from gapgnn.evaluation.report.figures import write_file
+from gapgnn.evaluation.report.figures import FRAME, Chart, write_file
 from gapgnn.evaluation.report.page import rendered
+from gapgnn.evaluation.report.plots import (
+    Line,
+    Panel,
+    curve_values,
+    guessing_line,
+    precision_recall_plot,
+)
+from gapgnn.evaluation.report.tables import (
+    RANKING_COLUMNS,
+    RANKING_NOTE,
+    Row,
+    Table,
+    curve_cells,
+    curve_table,
+    guessing_cells,
+    ranking_cells,
+)
 from gapgnn.methods import Saved, load_folder
 from gapgnn.privacy import links_of
 from gapgnn.privacy.accounting import AttackBounds, Event
 from gapgnn.privacy.card import PrivacyCard, Words, attacker_of, guarantee_sentence
 from gapgnn.privacy.card import texts as texts
 from gapgnn.privacy.ledger import Budget, Charge, Ledger, composed_epsilon, composed_profile
-from gapgnn.training import shortcomings
+from gapgnn.training import Ranking, shortcomings
 
 if TYPE_CHECKING:
     from gapgnn.graph import Graph
@@ -79,13 +96,41 @@ def curator_figures(model: NodeClassifier, graph: Graph) -> dict[str, Any]:
     """Return how good a saved model is on the test nodes of its own graph, for the curator alone.
 
     That is :class:`gapgnn.training.Metrics` in plain values, and what the model fails at in words.
+    How well one class is put first is left out where there are more than two and none was named.
 
     Args:
         model: whose cached hops answer.
         graph: with the split of the training.
     """
     found = model.metrics(graph)
-    return {**found.to_dict(), "shortcomings": shortcomings([found])}
+    faults = shortcomings([found], metric=model.metric, threshold=model.threshold)
+    values = {**found.to_dict(), "shortcomings": faults}
+    is_sought = model.positive is not None or len(found.per_class) == 2
+    return values if is_sought else {**values, "ranking": None}
+
+
+def _ranking(figures: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the figures of one class for the curator's copy: a table, and the curve drawn."""
+    found = (figures or {}).get("ranking")
+    if found is None:
+        return None
+    one = Ranking.from_dict(found)
+    block = f"class {one.positive}"
+    rows = (("this model", ranking_cells([one])), ("guessing", guessing_cells([one])))
+    table = Table(
+        "ranking",
+        "Who is ranked first",
+        f"Class {one.positive}: {one.support:,} of the test nodes. In percent, lift in times.",
+        ("order",),
+        RANKING_COLUMNS,
+        tuple(Row(block, (name,), cells) for name, cells in rows),
+        (RANKING_NOTE,),
+    )
+    panel = Panel(block, (Line("this model", 0, curve_values([one])),), (guessing_line([one]),))
+    plot = precision_recall_plot([panel])
+    assert plot is not None
+    values = curve_table([Row(block, ("this model",), curve_cells([one]))], ("order",), ())
+    return {"table": table, "plot": plot, "charts": [Chart(plot, panel)], "values": [values]}
 
 
 def write_model_page(
@@ -161,6 +206,8 @@ def render_model(
         releases=_releases(card),
         composed="" if not card.composed_epsilon else amount(card.composed_epsilon, up=True),
         figures=figures,
+        ranking=_ranking(figures),
+        frame=FRAME,
         percent=lambda share: f"{100 * share:.1f} %",
         digests=saved.digests,
         folder=Path(folder).name,

@@ -38,6 +38,7 @@ from gapgnn.evaluation.report.tables import FORMATS, Row, Table, price, tables
 PAGE = "report.html"
 _TRADEOFFS = ("tradeoff-edge", "tradeoff-node")
 _ATTACKS = ("membership",)
+_RANKINGS = ("precision-recall",)
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # No sandbox: containers often cannot make one, and the only page opened is one's own, which by its
 # policy loads nothing. The other switches keep the browser itself off the network.
@@ -197,7 +198,15 @@ def _content(
         "protections": report_content.protections(records),
         "tradeoffs": [one for one in drawn if one[0].name in _TRADEOFFS],
         "attack_figures": [one for one in drawn if one[0].name in _ATTACKS],
-        "ablations": [one for one in drawn if one[0].name not in (*_TRADEOFFS, *_ATTACKS)],
+        "rankings": [
+            (plot, panels, [table for table in made if table.name == f"{plot.name}-curve"])
+            for plot, panels, _ in drawn
+            if plot.name in _RANKINGS
+        ],
+        "ranking": next((table for table in made if table.name in _RANKINGS), None),
+        "ablations": [
+            one for one in drawn if one[0].name not in (*_TRADEOFFS, *_ATTACKS, *_RANKINGS)
+        ],
         "accuracy": next((table for table in made if table.name == "accuracy"), None),
         "beside": next((table for table in made if table.name == "accuracy-metrics"), None),
         "tested": [(name, list(rows)) for name, rows in groupby(checked, itemgetter("dataset"))],

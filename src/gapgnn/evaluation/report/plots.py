@@ -1,4 +1,4 @@
-"""What each figure shows, whoever draws it: the paper's five, and the attack beside them.
+"""What each figure shows, whoever draws it: the paper's five, the attack, precision and recall.
 
 A plot is a row of panels, a panel has lines over one axis and level lines for comparison. The files
 for papers and the report's own drawings (:mod:`gapgnn.evaluation.report.figures`) are made from the
@@ -13,6 +13,7 @@ from typing import Any
 
 from gapgnn.evaluation import bootstrap_interval
 from gapgnn.evaluation.grid import FIGURES, METHODS, Record
+from gapgnn.training import CURVE_RECALLS, Ranking
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,7 @@ def plots(records: Sequence[Record]) -> list[Plot]:
         _hops(records),
         _degree(records),
         _membership(records),
+        _precision_recall(records),
     ]
     return [plot for plot in drawn if plot is not None]
 
@@ -301,6 +303,104 @@ def _membership(records: Sequence[Record]) -> Plot | None:
         panels,
         y_label="attack AUC (%)",
     )
+
+
+def _precision_recall(records: Sequence[Record]) -> Plot | None:
+    panels = []
+    for title, group in curve_groups(records):
+        lines = tuple(
+            Line(shown(record), style_of(record.method), curve_values(record.rankings))
+            for record in group
+        )
+        panels.append(Panel(title, lines, (guessing_line(group[0].rankings),)))
+    return precision_recall_plot(panels)
+
+
+def precision_recall_plot(panels: Sequence[Panel]) -> Plot | None:
+    """Return the figure of precision-recall curves; None without any panel."""
+    several = any(value.repeats > 1 for panel in panels for value in panel.lines[0].values)
+    return _plot(
+        "precision-recall",
+        "Precision at each recall",
+        "Nodes are looked at by their probability of a class, the highest first. Recall is the "
+        "share of the class that is reached by then, precision the share of those looked at that "
+        "are of it: the highest that goes with at least this recall. Guessing has the share of "
+        "the class, whatever the recall." + (f" {_INTERVAL}" if several else ""),
+        panels,
+        x_label="recall (share of the class that is reached)",
+        y_label="precision (%)",
+        x_name="recall",
+        is_log=False,
+    )
+
+
+def ranked_class(record: Record) -> str:
+    """Return the class that a two-class record ranks in every repeat; empty where there is none."""
+    metrics = record.extra.get("metrics") or ()
+    if record.metric != "test_accuracy" or any(len(one["per_class"]) != 2 for one in metrics):
+        return ""
+    names = {ranking.positive for ranking in record.rankings}
+    return names.pop() if len(names) == 1 else ""
+
+
+def curve_groups(records: Sequence[Record]) -> list[tuple[str, list[Record]]]:
+    """Return the title of each panel of precision-recall curves, and its records.
+
+    A panel is about a class, a level and a budget: of several budgets the one that most methods
+    have, and of equally many the middle one. What reads no edges stands at every budget.
+    """
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for experiment in ("accuracy", "tradeoff"):
+        known = {key[0] for key in groups}
+        for record in records:
+            name = ranked_class(record)
+            if record.experiment == experiment and name and record.dataset not in known:
+                key = (record.dataset, name, record.level, record.relation)
+                groups.setdefault(key, []).append(record)
+    places = unique(key[:2] for key in groups)
+    levels = ("none", "edge", "node")
+    titled = []
+    for key in sorted(groups, key=lambda key: (places.index(key[:2]), levels.index(key[2]), key)):
+        dataset, name, level, relation = key
+        budget = _middle_budget(groups[key])
+        group = [r for r in groups[key] if r.epsilon in (budget, 0.0)]
+        several = len({k[3] for k in groups if k[:3] == key[:3]}) > 1
+        price = "no privacy" if level == "none" else f"{level} level"
+        price += f", ε = {budget:g}" if budget else ""
+        title = ", ".join([dataset, f"class {name}", price, *([relation] * several)])
+        titled.append((title, sorted(best_known(group, key=shown), key=order)))
+    return titled
+
+
+def _middle_budget(group: Sequence[Record]) -> float | None:
+    """Return the budget that most records have; of equally many the middle one.
+
+    >>> class Row:
+    ...     def __init__(self, epsilon): self.epsilon = epsilon
+    >>> _middle_budget([Row(1.0), Row(2.0), Row(4.0), Row(0.0), Row(0.0)])
+    2.0
+    """
+    private = [record.epsilon for record in group if record.epsilon]
+    if not private:
+        return group[0].epsilon
+    most = max(map(private.count, private))
+    usual = sorted({budget for budget in private if private.count(budget) == most})
+    return usual[len(usual) // 2]
+
+
+def curve_values(rankings: Sequence[Ranking]) -> tuple[Value, ...]:
+    """Return the precision-recall curve: its mean over repeats with the interval."""
+    values = []
+    for recall, *found in zip(CURVE_RECALLS, *(one.curve for one in rankings), strict=True):
+        low, high = bootstrap_interval(found)
+        values.append(Value(recall, sum(found) / len(found), low, high, len(found)))
+    return tuple(values)
+
+
+def guessing_line(rankings: Sequence[Ranking]) -> Line:
+    """Return the precision of guessing: the share of the class."""
+    share = sum(one.share for one in rankings) / len(rankings)
+    return Line("guessing", 4, (Value(0, share, share, share, 1),))
 
 
 def _plot(

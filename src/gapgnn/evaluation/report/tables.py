@@ -19,14 +19,18 @@ from gapgnn.evaluation import bootstrap_interval, paired_test
 from gapgnn.evaluation.grid import FIGURES, Record
 from gapgnn.evaluation.report.plots import (
     best_known,
+    curve_groups,
+    curve_values,
     headlined,
     named,
     order,
+    ranked_class,
     setting,
     shown,
     unique,
     value_of,
 )
+from gapgnn.training import CURVE_RECALLS, TOP_SHARES, Ranking
 
 SIGNIFICANCE = 0.05
 _ACCURACY = "Test accuracy in percent"
@@ -103,7 +107,8 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&])")
 class Cell:
     """One figure, as a fraction between 0 and 1; a published one has no interval and no repeats.
 
-    The best has the highest mean of its block, and may be significantly better than the next.
+    A ratio is a number of times, not shown in percent. The best has the highest mean of its
+    block, and may be significantly better than the next.
     """
 
     mean: float
@@ -112,22 +117,23 @@ class Cell:
     repeats: int = 0
     is_best: bool = False
     is_significant: bool = False
+    is_ratio: bool = False
 
     @property
     def short(self) -> str:
-        """The figure in percent.
+        """The figure in percent, or how many times.
 
-        >>> Cell(0.763).short
-        '76.3'
+        >>> Cell(0.763).short, Cell(3.14, is_ratio=True).short
+        ('76.3', '3.1')
         """
-        return f"{100 * self.mean:.1f}"
+        return self._written(self.mean)
 
     @property
     def range(self) -> str:
-        """The interval in percent; empty where there is none."""
+        """The interval in the same unit; empty where there is none."""
         if self.low is None or self.high is None or self.repeats < 2:
             return ""
-        return f"{100 * self.low:.1f} to {100 * self.high:.1f}"
+        return f"{self._written(self.low)} to {self._written(self.high)}"
 
     @property
     def text(self) -> str:
@@ -137,6 +143,9 @@ class Cell:
         '83.1 (82.5 to 83.7)'
         """
         return f"{self.short} ({self.range})" if self.range else self.short
+
+    def _written(self, value: float) -> str:
+        return f"{value if self.is_ratio else 100 * value:.1f}"
 
 
 @dataclass(frozen=True)
@@ -184,9 +193,10 @@ def tables(records: Sequence[Record]) -> list[Table]:
         _by_number(judged, "degree", "max_degree", "D", "Effect of the degree bound"),
         _membership(judged),
     ]
+    ranked = (_ranking(records), _curves(judged))
     return [
         table for one in made if one is not None for table in (one, _beside(one, records)) if table
-    ]
+    ] + [table for table in ranked if table is not None]
 
 
 def price(epsilon: float | None) -> str:
@@ -306,10 +316,114 @@ def _beside(table: Table, records: Sequence[Record]) -> Table | None:
     )
 
 
-def _figure_cell(values: Sequence[float]) -> Cell | None:
+def _figure_cell(values: Sequence[float], *, is_ratio: bool = False) -> Cell | None:
     if not values:
         return None
-    return Cell(sum(values) / len(values), *bootstrap_interval(values), len(values))
+    mean, ends = sum(values) / len(values), bootstrap_interval(values)
+    return Cell(mean, *ends, len(values), is_ratio=is_ratio)
+
+
+# What a risk desk reads: of the whole order, and of the nodes with the highest probabilities.
+_OF_TOP = ("recall", "precision", "lift")
+_TOPS = {name: f"top {100 * share:g} %" for name, share in TOP_SHARES.items()}
+RANKING_COLUMNS = (
+    "average precision",
+    *(f"{figure} in {words}" for words in _TOPS.values() for figure in _OF_TOP),
+)
+RANKING_NOTE = (
+    "average precision: the mean of the precision over the nodes of the class, each taken as the "
+    "last one that is looked at. top 1 % and 5 %: the test nodes with the highest probabilities. "
+    "lift: precision over the share of the class, how many times better than drawing nodes."
+)
+
+
+def ranking_cells(rankings: Sequence[Ranking]) -> tuple[Cell | None, ...]:
+    """Return the mean over repeats of every figure of ``RANKING_COLUMNS``."""
+    tops = [
+        _figure_cell([getattr(one.top[name], figure) for one in rankings], is_ratio=is_lift)
+        for name in _TOPS
+        for figure, is_lift in ((figure, figure == "lift") for figure in _OF_TOP)
+    ]
+    return (_figure_cell([one.average_precision for one in rankings]), *tops)
+
+
+def guessing_cells(rankings: Sequence[Ranking]) -> tuple[Cell, ...]:
+    """Return what drawing nodes would have in the same columns."""
+    share = sum(one.share for one in rankings) / len(rankings)
+    cells = [Cell(share)]
+    for name in _TOPS:
+        looked_at = [one.top[name].nodes * one.share / one.support for one in rankings]
+        cells += [Cell(sum(looked_at) / len(looked_at)), Cell(share), Cell(1.0, is_ratio=True)]
+    return tuple(cells)
+
+
+def _ranking(records: Sequence[Record]) -> Table | None:
+    """Return how well every method puts the nodes of one of two classes first."""
+    rows = [r for r in records if r.experiment in ("accuracy", "tradeoff") and ranked_class(r)]
+    if not rows:
+        return None
+    chosen = best_known(
+        rows, key=lambda r: (r.dataset, ranked_class(r), _block(r), shown(r), r.epsilon)
+    )
+    chosen.sort(key=lambda r: (_rank(r), _block(r), order(r), r.epsilon or 0.0))
+    made = []
+    for dataset, name in unique((r.dataset, ranked_class(r)) for r in rows):
+        here = [r for r in chosen if (r.dataset, ranked_class(r)) == (dataset, name)]
+        place = f"{dataset}, class {name}"
+        keys = ("guessing", *("" for _ in _promise_heads(chosen)), "")
+        made.append(Row(place, keys, guessing_cells(here[0].rankings)))
+        made += [
+            Row(
+                f"{place}, {_block(record)}",
+                (shown(record), *_promised([record], chosen), price(record.epsilon)),
+                ranking_cells(record.rankings),
+            )
+            for record in here
+        ]
+    return Table(
+        "precision-recall",
+        "Who is ranked first",
+        f"Figures on test nodes in percent, lift in times{_repeats(chosen)}.",
+        ("method", *_promise_heads(chosen), "ε"),
+        RANKING_COLUMNS,
+        tuple(made),
+        (RANKING_NOTE, *_notes(chosen, {})),
+    )
+
+
+def curve_table(rows: Sequence[Row], keys: Sequence[str], records: Sequence[Record]) -> Table:
+    """Return the values of precision-recall curves, for rows of :func:`curve_cells`."""
+    return Table(
+        "precision-recall-curve",
+        "Precision at each recall",
+        f"Precision in percent{_repeats(records) if records else ''}.",
+        tuple(keys),
+        tuple(f"recall {recall:g}" for recall in CURVE_RECALLS),
+        tuple(rows),
+        _notes(records, {}),
+    )
+
+
+def curve_cells(rankings: Sequence[Ranking]) -> tuple[Cell, ...]:
+    """Return the precision at every recall."""
+    return tuple(Cell(v.mean, v.low, v.high, v.repeats) for v in curve_values(rankings))
+
+
+def _curves(records: Sequence[Record]) -> Table | None:
+    groups = curve_groups(records)
+    chosen = [record for _, group in groups for record in group]
+    if not chosen:
+        return None
+    rows = [
+        Row(
+            title,
+            (shown(record), *_promised([record], chosen), price(record.epsilon)),
+            curve_cells(record.rankings),
+        )
+        for title, group in groups
+        for record in group
+    ]
+    return curve_table(rows, ("method", *_promise_heads(chosen), "ε"), chosen)
 
 
 def _what(records: Sequence[Record]) -> str:
