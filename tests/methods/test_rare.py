@@ -230,6 +230,14 @@ class TestClassWeights:
         assert found[1] > 0.3
 
 
+@pytest.mark.parametrize(("level", "epsilon", "hops"), [("edge", 7.9, 4), ("edge", 8, 6)])
+def test_an_ample_budget_pays_for_more_hops_at_edge_level(level, epsilon, hops, rare):
+    model = GAP(level=level, epsilon=epsilon, delta=1e-7)
+    (event,) = model.guarantee(rare).events
+    assert event.count == hops
+    assert model.guarantee(rare).epsilon <= epsilon
+
+
 def test_a_rare_class_is_found_through_the_graph(fitted, rare):
     features = MLP(level="edge").fit(rare)
     assert auc(fitted[0], rare) > auc(features, rare) + 0.15

@@ -112,9 +112,9 @@ class GAP(EdgeReader):
         progressive: train a classifier after every hop and send what it says in the next one; auto
             is on for labels and both, off for features (on is ProGAP).
         hops: number K of noisy aggregations; auto is 2 for features, 5 for progressive features (4
-            at node level), 4 for labels and both, and 1 for them at node level or without stages.
-            Where labels are sent in the default way at node level it is 2, or 1 where own is
-            record, and no other number is possible.
+            at node level), 4 for labels and both (for labels at edge level 6 from epsilon 8 on),
+            and 1 for them at node level or without stages. Where labels are sent in the default way
+            at node level it is 2, or 1 where own is record, and no other number is possible.
         encoder_layers: layers of the encoder; 0 sends the raw features, normalised. Not where
             labels are sent in the default way at node level, which takes no encoder.
         folds: of the networks that features are read through where labels are sent, below node
@@ -309,6 +309,7 @@ class GAP(EdgeReader):
             max_degree=self.max_degree,
             own=self.own,
             folds=self.folds,
+            epsilon=self.epsilon,
         )
 
     def _list_bound(self) -> int | None:

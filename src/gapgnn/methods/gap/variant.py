@@ -12,6 +12,9 @@ from gapgnn.training import Recipe, resolve_folds
 T = TypeVar("T")
 OWN = ("nothing", "features", "record")
 DEFAULT_DEGREE = 100
+# From this budget on, so many hops where labels are sent at edge level: what a rare class says
+# travels from its few labelled nodes (docs/research-notes.md).
+AMPLE, AMPLE_HOPS = 8.0, 6
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,11 @@ class Variant:
         max_degree: int | str = "auto",
         own: str = "features",
         folds: int | str = "auto",
+        epsilon: float = 0.0,
     ) -> Variant:
         """Fill in ``auto``, and refuse what would send a node its own label.
+
+        At edge level an ample ``epsilon`` pays for more hops.
 
         >>> Variant.resolve(level="edge", messages="labels", progressive="auto", hops="auto",
         ...                 encoder_layers=2).hops
@@ -71,6 +77,8 @@ class Variant:
                 hops = (4 if level == "node" else 5) if is_progressive else 2
             else:
                 hops = 4 if is_progressive and level != "node" else 1
+                if hops == 4 and level == "edge" and messages == "labels" and epsilon >= AMPLE:
+                    hops = AMPLE_HOPS
         number = check_integer("hops", hops, at_least=1)
         if messages != "features" and not is_progressive and number > 1:
             raise InputError(
