@@ -33,6 +33,9 @@ def test_the_naive_run_is_told_that_it_is_of_no_use(story):
     naive, useful = (step.said for step in story.steps if step.words[0] == "train")
     assert "Warning: Not better than always answering 'low'" in naive
     assert "Not better than" not in useful
+    # Once by options and once by the schema.
+    for said in (naive, useful):
+        assert "all payments between any two customers together" in " ".join(said.split())
 
 
 def test_the_unlabelled_of_high_risk_stand_in_front(story):
@@ -52,7 +55,8 @@ def test_the_officers_page_speaks_of_payments_and_shows_no_accuracy(story):
     folder = story.folder
     text = re.sub(r"<[^>]+>", " ", (folder / "november.report.html").read_text())
     assert "payment" in text
-    assert "friendship" not in text
+    assert "all payments between any two customers together" in text
+    assert not re.search(r"\b(person|people|friend\w*)\b", text)
     assert not re.search(r"accuracy|AUC|84\.\d ?%", text)
     # What it states is what the card and the ledger say.
     card = load_model(folder / "november").card_

@@ -36,7 +36,7 @@ def test_only_the_training_without_a_schema_is_refused(story):
 def test_figures_are_called_the_curators(story):
     said = story.step("train", "calls", "balanced").said
     assert "computed from private labels, for the curator only" in said
-    assert "any one person's record (features, label and own out-list)" in said
+    assert "any one patient's record (features, label and own out-list)" in said
     assert "Charged to patients: charge " in said
     assert "features only" not in said, "a reference at node level has a price of its own"
 
@@ -72,7 +72,7 @@ def test_the_officers_page_speaks_of_patients_and_shows_no_accuracy(story):
 def test_what_the_card_calls_covered_is_what_the_page_says(story):
     card = load_model(story.folder / "calls").card_
     assert any("features, label and own out-list" in line for line in card.covered)
-    assert dict(card.public).keys() >= {"number of training people"}
+    assert dict(card.public).keys() >= {"number of training patients"}
     assert all("read from the data" not in origin for _, origin in card.public)
 
 

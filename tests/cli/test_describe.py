@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gapgnn.cli.data import add_data_options, add_level_option, load_graph
+from gapgnn.cli.data import add_data_options, add_level_option, add_word_options, load_graph
 from gapgnn.cli.main import Parser, main
 from gapgnn.errors import DataError
 
@@ -57,6 +57,7 @@ def test_every_command_of_the_page_loads_its_graph(page: str) -> None:
         options = command[next(at for at, word in enumerate(command) if word.startswith("--")) :]
         parser = Parser()
         add_data_options(parser)
+        add_word_options(parser)
         add_level_option(parser.add_argument_group())
         graph = load_graph(parser.parse_args(options), seed=0).graph
         assert graph.train_mask.any()

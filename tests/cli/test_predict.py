@@ -303,10 +303,10 @@ class TestNewPeople:
         assert outs[0].read_text() == outs[1].read_text()
         assert len(ledger.entries()) == 2
         assert (
-            "Price: the new people's edges were not released before, and are charged" in told[0][2]
+            "Price: the edges of new people were not released before, and are charged" in told[0][2]
         )
         assert "20 labels written" in told[0][1]
-        assert "the new people's edges were charged" in told[0][1]
+        assert "the edges of new people were charged" in told[0][1]
         assert "no budget was spent" in told[1][1]
         assert load_model(early).card_.releases[1].purpose == "prediction for new people"
 
@@ -354,7 +354,8 @@ class TestThePriceIsShownBeforeItIsCharged:
         before, after = err.split("Charged: ")
         assert before.splitlines() == [
             f"Price: this graph was not released before, and is charged epsilon "
-            f"{charge.epsilon:.2f}, delta 0.0001 (undirected).",
+            f"{charge.epsilon:.2f}, delta 0.0001 for all edges between any two people together "
+            "(one undirected edge).",
             f"Before: {fit.population} has epsilon {before.split('epsilon ')[2].split()[0]} of 10 "
             "left, delta 0.0001",
             f"The 2 releases of this model will then come to epsilon {together} at delta 0.0001 "

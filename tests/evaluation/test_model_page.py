@@ -27,12 +27,12 @@ from gapgnn.evaluation.report.model import (
     render_model,
     write_model_page,
 )
-from gapgnn.graph import join_kinds
+from gapgnn.graph import Wording, join_kinds
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import one_class_against_all
 from gapgnn.methods import load_model
 from gapgnn.methods.folder import _checksum, keep_audit, load_folder
-from gapgnn.privacy.card import PrivacyCard, Words, attacker_of, guarantee_sentence
+from gapgnn.privacy.card import PrivacyCard, attacker_of, guarantee_sentence
 from gapgnn.privacy.card.texts import percent, rounded_up
 from gapgnn.training import shortcomings
 
@@ -247,8 +247,8 @@ def test_so_does_the_page_of_every_kind_of_model(
 @pytest.mark.parametrize(
     ("protects", "question"),
     [
-        ("each", "are these payments, one of each kind, in the data?"),
-        ("any", "is this payment between two people in the data?"),
+        ("each", "are these edges, one of each kind (all payments of a pair), in the data?"),
+        ("any", "are there payments between these two people in the data?"),
     ],
 )
 def test_the_page_names_several_kinds_of_edges(
@@ -260,7 +260,7 @@ def test_the_page_names_several_kinds_of_edges(
     page = render_model(tmp_path / "model")
     assert contradictions(page, model.card_, ledger) == []
     assert Facts(page).found["kinds"] == ["calls, visits"]
-    assert question in render_model(tmp_path / "model", words=Words.of(None, "payment"))
+    assert question in render_model(tmp_path / "model", words=Wording.of(None, "payment"))
 
 
 def test_what_kinds_of_edges_are_called_is_not_reworded(
@@ -268,11 +268,10 @@ def test_what_kinds_of_edges_are_called_is_not_reworded(
 ) -> None:
     both = join_kinds({"friends": graph, "links": graph})
     GAP(epsilon=1.0, epochs=2).fit(both).save(tmp_path / "model")
-    page = render_model(tmp_path / "model", words=Words.of("customer", "payment"))
+    page = render_model(tmp_path / "model", words=Wording.of("customer", "payment"))
     text = " ".join(re.sub(r"<[^>]+>", " ", page).split())
     assert text.count("(friends, links)") >= 2
-    assert "customers, payments" not in text
-    assert "kinds of payments friends, links: given by name" in text
+    assert "kinds of edges friends, links: given by name" in text
 
 
 @pytest.mark.parametrize(
@@ -281,7 +280,7 @@ def test_what_kinds_of_edges_are_called_is_not_reworded(
         ('data-fact="epsilon">1<', 'data-fact="epsilon">0.5<'),
         ('data-fact="level">edge', 'data-fact="level">node'),
         ('data-fact="private">yes', 'data-fact="private">NO'),
-        ("Every single friendship", "Every single person"),
+        ("Every single undirected edge", "Every single person"),
         ("learns almost the same", "learns nothing"),
         ('data-fact="spent">', 'data-fact="spent">0'),
         ('<tr data-fact="charged">', '<tr data-fact="gone">'),
@@ -556,7 +555,7 @@ class TestPrecisionAndRecall:
 def test_the_reader_s_words_are_used_everywhere(folder: Path, graph: Any, tmp_path: Path) -> None:
     GAP(epsilon=8.0, epochs=2, level="node", max_degree=5).fit(graph).save(tmp_path / "node")
     for place in (folder, tmp_path / "node"):
-        page = render_model(place, words=Words.of("customer", "payment"))
+        page = render_model(place, words=Wording.of("customer", "payment"))
         text = re.sub(r"<style>.*?</style>|<script>.*?</script>|<[^>]+>", " ", page, flags=re.S)
         assert re.search(r"\b(person|people|friend\w*)\b", text, re.I) is None
         assert "customer" in text
@@ -566,7 +565,9 @@ def test_the_reader_s_words_are_used_everywhere(folder: Path, graph: Any, tmp_pa
 @pytest.mark.parametrize("word", ["<b>", "", "two\nlines", "a/b/c", "x" * 60])
 def test_a_word_that_is_none_is_refused(word: str) -> None:
     with pytest.raises(InputError, match="`entity` must be a word"):
-        Words.of(word)
+        Wording(entity=word)
+    with pytest.raises(InputError, match="`link` must be a word"):
+        Wording.of("customer", word or "/")
 
 
 def test_audits_stand_on_the_page_with_day_and_result(folder: Path) -> None:
@@ -791,8 +792,12 @@ def test_the_training_of_a_model_is_audited_as_a_whole(
 @pytest.mark.parametrize(
     ("relation", "question"),
     [
-        ("5-edges", "are these payments of one person, up to 5, in the data?"),
-        ("undirected", "is this payment between two people in the data?"),
+        (
+            "5-edges",
+            "are up to 5 edges of one person (each: all payments with one other person) in the "
+            "data?",
+        ),
+        ("undirected", "are there payments between these two people in the data?"),
     ],
 )
 def test_the_question_counts_the_links_that_are_hidden(
@@ -800,6 +805,6 @@ def test_the_question_counts_the_links_that_are_hidden(
 ) -> None:
     model = GAP(relation=relation, epochs=1, ledger=ledger.path).fit(graph)
     model.save(tmp_path / "model")
-    page = render_model(tmp_path / "model", words=Words.of(None, "payment"))
+    page = render_model(tmp_path / "model", words=Wording.of(None, "payment"))
     assert question in page
-    assert ("up to 5 of one person&#39;s payments" in page) == (relation == "5-edges")
+    assert ("up to 5 of one person&#39;s undirected edges" in page) == (relation == "5-edges")

@@ -121,7 +121,8 @@ def test_every_promised_section_is_there(made_up: list[Record], rendered: str) -
         "releases",
         "commands",
     }
-    assert "whether or not any one friendship (undirected edge) is in the data" in page.text
+    hidden = "all edges between any two people together (one undirected edge) are in the data"
+    assert f"whether or not {hidden}" in page.text
     assert "hops: 2 x Gaussian, noise multiplier 1.475" in page.text
     for record in made_up:
         assert record.command in page.text
@@ -475,7 +476,7 @@ def test_tiles_of_what_reads_own_lists_stand_apart(make_record: Any) -> None:
     assert joint["methods"] == "Vote-NDP"
     assert "joint differential privacy" in " ".join(joint["covered"])
     assert "joint" not in " ".join(senses["One person's record"]["covered"])
-    assert [b["epsilon"] for b in senses["One friendship, own lists read"]["budgets"]] == ["0"]
+    assert [b["epsilon"] for b in senses["One undirected edge, own lists read"]["budgets"]] == ["0"]
 
 
 def test_tiles_show_the_best_private_row_and_the_budget_it_used(make_record: Any) -> None:

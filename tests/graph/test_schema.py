@@ -304,7 +304,8 @@ class TestFile:
             ("[columns.age", "`schema` must be TOML. Got FILE: "),
             (
                 "[column.age]",
-                "`schema` must only have the keys columns, label and weight. Got 'column' in",
+                "`schema` must only have the keys columns, label, weight, entity and link. "
+                "Got 'column' in",
             ),
             (
                 '[weight]\ncolumn = "amount"\nlow = 0',

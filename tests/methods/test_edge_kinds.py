@@ -161,7 +161,7 @@ def test_what_is_promised_for_links_of_every_kind_is_on_the_card(plain, ledger):
         whole = [event.scaled(growth**-0.5) for event in events]
         price = account(whole, card.delta, relation=card.relation).epsilon
         (line,) = (line for line in card.not_covered if "several kinds at once" in line)
-        assert "linked by every kind (calls, letters, visits)" in line
+        assert "connected by every kind (calls, letters, visits)" in line
         assert float(line.rstrip(".").split()[-1]) == pytest.approx(price, abs=0.01)
         assert price > 1.5
     several = gap(ledger, relation="3-edges").fit(graph).card_
@@ -193,15 +193,15 @@ def test_the_card_says_what_is_hidden(kinds, ledger):
         for options in ({"kinds": "each"}, {}, {"level": "node", "max_degree": 5})
     )
     assert "of each kind of edges at once (calls, visits)" in guarantee_sentence(each)
-    assert "of one kind of edges (calls, visits), whichever, is in" in guarantee_sentence(one)
+    assert "of one kind of edges (calls, visits), whichever, are in" in guarantee_sentence(one)
     assert "own out-lists of all kinds (calls, visits)" in guarantee_sentence(node)
-    assert "One link of each kind (calls, visits), all at once." in each.covered
+    assert "One edge of each kind (calls, visits), all at once." in each.covered
     assert any("several kinds at once" in line for line in one.not_covered)
     assert (each.kinds, each.protects, one.protects) == (("calls", "visits"), "each", "any")
     assert "| kinds of edges | calls, visits |" in each.to_markdown()
     for card in (each, one, node):
         assert type(card).from_json(card.to_json()) == card
-    assert ("kinds of links", "calls, visits: given by name") in each.public
+    assert ("kinds of edges", "calls, visits: given by name") in each.public
 
 
 def test_any_is_refused_at_node_level(kinds, ledger):
@@ -213,8 +213,8 @@ def test_any_is_refused_at_node_level(kinds, ledger):
 def test_weights_are_on_the_card_and_change_no_price(plain, ledger):
     with_them, without = (gap(ledger).fit(graph) for graph in (weighed(plain), plain))
     assert with_them.noise_multiplier_ == without.noise_multiplier_
-    assert any("amount of a link" in line for line in with_them.card_.covered)
-    assert ("bounds of the amounts of links", "0 to 50: declared") in with_them.card_.public
+    assert any("amount of an edge" in line for line in with_them.card_.covered)
+    assert ("bounds of the amounts of edges", "0 to 50: declared") in with_them.card_.public
     assert not any("amount" in line for line in without.card_.covered)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from gapgnn.errors import DataError, InputError
+from gapgnn.graph import Wording
 from gapgnn.privacy.accounting import PoissonGaussian, attack_bounds
 from gapgnn.privacy.accounting.accountants import account
 from gapgnn.privacy.accounting.events import Event, Gaussian, Laplace
@@ -26,7 +28,6 @@ from gapgnn.privacy.card.card import (
     make_card,
 )
 from gapgnn.privacy.card.texts import STEPS, odds, rounded_up
-from gapgnn.privacy.card.words import Words
 from gapgnn.privacy.guarantee import Guarantee
 from gapgnn.privacy.ledger import Ledger, People
 
@@ -102,14 +103,16 @@ def test_json_reads_back_to_the_same_card(original: PrivacyCard) -> None:
             "edge",
             "undirected",
             "Anyone who sees this model and its predictions learns almost the same about the graph "
-            "whether or not any one friendship (undirected edge) is in it: epsilon 1.00, delta "
+            "whether or not all edges between any two people together (one undirected edge) are "
+            "in it: epsilon 1.00, delta "
             "1e-06.",
         ),
         (
             "edge",
             "directed",
             "Anyone who sees this model and its predictions learns almost the same about the graph "
-            "whether or not any one arc (a link from one node to another) is in it: epsilon 1.00, "
+            "whether or not all edges from any one person to any other together (one arc) are in "
+            "it: epsilon 1.00, "
             "delta 1e-06.",
         ),
         (
@@ -137,9 +140,9 @@ def test_the_guarantee_is_one_plain_sentence(level: str, relation: str, sentence
 
 def test_a_large_epsilon_is_not_called_almost_the_same() -> None:
     assert guarantee_sentence(card(epsilon=8.0)) == (
-        "Seeing this model and its predictions shifts the odds on whether or not any one "
-        "friendship (undirected edge) is in the graph by at most a factor of 3000: epsilon 8.00, "
-        "delta 1e-06."
+        "Seeing this model and its predictions shifts the odds on whether or not all edges "
+        "between any two people together (one undirected edge) are in the graph by at most a "
+        "factor of 3000: epsilon 8.00, delta 1e-06."
     )
 
 
@@ -149,7 +152,7 @@ def test_level_none_and_a_method_without_edges_say_what_they_are() -> None:
     assert (nothing.epsilon, nothing.is_private_release) == (None, False)
     assert json.loads(nothing.to_json())["epsilon"] is None
     mlp = card(method="MLP", epsilon=0.0, events=(), noise_multiplier=None, messages="none")
-    assert guarantee_sentence(mlp).endswith("is in the graph: epsilon 0.")
+    assert guarantee_sentence(mlp).endswith("are in the graph: epsilon 0.")
     assert mlp.is_private_release
     assert mlp.warnings == ()
 
@@ -190,7 +193,9 @@ def test_the_strict_notion_is_claimed_only_where_no_list_was_cut() -> None:
 def test_edge_level_says_that_features_and_labels_are_public() -> None:
     made = card()
     assert any("Features and labels" in line for line in made.not_covered)
-    assert {what for what, _ in made.not_charged} == {row[0] for row in STEPS.values()}
+    assert {what for what, _ in made.not_charged} == {
+        Wording().fill(row[0]) for row in STEPS.values()
+    }
     short = card(steps=["preparation", "training"])
     assert len(short.not_charged) == 2
 
@@ -238,14 +243,14 @@ def test_the_card_says_whether_a_budget_limits_it(tmp_path: Path) -> None:
     assert card().warnings == ("This release is not recorded in a ledger.",)
 
 
-def test_directed_on_a_symmetric_graph_states_the_epsilon_of_a_friendship() -> None:
+def test_directed_on_a_symmetric_graph_states_the_epsilon_of_an_undirected_edge() -> None:
     made = card(relation="directed", is_symmetric=True)
     friendship = account([NOISE.scaled(1 / math.sqrt(2))], 1e-6, relation="undirected").epsilon
     assert friendship > 1.3
     stated = f"under undirected, is {rounded_up(friendship)}"
     assert any(stated in warning for warning in made.warnings)
-    assert not any("friendship" in w for w in card(relation="directed").warnings)
-    assert not any("friendship" in w for w in card(is_symmetric=True).warnings)
+    assert not any("symmetric" in w for w in card(relation="directed").warnings)
+    assert not any("symmetric" in w for w in card(is_symmetric=True).warnings)
 
 
 def test_a_delta_that_is_too_large_is_a_warning_without_the_count() -> None:
@@ -285,7 +290,7 @@ def changed(**changes: Any) -> str:
         (changed(delta="drop this"), "missing keys: delta"),
         (changed(ledger={"charge_id": "1"}), "`ledger` has missing keys"),
         (changed(ledger=3), "`ledger` must be an object"),
-        (changed(format=8), "must have format 1 to 7. Got 8"),
+        (changed(format=9), "must have format 1 to 8. Got 9"),
         (changed(releases=[]), "`releases` must list what was charged"),
         (changed(composed_epsilon=None), "`composed_epsilon` must be a number"),
         (changed(epsilon=None), "`epsilon` must be a number"),
@@ -353,16 +358,19 @@ def test_a_printed_epsilon_is_never_smaller_than_the_real_one(epsilon: float) ->
 @pytest.mark.parametrize(
     ("relation", "words"),
     [
-        ("undirected", "All links between the same two people together"),
-        ("5-edges", "All links between the same two people together"),
-        ("directed", "All links from one person to the same other person together"),
-        ("5-arcs", "All links from one person to the same other person together"),
+        ("undirected", "All payments between the same two customers together"),
+        ("5-edges", "All payments between the same two customers together"),
+        ("directed", "All payments from one customer to the same other customer together"),
+        ("5-arcs", "All payments from one customer to the same other customer together"),
     ],
 )
 def test_the_card_says_that_all_rows_of_a_pair_are_protected_together(
     relation: str, words: str
 ) -> None:
-    assert any(line.startswith(words) for line in texts.covered("edge", relation, notion=None))
+    known = Wording.of("customer", "payment")
+    stated = card(relation=relation, wording=known)
+    assert any(line.startswith(words) for line in stated.covered)
+    assert re.search(r"\b(all|All) payments\b.*\bcustomers?\b", guarantee_sentence(stated))
 
 
 @pytest.mark.parametrize(
@@ -376,7 +384,54 @@ def test_the_card_says_that_all_rows_of_a_pair_are_protected_together(
     ],
 )
 def test_the_article_fits_the_reader_s_word(entity: str, sentence: str) -> None:
-    assert Words.of(entity).plain("A person's record, if a person leaves.") == sentence
+    template = "{An_entity}'s record, if {an_entity} leaves."
+    assert Wording.of(entity).fill(template) == sentence
+
+
+USUAL = re.compile(r"\{|\b(person|people|friend\w*|links?)\b", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("own", ["", "record"])
+@pytest.mark.parametrize("kinds", [(), ("calls", "visits")])
+@pytest.mark.parametrize(("level", "relation"), [*EVERY_RELATION, ("edge", "5-edges")])
+def test_no_sentence_of_a_card_knows_better_words_than_the_user(
+    level: str, relation: str, kinds: tuple[str, ...], own: str
+) -> None:
+    stated = card(
+        level=level,
+        relation=relation,
+        kinds=kinds,
+        protects="any" if kinds else "",
+        own=own or ("features" if level == "node" else ""),
+        is_weighted=True,
+        is_symmetric=True,
+        wording=Wording.of("user", "SMS"),
+        public=texts.public_facts(level, num_train=1000, delta_is_auto=True, **FACTS),
+    )
+    text = stated.to_markdown() + str(stated)
+    assert USUAL.search(text) is None
+    assert "an user" not in text.lower()
+    # Without words it speaks of people and edges; what somebody once called them is forgotten.
+    usual = stated.in_words(Wording())
+    assert "SMS" not in usual.to_markdown()
+    assert "friend" not in usual.to_markdown()
+    assert PrivacyCard.from_json(usual.to_json()).in_words(stated.wording) == stated
+
+
+def test_a_card_of_an_earlier_version_speaks_of_people_and_edges() -> None:
+    values = json.loads(card().to_json())
+    del values["wording"], values["templates"]
+    old = PrivacyCard.from_json(json.dumps({**values, "format": 7}))
+    assert old.wording == Wording()
+    assert old.in_words(Wording.of("user")).covered == old.covered
+
+
+@pytest.mark.parametrize("word", ["a\x1bb", 7, "", "x" * 41])
+def test_a_card_with_a_word_that_is_none_is_damaged(word: object) -> None:
+    values = json.loads(card().to_json())
+    values["wording"]["link"] = word
+    with pytest.raises(DataError, match="`link` must be a word"):
+        PrivacyCard.from_json(json.dumps(values))
 
 
 FACTS: dict[str, Any] = {
@@ -390,14 +445,14 @@ FACTS: dict[str, Any] = {
 @pytest.mark.parametrize(("people", "is_exact"), [(42, True), (99, True), (100, False)])
 def test_a_small_count_is_not_called_rounded(people: int, is_exact: bool) -> None:
     facts = dict(texts.public_facts("node", num_train=people, delta_is_auto=True, **FACTS))
-    assert ("exact" in facts["number of training people"]) is is_exact
-    assert facts["number of training people"].startswith(f"{people}: counted")
+    assert ("exact" in facts[texts.NUM_TRAIN]) is is_exact
+    assert facts[texts.NUM_TRAIN].startswith(f"{people}: counted")
 
 
 @pytest.mark.parametrize("level", ["edge", "node"])
 def test_the_number_that_a_stated_delta_is_compared_with_is_listed_as_public(level: str) -> None:
     shared: dict[str, Any] = {"num_train": 1000, "delta_is_auto": False, **FACTS}
-    name = f"order of magnitude of the number of {'links' if level == 'edge' else 'people'}"
+    name = f"order of magnitude of the number of {'edges' if level == 'edge' else '{entities}'}"
     assert name in dict(texts.public_facts(level, is_delta_compared=True, **shared))
     # A pure promise has no delta to warn of.
     assert name not in dict(texts.public_facts(level, is_delta_compared=False, **shared))

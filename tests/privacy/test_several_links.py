@@ -365,7 +365,7 @@ def test_arcs_of_a_symmetric_graph_are_never_silent():
     events = [Gaussian(e["noise_multiplier"], count=6 * e["count"]) for e in card.events]
     real = account(events, 1e-6, relation="5-edges").epsilon
     (line,) = (line for line in card.warnings if "symmetric" in line)
-    assert "5 friendships of one person, under 5-edges" in line
+    assert "5 undirected edges of one person, under 5-edges" in line
     assert float(line.rstrip(".").split()[-1]) == pytest.approx(real, abs=0.01)
 
 
@@ -373,9 +373,9 @@ def test_the_card_says_whose_links_and_how_many():
     graph = social_graph(num_nodes=300, mean_degree=8)
     card = GAP(relation="5-edges", epsilon=1.0, epochs=1).fit(graph).card_
     assert card.relation == "5-edges"
-    assert "up to 5 of one person's links" in guarantee_sentence(card)
-    assert any("Up to 5 of one person's links" in line for line in card.covered)
-    assert any("More than 5 links of one person" in line for line in card.not_covered)
+    assert "up to 5 of one person's undirected edges" in guarantee_sentence(card)
+    assert any("Up to 5 of one person's undirected edges" in line for line in card.covered)
+    assert any("More than 5 of one person's edges" in line for line in card.not_covered)
     assert any("node level" in line for line in card.not_covered)
     assert PrivacyCard.from_json(card.to_json()) == card
     # Entities, and so delta, are those of one edge.

@@ -227,6 +227,23 @@ def _add_reading_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def add_word_options(parser: argparse.ArgumentParser) -> None:
+    """Add the words that the privacy card uses for people and edges."""
+    group = parser.add_argument_group("words of the privacy card")
+    group.add_argument(
+        "--entity",
+        metavar="WORD",
+        help="what one of those in the data is called, such as customer, or company/companies "
+        "(default: as the schema says, or person)",
+    )
+    group.add_argument(
+        "--link",
+        metavar="WORD",
+        help="what a row of the edge table is called, such as payment: all payments between two "
+        "customers are protected together (default: as the schema says, or edge)",
+    )
+
+
 def add_dialect_options(group: argparse._ActionsContainer) -> None:
     """Add the options that say how the cells of tables are written."""
     group.add_argument(
@@ -301,6 +318,8 @@ def load_graph(
         classes: the classes a saved model knows, in their order.
         may_lack_labels: whether nobody need have a label; there is no split then.
 
+    With :func:`add_word_options` the graph has the words that are given.
+
     >>> parser = argparse.ArgumentParser()
     >>> add_data_options(parser)
     >>> load_graph(parser.parse_args(["--edges", "friends.csv"]), seed=0)
@@ -311,6 +330,47 @@ def load_graph(
     check_options(
         args, needs_label=needs_label, schema=schema, level=level, preparation=preparation
     )
+    loaded = _load(
+        args,
+        seed=seed,
+        quiet=quiet,
+        needs_label=needs_label,
+        schema=schema,
+        level=level,
+        preparation=preparation,
+        classes=classes,
+        may_lack_labels=may_lack_labels,
+    )
+    words = given_words(args)
+    return replace(loaded, graph=loaded.graph.with_words(**words)) if words else loaded
+
+
+def given_words(args: argparse.Namespace) -> dict[str, str]:
+    """Return the words of :func:`add_word_options` that are given, checked."""
+    from gapgnn.graph import Wording
+
+    found = {name: getattr(args, name, None) for name in ("entity", "link")}
+    words = {name: word for name, word in found.items() if word is not None}
+    for name, word in words.items():
+        if not word:
+            raise InputError(f"`--{name}` must be a word. Got nothing.")
+    Wording.of(**words)
+    return words
+
+
+def _load(
+    args: argparse.Namespace,
+    *,
+    seed: int,
+    quiet: bool,
+    needs_label: bool,
+    schema: Schema | None,
+    level: str | None,
+    preparation: Preparation | None,
+    classes: Sequence[str] | None,
+    may_lack_labels: bool,
+) -> LoadedGraph:
+    """Load the graph that checked options choose."""
     if args.store is not None:
         return _load_store(args.store, seed=seed, quiet=quiet, needs_label=needs_label)
     if args.edges is None:
@@ -391,6 +451,7 @@ def check_options(
     preparation: Preparation | None = None,
 ) -> None:
     """Raise if options contradict each other or one is missing, before anything is read."""
+    given_words(args)
     for option in ("dataset", "edges") if args.store is not None else ():
         if getattr(args, option) is not None:
             raise InputError(

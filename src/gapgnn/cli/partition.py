@@ -12,7 +12,9 @@ from gapgnn.cli.data import (
     LoadedGraph,
     add_data_options,
     add_level_option,
+    add_word_options,
     check_options,
+    given_words,
     mention_ignored,
     mention_left_out,
     mention_unused,
@@ -40,6 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `gapgnn partition`."""
     parser.epilog = EXAMPLES
     add_data_options(parser)
+    add_word_options(parser)
     output = parser.add_argument_group("run and output")
     add_level_option(output)
     output.add_argument(
@@ -112,6 +115,7 @@ def _from_tables(args: argparse.Namespace) -> LoadedGraph:
         built = build_store(
             args.out,
             **table_options(args, labelled=True),
+            **given_words(args),
             parts=args.parts,
             memory=args.memory * MEGABYTE,
             progress=progress,
@@ -130,5 +134,7 @@ def _from_dataset(args: argparse.Namespace) -> LoadedGraph:
     name = DEFAULT_DATASET if args.dataset is None else args.dataset
     with reading_bars(args.json) as progress:
         graph = load_dataset(name, progress=progress)
+    if words := given_words(args):
+        graph = graph.with_words(**words)
     store_graph(graph, args.out, parts=args.parts)
     return LoadedGraph(graph)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gapgnn.graph import Graph
+    from gapgnn.graph import Graph, Wording
     from gapgnn.methods import NodeClassifier
 
 EXAMPLES = """\
@@ -163,13 +163,14 @@ def execute(args: argparse.Namespace) -> int:
     is_training = graph is None or (not args.new_people and model.releases_.is_training(graph))
     table = _table(model, ids, probabilities, is_training, args.extra, graph)
     if is_for_own:
-        table = _for_own_people(table, args)
+        table = _for_own_people(table, args, model.card_.wording)
     rows = _chosen_rows(args.only, graph)
     _write_table(args.out, table if rows is None else table.filter(rows))
     if args.json:
         emit_json(_result(args.out, len(ids), model, len(charged)))
     else:
-        what = "the new people's edges were" if args.new_people else "one new graph was"
+        entities = model.card_.wording.entities
+        what = f"the edges of new {entities} were" if args.new_people else "one new graph was"
         spent = f"{what} charged" if charged else "no budget was spent"
         written = len(ids) if rows is None else int(rows.sum())
         line = f"{written:,} label{'s' * (written != 1)} written to {args.out}; {spent}"
@@ -213,7 +214,7 @@ def _new_people_of(model: NodeClassifier, graph: Graph) -> Graph:
 def _say_price(model: NodeClassifier, graph: Graph | None, args: argparse.Namespace) -> None:
     """Say on stderr what an answer is going to cost, before it is charged."""
     from gapgnn.methods import EdgeReader
-    from gapgnn.privacy.card import rounded_up
+    from gapgnn.privacy.card import protected, rounded_up
 
     if graph is None or not isinstance(model, EdgeReader):
         return
@@ -224,10 +225,13 @@ def _say_price(model: NodeClassifier, graph: Graph | None, args: argparse.Namesp
     assert price.epsilon is not None
     what = "this graph was not released before, and is"
     if args.new_people:
-        what = "the new people's edges were not released before, and are"
+        what = "the edges of new {entities} were not released before, and are"
+    said = card.wording.fill(
+        f"{what} charged epsilon {rounded_up(price.epsilon)}, delta {price.delta:.3g} for "
+        f"{protected(price.relation)}."
+    )
     say(
-        f"Price: {what} charged epsilon "
-        f"{rounded_up(price.epsilon)}, delta {price.delta:.3g} ({price.relation}).",
+        f"Price: {said}",
         to_stderr=True,
     )
     for line in _left(model, graph):
@@ -268,16 +272,18 @@ def _left(model: NodeClassifier, graph: Graph) -> list[str]:
         if one.level == model.level
     ]
     return lines or [
-        "no budget is set for these people: the charge is recorded but not limited "
-        "(`gapgnn ledger grant`)"
+        f"no budget is set for these {model.card_.wording.entities}: the charge is recorded but "
+        "not limited (`gapgnn ledger grant`)"
     ]
 
 
-def _for_own_people(table: Any, args: argparse.Namespace) -> Any:
+def _for_own_people(table: Any, args: argparse.Namespace, wording: Wording) -> Any:
     """Leave probabilities out unless they are asked for, and say whom the answers are for."""
     say(
-        "each answer read its own person's exact list: it is for that person, or for whoever may "
-        "know the list. Everybody's answers handed out together would tell lists",
+        wording.fill(
+            "each answer read its own {entity}'s exact list: it is for that {entity}, or for "
+            "whoever may know the list. Everybody's answers handed out together would tell lists"
+        ),
         to_stderr=True,
     )
     if "probabilities" in args.extra:

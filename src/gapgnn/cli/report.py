@@ -28,7 +28,8 @@ examples:
   gapgnn report results --screenshot report.png --section tradeoff
 
   gapgnn report model                          model.report.html, for a privacy officer
-  gapgnn report model --entity customer --link payment --ledger bank.sqlite
+  gapgnn report model --ledger bank.sqlite     with what is left of the budget
+  gapgnn report model --entity client          in other words than those of the training
   gapgnn report model --audit                  audit the model's mechanisms first
   gapgnn report model --curator-copy --edges payments.csv --nodes customers.csv --label risk
   gapgnn report model --check                  is the folder what was saved?
@@ -77,10 +78,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--entity",
         metavar="WORD",
         help="what one of those in the data is called, such as customer, or company/companies "
-        "(default: person)",
+        "(default: as the model's card says)",
     )
     model.add_argument(
-        "--link", metavar="WORD", help="what connects two, such as payment (default: friendship)"
+        "--link", metavar="WORD", help="what a row of the edge table is called, such as payment"
     )
     model.add_argument(
         "--ledger", metavar="FILE", help="the ledger that was charged (default: your own)"
@@ -141,11 +142,12 @@ def execute(args: argparse.Namespace) -> int:
 def _about_model(args: argparse.Namespace) -> int:
     """Write the page of one saved model."""
     from gapgnn.evaluation.report import screenshot, write_model_page
+    from gapgnn.graph import Wording
     from gapgnn.methods import load_folder
-    from gapgnn.privacy.card import Words
 
-    words = Words.of(args.entity, args.link)
+    Wording.of(args.entity, args.link)
     saved = load_folder(args.folder)
+    words = Wording.of(args.entity, args.link, known=saved.card.wording)
     if args.check:
         if args.json:
             emit_json({"model": str(args.folder), "files": dict(saved.digests)})

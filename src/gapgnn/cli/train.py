@@ -16,6 +16,7 @@ from gapgnn.cli.data import (
     DEFAULT_DATASET,
     add_curator_option,
     add_data_options,
+    add_word_options,
     check_options,
     load_graph,
     mention_left_out,
@@ -67,6 +68,7 @@ def configure(parser: Parser) -> None:
 def _declare(name: str, child: Parser) -> None:
     """Add the options of one method."""
     add_data_options(child)
+    add_word_options(child)
     add_estimator_options(child, method_outline(name))
     output = child.add_argument_group("run and output")
     output.add_argument("--config", metavar="FILE", help="TOML file with the same options")

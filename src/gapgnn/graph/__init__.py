@@ -62,5 +62,6 @@ if TYPE_CHECKING:
     from gapgnn.graph.weights import WEIGHT_GRID as WEIGHT_GRID
     from gapgnn.graph.weights import WeightBounds as WeightBounds
     from gapgnn.graph.weights import steps_of as steps_of
+    from gapgnn.graph.wording import Wording as Wording
 
 __getattr__, __dir__, __all__ = front(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
@@ -28,6 +28,7 @@ from gapgnn.graph.canonical import (
 )
 from gapgnn.graph.fingerprint import fingerprint
 from gapgnn.graph.weights import STEPS, WeightBounds, as_weights
+from gapgnn.graph.wording import Wording
 
 if TYPE_CHECKING:
     from gapgnn.graph.tables import Preparation, Schema
@@ -460,6 +461,33 @@ class Graph:
                 )
             return graph
         return Graph._checked(**parts)
+
+    @property
+    def wording(self) -> Wording:
+        """What those in the graph and its edges are called in statements about privacy."""
+        said, schema = self.preparation, self.schema
+        known = None if schema is None else Wording.of(schema.entity, schema.link)
+        return Wording.of(*(() if said is None else (said.entity, said.link)), known=known)
+
+    def with_words(
+        self: AnyGraph, *, entity: str | None = None, link: str | None = None
+    ) -> AnyGraph:
+        """Return a copy whose privacy cards speak of these; the fingerprint stays the same.
+
+        Args:
+            entity: what a node is called, as ``SINGULAR`` or ``SINGULAR/PLURAL``.
+            link: what a row of the edge table is called; all rows of a pair are one edge.
+
+        >>> graph = Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2))
+        >>> graph.with_words(entity="company/companies", link="payment").wording.entities
+        'companies'
+        """
+        from gapgnn.graph.tables import Preparation
+
+        Wording.of(entity, link)
+        said = self.preparation or Preparation()
+        said = replace(said, entity=entity or said.entity, link=link or said.link)
+        return self._changed(preparation=said)
 
     def with_masks(
         self: AnyGraph, train: NDArray[np.bool_], val: NDArray[np.bool_], test: NDArray[np.bool_]

@@ -1385,6 +1385,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
             and max(int(kind.out_degrees.max()) for kind in graph.kinds) <= max_degree,
             charge=charge,
             public=self._public_facts(graph, guarantee),
+            wording=graph.wording,
         )
         return make_card(guarantee, facts)
 

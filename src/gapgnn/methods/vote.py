@@ -22,6 +22,7 @@ from gapgnn.methods.unused import Unused
 from gapgnn.privacy import Guarantee, check_finite_budget
 from gapgnn.privacy.accounting import Event, LabelResponse
 from gapgnn.privacy.card import ReleaseFacts
+from gapgnn.privacy.card import texts as texts
 from gapgnn.privacy.ledger import Charge, Ledger, People
 from gapgnn.privacy.mechanisms import randomised_labels
 from gapgnn.rng import NoiseKey
@@ -266,7 +267,7 @@ class Vote(MLP):
         if self.level != "node":
             return facts
         # No rate and no number of steps follows from how many people train.
-        kept = [fact for fact in facts if fact[0] != "number of training people"]
+        kept = [fact for fact in facts if fact[0] != texts.NUM_TRAIN]
         origin = "a public hash of (seed, id)"
         if not is_dealt(graph, seed=self.seed):
             origin = "given with the records: those who do not train answer at random"

@@ -72,7 +72,7 @@ from gapgnn.privacy.ledger import Charge, Ledger
 Run = Callable[[Sequence[str]], int]
 OUT, STORE, MODEL, PREDICTIONS = "model", "store", "saved", "predictions.csv"
 # Facts of the card that follow from whether any list is longer than D, which it lists as public.
-_FROM_NOTION = ("node_notion", "covered", "not_covered")
+_FROM_NOTION = ("node_notion", "covered", "not_covered", "templates")
 # Between two ways to compute the price of the same releases.
 ROUNDING_OF_PRICES = 1e-3
 _UNCOMPARED = ("seconds", "peak_memory_mb")
@@ -470,7 +470,8 @@ def _differing_counts(
 
 def _train_size(card: PrivacyCard) -> int:
     """Return the number of training people on a card, 0 where it has none."""
-    return int(dict(card.public).get("number of training people", "0").split(":")[0])
+    fact = card.wording.fill(texts.NUM_TRAIN)
+    return int(dict(card.public).get(fact, "0").split(":")[0])
 
 
 def _is_auto(delta: float) -> bool:

@@ -135,8 +135,8 @@ class Replaying(_Watcher):
 
     Args:
         recorded: the other run.
-        entities: how many protected entities the two inputs differ in, where one is promised: a
-            friendship is two arcs.
+        entities: how many protected entities the two inputs differ in, where one is promised: an
+            edge is two arcs.
     """
 
     def __init__(self, recorded: Recording, entities: int) -> None:

@@ -242,6 +242,7 @@ def _accuracy(task: Task, graph: Graph, callback: Callback) -> dict[str, Any]:
 
 def _membership(task: Task, graph: Graph, attack: Attack, callback: Callback) -> dict[str, Any]:
     """Attack models of this configuration; the promise is the one they are trained under."""
+    from gapgnn.graph import Wording
     from gapgnn.methods import choose_device
     from gapgnn.privacy import auto_delta, protected_entities, resolve_relation
     from gapgnn.privacy.card import promise
@@ -269,7 +270,7 @@ def _membership(task: Task, graph: Graph, attack: Attack, callback: Callback) ->
         "runs": tuple(float(run["auc"]) for run in result["runs"]),
         "noise_multiplier": None,
         "events": (),
-        "guarantee": promise(level, relation, configuration.epsilon, delta),
+        "guarantee": Wording().fill(promise(level, relation, configuration.epsilon, delta)),
         "device": str(choose_device(task.device)),
         "extra": {
             "noise": task.noise,

@@ -15,6 +15,7 @@ from gapgnn.evaluation.grid import FIGURES, Record
 from gapgnn.evaluation.report.findings import Attack, Audit
 from gapgnn.evaluation.report.plots import best_known, headlined, order, setting, shown, unique
 from gapgnn.evaluation.report.tables import SIGNIFICANCE, cell_of, price
+from gapgnn.graph import Wording
 from gapgnn.privacy import links_of
 from gapgnn.privacy.card import texts as texts
 
@@ -29,8 +30,8 @@ AUDITED = {
     "edges": ("SAGE-EDP",),
 }
 TITLES = {
-    "undirected": "One friendship",
-    "directed": "One link",
+    "undirected": "One undirected edge",
+    "directed": "One arc",
     "add-remove": "One person's record",
     "replace": "One person's record, exchanged",
 }
@@ -40,13 +41,13 @@ def _title(relation: str) -> str:
     """Return the heading of a relation: of one that names a number, with it.
 
     >>> _title("undirected"), _title("5-edges")
-    ('One friendship', "Up to 5 of one person's links")
+    ('One undirected edge', "Up to 5 of one person's edges")
     """
     if relation in TITLES:
         return TITLES[relation]
     links = links_of(relation)
     to_others = " to others" if links.are_arcs else ""
-    return f"Up to {links.count} of one person's links{to_others}"
+    return f"Up to {links.count} of one person's edges{to_others}"
 
 
 def tiles(records: Sequence[Record], dataset: str) -> list[dict[str, Any]]:
@@ -332,19 +333,19 @@ def protections(records: Sequence[Record]) -> list[dict[str, Any]]:
         here = [r for r in private if (r.level, r.relation, r.is_joint) == sense]
         notion = "own record" if level == "node" else None
         own = "record" if is_joint else ""
+        covered = texts.covered(level, relation, notion=notion)
+        not_covered = texts.not_covered(level, relation, notion=notion, own=own)
+        said = Wording().fill
         budgets = sorted(unique((r.epsilon, r.delta or 0.0) for r in here))
         found.append(
             {
                 "title": _title(relation) + (", own lists read" if is_joint else ""),
                 "level": level,
                 "relation": relation,
-                "entity": texts.entity(relation, "the data"),
+                "entity": said(texts.hidden(relation, "the data")),
                 "methods": ", ".join(unique(map(shown, sorted(here, key=order)))),
-                "covered": (
-                    *texts.covered(level, relation, notion=notion),
-                    *texts.covered_own(level, own),
-                ),
-                "not_covered": texts.not_covered(level, relation, notion=notion, own=own),
+                "covered": tuple(map(said, (*covered, *texts.covered_own(level, own)))),
+                "not_covered": tuple(map(said, not_covered)),
                 "budgets": [_budget(*pair) for pair in budgets],
             }
         )

@@ -8,7 +8,6 @@ labels without noise.
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import shlex
@@ -44,13 +43,13 @@ from gapgnn.evaluation.report.tables import (
 from gapgnn.methods import Saved, load_folder
 from gapgnn.privacy import links_of
 from gapgnn.privacy.accounting import AttackBounds, Event
-from gapgnn.privacy.card import PrivacyCard, Words, attacker_of, guarantee_sentence
+from gapgnn.privacy.card import PrivacyCard, attacker_of, guarantee_sentence
 from gapgnn.privacy.card import texts as texts
 from gapgnn.privacy.ledger import Budget, Charge, Ledger, composed_epsilon, composed_profile
 from gapgnn.training import Ranking, shortcomings
 
 if TYPE_CHECKING:
-    from gapgnn.graph import Graph
+    from gapgnn.graph import Graph, Wording
     from gapgnn.methods import NodeClassifier
 
 # Beliefs before the model is seen, for which the page says what they can become.
@@ -138,7 +137,7 @@ def write_model_page(
     *,
     out: str | Path | None = None,
     ledger: str | Path | None = None,
-    words: Words | None = None,
+    words: Wording | None = None,
     figures: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the page of a saved model and return where it is.
@@ -149,7 +148,7 @@ def write_model_page(
         folder: of a saved model.
         out: the file; left out: ``FOLDER.report.html``.
         ledger: file of the ledger; left out: the user's own. It must exist if it is named.
-        words: what the ones in the data and their links are called.
+        words: what people and edges are called; left out: as the card calls them.
         figures: of :func:`curator_figures`; the page is then for the curator alone.
     """
     place = Path(folder)
@@ -167,17 +166,16 @@ def render_model(
     folder: str | Path,
     *,
     ledger: str | Path | None = None,
-    words: Words | None = None,
+    words: Wording | None = None,
     figures: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the page as text; everything that comes from the folder or the ledger is escaped."""
     saved = load_folder(Path(folder))
-    words = words or Words()
-    card = saved.card
+    card = saved.card if words is None else saved.card.in_words(words)
+    words = card.wording
     attacker = attacker_of(card)
     return rendered(
         "model.html.j2",
-        filters={"plain": functools.partial(words.plain, names=card.kinds)},
         card=card,
         words=words,
         sentence=guarantee_sentence(card),
@@ -185,7 +183,7 @@ def render_model(
         version=__version__,
         facts=_facts(card),
         is_promised=card.level != "none",
-        question=_question(card, words),
+        question=_question(card),
         mu=None if attacker is None or attacker.mu is None else texts.rounded_up(attacker.mu),
         right="" if attacker is None else texts.percent(attacker.guess),
         hits=[] if attacker is None else _hits(attacker),
@@ -249,17 +247,21 @@ def _facts(card: PrivacyCard) -> list[tuple[str, str, str]]:
     return [*rows, ("version", "Made with", f"gapgnn {card.version}")]
 
 
-def _question(card: PrivacyCard, words: Words) -> str:
-    """Return the one question an attacker asks, in the reader's words."""
+def _question(card: PrivacyCard) -> str:
+    """Return the one question an attacker asks, in the card's words."""
+    words = card.wording
+    both = f"these two {words.entities}"
     count = links_of(card.relation).count if card.level == "edge" else 1
     if count > 1:
         each = " of each kind" if card.protects == "each" else ""
-        return f"are these {words.links} of one {words.entity}, up to {count}{each}, in the data?"
+        what = "arcs" if links_of(card.relation).are_arcs else "edges"
+        rows = f"each: all {words.links} with one other {words.entity}"
+        return f"are up to {count} {what}{each} of one {words.entity} ({rows}) in the data?"
     if card.level == "edge" and card.protects == "each":
-        return f"are these {words.links}, one of each kind, in the data?"
+        return f"are these edges, one of each kind (all {words.links} of a pair), in the data?"
     return {
-        "undirected": f"is this {words.link} between two {words.entities} in the data?",
-        "directed": f"is this {words.link} from one {words.entity} to another in the data?",
+        "undirected": f"are there {words.links} between {both} in the data?",
+        "directed": f"are there {words.links} from one of {both} to the other in the data?",
         "add-remove": f"is this {words.entity}'s record in the data?",
         "replace": f"is this {words.entity}'s record the true one?",
     }.get(card.relation, "is this in the data?")

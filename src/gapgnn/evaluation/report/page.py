@@ -11,7 +11,7 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import groupby
@@ -121,9 +121,7 @@ def render(
     return rendered("report.html.j2", folder=folder, **_content(records, audits, attacks))
 
 
-def rendered(
-    template: str, *, filters: Mapping[str, Callable[..., str]] | None = None, **values: Any
-) -> str:
+def rendered(template: str, **values: Any) -> str:
     """Fill a template, with the style and the script that all pages share."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
@@ -138,7 +136,6 @@ def rendered(
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    environment.filters.update(filters or {})
     environment.globals.update(
         marker=marker,
         dashes=lambda index: _dashes(STYLES[index].dashes),

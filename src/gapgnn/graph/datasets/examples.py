@@ -76,6 +76,9 @@ BRANCHES, OCCUPATIONS = 24, 12
 BANK_SCHEMA = """\
 # Declared by the bank: what anybody may know about such a table.
 
+entity = "customer"
+link = "payment"
+
 [label]
 column = "risk"
 classes = ["low", "high"]
@@ -211,6 +214,9 @@ PATIENTS, WARDS, KNOWN_OUTCOMES = 6_000, 60, 0.6
 
 HOSPITAL_SCHEMA = """\
 # Declared by the hospital: what anybody may know about such a table.
+
+entity = "patient"
+link = "contact"
 
 [label]
 column = "readmitted"

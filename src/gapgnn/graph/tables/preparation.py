@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.errors import DataError, InputError
-from gapgnn.graph import WeightBounds
+from gapgnn.graph import WeightBounds, Wording
 
 if TYPE_CHECKING:
     from gapgnn.graph.tables.files import Dialect
@@ -37,6 +37,9 @@ class Preparation:
         edges: for each kind of edges, "" where there is one, the columns ``weight``, ``time``,
             ``source`` and ``target`` and the ``weight_bounds``, where they were said. Not the
             window's two moments, which belong to one table.
+        entity: what the user calls one of those in the tables, as ``SINGULAR`` or
+            ``SINGULAR/PLURAL``; empty where nothing was said.
+        link: what the user calls a row of the edge table, likewise.
 
     >>> said = Preparation(label="team", drop=("bio",), columns=("age",))
     >>> Preparation.from_dict(said.to_dict()) == said
@@ -52,6 +55,17 @@ class Preparation:
     dialect: Mapping[str, str] = field(default_factory=dict)
     edges: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     codes: tuple[str, ...] = ()
+    entity: str = ""
+    link: str = ""
+
+    @property
+    def wording(self) -> Wording:
+        """What people and edges are called in statements about privacy.
+
+        >>> Preparation(entity="customer").wording.entities
+        'customers'
+        """
+        return Wording.of(self.entity, self.link)
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any] | None) -> Preparation | None:
@@ -70,6 +84,7 @@ class Preparation:
             made = cls(**values)
             made.spelling()
             made.edge_options()
+            _ = made.wording
         except (AttributeError, TypeError, ValueError, InputError):
             raise DataError("`preparation` must say how tables are read. Got another.") from None
         return made

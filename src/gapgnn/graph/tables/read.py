@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapgnn.errors import Complaints, InputError, check_choice, check_integer
-from gapgnn.graph import Graph, NotFinite, Progress, filter_classes, join_kinds
+from gapgnn.graph import Graph, NotFinite, Progress, Wording, filter_classes, join_kinds
 from gapgnn.graph.tables.amounts import EdgeColumns, EdgeCounts, EdgeFiles, Moment
 from gapgnn.graph.tables.edges import (
     DANGLING,
@@ -92,6 +92,8 @@ class TableOptions:
     target: str | Mapping[str, str] | None = None
     dropped_at_most: float = DROPPED_AT_MOST
     codes: Sequence[str] = ()
+    entity: str | None = None
+    link: str | None = None
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,8 @@ class ScannedTables:
             population=options.population,
             dialect=self.nodes.table.dialect.to_dict(),
             edges={one.kind or "": said for one in self.edges if (said := one.columns.said)},
+            entity=options.entity or "",
+            link=options.link or "",
         )
 
 
@@ -148,6 +152,7 @@ def scan_tables(
         lambda: check_integer("min_class_count", options.min_class_count, at_least=0)
     )
     complaints.collect(lambda: _check_share(options.dropped_at_most))
+    complaints.collect(lambda: Wording.of(options.entity, options.link))
     node_table = complaints.collect(lambda: open_table(nodes, what="nodes", dialect=dialect))
     tables = edge_tables(
         edges,
@@ -270,6 +275,8 @@ def read_tables(
     target: str | Mapping[str, str] | None = None,
     dropped_at_most: float = DROPPED_AT_MOST,
     codes: Sequence[str] = (),
+    entity: str | None = None,
+    link: str | None = None,
     progress: Progress | None = None,
 ) -> Tables:
     """Read a graph from an edge table and a node table (CSV, TSV, Parquet or Feather).
@@ -331,6 +338,9 @@ def read_tables(
             the table, rows outside the window of time do not count.
         codes: columns of digits that are categories also where no cell has a leading zero, such as
             a model remembers them.
+        entity: what one row of the node table is called, such as ``"customer"`` or
+            ``"company/companies"``: the word that statements about privacy use.
+        link: what one row of the edge table is called, such as ``"payment"``.
         progress: called with "nodes" or "edges", how much is read and how much there is.
 
     >>> import tempfile
@@ -369,6 +379,8 @@ def read_tables(
         target=target,
         dropped_at_most=dropped_at_most,
         codes=codes,
+        entity=entity,
+        link=link,
     )
     return _joined(scan_tables(options, keep_features=True, progress=progress), progress)
 

@@ -21,8 +21,8 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from gapgnn.errors import DataError, UnavailableError
-from gapgnn.graph import WeightBounds
+from gapgnn.errors import DataError, InputError, UnavailableError
+from gapgnn.graph import WeightBounds, Wording
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -212,6 +212,10 @@ class Schema:
         label: the column with the class, or None.
         notes: what the curator is told in the file; not part of what is declared.
         weight: the column of the edge table with amounts and their bounds, or None.
+        entity: what one row of the node table is called, such as ``customer`` or
+            ``company/companies``: the word that statements about privacy use. Not part of what is
+            declared.
+        link: what one row of the edge table is called, likewise.
 
     >>> schema = Schema(
     ...     columns=(Number("age", 0, 100), Category("city", ("Bern", "Rome")), Ignored("note")),
@@ -227,8 +231,14 @@ class Schema:
     label: Label | None = None
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
     weight: Weight | None = None
+    entity: str | None = field(default=None, compare=False)
+    link: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        try:
+            Wording.of(self.entity, self.link)
+        except InputError as error:
+            raise DataError(str(error)) from None
         object.__setattr__(self, "columns", tuple(self.columns))
         names = [column.name for column in self.columns]
         if self.label is not None:
@@ -284,9 +294,10 @@ class Schema:
     def from_dict(cls, given: Mapping[str, Any]) -> Schema:
         """Return the schema that :meth:`to_dict` wrote; anything unexpected is refused."""
         for key in _table("schema", given):
-            if key not in ("columns", "label", "weight"):
+            if key not in ("columns", "label", "weight", "entity", "link"):
                 raise DataError(
-                    f"`schema` must only have the keys columns, label and weight. Got {key!r}."
+                    "`schema` must only have the keys columns, label, weight, entity and link. "
+                    f"Got {key!r}."
                 )
         columns = given.get("columns", [])
         if not isinstance(columns, Sequence) or isinstance(columns, str):
@@ -298,6 +309,8 @@ class Schema:
             weight=None
             if weight is None
             else Weight(**_keys("weight", weight, ("column", "low", "high"))),
+            entity=given.get("entity"),
+            link=given.get("link"),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -307,7 +320,13 @@ class Schema:
             "label": None if self.label is None else _plain(self.label),
             # Left out where there is none, as before there was any.
             **({} if self.weight is None else {"weight": _plain(self.weight)}),
+            **self._words(),
         }
+
+    def _words(self) -> dict[str, str]:
+        """Return the user's words, as far as there are any."""
+        words = {"entity": self.entity, "link": self.link}
+        return {key: word for key, word in words.items() if word}
 
     def to_toml(self, about: str = "the node table") -> str:
         """Return the text of a schema file, its notes as comments.
@@ -334,6 +353,9 @@ class Schema:
         first = "Edit it: nothing here may depend on one person."
         for note in (f"What is declared public about {about}. {first}", *self.notes):
             yield from _comment(note)
+        if words := self._words():
+            yield ""
+            yield from (f"{key} = {_toml(word)}" for key, word in words.items())
         tables: list[tuple[str, dict[str, Any]]] = []
         if self.label is not None:
             tables.append(("label", _plain(self.label)))

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gapgnn.privacy.card.composition import ChargedRelease as ChargedRelease
     from gapgnn.privacy.card.texts import noise_source as noise_source
     from gapgnn.privacy.card.texts import promise as promise
+    from gapgnn.privacy.card.texts import protected as protected
     from gapgnn.privacy.card.texts import public_facts as public_facts
     from gapgnn.privacy.card.texts import rounded_up as rounded_up
-    from gapgnn.privacy.card.words import Words as Words
 
 __getattr__, __dir__, __all__ = front(__name__)

@@ -10,8 +10,8 @@ the ledger, by the id of the charge.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from gapgnn import __version__
@@ -23,6 +23,7 @@ from gapgnn.errors import (
     check_integer,
     check_number,
 )
+from gapgnn.graph import Wording
 from gapgnn.privacy import LEVELS, check_relation
 from gapgnn.privacy.accounting import NOTHING_LEARNED, AttackBounds, Event, attack_bounds
 from gapgnn.privacy.card import texts as texts
@@ -112,6 +113,8 @@ class PrivacyCard:
             that was predicted on. What is above speaks of the training.
         composed_epsilon: of all releases together, at ``delta``, for an edge or a person in all of
             them; None at level none.
+        wording: what the user calls people and edges; sentences of the card are in these words.
+        templates: those sentences before they were, for :meth:`in_words`.
     """
 
     method: str
@@ -144,6 +147,8 @@ class PrivacyCard:
     attacker: AttackBounds | None = None
     releases: tuple[ChargedRelease, ...] = ()
     composed_epsilon: float | None = None
+    wording: Wording = field(default_factory=Wording)
+    templates: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_choice("level", self.level, LEVELS)
@@ -232,6 +237,24 @@ class PrivacyCard:
         epsilon, attacker = composed(releases, self.delta)
         return replace(self, releases=releases, composed_epsilon=epsilon, attacker=attacker)
 
+    def in_words(self, wording: Wording) -> PrivacyCard:
+        """Return a copy in other words; a sentence of an earlier version stays as it is."""
+        other = {self.wording.fill(one): wording.fill(one) for one in self.templates}
+
+        def said(text: str) -> str:
+            return other.get(text, text)
+
+        return replace(
+            self,
+            wording=wording,
+            messages=said(self.messages),
+            covered=tuple(map(said, self.covered)),
+            not_covered=tuple(map(said, self.not_covered)),
+            not_charged=tuple((said(what), said(why)) for what, why in self.not_charged),
+            warnings=tuple(map(said, self.warnings)),
+            public=tuple((said(what), said(origin)) for what, origin in self.public),
+        )
+
     def _check_composed(self) -> None:
         """Refuse a card that understates what several releases come to."""
         if len(self.releases) < 2:
@@ -269,16 +292,19 @@ class PrivacyCard:
     @classmethod
     def from_json(cls, text: str | bytes) -> PrivacyCard:
         """Read a card back; anything missing, unknown or contradictory is an error."""
-        values = read_values(text, {"is_private_release", *(field.name for field in fields(cls))})
+        values = read_values(text, {"is_private_release", *(part.name for part in fields(cls))})
         stated = values.pop("is_private_release")
         note, attacker = values.pop("ledger"), values.pop("attacker")
         if note is not None:
-            check_keys("`ledger`", note, {field.name for field in fields(LedgerNote)})
+            check_keys("`ledger`", note, {part.name for part in fields(LedgerNote)})
             note = LedgerNote(**note)
         if attacker is not None:
-            check_keys("`attacker`", attacker, {field.name for field in fields(AttackBounds)})
-        listed = values.pop("releases")
+            check_keys("`attacker`", attacker, {part.name for part in fields(AttackBounds)})
+        listed, wording = values.pop("releases"), values.pop("wording")
+        if wording is not None:
+            check_keys("`wording`", wording, {part.name for part in fields(Wording)})
         try:
+            values["wording"] = Wording() if wording is None else Wording(**wording)
             values["attacker"] = None if attacker is None else AttackBounds(**attacker)
             if listed is None:
                 values |= _as_trained(values, note)
@@ -349,7 +375,7 @@ def attacker_facts(bounds: AttackBounds | None) -> list[tuple[str, str]]:
 
 
 def _release_of(values: Mapping[str, Any]) -> ChargedRelease:
-    check_keys("a release", values, {field.name for field in fields(ChargedRelease)})
+    check_keys("a release", values, {part.name for part in fields(ChargedRelease)})
     if not isinstance(values["events"], list):
         raise InputError(f"`events` of a release must be a list. Got {values['events']!r}.")
     for name in ("purpose", "charge_id", "when", "relation"):
@@ -383,7 +409,7 @@ def guarantee_sentence(card: PrivacyCard) -> str:
 
 
 def _guarantee_of_training(card: PrivacyCard) -> str:
-    promise = texts.promise(
+    template = texts.promise(
         card.level,
         card.relation,
         card.epsilon,
@@ -392,6 +418,7 @@ def _guarantee_of_training(card: PrivacyCard) -> str:
         protects=card.protects,
         own=card.own,
     )
+    promise = card.wording.fill(template)
     if card.level == "none" or card.is_private_release:
         return promise
     reason = (
@@ -432,6 +459,7 @@ class ReleaseFacts:
         own: what a prediction reads of its own person; at edge level only ``record`` is told.
         is_divided: whether messages are divided by the root of their list's length.
         edges_unread: why predictions depend on no edge; empty where they do.
+        wording: what the user calls people and edges; placeholders of sentences are filled in.
     """
 
     method: str
@@ -454,6 +482,7 @@ class ReleaseFacts:
     own: str = ""
     is_divided: bool = False
     edges_unread: str = ""
+    wording: Wording = field(default_factory=Wording)
 
 
 def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
@@ -477,7 +506,18 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
     notion = _node_notion(level, facts)
     is_told = level == "node" or (level == "edge" and facts.own == "record")
     own = facts.own if is_told else ""
-    return PrivacyCard(
+    templates: dict[str, None] = {}
+
+    def said(text: str) -> str:
+        filled = facts.wording.fill(text)
+        if filled != text:
+            templates[text] = None
+        return filled
+
+    def said_pairs(rows: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+        return tuple((said(left), said(right)) for left, right in rows)
+
+    card = PrivacyCard(
         method=facts.method,
         level=level,
         relation=relation,
@@ -491,22 +531,22 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
         noise_source=texts.noise_source(level, epsilon, facts.noise, is_insecure=facts.is_insecure),
         max_degree=facts.max_degree,
         node_notion=notion,
-        messages=texts.travelled(facts.messages),
+        messages=said(texts.travelled(facts.messages)),
         covered=(
-            *texts.covered(level, relation, notion=notion),
-            *texts.covered_own(level, own),
-            *texts.covered_edges(level, relation, facts.kinds, facts.protects, facts.is_weighted),
+            *map(said, texts.covered(level, relation, notion=notion)),
+            *map(said, texts.covered_own(level, own)),
+            *map(said, _edges_covered(guarantee, facts)),
         ),
         not_covered=(
-            *texts.not_covered(level, relation, notion=notion, own=own),
-            *_edges_not_covered(guarantee, facts),
+            *map(said, texts.not_covered(level, relation, notion=notion, own=own)),
+            *map(said, _edges_not_covered(guarantee, facts)),
         ),
-        not_charged=texts.not_charged(level, facts.steps),
-        warnings=_warnings(guarantee, facts, epsilon=epsilon, delta=delta),
+        not_charged=said_pairs(texts.not_charged(level, facts.steps)),
+        warnings=tuple(map(said, _warnings(guarantee, facts, epsilon=epsilon, delta=delta))),
         ledger=None if facts.charge is None else LedgerNote.of(facts.charge),
         dataset=facts.dataset,
         version=__version__,
-        public=tuple(facts.public),
+        public=said_pairs(facts.public),
         audits=tuple(dict(audit) for audit in facts.audits),
         kinds=tuple(facts.kinds),
         protects=facts.protects,
@@ -515,7 +555,9 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
         attacker=guarantee.attack_bounds(),
         releases=_training_release(guarantee, facts) if epsilon else (),
         composed_epsilon=epsilon,
+        wording=facts.wording,
     )
+    return replace(card, templates=tuple(templates))
 
 
 def _training_release(guarantee: Guarantee, facts: ReleaseFacts) -> tuple[ChargedRelease]:
@@ -546,6 +588,12 @@ def _node_notion(level: str, facts: ReleaseFacts) -> str | None:
     if facts.max_degree is None:
         return None
     return "strict" if facts.native_degree_bounded else "own record"
+
+
+def _edges_covered(guarantee: Guarantee, facts: ReleaseFacts) -> tuple[str, ...]:
+    return texts.covered_edges(
+        guarantee.level, guarantee.relation, facts.kinds, facts.protects, facts.is_weighted
+    )
 
 
 def _edges_not_covered(guarantee: Guarantee, facts: ReleaseFacts) -> tuple[str, ...]:

@@ -11,10 +11,11 @@ from gapgnn.errors import DataError
 if TYPE_CHECKING:
     from gapgnn.privacy.card.card import PrivacyCard
 
-FORMAT = 7
+FORMAT = 8
 # Keys that older formats do not have, with what they mean there.
+_UNWORDED: dict[str, Any] = {"wording": None, "templates": []}
 # Cards that list no releases speak of the training alone.
-_OF_TRAINING: dict[str, Any] = {"releases": None, "composed_epsilon": None}
+_OF_TRAINING: dict[str, Any] = {"releases": None, "composed_epsilon": None, **_UNWORDED}
 _UNBOUNDED: dict[str, Any] = {"attacker": None, **_OF_TRAINING}
 _EDGES_READ: dict[str, Any] = {"edges_unread": "", **_UNBOUNDED}
 _NO_OWN: dict[str, Any] = {"own": "", **_EDGES_READ}
@@ -26,8 +27,9 @@ _ADDED = {
     4: _EDGES_READ,
     5: _UNBOUNDED,
     6: _OF_TRAINING,
+    7: _UNWORDED,
 }
-_LISTS_OF_TEXTS = ("covered", "not_covered", "warnings", "kinds")
+_LISTS_OF_TEXTS = ("covered", "not_covered", "warnings", "kinds", "templates")
 _LISTS_OF_OBJECTS = ("events", "audits")
 _TEXTS = (
     "method",
@@ -44,7 +46,7 @@ _TEXTS = (
 def read_values(text: str | bytes, known: set[str]) -> dict[str, Any]:
     """Parse a card's JSON: exactly the known keys, each of its own type, lists as tuples.
 
-    >>> read_values('{"format": 7, "epsilom": 1}', {"epsilon"})
+    >>> read_values('{"format": 8, "epsilom": 1}', {"epsilon"})
     Traceback (most recent call last):
     ...
     gapgnn.errors.DataError: A privacy card has unknown keys: epsilom.
@@ -89,7 +91,7 @@ def _checked(name: str, value: Any) -> Any:
         if not _is_texts(value):
             raise DataError(f"`{name}` must be a list of texts. Got {value!r}.")
         return tuple(value)
-    if name in ("ledger", "attacker") and not isinstance(value, dict | None):
+    if name in ("ledger", "attacker", "wording") and not isinstance(value, dict | None):
         raise DataError(f"`{name}` must be an object or null. Got {value!r}.")
     if name == "delta_is_auto" and not isinstance(value, bool):
         raise DataError(f"`{name}` must be true or false. Got {value!r}.")
@@ -111,6 +113,7 @@ def markdown(card: PrivacyCard) -> str:
         ("data set", card.dataset),
         ("level", card.level),
         ("relation", card.relation),
+        ("words of this card", f"{card.wording.entities}, {card.wording.links}"),
         ("epsilon", "none" if card.epsilon is None else f"{card.epsilon:.6g}"),
         ("delta", "none" if card.delta is None else _delta(card)),
         ("accountant", card.accountant),
@@ -121,7 +124,11 @@ def markdown(card: PrivacyCard) -> str:
         ("private release", "yes" if card.is_private_release else "**no**"),
         ("out-lists cut to", _or_dash(card.max_degree)),
         ("node-level notion", card.node_notion or "-"),
-        *([("a prediction reads of its own person", card.own)] if card.own else []),
+        *(
+            [(card.wording.fill("a prediction reads of its own {entity}"), card.own)]
+            if card.own
+            else []
+        ),
         ("travelled along the edges", card.messages),
         *([("predictions read edges", "no")] if card.edges_unread else []),
         *([("kinds of edges", ", ".join(card.kinds))] if card.kinds else []),

@@ -1,7 +1,9 @@
 """The sentences of the privacy card: what each level and relation promises, and what it does not.
 
 Everything here is chosen by public facts of the run. No sentence holds a number read from the data
-(privacy page, sections 1, 2 and 7).
+(privacy page, sections 1, 2 and 7). What sentences call people and edges are placeholders, which
+:class:`gapgnn.graph.Wording` fills in. A link is what the user has one row of the edge table for;
+all links of a pair are one edge, and it is edges that relations count.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from decimal import ROUND_CEILING, Decimal
 
 from gapgnn.errors import check_choice
-from gapgnn.privacy import auto_delta, links_of
+from gapgnn.privacy import RELATIONS_OF_LEVEL, auto_delta, links_of
 
 SAFE_NOISE = "operating system entropy, float-safe grid"
 FAST_NOISE = "fast float32 (experiment)"
@@ -21,24 +23,20 @@ UNPROTECTED = "none: nothing is protected"
 REAL_NOISE = (SAFE_NOISE, FAST_NOISE, SEEDED_NOISE)
 NOISE_SOURCES = (*REAL_NOISE, NO_NOISE, UNPROTECTED)
 
-# What is hidden.
-ENTITIES = {
-    "undirected": "whether or not any one friendship (undirected edge) is in {place}",
-    "directed": "whether or not any one arc (a link from one node to another) is in {place}",
-    "add-remove": (
-        "whether or not any one person's record (features, label and own out-list) is in {place}"
-    ),
-    "replace": (
-        "whether any one person's record (features, label and own out-list) is the true one or "
-        "another"
-    ),
+# What is protected, by relation.
+PROTECTED = {
+    "undirected": "all {links} between any two {entities} together (one undirected edge)",
+    "directed": "all {links} from any one {entity} to any other together (one arc)",
+    "add-remove": "any one {entity}'s record (features, label and own out-list)",
+    "replace": "any one {entity}'s record (features, label and own out-list)",
 }
-
 SEVERAL_EDGES = (
-    "whether or not up to {count} of one person's links (undirected edges) are in {place}"
+    "up to {count} of one {{entity}}'s undirected edges (each: all {{links}} with one other "
+    "{{entity}})"
 )
 SEVERAL_ARCS = (
-    "whether or not up to {count} of the links that one person has to others (arcs) are in {place}"
+    "up to {count} of the arcs that one {{entity}} has to others (each: all {{links}} to one other "
+    "{{entity}})"
 )
 
 # What one of the entities is where there are several kinds of edges.
@@ -100,7 +98,7 @@ EDGES_UNREAD = {
         "This model reads no edges: on validation labels the released hops predicted no better "
         "than features alone, so their mixing weight is 0. What the hops cost was spent on finding "
         "that out. Predictions are those of a features-only model, and predicting on other graphs "
-        "is free of charge (except with own=record, which reads the person's own neighbours)."
+        "is free of charge (except with own=record, which reads the {entity}'s own neighbours)."
     ),
 }
 
@@ -150,8 +148,8 @@ STEPS: dict[str, tuple[str, str, str | None]] = {
     "prior threshold": (
         "the threshold, the rate of the class",
         "declared, or counted among labels that are public at this level",
-        "declared: no label is counted, and the answer about a person follows from the prediction "
-        "about that person alone",
+        "declared: no label is counted, and the answer about {an_entity} follows from the "
+        "prediction about that {entity} alone",
     ),
     "perturbed": (
         "training, batch statistics and predictions along the released edges",
@@ -160,9 +158,9 @@ STEPS: dict[str, tuple[str, str, str | None]] = {
         None,
     ),
     "own list": (
-        "a person's own list, read for that person's prediction",
-        "for that person alone, with labels that are public at this level; never stored",
-        "for that person alone, with labels that were released; never stored",
+        "{an_entity}'s own list, read for that {entity}'s prediction",
+        "for that {entity} alone, with labels that are public at this level; never stored",
+        "for that {entity} alone, with labels that were released; never stored",
     ),
     "prediction": (
         "predictions for the graph of training",
@@ -172,7 +170,7 @@ STEPS: dict[str, tuple[str, str, str | None]] = {
     "features": (
         "predictions, on any graph",
         "read features only, which are public at this level",
-        "read the features of the person asked about only, with weights that were charged",
+        "read the features of the {entity} asked about only, with weights that were charged",
     ),
 }
 
@@ -229,28 +227,39 @@ def price(epsilon: float | None, delta: float | None) -> str:
     return f"epsilon {rounded_up(epsilon)}, delta {rounded_up(delta)}"
 
 
-def entity(relation: str, place: str, *, kinds: Sequence[str] = (), protects: str = "") -> str:
+def protected(relation: str) -> str:
+    """Say what a relation protects, with placeholders for people and edges.
+
+    >>> protected("undirected")
+    'all {links} between any two {entities} together (one undirected edge)'
+    >>> protected("5-edges")[:45]
+    "up to 5 of one {entity}'s undirected edges (e"
+    """
+    if relation in PROTECTED:
+        return PROTECTED[relation]
+    links = links_of(relation)
+    return (SEVERAL_ARCS if links.are_arcs else SEVERAL_EDGES).format(count=links.count)
+
+
+def hidden(relation: str, place: str, *, kinds: Sequence[str] = (), protects: str = "") -> str:
     """Say what is hidden, of which kinds of edges where there are several.
 
-    >>> entity("undirected", "it", kinds=("calls", "visits"), protects="any")[15:77]
-    'any one friendship (undirected edge) of one kind of edges (cal'
-    >>> entity("5-edges", "it")
-    "whether or not up to 5 of one person's links (undirected edges) are in it"
+    >>> hidden("directed", "it")
+    'whether or not all {links} from any one {entity} to any other together (one arc) are in it'
+    >>> hidden("undirected", "it", kinds=("calls", "visits"), protects="any")[54:]
+    'together (one undirected edge) of one kind of edges (calls, visits), whichever, are in it'
     """
-    listed = ", ".join(kinds)
-    if relation in ENTITIES:
-        text, verb, of_kinds = ENTITIES[relation].format(place=place), " is in ", KINDS_OF
-    else:
-        links = links_of(relation)
-        several = SEVERAL_ARCS if links.are_arcs else SEVERAL_EDGES
-        text = several.format(count=links.count, place=place)
-        verb, of_kinds = " are in ", KINDS_OF_SEVERAL
-    if not kinds:
-        return text
-    if "out-list" in text:
-        return text.replace("own out-list", f"own out-lists of all kinds ({listed})")
-    before, is_in, after = text.rpartition(verb)
-    return before + of_kinds[protects].format(listed) + is_in + after
+    listed, what = ", ".join(kinds), protected(relation)
+    if relation in RELATIONS_OF_LEVEL["node"]:
+        if kinds:
+            what = what.replace("own out-list", f"own out-lists of all kinds ({listed})")
+        if relation == "replace":
+            return f"whether {what} is the true one or another"
+        return f"whether or not {what} is in {place}"
+    if kinds:
+        of_kinds = KINDS_OF if relation in PROTECTED else KINDS_OF_SEVERAL
+        what += of_kinds[protects].format(listed)
+    return f"whether or not {what} are in {place}"
 
 
 def composed(count: int, epsilon: float | None, delta: float | None) -> str:
@@ -276,7 +285,7 @@ def promise(
     protects: str = "",
     own: str = "",
 ) -> str:
-    """Return the guarantee as one plain sentence.
+    """Return the guarantee as one plain sentence, with placeholders for people and edges.
 
     Up to an epsilon of 1 it speaks of learning almost the same. Above that "almost" would be
     untrue, so it states the factor by which odds can move.
@@ -289,7 +298,7 @@ def promise(
     if level == "edge" and own == "record":
         seen, data = (
             "this model and the predictions for everybody but the "
-            f"{'two ' * (links_of(relation).count == 1)}people concerned",
+            f"{'two ' * (links_of(relation).count == 1)}{{entities}} concerned",
             "the graph",
         )
     elif level == "edge" or own == "nothing":
@@ -300,16 +309,16 @@ def promise(
     else:
         seen, data = "this model and the predictions for everybody else", "the data"
     place = "it" if 0 < epsilon <= 1 else data
-    hidden = entity(relation, place, kinds=kinds, protects=protects)
+    what = hidden(relation, place, kinds=kinds, protects=protects)
     if epsilon == 0:
-        return f"{seen[0].upper()}{seen[1:]} are the same {hidden}: epsilon 0."
+        return f"{seen[0].upper()}{seen[1:]} are the same {what}: epsilon 0."
     if epsilon <= 1:
         return (
-            f"Anyone who sees {seen} learns almost the same about {data} {hidden}: "
+            f"Anyone who sees {seen} learns almost the same about {data} {what}: "
             f"{price(epsilon, delta)}."
         )
     return (
-        f"Seeing {seen} shifts the odds on {hidden} by at most a factor of "
+        f"Seeing {seen} shifts the odds on {what} by at most a factor of "
         f"{odds(epsilon)}: {price(epsilon, delta)}."
     )
 
@@ -329,12 +338,12 @@ def odds(epsilon: float) -> str:
 
 # Rows of the edge table that connect the same two are one edge (their amounts are added up).
 ROWS_OF_EDGE = (
-    "All links between the same two people together: every row of the edge table that names the "
-    "two of them, in either order, is part of one edge."
+    "All {links} between the same two {entities} together: every row of the edge table that names "
+    "the two of them, in either order, is part of one edge."
 )
 ROWS_OF_ARC = (
-    "All links from one person to the same other person together: every row of the edge table "
-    "that names the two of them in this order is part of one arc."
+    "All {links} from one {entity} to the same other {entity} together: every row of the edge "
+    "table that names the two of them in this order is part of one arc."
 )
 
 
@@ -351,24 +360,24 @@ def covered(level: str, relation: str, *, notion: str | None) -> tuple[str, ...]
         together = ROWS_OF_ARC if links.are_arcs else ROWS_OF_EDGE
         if links.count > 1:
             what = (
-                f"{links.count} of one person's links to others (arcs out of that person)"
+                f"{links.count} of the arcs that one {{entity}} has to others"
                 if links.are_arcs
-                else f"{links.count} of one person's links (undirected edges, both of their arcs)"
+                else f"{links.count} of one {{entity}}'s undirected edges, both arcs of each"
             )
-            whole = f"Up to {what}, present or not, whoever that person is: all at once."
+            whole = f"Up to {what}, present or not, whoever that {{entity}} is: all at once."
             return (whole, together)
         if not links.are_arcs:
-            whole = "Every single friendship (undirected edge, both of its arcs), present or not."
+            whole = "Every single undirected edge (both of its arcs), present or not."
             return (whole, together)
         return ("Every single arc u->v, present or absent.", together)
     change = "withdrawn or added" if relation == "add-remove" else "exchanged for another record"
     lines = [
-        f"Every person's record (features, label and own out-list), if it is {change}: in the "
+        f"Every {{entity}}'s record (features, label and own out-list), if it is {change}: in the "
         "model and in everything released on all other nodes."
     ]
     if notion == "strict":
         lines.append(
-            "No out-list had to be cut, so this also holds in the strict sense: the person may "
+            "No out-list had to be cut, so this also holds in the strict sense: the {entity} may "
             "vanish from everybody else's list too."
         )
     return tuple(lines)
@@ -380,29 +389,30 @@ def covered_edges(
     """Say what is covered of kinds and weights of edges.
 
     >>> covered_edges("edge", "undirected", ("calls", "visits"), "each", False)
-    ('One link of each kind (calls, visits), all at once.',)
+    ('One edge of each kind (calls, visits), all at once.',)
     >>> covered_edges("edge", "5-edges", ("calls", "visits"), "any", False)
-    ('Up to 5 links of one person, those of all kinds (calls, visits) counted together.',)
+    ("Up to 5 of one {entity}'s edges, those of all kinds (calls, visits) counted together.",)
     """
     if level == "none":
         return ()
     lines = []
     if kinds and level == "edge":
         names = ", ".join(kinds)
-        each = f"One link of each kind ({names}), all at once."
-        any_kind = f"One link of one kind ({names}), whichever."
+        each = f"One edge of each kind ({names}), all at once."
+        any_kind = f"One edge of one kind ({names}), whichever."
         count = links_of(relation).count
         if count > 1:
-            each = f"Up to {count} links of one person of each kind ({names}), all at once."
+            each = f"Up to {count} of one {{entity}}'s edges of each kind ({names}), all at once."
             any_kind = (
-                f"Up to {count} links of one person, those of all kinds ({names}) counted together."
+                f"Up to {count} of one {{entity}}'s edges, those of all kinds ({names}) counted "
+                "together."
             )
         lines.append(each if protects == "each" else any_kind)
     elif kinds:
-        lines.append(f"The record's lists of all kinds of links ({', '.join(kinds)}).")
+        lines.append(f"The record's out-lists of all kinds of edges ({', '.join(kinds)}).")
     if is_weighted:
         lines.append(
-            "The amount of a link, as part of it: a link may come, go or have another amount."
+            "The amount of an edge, as part of it: an edge may come, go or have another amount."
         )
     return tuple(lines)
 
@@ -419,7 +429,7 @@ def not_covered_edges(
 
     >>> two = ("calls", "visits")
     >>> not_covered_edges("edge", "undirected", two, "any", every_kind_epsilon=1.836)[0][-45:]
-    'epsilon for all these links together is 1.84.'
+    'epsilon for all these edges together is 1.84.'
     """
     if level != "edge" or not kinds or protects != "any":
         return ()
@@ -431,38 +441,38 @@ def not_covered_edges(
     count, names = links_of(relation).count, ", ".join(kinds)
     if count > 1:
         return (
-            f"Up to {count} links of one person of every kind at once: what is covered counts all "
-            f"kinds together. Epsilon for {count} of each kind ({names}) {stated}.",
+            f"Up to {count} of one {{entity}}'s edges of every kind at once: what is covered "
+            f"counts all kinds together. Epsilon for {count} of each kind ({names}) {stated}.",
         )
     return (
-        f"Links of several kinds at once: where two people are linked by every kind ({names}), "
-        f"epsilon for all these links together {stated}.",
+        f"Edges of several kinds at once: where two {{entities}} are connected by every kind "
+        f"({names}), epsilon for all these edges together {stated}.",
     )
 
 
 # At edge level, where a prediction reads its own person's list (section 1).
 OWN_LIST = (
-    "A person's prediction reads that person's exact list: it is for that person, or for whoever "
-    "may know the list. What everybody else gets, all together, hides a link from all but the two "
-    "people it connects (joint differential privacy). Everybody's predictions, handed out "
-    "together, would tell lists."
+    "{An_entity}'s prediction reads that {entity}'s exact list: it is for that {entity}, or for "
+    "whoever may know the list. What everybody else gets, all together, hides an edge from all but "
+    "the two {entities} it connects (joint differential privacy). Everybody's predictions, handed "
+    "out together, would tell lists."
 )
 
 # What a prediction reads of its own person at node level, and who may see it (section 1).
 OWN = ("nothing", "features", "record")
 OWN_SENTENCES = {
     "nothing": (
-        "Nobody's prediction reads anything of its own person but what was released with noise: "
+        "Nobody's prediction reads anything of its own {entity} but what was released with noise: "
         "all of them may be handed out."
     ),
     "features": (
-        "A person's prediction also reads that person's features: it is for that person, or for "
-        "whoever may know them. What everybody else gets, all together, hides the record (joint "
-        "differential privacy)."
+        "{An_entity}'s prediction also reads that {entity}'s features: it is for that {entity}, or "
+        "for whoever may know them. What everybody else gets, all together, hides the record "
+        "(joint differential privacy)."
     ),
     "record": (
-        "A person's prediction also reads that person's features and own list: it is for that "
-        "person, or for whoever may know both. What everybody else gets, all together, hides the "
+        "{An_entity}'s prediction also reads that {entity}'s features and own list: it is for that "
+        "{entity}, or for whoever may know both. What everybody else gets, all together, hides the "
         "record (joint differential privacy). Everybody's probabilities beside the released rows "
         "would let a reader solve for lists."
     ),
@@ -472,8 +482,8 @@ OWN_SENTENCES = {
 def covered_own(level: str, own: str) -> tuple[str, ...]:
     """Say what a prediction reads of its own person, and so who may see it.
 
-    >>> covered_own("edge", "record")[0][:55]
-    "A person's prediction reads that person's exact list: i"
+    >>> covered_own("edge", "record")[0][:57]
+    "{An_entity}'s prediction reads that {entity}'s exact list"
     """
     if not own:
         return ()
@@ -495,9 +505,9 @@ def not_covered(level: str, relation: str, *, notion: str | None, own: str = "")
         )
         if links.count > 1:
             several = (
-                f"More than {links.count} links of one person, and links of several people at "
-                "once, beyond what group privacy gives. All that concerns a person is covered at "
-                "node level."
+                f"More than {links.count} of one {{entity}}'s edges, and edges of several "
+                "{entities} at once, beyond what group privacy gives. All that concerns "
+                "{an_entity} is covered at node level."
             )
         lines = [
             "Features and labels: they are public at this level, and so is who is in the graph.",
@@ -505,34 +515,34 @@ def not_covered(level: str, relation: str, *, notion: str | None, own: str = "")
         ]
         if links.are_arcs:
             lines.append(
-                "A friendship stored as two arcs: it counts as two."
+                "An undirected edge stored as two arcs: it counts as two."
                 if links.count == 1
-                else "Links that others have to that person: each is one of theirs."
+                else "Arcs that others have to that {entity}: each is one of theirs."
             )
         if own == "record":
             lines.append(
-                "A person's own links, from whoever sees the prediction about that person: it is "
-                "computed from them."
+                "{An_entity}'s own edges, from whoever sees the prediction about that {entity}: it "
+                "is computed from them."
             )
         return tuple(lines)
     about_own = (
-        "A person's own row and own predicted label: they are computed from that person's own "
-        "features, and nothing hides a person from the prediction about themselves."
+        "{An_entity}'s own row and own predicted label: they are computed from that {entity}'s own "
+        "features, and nothing hides {an_entity} from the prediction about themselves."
     )
     if own == "record":
         about_own = (
-            "A person's own predicted label: it is computed from that person's own features and "
-            "list, and nothing hides a person from the prediction about themselves."
+            "{An_entity}'s own predicted label: it is computed from that {entity}'s own features "
+            "and list, and nothing hides {an_entity} from the prediction about themselves."
         )
     lines = [
         *([] if own == "nothing" else [about_own]),
         "Which ids have a row in a saved model: it is treated as public. Where it is not, keep the "
-        "folder and hand out other people's predictions only.",
+        "folder and hand out other {entities_own} predictions only.",
     ]
     if notion == "own record":
         lines.append(
-            "Entries that name a person in other people's out-lists: they belong to those people "
-            "and stay when the person leaves, contributing nothing."
+            "Entries that name {an_entity} in other {entities_own} out-lists: they belong to those "
+            "{entities} and stay when the {entity} leaves, contributing nothing."
         )
     return tuple(lines)
 
@@ -552,6 +562,10 @@ def not_charged(level: str, steps: Iterable[str]) -> tuple[tuple[str, str], ...]
         if name in taken and why is not None:
             rows.append((what, why))
     return tuple(rows)
+
+
+# The public fact that declares how many train.
+NUM_TRAIN = "number of training {entities}"
 
 
 def public_facts(
@@ -587,7 +601,7 @@ def public_facts(
     >>> facts = public_facts("node", num_train=12000, train_size_is_declared=False,
     ...                      delta_is_auto=True, inferred=(), has_schema=True, max_degree=100)
     >>> facts[1]
-    ('number of training people', '12000: counted and rounded to two digits')
+    ('number of training {entities}', '12000: counted and rounded to two digits')
     """
     if level == "none":
         return (("everything", "nothing is protected at this level"),)
@@ -600,8 +614,8 @@ def public_facts(
         origin["columns"] = origin["classes"] = "declared in the schema"
     rows = [("options and seed of this run", "chosen by whoever ran it")]
     if kinds:
-        rows.append(("kinds of links", f"{', '.join(kinds)}: given by name"))
-    for name, bounds in zip(kinds or ("links",), weight_bounds, strict=False):
+        rows.append(("kinds of edges", f"{', '.join(kinds)}: given by name"))
+    for name, bounds in zip(kinds or ("edges",), weight_bounds, strict=False):
         if bounds is not None:
             rows.append(
                 (f"bounds of the amounts of {name}", f"{bounds[0]:g} to {bounds[1]:g}: declared")
@@ -612,10 +626,10 @@ def public_facts(
     if level == "edge":
         rows += [
             ("who is in the graph, with features, labels and roles", "public at this level"),
-            ("whether links have a direction", origin["direction"]),
+            ("whether edges have a direction", origin["direction"]),
         ]
         if follows:
-            rows.append(("order of magnitude of the number of links", follows))
+            rows.append(("order of magnitude of the number of edges", follows))
         return tuple(rows)
     counted = "counted and rounded to two digits"
     if train_size_is_declared:
@@ -623,14 +637,14 @@ def public_facts(
     elif num_train < 100:
         counted = "counted, and exact: rounding to two digits changes no number below 100"
     rows += [
-        ("number of training people", f"{num_train}: {counted}"),
+        (NUM_TRAIN, f"{num_train}: {counted}"),
         ("which ids have a row, and how ids are written", "the saved rows are named by them"),
         ("columns of the input, their bounds and categories", origin["columns"]),
         ("classes", origin["classes"]),
-        ("whether links have a direction", origin["direction"]),
+        ("whether edges have a direction", origin["direction"]),
     ]
     if follows:
-        rows.append(("order of magnitude of the number of people", follows))
+        rows.append(("order of magnitude of the number of {entities}", follows))
     if max_degree is not None:
         rows.append((f"whether any list is longer than {max_degree}", "the notion follows from it"))
     return tuple(rows)
@@ -686,7 +700,7 @@ def delta_warnings(delta: float | None, entities: int | None) -> list[str]:
 def relation_warnings(
     relation: str, *, is_symmetric: bool, undirected_epsilon: float | None
 ) -> list[str]:
-    """Warn where one arc is protected and readers will think of a friendship.
+    """Warn where one arc is protected and readers will think of an undirected edge.
 
     >>> relation_warnings("directed", is_symmetric=True, undirected_epsilon=5.887)[0][-26:]
     'under undirected, is 5.89.'
@@ -704,12 +718,12 @@ def relation_warnings(
     if links.count > 1:
         k = links.count
         return [
-            f"The graph is symmetric but {k} arcs are protected, not {k} friendships: epsilon for "
-            f"{k} friendships of one person, under {k}-edges, {stated}."
+            f"The graph is symmetric but {k} arcs are protected, not {k} undirected edges: epsilon "
+            f"for {k} undirected edges of one {{entity}}, under {k}-edges, {stated}."
         ]
     return [
-        "The graph is symmetric but one arc is protected, not one friendship: epsilon for one "
-        f"friendship, under undirected, {stated}."
+        "The graph is symmetric but one arc is protected, not one undirected edge: epsilon for all "
+        f"{{links}} between two {{entities}}, under undirected, {stated}."
     ]
 
 
@@ -728,7 +742,7 @@ def ledger_warnings(
         lines.append("This release is not recorded in a ledger.")
     elif not is_limited:
         lines.append(
-            "No budget is set for these people: the charge is recorded but not limited "
+            "No budget is set for these {entities}: the charge is recorded but not limited "
             "(`gapgnn ledger grant`)."
         )
     if repeats > 1:
