@@ -21,7 +21,7 @@ NESTED = {
 def test_networks_that_no_memory_holds_are_refused_before_the_charge(
     gapgnn, ledger, tmp_path, method, level
 ):
-    words = ["--hidden", 100_000_000, "--level", level, "--epsilon", 4, "--device", "cpu"]
+    words = ["--hidden", 100_000_000, "--level", level, "--device", "cpu"]
     words += write_tables(tmp_path / "data") if level == "edge" else []
     code, _, err = gapgnn("train", method, *words, "--out", "m")
     assert code == 2

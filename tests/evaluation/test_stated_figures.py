@@ -164,5 +164,5 @@ def test_the_page_at_node_level_states_the_50_50_guess_of_the_noise_and_not_of_e
             total += np.log1p(event["sampling_rate"] * (likely - 1))
         ratios.append(total)
     reached = (np.mean(ratios[0] > 0) + np.mean(ratios[1] <= 0)) / 2
-    assert reached - 0.01 <= share <= reached + 0.08
-    assert share < 0.75 < 1 / (1 + math.exp(-card.epsilon))
+    # The bound is that of the option of the adaptive choice that tells most, chosen or not.
+    assert reached - 0.01 <= share < 0.75 < 1 / (1 + math.exp(-card.epsilon))
