@@ -271,7 +271,7 @@ class TestWeightOfASchema:
         code, _, err = gapgnn("train", "gap", *words, *TRAIN, "--out", "model", "--json")
         assert code == 0, err
         public = json.loads((tmp_path / "model" / "card.json").read_text())["public"]
-        assert ["bounds of the amounts of links", "0 to 100: declared"] in public
+        assert ["bounds of the amounts of edges", "0 to 100: declared"] in public
         config = json.loads((tmp_path / "model" / "config.json").read_text())
         assert config["schema"]["weight"] == {"column": "amount", "low": 0, "high": 100}
         for known in ([], ["--weight", "amount"], WEIGHT):

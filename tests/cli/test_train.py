@@ -175,7 +175,8 @@ class TestResult:
         code, out, err = gapgnn("train", *QUICK, "--compare", *NODE, "--out", "model")
         assert code == 0
         assert "No features-only reference" in err
-        assert "Features only" in out
+        # By the noisy mean out-degree a hop is released or not.
+        assert "Features only" in out or "GAP, level node" in out
         assert len(ledger.entries()) == 1
 
     def test_the_table_does_not_call_a_model_gap_that_reads_no_edges(self, gapgnn, builtin):
