@@ -31,12 +31,25 @@ from typing import Any
 import numpy as np
 import torch
 
-from gapgnn import GAP, MLP, SAGE, Graph, Ledger, Vote, load_model, random_split
+from gapgnn import (
+    GAP,
+    MLP,
+    Graph,
+    GraphSAGE,
+    LabelGAP,
+    Ledger,
+    NeighborVote,
+    NodeLabelGAP,
+    ProGAP,
+    load_model,
+    random_split,
+)
 from gapgnn.graph import join_kinds
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.store import open_store, store_graph
-from gapgnn.methods import Journal, NodeClassifier
+from gapgnn.methods import NodeClassifier
 from gapgnn.privacy import Release, watched_by
+from gapgnn.privacy.checkpoint import Checkpoint
 
 # Parts of a recording that are the same on every machine.
 PORTABLE = ("releases", "events", "price", "charges", "files")
@@ -70,15 +83,9 @@ class Case:
         return " | ".join(part for part in (self.method, self.graph, told, self.way) if part)
 
 
-# Each method by its own name, whatever class holds it.
 METHODS: dict[str, Callable[..., NodeClassifier]] = {
-    "GAP": lambda **options: GAP(messages="features", **options),
-    "ProGAP": lambda **options: GAP(messages="features", progressive=True, **options),
-    "LabelGAP": GAP,
-    "NodeLabelGAP": GAP,
-    "NeighborVote": Vote,
-    "GraphSAGE": SAGE,
-    "MLP": MLP,
+    kind.__name__: kind
+    for kind in (GAP, ProGAP, LabelGAP, NodeLabelGAP, NeighborVote, GraphSAGE, MLP)
 }
 
 
@@ -161,7 +168,7 @@ def cases() -> list[Case]:
             found.append(Case(method, "directed", options))
         found += [
             Case(method, "two edge types", {**quick, "hops": 2}, "predict"),
-            Case(method, "two weighted edge types", {**quick, "hops": 2, "kinds": "each"}),
+            Case(method, "two weighted edge types", {**quick, "hops": 2, "edge_types": "each"}),
             Case(method, "two directed edge types", {**quick, "relation": "3-arcs", "hops": 2}),
             Case(method, options={**quick, "hops": 2}, way="store"),
             Case(method, options={**quick, "hops": 3}, way="resume"),
@@ -289,20 +296,20 @@ def _recorded(case: Case, scratch: Path) -> dict[str, Any]:
             fixed["insecure_noise_seed"] = 5
         return METHODS[case.method](**case.options, **fixed)
 
-    def journal(**options: Any) -> Journal | None:
+    def checkpoint(**options: Any) -> Checkpoint | None:
         if case.way != "resume":
             return None
-        return Journal(scratch / "unfinished", ledger=ledger.path, **options)
+        return Checkpoint(scratch / "unfinished", ledger=ledger.path, **options)
 
     observer, model = Observer(2 if case.way == "resume" else None), fresh()
-    first = journal()
+    first = checkpoint()
     with watched_by(observer):
         try:
-            model.fit(graph, journal=first)
+            model.fit(graph, checkpoint=first)
         except Killed:
             assert first is not None
             first.close()
-            model = fresh().fit(graph, journal=journal(resume=True))
+            model = fresh().fit(graph, checkpoint=checkpoint(resume=True))
     found: dict[str, Any] = {"predictions": {}}
     found["predictions"]["training graph"] = _digest(model.predict_proba(graph))
     if case.way in ("predict", "own"):

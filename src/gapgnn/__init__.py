@@ -21,13 +21,19 @@ if TYPE_CHECKING:
     from gapgnn.graph.graph import Graph as Graph
     from gapgnn.graph.tables.read import read_tables as read_tables
     from gapgnn.graph.transforms import random_split as random_split
-    from gapgnn.methods.gap.estimator import GAP as GAP
+    from gapgnn.methods.gap import GAP as GAP
+    from gapgnn.methods.graphsage import GraphSAGE as GraphSAGE
+    from gapgnn.methods.label_gap.edge_level import LabelGAP as LabelGAP
+    from gapgnn.methods.label_gap.node_level import NodeLabelGAP as NodeLabelGAP
     from gapgnn.methods.mlp import MLP as MLP
+    from gapgnn.methods.neighbor_vote import NeighborVote as NeighborVote
+    from gapgnn.methods.progap import ProGAP as ProGAP
     from gapgnn.methods.registry import load_model as load_model
-    from gapgnn.methods.sage import SAGE as SAGE
-    from gapgnn.methods.vote import Vote as Vote
+    from gapgnn.methods.registry import recommended_method as recommended_method
     from gapgnn.privacy.card.card import PrivacyCard as PrivacyCard
     from gapgnn.privacy.ledger.ledger import Ledger as Ledger
+    from gapgnn.privacy.plan import Plan as Plan
+    from gapgnn.privacy.session import PrivateSession as PrivateSession
 
 __version__ = "0.2.0.dev0"
 

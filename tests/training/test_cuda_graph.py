@@ -15,7 +15,8 @@ from gapgnn.privacy.dpsgd.step import PrivateStep
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.rng import NoiseKey
 from gapgnn.training.callbacks import Silent
-from gapgnn.training.recipe import PrivateTraining, Recipe
+from gapgnn.privacy.dpsgd import PrivateTraining
+from gapgnn.training.recipe import Recipe
 from gapgnn.training.splits import Splits
 from gapgnn.training.trainer import RecordedSteps, Trainer
 

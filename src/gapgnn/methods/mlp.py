@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_integer, check_number
 from gapgnn.graph import Graph
-from gapgnn.methods.base import NodeClassifier, Run, choose_device
+from gapgnn.methods.checks import choose_device
+from gapgnn.methods.configs.mlp import MLPConfig
+from gapgnn.methods.estimator import Fit, NodeClassifier, Shape
+from gapgnn.methods.settings import Settings
 from gapgnn.methods.unused import Unused
 from gapgnn.nn import LinearBySize, ReplicaMLP
-from gapgnn.privacy.accounting import Event
 from gapgnn.privacy.card import ReleaseFacts
-from gapgnn.privacy.ledger import Charge
+from gapgnn.privacy.plan import Plan, PlannedTraining, PublicFacts
 from gapgnn.training import (
     FEATURE_WIDTH,
     CrossFit,
@@ -27,6 +28,7 @@ from gapgnn.training import (
     RowScale,
     Voices,
     features_read,
+    node_learning_rate,
     node_recipe,
     resolve_folds,
     row_by_row,
@@ -34,91 +36,78 @@ from gapgnn.training import (
     some_nodes_recipe,
 )
 
+# Name of the network and of its DP-SGD event.
+NETWORK, EVENT = "mlp", "training"
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class MLP(NodeClassifier):
+
+@dataclass(frozen=True, kw_only=True)
+class MLPSettings(Settings):
+    """The MLP with nothing left to ``auto``.
+
+    Attributes:
+        folds: of the cross-fitted networks; 0: a single network.
+        layers: the output layer included.
+        hidden: width of hidden layers.
+        dropout: after every hidden layer.
+    """
+
+    folds: int
+    layers: int
+    hidden: int
+    dropout: float
+
+
+class MLP(MLPConfig, NodeClassifier[MLPSettings]):
     """Node classifier on features alone.
 
-    It reads no edge, so at edge level its epsilon is 0 whatever was asked; there and at level none
-    it is the mean of networks that each leave out a fold of the training nodes, of shallow ones
-    beside them and up to 4,000 training nodes of linear ones, the same that GAP reads features
-    through. At node level it is one network, trained by DP-SGD (MLP-DP in the paper). Any graph
+    It reads no edge, so at edge level its epsilon is 0 whatever was asked. There and at level none
+    it is an ensemble of networks that each leave out a fold of the training nodes, of shallow
+    networks beside them and, up to 4,000 training nodes, of linear ones: the feature models of
+    LabelGAP. At node level it is one network, trained by DP-SGD (MLP-DP in the paper). Any graph
     with the same features can be predicted, free of charge: a prediction is computed from the own
     features.
 
-    Parameters that all methods share are those of :class:`~gapgnn.methods.NodeClassifier`.
+    Its parameters are those of :class:`~gapgnn.methods.configs.mlp.MLPConfig`.
 
-    Args:
-        level: what is protected: ``none``, ``edge`` or ``node``.
-        epsilon: privacy budget at node level.
-        layers: number of layers, the output layer included; auto is 3, at node level 2.
-        hidden: width of every hidden layer; auto is 64, and 16 for a single network.
-        folds: number of networks, each trained on all folds but one, with a shallow one of one
-            hidden layer beside it; auto is 4, at node level 0, which is a single one (the paper's).
-        feature_norm: scale every row of features to this norm and read its size, as 0.3 times the
-            logarithm of 1 + its squared norm, beside it, functions of the row alone; 0 leaves them
-            as they are; auto is 6 at node level, less for a row of few numbers where training
-            people are few or the budget is large, and 0 elsewhere.
-        activation: activation after every hidden layer.
-        dropout: dropout rate after every hidden layer; auto is 0.4, 0.7 where
-            features are many, and 0 for a single network.
-        epochs: passes over the training nodes, or steps over some of them where there are folds;
-            auto is 80 of these, 60 where features are many, 100 for a single network, at node level
-            225 steps.
-        batch_size: training nodes per step; auto is all of them for a single network, 1,024 where
-            there are folds, and at node level 1,024, at least 6 % and at most half of them.
-        weight_decay: L2 penalty; 0 is 0.0005 where there are folds.
-
-    >>> from gapgnn.graph.datasets.synthetic import social_graph
-    >>> from gapgnn.graph.transforms import random_split
-    >>> graph = random_split(social_graph(num_nodes=300, mean_degree=10), seed=0)
-    >>> MLP(level="edge", epochs=5).fit(graph).card_.epsilon
+    >>> from gapgnn import load_dataset
+    >>> MLP(level="edge", epochs=5).fit(load_dataset("social")).card_.epsilon
     0.0
     """
 
     method: ClassVar[str] = "mlp"
-    _keeps_releases: ClassVar[bool] = True
-    _as_in_0_1: ClassVar[Mapping[str, Any]] = {"feature_norm": 0.0, "folds": 0}
+    settings_class: ClassVar[type[Settings]] = MLPSettings
+    keeps_releases: ClassVar[bool] = True
 
-    epsilon: float = 8.0
-    layers: int | Literal["auto"] = "auto"
-    hidden: int | Literal["auto"] = "auto"
-    folds: int | Literal["auto"] = "auto"
-    feature_norm: float | Literal["auto"] = "auto"
-    activation: Literal["selu", "relu", "elu", "gelu", "tanh"] = "selu"
-    dropout: float | Literal["auto"] = "auto"
-
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
+        """Refuse parameters that cannot work."""
         check_integer("layers", self._num_layers(), at_least=1)
         check_integer("hidden", self._widths()[0], at_least=1)
         if self.feature_norm != "auto":
             check_number("feature_norm", self.feature_norm, at_least=0)
 
-    def _draws_noise(self) -> bool:
+    def draws_noise(self) -> bool:
+        """Whether a fit releases something of private data."""
         return self.level == "node"
 
-    def _unused(self) -> Iterator[Unused]:
-        yield from super()._unused()
+    def unused(self) -> Iterator[Unused]:
+        """Yield the parameters that do nothing with the others as they are."""
+        yield from super().unused()
         if self._num_layers() == 1 and not self._num_folds():
             yield Unused(
                 ("hidden", "activation", "dropout", "batch_norm"),
                 "with one layer and no folds: there is no hidden layer",
             )
 
+    def weighs_answers(self) -> bool:
+        """Cross-fitted networks train without class weights."""
+        return self._num_folds() > 0
+
     def _num_layers(self) -> int:
         if self.layers != "auto":
             return self.layers
         return 2 if self.level == "node" else 3
 
-    def _resolved_values(self) -> dict[str, Any]:
-        return {"folds": self._num_folds(), "class_weights": self._answer_weights}
-
-    def _weighs_answers(self) -> bool:
-        return self._num_folds() > 0
-
     def _num_folds(self) -> int:
-        if self._resolved_at_save is not None:
-            return int(self._resolved_at_save["folds"])
         return resolve_folds(self.folds, can_cross_fit=self.level != "node")
 
     def _widths(self) -> tuple[int, float]:
@@ -131,107 +120,118 @@ class MLP(NodeClassifier):
             dropout if self.dropout == "auto" else self.dropout,
         )
 
-    def _recipe(self, num_train: int) -> Recipe:
-        papers = super()._recipe(num_train)
-        if self._num_folds():
-            given = {"epochs": self.epochs, "batch_size": self.batch_size}
-            return some_nodes_recipe(papers, num_train, **given)
+    def plan(self, facts: PublicFacts) -> Plan[MLPSettings]:
+        """Return DP-SGD at node level, and nothing elsewhere."""
+        settings = self._settings(facts)
         if self.level != "node":
-            return papers
-        return node_recipe(papers, num_train, epochs=self.epochs, batch_size=self.batch_size)
+            return self.make_plan(facts, settings)
+        event = settings.recipe.event(facts.num_train, ratio=1.0, label=EVENT)
+        return self.make_plan(
+            facts,
+            settings,
+            template=[event],
+            training={"classifier": PlannedTraining(event=EVENT)},
+        )
 
-    def _learns_features(self) -> bool:
-        return self.level == "node"
-
-    def _row_scale(self, num_train: int, worth: float = 0.0) -> RowScale | None:
-        if self.feature_norm == "auto":
-            return RowScale.suited(num_train, worth) if self.level == "node" else None
-        return RowScale(self.feature_norm) if self.feature_norm else None
-
-    def _features(self, graph: Graph, device: torch.device) -> FeatureInputs:
-        return FeatureInputs(graph, device, scale=self.row_scale_)
-
-    def _template(self, graph: Graph) -> Sequence[Event]:
-        if self.level != "node":
-            return ()
-        num_train = self._num_train(graph)
-        return (self._recipe(num_train).event(num_train, ratio=1.0, label="training"),)
-
-    def _build(self, repeats: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
+    def _settings(self, facts: PublicFacts) -> MLPSettings:
+        recipe, budget = self.recipe(facts.num_train), self.add_remove_epsilon(self.relation_on(facts))
+        is_node = self.level == "node"
+        if self.learning_rate == "auto" and is_node:
+            recipe = replace(recipe, learning_rate=node_learning_rate(facts.num_train, budget))
+        scale = RowScale.suited(facts.num_train, budget) if is_node else None
+        if self.feature_norm != "auto":
+            scale = RowScale(self.feature_norm) if self.feature_norm else None
         hidden, dropout = self._widths()
-        # As wide for any number of training nodes.
-        width = features_read(num_features, self._row_scale(0))
+        return self.settings(
+            MLPSettings,
+            facts,
+            recipe,
+            row_scale=scale,
+            folds=self._num_folds(),
+            layers=self._num_layers(),
+            hidden=hidden,
+            dropout=dropout,
+        )
+
+    def recipe(self, num_train: int) -> Recipe:
+        """Return minibatch steps with folds, more steps of DP-SGD at node level."""
+        papers = super().recipe(num_train)
+        given: dict[str, Any] = {"epochs": self.epochs, "batch_size": self.batch_size}
+        if self._num_folds():
+            return some_nodes_recipe(papers, num_train, **given)
+        return node_recipe(papers, num_train, **given) if self.level == "node" else papers
+
+    def networks(self, settings: MLPSettings, shape: Shape) -> dict[str, nn.Module]:
+        """Return the network, or the three kinds of networks of all folds, untrained."""
+        width = features_read(shape.features, settings.row_scale)
+        count = shape.replicas * max(1, settings.folds)
+        shared: dict[str, Any] = {"batch_norm": settings.batch_norm, "dropout": settings.dropout}
         modules: dict[str, nn.Module] = {
-            "mlp": ReplicaMLP(
-                repeats * max(1, self._num_folds()),
-                [width, *[hidden] * (self._num_layers() - 1), num_classes],
+            NETWORK: ReplicaMLP(
+                count,
+                [width, *[settings.hidden] * (settings.layers - 1), shape.classes],
                 activation=self.activation,
-                batch_norm=self._uses_batch_norm(),
-                dropout=dropout,
+                **shared,
             )
         }
-        if folds := self._num_folds():
+        if settings.folds:
             modules["shallow"] = shallow_networks(
-                repeats * folds,
-                width,
-                num_classes,
-                hidden=hidden,
-                batch_norm=self._uses_batch_norm(),
-                dropout=dropout,
+                count, width, shape.classes, hidden=settings.hidden, **shared
             )
-            modules["linear"] = LinearBySize(repeats * folds, width, num_classes)
+            modules["linear"] = LinearBySize(count, width, shape.classes)
         return modules
 
-    def _train(self, run: Run, charge: Charge | None) -> Tensor:
-        graph, device = run.graph, run.device
-        modules = self._start_modules(run)
-        inputs = self._features(graph, device)
-        trainer = self._trainer(run)
-        crossfit = self._crossfit(graph)
+    def train(self, fit: Fit[MLPSettings]) -> Tensor:
+        """Train the networks; return class scores of every node."""
+        graph, modules = fit.graph, self.modules_
+        inputs, crossfit = self._features(graph, fit.device), self._crossfit(graph)
 
-        def fit(phase: str, model: nn.Module) -> None:
-            fitting = trainer
+        def train(name: str, network: nn.Module) -> None:
+            trainer = fit.trainer
             if crossfit is not None:
-                fitting = crossfit.trainer(
-                    trainer, model, graph.num_features, dropout=self.dropout, epochs=self.epochs
+                trainer = crossfit.trainer(
+                    trainer, network, graph.num_features, dropout=self.dropout, epochs=self.epochs
                 )
-            train = partial(fitting.fit, model, inputs, phase=phase, private=self._private(run))
-            run.journal.trained(phase, model, train)
+            with fit.timed("classifier"):
+                fit.session.train(name, network, trainer, inputs)
 
-        with run.timed("classifier"):
-            fit("classifier", modules["mlp"])
+        train("classifier", modules[NETWORK])
+        with fit.timed("classifier"):
             if crossfit is not None:
-                fit("shallow", modules["shallow"])
-                crossfit.solve(Voices.of(modules, "mlp").linear, trainer, inputs)
-            return self._scores(inputs, crossfit, run.repeats)
+                train("shallow", modules["shallow"])
+                crossfit.solve(Voices.of(modules, NETWORK).linear, fit.trainer, inputs)
+            return self._scores(inputs, crossfit, fit.repeats)
+
+    def _features(self, graph: Graph, device: torch.device) -> FeatureInputs:
+        return FeatureInputs(graph, device, scale=self.plan_.settings.row_scale)
 
     def _crossfit(self, graph: Graph) -> CrossFit | None:
-        folds = self._num_folds()
+        folds = self.plan_.settings.folds
         return CrossFit.of(graph, seed=self.seed, folds=folds) if folds else None
 
     @torch.no_grad()
     def _scores(self, inputs: FeatureInputs, crossfit: CrossFit | None, repeats: int) -> Tensor:
-        """Return what is said about every node from its features alone, by all networks."""
+        """Return the scores of all networks for every node, from its features alone."""
         if crossfit is not None:
             nobody = torch.zeros(repeats, len(crossfit.fold), dtype=torch.bool)
             nobody = nobody.to(inputs.device)
-            return crossfit.log_probabilities(Voices.of(self.modules_, "mlp"), inputs, nobody)
-        scores: Tensor = self.modules_["mlp"](inputs.all())
+            return crossfit.log_probabilities(Voices.of(self.modules_, NETWORK), inputs, nobody)
+        scores: Tensor = self.modules_[NETWORK](inputs.all())
         return scores
 
-    def _class_scores(self, graph: Graph | None) -> Tensor:
+    def class_scores(self, graph: Graph | None) -> Tensor:
+        """Return class scores from features; any graph with the same features will do."""
         if graph is None:
             raise InputError("An MLP keeps no features: give the graph whose nodes to predict.")
         device = choose_device(self.device)
-        for module in self.modules_.values():
-            module.to(device)
-        model, features = self.modules_["mlp"], self._features(graph, device)
+        model, features = self.networks_on(device)[NETWORK], self._features(graph, device)
         if self.level == "node":
             return row_by_row(model, features)[0]
         return self._scores(features, self._crossfit(graph), 1)[0]
 
-    def _card_facts(self) -> ReleaseFacts:
+    def card_facts(self) -> ReleaseFacts:
+        """Return what the card says of the MLP."""
         steps = ["preparation", "training", "selection"]
-        if self._uses_batch_norm():
+        if self.plan_.settings.batch_norm:
             steps.append("statistics")
         return ReleaseFacts(method="MLP", messages="none", steps=steps)

@@ -11,24 +11,40 @@ from gapgnn.errors import InputError, check_choice
 from gapgnn.registration import load_registered
 
 if TYPE_CHECKING:
-    from gapgnn.methods.base import NodeClassifier
+    from gapgnn.methods.estimator import NodeClassifier
 
-MethodClass = TypeVar("MethodClass", bound="type[NodeClassifier]")
+MethodClass = TypeVar("MethodClass", bound="type[NodeClassifier[Any]]")
 
 _TEXTS = {
-    "gap": "GAP: noisy multi-hop aggregation, at level none, edge or node",
-    "sage": "SAGE: GraphSAGE, at edge level on randomised edges, at node level by DP-SGD",
+    "gap": "GAP, the paper's method: K noisy hops of encoded features; level none, edge or node",
+    "progap": "ProGAP: a classifier after every noisy hop; level none, edge or node",
+    "label-gap": "LabelGAP: class codes of public labels travel in stages; level none or edge",
+    "node-label-gap": "NodeLabelGAP: degree-normalised class codes and DP-SGD; level node",
+    "vote": "NeighborVote: a node's own neighbours vote, for that node alone; epsilon 0 at edge "
+    "level, randomised labels at node level",
+    "sage": "GraphSAGE: at edge level on randomised edges, at node level by DP-SGD",
     "mlp": "MLP: features only; epsilon 0 at edge level, DP-SGD at node level",
-    "vote": "Vote: each own list votes, for its owner alone; epsilon 0 at edge level, "
-    "randomised labels at node level",
 }
 _CLASSES = {
-    "gap": ("gapgnn.methods.gap.estimator", "GAP"),
-    "sage": ("gapgnn.methods.sage", "SAGE"),
+    "gap": ("gapgnn.methods.gap", "GAP"),
+    "progap": ("gapgnn.methods.progap", "ProGAP"),
+    "label-gap": ("gapgnn.methods.label_gap.edge_level", "LabelGAP"),
+    "node-label-gap": ("gapgnn.methods.label_gap.node_level", "NodeLabelGAP"),
+    "vote": ("gapgnn.methods.neighbor_vote", "NeighborVote"),
+    "sage": ("gapgnn.methods.graphsage", "GraphSAGE"),
     "mlp": ("gapgnn.methods.mlp", "MLP"),
-    "vote": ("gapgnn.methods.vote", "Vote"),
 }
-_ADDED: dict[str, type[NodeClassifier]] = {}
+_CONFIGS = {
+    "gap": ("gapgnn.methods.configs.gap", "GAPConfig"),
+    "progap": ("gapgnn.methods.configs.progap", "ProGAPConfig"),
+    "label-gap": ("gapgnn.methods.configs.label_gap", "LabelGAPConfig"),
+    "node-label-gap": ("gapgnn.methods.configs.node_label_gap", "NodeLabelGAPConfig"),
+    "vote": ("gapgnn.methods.configs.neighbor_vote", "NeighborVoteConfig"),
+    "sage": ("gapgnn.methods.configs.graphsage", "GraphSAGEConfig"),
+    "mlp": ("gapgnn.methods.configs.mlp", "MLPConfig"),
+}
+_RECOMMENDED = {"none": "label-gap", "edge": "label-gap", "node": "node-label-gap"}
+_ADDED: dict[str, type[NodeClassifier[Any]]] = {}
 
 
 def register_method(kind: MethodClass) -> MethodClass:
@@ -37,7 +53,7 @@ def register_method(kind: MethodClass) -> MethodClass:
     An installed package is found by itself under the entry point group ``gapgnn.methods``
     (docs/extending.md).
     """
-    from gapgnn.methods.base import NodeClassifier
+    from gapgnn.methods.estimator import NodeClassifier
 
     name = getattr(kind, "method", None)
     if not (inspect.isclass(kind) and issubclass(kind, NodeClassifier) and isinstance(name, str)):
@@ -58,7 +74,7 @@ def methods() -> dict[str, str]:
     """Return every method's name with one line about it, this package's own first.
 
     >>> list(methods())[:3]
-    ['gap', 'sage', 'mlp']
+    ['gap', 'progap', 'label-gap']
     """
     found = _added()
     return _TEXTS | {
@@ -72,16 +88,31 @@ def methods_left_out() -> dict[str, str]:
     return load_registered("gapgnn.methods").failed
 
 
-def method_home(name: str) -> tuple[str, str] | None:
-    """Return the module and the name of a method's class if it is one of this package.
+def recommended_method(level: str) -> str:
+    """Return the name of the method that is recommended at a level.
 
-    >>> method_home("mlp")
-    ('gapgnn.methods.mlp', 'MLP')
+    It is the most accurate one on the development graphs, and what ``gapgnn train`` runs.
+
+    >>> recommended_method("edge"), recommended_method("node")
+    ('label-gap', 'node-label-gap')
     """
-    return _CLASSES.get(name)
+    return _RECOMMENDED[check_choice("level", level, _RECOMMENDED)]
 
 
-def method_class(name: str) -> type[NodeClassifier]:
+def method_config(name: str) -> type:
+    """Return the configuration of a method, without loading the method if it is of this package.
+
+    >>> method_config("mlp").__name__
+    'MLPConfig'
+    """
+    if name not in _CONFIGS:
+        return method_class(name)
+    module, attribute = _CONFIGS[name]
+    found: type = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def method_class(name: str) -> type[NodeClassifier[Any]]:
     """Return the estimator class of a method.
 
     >>> method_class("mlp").__name__
@@ -89,7 +120,7 @@ def method_class(name: str) -> type[NodeClassifier]:
     """
     if name in _CLASSES:
         module, attribute = _CLASSES[name]
-        found: type[NodeClassifier] = getattr(importlib.import_module(module), attribute)
+        found: type[NodeClassifier[Any]] = getattr(importlib.import_module(module), attribute)
         return found
     added = _added()
     if name in (failed := methods_left_out()):
@@ -97,7 +128,7 @@ def method_class(name: str) -> type[NodeClassifier]:
     return added[check_choice("method", name, [*_CLASSES, *added])]
 
 
-def _added() -> dict[str, type[NodeClassifier]]:
+def _added() -> dict[str, type[NodeClassifier[Any]]]:
     """Return the methods of other packages, registered here or by their entry points."""
     registered = load_registered("gapgnn.methods")
     for name, kind in list(registered.found.items()):
@@ -112,7 +143,7 @@ def _added() -> dict[str, type[NodeClassifier]]:
     return _ADDED
 
 
-def load_model(folder: str | Path, **overrides: Any) -> NodeClassifier:
+def load_model(folder: str | Path, **overrides: Any) -> NodeClassifier[Any]:
     """Load a saved model of any method; the folder says which.
 
     Args:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.budget import check_part as check_part
     from gapgnn.privacy.budget import check_price as check_price
     from gapgnn.privacy.budget import stated_epsilon as stated_epsilon
+    from gapgnn.privacy.guarantee import EntityCounts as EntityCounts
     from gapgnn.privacy.guarantee import Guarantee as Guarantee
     from gapgnn.privacy.guarantee import check_finite_budget as check_finite_budget
     from gapgnn.privacy.guarantee import count_entities as count_entities

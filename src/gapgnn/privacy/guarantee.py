@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 from gapgnn.errors import InputError, PrivacyError, check_number
 from gapgnn.graph import Graph
@@ -29,6 +30,41 @@ from gapgnn.privacy.relations import (
     protected_entities,
     resolve_relation,
 )
+
+
+@dataclass(frozen=True)
+class EntityCounts:
+    """How many entities each relation protects in a graph, from which an automatic delta follows.
+
+    Attributes:
+        num_nodes: of nodes.
+        num_edges: of edges, each two arcs where the graph is symmetric, over all edge types.
+        num_arcs: of arcs, over all edge types.
+        is_directed: whether edges have a direction.
+    """
+
+    num_nodes: int
+    num_edges: int
+    num_arcs: int
+    is_directed: bool
+
+    @classmethod
+    def of(cls, graph: Graph) -> EntityCounts:
+        """Count the entities of a graph."""
+        kinds = graph.kinds
+        return cls(
+            num_nodes=graph.num_nodes,
+            num_edges=sum(one.num_edges for one in kinds),
+            num_arcs=sum(one.num_arcs for one in kinds),
+            is_directed=graph.is_directed,
+        )
+
+    def protected(self, level: str, relation: str) -> int:
+        """Return how many entities a relation protects."""
+        # Where arcs are protected each is an entity of its own, also on a symmetric graph.
+        by_arcs = level == "edge" and links_of(relation).are_arcs
+        num_edges = self.num_arcs if by_arcs else self.num_edges
+        return protected_entities(level, num_nodes=self.num_nodes, num_edges=num_edges)
 
 
 @dataclass(frozen=True)
@@ -61,6 +97,27 @@ class Guarantee:
     events: tuple[Event, ...]
     charged: tuple[Event, ...] = ()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the promise as JSON holds it, without the exact number of entities."""
+        return {
+            "level": self.level,
+            "relation": self.relation,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "delta_is_auto": self.delta_is_auto,
+            "noise_multiplier": self.noise_multiplier,
+            "accountant": self.accountant,
+            "events": [event.to_dict() for event in self.events],
+            "charged": [event.to_dict() for event in self.charged],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Guarantee:
+        """Read a promise back; it says nothing of how many entities it was made for."""
+        lists = ("events", "charged")
+        events = {name: tuple(map(Event.from_dict, values[name])) for name in lists}
+        return cls(**{**values, **events, "entities": 0})
+
     def multiplier_of(self, label: str) -> float:
         """Return the noise multiplier of the release of this name."""
         (event,) = (event for event in self.events if event.label == label)
@@ -77,7 +134,7 @@ class Guarantee:
     @classmethod
     def resolve(
         cls,
-        graph: Graph,
+        counts: EntityCounts | Graph,
         template: Sequence[Event],
         *,
         level: str,
@@ -89,7 +146,7 @@ class Guarantee:
         """Calibrate the template's free multiplier to the budget (privacy page, section 3).
 
         Args:
-            graph: whose people or edges are protected.
+            counts: of the entities that are protected, or the graph that has them.
             template: what is released, with noise as a ratio to the free multiplier.
             level: what is protected.
             relation: which graphs are neighbours, or ``auto``.
@@ -98,7 +155,7 @@ class Guarantee:
             fixed: returns, for the resolved relation and delta, what else is released, with noise
                 that is already decided.
         """
-        promise = cls._unpriced(graph, level=level, relation=relation, delta=delta)
+        promise = cls.unpriced(counts, level=level, relation=relation, delta=delta)
         if level == "none" or not template:
             return promise
         check_part(epsilon)
@@ -172,7 +229,7 @@ class Guarantee:
     @classmethod
     def pure(
         cls,
-        graph: Graph,
+        counts: EntityCounts | Graph,
         events: Sequence[Event],
         *,
         level: str,
@@ -186,7 +243,7 @@ class Guarantee:
         the releases add up (privacy page, section 3). What differs from the budget by rounding
         alone is the budget.
         """
-        promise = cls._unpriced(graph, level=level, relation=relation, delta=delta)
+        promise = cls.unpriced(counts, level=level, relation=relation, delta=delta)
         check_finite_budget(level, epsilon)
         spent = account(events, 0.0, relation=promise.relation).epsilon
         if math.isinf(spent):
@@ -209,7 +266,7 @@ class Guarantee:
     @classmethod
     def of_events(
         cls,
-        graph: Graph,
+        counts: EntityCounts | Graph,
         events: Sequence[Event],
         *,
         level: str,
@@ -218,7 +275,7 @@ class Guarantee:
         noise_multiplier: float | None,
     ) -> Guarantee:
         """Price releases whose noise is already decided: prediction on a new graph."""
-        promise = cls._unpriced(graph, level=level, relation=relation, delta=delta)
+        promise = cls.unpriced(counts, level=level, relation=relation, delta=delta)
         if level == "none" or not events:
             return promise
         _check_allowance(promise.delta, events, promise.relation)
@@ -232,12 +289,15 @@ class Guarantee:
         )
 
     @classmethod
-    def _unpriced(cls, graph: Graph, *, level: str, relation: str, delta: float | str) -> Guarantee:
+    def unpriced(
+        cls, counts: EntityCounts | Graph, *, level: str, relation: str, delta: float | str
+    ) -> Guarantee:
         """Resolve who is protected and delta; nothing is released yet."""
-        resolved = resolve_relation(level, relation, is_directed=graph.is_directed)
+        known = counts if isinstance(counts, EntityCounts) else EntityCounts.of(counts)
+        resolved = resolve_relation(level, relation, is_directed=known.is_directed)
         if level == "none":
             return cls(level, resolved, None, 0.0, False, 0, None, "none", ())
-        entities = count_entities(graph, level, resolved)
+        entities = known.protected(level, resolved)
         stated = check_delta(delta)
         is_auto = stated is None
         chosen = auto_delta(entities) if stated is None else stated
@@ -280,10 +340,7 @@ class Guarantee:
 
 def count_entities(graph: Graph, level: str, relation: str) -> int:
     """Return how many entities a relation protects in a graph: ``auto`` for delta follows them."""
-    # Where arcs are protected each is an entity of its own, also on a symmetric graph.
-    by_arcs = level == "edge" and links_of(relation).are_arcs
-    num_edges = sum(one.num_arcs if by_arcs else one.num_edges for one in graph.kinds)
-    return protected_entities(level, num_nodes=graph.num_nodes, num_edges=num_edges)
+    return EntityCounts.of(graph).protected(level, relation)
 
 
 def _check_allowance(delta: float, events: Sequence[Event], relation: str) -> None:

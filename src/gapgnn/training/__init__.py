@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from gapgnn.training.metrics import rarest_class as rarest_class
     from gapgnn.training.metrics import share_threshold as share_threshold
     from gapgnn.training.metrics import shortcomings as shortcomings
-    from gapgnn.training.recipe import PrivateTraining as PrivateTraining
     from gapgnn.training.recipe import Recipe as Recipe
     from gapgnn.training.recipe import class_weights as class_weights
     from gapgnn.training.recipe import node_learning_rate as node_learning_rate

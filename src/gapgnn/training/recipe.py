@@ -10,8 +10,6 @@ from typing import Any
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.privacy.accounting import PoissonGaussian
 from gapgnn.privacy.dpsgd import DPSchedule, plan_steps
-from gapgnn.privacy.mechanisms import SafeOrFast
-from gapgnn.rng import NoiseKey
 
 # The paper's batch sizes at node level by the size of its three graphs' training sets.
 NODE_BATCHES = ((50_000, 256), (500_000, 2_048))
@@ -219,20 +217,3 @@ def _given_weights(given: Any, names: Sequence[str]) -> list[float]:
             ) from None
         weights.append(check_number("class_weight", number, at_least=0, at_most=1e6))
     return weights
-
-
-@dataclass(frozen=True)
-class PrivateTraining:
-    """What turns a phase into DP-SGD (privacy page, sections 2 to 4).
-
-    Attributes:
-        noise_multiplier: standard deviation of the noise over ``sensitivity`` times the clip.
-        keys: the secret of each replica.
-        noise: ``safe`` or ``fast``.
-        sensitivity: how far one record moves a batch's clipped sum, in clips.
-    """
-
-    noise_multiplier: float
-    keys: Sequence[NoiseKey]
-    noise: SafeOrFast
-    sensitivity: float = 1.0

@@ -29,6 +29,7 @@ from gapgnn.privacy.dpsgd import (
     Optimiser,
     PoissonBatches,
     PrivateStep,
+    PrivateTraining,
     make_optimiser,
     record_linears,
 )
@@ -38,7 +39,7 @@ from gapgnn.training.callbacks import Callback, Silent
 from gapgnn.training.criterion import Criterion
 from gapgnn.training.full_batch import EVERY, BestEpoch, FullBatch, clean_scores, dropouts
 from gapgnn.training.inputs import Inputs, Taken
-from gapgnn.training.recipe import PrivateTraining, Recipe
+from gapgnn.training.recipe import Recipe
 from gapgnn.training.some_nodes import SomeNodes
 from gapgnn.training.splits import Splits
 

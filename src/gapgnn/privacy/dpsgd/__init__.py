@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.dpsgd.shared_nodes import SharedLayer as SharedLayer
     from gapgnn.privacy.dpsgd.shared_nodes import SharedParts as SharedParts
     from gapgnn.privacy.dpsgd.step import PrivateStep as PrivateStep
+    from gapgnn.privacy.dpsgd.step import PrivateTraining as PrivateTraining
     from gapgnn.privacy.dpsgd.step import check_size as check_size
     from gapgnn.privacy.dpsgd.subgraphs import NOT_PROVEN as NOT_PROVEN
     from gapgnn.privacy.dpsgd.subgraphs import neighbourhood_event as neighbourhood_event

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -39,7 +40,8 @@ from gapgnn.privacy.dpsgd.ghost import (
     output_gradients,
     squared_norms,
 )
-from gapgnn.privacy.mechanisms import NoiseSource, grid_slack, on_grid
+from gapgnn.privacy.mechanisms import NoiseSource, SafeOrFast, grid_slack, on_grid
+from gapgnn.rng import NoiseKey
 
 # The norms are sums of float32 products: a relative error below 1e-6 for any layer width in use.
 # The clip factors aim this much lower, so a norm that was rounded down cannot lift a gradient over
@@ -48,6 +50,23 @@ ROUNDING_MARGIN = 1e-5
 # Values and steps for which a CPU draws noise at once; half the steps an audit takes by default, so
 # that it would see the noise of one call come back in the next.
 NOISE_AHEAD, MOST_AHEAD = 1 << 17, 24
+
+
+@dataclass(frozen=True)
+class PrivateTraining:
+    """What turns a phase into DP-SGD (privacy page, sections 2 to 4).
+
+    Attributes:
+        noise_multiplier: standard deviation of the noise over ``sensitivity`` times the clip.
+        keys: the secret of each replica.
+        noise: ``safe`` or ``fast``.
+        sensitivity: how far one record moves a batch's clipped sum, in clips.
+    """
+
+    noise_multiplier: float
+    keys: Sequence[NoiseKey]
+    noise: SafeOrFast
+    sensitivity: float = 1.0
 
 
 def check_size(num_parameters: int) -> float:

@@ -12,8 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gapgnn.privacy.mechanisms import row_normalise
-
 # Where the class prior of a fitted model came from, as its card says it.
 UNIFORM = "uniform: no rates are declared, and counts of classes are private at this level"
 DECLARED = "declared in the schema"
@@ -228,26 +226,3 @@ def class_scores(sums: Tensor, codes: Tensor | None = None) -> Tensor:
     if codes is None:
         codes = class_codes(sums.shape[-1] + 1, sums.device)
     return sums @ codes.transpose(-1, -2)
-
-
-def in_noise_units(sums: Tensor, std: float) -> Tensor:
-    """Return noisy sums over the standard deviation of their noise, with the same bits anywhere.
-
-    A GPU multiplies by the rounded inverse of a number, and divides by a tensor.
-
-    >>> in_noise_units(torch.tensor([[3.0, 6.0]]), 2.0).tolist()
-    [[1.5, 3.0]]
-    """
-    return sums / torch.full((), std, dtype=sums.dtype, device=sums.device)
-
-
-def direction_and_size(sums: Tensor) -> Tensor:
-    """Return what a classifier reads of a noisy sum that is given in units of its noise.
-
-    The direction says which class, the size how sure the neighbourhood is.
-
-    >>> direction_and_size(torch.tensor([[3.0, 4.0]])).shape
-    torch.Size([1, 3])
-    """
-    size = torch.linalg.vector_norm(sums, dim=-1, keepdim=True)
-    return torch.cat([row_normalise(sums), torch.log1p(size) / 2], dim=-1)

@@ -1,12 +1,12 @@
-"""Vote: the simple baselines of predictions that are for their own person alone."""
+"""NeighborVote: the simple baselines of predictions that are for their own person alone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import fields
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,26 +15,31 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, PrivacyError, check_number
 from gapgnn.graph import Graph
-from gapgnn.methods.base import Run, choose_device
+from gapgnn.methods.checks import choose_device
+from gapgnn.methods.configs.mlp import MLPConfig
+from gapgnn.methods.configs.neighbor_vote import NeighborVoteConfig
+from gapgnn.methods.estimator import Fit, Shape
 from gapgnn.methods.lists import exact_sums
-from gapgnn.methods.mlp import MLP
+from gapgnn.methods.mlp import MLP, MLPSettings
 from gapgnn.methods.unused import Unused
-from gapgnn.privacy import Guarantee, check_finite_budget
-from gapgnn.privacy.accounting import Event, LabelResponse
+from gapgnn.privacy import check_finite_budget
+from gapgnn.privacy.accounting import LabelResponse
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.card import texts as texts
-from gapgnn.privacy.ledger import Charge, Ledger, People
+from gapgnn.privacy.ledger import Ledger, People
 from gapgnn.privacy.mechanisms import randomised_labels
+from gapgnn.privacy.plan import Plan, PublicFacts
 from gapgnn.rng import NoiseKey
 from gapgnn.training import is_dealt, public_training
 
 SENT = {
-    "edge": "The training labels of those on a person's own list, to that person alone.",
+    "edge": "The training labels of a node's own neighbours, to that node's person alone.",
     "node": (
-        "Nothing: training labels are released by randomised response, and each person's own list "
-        "of them is read for that person alone."
+        "Nothing: training labels are released by randomised response, and each person's own "
+        "neighbours are read for that person alone."
     ),
 }
+EVENT = "labels"
 
 
 # What a vote at node level has of an MLP's parameters: those of releases and of runs.
@@ -45,50 +50,43 @@ _WITHOUT_TRAINING = (
 )
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class Vote(MLP):
-    """Node classifier that lets the training people on a person's own list vote for their class.
+class NeighborVote(NeighborVoteConfig, MLP):
+    """Node classifier that lets a node's own training neighbours vote for its class.
 
-    A prediction reads its own person's list exactly, so it is for that person, or for whoever may
-    know the list: joint differential privacy (privacy page, sections 1 and 5). Predictions of
-    everybody handed out together would tell lists.
+    A prediction reads its own person's adjacency list exactly, so it is for that person, or for
+    whoever may know the list: joint differential privacy (privacy page, sections 1 and 5).
+    Predictions of everybody handed out together would tell lists.
 
-    At edge level labels are public and the vote needs no budget: its scores are the logarithm of
-    what an MLP says of the own features, plus log(``odds``) for each vote. At node level the label
-    of every training person is released once by randomised response, at pure epsilon ``epsilon``,
-    and those answers vote; features are not read and nothing is trained. Whoever withdrew keeps a
-    row with empty cells and answers at random. Lists are read at prediction, from the graph that is
-    given, and never stored.
+    At edge level labels are public and the vote needs no budget: its scores are the log-posterior
+    of an MLP on the own features, plus log(``odds``) for each vote. At node level the label of
+    every training person is released once by randomised response, at pure epsilon ``epsilon``, and
+    those answers vote; features are not read and nothing is trained. Whoever withdrew keeps a row
+    with empty cells and answers at random. Adjacency lists are read at prediction, from the graph
+    that is given, and never stored.
 
     Who trains is public at node level where it follows from (seed, id), as ``random_split`` with
     the seed of this estimator has it: only these people answer. With other masks everybody does,
     those who do not train at random.
 
-    Parameters that all methods share are those of :class:`~gapgnn.methods.NodeClassifier`; those of
-    the MLP are not used at node level.
+    Its parameters are those of
+    :class:`~gapgnn.methods.configs.neighbor_vote.NeighborVoteConfig`; those of the MLP are refused
+    at node level.
 
-    Args:
-        level: what is protected: ``none``, ``edge`` or ``node``.
-        epsilon: privacy budget at node level.
-        odds: how much more often somebody on the own list has the own class than any other.
-
-    >>> from gapgnn.graph.datasets.synthetic import social_graph
-    >>> from gapgnn.graph.transforms import random_split
-    >>> graph = random_split(social_graph(num_nodes=300, mean_degree=10), seed=0)
-    >>> Vote(level="edge", epochs=5).fit(graph).card_.epsilon
+    >>> from gapgnn import load_dataset
+    >>> graph = load_dataset("social")
+    >>> NeighborVote(level="edge", epochs=5).fit(graph).card_.epsilon
     0.0
-    >>> card = Vote(level="node", epsilon=2.0).fit(graph).card_
+    >>> card = NeighborVote(level="node", epsilon=2.0).fit(graph).card_
     >>> card.epsilon, card.delta, card.own
     (2.0, 0.0, 'record')
     """
 
     method: ClassVar[str] = "vote"
+    reads_lists: ClassVar[bool] = True
 
-    epsilon: float = 1.0
-    odds: float = 6.0
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
+    def check_parameters(self) -> None:
+        """Refuse parameters that cannot work."""
+        super().check_parameters()
         check_number("odds", self.odds, above=1)
         if self.threshold in ("auto", "rate") and self.level != "none":
             raise PrivacyError(
@@ -96,106 +94,88 @@ class Vote(MLP):
                 f"of other nodes without noise. Got {self.threshold}."
             )
 
-    def _unused(self) -> Iterator[Unused]:
-        yield from super()._unused()
+    def unused(self) -> Iterator[Unused]:
+        """Yield the parameters that do nothing at this level."""
+        yield from super().unused()
         if self.level == "node":
-            trains = (field.name for field in fields(MLP) if field.name not in _WITHOUT_TRAINING)
+            trains = (part.name for part in fields(MLPConfig) if part.name not in _WITHOUT_TRAINING)
             yield Unused(tuple(trains), "at level node: nothing is trained, released labels vote")
             yield Unused(("delta",), "at level node: randomised response needs none", (0.0,))
 
-    def _check_edges(self, graph: Graph) -> None:
+    def check_edges(self, graph: Graph) -> None:
+        """Refuse weights, several edge types, and at node level neighbours without a row."""
         if graph.more or graph.is_weighted:
-            found = "weights" if graph.is_weighted else f"the kinds {', '.join(graph.kind_names)}"
+            types = f"the edge types {', '.join(graph.kind_names)}"
+            found = "weights" if graph.is_weighted else types
             raise InputError(
-                "`graph` must have one kind of edges without weights for vote. "
-                f"Got {found}; use gap."
+                f"`graph` must have one edge type without weights for vote. Got {found}; use gap."
             )
         if self.level == "node" and graph.num_dangling:
-            # What v reads of its list must not change when somebody on it leaves (section 1).
+            # What v reads of its neighbours must not change when one of them leaves (section 1).
             raise PrivacyError(
                 f"vote needs a row for everybody on a list. Got {graph.num_dangling} entries that "
                 "name somebody without one. Keep a row with empty cells for people who withdrew; "
                 "leave out entries that name nobody of yours."
             )
 
-    def _check_free(
-        self,
-        guarantee: Guarantee,
-        people: People,
-        *,
-        purpose: str,
-        curator_only: str | None = None,
-    ) -> None:
-        """Put on record who computes figures from exact lists: they are the curator's alone."""
-        super()._check_free(guarantee, people, purpose=purpose, curator_only=curator_only)
-        if guarantee.level == "edge":
-            Ledger(self.ledger).check_free(
-                people,
-                level="none",
-                purpose=f"{self.method} {purpose}",
-                curator_only=curator_only,
-            )
+    # What is released ---------------------------------------------------------------------------
 
-    def _template(self, graph: Graph) -> Sequence[Event]:
-        return ()
-
-    def _resolve(self, graph: Graph) -> Guarantee:
+    def plan(self, facts: PublicFacts) -> Plan[MLPSettings]:
+        """Return randomised labels at node level, and nothing elsewhere."""
+        settings = self._settings(facts)
         if self.level != "node":
-            return super()._resolve(graph)
+            return self.make_plan(facts, settings)
         check_finite_budget(self.level, self.epsilon)
-        return Guarantee.pure(
-            graph,
-            (self._response(graph.num_classes),),
-            level=self.level,
-            relation=self.relation,
-            epsilon=self.epsilon,
-            delta=self.delta,
-        )
+        response = self._response(facts.num_classes)
+        return self.make_plan(facts, settings, fixed=[response], is_pure=True)
 
     def _response(self, num_classes: int) -> LabelResponse:
-        return LabelResponse.of(self.epsilon, num_classes, label="labels")
+        return LabelResponse.of(self.epsilon, num_classes, label=EVENT)
 
-    def _build(self, repeats: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
-        return {} if self.level == "node" else super()._build(repeats, num_features, num_classes)
+    def networks(self, settings: MLPSettings, shape: Shape) -> dict[str, nn.Module]:
+        """Return the networks of the MLP; at node level none."""
+        return {} if self.level == "node" else super().networks(settings, shape)
 
-    def _train(self, run: Run, charge: Charge | None) -> Tensor:
+    def train(self, fit: Fit[MLPSettings]) -> Tensor:
+        """Train the MLP and add the votes; at node level release labels instead."""
         if self.level == "node":
-            return self._release(run, charge)
-        prior = torch.log_softmax(super()._train(run, charge), dim=-1)
-        with run.timed("aggregate"):
+            return self._release(fit)
+        prior = torch.log_softmax(super().train(fit), dim=-1)
+        with fit.timed("aggregate"):
             votes = [
-                self._votes(run.graph, _training_labels(run.graph, mask)).to(prior)
-                for mask in run.splits.train
+                self._votes(fit.graph, _training_labels(fit.graph, mask)).to(prior)
+                for mask in fit.splits.train
             ]
         return prior + math.log(self.odds) * torch.stack(votes)
 
-    def _release(self, run: Run, charge: Charge | None) -> Tensor:
+    def _release(self, fit: Fit[MLPSettings]) -> Tensor:
         """Release a class for everybody who has a row, with a record or without.
 
         Relation ``add-remove`` or ``replace``: a record is one label, and its response costs
         ``epsilon`` at delta 0 for each repeat (privacy page, section 5).
         """
-        graph = run.graph
-        speaks = self._speaking(graph, len(run.keys))
+        graph, session = fit.graph, fit.session
+        speaks = self._speaking(graph, fit.repeats)
 
-        def draw(repeat: int, key: NoiseKey) -> dict[str, Tensor]:
-            said = randomised_labels(
-                _training_labels(graph, run.splits.train[repeat]),
+        def run(repeat: int, key: NoiseKey) -> dict[str, Tensor]:
+            found = randomised_labels(
+                _training_labels(graph, fit.splits.train[repeat]),
                 speaks[repeat],
                 self._response(self.num_classes_),
                 key=key.derive("labels"),
                 noise=self.noise,
                 name=f"labels of repeat {repeat + 1}",
             )
-            return {"labels": said}
+            return {"labels": found}
 
-        with run.timed("aggregate"):
-            said = [
-                run.journal.drawn(f"labels-{repeat}", partial(draw, repeat, key))["labels"]
-                for repeat, key in enumerate(run.keys)
+        with fit.timed("aggregate"):
+            released = [
+                session.draw(f"labels-{repeat}", partial(run, repeat, key), events=(EVENT,))
+                for repeat, key in enumerate(session.options.keys)
             ]
-            scores = [self._scores_of(graph, one) for one in said]
-        self.releases_.add(graph, charge, (said[0],), has_hop_zero=False)
+            scores = [self._scores_of(graph, one["labels"]) for one in released]
+        kept = (released[0]["labels"],)
+        self.releases_.add(graph, session.charge, kept, has_hop_zero=False)
         return torch.stack(scores)
 
     def _speaking(self, graph: Graph, repeats: int) -> NDArray[np.bool_]:
@@ -225,10 +205,11 @@ class Vote(MLP):
         ballots[voters, torch.from_numpy(labels[labels >= 0])] = 1.0
         return exact_sums(graph, ballots)
 
-    def _class_scores(self, graph: Graph | None) -> Tensor:
+    def class_scores(self, graph: Graph | None) -> Tensor:
+        """Return class scores, each for its own person; the graph whose lists vote is given."""
         if graph is None:
             raise InputError("A vote keeps no lists: give the graph whose nodes to predict.")
-        self._check_edges(graph)
+        self.check_edges(graph)
         if self.level == "node":
             return self._released_scores(graph)
         graph = self._split_as_fitted(graph, is_made=self._made_split)
@@ -242,7 +223,7 @@ class Vote(MLP):
                 purpose=f"{self.method} predict",
                 curator_only=self.reason.strip() or "answers for their own people",
             )
-        prior = torch.log_softmax(super()._class_scores(graph), dim=-1)
+        prior = torch.log_softmax(super().class_scores(graph), dim=-1)
         votes = self._votes(graph, _training_labels(graph, graph.train_mask)).to(prior)
         return prior + math.log(self.odds) * votes
 
@@ -257,13 +238,15 @@ class Vote(MLP):
         device = choose_device(self.device)
         return self._scores_of(graph, said).to(device)
 
-    def _scores_with(self, graph: Graph | None, own: str) -> Tensor:
+    def scores_with(self, graph: Graph | None, own: str) -> Tensor:
+        """Return class scores; a vote always reads the node's own neighbours."""
         if own != "record":
             raise InputError(f"`own` must be record for vote, which reads lists. Got {own!r}.")
-        return self._class_scores(graph)
+        return self.class_scores(graph)
 
-    def _public_facts(self, graph: Graph, guarantee: Guarantee) -> tuple[tuple[str, str], ...]:
-        facts = super()._public_facts(graph, guarantee)
+    def public_facts(self, graph: Graph, *args: Any) -> tuple[tuple[str, str], ...]:
+        """Return what is taken to be public; at node level where roles came from."""
+        facts = super().public_facts(graph, *args)
         if self.level != "node":
             return facts
         # No rate and no number of steps follows from how many people train.
@@ -273,15 +256,19 @@ class Vote(MLP):
             origin = "given with the records: those who do not train answer at random"
         return (*kept, ("where roles come from", origin))
 
-    def _card_facts(self) -> ReleaseFacts:
+    def card_facts(self) -> ReleaseFacts:
+        """Return what the card says of NeighborVote."""
         steps = ["preparation", "own list"]
         if self.level != "node":
             steps += ["training", "selection"]
-            if self._uses_batch_norm():
+            if self.plan_.settings.batch_norm:
                 steps.append("statistics")
-        sent = SENT.get(self.level, SENT["edge"])
         return ReleaseFacts(
-            method="Vote", messages=sent, steps=steps, own="record", is_divided=self.level == "node"
+            method="NeighborVote",
+            messages=SENT.get(self.level, SENT["edge"]),
+            steps=steps,
+            own="record",
+            is_divided=self.level == "node",
         )
 
 

@@ -1,4 +1,4 @@
-"""What an interrupted run has finished, so that it can go on without paying or drawing again.
+"""Checkpoints: what an interrupted run has finished, so that it can go on without paying or drawing again.
 
 A run is charged once, and its charge covers each of its releases once. Every release, a noisy hop
 or a network trained by DP-SGD, is written here as soon as it exists and before anything computed
@@ -16,7 +16,7 @@ one.
 - A kill at any moment leaves the state that the ledger knows in the folder.
 - Of several copies of a folder the first to go on wins; the ledger knows none of the others' states
   any more. If the run itself is still alive, whoever swaps second throws its draw away.
-- A journal that was changed by hand has no state that the ledger knows.
+- A checkpoint that was changed by hand has no state that the ledger knows.
 
 The noise key is not written: whoever found it could take the noise off the hops. At node level the
 cut of the out-lists after a resume comes from the fresh key, too; any key keeps the bound on a
@@ -37,11 +37,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from gapgnn import __version__
 from gapgnn.errors import DataError, InputError, PrivacyError, UnavailableError
@@ -56,38 +56,25 @@ LOCK = "lock"
 PAID = ("level", "relation", "epsilon", "delta", "count", "events")
 
 
-class Hops(Protocol):
-    """What releases hops: the mechanism itself, or one whose hops are kept."""
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of the noise of one hop."""
-
-    def hop(self, rows: Tensor, index: int, *, normalise: bool = True) -> Tensor:
-        """Release one hop."""
+# Tensors by name: what one finished step leaves.
+Tensors = dict[str, Tensor]
 
 
-class NoJournal:
+class NoCheckpoint:
     """Keeps nothing: the run starts at its beginning and, if it dies, is over."""
 
     def charged(self, about: Mapping[str, Any], charge: Callable[[], Charge | None]) -> Any:
         """Charge the ledger."""
         return charge()
 
-    def trained(self, phase: str, module: nn.Module, train: Callable[[], None]) -> None:
-        """Train a network."""
-        train()
-
-    def hops(self, mechanism: Hops) -> Hops:
-        """Return the mechanism itself."""
-        return mechanism
-
-    def drawn(self, name: str, draw: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Release something else than hops or a network."""
-        return draw()
+    def load_or_run(
+        self, name: str, run: Callable[[], Tensors], *, is_sound: Callable[[Tensors], bool]
+    ) -> Tensors:
+        """Run a step."""
+        return run()
 
 
-class Journal(NoJournal):
+class Checkpoint(NoCheckpoint):
     """Keeps what a run has finished in a folder of its own.
 
     Args:
@@ -96,16 +83,20 @@ class Journal(NoJournal):
         resume: go on with the run that the folder holds; without it the folder must be new.
 
     >>> import tempfile
+    >>> import torch
     >>> folder = Path(tempfile.mkdtemp()) / "model.unfinished"
-    >>> journal = Journal(folder, ledger=None)
-    >>> journal.charged({"method": "gap", "fingerprint": "", "events": []}, lambda: None)
-    >>> network = nn.Linear(1, 1)
-    >>> journal.trained("encoder", network, lambda: print("training"))
-    training
-    >>> journal.close()
-    >>> again = Journal(folder, ledger=None, resume=True)
+    >>> checkpoint = Checkpoint(folder, ledger=None)
+    >>> checkpoint.charged({"method": "gap", "fingerprint": "", "events": []}, lambda: None)
+    >>> def released():
+    ...     print("releasing")
+    ...     return {"hop": torch.ones(2)}
+    >>> found = checkpoint.load_or_run("hop-1", released, is_sound=lambda state: True)
+    releasing
+    >>> checkpoint.close()
+    >>> again = Checkpoint(folder, ledger=None, resume=True)
     >>> again.charged({"method": "gap", "fingerprint": "", "events": []}, lambda: 1 / 0)
-    >>> again.trained("encoder", network, lambda: print("training"))
+    >>> again.load_or_run("hop-1", released, is_sound=lambda state: True)["hop"].tolist()
+    [1.0, 1.0]
     >>> again.remove()
     """
 
@@ -239,47 +230,24 @@ class Journal(NoJournal):
             self._claim = token
         self._state = following
 
-    def trained(self, phase: str, module: nn.Module, train: Callable[[], None]) -> None:
-        """Give a network its finished weights, or train it and keep them."""
-        name = f"network-{phase}"
+    def load_or_run(
+        self, name: str, run: Callable[[], Tensors], *, is_sound: Callable[[Tensors], bool]
+    ) -> Tensors:
+        """Return what a finished step left under a name, or run the step and keep it.
+
+        Args:
+            name: of the step, once in a run.
+            run: makes the release, or trains the network.
+            is_sound: whether what was kept has the shapes that are expected.
+        """
         state = self._load(name)
         if state is None:
             self._check_open(name)
-            train()
-            self._keep(name, module.state_dict())
-            return
-        device = next(module.parameters()).device
-        try:
-            module.load_state_dict({key: value.to(device) for key, value in state.items()})
-        except RuntimeError:
-            raise _damaged(self._path(name)) from None
-        module.eval()
-
-    def hops(self, mechanism: Hops) -> Hops:
-        """Return a mechanism whose finished hops are read and whose other ones are kept."""
-        return _KeptHops(self, mechanism)
-
-    def drawn(self, name: str, draw: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Return what was released under a name, or release it and keep it."""
-        state = self._load(name)
-        if state is None:
-            self._check_open(name)
-            state = draw()
+            state = run()
             self._keep(name, state)
-        return state
-
-    def hop(self, index: int, rows: Tensor, draw: Callable[[], Tensor]) -> Tensor:
-        """Return a finished hop, or release it and keep it; ``rows`` is what nodes send in it."""
-        name = f"hop-{index}"
-        state = self._load(name)
-        if state is None:
-            self._check_open(name)
-            released = draw()
-            self._keep(name, {"hop": released})
-            return released
-        if state.keys() != {"hop"} or state["hop"].shape != rows.shape:
+        elif not is_sound(state):
             raise _damaged(self._path(name))
-        return state["hop"].to(rows.device)
+        return state
 
     def _check_open(self, name: str) -> None:
         if self._is_over:
@@ -386,24 +354,6 @@ class Journal(NoJournal):
         """Delete the folder: the run is finished and saved."""
         self.close()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class _KeptHops:
-    """A mechanism whose hops go through a journal."""
-
-    def __init__(self, journal: Journal, mechanism: Hops) -> None:
-        self._journal = journal
-        self._mechanism = mechanism
-
-    @property
-    def std(self) -> float:
-        return self._mechanism.std
-
-    def hop(self, rows: Tensor, index: int, *, normalise: bool = True) -> Tensor:
-        def draw() -> Tensor:
-            return self._mechanism.hop(rows, index, normalise=normalise)
-
-        return self._journal.hop(index, rows, draw)
 
 
 @contextmanager

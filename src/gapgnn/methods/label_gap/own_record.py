@@ -23,10 +23,11 @@ import torch
 from torch import Tensor
 
 from gapgnn.graph import Graph
-from gapgnn.methods import exact_sums
-from gapgnn.methods.gap.codes import class_codes, class_counts
-from gapgnn.methods.gap.own_list import vote_weights
-from gapgnn.methods.gap.propagation import Propagation
+from gapgnn.methods.hops import blocks_of
+from gapgnn.methods.label_gap.codes import class_codes, class_counts
+from gapgnn.methods.label_gap.own_neighbours import vote_weights
+from gapgnn.methods.label_gap.stages import Stages
+from gapgnn.methods.lists import exact_sums
 from gapgnn.training import FeatureInputs
 
 # Chosen on public graphs (docs/research-notes.md): the share in the prior of what features say
@@ -37,11 +38,11 @@ LEAST_ODDS = 3.0
 
 
 @dataclass(frozen=True)
-class OwnLists:
+class OwnNeighbours:
     """What everybody's own list says to that person.
 
     Attributes:
-        propagation: what is sent, and the networks.
+        stages: what is sent, and the networks.
         graph: whose lists are read, with the training labels that are sent.
         released: noisy rows of each hop in units of their noise, (1, nodes, width): kinds of edges
             side by side, and their total where it was released.
@@ -49,7 +50,7 @@ class OwnLists:
         both_ways: hops went along arcs and against them.
     """
 
-    propagation: Propagation
+    stages: Stages
     graph: Graph
     released: Sequence[Tensor]
     std: float
@@ -61,21 +62,21 @@ class OwnLists:
         features = FeatureInputs(self.graph, device)
         labels = torch.tensor(self.graph.labels, device=device)
         training = torch.tensor(self.graph.train_mask, device=device)
-        modules = self.propagation.modules
-        sent = self.propagation.sent(features, labels, training.unsqueeze(0), self.released)
-        first = self.propagation.hop_zero(features, training.unsqueeze(0))
+        modules = self.stages.modules
+        sent = self.stages.messages(features, labels, training.unsqueeze(0), self.released)
+        first = self.stages.hop_zero(features, training.unsqueeze(0))
         arriving = [self._arriving(rows[0]) for rows in sent]
         exact = [self._as_released(kinds).unsqueeze(0) / self.std for kinds in arriving]
-        scores = self.propagation.scores("classifier", first, exact)[0]
+        scores = self.stages.scores("classifier", first, exact)[0]
         # Of several kinds of edges, what they say together.
-        heard = [self.propagation.of_kinds(hop)[-1][0] for hop in self.released]
-        num_classes = self.propagation.num_classes
-        prior_sent = self.propagation.prior
+        heard = [self._together(hop) for hop in self.released]
+        num_classes = self.stages.num_classes
+        prior_sent = self.stages.prior
         if not are_alike(heard, labels, training, num_classes, prior_sent):
             return scores
         prior = torch.log_softmax(scores, dim=-1)
         if "encoder" in modules:
-            is_said = self.propagation.variant.is_cross_fitted
+            is_said = self.stages.crossfit is not None
             says: Any = first if is_said else modules["encoder"](features.all())
             alone = torch.log_softmax(says[0], dim=-1)
             prior = (1 - PRIOR_SHARE) * prior + PRIOR_SHARE * alone
@@ -84,6 +85,11 @@ class OwnLists:
         friends = torch.stack(self._arriving(everybody)).sum(dim=0)
         votes = class_counts(sums, prior_sent)
         return prior + vote_weights(friends) * votes
+
+    def _together(self, hop: Tensor) -> Tensor:
+        """Return what a released hop says of all edge types together."""
+        stages = self.stages
+        return blocks_of(hop, stages.num_types, with_union=stages.with_union)[-1][0]
 
     def _arriving(self, rows: Tensor) -> list[Tensor]:
         """Return the exact sums of what arrives at every node along each kind of edges."""
@@ -94,7 +100,7 @@ class OwnLists:
 
     def _as_released(self, kinds: Sequence[Tensor]) -> Tensor:
         """Return exact sums side by side as noisy ones stand, with their total where it does."""
-        has_total = self.propagation.has_total
+        has_total = self.stages.with_union
         total = [torch.stack(list(kinds)).sum(dim=0)] if has_total else []
         return torch.cat([*kinds, *total], dim=-1)
 

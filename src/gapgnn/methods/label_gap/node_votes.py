@@ -28,18 +28,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gapgnn.graph import Graph
-from gapgnn.methods import Hops
-from gapgnn.methods.gap.codes import (
+from gapgnn.methods.hops import direction_and_size, in_noise_units
+from gapgnn.methods.label_gap.codes import (
     class_codes,
     class_counts,
     class_scores,
-    direction_and_size,
-    in_noise_units,
     mean_codes,
 )
-from gapgnn.methods.gap.own_list import posteriors_listed, sums_listed, vote_weights
+from gapgnn.methods.label_gap.own_neighbours import posteriors_listed, sums_listed, vote_weights
+from gapgnn.privacy.session import PrivateSession
 from gapgnn.training import FeatureInputs, HopInputs, Inputs, row_by_row
 
+# Hops by who sends in them; a person is in one of the two.
+OF_TRAINING, OF_OTHERS = "aggregation", "aggregation by the others"
 # How much surer a person without a label is of the own class than the noise alone would say.
 SHARPNESS = 2.0
 
@@ -93,36 +94,38 @@ class Votes:
 
     def run(
         self,
-        aggregations: Sequence[Hops],
-        others: Sequence[Hops],
+        session: PrivateSession,
         *,
-        on_hop: Callable[[], None] | None = None,
+        keep: bool = True,
+        on_hop: Callable[[], None] = lambda: None,
     ) -> list[Tensor]:
-        """Release the hops of a graph: the only reading of other people's lists.
+        """Release the hops of a graph: the only reading of other people's adjacency lists.
 
         Args:
-            aggregations: of each kind of edges, for the training people.
-            others: likewise for everybody else; none under ``own="record"``.
+            session: which releases them.
+            keep: write each hop to the session's checkpoint.
             on_hop: called after every hop.
 
         Returns:
-            Noisy sums in units of their noise, kinds side by side.
+            Noisy sums in units of their noise, edge types side by side.
         """
-        if not aggregations:
-            return []
-        released = [self._hop(aggregations, [self._labels] * len(aggregations), first=1)]
-        if on_hop is not None:
+        released = [self._hop(session, OF_TRAINING, [self._labels] * self._num_types, keep)]
+        on_hop()
+        if self.own != "record":
+            released.append(self._hop(session, OF_OTHERS, self._guesses(released[0]), keep))
             on_hop()
-        if others:
-            released.append(self._hop(others, self._guesses(released[0]), first=1 + len(others)))
-            if on_hop is not None:
-                on_hop()
         return released
 
-    def _hop(self, mechanisms: Sequence[Hops], rows: Sequence[Tensor], *, first: int) -> Tensor:
+    @property
+    def _num_types(self) -> int:
+        return len(self.graph.kinds)
+
+    def _hop(
+        self, session: PrivateSession, name: str, rows: Sequence[Tensor], keep: bool
+    ) -> Tensor:
+        sums = session.release(name, rows, keep=keep)
         blocks = [
-            in_noise_units(one.hop(sent, first + kind, normalise=False), one.std)
-            for kind, (one, sent) in enumerate(zip(mechanisms, rows, strict=True))
+            in_noise_units(one, std) for one, std in zip(sums, session.std(name), strict=True)
         ]
         return torch.cat(blocks, dim=-1)
 

@@ -1,0 +1,290 @@
+"""Methods that read edges through releases, and release once what they predict on."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gapgnn.errors import PrivacyError, check_choice
+from gapgnn.graph import Graph, check_declared
+from gapgnn.methods.checks import choose_device
+from gapgnn.methods.configs.base import DegreeBoundConfig
+from gapgnn.methods.hops import resolve_edge_types
+from gapgnn.methods.edgefacts import check_plain
+from gapgnn.methods.estimator import NodeClassifier
+from gapgnn.methods.releases import ReleasedHops
+from gapgnn.methods.settings import Settings
+from gapgnn.methods.unused import Unused
+from gapgnn.privacy import Guarantee
+from gapgnn.privacy.accounting import Event, Gaussian
+from gapgnn.privacy.card import ReleaseFacts
+from gapgnn.privacy.ledger import Ledger, People
+from gapgnn.privacy.plan import Plan
+from gapgnn.privacy.session import PrivateSession, charged_release
+
+S = TypeVar("S", bound=Settings)
+
+OF_PREDICTION = "aggregation for prediction"
+
+
+class EdgeReader(NodeClassifier[S]):
+    """Predicts from what was released on a graph, and releases it once for a graph it never read.
+
+    A graph that was released, the training graph first of all, is answered without reading an edge.
+    Another one (the inductive setting) is charged before it is read, and so is every earlier graph
+    that it shares nodes with (privacy page, section 2).
+
+    A method of this kind also defines :meth:`read` and :meth:`scores_from`.
+    """
+
+    # Whether a session over a graph that was paid for is open: its charge, if a kill interrupts it.
+    _unfinished = None
+
+    @abstractmethod
+    def read(self, session: PrivateSession, graph: Graph) -> tuple[Sequence[Tensor], bool]:
+        """Release what predictions on a graph read.
+
+        Returns:
+            The rows of one repeat or more, ``(repeats, nodes, columns)`` each, of which the first
+            repeat's are kept; and whether the first of them is hop 0.
+        """
+
+    @abstractmethod
+    def scores_from(
+        self, released: ReleasedHops, graph: Graph | None, device: torch.device
+    ) -> Tensor:
+        """Return class scores (nodes, classes) from a release; ``graph`` None: features unknown."""
+
+    def check_edges(self, graph: Graph) -> None:
+        """Refuse edges that the method cannot read, and a notion that cannot be promised."""
+        self.check_edge_types(graph)
+        self._check_notion(graph)
+
+    def check_edge_types(self, graph: Graph) -> None:
+        """Refuse weights and several edge types, unless a method says otherwise."""
+        check_plain(graph, self.method)
+
+    def unused(self) -> Iterator[Unused]:
+        """Yield the parameters that do nothing at this level."""
+        yield from super().unused()
+        if self.level != "node":
+            at = f"at level {self.level}"
+            yield Unused(("max_degree",), f"{at}: adjacency lists are cut at level node only")
+            yield Unused(("notion",), f"{at}: it says who withdraws at level node")
+        if self.level == "none":
+            yield Unused(("edge_types",), "at level none: nothing is protected", ("any",))
+
+    def unused_on(self, graph: Graph) -> Iterator[Unused]:
+        """Yield the parameters that do nothing on this graph."""
+        yield from super().unused_on(graph)
+        if len(graph.kinds) == 1:
+            only = resolve_edge_types(self.level)
+            yield Unused(("edge_types",), "with one edge type", (only,))
+
+    def _check_notion(self, graph: Graph) -> None:
+        """Refuse the strict notion where others would change with a person's every mention.
+
+        Whether some adjacency list is longer than D is public, and stands on the card.
+        """
+        if not isinstance(self, DegreeBoundConfig):
+            return
+        check_choice("notion", self.notion, ("own", "strict"))
+        if self.notion == "own" or self.level != "node":
+            return
+        if max(int(kind.out_degrees.max()) for kind in graph.kinds) > self.max_degree:
+            raise PrivacyError(
+                "`notion` must be own where adjacency lists are cut: some are longer than "
+                f"{self.max_degree}, and which neighbours are kept changes with every mention that "
+                "goes. Got 'strict'. Set max_degree at least as long as the longest list."
+            )
+
+    def space_needed(self, graph: Graph) -> int:
+        """Return how many bytes a fit holds at the least: scores, and hops of as many columns."""
+        plan = getattr(self, "plan_", None) or self.plan_for(graph)
+        num_types = len(graph.kinds)
+        hops = sum(
+            planned.count * (num_types + planned.with_union) for planned in plan.hops.values()
+        )
+        return (1 + hops) * super().space_needed(graph)
+
+    # Released rows ------------------------------------------------------------------------------
+
+    def keep(
+        self, graph: Graph, session: PrivateSession, rows: Sequence[Tensor], has_hop_zero: bool
+    ) -> ReleasedHops:
+        """Keep what a session released on a graph for predictions: the first repeat's rows."""
+        kept = tuple(hop[0].detach().clone() for hop in rows)
+        return self.releases_.add(graph, session.charge, kept, has_hop_zero=has_hop_zero)
+
+    def predict_cached(self, ids: NDArray[Any] | None = None) -> NDArray[np.float32]:
+        """Return the class probabilities of the training graph's people, from what was released.
+
+        Nothing else is read, so the answer is for the graph of training, whatever has happened to
+        these people since. At node level it cannot be given: it needs the asker's features.
+
+        Args:
+            ids: of whom; everybody if left out.
+        """
+        self.check_fitted()
+        known = self.releases_.training() if ids is None else self.releases_.cached(ids)
+        device = choose_device(self.device)
+        self.networks_on(device)
+        with torch.no_grad():
+            scores = self.scores_from(known, None, device)
+        result: NDArray[np.float32] = torch.softmax(scores.double(), dim=-1).float().cpu().numpy()
+        return result
+
+    def class_scores(self, graph: Graph | None) -> Tensor:
+        """Return class scores from what was released; another graph is paid for and read first."""
+        device = choose_device(self.device)
+        self.networks_on(device)
+        if graph is None:
+            return self.scores_from(self.releases_.training(), None, device)
+        return self.scores_from(self.released_on(graph), graph, device)
+
+    def released_on(self, graph: Graph) -> ReleasedHops:
+        """Return what was released on a graph; another one is paid for and read first."""
+        self.edges_.check(graph)
+        ledger = Ledger(self.ledger)
+        released = self.releases_.find(graph, ledger, is_paid=self.level != "none")
+        if released is not None:
+            return released
+        if self.level == "node":
+            check_declared(graph)
+        self.check_edges(graph)
+
+        def read(session: PrivateSession) -> ReleasedHops:
+            return self.keep(graph, session, *self.read(session, graph))
+
+        return self.release_once(self.prediction_plan(graph), graph, People.of(graph), read)
+
+    def release_once(
+        self,
+        plan: Plan[S],
+        graph: Graph,
+        people: People,
+        read: Callable[[PrivateSession], ReleasedHops],
+        *,
+        purpose: str = "prediction",
+    ) -> ReleasedHops:
+        """Charge a release for prediction, list it on the card, and only then make it."""
+        key = self._noise_keys()[0].derive("predict", people.fingerprint)
+        session = PrivateSession(
+            plan,
+            self.released_graph(graph),
+            self._session_options([key]),
+            purpose="predict",
+            people=people,
+        )
+        if plan.promise.events:
+            # What cannot be put on the card is refused before it is charged.
+            self.composed_epsilon(plan.promise)
+        session.open()
+        self._unfinished = session.charge
+        if session.charge is not None:
+            # Before anything is drawn: no release is ever kept that the card does not list.
+            self.card_ = self.card_.with_release(session.charged_release(purpose))
+        released = read(session)
+        session.close()
+        self._unfinished = None
+        return released
+
+    # Prices of predictions ----------------------------------------------------------------------
+
+    def prediction_plan(self, graph: Graph) -> Plan[S]:
+        """Return what reading an unread graph for prediction releases, and its price."""
+        return self.priced(graph, self.prediction_events(len(graph.kinds)), delta=self.delta)
+
+    def prediction_events(self, num_types: int) -> tuple[Event, ...]:
+        """Return what a prediction on an unread graph releases: as many hops as the training."""
+        released = [event for event in self.plan_.promise.events if isinstance(event, Gaussian)]
+        return tuple(
+            Gaussian(event.noise_multiplier, count=event.count, label=OF_PREDICTION)
+            for event in released
+        )
+
+    def priced(self, graph: Graph, events: Sequence[Event], *, delta: Any) -> Plan[S]:
+        """Return the plan of a prediction that releases events whose noise is decided."""
+        promise = Guarantee.of_events(
+            graph,
+            events,
+            level=self.level,
+            relation=self.relation,
+            delta=delta,
+            noise_multiplier=self.noise_multiplier_,
+        )
+        return self.plan_.for_prediction(promise)
+
+    def composed_epsilon(self, promise: Guarantee) -> float:
+        """Return what all releases of this model would come to with one more.
+
+        That is for an edge or a person in all of them, at the delta of ``card_``.
+
+        Args:
+            promise: what :meth:`prediction_guarantee` returned.
+        """
+        self.check_fitted()
+        release = charged_release(promise, None, "prediction")
+        epsilon = self.card_.with_release(release).composed_epsilon
+        assert epsilon is not None
+        return epsilon
+
+    def prediction_guarantee(
+        self, graph: Any, own: str | None = None, *, new_people: bool = False
+    ) -> Guarantee | None:
+        """Return what predicting on a graph would release and charge; None: it is free of charge.
+
+        Nothing is charged or released here. Answers from an earlier release are free, and so are
+        those of a model that reads no edges.
+
+        Args:
+            graph: to predict on.
+            own: as for :meth:`predict_proba`.
+            new_people: likewise.
+        """
+        self.check_fitted()
+        graph = self._as_trained(graph)
+        if new_people:
+            return self.guarantee_of_new(graph, own)
+        known = self.releases_.find(graph, Ledger(self.ledger), is_paid=self.level != "none")
+        if known is not None or self.level == "none":
+            return None
+        self.edges_.check(graph)
+        if self.level == "node":
+            check_declared(graph)
+        self.check_edges(graph)
+        return self.prediction_plan(graph).promise
+
+    def guarantee_of_new(self, graph: Graph, own: str | None) -> Guarantee | None:
+        """Return what answering for new people would release; None: it is free of charge."""
+        self.scores_of_new(graph, own)
+        return None
+
+    def facts_of_edges(self, facts: ReleaseFacts) -> ReleaseFacts:
+        """Return facts of the card with what is declared about edges."""
+        settings: Any = self.plan_.settings
+        steps = [*facts.steps, *(["statistics"] if settings.batch_norm else [])]
+        return replace(
+            facts,
+            steps=steps,
+            kinds=self.edges_.kinds,
+            protects=getattr(settings, "edge_types", "") if self.edges_.kinds else "",
+            has_total=any(hops.with_union for hops in self.plan_.hops.values()),
+            is_weighted=any(bounds is not None for bounds in self.edges_.bounds),
+            is_divided=any(hops.is_normalised for hops in self.plan_.hops.values()),
+        )
+
+    def check_loaded(self) -> None:
+        """Raise ValueError if a folder lists no release of its training."""
+        listed = self.card_.releases
+        if listed and listed[0].charge_id not in {"", *self.releases_.hops}:
+            raise ValueError(
+                f"it does not hold the release of its training, {listed[0].charge_id}."
+            )

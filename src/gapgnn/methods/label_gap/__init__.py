@@ -1,0 +1,1 @@
+"""Methods that send class codes along the edges: LabelGAP at edge level, NodeLabelGAP."""

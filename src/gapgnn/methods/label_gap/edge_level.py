@@ -1,0 +1,596 @@
+"""LabelGAP: class codes and class posteriors travel along the edges, in stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gapgnn.errors import InputError, check_choice, check_integer
+from gapgnn.graph import Graph, induced
+from gapgnn.methods.checks import choose_device
+from gapgnn.methods.configs.label_gap import LabelGAPConfig
+from gapgnn.methods.edge_reader import EdgeReader
+from gapgnn.methods.estimator import Fit, Shape
+from gapgnn.methods.hops import (
+    events_per_hop,
+    num_blocks,
+    releases_union,
+    resolve_edge_types,
+)
+from gapgnn.methods.label_gap.codes import ClassPrior
+from gapgnn.methods.label_gap.new_people import NewPeople
+from gapgnn.methods.label_gap.own_record import OwnNeighbours
+from gapgnn.methods.label_gap.stages import HOPS, MEMBERS, First, Stages, stage_names
+from gapgnn.methods.releases import ReleasedHops
+from gapgnn.methods.settings import Settings
+from gapgnn.methods.unused import Unused
+from gapgnn.nn import COMBINATIONS, Encoded, Encoder, LinearBySize, MultiHopClassifier
+from gapgnn.privacy import Guarantee, aggregation_sensitivity, resolve_relation
+from gapgnn.privacy.accounting import Event, Gaussian
+from gapgnn.privacy.card import ReleaseFacts
+from gapgnn.privacy.ledger import Ledger
+from gapgnn.privacy.plan import Plan, PlannedHops, PublicFacts
+from gapgnn.privacy.session import PrivateSession
+from gapgnn.training import (
+    FEATURE_WIDTH,
+    CrossFit,
+    FeatureInputs,
+    FeatureNetworks,
+    HopInputs,
+    Inputs,
+    Recipe,
+    Splits,
+    Trainer,
+    Voices,
+    resolve_folds,
+    shallow_networks,
+    some_nodes_recipe,
+)
+
+# From this budget on, so many hops at edge level: what a rare class says travels from its few
+# labelled nodes (docs/research-notes.md).
+LARGE_EPSILON, HOPS_OF_LARGE = 8.0, 6
+# Training nodes that a step reads without cross-fitting, and the width that feature models are
+# twice as wide as; chosen on the development graphs (docs/research-notes.md).
+STEP_NODES, HIDDEN = 4096, 32
+# Networks that read features.
+OF_FEATURES = ("encoder", "shallow")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelGAPSettings(Settings):
+    """LabelGAP with nothing left to ``auto``.
+
+    Attributes:
+        hops: number K of noisy aggregations.
+        folds: of the cross-fitted feature models; 0: none.
+        symmetrises: whether messages travel along arcs and against them, where edges have a
+            direction.
+        dropout: of the classifiers.
+        edge_types: ``any`` or ``each``.
+        with_union: whether hops release the sum over the union of the edge types.
+    """
+
+    hops: int
+    folds: int
+    symmetrises: bool
+    dropout: float
+    edge_types: str
+    with_union: bool
+
+
+class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
+    """Node classifier to which neighbours send class codes of public labels, in stages.
+
+    At edge level features and labels are public, so messages may carry labels. Training nodes send
+    the code of their class, a vector of norm at most 1; all other nodes send the mean code under
+    their class posterior: in hop 1 that of cross-fitted *feature models*, and in hop k + 1 that of
+    the classifier which was trained after hop k. Each hop is one Gaussian mechanism. Codes are
+    centred at the class prior, so that a rare class sends a long vector and a common one nearly
+    nothing (privacy page, sections 1 to 3).
+
+    Training is post-processing. Predictions on the training graph are free, and so are those that
+    read the node's own neighbours (``own="record"``). Predicting on another graph releases and
+    charges its hops once; for people who came later only their own edges are read
+    (``new_people=True``).
+
+    Its parameters are those of :class:`~gapgnn.methods.configs.label_gap.LabelGAPConfig`.
+
+    >>> from gapgnn import load_dataset
+    >>> graph = load_dataset("social")
+    >>> model = LabelGAP(epsilon=4.0, hops=2, epochs=5).fit(graph)
+    >>> model.predict(graph).shape
+    (2000,)
+    """
+
+    method: ClassVar[str] = "label-gap"
+    settings_class: ClassVar[type[Settings]] = LabelGAPSettings
+    levels: ClassVar[tuple[str, ...]] = ("none", "edge")
+    keeps_releases: ClassVar[bool] = True
+
+    # The prior around which class codes lie; learned, and saved with the model.
+    class_prior_: ClassPrior
+
+    def check_parameters(self) -> None:
+        """Refuse parameters that cannot work."""
+        check_integer("encoder_layers", self.encoder_layers, at_least=0)
+        self._folds()
+        for name in ("base_layers", "head_layers", "hidden"):
+            check_integer(name, getattr(self, name), at_least=1)
+        check_integer("hops", self._num_hops(), at_least=1)
+        check_choice("combine", self.combine, COMBINATIONS)
+        check_choice("directions", self.directions, ("auto", "along", "both"))
+        resolve_edge_types(self.level, self.edge_types)
+
+    def check_edge_types(self, graph: Graph) -> None:
+        """Any edges will do, with weights and of several types."""
+
+    def unused_on(self, graph: Graph) -> Iterator[Unused]:
+        """Yield the parameters that do nothing on this graph."""
+        yield from super().unused_on(graph)
+        if not graph.is_directed:
+            yield Unused(("directions",), "on a graph without directions", ("along",))
+
+    def weighs_answers(self) -> bool:
+        """What is sent of a class is a posterior, which a weighted loss would move."""
+        return True
+
+    # What is released ---------------------------------------------------------------------------
+
+    def plan(self, facts: PublicFacts) -> Plan[LabelGAPSettings]:
+        """Return K Gaussian hops; training is post-processing of them."""
+        protected = resolve_edge_types(self.level, self.edge_types)
+        with_union = releases_union(
+            facts.num_types, protected=protected, level=self.level, relation=self.relation
+        )
+        folds = self._folds()
+        settings = self.settings(
+            LabelGAPSettings,
+            facts,
+            self.recipe(facts.num_train),
+            hops=self._num_hops(),
+            folds=folds,
+            symmetrises=self._symmetrises(),
+            dropout=(0.5 if folds else 0.4) if self.dropout == "auto" else self.dropout,
+            edge_types=protected,
+            with_union=with_union,
+        )
+        hops = {
+            HOPS: PlannedHops(
+                event=HOPS,
+                count=settings.hops,
+                is_symmetrised=settings.symmetrises and facts.is_directed,
+                with_union=with_union,
+            )
+        }
+        if self.level == "none":
+            return self.make_plan(facts, settings, hops=hops)
+        count = settings.hops * events_per_hop(
+            facts.num_types, protected=protected, with_union=with_union
+        )
+        released = Gaussian(1.0, count=count, label=HOPS)
+        return self.make_plan(facts, settings, template=[released], hops=hops)
+
+    def _num_hops(self) -> int:
+        if self.hops != "auto":
+            return self.hops
+        return HOPS_OF_LARGE if self.level == "edge" and self.epsilon >= LARGE_EPSILON else 4
+
+    def _folds(self) -> int:
+        return resolve_folds(self.folds, can_cross_fit=self.encoder_layers > 0)
+
+    def _symmetrises(self) -> bool:
+        """Return whether messages travel along arcs and against them, if there are directions."""
+        if self.directions != "auto":
+            return self.directions == "both"
+        # For more than one arc the noise would have to grow by more than a factor of sqrt(2).
+        return self._folds() > 0 and self.relation in ("auto", "directed")
+
+    def recipe(self, num_train: int) -> Recipe:
+        """Return minibatch steps over some of the training nodes; what is given stays."""
+        papers = super().recipe(num_train)
+        if self._folds():
+            return some_nodes_recipe(
+                papers, num_train, epochs=self.epochs, batch_size=self.batch_size
+            )
+        nodes = STEP_NODES if self.batch_size == "auto" else papers.batch_size or num_train
+        return replace(papers, batch_size=None, nodes=nodes)
+
+    # The networks -------------------------------------------------------------------------------
+
+    def networks(self, settings: LabelGAPSettings, shape: Shape) -> dict[str, nn.Module]:
+        """Return the feature models and one ensemble of classifiers for each hop, untrained."""
+        shared: dict[str, Any] = {
+            "hidden": self.hidden,
+            "activation": self.activation,
+            "batch_norm": settings.batch_norm,
+            "dropout": settings.dropout,
+        }
+        is_cross_fitted = settings.folds > 0
+        modules = self._feature_models(settings, shape, shared)
+        first = shape.classes if is_cross_fitted else shape.features
+        if modules and not is_cross_fitted:
+            first = self.hidden
+        depth = self.base_layers if modules else max(self.encoder_layers, self.base_layers)
+        width = shape.classes * num_blocks(shape.edge_types)
+        for hop, name in enumerate(stage_names(settings.hops), start=1):
+            modules[name] = MultiHopClassifier(
+                shape.replicas * MEMBERS if is_cross_fitted else shape.replicas,
+                [first, *[width] * (1 if is_cross_fitted else hop)],
+                shape.classes,
+                first_layers=depth,
+                base_layers=self.base_layers,
+                head_layers=self.head_layers,
+                combine=self.combine,
+                has_embedding=False,
+                corrects_first=is_cross_fitted,
+                **shared,
+            )
+        return modules
+
+    def _feature_models(
+        self, settings: LabelGAPSettings, shape: Shape, shared: Mapping[str, Any]
+    ) -> dict[str, nn.Module]:
+        """Return the networks that read features: of several kinds, where they are cross-fitted."""
+        if not self.encoder_layers:
+            return {}
+        layers, features, classes = self.encoder_layers, shape.features, shape.classes
+        if not settings.folds:
+            encoder = Encoder(shape.replicas, features, classes, layers=layers, **shared)
+            return {"encoder": encoder}
+        count = shape.replicas * settings.folds
+        # As wide in proportion, and with a dropout of their own.
+        own: dict[str, Any] = {
+            "hidden": round(FEATURE_WIDTH * self.hidden / HIDDEN),
+            "batch_norm": settings.batch_norm,
+            "dropout": FeatureNetworks.suited(0, features).dropout,
+        }
+        return {
+            "encoder": Encoder(
+                count, features, classes, layers=layers, activation=self.activation, **own
+            ),
+            "shallow": shallow_networks(count, features, classes, **own),
+            "linear": LinearBySize(count, features, classes),
+        }
+
+    # Training -----------------------------------------------------------------------------------
+
+    def train(self, fit: Fit[LabelGAPSettings]) -> Tensor:
+        """Train the feature models, then a classifier after every hop; return class scores."""
+        graph, modules = fit.graph, self.modules_
+        features = FeatureInputs(graph, fit.device)
+        self.class_prior_ = ClassPrior.counted(graph.labels, fit.splits.train, self.num_classes_)
+        stages = self._stages(graph)
+        for name in OF_FEATURES:
+            if name in modules:
+                fit.train(name, modules[name], features, trainer=self._trainer_of(name, fit, stages))
+        if stages.crossfit is not None:
+            with fit.timed("encoder"):
+                linear = Voices.of(modules, "encoder").linear
+                stages.crossfit.solve(linear, fit.trainer, features)
+
+        def train_stage(name: str, inputs: Inputs) -> None:
+            fit.train(name, modules[name], inputs, trainer=self._trainer_of(name, fit, stages))
+
+        first, released = stages.run(
+            fit.session,
+            features,
+            fit.trainer.labels,
+            torch.from_numpy(fit.splits.train).to(fit.device),
+            fit=train_stage,
+            validates=torch.from_numpy(fit.splits.val).to(fit.device),
+            criterion=fit.trainer.criterion,
+            on_hop=fit.on_hop(fit.settings.hops),
+        )
+        with torch.no_grad():
+            scores = stages.scores("classifier", first, released)
+        self.keep(fit.graph, fit.session, *self._kept(first, released))
+        return scores
+
+    def _trainer_of(self, name: str, fit: Fit[LabelGAPSettings], stages: Stages) -> Trainer:
+        """Return the trainer of a network: a repeat has several where they cross-fit."""
+        trainer = fit.trainer
+        if stages.crossfit is None:
+            return trainer
+        if name in OF_FEATURES:
+            return stages.crossfit.trainer(
+                trainer,
+                self.modules_[name],
+                self.num_features_,
+                dropout="auto",
+                epochs=self._feature_steps(trainer),
+            )
+        splits = (trainer.splits.train, trainer.splits.val, trainer.splits.test)
+        return replace(trainer, splits=Splits(*(mask.repeat(MEMBERS, axis=0) for mask in splits)))
+
+    def _feature_steps(self, trainer: Trainer) -> int | Literal["auto"]:
+        """Return the steps of the feature models, in proportion to those of the classifiers."""
+        if self.epochs == "auto":
+            return "auto"
+        usual = some_nodes_recipe(
+            trainer.recipe, trainer.num_train, epochs="auto", batch_size="auto"
+        )
+        suited = FeatureNetworks.suited(trainer.num_train, self.num_features_)
+        return max(1, round(suited.steps * self.epochs / usual.epochs))
+
+    def _keep_first_repeat(self) -> None:
+        super()._keep_first_repeat()
+        self.class_prior_ = self.class_prior_.first()
+
+    def _stages(self, graph: Graph | None) -> Stages:
+        settings, crossfit = self.plan_.settings, None
+        if graph is not None and settings.folds:
+            crossfit = CrossFit.of(graph, seed=self.seed, folds=settings.folds)
+        elif settings.folds:
+            # Released rows answer, and no feature model is asked.
+            crossfit = CrossFit(np.zeros(0, dtype=np.int64), settings.folds)
+        return Stages(
+            hops=settings.hops,
+            modules=self.modules_,
+            num_classes=self.num_classes_,
+            prior=self.class_prior_.tensor(),
+            num_types=self.num_types_,
+            with_union=settings.with_union,
+            crossfit=crossfit,
+        )
+
+    # Released rows ------------------------------------------------------------------------------
+
+    def _kept(self, first: First, released: Sequence[Tensor]) -> tuple[list[Tensor], bool]:
+        """Return hop 0, as classifiers read it, and all noisy rows."""
+        if self.plan_.settings.folds:
+            assert isinstance(first, Tensor)
+            return [first, *released], True
+        classifier = self.modules_["classifier"]
+        assert isinstance(classifier, MultiHopClassifier)
+        with torch.no_grad():
+            return [classifier.encode_first(HopInputs(first, []).all()[0]).codes, *released], True
+
+    def read(self, session: PrivateSession, graph: Graph) -> tuple[list[Tensor], bool]:
+        """Release the hops of another graph, by the networks as they are."""
+        return self._kept(*self._run(session, graph, self._stages(graph)))
+
+    def _run(
+        self, session: PrivateSession, graph: Graph, stages: Stages
+    ) -> tuple[First, list[Tensor]]:
+        device = session.options.device
+        return stages.run(
+            session,
+            FeatureInputs(graph, device),
+            torch.tensor(graph.labels, device=device),
+            torch.tensor(graph.train_mask, device=device).unsqueeze(0),
+        )
+
+    def scores_from(
+        self, released: ReleasedHops, graph: Graph | None, device: torch.device
+    ) -> Tensor:
+        """Return class scores from released hops."""
+        first, *hops = (hop.to(device).unsqueeze(0) for hop in released.hops)
+        stages = self._stages(graph)
+        start: Any = first if self.plan_.settings.folds else Encoded(first)
+        return stages.scores("classifier", start, hops)[0]
+
+    def prediction_plan(self, graph: Graph) -> Plan[LabelGAPSettings]:
+        """Return what reading an unread graph for prediction releases, and its price."""
+        if not self.encoder_layers and not graph.train_mask.any():
+            raise InputError(
+                "`graph` must have training labels, which are what this model sends along edges. "
+                "Got none. Train GAP to predict on graphs without labels."
+            )
+        return super().prediction_plan(graph)
+
+    def priced(
+        self, graph: Graph, events: Sequence[Event], *, delta: Any
+    ) -> Plan[LabelGAPSettings]:
+        """Return the plan of a prediction, whose graph may have directions or not."""
+        plan = super().priced(graph, events, delta=delta)
+        is_symmetrised = plan.settings.symmetrises and graph.is_directed
+        hops = {
+            name: replace(one, is_symmetrised=is_symmetrised) for name, one in plan.hops.items()
+        }
+        return replace(plan, hops=hops)
+
+    # Models whose predictions read no edge ------------------------------------------------------
+
+    def edges_unread(self) -> str:
+        """Return why predictions read no edges; empty where they do.
+
+        A function of what was released: of the mixing weight, which was chosen from the released
+        hops and public labels.
+        """
+        if not self.plan_.settings.folds:
+            return ""
+        classifier = self.modules_["classifier"]
+        assert isinstance(classifier, MultiHopClassifier)
+        return "" if bool((classifier.trust > 0).any()) else "weight 0"
+
+    def class_scores(self, graph: Graph | None) -> Tensor:
+        """Return class scores; where the mixing weight is 0, those of the feature models."""
+        if graph is None or not self.edges_unread():
+            return super().class_scores(graph)
+        # Whether other edges are refused must not depend on what the noise said of these.
+        self.edges_.check(graph)
+        device = choose_device(self.device)
+        self.networks_on(device)
+        # The graph of training is answered as before, by hop 0 of its release.
+        released = self.releases_.known(graph, Ledger(self.ledger))
+        if released is not None:
+            return self.scores_from(released, graph, device)
+        training = torch.tensor(graph.train_mask, device=device).unsqueeze(0)
+        first = self._stages(graph).hop_zero(FeatureInputs(graph, device), training)
+        assert isinstance(first, Tensor)
+        return first[0]
+
+    def prediction_guarantee(
+        self, graph: Any, own: str | None = None, *, new_people: bool = False
+    ) -> Guarantee | None:
+        """Return what predicting on a graph would release and charge; None: it is free of charge.
+
+        A model that reads no edges releases nothing of another graph.
+        """
+        self.check_fitted()
+        # The node's own neighbours are read beside released hops, whatever these say.
+        reads_own = own == "record" and self.level == "edge"
+        if self.edges_unread() and not reads_own and not new_people:
+            return None
+        return super().prediction_guarantee(graph, own, new_people=new_people)
+
+    # The node's own neighbours ------------------------------------------------------------------
+
+    def scores_with(self, graph: Graph | None, own: str) -> Tensor:
+        """Return class scores that read the node's own neighbours too, with ``record``."""
+        if self.level != "edge":
+            return super().scores_with(graph, own)
+        if check_choice("own", own, ("features", "record")) == "features":
+            return self.class_scores(graph)
+        if graph is None:
+            raise InputError(
+                "Give the graph to predict: own='record' reads adjacency lists, which no model "
+                "keeps."
+            )
+        graph = self._split_as_fitted(graph, is_made=self._made_split)
+        if not graph.train_mask.any():
+            raise InputError(
+                "`graph` must have training labels, which own='record' reads. Got none."
+            )
+        device = choose_device(self.device)
+        self.networks_on(device)
+        hops = [hop.to(device).unsqueeze(0) for hop in self.released_on(graph).hops[1:]]
+        return self._own_neighbours(self._stages(graph), graph, hops).scores()
+
+    def _own_neighbours(
+        self, stages: Stages, graph: Graph, hops: Sequence[Tensor]
+    ) -> OwnNeighbours:
+        settings = self.plan_.settings
+        return OwnNeighbours(
+            stages, graph, hops, self._hop_std(graph), settings.symmetrises and graph.is_directed
+        )
+
+    def _hop_std(self, graph: Graph) -> float:
+        """Return the noise of the hops along one edge type."""
+        relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
+        both_ways = self.plan_.settings.symmetrises and graph.is_directed
+        sensitivity = aggregation_sensitivity(self.level, relation, both_ways=both_ways)
+        assert self.noise_multiplier_ is not None
+        return self.noise_multiplier_ * sensitivity
+
+    # People who came after the training ---------------------------------------------------------
+
+    def _beside_training(self, graph: Graph | None) -> NewPeople:
+        """Put the new people of a graph beside those of the training."""
+        if graph is None:
+            raise InputError("Give the graph with the new people.")
+        self.edges_.check(graph)
+        if graph.is_directed != self.edges_.is_directed:
+            raise InputError(
+                "new people's edges must have a direction if those of training had one, and none "
+                "otherwise. Got the other."
+            )
+        graph = self._split_as_fitted(graph, is_made=self._made_split)
+        # Embeddings of features are computed anew; what feature models gave was released.
+        needs_rows = not self.plan_.settings.folds
+        return NewPeople.beside(graph, self.releases_.training(), needs_rows=needs_rows)
+
+    def _stages_of(self, new: NewPeople, device: torch.device) -> Stages:
+        return replace(self._stages(new.graph), known=new.rows_of_known(device))
+
+    def scores_of_new(self, graph: Graph | None, own: str | None) -> Tensor:
+        """Return class scores of the people of a graph who were not in the graph of training."""
+        new, device = self._beside_training(graph), choose_device(self.device)
+        self.networks_on(device)
+        if own == "record":
+            self._check_own_record()
+            stages, hops = self._stages_of(new, device), new.with_nothing_released(device)
+            return self._own_neighbours(stages, new.graph, hops).scores()[: new.count]
+        if own not in (None, "features"):
+            check_choice("own", own, ("features", "record"))
+        if self.edges_unread():
+            return self.class_scores(induced(new.graph, np.arange(new.count)))
+        ledger, is_paid, people = Ledger(self.ledger), self.level != "none", new.people
+        released = self.releases_.find_for(new.ids, people.fingerprint, ledger, is_paid=is_paid)
+        if released is None:
+            released = self.release_once(
+                self._plan_of_new(new),
+                new.graph,
+                people,
+                lambda session: self._read_new(new, session),
+                purpose="prediction for new people",
+            )
+        return self.scores_from(released, None, device)
+
+    def _check_own_record(self) -> None:
+        """Refuse to read adjacency lists where nothing is hidden."""
+        if self.level != "edge":
+            raise InputError(
+                "`own` must be features unless the level is edge: it is from what neighbours send "
+                f"that they vote. Got 'record' at level {self.level}."
+            )
+
+    def guarantee_of_new(self, graph: Graph, own: str | None) -> Guarantee | None:
+        """Return what answering for new people would release; None: it is free of charge."""
+        new = self._beside_training(graph)
+        if own == "record" or self.level == "none" or self.edges_unread():
+            return None
+        ledger, fingerprint = Ledger(self.ledger), new.people.fingerprint
+        if self.releases_.find_for(new.ids, fingerprint, ledger) is not None:
+            return None
+        return self._plan_of_new(new).promise
+
+    def _plan_of_new(self, new: NewPeople) -> Plan[LabelGAPSettings]:
+        """Return the release of new people's rows, at the delta of the training.
+
+        Few new edges would make an automatic delta large.
+        """
+        delta = self.delta if self.card_.delta is None else self.card_.delta
+        return self.priced(new.graph, self.prediction_events(len(new.graph.kinds)), delta=delta)
+
+    def _read_new(self, new: NewPeople, session: PrivateSession) -> ReleasedHops:
+        """Read the new edges of a graph that was paid for, and keep the rows of new people."""
+        stages = self._stages_of(new, session.options.device)
+        rows, _ = self._kept(*self._run(session, new.graph, stages))
+        kept = tuple(hop[0].detach().clone()[: new.count] for hop in rows)
+        fingerprint = new.people.fingerprint
+        return self.releases_.add_for(
+            new.ids, fingerprint, session.charge, kept, has_hop_zero=True
+        )
+
+    # Card and folder ----------------------------------------------------------------------------
+
+    def learned(self) -> dict[str, Any]:
+        """Return the class prior, which codes are centred at on every graph."""
+        return {"class_prior": self.class_prior_.to_dict()}
+
+    def restore(self, learned: Mapping[str, Any]) -> None:
+        """Take the class prior back."""
+        found = ClassPrior.from_dict(learned["class_prior"], self.num_classes_)
+        if found is None:
+            raise ValueError("a class prior must be given. Got none.")
+        self.class_prior_ = found
+
+    def public_facts(self, *args: Any) -> tuple[tuple[str, str], ...]:
+        """Return what is taken to be public, the class prior too."""
+        return (*super().public_facts(*args), self.class_prior_.fact())
+
+    def card_facts(self) -> ReleaseFacts:
+        """Return what the card says of LabelGAP."""
+        steps = ["preparation", "training", "hop0", "classifier", "selection", "prediction"]
+        settings, unread = self.plan_.settings, self.edges_unread()
+        messages = "labels"
+        if settings.folds:
+            is_symmetrised = settings.symmetrises and self.edges_.is_directed
+            messages = "posteriors both ways" if is_symmetrised else "posteriors"
+        if unread:
+            steps[steps.index("prediction")] = "features"
+        return self.facts_of_edges(
+            ReleaseFacts(
+                method="Features only" if unread else "LabelGAP",
+                messages=messages,
+                edges_unread=unread,
+                steps=steps,
+            )
+        )

@@ -1,0 +1,303 @@
+"""A plan: everything that a run will release, with which noise and at which price.
+
+A plan is a pure function of what the user asked for (a configuration) and of :class:`PublicFacts`.
+Nothing is resolved a second time: training, predictions, the card and a loaded model read the plan.
+It is made before anything is charged, and stored with the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Generic, Literal, TypeVar
+
+import numpy as np
+
+from gapgnn.errors import PrivacyError
+from gapgnn.graph import Graph
+from gapgnn.privacy.accounting import Event
+from gapgnn.privacy.guarantee import EntityCounts, Guarantee
+from gapgnn.privacy.relations import public_count
+
+Settings = TypeVar("Settings")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicFacts:
+    """What a plan may know of a graph (privacy page, section 2).
+
+    Attributes:
+        num_train: number of training nodes; at node level rounded to two digits, or declared.
+        num_features: number of feature columns.
+        num_classes: number of classes.
+        class_names: their names.
+        declared_rates: share of each class as the schema declares it, if it does.
+        counted_rates: share of each class among training nodes; None at node level, where labels
+            are private.
+        edge_types: names of the edge types; empty where there is one.
+        is_directed: whether edges have a direction.
+        counts: from which an automatic delta follows; never stored.
+        num_nodes: number of nodes below node level, where it is public; 0 at node level.
+    """
+
+    num_train: int
+    num_features: int
+    num_classes: int
+    class_names: tuple[str, ...]
+    declared_rates: tuple[float, ...] | None
+    counted_rates: tuple[float, ...] | None
+    edge_types: tuple[str, ...]
+    is_directed: bool
+    counts: EntityCounts = field(repr=False)
+    num_nodes: int = 0
+
+    @classmethod
+    def of(cls, graph: Graph, *, level: str, train_size: int | Literal["auto"] = "auto") -> PublicFacts:
+        """Return what is public about a graph at a level.
+
+        Args:
+            graph: to plan for.
+            level: ``none``, ``edge`` or ``node``.
+            train_size: the declared number of training people at node level.
+        """
+        label = None if graph.schema is None else graph.schema.label
+        declared = None if label is None else label.rates
+        is_node = level == "node"
+        counted = None
+        num_train = int(graph.train_mask.sum())
+        if is_node:
+            num_train = public_count(num_train) if train_size == "auto" else int(train_size)
+        elif num_train:
+            labels = graph.labels[graph.train_mask]
+            shares = np.bincount(labels, minlength=graph.num_classes) / len(labels)
+            counted = tuple(shares.tolist())
+        return cls(
+            num_train=num_train,
+            num_features=graph.num_features,
+            num_classes=graph.num_classes,
+            class_names=tuple(graph.label_names or map(str, range(graph.num_classes))),
+            declared_rates=None if declared is None else tuple(declared),
+            counted_rates=counted,
+            edge_types=graph.kind_names,
+            is_directed=graph.is_directed,
+            counts=EntityCounts.of(graph),
+            num_nodes=0 if is_node else graph.num_nodes,
+        )
+
+    @property
+    def num_types(self) -> int:
+        """Number of edge types."""
+        return len(self.edge_types) or 1
+
+    @property
+    def rates(self) -> tuple[float, ...] | None:
+        """Share of each class: declared, or counted where training labels are public."""
+        return self.declared_rates if self.declared_rates is not None else self.counted_rates
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what may be stored and printed; the exact counts of entities are not."""
+        values = asdict(replace(self, counts=EntityCounts(0, 0, 0, self.is_directed)))
+        del values["counts"]
+        return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedHops:
+    """How the hops of one name aggregate, whatever their noise.
+
+    Attributes:
+        event: name of the event that pays for them.
+        count: number of hops.
+        max_degree: neighbours that adjacency lists are cut to at node level.
+        is_normalised: messages are divided by the root of the sender's out-degree instead.
+        to_self: every node also sends to itself.
+        is_symmetrised: messages travel along arcs and against them.
+        with_union: the sum over the union of several edge types is released beside each type's.
+    """
+
+    event: str
+    count: int
+    max_degree: int | None = None
+    is_normalised: bool = False
+    to_self: bool = False
+    is_symmetrised: bool = False
+    with_union: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTraining:
+    """How DP-SGD trains one network.
+
+    Attributes:
+        event: name of the event that pays for it.
+        ratio: noise multiplier relative to the free one.
+        sensitivity: how far one record moves a batch's clipped sum, in clips.
+    """
+
+    event: str
+    ratio: float = 1.0
+    sensitivity: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Generic[Settings]):
+    """What a run will do to private data.
+
+    Attributes:
+        method: that it is of.
+        level: what is protected.
+        relation: which graphs are neighbours, never ``auto``.
+        budget: the epsilon that was asked for.
+        delta: at which, a number.
+        settings: every hyperparameter of the method, with nothing left to ``auto``.
+        facts: that it was made from; None in a plan that was loaded.
+        template: releases whose noise is calibrated, as ratios to one free multiplier.
+        fixed: releases whose noise is decided already.
+        is_pure: no delta is spent, and ``fixed`` is all there is.
+        hops: how the hops of each name aggregate.
+        training: how DP-SGD trains each network, at node level.
+        scales: name and scale of further noise, to be checked against the safe grid.
+        first: a release that decides between ``options``.
+        options: what may be released after it; the price is that of the dearest.
+        guarantee: what is promised, once noise is calibrated.
+    """
+
+    method: str
+    level: str
+    relation: str
+    budget: float
+    delta: float
+    settings: Settings
+    facts: PublicFacts | None = None
+    template: tuple[Event, ...] = ()
+    fixed: tuple[Event, ...] = ()
+    is_pure: bool = False
+    hops: Mapping[str, PlannedHops] = field(default_factory=dict)
+    training: Mapping[str, PlannedTraining] = field(default_factory=dict)
+    scales: tuple[tuple[str, float], ...] = ()
+    first: Event | None = None
+    options: tuple[Plan[Settings], ...] = ()
+    guarantee: Guarantee | None = None
+
+    @property
+    def promise(self) -> Guarantee:
+        """What is promised; only a calibrated plan promises anything."""
+        if self.guarantee is None:
+            raise PrivacyError("a plan must be calibrated before it is priced. Got one that is not.")
+        return self.guarantee
+
+    def calibrated(self, delta: float | Literal["auto"] = "auto") -> Plan[Settings]:
+        """Return the plan with its noise filled in and its price (privacy page, section 3).
+
+        Args:
+            delta: as it was asked for, so that the card can say whether it was automatic.
+        """
+        assert self.facts is not None
+        relation = "auto" if self.level == "none" else self.relation
+        asked: dict[str, Any] = {"level": self.level, "relation": relation, "delta": delta}
+        if self.options:
+            assert self.first is not None
+            options = tuple(option.calibrated(delta) for option in self.options)
+            whole = Guarantee.one_of(self.first, [option.promise for option in options])
+            return replace(self, options=options, guarantee=whole)
+        counts = self.facts.counts
+        if self.is_pure:
+            found = Guarantee.pure(counts, self.fixed, epsilon=self.budget, **asked)
+        elif self.level == "none" or not self.template:
+            found = Guarantee.unpriced(counts, **asked)
+        else:
+            found = Guarantee.resolve(
+                counts,
+                self.template,
+                epsilon=self.budget,
+                fixed=lambda relation, delta: self.fixed,
+                **asked,
+            )
+        return replace(self, guarantee=found)
+
+    def chosen(self, number: int) -> Plan[Settings]:
+        """Return the option that a first release decided for, at the price of the whole plan."""
+        assert self.first is not None
+        option = self.options[number]
+        return replace(option, guarantee=option.promise.after(self.first, self.promise))
+
+    def for_prediction(self, promise: Guarantee) -> Plan[Settings]:
+        """Return the plan that reads another graph in the same way, at a price of its own.
+
+        Hops are paid for by the events of the promise: by those of their own name, or by the only
+        one where that has another name.
+        """
+        labels = [event.label for event in promise.events]
+        hops = {
+            name: replace(one, event=one.event if one.event in labels else labels[0])
+            for name, one in self.hops.items()
+            if labels
+        }
+        return replace(
+            self,
+            relation=promise.relation,
+            delta=promise.delta,
+            hops=hops or self.hops,
+            guarantee=promise,
+        )
+
+    def multiplier_of(self, name: str) -> float:
+        """Return the noise multiplier of the releases of a name; 0 at level none."""
+        return 0.0 if self.level == "none" else self.promise.multiplier_of(name)
+
+    @property
+    def planned(self) -> tuple[str, ...]:
+        """The names of all releases, in order; those of every option of a choice."""
+        return tuple(dict.fromkeys(event.label for event in self.promise.events))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON holds it."""
+        promise = self.promise
+        found: dict[str, Any] = {
+            "method": self.method,
+            "budget": None if math.isinf(self.budget) else self.budget,
+            "guarantee": promise.to_dict(),
+            "hops": {name: asdict(hops) for name, hops in self.hops.items()},
+            "settings": plain(self.settings),
+        }
+        if self.facts is not None:
+            found["facts"] = self.facts.to_dict()
+        if self.options:
+            found["options"] = [option.to_dict() for option in self.options]
+        return found
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], settings: Settings) -> Plan[Settings]:
+        """Read the plan of a saved model back.
+
+        Args:
+            values: what :meth:`to_dict` wrote, of a plan without open options.
+            settings: of the method, read from the same values.
+        """
+        promise = Guarantee.from_dict(values["guarantee"])
+        budget = values["budget"]
+        return cls(
+            method=str(values["method"]),
+            level=promise.level,
+            relation=promise.relation,
+            budget=math.inf if budget is None else float(budget),
+            delta=promise.delta,
+            settings=settings,
+            hops={str(name): PlannedHops(**hops) for name, hops in values["hops"].items()},
+            guarantee=promise,
+        )
+
+
+def plain(settings: Any) -> dict[str, Any]:
+    """Return the fields of settings as JSON holds them."""
+    values: dict[str, Any] = asdict(settings)
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(one) for one in value]
+    return value
