@@ -39,11 +39,11 @@ For the training graph the released hops in the model's folder answer, free of c
 be left out except at node level. Another graph is charged once, and its hops stay in the folder.
 Which of the two a graph is, only the ledger of the training knows: without it tables are refused.
 The column `graph` of the output says which graph the answers are for.
-With `--new-people` (GAP below node level) the answers are for the people of --nodes alone who were
+With `--new-people` (label-gap) the answers are for the people of --nodes alone who were
 not in the graph of training. Their edges to each other and to people who were are read, and only
 these are charged, to everybody they name. Rows of known people are not needed, but with their
 labels the answers are better. With `--own record` beside it nothing is charged.
-With `--own record` (GAP at edge level) each answer also reads its own person's exact list: more
+With `--own record` (label-gap at edge level) each answer also reads the node's own neighbours: more
 accurate, free of charge, and for that person alone. Everybody's answers handed out together would
 tell lists, so only labels are written unless `--with probabilities` is given.
 """
@@ -80,21 +80,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--own",
         choices=["features", "record"],
-        help="what an answer reads of its own person, for gap at level edge: features (as usual), "
-        "or record (features and exact list), which makes it an answer for that person alone; at "
-        "level node this is chosen when training",
+        help="what an answer reads of its own person, for label-gap at level edge: features (as "
+        "usual), or record (features and the node's own neighbours), which makes it an answer for "
+        "that person alone; at level node this is chosen when training",
     )
     parser.add_argument(
         "--new-people",
         action="store_true",
         help="answer for the people alone who were not in the graph of training, from their edges, "
-        "for gap below node level",
+        "for label-gap",
     )
     parser.add_argument(
         "--device", default="auto", metavar="auto|cpu|cuda", help="where to compute"
     )
     parser.add_argument("--ledger", metavar="FILE", help="file of the privacy ledger")
     parser.add_argument("--reason", metavar="TEXT", default="", help="why, for the ledger")
+    parser.add_argument(
+        "--plan",
+        action="store_true",
+        help="print what the answers would cost and what is left, and stop: nothing is charged, "
+        "released or written",
+    )
     parser.add_argument(
         "--cached",
         action="store_true",
@@ -147,6 +153,8 @@ def execute(args: argparse.Namespace) -> int:
         _check_model_folder(args, model, graph)
         _mention_columns(model, graph)
     before = len(model.card_.releases)
+    if args.plan:
+        return _show_plan(model, graph, args)
     _say_price(model, graph, args)
     try:
         with at_scale(args, graph) as placed:
@@ -209,6 +217,34 @@ def _new_people_of(model: NodeClassifier, graph: Graph) -> Graph:
     from gapgnn.methods import new_among
 
     return induced(graph, new_among(graph, model.releases_.training()))
+
+
+def _show_plan(model: NodeClassifier, graph: Graph | None, args: argparse.Namespace) -> int:
+    """Print what an answer would cost; nothing is charged or released."""
+    from gapgnn.methods import EdgeReader
+    from gapgnn.privacy.card import rounded_up
+
+    card, price = model.card_, None
+    if graph is not None and isinstance(model, EdgeReader):
+        price = model.prediction_guarantee(graph, own=args.own, new_people=args.new_people)
+    is_free = price is None or not price.events
+    left = [] if graph is None else _left(model, graph)
+    if args.json:
+        composed = card.composed_epsilon if is_free else model.composed_epsilon(price)
+        plan = None if is_free else price.to_dict()
+        emit_json({"free": is_free, "plan": plan, "composed_epsilon": composed, "left": left})
+    elif is_free:
+        say("Price: nothing. The answers follow from what was released, or read no edges.")
+    else:
+        after = rounded_up(model.composed_epsilon(price))
+        say(
+            f"Price: epsilon {rounded_up(price.epsilon)}, delta {price.delta:.3g} "
+            f"({price.relation}). All releases of this model would come to epsilon {after} at "
+            f"delta {card.delta:.3g}; now it is {rounded_up(card.composed_epsilon or 0.0)}."
+        )
+        for line in left:
+            say(f"Left: {line}")
+    return 0
 
 
 def _say_price(model: NodeClassifier, graph: Graph | None, args: argparse.Namespace) -> None:
