@@ -144,7 +144,9 @@ def execute(args: argparse.Namespace) -> int:
     bars = phase_bars(1 + len(wanted))
     try:
         with bars, at_scale(args, graph, bars) as placed:
-            estimator.fit(placed, callback=bars, checkpoint=checkpoint, curator_only=args.curator_only)
+            estimator.fit(
+                placed, callback=bars, checkpoint=checkpoint, curator_only=args.curator_only
+            )
         audits = _audited(estimator) if args.audit else []
         if args.out is not None:
             estimator.save(args.out)
@@ -304,9 +306,7 @@ def _show_plan(estimator: NodeClassifier, graph: Graph, *, as_json: bool) -> int
     if as_json:
         emit_json({"plan": plan.to_dict(), "repeats": estimator.repeats})
     else:
-        console(to_stderr=False).print(
-            str(plan), markup=False, highlight=False, soft_wrap=True
-        )
+        console(to_stderr=False).print(str(plan), markup=False, highlight=False, soft_wrap=True)
     return 0
 
 

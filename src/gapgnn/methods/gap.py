@@ -114,8 +114,7 @@ class GAP(GAPConfig, EdgeReader[GAPSettings]):
         ratios = {"encoder": encoder} if self.encoder_layers else {}
         ratios["classifier"] = classifier
         trained = [
-            recipe.event(facts.num_train, ratio=ratio, label=name)
-            for name, ratio in ratios.items()
+            recipe.event(facts.num_train, ratio=ratio, label=name) for name, ratio in ratios.items()
         ]
         return self.make_plan(
             facts,

@@ -53,7 +53,9 @@ class PublicFacts:
     num_nodes: int = 0
 
     @classmethod
-    def of(cls, graph: Graph, *, level: str, train_size: int | Literal["auto"] = "auto") -> PublicFacts:
+    def of(
+        cls, graph: Graph, *, level: str, train_size: int | Literal["auto"] = "auto"
+    ) -> PublicFacts:
         """Return what is public about a graph at a level.
 
         Args:
@@ -184,7 +186,9 @@ class Plan(Generic[Settings]):
     def promise(self) -> Guarantee:
         """What is promised; only a calibrated plan promises anything."""
         if self.guarantee is None:
-            raise PrivacyError("a plan must be calibrated before it is priced. Got one that is not.")
+            raise PrivacyError(
+                "a plan must be calibrated before it is priced. Got one that is not."
+            )
         return self.guarantee
 
     def calibrated(self, delta: float | Literal["auto"] = "auto") -> Plan[Settings]:

@@ -194,9 +194,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         )
         asked = replace(options[0].settings, mean_degree_epsilon=price)
         first = Laplace(1 / price, label=MEAN_DEGREE)
-        return self.make_plan(
-            facts, asked, hops=options[-1].hops, first=first, options=options
-        )
+        return self.make_plan(facts, asked, hops=options[-1].hops, first=first, options=options)
 
     def _asks_mean_degree(self) -> bool:
         """Whether a noisy mean out-degree decides what the hop gets."""
@@ -410,9 +408,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         hops = [hop.to(device).unsqueeze(0) for hop in released.hops]
         return self._scores(hops, graph, device)
 
-    def _scores(
-        self, hops: Sequence[Tensor], graph: Graph | None, device: torch.device
-    ) -> Tensor:
+    def _scores(self, hops: Sequence[Tensor], graph: Graph | None, device: torch.device) -> Tensor:
         if graph is None:
             if self.own != "nothing":
                 raise InputError("The model keeps no features: give the graph to predict.")
