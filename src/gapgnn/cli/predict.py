@@ -224,22 +224,23 @@ def _show_plan(model: NodeClassifier, graph: Graph | None, args: argparse.Namesp
     from gapgnn.methods import EdgeReader
     from gapgnn.privacy.card import rounded_up
 
-    card, price = model.card_, None
-    if graph is not None and isinstance(model, EdgeReader):
-        price = model.prediction_guarantee(graph, own=args.own, new_people=args.new_people)
-    is_free = price is None or not price.events
-    left = [] if graph is None else _left(model, graph)
+    card, left, price, after = model.card_, [], None, model.card_.composed_epsilon
+    if graph is not None:
+        left = _left(model, graph)
+        if isinstance(model, EdgeReader):
+            price = model.prediction_guarantee(graph, own=args.own, new_people=args.new_people)
+            if price is not None and price.events:
+                after = model.composed_epsilon(price)
     if args.json:
-        composed = card.composed_epsilon if is_free else model.composed_epsilon(price)
-        plan = None if is_free else price.to_dict()
-        emit_json({"free": is_free, "plan": plan, "composed_epsilon": composed, "left": left})
-    elif is_free:
+        plan = None if price is None else price.to_dict()
+        is_free = price is None or not price.events
+        emit_json({"free": is_free, "plan": plan, "composed_epsilon": after, "left": left})
+    elif price is None or not price.events:
         say("Price: nothing. The answers follow from what was released, or read no edges.")
     else:
-        after = rounded_up(model.composed_epsilon(price))
         say(
-            f"Price: epsilon {rounded_up(price.epsilon)}, delta {price.delta:.3g} "
-            f"({price.relation}). All releases of this model would come to epsilon {after} at "
+            f"Price: epsilon {rounded_up(price.epsilon or 0.0)}, delta {price.delta:.3g} "
+            f"({price.relation}). All releases of this model would come to epsilon {rounded_up(after or 0.0)} at "
             f"delta {card.delta:.3g}; now it is {rounded_up(card.composed_epsilon or 0.0)}."
         )
         for line in left:

@@ -43,7 +43,6 @@ from gapgnn.nn import COMBINATIONS, MultiHopClassifier
 from gapgnn.privacy import Guarantee, aggregation_sensitivity, resolve_relation
 from gapgnn.privacy.accounting import Event, Gaussian, Laplace, gaussian_shift
 from gapgnn.privacy.card import ReleaseFacts
-from gapgnn.privacy.ledger import Ledger
 from gapgnn.privacy.mechanisms import noisy_list_length
 from gapgnn.privacy.plan import Plan, PlannedHops, PlannedTraining, PublicFacts
 from gapgnn.privacy.session import PrivateSession
@@ -204,7 +203,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         self, facts: PublicFacts, share: float, epsilon: float, learned: float
     ) -> Plan[NodeLabelGAPSettings]:
         """Return the plan in which hop 1 gets a share of a budget."""
-        relation, reads_hops = self.relation_on(facts), share > 0
+        reads_hops = share > 0
         recipe, settings = self.recipe(facts.num_train), self._settings(facts, reads_hops, learned)
         training = recipe.event(facts.num_train, ratio=1.0, label="classifier")
         delta = self.make_plan(facts, settings).delta
