@@ -36,6 +36,7 @@ from gapgnn.attacks.audits.neighbours import (
     EDGE_KINDS,
     NODE_KINDS,
     OTHER_KIND,
+    SHARED_ENDS,
     STRICT_KIND,
     Neighbours,
     Tables,
@@ -51,7 +52,7 @@ from gapgnn.attacks.audits.replay import (
 )
 from gapgnn.errors import GapgnnError, InputError, check_choice
 from gapgnn.graph import roles
-from gapgnn.privacy import auto_delta, public_count, resolve_kinds, watched_by
+from gapgnn.privacy import auto_delta, links_of, public_count, resolve_kinds, watched_by
 from gapgnn.privacy.accounting import (
     Composition,
     Event,
@@ -121,6 +122,9 @@ class Case:
         weighed = tuple(AMOUNTS) if self.tables.weight is not None else ()
         is_each = resolve_kinds(self.level, self.protects) == "each"
         several = (OTHER_KIND, *((EACH_KIND,) if is_each else ()))
+        links = links_of(self.relation)
+        if links.are_arcs and links.count > 1:
+            several = (*several, SHARED_ENDS)
         return (*EDGE_KINDS, *weighed, *(several if self.tables.more else ()))
 
     def _training(self, names: Sequence[str]) -> dict[str, bool]:
