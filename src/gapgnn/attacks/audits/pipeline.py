@@ -532,7 +532,10 @@ def _exit_code(run: Run, words: Sequence[str], stderr: io.StringIO) -> int:
 
 @contextlib.contextmanager
 def _as_process(folder: Path, ledger: Path) -> Iterator[tuple[io.StringIO, io.StringIO]]:
-    """Run a block as if it were a process of its own, with the same entropy each time."""
+    """Run a block as if it were a process of its own, with the same entropy each time.
+
+    The ledger is named from its folder: messages that name it are then the same in every run.
+    """
     stdout, stderr, before = io.StringIO(), io.StringIO(), Path.cwd()
     drawn = 0
 
@@ -545,7 +548,7 @@ def _as_process(folder: Path, ledger: Path) -> Iterator[tuple[io.StringIO, io.St
     try:
         with (
             mock.patch.object(os, "urandom", entropy),
-            mock.patch.dict(os.environ, {"GAPGNN_LEDGER": str(ledger)}),
+            mock.patch.dict(os.environ, {"GAPGNN_LEDGER": ledger.name}),
             contextlib.redirect_stdout(stdout),
             contextlib.redirect_stderr(stderr),
         ):

@@ -25,6 +25,7 @@ from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, c
 from gapgnn.errors import check_choice, check_integer, check_number
 from gapgnn.privacy.accounting import LabelResponse, Laplace
 from gapgnn.privacy.mechanisms import SafeOrFast, noisy_list_length, randomised_labels
+from gapgnn.privacy.mechanisms.noise import MIN_SCALE
 from gapgnn.rng import NoiseKey
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def audit_mean_degree(
 
     Args:
         relation: ``add-remove`` or ``replace``.
-        epsilon: claimed, of this number alone.
+        epsilon: claimed, of this number alone, with noise that the safe grid can carry.
         trials: releases, of which each tells one coin.
         noise: ``safe`` or ``fast``.
         options: of every audit.
@@ -175,7 +176,7 @@ def audit_mean_degree(
     True
     """
     check_choice("relation", relation, RELATIONS)
-    check_number("epsilon", epsilon, above=0)
+    check_number("epsilon", epsilon, above=0, at_most=MOST_DOUBLINGS / MIN_SCALE)
     check_integer("trials", trials, at_least=LEAST_TRIALS)
     claimed = Laplace(1 / epsilon).pair(relation).pure_epsilon
     told = partial(_degree_scores, epsilon, relation, noise)
