@@ -34,7 +34,16 @@ from gapgnn.privacy.ledger.filters import Filter, Spend
 
 OUTSIDE = [1e-300, 5e-324, 1e-7, 1.1e5, 1e9, 1e308]
 OUTSIDE_DELTA = [1e-300, 5e-324, 1e-21, 0.95]
-AUDITS = "aggregation dpsgd sampler edges subgraphs messages labels mean-degree".split()
+AUDITS = [
+    "aggregation",
+    "dpsgd",
+    "sampler",
+    "edges",
+    "subgraphs",
+    "messages",
+    "labels",
+    "mean-degree",
+]
 PEOPLE = People(np.arange(30), "5f" * 32)
 STATED: dict[str, Any] = {"level": "edge", "relation": "undirected"}
 
