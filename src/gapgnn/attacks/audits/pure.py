@@ -25,7 +25,6 @@ from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, c
 from gapgnn.errors import check_choice, check_integer, check_number
 from gapgnn.privacy.accounting import LabelResponse, Laplace
 from gapgnn.privacy.mechanisms import SafeOrFast, noisy_list_length, randomised_labels
-from gapgnn.privacy.mechanisms.noise import MIN_SCALE
 from gapgnn.rng import NoiseKey
 
 if TYPE_CHECKING:
@@ -36,6 +35,8 @@ RELATIONS = ("add-remove", "replace")
 _DEVIATIONS = 6.0
 # What one record may add to the sum, by the promise; so much is in each of the others' lists.
 MOST_DOUBLINGS, _LONG, _LONGEST = 10.0, 2**10 - 1, 2**40
+# Above it, the safe grid does not carry the noise.
+_MOST_EPSILON = MOST_DOUBLINGS * 2**10
 # Of the scale of the noise: how far the sum of the others is from where the mean is clamped.
 _ROOM = 5.0
 # Releases whose noise is measured.
@@ -176,7 +177,7 @@ def audit_mean_degree(
     True
     """
     check_choice("relation", relation, RELATIONS)
-    check_number("epsilon", epsilon, above=0, at_most=MOST_DOUBLINGS / MIN_SCALE)
+    check_number("epsilon", epsilon, above=0, at_most=_MOST_EPSILON)
     check_integer("trials", trials, at_least=LEAST_TRIALS)
     claimed = Laplace(1 / epsilon).pair(relation).pure_epsilon
     told = partial(_degree_scores, epsilon, relation, noise)
