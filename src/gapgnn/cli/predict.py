@@ -271,8 +271,15 @@ def _say_price(model: NodeClassifier, graph: Graph | None, args: argparse.Namesp
         f"Price: {said}",
         to_stderr=True,
     )
-    for line in _left(model, graph):
+    budgets = _left(model, graph)
+    for line in budgets:
         say(f"Before: {line}", to_stderr=True)
+    if not budgets:
+        say(
+            f"No budget is set for these {card.wording.entities}: the charge is recorded but not "
+            "limited (`gapgnn ledger grant`).",
+            to_stderr=True,
+        )
     say(
         f"The {count} releases of this model will then come to epsilon "
         f"{rounded_up(model.composed_epsilon(price))} at delta {card.delta:.3g} for what is in all "
@@ -282,8 +289,9 @@ def _say_price(model: NodeClassifier, graph: Graph | None, args: argparse.Namesp
 
 
 def _say_charged(model: NodeClassifier, graph: Graph | None) -> None:
-    """Say on stderr what was charged, what is left, and what the card states now."""
+    """Say on stderr what was charged in which ledger, what is left, and what the card states."""
     from gapgnn.privacy.card import rounded_up
+    from gapgnn.privacy.ledger import Ledger
 
     card = model.card_
     last = card.releases[-1]
@@ -295,22 +303,19 @@ def _say_charged(model: NodeClassifier, graph: Graph | None) -> None:
     )
     for line in [] if graph is None else _left(model, graph):
         say(f"After: {line}", to_stderr=True)
+    say(f"Ledger: {Ledger(model.ledger).path}", to_stderr=True)
 
 
 def _left(model: NodeClassifier, graph: Graph) -> list[str]:
-    """Return one line for each budget of these people at the model's level."""
+    """Return one line for each budget of these people at the model's level; none without one."""
     from gapgnn.privacy.ledger import Ledger, People
 
     budgets = Ledger(model.ledger).budgets_of(People.of(graph))
-    lines = [
+    return [
         f"{one.population} has epsilon {math.floor(1e4 * (one.left_epsilon or 0.0)) / 1e4:g} of "
         f"{one.granted_epsilon:g} left, delta {one.left_delta:.3g}"
         for one in budgets
         if one.level == model.level
-    ]
-    return lines or [
-        f"no budget is set for these {model.card_.wording.entities}: the charge is recorded but "
-        "not limited (`gapgnn ledger grant`)"
     ]
 
 
