@@ -240,8 +240,9 @@ def _show_plan(model: NodeClassifier, graph: Graph | None, args: argparse.Namesp
     else:
         say(
             f"Price: epsilon {rounded_up(price.epsilon or 0.0)}, delta {price.delta:.3g} "
-            f"({price.relation}). All releases of this model would come to epsilon {rounded_up(after or 0.0)} at "
-            f"delta {card.delta:.3g}; now it is {rounded_up(card.composed_epsilon or 0.0)}."
+            f"({price.relation}). All releases of this model would come to epsilon "
+            f"{rounded_up(after or 0.0)} at delta {card.delta:.3g}; now it is "
+            f"{rounded_up(card.composed_epsilon or 0.0)}."
         )
         for line in left:
             say(f"Left: {line}")
