@@ -515,7 +515,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
             steps.remove("hop0")
         facts = ReleaseFacts(
             method="Features only" if unread else "NodeLabelGAP",
-            messages="none released" if unread else "votes",
+            messages="votes",
             edges_unread=unread,
             steps=steps,
             own=self.own,
