@@ -72,8 +72,8 @@ MESSAGES = {
     ),
     "votes": (
         "Class codes (vectors of norm at most 1, centred at the class prior) of the training "
-        "labels, divided by the root of the sender's out-degree; where there is a second hop, "
-        "likewise in it the mean code that every other {entity} derives from the released rows of their "
+        "labels, divided by the root of the sender's out-degree; where there is a second hop, also "
+        "the mean code that every other {entity} derives from the released rows of their "
         "neighbours."
     ),
     "perturbed": "Rows computed from features, along edges that had been randomised before.",
