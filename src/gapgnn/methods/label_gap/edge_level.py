@@ -112,7 +112,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
     >>> graph = load_dataset("social")
     >>> model = LabelGAP(epsilon=4.0, hops=2, epochs=5).fit(graph)
     >>> model.predict(graph).shape
-    (2000,)
+    (10000,)
     """
 
     method: ClassVar[str] = "label-gap"

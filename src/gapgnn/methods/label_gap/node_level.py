@@ -118,7 +118,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
     >>> graph = load_dataset("social")
     >>> model = NodeLabelGAP(epsilon=8.0, epochs=1).fit(graph)
     >>> model.card_.level, model.predict(graph).shape
-    ('node', (2000,))
+    ('node', (10000,))
     """
 
     method: ClassVar[str] = "node-label-gap"
