@@ -14,7 +14,7 @@ from gapgnn.errors import InputError, check_integer, check_number
 from gapgnn.graph import Graph
 from gapgnn.methods.base import NodeClassifier, Run, choose_device
 from gapgnn.methods.unused import Unused
-from gapgnn.nn import LinearBySize, ReplicaMLP
+from gapgnn.nn import LinearBySize, ReplicaMLP, ShrunkRegression
 from gapgnn.privacy.accounting import Event
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.ledger import Charge
@@ -180,6 +180,7 @@ class MLP(NodeClassifier):
                 dropout=dropout,
             )
             modules["linear"] = LinearBySize(repeats * folds, width, num_classes)
+            modules["shrunk"] = ShrunkRegression(repeats * folds, width, num_classes)
         return modules
 
     def _train(self, run: Run, charge: Charge | None) -> Tensor:
@@ -202,7 +203,7 @@ class MLP(NodeClassifier):
             fit("classifier", modules["mlp"])
             if crossfit is not None:
                 fit("shallow", modules["shallow"])
-                crossfit.solve(Voices.of(modules, "mlp").linear, trainer, inputs)
+                crossfit.solve(Voices.of(modules, "mlp"), trainer, inputs)
             return self._scores(inputs, crossfit, run.repeats)
 
     def _crossfit(self, graph: Graph) -> CrossFit | None:

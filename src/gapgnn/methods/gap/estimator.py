@@ -35,7 +35,14 @@ from gapgnn.methods.gap.variant import (
     vote_trust,
 )
 from gapgnn.methods.gap.votes import Votes, padded, vote_width
-from gapgnn.nn import COMBINATIONS, Encoded, Encoder, LinearBySize, MultiHopClassifier
+from gapgnn.nn import (
+    COMBINATIONS,
+    Encoded,
+    Encoder,
+    LinearBySize,
+    MultiHopClassifier,
+    ShrunkRegression,
+)
 from gapgnn.privacy import (
     Guarantee,
     aggregation_ratio,
@@ -607,6 +614,7 @@ class GAP(EdgeReader):
             dropout=own["dropout"],
         )
         readers["linear"] = LinearBySize(count, num_features, num_classes)
+        readers["shrunk"] = ShrunkRegression(count, num_features, num_classes)
         return readers
 
     def _build_vote(
@@ -658,8 +666,7 @@ class GAP(EdgeReader):
                 fit(phase, features)
         if propagation.crossfit is not None:
             with run.timed("encoder"):
-                linear = Voices.of(modules, "encoder").linear
-                propagation.crossfit.solve(linear, trainer, features)
+                propagation.crossfit.solve(Voices.of(modules, "encoder"), trainer, features)
         run.callback.start("aggregation", propagation.variant.hops)
         start, trained = time.perf_counter(), run.seconds.get("classifier", 0.0)
         first, released = propagation.run(
