@@ -31,6 +31,7 @@ from gapgnn.methods.gap.codes import (
     class_counts,
     mean_codes,
 )
+from gapgnn.training import crossfit as crossfit_module
 
 
 @pytest.fixture(scope="module")
@@ -241,3 +242,49 @@ def test_an_ample_budget_pays_for_more_hops_at_edge_level(level, epsilon, hops, 
 def test_a_rare_class_is_found_through_the_graph(fitted, rare):
     features = MLP(level="edge").fit(rare)
     assert auc(fitted[0], rare) > auc(features, rare) + 0.15
+
+
+@pytest.fixture(scope="module")
+def irrelevant():
+    """Few nodes of a rare class, and as many irrelevant columns."""
+    return rare_graph(num_nodes=4000, num_edges=48_000, rate=0.05, noise_columns=150, labelled=0.5)
+
+
+def test_irrelevant_columns_do_not_hide_what_features_say_of_a_rare_class(irrelevant, monkeypatch):
+    """Networks alone learn the few nodes by heart, and are worse than the class prior."""
+
+    def said():
+        chances = MLP(level="edge").fit(irrelevant).predict_proba(irrelevant)
+        test = irrelevant.test_mask
+        is_rare, chance = irrelevant.labels[test] == 1, chances[test, 1]
+        loss = -np.log(np.where(is_rare, chance, 1 - chance)).mean()
+        return roc_auc_score(is_rare, chance), loss, is_rare.mean()
+
+    area, loss, rate = said()
+    monkeypatch.setattr(crossfit_module, "RARE_BELOW", 0.0)
+    alone, loss_alone, _ = said()
+    prior = -(rate * np.log(rate) + (1 - rate) * np.log(1 - rate))
+    assert area > alone + 0.02
+    assert loss < 1.005 * prior < loss_alone
+
+
+def test_even_classes_are_said_by_networks_alone():
+    model = MLP(level="edge", epochs=4).fit(small_graph(num_nodes=300))
+    assert not model.modules_["shrunk"].is_solved
+
+
+def test_a_saved_model_keeps_the_regression(irrelevant, tmp_path):
+    model = MLP(level="edge", epochs=8).fit(irrelevant)
+    assert model.modules_["shrunk"].is_solved
+    model.save(tmp_path / "model")
+    loaded = MLP.load(tmp_path / "model")
+    assert np.array_equal(loaded.predict_proba(irrelevant), model.predict_proba(irrelevant))
+
+
+def test_the_first_hop_tells_how_many_neighbours_there_are(irrelevant):
+    """Calibrated posteriors cancel in a sum; many neighbours are not many of the rare class."""
+    model = GAP(level="none", epochs=8, hops=1).fit(irrelevant)
+    hop = model.releases_.training().hops[1][:, 0].numpy()
+    common, degrees = irrelevant.labels == 0, np.asarray(irrelevant.out_degrees)
+    # The code of the rare class is -1, and that of the common one above 0.
+    assert np.corrcoef(hop[common], degrees[common])[0, 1] > 0.5

@@ -30,7 +30,14 @@ from gapgnn.methods.label_gap.codes import ClassPrior
 from gapgnn.methods.label_gap.new_people import NewPeople
 from gapgnn.methods.label_gap.own_record import OwnNeighbours
 from gapgnn.methods.label_gap.stages import HOPS, MEMBERS, First, Stages, stage_names
-from gapgnn.nn import COMBINATIONS, Encoded, Encoder, LinearBySize, MultiHopClassifier
+from gapgnn.nn import (
+    COMBINATIONS,
+    Encoded,
+    Encoder,
+    LinearBySize,
+    MultiHopClassifier,
+    ShrunkRegression,
+)
 from gapgnn.privacy import (
     Guarantee,
     Plan,
@@ -263,6 +270,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
             ),
             "shallow": shallow_networks(count, features, classes, **own),
             "linear": LinearBySize(count, features, classes),
+            "shrunk": ShrunkRegression(count, features, classes),
         }
 
     # Training -----------------------------------------------------------------------------------
@@ -280,8 +288,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
                 )
         if stages.crossfit is not None:
             with fit.timed("encoder"):
-                linear = Voices.of(modules, "encoder").linear
-                stages.crossfit.solve(linear, fit.trainer, features)
+                stages.crossfit.solve(Voices.of(modules, "encoder"), fit.trainer, features)
 
         def train_stage(name: str, inputs: Inputs) -> None:
             fit.train(name, modules[name], inputs, trainer=self._trainer_of(name, fit, stages))
