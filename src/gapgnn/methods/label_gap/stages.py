@@ -237,9 +237,7 @@ class Stages:
         posteriors: Tensor | None = None
         if self.crossfit is not None:
             assert isinstance(first, Tensor)
-            posteriors = (
-                self.scores(name, first, released) if released else self._sharpened(first)
-            )
+            posteriors = self.scores(name, first, released) if released else self._sharpened(first)
         elif hop > 1:
             posteriors = self._applied(name, first, released)
         elif "encoder" in self.modules:
