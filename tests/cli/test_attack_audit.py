@@ -158,7 +158,7 @@ def test_published_predictions_are_attacked_by_what_they_read(capsys, tables, wo
 
 def test_a_saved_model_is_asked_what_its_own_people_would_be(capsys, tables, tmp_path):
     words = [*tables, "--level", "edge", "--epochs", "3"]
-    assert main(["train", "gap", *words, "--out", str(tmp_path / "model")]) == 0
+    assert main(["train", "label-gap", *words, "--out", str(tmp_path / "model")]) == 0
     capsys.readouterr()
     words = ["attack", "own-list", "--model", str(tmp_path / "model"), *tables, "--pairs", "40"]
     assert main([*words, "--own", "record", "--published", "labels"]) == 0
@@ -234,12 +234,12 @@ def test_the_pipeline_audit_takes_a_command_of_training_and_of_prediction(level,
     # On tables this small no hop would be released, or its mixing weight would be 0.
     quick += ["--hop-share", "0.5"] if level == "node" else ["--folds", "0"]
     audit = ["audit", "pipeline", "--neighbours", "random", "--json"]
-    assert main([*audit, "train", "gap", *words["train"], *quick]) == 0
+    assert main([*audit, "train", "label-gap", *words["train"], *quick]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["holds"]
     assert [one["neighbours"] for one in report["neighbours"]] == ["random"]
     model = str(tmp_path / "model")
-    assert main(["train", "gap", *words["train"], *quick, "--out", model]) == 0
+    assert main(["train", "label-gap", *words["train"], *quick, "--out", model]) == 0
     capsys.readouterr()
     assert main([*audit, "predict", "--model", model, *words["predict"]]) == 0
     report = json.loads(capsys.readouterr().out)

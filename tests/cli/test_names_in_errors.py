@@ -87,4 +87,4 @@ def test_a_column_that_is_called_like_an_option_keeps_its_name(tmp_path):
     edges.write_text("a,b\n1,2\n")
     words = ["--edges", str(edges), "--nodes", str(nodes), "--label", "year", "--no-save"]
     with pytest.raises(GapgnnError, match=r"Column `seed` of .* `--drop seed`"):
-        main(["train", "gap", *words])
+        main(["train", "label-gap", *words])

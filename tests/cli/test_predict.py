@@ -115,7 +115,7 @@ class TestLabelsOfTheTable:
         folder = tmp_path / "model"
         words = ["--epochs", "2", "--epsilon", "4", "--seed", "7", "--no-compare"]
         words += ["--out", str(folder)]
-        assert gapgnn("train", "gap", *unlabelled, *words)[0] == 0
+        assert gapgnn("train", "label-gap", *unlabelled, *words)[0] == 0
         more = ("--with", "role", "--with", "truth")
         table = self.predict(gapgnn, folder, unlabelled, tmp_path, *more)
         graph = read_tables(edges=unlabelled[1], nodes=unlabelled[3], label="year").graph
@@ -574,7 +574,7 @@ class TestRememberedPreparation:
     @pytest.fixture
     def trained(self, gapgnn, bank) -> str:
         words = [*bank, *self.SAID, *self.QUICK, "--folds", "0", "--out", "model", "--json"]
-        code, _, err = gapgnn("train", "gap", *words)
+        code, _, err = gapgnn("train", "label-gap", *words)
         assert (code, len(err.splitlines())) == (0, 1), err
         return "model"
 
@@ -637,7 +637,7 @@ class TestRememberedPreparation:
         (tmp_path / "schema.toml").write_text(SCHEMA.to_toml())
         words = [*bank, "--schema", "schema.toml", "--drop", "note", "--delimiter", ";"]
         words += ["--level", "node", "--batch-size", "30", "--decimal", ",", *self.QUICK]
-        assert gapgnn("train", "gap", *words, "--out", "node", "--json")[0] == 0
+        assert gapgnn("train", "label-gap", *words, "--out", "node", "--json")[0] == 0
         assert json.loads(Path("node", "config.json").read_text())["preparation"] == {
             "label": "year",
             "drop": ["note"],

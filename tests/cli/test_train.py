@@ -75,7 +75,7 @@ def stable(result: dict) -> dict:
     [
         ("gap", ["--clip", "0.5"], "--clip"),
         ("gap", ["--max-degree", "7"], "--max-degree"),
-        ("gap", ["--kinds", "each"], "--kinds"),
+        ("gap", ["--edge-types", "each"], "--edge-types"),
         ("gap", ["--level", "none", "--epsilon", "2"], "--epsilon"),
         ("mlp", ["--insecure-noise-seed", "3"], "--insecure-noise-seed"),
         ("sage", ["--train-size", "50"], "--train-size"),
@@ -104,7 +104,7 @@ def test_references_take_of_the_options_what_they_use(gapgnn, builtin):
         "--insecure-noise-seed",
         "1",
     ]
-    code, out, err = gapgnn("train", "gap", *words, "--compare", "--no-save", "--json")
+    code, out, err = gapgnn("train", "label-gap", *words, "--compare", "--no-save", "--json")
     assert code == 0, err
     assert set(json.loads(out)["references"]) == {"features only (MLP)", "without privacy"}
 
@@ -153,14 +153,14 @@ class TestResult:
         code, out, _ = gapgnn("train", *words)
         assert code == 0
         assert builtin == ["social"]
-        for words in ("GAP, level edge", "features only (MLP)", "without privacy", "epsilon"):
+        for words in ("LabelGAP, level edge", "features only (MLP)", "without privacy", "epsilon"):
             assert words in out
         (charge,) = ledger.entries()
-        assert (charge.level, charge.purpose) == ("edge", "gap fit")
+        assert (charge.level, charge.purpose) == ("edge", "label-gap fit")
         assert 0.99 < charge.epsilon <= 1
 
     def test_people_get_a_table_and_the_promise_in_a_sentence(self, gapgnn, tables):
-        code, out, _ = gapgnn("train", "gap", *tables, *QUICK, "--no-save")
+        code, out, _ = gapgnn("train", "label-gap", *tables, *QUICK, "--no-save")
         assert code == 0
         assert "people: 120 nodes" in out
         assert "without privacy" not in out
@@ -180,7 +180,7 @@ class TestResult:
         assert len(ledger.entries()) == 1
 
     def test_the_table_does_not_call_a_model_gap_that_reads_no_edges(self, gapgnn, builtin):
-        code, out, _ = gapgnn("train", "gap", *QUICK, *NODE, "--no-save", "--no-compare")
+        code, out, _ = gapgnn("train", "label-gap", *QUICK, *NODE, "--no-save", "--no-compare")
         assert code == 0
         assert "Features only" in out
         assert "GAP" not in out
@@ -188,7 +188,7 @@ class TestResult:
 
     def test_the_saved_model_is_the_one_reported(self, gapgnn, tables, tmp_path):
         folder = tmp_path / "model"
-        _, out, _ = gapgnn("train", "gap", *tables, *QUICK, "--out", str(folder), "--json")
+        _, out, _ = gapgnn("train", "label-gap", *tables, *QUICK, "--out", str(folder), "--json")
         card = load_model(folder).card_
         assert card.epsilon == json.loads(out)["epsilon"]
         assert load_model(folder).label_names_ == ("2004", "2005", "2006")
@@ -203,7 +203,7 @@ def risks(tables) -> list[str]:
 class TestRareClass:
     def test_train_prints_what_a_risk_desk_reads_and_what_the_graph_adds(self, gapgnn, risks):
         words = ["--epochs", "2", "--epsilon", "4", "--no-save"]
-        code, out, _ = gapgnn("train", "gap", *risks, *words)
+        code, out, _ = gapgnn("train", "label-gap", *risks, *words)
         assert code == 0
         said = " ".join(out.split())
         for expected in ("Nodes of class 'high'", "recall in", "lift in", "guessing"):
@@ -220,7 +220,7 @@ class TestRareClass:
         assert (float(added[3]), float(added[2])) == (with_graph, alone)
         assert float(added[1]) == pytest.approx(with_graph - alone, abs=2e-3)
 
-        _, out, _ = gapgnn("train", "gap", *risks, *words, "--metric", "auc", "--json")
+        _, out, _ = gapgnn("train", "label-gap", *risks, *words, "--metric", "auc", "--json")
         result = json.loads(out)
         own = result["metrics"]
         (alone,) = result["references"].values()
@@ -247,11 +247,11 @@ class TestRareClass:
 
     def test_another_class_is_looked_for_where_it_is_named(self, gapgnn, tables):
         words = [*tables, *QUICK, "--no-save"]
-        _, out, _ = gapgnn("train", "gap", *words)
+        _, out, _ = gapgnn("train", "label-gap", *words)
         assert "Nodes of class" not in out
-        _, out, _ = gapgnn("train", "gap", *words, "--positive", "2005")
+        _, out, _ = gapgnn("train", "label-gap", *words, "--positive", "2005")
         assert "Nodes of class '2005'" in out
-        code, _, err = gapgnn("train", "gap", *words, "--positive", "2020")
+        code, _, err = gapgnn("train", "label-gap", *words, "--positive", "2020")
         assert code == 2
         assert "`--positive` must be one of 2004, 2005, 2006. Got '2020'" in err
 
@@ -263,12 +263,12 @@ class TestRareClass:
         path = tmp_path / "risk.toml"
         tables = [*risks, "--schema", str(path)]
         path.write_text(replace(SCHEMA, label=Label("risk", ("high", "low"))).to_toml())
-        code, out, err = gapgnn("train", "gap", *tables, *words, "--out", str(folder))
+        code, out, err = gapgnn("train", "label-gap", *tables, *words, "--out", str(folder))
         assert code == 2
         assert "`--threshold` prior must have declared rates" in err
         label = Label("risk", ("high", "low"), rates=(0.2, 0.8))
         path.write_text(replace(SCHEMA, label=label).to_toml())
-        code, out, err = gapgnn("train", "gap", *tables, *words, "--out", str(folder), "--json")
+        code, out, err = gapgnn("train", "label-gap", *tables, *words, "--out", str(folder), "--json")
         assert code == 0, err
         result = json.loads(out)
         assert {"metrics", "graph_contribution"} <= set(result["curator_only"])
@@ -290,7 +290,7 @@ class TestConfig:
             'level = "edge"\nepsilon = 4\nepochs = 2\nhidden = 8\ncombine = "mean"\n'
             "insecure_noise_seed = 3\nbatch-norm = false\njson = true\nno-save = true\n"
         )
-        _, from_options, _ = gapgnn("train", "gap", *tables, *options, "--no-save", "--json")
+        _, from_options, _ = gapgnn("train", "label-gap", *tables, *options, "--no-save", "--json")
         code, from_file, err = gapgnn("train", "--config", str(config))
         assert code == 0, err
         assert stable(json.loads(from_file)) == stable(json.loads(from_options))
@@ -302,7 +302,7 @@ class TestConfig:
             ["--config", str(config), "--epsilon", "2"],
             ["--epsilon", "2", f"--config={config}"],
         ):
-            _, out, _ = gapgnn("train", "gap", *words, *tables, "--no-save", "--json")
+            _, out, _ = gapgnn("train", "label-gap", *words, *tables, "--no-save", "--json")
             assert 1.9 < json.loads(out)["epsilon"] <= 2
 
     @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ class TestConfig:
     def test_a_mistake_in_the_file_is_one_line(self, content, complaint, gapgnn, tables, tmp_path):
         config = tmp_path / "run.toml"
         config.write_text(content)
-        code, out, err = gapgnn("train", "gap", *tables, "--config", str(config))
+        code, out, err = gapgnn("train", "label-gap", *tables, "--config", str(config))
         assert (code, out) == (2, "")
         assert complaint in err
         assert len(err.splitlines()) == 1
@@ -363,7 +363,7 @@ class TestRefusals:
         self, words, complaint, gapgnn, tables, ledger
     ):
         own = declared(tables) if "node" in words else tables
-        code, out, err = gapgnn("train", "gap", *own, *words, "--out", "model")
+        code, out, err = gapgnn("train", "label-gap", *own, *words, "--out", "model")
         assert (code, out) == (2, "")
         assert complaint in err
         assert len(err.splitlines()) == 1
@@ -381,19 +381,19 @@ class TestRefusals:
         folder = tmp_path / "model"
         folder.mkdir()
         (folder / "mine.txt").write_text("keep")
-        code, _, err = gapgnn("train", "gap", *tables, "--out", str(folder))
+        code, _, err = gapgnn("train", "label-gap", *tables, "--out", str(folder))
         assert code == 2
         assert "`--out` must be a new or empty folder" in err
         assert ledger.entries() == []
         assert [path.name for path in folder.iterdir()] == ["mine.txt"]
 
     def test_over_budget_is_one_line(self, gapgnn, tables, ledger, tmp_path):
-        assert gapgnn("train", "gap", *tables, *QUICK, "--no-save", "--json")[0] == 0
+        assert gapgnn("train", "label-gap", *tables, *QUICK, "--no-save", "--json")[0] == 0
         spent = ledger.entries()[0].population
         budget = {"level": "edge", "relation": "undirected", "epsilon": 5, "delta": 0.5}
         ledger.grant(spent, **budget, composition="sum")
         folder = tmp_path / "model"
-        code, out, err = gapgnn("train", "gap", *tables, *QUICK, "--out", str(folder))
+        code, out, err = gapgnn("train", "label-gap", *tables, *QUICK, "--out", str(folder))
         assert (code, out) == (2, "")
         assert "has epsilon 1" in err
         assert "left" in err
@@ -456,7 +456,7 @@ class TestBeforeTheCharge:
 
     def test_everything_that_is_wrong_is_said_at_once(self, gapgnn, tables, ledger):
         wrong = ["--epsilon", "-1", "--hops", "0", "--seed", "-1", "--ledger", "none.sqlite"]
-        code, _, err = gapgnn("train", "gap", *tables[:4], *wrong)
+        code, _, err = gapgnn("train", "label-gap", *tables[:4], *wrong)
         assert code == 2
         assert len(err.splitlines()) == 1
         assert "6 things must be changed: (1)" in err
@@ -464,11 +464,11 @@ class TestBeforeTheCharge:
             assert name in err
 
     def test_one_mistake_is_no_list(self, gapgnn, tables):
-        _, _, err = gapgnn("train", "gap", *tables, "--out", "model", "--hops", "0")
+        _, _, err = gapgnn("train", "label-gap", *tables, "--out", "model", "--hops", "0")
         assert err == "gapgnn: `--hops` must be at least 1. Got 0.\n"
 
     def test_without_privacy_nothing_is_lost_without_a_folder(self, gapgnn, tables, ledger):
-        code, _, _ = gapgnn("train", "gap", *tables, *FREE, "--level", "none")
+        code, _, _ = gapgnn("train", "label-gap", *tables, *FREE, "--level", "none")
         assert code == 0
         assert ledger.entries() == []
 
@@ -476,10 +476,10 @@ class TestBeforeTheCharge:
         self, gapgnn, tables, ledger, tmp_path
     ):
         words = [*QUICK, "--reason", "monthly fraud model", "--out", "model"]
-        assert gapgnn("train", "gap", *tables, *words)[0] == 0
+        assert gapgnn("train", "label-gap", *tables, *words)[0] == 0
         (charge,) = ledger.entries()
         assert charge.reason == "monthly fraud model"
-        assert charge.command.startswith("gapgnn train gap --edges")
+        assert charge.command.startswith("gapgnn train label-gap --edges")
         texts = [path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file()]
         assert b"monthly fraud" not in b"".join(texts)
 
@@ -487,7 +487,7 @@ class TestBeforeTheCharge:
     def test_people_of_another_population_have_another_budget(self, gapgnn, tables, ledger):
         for name in ("clients", "suppliers", "clients"):
             words = ["--no-save", "--population", name]
-            assert gapgnn("train", "gap", *tables, *QUICK, *words)[0] == 0
+            assert gapgnn("train", "label-gap", *tables, *QUICK, *words)[0] == 0
         budgets = {budget.namespace: budget.charges for budget in ledger.summary()}
         assert budgets == {"clients": 2, "suppliers": 1}
 
@@ -524,12 +524,12 @@ class TestWhatWasLeftOut:
         with Path(tables[1]).open("a") as friends:
             friends.write("p1,elsewhere\n" * 7919)
         words = [*tables, "--dangling", "drop", "--dropped-at-most", "1", *QUICK]
-        code, out, err = gapgnn("train", "gap", *words, "--out", "model")
+        code, out, err = gapgnn("train", "label-gap", *words, "--out", "model")
         assert code == 0, err
         line = err.splitlines()[-1]
         assert line.startswith("For the curator only: left out ")
         assert "7,919 edges that name somebody without a row" in line
-        code, printed, err = gapgnn("train", "gap", *words, "--no-save", "--json")
+        code, printed, err = gapgnn("train", "label-gap", *words, "--no-save", "--json")
         assert code == 0, err
         assert "7,919" not in err
         written = [path.read_bytes() for path in Path("model").rglob("*.json")]
@@ -542,7 +542,7 @@ class TestWhatWasLeftOut:
         words = [*declared(tables), "--dangling", "drop", "--out", "store"]
         assert gapgnn("partition", *words)[0] == 0
         words = ["--store", "store", *NODE, *QUICK, "--out", "model"]
-        code, out, err = gapgnn("train", "gap", *words)
+        code, out, err = gapgnn("train", "label-gap", *words)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert "Got tables read with `--dangling drop`" in err
         assert ledger.entries() == []
@@ -587,7 +587,7 @@ class TestInterruption:
         self, gapgnn, tables, ledger, monkeypatch
     ):
         monkeypatch.setattr(Trainer, "fit", interrupting(Trainer.fit, "classifier"))
-        code, _, err = gapgnn("train", "gap", *tables, *QUICK, "--no-save")
+        code, _, err = gapgnn("train", "label-gap", *tables, *QUICK, "--no-save")
         assert code == 130
         assert "What was charged stays charged" in err
         assert len(ledger.entries()) == 1
@@ -597,7 +597,7 @@ class TestInterruption:
             raise KeyboardInterrupt
 
         monkeypatch.setattr("gapgnn.cli.train.load_graph", stop)
-        code, out, err = gapgnn("train", "gap", *tables, *QUICK, "--out", "model")
+        code, out, err = gapgnn("train", "label-gap", *tables, *QUICK, "--out", "model")
         assert (code, out) == (130, "")
         assert err.splitlines() == ["gapgnn: interrupted; nothing is left half-written"]
         assert leftovers(tmp_path) == []
@@ -606,7 +606,7 @@ class TestInterruption:
     def test_ctrl_c_while_saving_leaves_no_folder_and_goes_on(
         self, gapgnn, tables, ledger, tmp_path, monkeypatch
     ):
-        words = ["train", "gap", *tables, *QUICK, "--out", "model"]
+        words = ["train", "label-gap", *tables, *QUICK, "--out", "model"]
         with monkeypatch.context() as patch:
             patch.setattr(folder_module, "_write", interrupting_at("card.json"))
             code, _, err = gapgnn(*words)
@@ -711,7 +711,7 @@ class TestProgress:
 
     def test_edge_level_shows_loss_and_validation_accuracy(self, gapgnn, tables, shown):
         paper = ("--messages", "features", "--hops", "2")
-        gapgnn("train", "gap", *tables, *QUICK, *paper, "--no-save", "--json", "--no-compare")
+        gapgnn("train", "label-gap", *tables, *QUICK, *paper, "--no-save", "--json", "--no-compare")
         assert [entry for entry in shown if len(entry) == 2] == [
             ("encoder", 2),
             ("aggregation", 2),
@@ -730,7 +730,7 @@ class TestProgress:
 
     def test_bars_go_to_stderr_even_on_a_terminal(self, gapgnn, tables, monkeypatch):
         monkeypatch.setenv("FORCE_COLOR", "1")
-        code, out, err = gapgnn("train", "gap", *tables, *QUICK, "--no-save", "--json")
+        code, out, err = gapgnn("train", "label-gap", *tables, *QUICK, "--no-save", "--json")
         assert code == 0
         json.loads(out)
         assert "\x1b" not in out
@@ -767,7 +767,7 @@ def test_the_tutorial_tells_the_truth(gapgnn, ledger, tmp_path, monkeypatch):
 
 
 def test_a_training_names_recall_precision_and_support(gapgnn, tables):
-    code, out, _ = gapgnn("train", "gap", *tables, *QUICK, "--no-save")
+    code, out, _ = gapgnn("train", "label-gap", *tables, *QUICK, "--no-save")
     assert code == 0
     assert re.search(
         r"^  \S+: recall [\d.]+%, precision (-|[\d.]+%), support \d+$", out, re.MULTILINE

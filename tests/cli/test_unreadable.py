@@ -44,9 +44,9 @@ def test_files_that_are_nested_too_deeply_are_one_line(gapgnn, ledger, tmp_path)
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "results.jsonl").write_text(DEEP + "\n")
     commands = [
-        ["train", "gap", "--config", "run.toml"],
-        ["train", "gap", *tables, "--schema", "schema.toml", "--no-save"],
-        ["train", "gap", *tables, "--features", "features.json", "--no-save"],
+        ["train", "label-gap", "--config", "run.toml"],
+        ["train", "label-gap", *tables, "--schema", "schema.toml", "--no-save"],
+        ["train", "label-gap", *tables, "--features", "features.json", "--no-save"],
         ["report", "results"],
     ]
     for words in commands:
