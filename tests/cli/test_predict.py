@@ -310,6 +310,29 @@ class TestNewPeople:
         assert "no budget was spent" in told[1][1]
         assert load_model(early).card_.releases[1].purpose == "prediction for new people"
 
+    def test_many_edges_to_people_of_the_training_are_not_lost(
+        self, gapgnn, early, grown, tmp_path, ledger
+    ):
+        """Seen refused: most people whom these edges name have no row in the table."""
+        new = [f"n{k}" for k in range(120)]
+        edges = [f"{name},p{(7 * k + step) % 120}" for k, name in enumerate(new) for step in (0, 1)]
+        header = Path(grown[3]).read_text().splitlines()[:2]
+        rows = [",".join([name, *header[1].split(",")[1:]]) for name in new]
+        (tmp_path / "new.csv").write_text("\n".join([header[0], *rows]) + "\n")
+        for name, lines in (("good.csv", edges), ("odd.csv", [f"{e}0x" for e in edges])):
+            (tmp_path / name).write_text("\n".join(["a,b", *lines]) + "\n")
+        words = ["--model", early, "--new-people", "--nodes", tmp_path / "new.csv", "--out"]
+        code, _, err = gapgnn(
+            "predict", *words, tmp_path / "x.csv", "--edges", tmp_path / "odd.csv"
+        )
+        assert (code, "`--edges` must have usable rows" in err) == (2, True), err
+        assert len(ledger.entries()) == 1
+        out = tmp_path / "new-labels.csv"
+        code, _, err = gapgnn("predict", *words, out, "--edges", tmp_path / "good.csv")
+        assert code == 0, err
+        assert "dropped or unreadable" not in err
+        assert len(column(out, "id")) == 120
+
     def test_for_their_own_eyes_they_are_answered_for_free(
         self, gapgnn, early, alone, tmp_path, ledger
     ):

@@ -339,7 +339,7 @@ def _audit_messages(
 ) -> AuditReport:
     """Audit a GAP that is fitted with the given options."""
     from gapgnn.attacks.audits import audit_messages
-    from gapgnn.methods.gap import GAP
+    from gapgnn.methods import GAP
 
     if options.pop("divided"):
         if options["level"] != "node":

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gapgnn.errors import InputError, did_you_mean
-from gapgnn.methods.configs.base import help_texts, own_parameters
+from gapgnn.methods.configs import help_texts, own_parameters
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -147,6 +147,7 @@ def execute(args: argparse.Namespace) -> int:
             # answers for the graph it was trained on; reading another one is refused further down.
             level="none" if model.schema_ is None and model.feature_names_ else model.level,
             may_lack_labels=True,
+            known_ids=_known_ids(model) if args.new_people else None,
         )
         graph = loaded.graph
         if loaded.dropped_dangling and not args.json:
@@ -210,6 +211,11 @@ def _check_new_people(args: argparse.Namespace) -> None:
         raise InputError("`--new-people` must come without `--ray`. Got both.")
     if args.dangling is None:
         args.dangling = "keep"
+
+
+def _known_ids(model: NodeClassifier) -> NDArray[Any] | None:
+    """Return the ids of the training, whose rows new people's edges lead to."""
+    return model.releases_.training().ids if model.releases_.hops else None
 
 
 def _new_people_of(model: NodeClassifier, graph: Graph) -> Graph:
