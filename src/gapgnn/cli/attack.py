@@ -232,7 +232,7 @@ def _chosen_at_prediction(args: argparse.Namespace) -> dict[str, Any]:
     return {"own": "features"} if is_asked and args.level == "edge" else {}
 
 
-def _saved(args: argparse.Namespace) -> tuple[NodeClassifier, Graph]:
+def _saved(args: argparse.Namespace) -> tuple[NodeClassifier[Any], Graph]:
     """Load a saved model and the graph of its training, with the same split."""
     from gapgnn.methods import load_model
 
@@ -256,7 +256,7 @@ def _saved(args: argparse.Namespace) -> tuple[NodeClassifier, Graph]:
 
 
 def _attack(
-    args: argparse.Namespace, estimator: NodeClassifier, graph: Graph, callback: Callback
+    args: argparse.Namespace, estimator: NodeClassifier[Any], graph: Graph, callback: Callback
 ) -> dict[str, Any]:
     """Run the attack that is asked for, with its own options."""
     from gapgnn.attacks import links, lira_attack, membership_attack, own_list_attack
