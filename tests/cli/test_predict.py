@@ -366,6 +366,21 @@ class TestThePriceIsShownBeforeItIsCharged:
         left = float(after.split("has epsilon ")[1].split()[0])
         assert left == pytest.approx(budget.left_epsilon, abs=1e-3)
 
+    def test_without_a_budget_that_is_said_once_and_the_ledger_is_named(
+        self, gapgnn, model, tmp_path, ledger
+    ):
+        out, month = tmp_path / "labels.csv", next_month(tmp_path / "month")
+        code, _, err = gapgnn("predict", "--model", model, "--out", out, *month)
+        assert code == 0
+        before, after = err.split("Charged: ")
+        said = "No budget is set for these people: the charge is recorded but not limited"
+        assert f"{said} (`gapgnn ledger grant`)." in before.splitlines()
+        assert err.lower().count("no budget is set") == 1
+        assert f"Ledger: {ledger.path}" in after.splitlines()
+        # Nothing is charged any more, so nothing is said about it.
+        code, _, err = gapgnn("predict", "--model", model, "--out", out, *month)
+        assert (code, err) == (0, "")
+
     def test_also_where_it_is_then_refused(self, gapgnn, model, tmp_path, ledger):
         self.grant(ledger, 5)
         out, month = tmp_path / "labels.csv", next_month(tmp_path / "month")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from gapgnn.errors import InputError, PrivacyError, UnavailableError, check_all
 from gapgnn.graph import (
@@ -89,7 +90,7 @@ if TYPE_CHECKING:
     import pandas
 
 Self = TypeVar("Self", bound="NodeClassifier[Any]")
-S = TypeVar("S", bound=Settings)
+S = TypeVar("S", bound=Settings, default=Any)
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,10 @@ class MLP(MLPConfig, NodeClassifier[MLPSettings]):
         )
 
     def _settings(self, facts: PublicFacts) -> MLPSettings:
-        recipe, budget = self.recipe(facts.num_train), self.add_remove_epsilon(self.relation_on(facts))
+        recipe, budget = (
+            self.recipe(facts.num_train),
+            self.add_remove_epsilon(self.relation_on(facts)),
+        )
         is_node = self.level == "node"
         if self.learning_rate == "auto" and is_node:
             recipe = replace(recipe, learning_rate=node_learning_rate(facts.num_train, budget))

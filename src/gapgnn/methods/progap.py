@@ -13,6 +13,7 @@ from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph
 from gapgnn.methods.configs.progap import ProGAPConfig
 from gapgnn.methods.edge_reader import EdgeReader
+from gapgnn.methods.estimator import Fit, Shape
 from gapgnn.methods.hops import (
     blocks_of,
     direction_and_size,
@@ -22,7 +23,6 @@ from gapgnn.methods.hops import (
     releases_union,
     resolve_edge_types,
 )
-from gapgnn.methods.estimator import Fit, Shape
 from gapgnn.methods.releases import ReleasedHops
 from gapgnn.methods.settings import Settings
 from gapgnn.methods.unused import Unused

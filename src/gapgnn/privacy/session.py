@@ -18,13 +18,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gapgnn.errors import PrivacyError
@@ -72,7 +70,7 @@ class SessionOptions:
     keys: Sequence[NoiseKey]
     noise: SafeOrFast = "safe"
     is_seeded: bool = False
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     ledger: Any = None
     reason: str = ""
     curator_only: str | None = None

@@ -36,6 +36,7 @@ from gapgnn.attacks.audits.neighbours import (
     EDGE_KINDS,
     NODE_KINDS,
     OTHER_KIND,
+    SHARED_ENDS,
     STRICT_KIND,
     Neighbours,
     Tables,
@@ -51,7 +52,7 @@ from gapgnn.attacks.audits.replay import (
 )
 from gapgnn.errors import GapgnnError, InputError, check_choice
 from gapgnn.graph import roles
-from gapgnn.privacy import auto_delta, public_count, resolve_kinds, watched_by
+from gapgnn.privacy import auto_delta, links_of, public_count, resolve_kinds, watched_by
 from gapgnn.privacy.accounting import (
     Composition,
     Event,
@@ -121,6 +122,9 @@ class Case:
         weighed = tuple(AMOUNTS) if self.tables.weight is not None else ()
         is_each = resolve_kinds(self.level, self.protects) == "each"
         several = (OTHER_KIND, *((EACH_KIND,) if is_each else ()))
+        links = links_of(self.relation)
+        if links.are_arcs and links.count > 1:
+            several = (*several, SHARED_ENDS)
         return (*EDGE_KINDS, *weighed, *(several if self.tables.more else ()))
 
     def _training(self, names: Sequence[str]) -> dict[str, bool]:
@@ -528,7 +532,10 @@ def _exit_code(run: Run, words: Sequence[str], stderr: io.StringIO) -> int:
 
 @contextlib.contextmanager
 def _as_process(folder: Path, ledger: Path) -> Iterator[tuple[io.StringIO, io.StringIO]]:
-    """Run a block as if it were a process of its own, with the same entropy each time."""
+    """Run a block as if it were a process of its own, with the same entropy each time.
+
+    The ledger is named from its folder: messages that name it are then the same in every run.
+    """
     stdout, stderr, before = io.StringIO(), io.StringIO(), Path.cwd()
     drawn = 0
 
@@ -541,7 +548,7 @@ def _as_process(folder: Path, ledger: Path) -> Iterator[tuple[io.StringIO, io.St
     try:
         with (
             mock.patch.object(os, "urandom", entropy),
-            mock.patch.dict(os.environ, {"GAPGNN_LEDGER": str(ledger)}),
+            mock.patch.dict(os.environ, {"GAPGNN_LEDGER": ledger.name}),
             contextlib.redirect_stdout(stdout),
             contextlib.redirect_stderr(stderr),
         ):

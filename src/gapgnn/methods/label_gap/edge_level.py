@@ -268,7 +268,9 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         stages = self._stages(graph)
         for name in OF_FEATURES:
             if name in modules:
-                fit.train(name, modules[name], features, trainer=self._trainer_of(name, fit, stages))
+                fit.train(
+                    name, modules[name], features, trainer=self._trainer_of(name, fit, stages)
+                )
         if stages.crossfit is not None:
             with fit.timed("encoder"):
                 linear = Voices.of(modules, "encoder").linear
@@ -555,9 +557,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         rows, _ = self._kept(*self._run(session, new.graph, stages))
         kept = tuple(hop[0].detach().clone()[: new.count] for hop in rows)
         fingerprint = new.people.fingerprint
-        return self.releases_.add_for(
-            new.ids, fingerprint, session.charge, kept, has_hop_zero=True
-        )
+        return self.releases_.add_for(new.ids, fingerprint, session.charge, kept, has_hop_zero=True)
 
     # Card and folder ----------------------------------------------------------------------------
 

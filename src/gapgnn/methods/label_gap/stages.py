@@ -191,9 +191,7 @@ class Stages:
                 rows = self._messages(hop, features, first, released, labels, sends_label)
                 blocks = [
                     in_noise_units(one, std) if std else one
-                    for one, std in zip(
-                        session.release(HOPS, rows), session.std(HOPS), strict=True
-                    )
+                    for one, std in zip(session.release(HOPS, rows), session.std(HOPS), strict=True)
                 ]
             block = blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=-1)
             released.append(self._with_known(hop, block))
