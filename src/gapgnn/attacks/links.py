@@ -76,7 +76,7 @@ class LinkResult:
 
 
 def link_stealing_attack(
-    estimator: NodeClassifier[Any],
+    estimator: NodeClassifier,
     graph: Graph,
     *,
     pairs: int = 10_000,
@@ -142,7 +142,7 @@ def link_stealing_attack(
 
 
 def linkteller_attack(
-    estimator: NodeClassifier[Any],
+    estimator: NodeClassifier,
     graph: Graph,
     *,
     nodes: int = 200,
@@ -208,7 +208,7 @@ def linkteller_attack(
 
 
 def reconstruction_attack(
-    estimator: NodeClassifier[Any],
+    estimator: NodeClassifier,
     graph: Graph,
     *,
     nodes: int = 500,
@@ -290,7 +290,7 @@ def _watched_pairs(
 
 
 def _influence(
-    model: NodeClassifier[Any],
+    model: NodeClassifier,
     graph: Graph,
     watched: Nodes,
     step: float,
@@ -328,7 +328,7 @@ def _nudged(graph: Graph, node: int, step: float) -> Graph:
 
 
 def _check_itself(
-    estimator: NodeClassifier[Any], graph: Graph, others: str, fresh: str = "auto"
+    estimator: NodeClassifier, graph: Graph, others: str, fresh: str = "auto"
 ) -> None:
     """Refuse to attack a saved model in a way that only a copy can be attacked in."""
     if others == "held-out":
@@ -346,8 +346,8 @@ def _check_itself(
 
 @contextmanager
 def under_attack(
-    estimator: NodeClassifier[Any], graph: Graph, seed: int, *, itself: bool = False
-) -> Iterator[NodeClassifier[Any]]:
+    estimator: NodeClassifier, graph: Graph, seed: int, *, itself: bool = False
+) -> Iterator[NodeClassifier]:
     """Give the model under attack: a copy that is fitted for it, or the fitted estimator itself."""
     if itself:
         yield estimator
@@ -357,21 +357,21 @@ def under_attack(
 
 
 def attacked(
-    estimator: NodeClassifier[Any], graph: Graph, linked: NDArray[np.bool_], *, itself: bool
+    estimator: NodeClassifier, graph: Graph, linked: NDArray[np.bool_], *, itself: bool
 ) -> dict[str, Any]:
     """Return what every attack on links tells last: the model, and what guessing would reach."""
     return {"itself": itself, "guessing": guessing(linked), **described(estimator, graph)}
 
 
 def _posteriors(
-    estimator: NodeClassifier[Any], graph: Graph, seed: int, *, itself: bool = False
+    estimator: NodeClassifier, graph: Graph, seed: int, *, itself: bool = False
 ) -> Rows:
     with under_attack(estimator, graph, seed, itself=itself) as model:
         return answers(model, graph)
 
 
 def answers(
-    model: NodeClassifier[Any],
+    model: NodeClassifier,
     graph: Graph,
     *,
     published: str = "probabilities",

@@ -80,7 +80,7 @@ class MembershipResult:
 
 
 def membership_attack(
-    estimator: NodeClassifier[Any],
+    estimator: NodeClassifier,
     graph: Graph,
     *,
     runs: int = 10,
@@ -159,7 +159,7 @@ class _Protocol:
         check_integer("shadow_per_class", self.shadow_per_class, at_least=4)
 
     def run(
-        self, estimator: NodeClassifier[Any], graph: Graph, seed: int, number: int, *, itself: bool
+        self, estimator: NodeClassifier, graph: Graph, seed: int, number: int, *, itself: bool
     ) -> tuple[Ranking, tuple[float, float], dict[str, float]]:
         """Attack once; return how well, how right the attacked model is, and what guessing does."""
         rng = experiment_rng(seed, "membership", number)
@@ -277,14 +277,14 @@ class _Answers:
 class _Asked:
     """Trains models in one setting and asks them."""
 
-    estimator: NodeClassifier[Any]
+    estimator: NodeClassifier
     setting: str
     epoch: str
     seed: int
     models: int = 0
 
     def about(
-        self, graph: Graph, only: Mask | None = None, model: NodeClassifier[Any] | None = None
+        self, graph: Graph, only: Mask | None = None, model: NodeClassifier | None = None
     ) -> _Answers:
         """Train on the graph's training nodes; tell these and the test nodes, or ``only`` some.
 
@@ -352,7 +352,7 @@ def _without_choice(graph: Graph) -> Graph:
 
 
 def lira_attack(
-    estimator: NodeClassifier[Any],
+    estimator: NodeClassifier,
     graph: Graph,
     *,
     models: int = 16,

@@ -10,7 +10,7 @@ published.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def own_list_attack(
-    estimator: NodeClassifier[Any],
+    estimator: NodeClassifier,
     graph: Graph,
     *,
     pairs: int = 2_000,
@@ -94,7 +94,7 @@ def own_list_attack(
     return LinkResult("own-list", rank(scores, drawn.linked), control, details)
 
 
-def _check_released(estimator: NodeClassifier[Any], graph: Graph) -> None:
+def _check_released(estimator: NodeClassifier, graph: Graph) -> None:
     """Refuse a graph with weights, and a method of which nothing is released."""
     if graph.is_weighted:
         raise InputError("`graph` must have edges without weights for this attack. Got weights.")

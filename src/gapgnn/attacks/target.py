@@ -27,17 +27,15 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def copied(estimator: NodeClassifier[Any], **changes: Any) -> Iterator[NodeClassifier[Any]]:
+def copied(estimator: NodeClassifier, **changes: Any) -> Iterator[NodeClassifier]:
     """Give a copy of an estimator that is to be fitted, with a throw-away ledger."""
     with scratch_ledger() as ledger:
-        model: NodeClassifier[Any] = clone(estimator)
+        model: NodeClassifier = clone(estimator)
         yield model.set_params(ledger=ledger, **changes)
 
 
 @contextmanager
-def fitted(
-    estimator: NodeClassifier[Any], graph: Graph, **changes: Any
-) -> Iterator[NodeClassifier[Any]]:
+def fitted(estimator: NodeClassifier, graph: Graph, **changes: Any) -> Iterator[NodeClassifier]:
     """Fit a copy of an estimator on a graph, with a throw-away ledger.
 
     Parameters that do nothing on this graph, which is often another one than the estimator was made
@@ -55,7 +53,7 @@ def fitted(
         yield model.set_params(**{name: defaults[name] for name in unused}).fit(graph)
 
 
-def check_itself(model: NodeClassifier[Any], graph: Graph) -> None:
+def check_itself(model: NodeClassifier, graph: Graph) -> None:
     """Refuse to attack a saved model where its answers would have to be paid for.
 
     Args:
@@ -67,7 +65,7 @@ def check_itself(model: NodeClassifier[Any], graph: Graph) -> None:
     check_trained_on(model, graph)
 
 
-def ask(model: NodeClassifier[Any], graph: Graph) -> NDArray[np.float32]:
+def ask(model: NodeClassifier, graph: Graph) -> NDArray[np.float32]:
     """Return a model's answer about a graph and let it forget the question.
 
     A model keeps what it released on every graph, so that nothing is drawn twice. Hundreds of
@@ -79,7 +77,7 @@ def ask(model: NodeClassifier[Any], graph: Graph) -> NDArray[np.float32]:
     return passing.predict_proba(graph)
 
 
-def as_released(model: NodeClassifier[Any], graph: Graph) -> NodeClassifier[Any]:
+def as_released(model: NodeClassifier, graph: Graph) -> NodeClassifier:
     """Return a model that answers about another graph from what was released on its training graph.
 
     What would the answers be, had the private data been otherwise and the release the same?
@@ -89,7 +87,7 @@ def as_released(model: NodeClassifier[Any], graph: Graph) -> NodeClassifier[Any]
     return given
 
 
-def described(estimator: NodeClassifier[Any], graph: Graph) -> dict[str, Any]:
+def described(estimator: NodeClassifier, graph: Graph) -> dict[str, Any]:
     """Return which model of which data is attacked, as plain values."""
     return {
         "method": estimator.method,

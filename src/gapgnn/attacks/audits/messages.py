@@ -60,7 +60,7 @@ NO_CLASSES: dict[str, None] = {"class_weight": None, "threshold": None}
 
 
 def audit_messages(
-    estimator: NodeClassifier[Any],
+    estimator: NodeClassifier,
     *,
     trials: int = 20_000,
     role: str = "both",
@@ -119,7 +119,7 @@ def audit_messages(
 
 
 def _audit_role(
-    estimator: NodeClassifier[Any], role: str, trials: int, **options: Unpack[Options]
+    estimator: NodeClassifier, role: str, trials: int, **options: Unpack[Options]
 ) -> AuditReport:
     """Audit what people of one role are in."""
     size = 1 + (_Canaries(estimator).links if estimator.level == "edge" else _NEIGHBOURS)
@@ -194,7 +194,7 @@ def _events(card: PrivacyCard) -> list[Event]:
 class _Canaries:
     """Fits copies of an estimator on canaries and reads their released hops."""
 
-    def __init__(self, estimator: NodeClassifier[Any], role: str = "training") -> None:
+    def __init__(self, estimator: NodeClassifier, role: str = "training") -> None:
         self.estimator = estimator
         self.role = role
         is_directed, self.links = estimator.level == "node", 1

@@ -53,7 +53,7 @@ _SENDERS = 40
 
 
 def audit_model(
-    estimator: NodeClassifier[Any], *, trials: int = 20_000, confidence: float = 0.95, seed: int = 0
+    estimator: NodeClassifier, *, trials: int = 20_000, confidence: float = 0.95, seed: int = 0
 ) -> list[dict[str, Any]]:
     """Audit every mechanism that a fitted model used, at the very noise it used.
 
@@ -96,7 +96,7 @@ def audit_model(
     return [report.to_dict() for report in reports]
 
 
-def events_without_audit(estimator: NodeClassifier[Any]) -> tuple[str, ...]:
+def events_without_audit(estimator: NodeClassifier) -> tuple[str, ...]:
     """Return the events on a fitted model's card that no audit covers, by kind and label.
 
     Those are events of methods from elsewhere, which bring mechanisms of their own.
@@ -115,7 +115,7 @@ def events_without_audit(estimator: NodeClassifier[Any]) -> tuple[str, ...]:
     )
 
 
-def _is_audited(estimator: NodeClassifier[Any], event: Event) -> bool:
+def _is_audited(estimator: NodeClassifier, event: Event) -> bool:
     """Whether there is an audit of the mechanism behind an event."""
     if isinstance(event, PoissonGaussian):
         return True
@@ -128,16 +128,16 @@ def _is_audited(estimator: NodeClassifier[Any], event: Event) -> bool:
     )
 
 
-def _randomises_edges(estimator: NodeClassifier[Any], event: Event) -> bool:
+def _randomises_edges(estimator: NodeClassifier, event: Event) -> bool:
     is_pure = isinstance(event, Laplace | RandomisedResponse)
     return is_pure and estimator.level == "edge" and "perturbation" in estimator.get_params()
 
 
-def _is_mean_degree(estimator: NodeClassifier[Any], event: Event) -> bool:
+def _is_mean_degree(estimator: NodeClassifier, event: Event) -> bool:
     return isinstance(event, Laplace) and isinstance(estimator, NodeLabelGAP)
 
 
-def _audit_edges(estimator: NodeClassifier[Any], shared: Mapping[str, Any]) -> AuditReport:
+def _audit_edges(estimator: NodeClassifier, shared: Mapping[str, Any]) -> AuditReport:
     card = estimator.card_
     return audit_edges(
         perturbation=estimator.get_params()["perturbation"],
@@ -150,7 +150,7 @@ def _audit_edges(estimator: NodeClassifier[Any], shared: Mapping[str, Any]) -> A
 
 
 def _audit_event(
-    estimator: NodeClassifier[Any], event: Event, shared: Mapping[str, Any]
+    estimator: NodeClassifier, event: Event, shared: Mapping[str, Any]
 ) -> Iterator[AuditReport]:
     """Audit what one event on the card pays for."""
     card = estimator.card_
@@ -179,7 +179,7 @@ def _audit_event(
         yield audit_mean_degree(epsilon=epsilon, **used, **fewer)
 
 
-def _hops(estimator: NodeClassifier[Any], event: Gaussian) -> dict[str, Any]:
+def _hops(estimator: NodeClassifier, event: Gaussian) -> dict[str, Any]:
     """Return the hops that the model keeps, as options of their audit."""
     card, kept = estimator.card_, estimator.releases_.training()
     planned = estimator.plan_.hops.values()
@@ -200,12 +200,10 @@ def _hops(estimator: NodeClassifier[Any], event: Gaussian) -> dict[str, Any]:
     return hops
 
 
-def _unfitted(estimator: NodeClassifier[Any], released: Mapping[str, float]) -> NodeClassifier[Any]:
+def _unfitted(estimator: NodeClassifier, released: Mapping[str, float]) -> NodeClassifier:
     """Return an unfitted estimator whose hops are as the model's, which had this noise."""
     card = estimator.card_
-    same: NodeClassifier[Any] = clone(estimator).set_params(
-        delta=card.delta, relation=card.relation
-    )
+    same: NodeClassifier = clone(estimator).set_params(delta=card.delta, relation=card.relation)
     parameters = same.get_params()
     if "directions" in parameters:
         ways = any(one.is_symmetrised for one in estimator.plan_.hops.values())
@@ -224,7 +222,7 @@ def _rate_of(event: MixtureOfGaussians, max_degree: int) -> float:
 
 
 def audit_prediction(
-    estimator: NodeClassifier[Any],
+    estimator: NodeClassifier,
     *,
     queries: int = 50,
     trials: int = 2_000,
