@@ -141,7 +141,8 @@ def test_bad_options_are_one_line_and_nothing_is_charged(gapgnn, files, ledger, 
     schema = ["--schema", "schema.toml"] if "node" in words else []
     if schema:
         gapgnn("schema", "--nodes", "people.csv", "--label", "team", "--out", "schema.toml")
-    code, out, err = gapgnn("train", "label-gap", *words, *files, *schema, *TRAIN, "--out", "model")
+    method = "gap" if "node" in words else "label-gap"
+    code, out, err = gapgnn("train", method, *words, *files, *schema, *TRAIN, "--out", "model")
     assert code == 2
     assert out == ""
     assert message in err

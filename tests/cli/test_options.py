@@ -16,7 +16,8 @@ from gapgnn.cli.options import (
     method_options,
 )
 from gapgnn.errors import InputError
-from gapgnn.methods import help_texts, method_config, methods
+from gapgnn.methods import method_config, methods
+from gapgnn.methods.configs import help_texts
 
 CONFIGS = {name: method_config(name) for name in methods()}
 
@@ -143,7 +144,13 @@ def test_a_file_of_a_level_chooses_the_method_and_the_command_line_wins(config):
     path = str(config('level = "node"\n'))
     assert level_of(["--config", path]) == "node"
     assert level_of([f"--config={path}", "--level", "none"]) == "none"
-    assert level_of(["--config", f"{path}.none"]) == level_of(["--level", "egde"]) == "edge"
+    # What is wrong with the file is said with all other options.
+    assert level_of(["--config", f"{path}.none"]) == level_of(["--config"]) == "edge"
+
+
+def test_a_level_that_is_none_chooses_no_method():
+    with pytest.raises(InputError, match=r"`--level` must be one of none, edge, node\. Got 'egde'"):
+        level_of(["--level", "egde"])
 
 
 @pytest.mark.parametrize("line", ["epsilon = true", "ledger = true", "hops = false"])

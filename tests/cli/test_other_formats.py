@@ -134,7 +134,7 @@ def test_columns_with_more_than_a_thousand_values_are_refused_at_every_level(
     schema += f'kind = "category"\nvalues = {json.dumps(sorted(set(place)))}\n'
     (tmp_path / "schema.toml").write_text(schema)
     node = ["--level", "node", "--epsilon", "8", "--schema", "schema.toml"]
-    code, _, err = gapgnn("train", "label-gap", *files, *node, "--out", "n")
+    code, _, err = gapgnn("train", *files, *node, "--out", "n")
     assert code == 2
     assert "at most 1,000 values of a column. Got 1,001 of `place`" in err
     assert not ledger.entries()

@@ -131,7 +131,9 @@ def test_a_damaged_store_is_refused_before_anything_is_charged(gapgnn, store, le
 
 def test_an_address_that_does_not_answer_is_one_line(gapgnn, store, ledger):
     pytest.importorskip("ray")
-    code, out, err = gapgnn("train", "label-gap", "--store", store, "--ray", "localhost:1", "--out", "m")
+    code, out, err = gapgnn(
+        "train", "label-gap", "--store", store, "--ray", "localhost:1", "--out", "m"
+    )
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "does not answer" in err
     assert ledger.entries() == []

@@ -15,10 +15,19 @@ from methodgraphs import write_tables
 from schemacases import SCHEMA, declared
 from suited import suited
 
-from gapgnn import GAP, MLP, Ledger, Vote, load_model, read_tables
+from gapgnn import (
+    MLP,
+    LabelGAP,
+    Ledger,
+    NeighborVote,
+    NodeLabelGAP,
+    load_model,
+    read_tables,
+)
 from gapgnn.graph.tables.schema import Ignored, Number
 from gapgnn.graph.transforms import random_split
 
+NODE = {"method": NodeLabelGAP, "schema": SCHEMA, "level": "node", "batch_size": 30}
 YEARS = {"2004", "2005", "2006"}
 READERS = {
     ".csv": pcsv.read_csv,
@@ -38,11 +47,11 @@ def model(tmp_path, tables, ledger) -> Path:
     return saved(tmp_path / "model", tables)
 
 
-def saved(folder: Path, tables: list[str], method=GAP, schema=None, **options) -> Path:
+def saved(folder: Path, tables: list[str], method=LabelGAP, schema=None, **options) -> Path:
     read = read_tables(edges=tables[1], nodes=tables[3], label="year", schema=schema)
     shared = {"epsilon": 4.0, "epochs": 3, "hidden": 8}
     settings = {"level": "edge", **options}
-    if method is GAP and settings["level"] == "edge":
+    if method is LabelGAP:
         # A mixing weight that noise may set to 0 would leave further graphs unread, and free.
         settings["folds"] = 0
     suited(method, shared, **settings).fit(random_split(read.graph, seed=0)).save(folder)
@@ -244,7 +253,7 @@ class TestPeopleWhoseLabelColumnIsEmpty:
         words = ["--model", model, "--out", tmp_path / "labels.csv", "--own", "record"]
         code, _, err = gapgnn("predict", *words, *other)
         assert code == 2
-        assert "must have training labels, which own lists read. Got none." in err
+        assert "must have training labels, which own='record' reads. Got none." in err
         assert len(ledger.entries()) == 1
 
 
@@ -270,7 +279,7 @@ class TestNewPeople:
             dangling="drop",
         )
         # With other noise the mixing weight may be 0, and edges are not read.
-        model = GAP(epsilon=4.0, epochs=3, insecure_noise_seed=0)
+        model = LabelGAP(epsilon=4.0, epochs=3, insecure_noise_seed=0)
         model.fit(random_split(read.graph, seed=0)).save(tmp_path / "model")
         return tmp_path / "model"
 
@@ -473,7 +482,7 @@ def test_what_the_cache_cannot_answer_is_one_line(
     case, complaint, gapgnn, tables, tmp_path, ledger
 ):
     kinds = {
-        "node level": {"schema": SCHEMA, "level": "node", "batch_size": 30},
+        "node level": NODE,
         "features only": {"method": MLP},
     }
     folder = saved(tmp_path / "model", tables, **kinds.get(case, {}))
@@ -545,7 +554,7 @@ def test_tables_that_share_no_column_are_refused(gapgnn, model, tmp_path, ledger
 
 
 def test_at_node_level_the_data_must_be_given(gapgnn, tables, tmp_path, ledger):
-    folder = saved(tmp_path / "node", tables, schema=SCHEMA, level="node", batch_size=30)
+    folder = saved(tmp_path / "node", tables, **NODE)
     out = tmp_path / "labels.csv"
     code, text, err = gapgnn("predict", "--model", folder, "--out", out)
     assert (code, text) == (2, "")
@@ -660,7 +669,7 @@ class TestRememberedPreparation:
         (tmp_path / "schema.toml").write_text(SCHEMA.to_toml())
         words = [*bank, "--schema", "schema.toml", "--drop", "note", "--delimiter", ";"]
         words += ["--level", "node", "--batch-size", "30", "--decimal", ",", *self.QUICK]
-        assert gapgnn("train", "label-gap", *words, "--out", "node", "--json")[0] == 0
+        assert gapgnn("train", *words, "--out", "node", "--json")[0] == 0
         assert json.loads(Path("node", "config.json").read_text())["preparation"] == {
             "label": "year",
             "drop": ["note"],
@@ -738,7 +747,7 @@ class TestOwnRecord:
         assert pcsv.read_csv(out).column_names[:3] == ["id", "label", "probability"]
 
     def test_a_vote_is_always_for_its_own_person(self, gapgnn, tables, tmp_path, ledger):
-        folder, out = saved(tmp_path / "vote", tables, Vote), tmp_path / "labels.csv"
+        folder, out = saved(tmp_path / "vote", tables, NeighborVote), tmp_path / "labels.csv"
         words = ("predict", "--model", folder, *tables, "--label", "year", "--out", out)
         code, _, err = gapgnn(*words)
         assert code == 0
@@ -749,7 +758,7 @@ class TestOwnRecord:
         ("method", "words", "told"),
         [
             (MLP, ("--own", "record"), "`--own` must be left out for mlp"),
-            (GAP, ("--own", "record", "--cached"), "`--cached` must be left out"),
+            (LabelGAP, ("--own", "record", "--cached"), "`--cached` must be left out"),
         ],
     )
     def test_what_cannot_be_read_is_refused(

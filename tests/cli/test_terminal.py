@@ -147,8 +147,8 @@ def test_signals_print_the_command_that_resumes_and_lose_nothing(
             os.kill(os.getpid(), number)
         return fit(self, *args, phase=phase, **options)
 
-    words = ["train", "label-gap", *write_people(tmp_path, [], ["red", "blue"]), *TRAIN, "--no-compare"]
-    words += ["--out", "m", "--messages", "features"]
+    words = ["train", "gap", *write_people(tmp_path, [], ["red", "blue"]), *TRAIN, "--no-compare"]
+    words += ["--out", "m"]
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "fit", killed)
         code, _, err = gapgnn(*words)
@@ -175,7 +175,7 @@ def test_signals_that_are_ignored_stay_ignored(tmp_path):
 
 
 def test_sigterm_waits_for_the_charge_and_its_record(tmp_path):
-    from gapgnn.methods.journal import _interrupts_held_back
+    from gapgnn.privacy.checkpoint import _interrupts_held_back
 
     came = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))

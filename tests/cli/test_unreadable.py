@@ -16,7 +16,11 @@ NESTED = {
 
 
 @pytest.mark.parametrize(
-    ("method", "level"), [("gap", "edge"), ("mlp", "edge"), ("sage", "edge"), ("mlp", "node")]
+    ("method", "level"),
+    [
+        *(("gap", "edge"), ("label-gap", "edge"), ("mlp", "edge"), ("sage", "edge")),
+        *(("node-label-gap", "node"), ("mlp", "node")),
+    ],
 )
 def test_networks_that_no_memory_holds_are_refused_before_the_charge(
     gapgnn, ledger, tmp_path, method, level

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from methodgraphs import write_tables
 
-from gapgnn import GAP, Ledger
+from gapgnn import LabelGAP, Ledger
+from gapgnn.methods import recommended_method
 
 FREE = ("--epochs", "2", "--hidden", "8", "--no-compare")
 QUICK = (*FREE, "--epsilon", "1", "--delta", "1e-5")
@@ -72,7 +73,7 @@ class TestWithoutNoise:
         assert code == 0
         assert "without privacy" not in out
         assert err.startswith("Price: training label-gap is charged")
-        assert "\nNo reference without privacy: the people of 'everybody'" in err
+        assert "\nNo reference 'without privacy': the people of 'everybody'" in err
         code, out, _ = gapgnn(*words, "--curator-only", "to compare")
         assert "without privacy" in out
         assert [entry.purpose for entry in ledger.entries()][-1] == "look: label-gap fit"
@@ -153,12 +154,12 @@ def test_an_interrupted_prediction_says_what_it_has_cost(gapgnn, tables, tmp_pat
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(GAP, "_read", stop)
+    monkeypatch.setattr(LabelGAP, "read", stop)
     code, _, err = gapgnn(*predict)
     assert code == 130
     assert "the new graph was charged (" in err
     assert "predicting on it again is charged again" in err
-    monkeypatch.setattr(GAP, "predict_proba", stop)
+    monkeypatch.setattr(LabelGAP, "predict_proba", stop)
     assert "nothing was charged for a new graph" in gapgnn(*predict)[2]
 
 
@@ -280,7 +281,8 @@ def test_train_says_the_price_before_it_is_charged(level, gapgnn, tables, capsys
         return charge(self, *args, **options)
 
     monkeypatch.setattr(Ledger, "charge", charged)
-    words = ["train", "label-gap", *tables, *QUICK, "--level", level, "--out", "model"]
+    method = recommended_method(level)
+    words = ["train", method, *tables, *QUICK, "--level", level, "--out", "model"]
     if level == "node":
         schema = ["schema", "--nodes", tables[3], "--label", "year", "--out", "s.toml"]
         assert gapgnn(*schema)[0] == 0
@@ -289,6 +291,6 @@ def test_train_says_the_price_before_it_is_charged(level, gapgnn, tables, capsys
     assert code == 0, err
     ((before, epsilon),) = said
     assert 0.99 < epsilon <= 1
-    assert "Price: training label-gap is charged epsilon 1.00, delta 1e-05 (" in before
+    assert f"Price: training {method} is charged epsilon 1.00, delta 1e-05 (" in before
     # What reads no edge releases nothing and has no price.
     assert "Price" not in gapgnn("train", "mlp", *tables, *QUICK, "--no-save")[2]
