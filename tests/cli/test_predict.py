@@ -437,6 +437,99 @@ class TestThePriceIsShownBeforeItIsCharged:
         }
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return what is in a folder, without the ledger's file."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in files
+        if not path.name.startswith("ledger.sqlite")
+    }
+
+
+class TestPlan:
+    """What answers would cost: nothing is charged, released or written, and no --out is needed."""
+
+    def planned(self, gapgnn, tmp_path, ledger, *words) -> dict:
+        """Return the plan as an object, after what is printed for people."""
+        before, charges = contents(tmp_path), ledger.entries()
+        code, text, err = gapgnn("predict", *words, "--plan")
+        assert (code, text.splitlines()[0][:7]) == (0, "Price: "), err
+        code, out, err = gapgnn("predict", *words, "--plan", "--json")
+        assert (code, len(out.splitlines())) == (0, 1), err
+        assert contents(tmp_path) == before
+        assert ledger.entries() == charges
+        found = json.loads(out)
+        assert found.keys() == {"free", "plan", "composed_epsilon", "left"}
+        assert found["free"] == ("Price: nothing." in text)
+        return found
+
+    def test_another_graph_has_the_price_that_is_then_charged(
+        self, gapgnn, model, tmp_path, ledger
+    ):
+        month, out = next_month(tmp_path / "month"), tmp_path / "labels.csv"
+        found = self.planned(gapgnn, tmp_path, ledger, "--model", model, *month)
+        assert not found["free"]
+        assert gapgnn("predict", "--model", model, *month, "--out", out)[0] == 0
+        charge = ledger.entries()[-1]
+        assert found["plan"]["epsilon"] == charge.epsilon
+        assert found["plan"]["delta"] == charge.delta
+        assert found["composed_epsilon"] == load_model(model).card_.composed_epsilon
+        # It is paid for now.
+        found = self.planned(gapgnn, tmp_path, ledger, "--model", model, *month)
+        assert found["free"]
+        assert found["composed_epsilon"] == load_model(model).card_.composed_epsilon
+
+    def test_people_are_told_price_sum_and_what_is_left(self, gapgnn, model, tmp_path, ledger):
+        (fit,) = ledger.entries()
+        budget = {"level": "edge", "relation": "undirected", "epsilon": 10, "delta": 1e-4}
+        ledger.grant(fit.population, **budget, composition="gaussian")
+        month = next_month(tmp_path / "month")
+        found = self.planned(gapgnn, tmp_path, ledger, "--model", model, *month)
+        code, text, err = gapgnn("predict", "--model", model, *month, "--plan")
+        assert (code, err) == (0, "")
+        price, left = text.splitlines()
+        together = f"{found['composed_epsilon']:.2f}"
+        assert price == (
+            "Price: epsilon 4.00, delta 0.0001 (undirected). All releases of this model would come "
+            f"to epsilon {together} at delta 0.0001; now it is 4.00."
+        )
+        assert [left.removeprefix("Left: ")] == found["left"]
+        assert left.startswith(f"Left: {fit.population} has epsilon ")
+
+    @pytest.mark.parametrize("words", [[], ["--cached"]])
+    def test_the_graph_of_training_is_free(self, words, gapgnn, model, tables, tmp_path, ledger):
+        tables = [] if words else tables
+        found = self.planned(gapgnn, tmp_path, ledger, "--model", model, *tables, *words)
+        assert (found["free"], found["plan"], found["left"]) == (True, None, [])
+
+    @pytest.mark.parametrize(("own", "is_free"), [((), False), (("--own", "record"), True)])
+    def test_new_people_are_free_for_their_own_eyes_alone(
+        self, own, is_free, gapgnn, tmp_path, ledger
+    ):
+        grown = write_tables(tmp_path / "grown", count=140)
+        first = tmp_path / "people.csv"
+        first.write_text("\n".join(Path(grown[3]).read_text().splitlines()[:121]) + "\n")
+        read = read_tables(edges=grown[1], nodes=first, label="year", dangling="drop")
+        model = LabelGAP(epsilon=4.0, epochs=3, insecure_noise_seed=0)
+        model.fit(random_split(read.graph, seed=0)).save(tmp_path / "model")
+        words = ["--model", tmp_path / "model", "--new-people", *grown, *own]
+        assert self.planned(gapgnn, tmp_path, ledger, *words)["free"] == is_free
+
+    @pytest.mark.parametrize("method", [MLP, NeighborVote])
+    def test_a_model_that_charges_nothing_has_no_price(
+        self, method, gapgnn, tables, tmp_path, ledger
+    ):
+        folder = saved(tmp_path / "model", tables, method)
+        month = next_month(tmp_path / "month")
+        assert self.planned(gapgnn, tmp_path, ledger, "--model", folder, *month)["free"]
+
+    def test_without_a_plan_answers_must_go_somewhere(self, gapgnn, model, ledger):
+        code, text, err = gapgnn("predict", "--model", model)
+        assert (code, text) == (2, "")
+        assert err == "gapgnn: `--out` must say where the answers go. Got none.\n"
+
+
 def test_over_budget_changed_edges_are_refused(gapgnn, model, tables, tmp_path, ledger):
     spent = ledger.entries()[0].population
     budget = {"level": "edge", "relation": "undirected", "epsilon": 5, "delta": 0.5}

@@ -370,6 +370,8 @@ def _from_cache(args: argparse.Namespace, model: NodeClassifier) -> int:
             "`--cached` reads nothing of the tables but ids: `--only`, `--with role` and "
             "`--with truth` must be left out. Got one of them."
         )
+    if args.plan:
+        return _show_plan(model, None, args)
     dialect = dialect_of(args, model.preparation_)
     ids = None if args.nodes is None else read_ids(args.nodes, dialect=dialect)
     probabilities = model.predict_cached(ids)
