@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   gapgnn predict --model model --out labels.csv
+  gapgnn predict --model model --edges friends.csv --nodes people.csv --plan
   gapgnn predict --model model --edges friends.csv --nodes people.csv --out labels.parquet
   gapgnn predict --model model --edges friends.csv --nodes people.csv --label risk \
     --only unlabelled --with probabilities --out to-check.csv
@@ -58,9 +59,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        required=True,
         metavar="FILE",
-        help="table with id, label and probability: .csv, .tsv, .jsonl, .parquet or .feather",
+        help="table with id, label and probability: .csv, .tsv, .jsonl, .parquet or .feather; left "
+        "out only with --plan",
     )
     parser.add_argument(
         "--with",
@@ -117,7 +118,7 @@ def execute(args: argparse.Namespace) -> int:
     """Load the model and the graph, predict, write the table."""
     from gapgnn.methods import load_model
 
-    _check_target(args.out)
+    _check_out(args)
     check_ray(args)
     if _needs_label(args) and not args.cached and not _gives_data(args):
         raise InputError(
@@ -369,6 +370,8 @@ def _from_cache(args: argparse.Namespace, model: NodeClassifier) -> int:
             "`--cached` reads nothing of the tables but ids: `--only`, `--with role` and "
             "`--with truth` must be left out. Got one of them."
         )
+    if args.plan:
+        return _show_plan(model, None, args)
     dialect = dialect_of(args, model.preparation_)
     ids = None if args.nodes is None else read_ids(args.nodes, dialect=dialect)
     probabilities = model.predict_cached(ids)
@@ -388,6 +391,14 @@ DATA_OPTIONS = (
     *("weight", "weight_bounds", "time", "since", "until", "source", "target", "dropped_at_most"),
 )
 WRITERS = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".parquet": "", ".feather": ""}
+
+
+def _check_out(args: argparse.Namespace) -> None:
+    """Refuse a file that could not be written, and answers that would go nowhere."""
+    if args.out is not None:
+        _check_target(args.out)
+    elif not args.plan:
+        raise InputError("`--out` must say where the answers go. Got none.")
 
 
 def _check_target(path: Path) -> None:

@@ -655,6 +655,7 @@ def _file_differences(
             if declared:
                 for option in ("train_size", "delta"):
                     config["params"].pop(option, None)
+                config.get("plan", {}).get("guarantee", {}).pop("delta_is_auto", None)
         return _json_differences(*configs)
     if person is None:
         return [_first_difference(*contents)]
