@@ -101,7 +101,7 @@ def train(store: Path, folder: Path, *words: str) -> list[str]:
         *(sys.executable, "-c", "from gapgnn.cli.main import run; run()"),
         *("train", "gap", "--store", str(store)),
         *("--out", str(folder / "model"), "--ledger", str(folder / "ledger.sqlite")),
-        *("--messages", "features", "--hops", "3", "--epochs", "5", "--json"),
+        *("--hops", "3", "--epochs", "5", "--json"),
         *words,
     ]
 

@@ -19,9 +19,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gapgnn import GAP
+from gapgnn import GAP, LabelGAP, NodeLabelGAP
 from gapgnn.graph import Graph, join_kinds
+from gapgnn.privacy.guarantee import EntityCounts
 from gapgnn.privacy.mechanisms import kind_aggregations
+from gapgnn.privacy.plan import PublicFacts
 from gapgnn.rng import NoiseKey
 
 SIZE, WIDTH, MULTIPLIER = 7, 2, 2.0
@@ -177,12 +179,36 @@ def charged_events(world: World) -> int:
     if world.has_total and world.relation.endswith("-arcs"):
         # GAP releases no union there; with the noise that it needs it would be one more event.
         return 2
-    options = {}
+    shared = {"level": world.level, "relation": world.relation, "delta": 1e-5}
     if world.level == "edge":
+        # Of one edge of any type GAP releases no union beside the types' sums.
         is_apart = world.protects == "any" and not world.has_total
-        options = {"kinds": world.protects, "messages": "features" if is_apart else "labels"}
-    model = GAP(level=world.level, relation=world.relation, **options)
-    return model._events_per_hop(len(world.first.types))
+        model = (GAP if is_apart else LabelGAP)(edge_types=world.protects, **shared)
+    elif world.normalised:
+        model = NodeLabelGAP(hop_share=0.5, **shared)
+    else:
+        model = GAP(max_degree=world.max_degree, **shared)
+    plan = model.plan(facts_of(world))
+    hops = plan.hops["aggregation"]
+    (released,) = (event for event in (*plan.template, *plan.fixed) if event.label == hops.event)
+    assert released.count % hops.count == 0
+    return released.count // hops.count
+
+
+def facts_of(world: World) -> PublicFacts:
+    """Return what is public of a graph with the world's edge types."""
+    types = tuple(f"type {number}" for number in range(len(world.first.types)))
+    return PublicFacts(
+        num_train=1_000,
+        num_features=WIDTH,
+        num_classes=2,
+        class_names=("red", "green"),
+        declared_rates=None,
+        counted_rates=None,
+        edge_types=types if len(types) > 1 else (),
+        is_directed=world.directed,
+        counts=EntityCounts(num_nodes=SIZE, num_edges=1, num_arcs=2, is_directed=world.directed),
+    )
 
 
 @st.composite

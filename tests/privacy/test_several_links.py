@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gapgnn import GAP, MLP, SAGE, Ledger
+from gapgnn import MLP, GraphSAGE, LabelGAP, Ledger
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph import Graph, join_kinds
 from gapgnn.graph.datasets.synthetic import social_graph
@@ -259,9 +259,9 @@ def test_arcs_of_one_person_are_released_without_a_total_and_charged_so():
     halves = [social_graph(num_nodes=200, mean_degree=8, seed=seed) for seed in (1, 2)]
     graph = join_kinds({"calls": halves[0], "visits": halves[1]})
     for relation, events in (("directed", 2), ("5-arcs", 1), ("undirected", 2), ("5-edges", 2)):
-        model = GAP(relation=relation, epochs=1).fit(graph)
+        model = LabelGAP(relation=relation, epochs=1).fit(graph)
         (hops,) = model.card_.events
-        assert hops["count"] == events * model._num_hops()
+        assert hops["count"] == events * model.plan_.settings.hops
         width = model.releases_.training().hops[-1].shape[-1]
         assert width == (events + 1) * (graph.num_classes - 1)
 
@@ -332,7 +332,7 @@ def test_one_link_is_the_relation_there_was():
             ours = aggregation_sensitivity("edge", given_name, both_ways=ways)
             assert ours == aggregation_sensitivity("edge", name, both_ways=ways)
     graph = social_graph(num_nodes=200, mean_degree=8)
-    cards = [GAP(relation=one, epochs=1).fit(graph).card_ for one in ("1-edges", "undirected")]
+    cards = [LabelGAP(relation=one, epochs=1).fit(graph).card_ for one in ("1-edges", "undirected")]
     assert cards[0].relation == "undirected"
     assert cards[0].events == cards[1].events
     assert guarantee_sentence(cards[0]) == guarantee_sentence(cards[1])
@@ -351,7 +351,7 @@ def test_a_word_without_a_proper_number_is_refused_in_one_line(word):
     with pytest.raises(InputError, match=r"must have a number for k: 5-(edges|arcs)\. Got "):
         check_relation(word)
     with pytest.raises(InputError, match="must have a number for k"):
-        GAP(relation=word).fit(social_graph(num_nodes=100, mean_degree=4))
+        LabelGAP(relation=word).fit(social_graph(num_nodes=100, mean_degree=4))
 
 
 def test_arcs_of_a_symmetric_graph_are_never_silent():
@@ -361,7 +361,7 @@ def test_arcs_of_a_symmetric_graph_are_never_silent():
     assert "sqrt(6)" in warning
     assert describe_relation("edge", "5-edges", is_directed=False).warning is None
     graph = social_graph(num_nodes=300, mean_degree=8)
-    card = GAP(relation="5-arcs", epochs=1, delta=1e-6).fit(graph).card_
+    card = LabelGAP(relation="5-arcs", epochs=1, delta=1e-6).fit(graph).card_
     events = [Gaussian(e["noise_multiplier"], count=6 * e["count"]) for e in card.events]
     real = account(events, 1e-6, relation="5-edges").epsilon
     (line,) = (line for line in card.warnings if "symmetric" in line)
@@ -371,7 +371,7 @@ def test_arcs_of_a_symmetric_graph_are_never_silent():
 
 def test_the_card_says_whose_links_and_how_many():
     graph = social_graph(num_nodes=300, mean_degree=8)
-    card = GAP(relation="5-edges", epsilon=1.0, epochs=1).fit(graph).card_
+    card = LabelGAP(relation="5-edges", epsilon=1.0, epochs=1).fit(graph).card_
     assert card.relation == "5-edges"
     assert "up to 5 of one person's undirected edges" in guarantee_sentence(card)
     assert any("Up to 5 of one person's undirected edges" in line for line in card.covered)
@@ -379,7 +379,7 @@ def test_the_card_says_whose_links_and_how_many():
     assert any("node level" in line for line in card.not_covered)
     assert PrivacyCard.from_json(card.to_json()) == card
     # Entities, and so delta, are those of one edge.
-    one = GAP(relation="undirected", epsilon=1.0, epochs=1).fit(graph).card_
+    one = LabelGAP(relation="undirected", epsilon=1.0, epochs=1).fit(graph).card_
     assert card.delta == one.delta
     assert card.events == one.events
 
@@ -394,7 +394,7 @@ def test_a_model_of_several_links_has_their_noise():
 def test_randomised_edges_refuse_and_name_what_to_use():
     graph = social_graph(num_nodes=100, mean_degree=6)
     with pytest.raises(InputError, match=r"5 bits would share epsilon.*Use gap"):
-        SAGE(relation="5-edges", epochs=1).fit(graph)
+        GraphSAGE(relation="5-edges", epochs=1).fit(graph)
 
 
 def test_what_reads_no_edges_costs_nothing():

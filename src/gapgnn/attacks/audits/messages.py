@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.base import clone
 
 from gapgnn.attacks import fitted
 from gapgnn.attacks.audits.aggregation import without
@@ -223,7 +224,8 @@ class _Canaries:
         graph = _graph(nobody, nobody, labels, directed=self.is_directed)
         facts = PublicFacts.of(graph, level=self.estimator.level)
         # As many train as in any batch.
-        return self.estimator.plan(replace(facts, num_train=_NODES_PER_FIT))
+        plain: NodeClassifier = clone(self.estimator).set_params(**NO_CLASSES)
+        return plain.plan(replace(facts, num_train=_NODES_PER_FIT))
 
     def scores(self, worlds: NDArray[np.bool_]) -> Scores:
         """Return per canary how far the sums moved, in units of what its presence moves them by."""
