@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 from methodgraphs import small_graph
 
-from gapgnn import GAP, MLP, SAGE
+from gapgnn import GAP, MLP, GraphSAGE
 from gapgnn.errors import UnavailableError
 from gapgnn.training.callbacks import (
     JsonlLogger,
@@ -163,7 +163,7 @@ def test_without_announced_phases_those_that_began_are_known() -> None:
     assert outlook.seconds_left() == 24
 
 
-@pytest.mark.parametrize("method", [GAP, MLP, SAGE])
+@pytest.mark.parametrize("method", [GAP, MLP, GraphSAGE])
 def test_a_method_announces_its_trainings_to_watchers_that_want_to_know(method) -> None:
     class Watcher(Silent):
         phases: ClassVar[list[str]] = []

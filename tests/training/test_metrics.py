@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from methodgraphs import small_graph
 from sklearn import metrics as oracle
 
-from gapgnn import GAP, MLP, SAGE
+from gapgnn import GAP, MLP, GraphSAGE
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph.tables import Schema
 from gapgnn.graph.tables.schema import Label
@@ -175,7 +175,7 @@ def graph():
     return replace(several, labels=rare.astype(np.int64), label_names=("common", "rare"))
 
 
-@pytest.mark.parametrize("method", [GAP, SAGE, MLP])
+@pytest.mark.parametrize("method", [GAP, GraphSAGE, MLP])
 def test_accuracy_of_the_repeats_is_the_one_beside_the_other_figures(method, graph):
     quick = FREE if method is MLP else QUICK
     model = method(level="edge", repeats=2, **quick).fit(graph)
