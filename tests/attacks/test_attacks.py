@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from controlcases import controls_once  # noqa: F401
 from suited import suited
 
@@ -76,6 +77,25 @@ def test_the_attack_network_learns_an_interaction():
     truth = rows[:, 0] * rows[:, 1] > 0
     network = AttackNetwork(seed=0, epochs=60).fit(rows[:1000], truth[:1000])
     assert rank(network.score(rows[1000:]), truth[1000:]).auc > 0.9
+
+
+def test_the_attack_network_trains_on_one_thread_and_leaves_torch_its_number(monkeypatch):
+    rng, used = np.random.default_rng(0), set()
+    loss = AttackNetwork._loss
+
+    def counted(self, *args):
+        used.add(torch.get_num_threads())
+        return loss(self, *args)
+
+    monkeypatch.setattr(AttackNetwork, "_loss", counted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        AttackNetwork(seed=0, epochs=2).fit(rng.normal(size=(100, 4)), rng.random(100) < 0.5)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert used == {1}
 
 
 @pytest.fixture(scope="module")

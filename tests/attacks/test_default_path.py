@@ -20,6 +20,7 @@ from gapgnn.cli.main import main
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import random_split
 from gapgnn.methods.gap import estimator
+from gapgnn.methods.gap import estimator as estimator_module
 from gapgnn.privacy import watched_by
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 
@@ -150,3 +151,18 @@ def test_noise_on_the_number_that_decides_is_drawn_once_for_all_repeats(monkeypa
     graph = random_split(social_graph(num_nodes=200, mean_degree=8, num_classes=3), seed=0)
     GAP(level="node", epsilon=8.0, epochs=1, repeats=2).fit(graph)
     assert drawn == [("length of lists",)]
+
+
+def test_the_mean_is_over_the_public_number_of_people_and_not_the_exact_one(monkeypatch):
+    counts = []
+    original = estimator_module.noisy_list_length
+
+    def noted(lengths, *, num_people, **options):
+        counts.append((len(lengths), num_people))
+        return original(lengths, num_people=num_people, **options)
+
+    monkeypatch.setattr(estimator_module, "noisy_list_length", noted)
+    graph = random_split(social_graph(num_nodes=200, mean_degree=8, num_classes=3), seed=0)
+    exact = int(graph.train_mask.sum())
+    GAP(level="node", epsilon=8.0, epochs=1, train_size=exact + 9).fit(graph)
+    assert counts == [(exact, exact + 9)]

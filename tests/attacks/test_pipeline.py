@@ -770,6 +770,24 @@ class TestPlantedLeaks:
         assert "all releases: cost epsilon" in found[1]
         assert findings(audit(words, "edge", "undirected", kinds=["other-kind"], **options)) == []
 
+    def test_arcs_of_several_kinds_that_meet_in_one_row_of_a_total(self, monkeypatch):
+        """A total moves by sqrt(k min(k, M)) under `k-arcs`, and its event pays for sqrt(k)."""
+        given = dealt(tables(schema=None, directed=True))
+        case = ("train gap --epochs 2 --hops 2", "edge", "5-arcs", given, ["shared-ends"])
+        (outcome,) = audit(*case)
+        assert outcome.findings == ()
+        assert {one.name.partition(" along ")[2] for one in outcome.releases} == {"calls", "visits"}
+        monkeypatch.setattr(GAP, "releases_total", lambda self, num_kinds: num_kinds > 1)
+        original = aggregation_module.aggregation_sensitivity
+        monkeypatch.setattr(
+            aggregation_module,
+            "aggregation_sensitivity",
+            lambda *args, summed_kinds, **rest: original(*args, **rest),
+        )
+        found = findings(audit(*case))
+        assert any("along all kinds: moved by" in text for text in found), found
+        assert any("all releases: cost epsilon" in text for text in found), found
+
     def test_a_hop_that_is_drawn_again_after_a_kill(self, monkeypatch):
         """Its first draw was kept: the charge of the run pays for one of them."""
         options = {"parts": 3, "interrupt_after": 2, "kinds": ["hub"]}

@@ -17,7 +17,7 @@ import pytest
 import torch
 from pipelinecases import tables
 
-from gapgnn import GAP, Ledger
+from gapgnn import GAP, Graph, Ledger
 from gapgnn.attacks.audits import aggregation as aggregation_audit
 from gapgnn.attacks.audits import (
     audit_aggregation,
@@ -844,3 +844,52 @@ class TestGroups:
             "all releases: cost epsilon 2 at delta 0 by what they moved, charged 1" in text
             for text in broken
         ), broken
+
+
+class TestListingOneself:
+    """Graphs made in Python may keep self-loops, which tables drop."""
+
+    @staticmethod
+    def _fit(words):
+        """A command that trains on the tables, where everybody also lists oneself."""
+        with open("people.csv", encoding="utf-8") as file:
+            _, *lines = file.read().splitlines()
+        rows = [line.split(",") for line in lines]
+        place = {row[0]: number for number, row in enumerate(rows)}
+        with open("links.csv", encoding="utf-8") as file:
+            _, *lines = file.read().splitlines()
+        arcs = [[place[name] for name in line.split(",")] for line in lines]
+        arcs += [[number, number] for number in place.values()]
+        teams = ("blue", "green", "red", "violet")
+        graph = Graph.from_arcs(
+            *np.array(arcs).T,
+            num_nodes=len(rows),
+            features=np.array([[float(row[1] or 0)] for row in rows], dtype=np.float32),
+            labels=np.array([teams.index(row[3]) if row[3] in teams else -1 for row in rows]),
+            label_names=teams,
+            ids=np.array([int(name) for name in place]),
+            directed=True,
+            self_loops="keep",
+        )
+        graph = random_split(graph, seed=0)
+        options = {"own": "record", "hop_share": 0.5, "epochs": 1, "batch_size": 30}
+        GAP(level="node", relation=words[0], epsilon=8.0, device="cpu", **options).fit(graph)
+        return 0
+
+    @pytest.mark.parametrize("relation", ["add-remove", "replace"])
+    def test_whoever_lists_itself_writes_to_its_own_row_twice(self, monkeypatch, relation):
+        """A list of oneself alone is half of what such a person writes: sqrt(2) instead of 1."""
+        given = tables(directed=True, schema=None)
+        # Somebody who trains and lists nobody else.
+        alone = "103"
+        given = replace(given, edges=tuple(row for row in given.edges if row[0] != alone))
+        case = Case((relation,), given, "node", relation, keeps_rows=True)
+
+        def found():
+            outcomes = audit_pipeline(case, self._fit, kinds=["isolated"])
+            assert all(one.releases for one in outcomes)
+            return [text for outcome in outcomes for text in outcome.findings]
+
+        assert found() == []
+        monkeypatch.setattr(PrivateAggregation, "_drops_loops", False)
+        assert any("hop 1: moved by" in text for text in found())

@@ -64,7 +64,7 @@ def completed(script: str, *words: str, cwd: Path) -> list[str]:
     """Return what bash offers after these words, the last of which is being typed."""
     listed = " ".join(f"'{word}'" for word in words)
     code = (
-        f"source '{script}'; COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}; _gapgnn; "
+        f"source '{script}'; COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}; _shtab_gapgnn; "
         "printf '%s\\n' \"${COMPREPLY[@]}\""
     )
     found = subprocess.run(["bash", "-c", code], capture_output=True, text=True, cwd=cwd)
@@ -93,6 +93,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["gapgnn", "completion", ""], ["bash", "zsh", "fish"]),
         (["gapgnn", "help", "des"], ["describe"]),
         (["gapgnn", "predict", "--model", "my"], ["my-model"]),
+        (["gapgnn", "train", "gap", "--ledger", "my"], ["my-model"]),
         (["gapgnn", "report", "my"], ["my-model"]),
     ],
 )

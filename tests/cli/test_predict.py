@@ -310,6 +310,29 @@ class TestNewPeople:
         assert "no budget was spent" in told[1][1]
         assert load_model(early).card_.releases[1].purpose == "prediction for new people"
 
+    def test_many_edges_to_people_of_the_training_are_not_lost(
+        self, gapgnn, early, grown, tmp_path, ledger
+    ):
+        """Seen refused: most people whom these edges name have no row in the table."""
+        new = [f"n{k}" for k in range(120)]
+        edges = [f"{name},p{(7 * k + step) % 120}" for k, name in enumerate(new) for step in (0, 1)]
+        header = Path(grown[3]).read_text().splitlines()[:2]
+        rows = [",".join([name, *header[1].split(",")[1:]]) for name in new]
+        (tmp_path / "new.csv").write_text("\n".join([header[0], *rows]) + "\n")
+        for name, lines in (("good.csv", edges), ("odd.csv", [f"{e}0x" for e in edges])):
+            (tmp_path / name).write_text("\n".join(["a,b", *lines]) + "\n")
+        words = ["--model", early, "--new-people", "--nodes", tmp_path / "new.csv", "--out"]
+        code, _, err = gapgnn(
+            "predict", *words, tmp_path / "x.csv", "--edges", tmp_path / "odd.csv"
+        )
+        assert (code, "`--edges` must have usable rows" in err) == (2, True), err
+        assert len(ledger.entries()) == 1
+        out = tmp_path / "new-labels.csv"
+        code, _, err = gapgnn("predict", *words, out, "--edges", tmp_path / "good.csv")
+        assert code == 0, err
+        assert "dropped or unreadable" not in err
+        assert len(column(out, "id")) == 120
+
     def test_for_their_own_eyes_they_are_answered_for_free(
         self, gapgnn, early, alone, tmp_path, ledger
     ):
@@ -365,6 +388,21 @@ class TestThePriceIsShownBeforeItIsCharged:
         assert f"lists 2 releases, together epsilon {together} at delta 0.0001" in after
         left = float(after.split("has epsilon ")[1].split()[0])
         assert left == pytest.approx(budget.left_epsilon, abs=1e-3)
+
+    def test_without_a_budget_that_is_said_once_and_the_ledger_is_named(
+        self, gapgnn, model, tmp_path, ledger
+    ):
+        out, month = tmp_path / "labels.csv", next_month(tmp_path / "month")
+        code, _, err = gapgnn("predict", "--model", model, "--out", out, *month)
+        assert code == 0
+        before, after = err.split("Charged: ")
+        said = "No budget is set for these people: the charge is recorded but not limited"
+        assert f"{said} (`gapgnn ledger grant`)." in before.splitlines()
+        assert err.lower().count("no budget is set") == 1
+        assert f"Ledger: {ledger.path}" in after.splitlines()
+        # Nothing is charged any more, so nothing is said about it.
+        code, _, err = gapgnn("predict", "--model", model, "--out", out, *month)
+        assert (code, err) == (0, "")
 
     def test_also_where_it_is_then_refused(self, gapgnn, model, tmp_path, ledger):
         self.grant(ledger, 5)

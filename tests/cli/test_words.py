@@ -71,7 +71,7 @@ def test_predict_and_report_know_the_words_of_the_training(gapgnn, tables, tmp_p
     assert code == 0, err
     (price,) = [line for line in err.splitlines() if line.startswith("Price: ")]
     assert price.endswith(f"for {TOGETHER} (one undirected edge).")
-    assert "no budget is set for these users" in err
+    assert "No budget is set for these users" in err
     assert TOGETHER in (model / "card.md").read_text()
     page = page_of(gapgnn, model)
     assert TOGETHER in page

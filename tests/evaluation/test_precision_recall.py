@@ -97,7 +97,9 @@ def test_a_two_class_data_set_has_a_curve_per_method_and_guessing_at_the_share_o
     record = next(r for r in bank if (r.method, r.epsilon) == ("GAP-EDP", 4.0))
     values = panel.lines[0].values
     assert tuple(value.x for value in values) == CURVE_RECALLS
-    assert [value.mean for value in values] == pytest.approx(np.mean(record.curves, axis=0))
+    assert [value.mean for value in values] == pytest.approx(
+        np.mean([one.curve for one in record.rankings], axis=0)
+    )
     assert all(value.low <= value.mean <= value.high for value in values)
     (guessing,) = panel.references
     assert (guessing.label, guessing.values[0].mean) == ("guessing", RARE / NODES)

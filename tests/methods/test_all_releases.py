@@ -15,7 +15,7 @@ from gapgnn.errors import DataError, PrivacyError
 from gapgnn.methods import folder as folder_module
 from gapgnn.methods.folder import _checksum
 from gapgnn.privacy.accounting import Event, Gaussian, Laplace, PoissonGaussian, account
-from gapgnn.privacy.card import PrivacyCard
+from gapgnn.privacy.card import PrivacyCard, texts
 from gapgnn.privacy.card.composition import ChargedRelease, composed
 
 
@@ -57,6 +57,19 @@ class TestTheCardListsEveryRelease:
         assert card.composed_epsilon == pytest.approx(union, rel=1e-9)
         assert 2 * card.epsilon < card.composed_epsilon < 4 * card.epsilon
         assert f"{math.ceil(100 * union) / 100:.2f}" in str(card)
+
+    def test_facts_of_the_training_alone_are_told_from_those_of_all(self, halves, ledger):
+        model = quick(ledger=ledger.path).fit(halves[0])
+        alone = model.card_
+        assert f"| epsilon | {alone.epsilon:.6g} |" in alone.to_markdown()
+        assert "| a 50:50 guess is right in at most | " in alone.to_markdown()
+        model.predict(months(halves[0], 1)[0])
+        both = model.card_
+        assert both.attacker.guess > alone.attacker.guess
+        lines = both.to_markdown().splitlines()
+        guess = texts.percent(both.attacker.guess)
+        assert f"| epsilon of the training | {alone.epsilon:.6g} |" in lines
+        assert f"| a 50:50 guess is right in at most (all releases together) | {guess} |" in lines
 
     def test_and_so_does_the_card_of_its_folder(self, halves, ledger, tmp_path):
         place = tmp_path / "model"

@@ -219,3 +219,15 @@ def test_mlp_at_edge_level_reads_no_edge_and_costs_nothing(graph):
     card = quick(MLP, "edge").fit(graph).card_
     assert (card.epsilon, card.events) == (0.0, ())
     assert len(Ledger().entries()) == charges
+
+
+@pytest.mark.parametrize(
+    ("method", "level"), [(GAP, "edge"), (GAP, "node"), (GraphSAGE, "node"), (MLP, "node")]
+)
+def test_a_number_that_a_stated_delta_was_compared_with_is_public_on_the_card(method, level, graph):
+    """Whether the card warns of the delta tells the order of magnitude of that number."""
+    name = f"order of magnitude of the number of {'edges' if level == 'edge' else 'people'}"
+    for delta, is_warned in ((1e-7, False), (0.1, True)):
+        card = quick(method, level, delta=delta).fit(graph).card_
+        assert dict(card.public)[name] == "whether the stated delta is warned of follows from it"
+        assert any(f"delta {delta:g} is above" in line for line in card.warnings) == is_warned

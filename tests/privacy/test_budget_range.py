@@ -34,6 +34,16 @@ from gapgnn.privacy.ledger.filters import Filter, Spend
 
 OUTSIDE = [1e-300, 5e-324, 1e-7, 1.1e5, 1e9, 1e308]
 OUTSIDE_DELTA = [1e-300, 5e-324, 1e-21, 0.95]
+AUDITS = [
+    "aggregation",
+    "dpsgd",
+    "sampler",
+    "edges",
+    "subgraphs",
+    "messages",
+    "labels",
+    "mean-degree",
+]
 PEOPLE = People(np.arange(30), "5f" * 32)
 STATED: dict[str, Any] = {"level": "edge", "relation": "undirected"}
 
@@ -109,6 +119,7 @@ def test_the_command_line_refuses_it_in_one_line_with_exit_2(
         ["train", "gap", "--dataset", "cora", "--level", "edge", "--epsilon", epsilon],
         ["noise", *about],
         ["ledger", "grant", "people", *about, "--nodes", str(nodes), "--ledger", path],
+        *(["audit", one, "--epsilon", epsilon] for one in AUDITS),
     ):
         with pytest.raises(InputError) as raised:
             main(words)
@@ -117,6 +128,11 @@ def test_the_command_line_refuses_it_in_one_line_with_exit_2(
         assert "\n" not in text
     assert capsys.readouterr().out == ""
     assert not Path(path).exists()
+
+
+def test_an_audit_of_less_noise_than_the_grid_carries_is_refused_and_not_called_broken() -> None:
+    with pytest.raises(InputError, match="`--epsilon` must be above 0 and at most 10240"):
+        main(["audit", "mean-degree", "--epsilon", "99999"])
 
 
 @pytest.mark.parametrize("epsilon", [LEAST_EPSILON, MOST_EPSILON])

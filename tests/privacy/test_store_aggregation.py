@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gapgnn.methods.gap.estimator import GAP
 from graph_strategies import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,6 @@ from gapgnn.graph.store.arcs import find_limits
 from gapgnn.graph.store.build import store_graph
 from gapgnn.graph.store.graph import InProcess, open_store
 from gapgnn.graph.transforms import random_split
-from gapgnn.methods.gap.estimator import GAP
 from gapgnn.methods.mlp import MLP
 from gapgnn.privacy.ledger.ledger import Ledger
 from gapgnn.privacy.mechanisms import aggregation

@@ -225,7 +225,10 @@ def execute(args: argparse.Namespace) -> int:
             f"`--model` must come without a mechanism: the folder says which. Got {args.mechanism}."
         )
     from gapgnn.attacks import audits as audit
+    from gapgnn.privacy import check_epsilon
 
+    if (epsilon := getattr(args, "epsilon", None)) is not None:
+        check_epsilon(epsilon)
     audits: dict[str, Callable[..., AuditReport]] = {
         "aggregation": audit.audit_aggregation,
         "dpsgd": audit.audit_dpsgd,
@@ -336,7 +339,7 @@ def _audit_messages(
 ) -> AuditReport:
     """Audit a GAP that is fitted with the given options."""
     from gapgnn.attacks.audits import audit_messages
-    from gapgnn.methods.gap import GAP
+    from gapgnn.methods import GAP
 
     if options.pop("divided"):
         if options["level"] != "node":

@@ -45,9 +45,10 @@ _VOICES = {"-v": "verbose", "--verbose": "verbose", "-q": "quiet", "--quiet": "q
 
 EXAMPLES = """\
 examples:
-  gapgnn train                                     GAP on the built-in graph, edge level, epsilon 1
-  gapgnn train gap --dataset facebook100/Cornell5 --level node --epsilon 8
-  gapgnn train gap --edges friends.csv --nodes people.csv --label year --out model
+  gapgnn train                                     the built-in graph, edge level, epsilon 1
+  gapgnn train --dataset facebook100/Cornell5 --level node --epsilon 8
+  gapgnn train --edges friends.csv --nodes people.csv --label year --out model
+  gapgnn train gap --level edge --epsilon 1 --plan
   gapgnn predict --model model --out labels.csv
   gapgnn noise --level edge --epsilon 1 --delta 1e-7 --hops 2
 """
@@ -56,8 +57,8 @@ examples:
 class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are one line, exit 2, with the nearest known name."""
 
-    # The subcommand that is meant where none is named: `gapgnn train` means `train gap`.
-    default_choice: str | None = None
+    # The subcommand that is meant where none is named; for `gapgnn train` it follows from --level.
+    default_choice: str | Callable[[Sequence[str]], str] | None = None
     # Declares the options when they are first asked for: of several methods one is meant.
     later: Callable[[Parser], None] | None = None
 
@@ -162,7 +163,8 @@ class Parser(argparse.ArgumentParser):
         is_named = rest and not rest[0].startswith("-")
         if self.default_choice is None or is_named or {"-h", "--help"} & set(words):
             return list(words)
-        return [self.default_choice, *words]
+        default = self.default_choice
+        return [default if isinstance(default, str) else default(words), *words]
 
     def option_names(self) -> list[str]:
         """Return every option of this parser and of the subcommands below it.

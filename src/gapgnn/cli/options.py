@@ -1,24 +1,24 @@
-"""One constructor is the API, the command line and the saved configuration.
+"""One configuration is the constructor, the command line and the configuration file.
 
-The options of ``gapgnn train METHOD`` are read off the estimator's constructor: names, types,
-defaults and, from the class docstring, the help texts. ``--config run.toml`` turns each key into
-the same option, so a file cannot say anything the command line could not.
+The options of ``gapgnn train METHOD`` are the fields of the method's configuration
+(:mod:`gapgnn.methods.configs`): names, types, defaults and help texts. ``--config run.toml`` turns
+each key into the same option, so a file cannot say anything the command line could not.
 """
 
 from __future__ import annotations
 
 import argparse
-import inspect
-import re
 import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from gapgnn.errors import InputError, did_you_mean
+from gapgnn.methods.configs import help_texts, own_parameters
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,15 +30,14 @@ _BOOLEANS = {"true": True, "false": False}
 _PROMISE = ("level", "epsilon", "delta", "relation")
 
 
-def add_estimator_options(parser: argparse.ArgumentParser, estimator: type) -> None:
-    """Add one option for every constructor parameter of ``estimator``."""
-    hints = _type_hints(estimator)
-    texts = parameter_texts(estimator)
+def add_method_options(parser: argparse.ArgumentParser, config: type) -> None:
+    """Add one option for every field of a method's configuration."""
+    hints, texts = _type_hints(config), help_texts(config)
     group = parser.add_argument_group("model and privacy")
-    parameters = inspect.signature(estimator).parameters
-    for name in _reading_order(estimator):
+    defaults = {part.name: part.default for part in fields(config)}
+    for name in _reading_order(config):
         flag = "--" + name.replace("_", "-")
-        default = parameters[name].default
+        default = defaults[name]
         shown = "" if default is None else f" (default: {_shown(default)})"
         options: dict[str, Any] = {
             "default": default,
@@ -74,22 +73,22 @@ def add_options(group: argparse._ActionsContainer, options: Mapping[str, dict[st
         group.add_argument(f"--{name}", **settings)
 
 
-def estimator_options(args: argparse.Namespace, estimator: type) -> dict[str, Any]:
+def method_options(args: argparse.Namespace, config: type) -> dict[str, Any]:
     """Return the constructor's keyword arguments from parsed options."""
-    chosen = {name: getattr(args, name) for name in inspect.signature(estimator).parameters}
+    chosen = {part.name: getattr(args, part.name) for part in fields(config)}
     return {
         key: tuple(value) if isinstance(value, list) else value for key, value in chosen.items()
     }
 
 
-def estimator_words(estimator: type, params: Mapping[str, Any]) -> list[str]:
+def method_words(config: type, params: Mapping[str, Any]) -> list[str]:
     """Return the options of the command line that give a constructor these arguments.
 
-    >>> from gapgnn import MLP
-    >>> estimator_words(MLP, {"level": "edge", "batch_norm": True, "reason": "", "ledger": None})
+    >>> from gapgnn.methods.configs.mlp import MLPConfig
+    >>> method_words(MLPConfig, {"level": "edge", "batch_norm": True, "reason": "", "ledger": None})
     ['--level=edge', '--batch-norm=true', '--reason=']
     """
-    hints = _type_hints(estimator)
+    hints = _type_hints(config)
     words: list[str] = []
     for name, value in params.items():
         flag = "--" + name.replace("_", "-")
@@ -105,46 +104,34 @@ def estimator_words(estimator: type, params: Mapping[str, Any]) -> list[str]:
 
 
 @cache
-def _type_hints(estimator: type) -> dict[str, Any]:
-    return typing.get_type_hints(estimator)
+def _type_hints(config: type) -> dict[str, Any]:
+    return typing.get_type_hints(config)
 
 
-@cache
-def parameter_texts(estimator: type) -> dict[str, str]:
-    """Return the text of every parameter from the ``Args:`` part of the class docstrings.
+def _reading_order(config: type) -> list[str]:
+    """Return the fields as people look for them: the promise, the method, how it is run."""
+    return list(
+        dict.fromkeys([*_PROMISE, *own_parameters(config), *(p.name for p in fields(config))])
+    )
 
-    A class inherits the texts of its bases and may word one again for itself.
+
+def level_of(words: Sequence[str]) -> str:
+    """Return the level that a command asks for, on the command line or in its `--config` file.
+
+    >>> level_of(["--level", "node"]), level_of(["--epsilon", "2"])
+    ('node', 'edge')
     """
-    texts: dict[str, str] = {}
-    for kind in reversed(estimator.__mro__):
-        texts |= _own_texts(kind.__doc__ or "")
-    return texts
-
-
-def _own_texts(doc: str) -> dict[str, str]:
-    texts: dict[str, str] = {}
-    name = ""
-    for line in inspect.cleandoc(doc).partition("Args:")[2].splitlines():
-        if match := re.match(r"    (\w+): (.*)", line):
-            name = match[1]
-            texts[name] = match[2]
-        elif line.startswith("        ") and name:
-            texts[name] += " " + line.strip()
-        elif line.strip():
-            break
-    return {key: text.replace("``", "") for key, text in texts.items()}
-
-
-@cache
-def _reading_order(estimator: type) -> list[str]:
-    """Return the parameters as people look for them: the promise, the method, how it is run.
-
-    The most general class that documents parameters has those of all methods.
-    """
-    documented = [list(_own_texts(kind.__doc__ or "")) for kind in estimator.__mro__]
-    shared = [names for names in documented if names][-1]
-    own = [name for names in documented for name in names if name not in shared]
-    return list(dict.fromkeys([*_PROMISE, *own, *shared]))
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--level")
+    parser.add_argument("--config")
+    known, _ = parser.parse_known_args([word for word in words if word != "--"])
+    if known.level is None and known.config is not None:
+        try:
+            known.level = tomllib.loads(Path(known.config).read_text("utf-8")).get("level")
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError):
+            # Read again, and complained of, with all other options.
+            known.level = None
+    return known.level if known.level in ("none", "edge", "node") else "edge"
 
 
 def config_words(path: Path, parser: argparse.ArgumentParser) -> list[str]:

@@ -152,19 +152,20 @@ def _check_people(args: argparse.Namespace, words: Sequence[str], tables: Tables
 
 def _training_of(folder: Path, words: Sequence[str]) -> list[str]:
     """Return the command that trains as a saved model was trained, on the data that is given."""
-    from gapgnn.cli.options import estimator_options, estimator_words
-    from gapgnn.methods import load_model
+    from gapgnn.cli.options import method_options, method_words
+    from gapgnn.methods import load_model, method_config
 
     if words and words[0] != "train":
         raise InputError(f"`--model` must come with train, or alone. Got {words[0]!r}.")
     model = load_model(folder)
-    params = {k: v for k, v in model._saved_params().items() if k != "insecure_noise_seed"}
+    params = {k: v for k, v in model.saved_parameters().items() if k != "insecure_noise_seed"}
     if model.card_.level == "edge":
         # The relation that was promised, whichever way the links of other tables run.
         params["relation"] = model.card_.relation
-    options = estimator_words(type(model), params)
+    config = method_config(model.method)
+    options = method_words(config, params)
     made = ["train", model.method, *options, *words[1:]]
-    chosen = estimator_options(_parsed(made)[0], type(model))
+    chosen = method_options(_parsed(made)[0], config)
     changed = [k for k, v in params.items() if chosen[k] != (tuple(v) if type(v) is list else v)]
     if changed:
         raise InputError(
@@ -237,7 +238,7 @@ def case_of(
         kept += _recall(parsed)
     method, level, relation, degree, protects, own = (
         getattr(parsed, name, None)
-        for name in ("method", "level", "relation", "max_degree", "kinds", "own")
+        for name in ("method", "level", "relation", "max_degree", "edge_types", "own")
     )
     if level not in ("edge", "node"):
         raise InputError(f"`level` must be edge or node to be audited. Got {level!r}.")
@@ -268,7 +269,7 @@ def _recall(parsed: argparse.Namespace) -> list[str]:
     fitted = load_model(parsed.model)
     settled, said = fitted.get_params(), fitted.preparation_
     vars(parsed).update(
-        {name: settled.get(name) for name in ("max_degree", "kinds", "own")},
+        {name: settled.get(name) for name in ("max_degree", "edge_types", "own")},
         method=fitted.method,
         level=fitted.level,
         relation=fitted.card_.relation,

@@ -39,11 +39,11 @@ For the training graph the released hops in the model's folder answer, free of c
 be left out except at node level. Another graph is charged once, and its hops stay in the folder.
 Which of the two a graph is, only the ledger of the training knows: without it tables are refused.
 The column `graph` of the output says which graph the answers are for.
-With `--new-people` (GAP below node level) the answers are for the people of --nodes alone who were
+With `--new-people` (label-gap) the answers are for the people of --nodes alone who were
 not in the graph of training. Their edges to each other and to people who were are read, and only
 these are charged, to everybody they name. Rows of known people are not needed, but with their
 labels the answers are better. With `--own record` beside it nothing is charged.
-With `--own record` (GAP at edge level) each answer also reads its own person's exact list: more
+With `--own record` (label-gap at edge level) each answer also reads the node's own neighbours: more
 accurate, free of charge, and for that person alone. Everybody's answers handed out together would
 tell lists, so only labels are written unless `--with probabilities` is given.
 """
@@ -80,21 +80,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--own",
         choices=["features", "record"],
-        help="what an answer reads of its own person, for gap at level edge: features (as usual), "
-        "or record (features and exact list), which makes it an answer for that person alone; at "
-        "level node this is chosen when training",
+        help="what an answer reads of its own person, for label-gap at level edge: features (as "
+        "usual), or record (features and the node's own neighbours), which makes it an answer for "
+        "that person alone; at level node this is chosen when training",
     )
     parser.add_argument(
         "--new-people",
         action="store_true",
         help="answer for the people alone who were not in the graph of training, from their edges, "
-        "for gap below node level",
+        "for label-gap",
     )
     parser.add_argument(
         "--device", default="auto", metavar="auto|cpu|cuda", help="where to compute"
     )
     parser.add_argument("--ledger", metavar="FILE", help="file of the privacy ledger")
     parser.add_argument("--reason", metavar="TEXT", default="", help="why, for the ledger")
+    parser.add_argument(
+        "--plan",
+        action="store_true",
+        help="print what the answers would cost and what is left, and stop: nothing is charged, "
+        "released or written",
+    )
     parser.add_argument(
         "--cached",
         action="store_true",
@@ -140,6 +146,7 @@ def execute(args: argparse.Namespace) -> int:
             # answers for the graph it was trained on; reading another one is refused further down.
             level="none" if model.schema_ is None and model.feature_names_ else model.level,
             may_lack_labels=True,
+            known_ids=_known_ids(model) if args.new_people else None,
         )
         graph = loaded.graph
         if loaded.dropped_dangling and not args.json:
@@ -147,6 +154,8 @@ def execute(args: argparse.Namespace) -> int:
         _check_model_folder(args, model, graph)
         _mention_columns(model, graph)
     before = len(model.card_.releases)
+    if args.plan:
+        return _show_plan(model, graph, args)
     _say_price(model, graph, args)
     try:
         with at_scale(args, graph) as placed:
@@ -203,12 +212,47 @@ def _check_new_people(args: argparse.Namespace) -> None:
         args.dangling = "keep"
 
 
+def _known_ids(model: NodeClassifier) -> NDArray[Any] | None:
+    """Return the ids of the training, whose rows new people's edges lead to."""
+    return model.releases_.training().ids if model.releases_.hops else None
+
+
 def _new_people_of(model: NodeClassifier, graph: Graph) -> Graph:
     """Return the people of a graph who were not in the graph of training."""
     from gapgnn.graph import induced
     from gapgnn.methods import new_among
 
     return induced(graph, new_among(graph, model.releases_.training()))
+
+
+def _show_plan(model: NodeClassifier, graph: Graph | None, args: argparse.Namespace) -> int:
+    """Print what an answer would cost; nothing is charged or released."""
+    from gapgnn.methods import EdgeReader
+    from gapgnn.privacy.card import rounded_up
+
+    card, left, price, after = model.card_, [], None, model.card_.composed_epsilon
+    if graph is not None:
+        left = _left(model, graph)
+        if isinstance(model, EdgeReader):
+            price = model.prediction_guarantee(graph, own=args.own, new_people=args.new_people)
+            if price is not None and price.events:
+                after = model.composed_epsilon(price)
+    if args.json:
+        plan = None if price is None else price.to_dict()
+        is_free = price is None or not price.events
+        emit_json({"free": is_free, "plan": plan, "composed_epsilon": after, "left": left})
+    elif price is None or not price.events:
+        say("Price: nothing. The answers follow from what was released, or read no edges.")
+    else:
+        say(
+            f"Price: epsilon {rounded_up(price.epsilon or 0.0)}, delta {price.delta:.3g} "
+            f"({price.relation}). All releases of this model would come to epsilon "
+            f"{rounded_up(after or 0.0)} at delta {card.delta:.3g}; now it is "
+            f"{rounded_up(card.composed_epsilon or 0.0)}."
+        )
+        for line in left:
+            say(f"Left: {line}")
+    return 0
 
 
 def _say_price(model: NodeClassifier, graph: Graph | None, args: argparse.Namespace) -> None:
@@ -234,8 +278,15 @@ def _say_price(model: NodeClassifier, graph: Graph | None, args: argparse.Namesp
         f"Price: {said}",
         to_stderr=True,
     )
-    for line in _left(model, graph):
+    budgets = _left(model, graph)
+    for line in budgets:
         say(f"Before: {line}", to_stderr=True)
+    if not budgets:
+        say(
+            f"No budget is set for these {card.wording.entities}: the charge is recorded but not "
+            "limited (`gapgnn ledger grant`).",
+            to_stderr=True,
+        )
     say(
         f"The {count} releases of this model will then come to epsilon "
         f"{rounded_up(model.composed_epsilon(price))} at delta {card.delta:.3g} for what is in all "
@@ -245,8 +296,9 @@ def _say_price(model: NodeClassifier, graph: Graph | None, args: argparse.Namesp
 
 
 def _say_charged(model: NodeClassifier, graph: Graph | None) -> None:
-    """Say on stderr what was charged, what is left, and what the card states now."""
+    """Say on stderr what was charged in which ledger, what is left, and what the card states."""
     from gapgnn.privacy.card import rounded_up
+    from gapgnn.privacy.ledger import Ledger
 
     card = model.card_
     last = card.releases[-1]
@@ -258,22 +310,19 @@ def _say_charged(model: NodeClassifier, graph: Graph | None) -> None:
     )
     for line in [] if graph is None else _left(model, graph):
         say(f"After: {line}", to_stderr=True)
+    say(f"Ledger: {Ledger(model.ledger).path}", to_stderr=True)
 
 
 def _left(model: NodeClassifier, graph: Graph) -> list[str]:
-    """Return one line for each budget of these people at the model's level."""
+    """Return one line for each budget of these people at the model's level; none without one."""
     from gapgnn.privacy.ledger import Ledger, People
 
     budgets = Ledger(model.ledger).budgets_of(People.of(graph))
-    lines = [
+    return [
         f"{one.population} has epsilon {math.floor(1e4 * (one.left_epsilon or 0.0)) / 1e4:g} of "
         f"{one.granted_epsilon:g} left, delta {one.left_delta:.3g}"
         for one in budgets
         if one.level == model.level
-    ]
-    return lines or [
-        f"no budget is set for these {model.card_.wording.entities}: the charge is recorded but "
-        "not limited (`gapgnn ledger grant`)"
     ]
 
 

@@ -11,7 +11,7 @@ from gapgnn.errors import InputError
 
 if TYPE_CHECKING:
     from gapgnn.graph import Graph
-    from gapgnn.methods import Journal
+    from gapgnn.privacy import Checkpoint
     from gapgnn.training import Callback
 
 
@@ -35,22 +35,23 @@ def check_ray(args: argparse.Namespace) -> None:
     ray_module()
 
 
-def open_journal(args: argparse.Namespace) -> Journal | None:
+def open_checkpoint(args: argparse.Namespace) -> Checkpoint | None:
     """Return what keeps the finished steps of a run that is going to be saved."""
     if args.out is None:
         if args.resume:
             raise InputError("`--resume` must come with `--out`. Got no folder.")
         return None
-    from gapgnn.methods import Journal, method_class
+    from gapgnn.methods import method_class
+    from gapgnn.privacy import Checkpoint
 
-    if not method_class(args.method)._keeps_releases:
+    if not method_class(args.method).keeps_releases:
         if args.resume:
             raise InputError(f"`--resume` must be left out: {args.method} cannot go on.")
         return None
     folder = args.out.parent / f"{args.out.name}.unfinished"
-    journal = Journal(folder, ledger=args.ledger, resume=args.resume)
-    journal.check()
-    return journal
+    checkpoint = Checkpoint(folder, ledger=args.ledger, resume=args.resume)
+    checkpoint.check()
+    return checkpoint
 
 
 @contextmanager

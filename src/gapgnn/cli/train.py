@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,21 +24,26 @@ from gapgnn.cli.data import (
 )
 from gapgnn.cli.ledger import spent_sentence
 from gapgnn.cli.main import Parser
-from gapgnn.cli.options import add_estimator_options, estimator_options
-from gapgnn.cli.outlines import method_outline
+from gapgnn.cli.options import add_method_options, level_of, method_options
 from gapgnn.cli.output import begin, console, emit_json, note, phase_bars
-from gapgnn.cli.scale import add_ray_option, at_scale, check_ray, open_journal
+from gapgnn.cli.scale import add_ray_option, at_scale, check_ray, open_checkpoint
 from gapgnn.errors import InputError, PrivacyError, UnavailableError, check_all
-from gapgnn.methods import method_class, methods, methods_left_out
+from gapgnn.methods import (
+    method_class,
+    method_config,
+    methods,
+    methods_left_out,
+    recommended_method,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from gapgnn.graph import Graph
-    from gapgnn.methods import Journal, NodeClassifier
+    from gapgnn.methods import NodeClassifier
+    from gapgnn.privacy import Checkpoint
     from gapgnn.training import Callback
 
-DEFAULT_METHOD = "gap"
 SHOWN_CLASSES = 8
 # Parts of the result that are computed from labels without noise.
 FROM_LABELS = ("test_accuracy", "metrics", "references", "shortcomings", "graph_contribution")
@@ -53,8 +59,8 @@ examples:
 
 
 def configure(parser: Parser) -> None:
-    """Add one subcommand per method, with the options of its constructor."""
-    parser.default_choice = DEFAULT_METHOD
+    """Add one subcommand per method, with the fields of its configuration as options."""
+    parser.default_choice = lambda words: recommended_method(level_of(words))
     kinds = parser.add_subparsers(dest="method", metavar="METHOD", required=True)
     left_out = [f"left out: {name!r}, {why}" for name, why in methods_left_out().items()]
     parser.epilog = "\n".join(left_out) or None
@@ -69,7 +75,7 @@ def _declare(name: str, child: Parser) -> None:
     """Add the options of one method."""
     add_data_options(child)
     add_word_options(child)
-    add_estimator_options(child, method_outline(name))
+    add_method_options(child, method_config(name))
     output = child.add_argument_group("run and output")
     output.add_argument("--config", metavar="FILE", help="TOML file with the same options")
     output.add_argument("--out", type=Path, metavar="FOLDER", help="save the model here")
@@ -86,6 +92,12 @@ def _declare(name: str, child: Parser) -> None:
         help="with --out: go on with the interrupted run of the same command; what it finished "
         "is kept in OUT.unfinished, and nothing is charged or drawn again",
     )
+    output.add_argument(
+        "--plan",
+        action="store_true",
+        help="print what would be released, with which noise and at which price, and stop: nothing "
+        "is charged, trained or written",
+    )
     output.add_argument("--json", action="store_true", help="print one JSON object")
     output.add_argument(
         "--audit",
@@ -97,9 +109,10 @@ def _declare(name: str, child: Parser) -> None:
         "--compare",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="also train two references: features only, which at node level is charged too, "
-        "and without privacy, which the guarantee does not cover (default: both for the "
-        "built-in graph, features only for your own data except at node level)",
+        help="also train references: GAP of the paper, which is charged too, features only, "
+        "which at node level is charged too, and without privacy, which the guarantee does not "
+        "cover (default: all for the built-in graph, features only for your own data except at "
+        "node level)",
     )
 
 
@@ -110,37 +123,40 @@ def execute(args: argparse.Namespace) -> int:
     begin(f"Training {args.method}: loading {data} and the libraries")
     from gapgnn.privacy.ledger import Ledger
 
-    kind = method_class(args.method)
-    estimator = kind(**estimator_options(args, kind))
+    estimator = method_class(args.method)(**method_options(args, method_config(args.method)))
     # Everything that can fail without reading private data fails here, before the charge, at once.
     check_all(
         estimator.check,
         lambda: _check_out(args),
         lambda: check_ray(args),
         lambda: check_options(args, needs_label=True),
-        lambda: open_journal(args),
+        lambda: open_checkpoint(args),
         Ledger(estimator.ledger).check,
     )
-    journal = open_journal(args)
+    checkpoint = open_checkpoint(args)
     loaded = load_graph(args, seed=args.seed, quiet=args.json)
     graph = loaded.graph
+    if args.plan:
+        return _show_plan(estimator, graph, as_json=args.json)
     _check_space(args.out, estimator.space_needed(graph))
     wanted = _wanted_references(args)
     # One estimate for all trainings of this command.
     bars = phase_bars(1 + len(wanted))
     try:
         with bars, at_scale(args, graph, bars) as placed:
-            estimator.fit(placed, callback=bars, journal=journal, curator_only=args.curator_only)
+            estimator.fit(
+                placed, callback=bars, checkpoint=checkpoint, curator_only=args.curator_only
+            )
         audits = _audited(estimator) if args.audit else []
         if args.out is not None:
             estimator.save(args.out)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_how_to_go_on(journal)) from None
+        raise KeyboardInterrupt(_how_to_go_on(checkpoint)) from None
     finally:
-        if journal is not None:
-            journal.close()
-    if journal is not None:
-        journal.remove()
+        if checkpoint is not None:
+            checkpoint.close()
+    if checkpoint is not None:
+        checkpoint.remove()
     references: dict[str, NodeClassifier] = {}
     if wanted:
         with bars:
@@ -162,7 +178,7 @@ def _check_out(args: argparse.Namespace) -> None:
         raise InputError("`--no-save` must not come with `--out`. Got both.")
     if args.out is not None:
         check_new_folder(args.out)
-    elif is_own and not args.no_save and args.level != "none":
+    elif is_own and not args.no_save and not args.plan and args.level != "none":
         raise InputError(
             "`--out` must say where the model goes: training on your own data is charged to its "
             "budget. Got none; say `--no-save` to drop the model."
@@ -184,18 +200,18 @@ def _check_space(folder: Path | None, needed: int) -> None:
         )
 
 
-def _how_to_go_on(journal: Journal | None) -> str:
+def _how_to_go_on(checkpoint: Checkpoint | None) -> str:
     """Say what an interrupted run has cost, and the command that goes on with it."""
-    if journal is None:
+    if checkpoint is None:
         return "interrupted; nothing was saved. What was charged stays charged (`gapgnn ledger`)"
-    if not journal.folder.exists():
+    if not checkpoint.folder.exists():
         return "interrupted; nothing was charged or saved"
     words = [word for word in sys.argv[1:] if word != "--resume"]
     command = shlex.join(["gapgnn", *words, "--resume"])
-    if journal.paid is None:
+    if checkpoint.paid is None:
         return f"interrupted; nothing was charged by this run. Go on with `{command}`"
     return (
-        f"interrupted; the budget was charged ({journal.paid}) and is not charged again by "
+        f"interrupted; the budget was charged ({checkpoint.paid}) and is not charged again by "
         f"`{command}`, which goes on from the last finished step"
     )
 
@@ -217,19 +233,21 @@ def _audited(estimator: NodeClassifier) -> list[dict[str, Any]]:
 
 # Parameters about classes, which hold for every method.
 _OF_CLASSES = ("class_weight", "threshold", "metric", "positive")
-FEATURES_ONLY, NOT_PRIVATE = "features only (MLP)", "without privacy"
+PAPER, FEATURES_ONLY, NOT_PRIVATE = "GAP (paper)", "features only (MLP)", "without privacy"
 
 
 def _wanted_references(args: argparse.Namespace) -> tuple[str, ...]:
     """Return what to compare with: on own data what is free of charge and quickly trained."""
     if args.method == "mlp" and not args.compare:
         return ()
+    is_recommended = args.method == recommended_method(args.level) and args.level != "none"
+    everything = (*([PAPER] if is_recommended else []), FEATURES_ONLY, NOT_PRIVATE)
     if args.compare is not None:
-        return (FEATURES_ONLY, NOT_PRIVATE) if args.compare else ()
+        return everything if args.compare else ()
     if args.edges is not None or args.store is not None:
         return () if args.level == "node" else (FEATURES_ONLY,)
     is_builtin = args.dataset in (None, "social")
-    return (FEATURES_ONLY, NOT_PRIVATE) if is_builtin and not args.json else ()
+    return everything if is_builtin and not args.json else ()
 
 
 def _references(
@@ -239,11 +257,11 @@ def _references(
     callback: Callback,
     curator_only: str | None,
 ) -> dict[str, NodeClassifier]:
-    """Train features only at the same level, and the same method without privacy.
+    """Train GAP of the paper and features only at the same level, and a model without privacy.
 
-    At node level the features-only model is charged like any other.
+    GAP, and at node level the features-only model, are charged like any other.
     """
-    from gapgnn.methods import MLP
+    from gapgnn.methods import GAP, MLP
 
     shared = {
         key: value
@@ -251,28 +269,45 @@ def _references(
         if key in ("level", "relation", "epsilon", "delta", "repeats", "split", "seed")
         or key in ("device", "ledger", "noise", "insecure_noise_seed", *_OF_CLASSES)
     }
+    free = {**estimator.get_params(), "level": "none", "relation": "auto"}
+    without = method_class(recommended_method("none"))
+    if "none" in estimator.levels:
+        without = type(estimator)
+    kinds: dict[str, tuple[type[NodeClassifier], Mapping[str, Any]]] = {
+        PAPER: (GAP, shared),
+        FEATURES_ONLY: (MLP, shared),
+        NOT_PRIVATE: (without, free),
+    }
     found: dict[str, NodeClassifier] = {}
-    if FEATURES_ONLY in wanted:
+    for name, (kind, parameters) in kinds.items():
+        if name not in wanted or (name == NOT_PRIVATE and estimator.level == "none"):
+            continue
+        look = curator_only if name == NOT_PRIVATE else None
         try:
-            found[FEATURES_ONLY] = _reference(MLP, shared).fit(graph, callback=callback)
+            model = _reference(kind, parameters)
+            found[name] = model.fit(graph, callback=callback, curator_only=look)
         except (InputError, PrivacyError) as error:
-            # The result itself is paid for and must be shown; at node level this has a price.
-            console(to_stderr=True).print(f"No features-only reference: {error}", markup=False)
-    if NOT_PRIVATE in wanted and estimator.level != "none":
-        without = {**estimator.get_params(), "level": "none", "relation": "auto"}
-        try:
-            free = _reference(type(estimator), without)
-            found[NOT_PRIVATE] = free.fit(graph, callback=callback, curator_only=curator_only)
-        except (InputError, PrivacyError) as error:
-            console(to_stderr=True).print(f"No reference without privacy: {error}", markup=False)
+            # The result itself is paid for and must be shown; a reference may have a price.
+            console(to_stderr=True).print(f"No reference {name!r}: {error}", markup=False)
     return found
 
 
 def _reference(kind: type[NodeClassifier], parameters: Mapping[str, Any]) -> NodeClassifier:
     """Return a reference with those of the command's parameters that it has a use for."""
-    unused = kind(**parameters).unused_parameters()
-    used = {name: value for name, value in parameters.items() if name not in unused}
-    return kind(**used)
+    known = {part.name for part in fields(kind)}
+    own = {name: value for name, value in parameters.items() if name in known}
+    unused = kind(**own).unused_parameters()
+    return kind(**{name: value for name, value in own.items() if name not in unused})
+
+
+def _show_plan(estimator: NodeClassifier, graph: Graph, *, as_json: bool) -> int:
+    """Print what a training would release and cost; nothing is charged or read beyond that."""
+    plan = estimator.plan_for(graph)
+    if as_json:
+        emit_json({"plan": plan.to_dict(), "repeats": estimator.repeats})
+    else:
+        console(to_stderr=False).print(str(plan), markup=False, highlight=False, soft_wrap=True)
+    return 0
 
 
 def _shortcomings(estimator: NodeClassifier, references: Mapping[str, NodeClassifier]) -> list[str]:

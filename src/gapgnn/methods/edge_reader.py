@@ -5,31 +5,30 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from gapgnn.errors import PrivacyError, check_choice
 from gapgnn.graph import Graph, check_declared
 from gapgnn.methods.checks import choose_device
-from gapgnn.methods.configs.base import DegreeBoundConfig
-from gapgnn.methods.hops import resolve_edge_types
+from gapgnn.methods.configs import DegreeBoundConfig
 from gapgnn.methods.edgefacts import check_plain
 from gapgnn.methods.estimator import NodeClassifier
+from gapgnn.methods.hops import resolve_edge_types
 from gapgnn.methods.releases import ReleasedHops
 from gapgnn.methods.settings import Settings
 from gapgnn.methods.unused import Unused
-from gapgnn.privacy import Guarantee
+from gapgnn.privacy import Guarantee, Plan, PrivateSession, charged_release
 from gapgnn.privacy.accounting import Event, Gaussian
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.ledger import Ledger, People
-from gapgnn.privacy.plan import Plan
-from gapgnn.privacy.session import PrivateSession, charged_release
 
-S = TypeVar("S", bound=Settings)
+S = TypeVar("S", bound=Settings, default=Any)
 
 OF_PREDICTION = "aggregation for prediction"
 

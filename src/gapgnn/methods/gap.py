@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph
-from gapgnn.methods.configs.gap import GAPConfig
+from gapgnn.methods.configs import GAPConfig
 from gapgnn.methods.edge_reader import EdgeReader
-from gapgnn.methods.hops import along_types, num_blocks, resolve_edge_types
 from gapgnn.methods.estimator import Fit, Shape
+from gapgnn.methods.hops import along_types, num_blocks, resolve_edge_types
 from gapgnn.methods.releases import ReleasedHops
 from gapgnn.methods.settings import Settings
 from gapgnn.methods.unused import Unused
 from gapgnn.nn import COMBINATIONS, Encoded, Encoder, MultiHopClassifier
-from gapgnn.privacy import aggregation_ratio
+from gapgnn.privacy import (
+    Plan,
+    PlannedHops,
+    PlannedTraining,
+    PrivateSession,
+    PublicFacts,
+    aggregation_ratio,
+)
 from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.mechanisms import row_normalise
-from gapgnn.privacy.plan import Plan, PlannedHops, PlannedTraining, PublicFacts
-from gapgnn.privacy.session import PrivateSession
-from gapgnn.training import FeatureInputs, HopInputs, row_by_row
+from gapgnn.training import FeatureInputs, HopInputs
 
 HOPS = "aggregation"
 
@@ -114,8 +119,7 @@ class GAP(GAPConfig, EdgeReader[GAPSettings]):
         ratios = {"encoder": encoder} if self.encoder_layers else {}
         ratios["classifier"] = classifier
         trained = [
-            recipe.event(facts.num_train, ratio=ratio, label=name)
-            for name, ratio in ratios.items()
+            recipe.event(facts.num_train, ratio=ratio, label=name) for name, ratio in ratios.items()
         ]
         return self.make_plan(
             facts,
@@ -133,7 +137,7 @@ class GAP(GAPConfig, EdgeReader[GAPSettings]):
 
     def networks(self, settings: GAPSettings, shape: Shape) -> dict[str, nn.Module]:
         """Return encoder and classifier, untrained."""
-        shared = {
+        shared: dict[str, Any] = {
             "hidden": self.hidden,
             "activation": self.activation,
             "batch_norm": settings.batch_norm,
@@ -180,6 +184,7 @@ class GAP(GAPConfig, EdgeReader[GAPSettings]):
             rows = row_normalise(features.dense())
             return rows.expand(repeats, *rows.shape)
         encoder = self.modules_["encoder"]
+        assert isinstance(encoder, Encoder)
         with torch.no_grad():
             return self.of_features(lambda rows: row_normalise(encoder.embed(rows)), features)
 

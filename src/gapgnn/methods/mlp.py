@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from gapgnn.errors import InputError, check_integer, check_number
 from gapgnn.graph import Graph
 from gapgnn.methods.checks import choose_device
-from gapgnn.methods.configs.mlp import MLPConfig
+from gapgnn.methods.configs import MLPConfig
 from gapgnn.methods.estimator import Fit, NodeClassifier, Shape
 from gapgnn.methods.settings import Settings
 from gapgnn.methods.unused import Unused
 from gapgnn.nn import LinearBySize, ReplicaMLP
+from gapgnn.privacy import Plan, PlannedTraining, PublicFacts
 from gapgnn.privacy.card import ReleaseFacts
-from gapgnn.privacy.plan import Plan, PlannedTraining, PublicFacts
 from gapgnn.training import (
     FEATURE_WIDTH,
     CrossFit,
@@ -134,7 +134,10 @@ class MLP(MLPConfig, NodeClassifier[MLPSettings]):
         )
 
     def _settings(self, facts: PublicFacts) -> MLPSettings:
-        recipe, budget = self.recipe(facts.num_train), self.add_remove_epsilon(self.relation_on(facts))
+        recipe, budget = (
+            self.recipe(facts.num_train),
+            self.add_remove_epsilon(self.relation_on(facts)),
+        )
         is_node = self.level == "node"
         if self.learning_rate == "auto" and is_node:
             recipe = replace(recipe, learning_rate=node_learning_rate(facts.num_train, budget))

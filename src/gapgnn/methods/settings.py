@@ -40,7 +40,7 @@ class Settings:
         >>> Settings.from_dict(plain(Settings(recipe=recipe, batch_norm=True))).recipe.epochs
         5
         """
-        found = {
+        found: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
         }

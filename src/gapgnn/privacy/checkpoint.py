@@ -1,4 +1,4 @@
-"""Checkpoints: what an interrupted run has finished, so that it can go on without paying or drawing again.
+"""Checkpoints: a run that was interrupted goes on without paying or drawing again.
 
 A run is charged once, and its charge covers each of its releases once. Every release, a noisy hop
 or a network trained by DP-SGD, is written here as soon as it exists and before anything computed

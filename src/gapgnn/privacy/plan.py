@@ -53,7 +53,9 @@ class PublicFacts:
     num_nodes: int = 0
 
     @classmethod
-    def of(cls, graph: Graph, *, level: str, train_size: int | Literal["auto"] = "auto") -> PublicFacts:
+    def of(
+        cls, graph: Graph, *, level: str, train_size: int | Literal["auto"] = "auto"
+    ) -> PublicFacts:
         """Return what is public about a graph at a level.
 
         Args:
@@ -184,7 +186,9 @@ class Plan(Generic[Settings]):
     def promise(self) -> Guarantee:
         """What is promised; only a calibrated plan promises anything."""
         if self.guarantee is None:
-            raise PrivacyError("a plan must be calibrated before it is priced. Got one that is not.")
+            raise PrivacyError(
+                "a plan must be calibrated before it is priced. Got one that is not."
+            )
         return self.guarantee
 
     def calibrated(self, delta: float | Literal["auto"] = "auto") -> Plan[Settings]:
@@ -251,6 +255,25 @@ class Plan(Generic[Settings]):
         """The names of all releases, in order; those of every option of a choice."""
         return tuple(dict.fromkeys(event.label for event in self.promise.events))
 
+    def __str__(self) -> str:
+        promise = self.promise
+        lines = [f"Plan of {self.method}: level {self.level}, relation {promise.relation}"]
+        if promise.epsilon is None:
+            lines.append("nothing is protected, charged or noisy")
+        elif not promise.events:
+            lines.append("nothing private is released: epsilon 0")
+        else:
+            lines.append(
+                f"price: epsilon {promise.epsilon:.6g}, delta {promise.delta:.3g}"
+                f"{' (auto)' if promise.delta_is_auto else ''}; accountant: {promise.accountant}"
+            )
+            lines += [f"release: {_event_line(event)}" for event in promise.events]
+        for name, hops in self.hops.items():
+            lines.append(f"hops {name!r}: {_hops_line(hops)}")
+        settings = plain(self.settings)
+        lines.append("settings: " + ", ".join(f"{k}={_brief(v)}" for k, v in settings.items()))
+        return "\n".join(lines)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON holds it."""
         promise = self.promise
@@ -301,3 +324,33 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(one) for one in value]
     return value
+
+
+def _event_line(event: Event) -> str:
+    values = event.to_dict()
+    kind = values.pop("event")
+    label = values.pop("label", "")
+    return f"{label or kind}: {kind}, " + ", ".join(f"{k} {_brief(v)}" for k, v in values.items())
+
+
+def _hops_line(hops: PlannedHops) -> str:
+    parts = [f"{hops.count} in a row" if hops.count > 1 else "1"]
+    if hops.max_degree is not None:
+        parts.append(f"adjacency lists cut to {hops.max_degree} neighbours")
+    if hops.is_normalised:
+        parts.append("messages divided by the root of the sender's out-degree")
+    if hops.to_self:
+        parts.append("each node also sends to itself")
+    if hops.is_symmetrised:
+        parts.append("along arcs and against them")
+    if hops.with_union:
+        parts.append("also over the union of the edge types")
+    return ", ".join(parts)
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, dict):
+        return "(" + ", ".join(f"{k}={_brief(v)}" for k, v in value.items()) + ")"
+    return str(value)

@@ -18,19 +18,24 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gapgnn.errors import PrivacyError
 from gapgnn.graph import Graph
 from gapgnn.privacy.accounting import Event, MixtureOfGaussians, PoissonGaussian
-from gapgnn.privacy.card import ChargedRelease, PrivacyCard, ReleaseFacts, make_card, rounded_up
+from gapgnn.privacy.card import (
+    IN_HOPS,
+    ChargedRelease,
+    PrivacyCard,
+    ReleaseFacts,
+    make_card,
+    rounded_up,
+)
 from gapgnn.privacy.checkpoint import NoCheckpoint, Tensors
 from gapgnn.privacy.dpsgd import PrivateTraining, check_size
 from gapgnn.privacy.guarantee import Guarantee
@@ -72,7 +77,7 @@ class SessionOptions:
     keys: Sequence[NoiseKey]
     noise: SafeOrFast = "safe"
     is_seeded: bool = False
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     ledger: Any = None
     reason: str = ""
     curator_only: str | None = None
@@ -441,15 +446,23 @@ class PrivateSession:
         unmade = [event.label for event in self.plan.promise.events if not self._made[event.label]]
         if unmade:
             raise PrivacyError(f"a run must make what it charged. Got no {', '.join(unmade)}.")
+        # Nothing travelled along the edges where no hop was released, whatever was planned.
+        is_promised = self.plan.level != "none"
+        is_silent = is_promised and facts.messages in IN_HOPS and not self._released_hops
         return make_card(
             replace(self.plan.promise, events=self.released_events),
             replace(
                 facts,
+                messages="none released" if is_silent else facts.messages,
                 noise=self.options.noise,
                 is_insecure=self.options.is_seeded,
                 charge=self.charge,
             ),
         )
+
+    @property
+    def _released_hops(self) -> bool:
+        return any(self._made[hops.event] for hops in self.plan.hops.values())
 
     def charged_release(self, purpose: str) -> ChargedRelease:
         """Return this session's releases as a card lists them."""

@@ -188,29 +188,29 @@ def measure(
     >>> found.accuracy, found.majority, found.balanced_accuracy, found.auc
     (0.75, 0.75, 0.5, 1.0)
     """
+    from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+
     if not len(labels):
         raise InputError("`labels` must have at least one node. Got none.")
     classes = probabilities.shape[1]
     names = [str(k) for k in range(classes)] if class_names is None else list(class_names)
-    table = np.zeros((classes, classes), dtype=np.int64)
-    np.add.at(table, (labels, answers), 1)
-    hits, support, called = np.diag(table), table.sum(axis=1), table.sum(axis=0)
-    occurs = support > 0
-    recall = hits / np.maximum(support, 1)
-    f1 = 2 * hits / np.maximum(support + called, 1)
+    # Not a number where nothing is divided: a class that does not occur has no recall.
+    precision, recall, f1, support = precision_recall_fscore_support(
+        labels, answers, labels=np.arange(classes), zero_division=np.nan
+    )
     if positive is None:
         positive = rarest_class(labels, classes)
     return Metrics(
-        accuracy=float(hits.sum() / len(labels)),
+        accuracy=float(accuracy_score(labels, answers)),
         majority=float(support.max() / len(labels)),
-        balanced_accuracy=float(recall[occurs].mean()),
-        macro_f1=float(f1[occurs | (called > 0)].mean()),
+        balanced_accuracy=float(np.nanmean(recall)),
+        macro_f1=float(np.nanmean(f1)),
         auc=area_under_curve(probabilities, labels),
         calibration_error=calibration_error(probabilities, answers, labels),
         per_class={
             name: ClassFigures(
-                recall=float(recall[k]) if occurs[k] else None,
-                precision=float(hits[k] / called[k]) if called[k] else None,
+                recall=None if np.isnan(recall[k]) else float(recall[k]),
+                precision=None if np.isnan(precision[k]) else float(precision[k]),
                 support=int(support[k]),
             )
             for k, name in enumerate(names)

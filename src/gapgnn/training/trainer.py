@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gapgnn.memory import pages_kept
 from gapgnn.nn import ReplicaBatchNorm, cross_entropy
 from gapgnn.privacy import active_witness
 from gapgnn.privacy.dpsgd import (
@@ -92,15 +91,14 @@ class Trainer:
         """
         model.train()
         flat = FlatParameters(model)
-        with pages_kept():
-            if private is not None:
-                self._fit_privately(model, flat, inputs, phase, private)
-            elif self.recipe.batch_size is not None:
-                self._fit_batches(model, flat, inputs, phase, self.recipe.batch_size)
-            elif self.recipe.nodes is not None:
-                self._fit_some(model, flat, inputs, phase, self.recipe.nodes)
-            else:
-                self._fit_full(model, flat, inputs, phase)
+        if private is not None:
+            self._fit_privately(model, flat, inputs, phase, private)
+        elif self.recipe.batch_size is not None:
+            self._fit_batches(model, flat, inputs, phase, self.recipe.batch_size)
+        elif self.recipe.nodes is not None:
+            self._fit_some(model, flat, inputs, phase, self.recipe.nodes)
+        else:
+            self._fit_full(model, flat, inputs, phase)
         model.eval()
 
     def _optimiser(self, flat: FlatParameters) -> Optimiser:

@@ -41,7 +41,7 @@ from gapgnn.privacy.accounting import Event, Gaussian, account, group_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from gapgnn.methods.gap import GAP
+    from gapgnn.methods import GAP
     from gapgnn.privacy.card import PrivacyCard
 
 # However long a list is, divided messages move all rows together by 1.
@@ -212,7 +212,7 @@ class _Canaries:
 
     def scores(self, worlds: NDArray[np.bool_]) -> Scores:
         """Return per canary how far the sums moved, in units of what its presence moves them by."""
-        from gapgnn.methods.gap import SHARES
+        from gapgnn.methods import SHARES
 
         build = self._stars if self.estimator.level == "edge" else self._records
         if self.role == "others":
@@ -347,7 +347,7 @@ def _list_length(estimator: GAP) -> int:
 
 def _code(label: int) -> float:
     """Return what a node of one of two classes sends."""
-    from gapgnn.methods.gap import class_codes
+    from gapgnn.methods import class_codes
 
     return float(class_codes(2)[label, 0])
 

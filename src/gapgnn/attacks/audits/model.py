@@ -27,8 +27,7 @@ from gapgnn.attacks.audits.report import Attempt, AuditReport, Options, confirme
 from gapgnn.attacks.audits.subgraphs import audit_subgraphs
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph
-from gapgnn.methods import EdgeFacts, EdgeReader, Vote
-from gapgnn.methods.gap import GAP
+from gapgnn.methods import GAP, EdgeFacts, EdgeReader, Vote
 from gapgnn.privacy.accounting import (
     Event,
     Gaussian,

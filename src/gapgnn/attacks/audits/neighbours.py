@@ -169,6 +169,9 @@ AMOUNTS = {
 }
 # Where there are several kinds of edges.
 OTHER_KIND, EACH_KIND = "other-kind", "each-kind"
+# Where moreover several arcs of one person are protected: those of all kinds end in the same rows.
+# Edges are left out: by them a total alone may move further than the joint bound of all sums says.
+SHARED_ENDS = "shared-ends"
 NODE_KINDS = (
     *("first", "last", "middle", "hub", "isolated", "rare-class", "random", "not-training"),
     *("huge", "not-a-number", "unseen", "dangling", "lists-everybody"),
@@ -183,11 +186,14 @@ def edge_neighbours(tables: Tables, kind: str, *, relation: str, seed: int = 0) 
     direction a line is two arcs, which is what the pair then differs in. Of several links the one
     that ``kind`` describes is the first, and the others are that person's too: of its two ends the
     one with more links, or the one whose arc it is. Kinds ``amount-`` give one
-    link another amount, ``other-kind`` takes away a link of the last kind of edges, and
-    ``each-kind`` one of every kind at once.
+    link another amount, ``other-kind`` takes away a link of the last kind of edges,
+    ``each-kind`` one of every kind at once, and ``shared-ends`` adds several arcs of all kinds to
+    as few people as it takes.
     """
-    check_choice("kind", kind, (*EDGE_KINDS, *AMOUNTS, OTHER_KIND, EACH_KIND))
+    check_choice("kind", kind, (*EDGE_KINDS, *AMOUNTS, OTHER_KIND, EACH_KIND, SHARED_ENDS))
     rng = experiment_rng(seed, "edge neighbours", kind)
+    if kind == SHARED_ENDS:
+        return _of_shared_ends(tables, links_of(relation), rng)
     if kind in (OTHER_KIND, EACH_KIND):
         return _of_kinds(tables, kind, relation=relation, seed=seed)
     lines = [row for row in tables.edges if row[0] != row[1]]
@@ -311,6 +317,27 @@ def _of_each_kind(tables: Tables, links: Links) -> Neighbours:
     who = f"up to {links.count} links of {person} of every kind"
     entities = _entities(tables, links)
     return Neighbours(EACH_KIND, tables, tables.all_kinds(fewer), who, entities=entities)
+
+
+def _of_shared_ends(tables: Tables, links: Links, rng: np.random.Generator) -> Neighbours:
+    """Add as many arcs as are protected of one person, of all kinds in turn to the same people."""
+    num_kinds = 1 + len(tables.more)
+    if num_kinds == 1 or links.count == 1 or not links.are_arcs:
+        raise InputError(f"`{SHARED_ENDS}` must have several kinds of edges and several arcs.")
+    every = (*tables.edges, *(row for _, _, rows in tables.more for row in rows))
+    person, *others = _unlinked(replace(tables, edges=every), rng, -(-links.count // num_kinds))
+    ends = [(place, other) for other in others for place in range(num_kinds)][: links.count]
+    places = iter(range(num_kinds))
+
+    def more(one: Tables) -> EdgeLines:
+        place = next(places)
+        new = one.links(person, [other for number, other in ends if number == place])
+        middle = len(one.edges) // 2
+        return (*one.edges[:middle], *new, *one.edges[middle:])
+
+    who = f"{len(ends)} arcs of {person} of {num_kinds} kinds to the same people"
+    entities = _entities(tables, links)
+    return Neighbours(SHARED_ENDS, tables, tables.all_kinds(more), who, entities=entities)
 
 
 def node_neighbours(

@@ -36,6 +36,7 @@ from gapgnn.attacks.audits.neighbours import (
     EDGE_KINDS,
     NODE_KINDS,
     OTHER_KIND,
+    SHARED_ENDS,
     STRICT_KIND,
     Neighbours,
     Tables,
@@ -51,7 +52,7 @@ from gapgnn.attacks.audits.replay import (
 )
 from gapgnn.errors import GapgnnError, InputError, check_choice
 from gapgnn.graph import roles
-from gapgnn.privacy import auto_delta, public_count, resolve_kinds, watched_by
+from gapgnn.privacy import auto_delta, links_of, public_count, resolve_kinds, watched_by
 from gapgnn.privacy.accounting import (
     Composition,
     Event,
@@ -76,6 +77,8 @@ _FROM_NOTION = ("node_notion", "covered", "not_covered", "templates")
 # Between two ways to compute the price of the same releases.
 ROUNDING_OF_PRICES = 1e-3
 _UNCOMPARED = ("seconds", "peak_memory_mb")
+# Variables by which what is no terminal is taken for one.
+_TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,9 @@ class Case:
         weighed = tuple(AMOUNTS) if self.tables.weight is not None else ()
         is_each = resolve_kinds(self.level, self.protects) == "each"
         several = (OTHER_KIND, *((EACH_KIND,) if is_each else ()))
+        links = links_of(self.relation)
+        if links.are_arcs and links.count > 1:
+            several = (*several, SHARED_ENDS)
         return (*EDGE_KINDS, *weighed, *(several if self.tables.more else ()))
 
     def _training(self, names: Sequence[str]) -> dict[str, bool]:
@@ -528,7 +534,10 @@ def _exit_code(run: Run, words: Sequence[str], stderr: io.StringIO) -> int:
 
 @contextlib.contextmanager
 def _as_process(folder: Path, ledger: Path) -> Iterator[tuple[io.StringIO, io.StringIO]]:
-    """Run a block as if it were a process of its own, with the same entropy each time."""
+    """Run a block as if it were a process of its own, with the same entropy each time.
+
+    The ledger is named from its folder: messages that name it are then the same in every run.
+    """
     stdout, stderr, before = io.StringIO(), io.StringIO(), Path.cwd()
     drawn = 0
 
@@ -541,13 +550,23 @@ def _as_process(folder: Path, ledger: Path) -> Iterator[tuple[io.StringIO, io.St
     try:
         with (
             mock.patch.object(os, "urandom", entropy),
-            mock.patch.dict(os.environ, {"GAPGNN_LEDGER": str(ledger)}),
+            mock.patch.dict(os.environ, {"GAPGNN_LEDGER": ledger.name}),
+            _without_a_terminal(),
             contextlib.redirect_stdout(stdout),
             contextlib.redirect_stderr(stderr),
         ):
             yield stdout, stderr
     finally:
         os.chdir(before)
+
+
+@contextlib.contextmanager
+def _without_a_terminal() -> Iterator[None]:
+    """Draw no bars in a block: they show how fast a run went, whoever the table holds."""
+    with mock.patch.dict(os.environ):
+        for name in _TERMINAL:
+            os.environ.pop(name, None)
+        yield
 
 
 def _compare_runs(

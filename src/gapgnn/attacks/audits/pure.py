@@ -35,6 +35,8 @@ RELATIONS = ("add-remove", "replace")
 _DEVIATIONS = 6.0
 # What one record may add to the sum, by the promise; so much is in each of the others' lists.
 MOST_DOUBLINGS, _LONG, _LONGEST = 10.0, 2**10 - 1, 2**40
+# Above it, the safe grid does not carry the noise.
+_MOST_EPSILON = MOST_DOUBLINGS * 2**10
 # Of the scale of the noise: how far the sum of the others is from where the mean is clamped.
 _ROOM = 5.0
 # Releases whose noise is measured.
@@ -166,7 +168,7 @@ def audit_mean_degree(
 
     Args:
         relation: ``add-remove`` or ``replace``.
-        epsilon: claimed, of this number alone.
+        epsilon: claimed, of this number alone, with noise that the safe grid can carry.
         trials: releases, of which each tells one coin.
         noise: ``safe`` or ``fast``.
         options: of every audit.
@@ -175,7 +177,7 @@ def audit_mean_degree(
     True
     """
     check_choice("relation", relation, RELATIONS)
-    check_number("epsilon", epsilon, above=0)
+    check_number("epsilon", epsilon, above=0, at_most=_MOST_EPSILON)
     check_integer("trials", trials, at_least=LEAST_TRIALS)
     claimed = Laplace(1 / epsilon).pair(relation).pure_epsilon
     told = partial(_degree_scores, epsilon, relation, noise)

@@ -195,11 +195,6 @@ class Record:
         return tuple(map(Ranking.from_dict, found)) if all(found) else ()
 
     @property
-    def curves(self) -> tuple[tuple[float, ...], ...]:
-        """The precision-recall curve of every repeat; empty where a repeat has none."""
-        return tuple(one.curve for one in self.rankings)
-
-    @property
     def row(self) -> tuple[Any, ...]:
         """What the record is about, whatever the code version and the number of repeats."""
         parameters = json.dumps(dict(self.parameters), sort_keys=True)

@@ -1,31 +1,25 @@
 """Finding a public data file: under ``GAPGNN_DATA``, in the user's cache, or at its address.
 
-A download is encrypted and authenticated (HTTPS only, also after redirects), is resumed from where
-it broke off, is checked against its SHA-256 where that is known, and appears under its name only
-when it is complete.
+A download is encrypted and authenticated (HTTPS only, also after redirects), is tried again where
+the connection breaks off, is checked against its SHA-256 where that is known, and appears under its
+name only when it is complete.
 """
 
 from __future__ import annotations
 
-import http.client
 import os
-import re
-import ssl
-import sys
-import urllib.error
-import urllib.request
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
+from urllib.parse import urljoin
 
 from gapgnn.errors import DataError, InputError, UnavailableError
 from gapgnn.graph import Progress, file_digest
 
-if sys.platform != "win32":
-    import fcntl
-
 _BLOCK = 1 << 18
 _TIMEOUT = 30.0
+_RETRIES = 2
 
 
 @dataclass(frozen=True)
@@ -105,153 +99,90 @@ def obtain(file: DataFile, *, progress: Progress | None = None) -> Path:
     return path
 
 
-def fetch(
-    file: DataFile,
-    *,
-    progress: Progress | None = None,
-    opener: urllib.request.OpenerDirector | None = None,
-) -> Path:
+def fetch(file: DataFile, *, progress: Progress | None = None) -> Path:
     """Download a file into the user's cache and return its path there.
 
     Args:
         file: what to fetch.
         progress: called after every block.
-        opener: how addresses are opened; :func:`https_opener` unless a test brings its own.
     """
-    target = cache_folder() / file.path
-    part = target.with_name(target.name + ".part")
+    import pooch  # here: only downloads need it
+
     if not file.address.startswith("https://"):
         raise InputError(f"`address` must begin with https://. Got {file.address!r}.")
+    pooch.get_logger().setLevel("WARNING")  # who reports progress is decided by the caller
+    cache = pooch.create(
+        cache_folder(),
+        base_url="",
+        registry={file.path: file.sha256},
+        urls={file.path: file.address},
+        retry_if_failed=_RETRIES,
+    )
+
+    def download(address: str, part: str, _: object) -> None:
+        os.remove(part)  # made for its owner alone; a public file keeps to the umask
+        with ExitStack() as opened:
+
+            def check(response: Any, **_: object) -> None:
+                opened.callback(response.close)
+                _refuse_plain_http(response)
+
+            pooch.HTTPDownloader(
+                progressbar=None if progress is None else _ProgressBar(file, progress),
+                chunk_size=_BLOCK,
+                timeout=_TIMEOUT,
+                headers={"User-Agent": "gapgnn", "Accept-Encoding": "identity"},
+                hooks={"response": check},
+            )(address, part, None)
+
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with _claimed(part) as output:
-            try:
-                _transfer(file, output, progress, opener or https_opener())
-                output.flush()
-                os.fsync(output.fileno())
-                if file.sha256 is not None and (digest := file_digest(part)) != file.sha256:
-                    part.unlink()
-                    raise DataError(
-                        f"{file.address} must have the SHA-256 {file.sha256}. Got {digest}; the "
-                        "download was removed."
-                    )
-                os.replace(part, target)
-            except BaseException:
-                if part.exists() and not part.stat().st_size:
-                    part.unlink()  # nothing arrived that a new try could go on from
-                raise
-    except (OSError, http.client.HTTPException) as error:
-        raise UnavailableError(_offline(file, error)) from None
-    return target
+        return Path(cache.fetch(file.path, downloader=download))
+    except OSError as error:
+        raise UnavailableError(_offline(file, _root_cause(error))) from None
+    except ValueError as mismatch:
+        raise DataError(f"{file.address}: {mismatch}") from None
 
 
-def https_opener(context: ssl.SSLContext | None = None) -> urllib.request.OpenerDirector:
-    """Return an opener that knows HTTPS and nothing else, with certificates verified."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        urllib.request.HTTPSHandler(context=context or ssl.create_default_context()),
-        urllib.request.UnknownHandler(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        _HttpsRedirects(),
-    ):
-        opener.add_handler(handler)
-    return opener
+class _ProgressBar:
+    """One attempt's progress, in the form that pooch reports it."""
+
+    def __init__(self, file: DataFile, progress: Progress) -> None:
+        self.total = 0  # set by pooch; 0 where the server does not tell
+        self._file, self._progress, self._done = file, progress, 0
+        progress(file.name, 0, file.size)
+
+    def update(self, size: int) -> None:
+        """Count another block; the last one may be shorter than pooch says."""
+        total = self.total or self._file.size
+        self._done = self._done + size if total is None else min(self._done + size, total)
+        self._progress(self._file.name, self._done, total)
+
+    def reset(self) -> None:
+        """Start over: only to fill the bar, which is full already."""
+
+    def close(self) -> None:
+        """Free nothing."""
 
 
-class _HttpsRedirects(urllib.request.HTTPRedirectHandler):
-    """Follow redirects to HTTPS only: the standard handler would also go on in the clear."""
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> urllib.request.Request | None:
-        if not newurl.startswith("https://"):
-            raise urllib.error.URLError(f"redirected to {newurl}, which is not HTTPS")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _claimed(part: Path) -> BinaryIO:
-    """Open a ``.part`` file for appending, for this process alone."""
-    while True:
-        handle = part.open("ab")
-        if sys.platform == "win32":
-            return handle
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            handle.close()
+def _refuse_plain_http(response: Any) -> None:
+    """Stop before a redirect to anything but HTTPS is followed."""
+    if response.is_redirect:
+        target = urljoin(response.url, response.headers["location"])
+        if not target.startswith("https://"):
             raise UnavailableError(
-                f"`{part}` is being downloaded by another process. Try again when it is done."
-            ) from None
-        # Between opening and locking, the other process may have moved the finished file away.
-        if part.exists() and os.path.samestat(os.fstat(handle.fileno()), part.stat()):
-            return handle
-        handle.close()
+                f"{response.url} redirects to {target}, which is not HTTPS, and was not followed."
+            )
 
 
-def _transfer(
-    file: DataFile,
-    output: BinaryIO,
-    progress: Progress | None,
-    opener: urllib.request.OpenerDirector,
-) -> None:
-    """Append what is missing; start over where the server cannot go on from there."""
-    offset = output.tell()
-    try:
-        response = _open(file, offset, opener)
-    except urllib.error.HTTPError as error:
-        if not offset or error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            raise
-        if error.headers.get("Content-Range") == f"bytes */{offset}":
-            return  # everything was here already; only the last step was interrupted
-        response = _open(file, 0, opener)
-    with response:
-        start = 0
-        if response.status == http.HTTPStatus.PARTIAL_CONTENT:
-            span = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-            start = int(span[1]) if span else -1
-            if start != offset:
-                raise urllib.error.URLError("the server sent another part than was asked for")
-        output.truncate(start)
-        output.seek(start)
-        done = start
-        length = response.headers.get("Content-Length", "")
-        total = start + int(length) if length.isdigit() else file.size
-        while True:
-            if progress is not None:
-                progress(file.name, done, total)
-            try:
-                block = response.read(_BLOCK)
-            except http.client.IncompleteRead as broken:
-                block = broken.partial
-            if not block:
-                break
-            output.write(block)
-            done += len(block)
-    if total is not None and done < total:
-        raise urllib.error.URLError(
-            f"the connection broke off after {done:,} of {total:,} bytes; a new try goes on there"
-        )
+def _root_cause(error: BaseException) -> BaseException:
+    """Return what broke first: the layers above wrap it in ever longer sentences."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
-def _open(file: DataFile, offset: int, opener: urllib.request.OpenerDirector) -> Any:
-    """Ask for the file from an offset on."""
-    headers = {"User-Agent": "gapgnn", "Accept-Encoding": "identity"}
-    if offset:
-        headers["Range"] = f"bytes={offset}-"
-    try:
-        return opener.open(urllib.request.Request(file.address, headers=headers), timeout=_TIMEOUT)
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise
-
-
-def _offline(file: DataFile, error: Exception) -> str:
+def _offline(file: DataFile, reason: BaseException) -> str:
     folder = ((data_folder() or cache_folder()) / file.path).parent
-    reason: object = error
-    if isinstance(error, urllib.error.URLError) and not isinstance(error, urllib.error.HTTPError):
-        reason = error.reason
     return (
         f"`{file.path}` is not here and could not be downloaded ({reason}). Get {file.address} and "
         f"put it in {folder} as {file.name}."

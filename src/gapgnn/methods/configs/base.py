@@ -142,9 +142,7 @@ class MethodConfig:
     )
     seed: int = option(0, "of splits, initial weights and shuffling; never of noise")
     device: Literal["auto", "cpu", "cuda"] = option("auto", "where to compute")
-    ledger: str | Path | None = option(
-        None, "file of the privacy ledger; left out: the user's own"
-    )
+    ledger: str | Path | None = option(None, "file of the privacy ledger; left out: the user's own")
     reason: str = option("", "why this is released, for the ledger")
 
 

@@ -19,8 +19,8 @@ class ProGAPConfig(DegreeBoundConfig):
     """What may be asked of ProGAP."""
 
     hops: int | Literal["auto"] = option(
-        "auto", "number K of noisy aggregations, with a classifier after each; auto is 5, at node "
-        "level 4"
+        "auto",
+        "number K of noisy aggregations, with a classifier after each; auto is 5, at node level 4",
     )
     encoder_layers: int = option(2, "layers of the encoder")
     base_layers: int = option(2, "layers of the network applied to each hop")

@@ -12,30 +12,37 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.graph import Graph, induced
-from gapgnn.methods.checks import choose_device
-from gapgnn.methods.configs.label_gap import LabelGAPConfig
-from gapgnn.methods.edge_reader import EdgeReader
-from gapgnn.methods.estimator import Fit, Shape
-from gapgnn.methods.hops import (
+from gapgnn.methods import (
+    EdgeReader,
+    Fit,
+    ReleasedHops,
+    Settings,
+    Shape,
+    Unused,
+    choose_device,
     events_per_hop,
     num_blocks,
     releases_union,
     resolve_edge_types,
 )
+from gapgnn.methods.configs import LabelGAPConfig
 from gapgnn.methods.label_gap.codes import ClassPrior
 from gapgnn.methods.label_gap.new_people import NewPeople
 from gapgnn.methods.label_gap.own_record import OwnNeighbours
 from gapgnn.methods.label_gap.stages import HOPS, MEMBERS, First, Stages, stage_names
-from gapgnn.methods.releases import ReleasedHops
-from gapgnn.methods.settings import Settings
-from gapgnn.methods.unused import Unused
 from gapgnn.nn import COMBINATIONS, Encoded, Encoder, LinearBySize, MultiHopClassifier
-from gapgnn.privacy import Guarantee, aggregation_sensitivity, resolve_relation
+from gapgnn.privacy import (
+    Guarantee,
+    Plan,
+    PlannedHops,
+    PrivateSession,
+    PublicFacts,
+    aggregation_sensitivity,
+    resolve_relation,
+)
 from gapgnn.privacy.accounting import Event, Gaussian
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.ledger import Ledger
-from gapgnn.privacy.plan import Plan, PlannedHops, PublicFacts
-from gapgnn.privacy.session import PrivateSession
 from gapgnn.training import (
     FEATURE_WIDTH,
     CrossFit,
@@ -268,7 +275,9 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         stages = self._stages(graph)
         for name in OF_FEATURES:
             if name in modules:
-                fit.train(name, modules[name], features, trainer=self._trainer_of(name, fit, stages))
+                fit.train(
+                    name, modules[name], features, trainer=self._trainer_of(name, fit, stages)
+                )
         if stages.crossfit is not None:
             with fit.timed("encoder"):
                 linear = Voices.of(modules, "encoder").linear
@@ -555,9 +564,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         rows, _ = self._kept(*self._run(session, new.graph, stages))
         kept = tuple(hop[0].detach().clone()[: new.count] for hop in rows)
         fingerprint = new.people.fingerprint
-        return self.releases_.add_for(
-            new.ids, fingerprint, session.charge, kept, has_hop_zero=True
-        )
+        return self.releases_.add_for(new.ids, fingerprint, session.charge, kept, has_hop_zero=True)
 
     # Card and folder ----------------------------------------------------------------------------
 

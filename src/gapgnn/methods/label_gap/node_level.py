@@ -15,10 +15,8 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph, with_absent
-from gapgnn.methods.checks import choose_device
-from gapgnn.methods.configs.node_label_gap import NodeLabelGAPConfig
-from gapgnn.methods.edge_reader import EdgeReader
-from gapgnn.methods.estimator import Fit, Shape
+from gapgnn.methods import EdgeReader, Fit, ReleasedHops, Settings, Shape, Unused, choose_device
+from gapgnn.methods.configs import NodeLabelGAPConfig
 from gapgnn.methods.label_gap.budget import (
     MOST_SHARE,
     SHARES,
@@ -36,17 +34,20 @@ from gapgnn.methods.label_gap.node_votes import (
     padded,
     vote_width,
 )
-from gapgnn.methods.releases import ReleasedHops
-from gapgnn.methods.settings import Settings
-from gapgnn.methods.unused import Unused
 from gapgnn.nn import COMBINATIONS, MultiHopClassifier
-from gapgnn.privacy import Guarantee, aggregation_sensitivity, resolve_relation
+from gapgnn.privacy import (
+    Guarantee,
+    Plan,
+    PlannedHops,
+    PlannedTraining,
+    PrivateSession,
+    PublicFacts,
+    aggregation_sensitivity,
+    resolve_relation,
+)
 from gapgnn.privacy.accounting import Event, Gaussian, Laplace, gaussian_shift
 from gapgnn.privacy.card import ReleaseFacts
-from gapgnn.privacy.ledger import Ledger
 from gapgnn.privacy.mechanisms import noisy_list_length
-from gapgnn.privacy.plan import Plan, PlannedHops, PlannedTraining, PublicFacts
-from gapgnn.privacy.session import PrivateSession
 from gapgnn.training import (
     FeatureInputs,
     HopInputs,
@@ -194,9 +195,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         )
         asked = replace(options[0].settings, mean_degree_epsilon=price)
         first = Laplace(1 / price, label=MEAN_DEGREE)
-        return self.make_plan(
-            facts, asked, hops=options[-1].hops, first=first, options=options
-        )
+        return self.make_plan(facts, asked, hops=options[-1].hops, first=first, options=options)
 
     def _asks_mean_degree(self) -> bool:
         """Whether a noisy mean out-degree decides what the hop gets."""
@@ -206,7 +205,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         self, facts: PublicFacts, share: float, epsilon: float, learned: float
     ) -> Plan[NodeLabelGAPSettings]:
         """Return the plan in which hop 1 gets a share of a budget."""
-        relation, reads_hops = self.relation_on(facts), share > 0
+        reads_hops = share > 0
         recipe, settings = self.recipe(facts.num_train), self._settings(facts, reads_hops, learned)
         training = recipe.event(facts.num_train, ratio=1.0, label="classifier")
         delta = self.make_plan(facts, settings).delta
@@ -410,9 +409,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         hops = [hop.to(device).unsqueeze(0) for hop in released.hops]
         return self._scores(hops, graph, device)
 
-    def _scores(
-        self, hops: Sequence[Tensor], graph: Graph | None, device: torch.device
-    ) -> Tensor:
+    def _scores(self, hops: Sequence[Tensor], graph: Graph | None, device: torch.device) -> Tensor:
         if graph is None:
             if self.own != "nothing":
                 raise InputError("The model keeps no features: give the graph to predict.")
@@ -520,7 +517,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
             steps.remove("hop0")
         facts = ReleaseFacts(
             method="Features only" if unread else "NodeLabelGAP",
-            messages="none released" if unread else "votes",
+            messages="votes",
             edges_unread=unread,
             steps=steps,
             own=self.own,

@@ -29,10 +29,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapgnn.methods.hops import blocks_of, direction_and_size, in_noise_units
+from gapgnn.methods import blocks_of, direction_and_size, in_noise_units
 from gapgnn.methods.label_gap.codes import class_codes, mean_codes
+from gapgnn.privacy import PrivateSession
 from gapgnn.privacy.mechanisms import row_normalise
-from gapgnn.privacy.session import PrivateSession
 from gapgnn.training import Criterion, CrossFit, FeatureInputs, HopInputs, Inputs, Voices
 
 First = Tensor | FeatureInputs
@@ -191,9 +191,7 @@ class Stages:
                 rows = self._messages(hop, features, first, released, labels, sends_label)
                 blocks = [
                     in_noise_units(one, std) if std else one
-                    for one, std in zip(
-                        session.release(HOPS, rows), session.std(HOPS), strict=True
-                    )
+                    for one, std in zip(session.release(HOPS, rows), session.std(HOPS), strict=True)
                 ]
             block = blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=-1)
             released.append(self._with_known(hop, block))

@@ -108,17 +108,21 @@ def markdown(card: PrivacyCard) -> str:
     """Write a card for people: the promise first, then everything it rests on."""
     from gapgnn.privacy.card.card import attacker_facts, attacker_of, guarantee_sentence
 
+    # The attacker has all releases of the model.
+    has_several = len(card.releases) > 1
+    of_training = " of the training" if has_several else ""
+    of_all = " (all releases together)" if has_several else ""
     facts = [
         ("method", card.method),
         ("data set", card.dataset),
         ("level", card.level),
         ("relation", card.relation),
         ("words of this card", f"{card.wording.entities}, {card.wording.links}"),
-        ("epsilon", "none" if card.epsilon is None else f"{card.epsilon:.6g}"),
+        (f"epsilon{of_training}", "none" if card.epsilon is None else f"{card.epsilon:.6g}"),
         ("delta", "none" if card.delta is None else _delta(card)),
         ("accountant", card.accountant),
-        ("epsilon by Renyi accounting", _or_dash(card.rdp_epsilon)),
-        *attacker_facts(attacker_of(card)),
+        (f"epsilon by Renyi accounting{of_training}", _or_dash(card.rdp_epsilon)),
+        *((f"{what}{of_all}", value) for what, value in attacker_facts(attacker_of(card))),
         ("noise multiplier", _or_dash(card.noise_multiplier)),
         ("noise", card.noise_source),
         ("private release", "yes" if card.is_private_release else "**no**"),
@@ -144,7 +148,7 @@ def markdown(card: PrivacyCard) -> str:
         *_bullets("Covered", card.covered),
         *_bullets("Not covered", card.not_covered),
         *_releases(card),
-        "## Released on private data" + (" in the training" if len(card.releases) > 1 else ""),
+        "## Released on private data" + (" in the training" if has_several else ""),
         _events(card.events),
         "## Not charged",
         _table(("what", "why"), card.not_charged),

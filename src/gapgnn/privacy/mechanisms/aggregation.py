@@ -34,7 +34,6 @@ from torch import Tensor
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph, bound_out_degrees
 from gapgnn.graph.store import Limits, PartFile, StoredGraph, check_once, find_limits
-from gapgnn.memory import pages_kept
 from gapgnn.privacy import Release, active_witness, aggregation_sensitivity, shown
 from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.mechanisms.device import InLists as DeviceLists
@@ -474,7 +473,6 @@ class PrivateAggregation:
                 progress(index, hops)
         return results
 
-    @pages_kept()
     def hop(self, rows: Tensor, index: int, *, normalise: bool = True) -> Tensor:
         """Release one hop: unit rows in, noisy rows out, in float32.
 
