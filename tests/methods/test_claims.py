@@ -14,10 +14,10 @@ import pytest
 import torch
 from journalcases import RUNS, KillError, Steps, counted_steps, people
 
-from gapgnn.errors import PrivacyError
-from gapgnn.privacy import checkpoint as checkpoint_module
-from gapgnn.methods import NodeClassifier
 from gapgnn import GAP
+from gapgnn.errors import PrivacyError
+from gapgnn.methods import NodeClassifier
+from gapgnn.privacy import checkpoint as checkpoint_module
 from gapgnn.privacy.checkpoint import INDEX, Checkpoint
 from gapgnn.privacy.ledger.ledger import Ledger
 
@@ -117,7 +117,9 @@ def test_a_checkpoint_altered_to_say_that_nothing_was_charged_is_refused(
     assert drawn.done == []
 
 
-def test_a_finished_hop_struck_from_the_checkpoint_is_not_drawn_again(graph, ledger, tmp_path, drawn):
+def test_a_finished_hop_struck_from_the_checkpoint_is_not_drawn_again(
+    graph, ledger, tmp_path, drawn
+):
     folder = killed(drawn, graph, ledger, tmp_path / "run", kill=1)
     assert drawn.done == ["hop 1"]
     alter(folder, lambda state: state["finished"].pop("hop-1", None))

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from gapgnn.methods.gap.propagation import Propagation, reconciled
 from methodgraphs import small_graph
 from sklearn.base import clone
 
@@ -16,10 +17,9 @@ from gapgnn.errors import InputError
 from gapgnn.graph import csr
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.graph.transforms import induced, join_kinds, random_split
-from gapgnn.methods.gap.propagation import Propagation, reconciled
-from gapgnn.privacy.checkpoint import Checkpoint
 from gapgnn.privacy.accounting import Event, account
 from gapgnn.privacy.card import guarantee_sentence
+from gapgnn.privacy.checkpoint import Checkpoint
 
 
 def dealt(graph, *, names=("calls", "visits"), weights=False, seed=0):
@@ -97,7 +97,12 @@ def three_kinds(plain):
 
 @pytest.mark.parametrize(
     ("options", "events"),
-    [({}, 2), ({"edge_types": "each"}, 3), ({"messages": "features"}, 1), ({"level": "none"}, None)],
+    [
+        ({}, 2),
+        ({"edge_types": "each"}, 3),
+        ({"messages": "features"}, 1),
+        ({"level": "none"}, None),
+    ],
 )
 def test_more_kinds_take_no_more_noise_unless_each_is_hidden(plain, ledger, options, events):
     several = gap(ledger, **options).fit(three_kinds(plain))

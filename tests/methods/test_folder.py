@@ -24,6 +24,7 @@ from gapgnn.errors import (
     UnavailableError,
 )
 from gapgnn.methods import folder as folder_module
+from gapgnn.methods import keep_audit
 from gapgnn.privacy.ledger.people import People
 from gapgnn.training import RowScale
 
@@ -201,6 +202,19 @@ class TestRefusals:
     def test_a_newer_format(self, copy):
         rewrite(copy, format=99, gapgnn="7.0")
         assert "newer gapgnn (7.0, format 99). Upgrade" in refusal(copy, InputError)
+
+    def test_a_folder_of_version_0_2_or_before(self, saved, copy):
+        """It has no plan; one line says which version can open it, wherever it is read."""
+        rewrite(copy, without="plan", format=1, gapgnn="0.2.0")
+        message = refusal(copy, InputError)
+        assert "was written by gapgnn 0.2.0, before models had a plan" in message
+        assert "Open it with gapgnn 0.2, or train again." in message
+        before = {path: path.read_bytes() for path in files(copy)}
+        with pytest.raises(InputError, match="before models had a plan"):
+            GAP.load(saved["edge"]).save_releases(copy)
+        with pytest.raises(InputError, match="before models had a plan"):
+            keep_audit(copy, kind="mechanisms", command="gapgnn audit", results=[])
+        assert {path: path.read_bytes() for path in files(copy)} == before
 
     def test_a_folder_that_is_not_there(self, tmp_path):
         assert "does not exist" in refusal(tmp_path / "nothing", UnavailableError)

@@ -16,7 +16,16 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from suited import suited
 
-from gapgnn import MLP, Graph, GraphSAGE, LabelGAP, NodeLabelGAP, load_model, random_split, read_tables
+from gapgnn import (
+    MLP,
+    Graph,
+    GraphSAGE,
+    LabelGAP,
+    NodeLabelGAP,
+    load_model,
+    random_split,
+    read_tables,
+)
 from gapgnn.errors import InputError, PrivacyError, UnavailableError
 from gapgnn.graph.convert import to_networkx, to_pyg
 from gapgnn.graph.tables.schema import Category, Label, Number, Schema

@@ -204,7 +204,9 @@ def test_neither_the_key_nor_the_fingerprint_nor_hop_zero_is_written(
 def test_other_options_are_refused(graph, steps, ledger, tmp_path, change, message):
     folder = interrupted(graph, steps, ledger, tmp_path)
     with pytest.raises(InputError, match=message):
-        model(ledger, **change).fit(graph, checkpoint=Checkpoint(folder, ledger=ledger.path, resume=True))
+        model(ledger, **change).fit(
+            graph, checkpoint=Checkpoint(folder, ledger=ledger.path, resume=True)
+        )
     assert len(ledger.entries()) == 1
 
 

@@ -8,6 +8,13 @@ import numpy as np
 import pytest
 import torch
 from gapcases import forbid, small_classifier
+from gapgnn.methods.gap.propagation import (
+    MEMBERS,
+    Propagation,
+    joint_messages,
+    label_messages,
+)
+from gapgnn.methods.gap.variant import length_epsilon, vote_share
 from hypothesis import given
 from hypothesis import strategies as st
 from methodgraphs import cut_in_two, small_graph, with_arcs
@@ -19,13 +26,6 @@ from gapgnn.graph.transforms import random_split
 from gapgnn.methods import base as base_module
 from gapgnn.methods.gap import estimator as estimator_module
 from gapgnn.methods.label_gap.codes import class_codes, mean_codes
-from gapgnn.methods.gap.propagation import (
-    MEMBERS,
-    Propagation,
-    joint_messages,
-    label_messages,
-)
-from gapgnn.methods.gap.variant import length_epsilon, vote_share
 from gapgnn.training import Criterion, RowScale, Trainer
 
 VARIANTS = [

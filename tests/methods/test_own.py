@@ -13,8 +13,8 @@ from gapgnn.graph import with_absent
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.graph.transforms import induced, join_kinds, random_split
-from gapgnn.methods.label_gap.codes import class_codes, class_scores
 from gapgnn.methods.label_gap.budget import learnability, record_share, vote_weight
+from gapgnn.methods.label_gap.codes import class_codes, class_scores
 from gapgnn.methods.label_gap.node_votes import Votes, padded
 from gapgnn.privacy.accounting import Event, account
 
@@ -312,7 +312,8 @@ class TestListsVote:
 
     def test_they_count_less_where_a_network_learns_more(self):
         learned = [
-            learnability(epsilon, num_train=10_000, num_features=400) for epsilon in (0.5, 1.0, 2.0, 8.0)
+            learnability(epsilon, num_train=10_000, num_features=400)
+            for epsilon in (0.5, 1.0, 2.0, 8.0)
         ]
         assert [vote_weight(one) for one in learned] == [1.0, 1.0, 0.5, 0.125]
         assert [record_share(one) for one in learned] == [pytest.approx(0.5**0.5), 0.8, 0.8, 0.8]

@@ -1,4 +1,4 @@
-"""Whatever reads own lists or degree-normalised messages gives one answer in memory, on disk and on a GPU."""
+"""Own lists and degree-normalised messages give one answer in memory, on disk and on a GPU."""
 
 from __future__ import annotations
 

@@ -139,7 +139,9 @@ def test_randomised_edges_of_two_predictions_are_drawn_apart(graph, ledger, monk
 
     monkeypatch.setattr(sage_module, "perturb_edges", spy)
     for _ in range(2):
-        model = GraphSAGE(level="edge", epochs=1, hidden=8, epsilon=4.0, ledger=ledger.path).fit(graph)
+        model = GraphSAGE(level="edge", epochs=1, hidden=8, epsilon=4.0, ledger=ledger.path).fit(
+            graph
+        )
         model.predict(new)
     # Each model reads the training graph and the new one.
     _, first, _, second = released

@@ -1,8 +1,8 @@
 """Every release of every method, killed and resumed: none is drawn a second time under one charge.
 
 Releases are counted where audits observe them, so a release that is kept nowhere, or drawn beside
-the checkpoint, is seen whatever makes it. The run is killed at the first draw of each release in turn,
-and once more when all of it is finished and nothing saved.
+the checkpoint, is seen whatever makes it. The run is killed at the first draw of each release in
+turn, and once more when all of it is finished and nothing saved.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""NeighborVote: a prediction for its own person, from the own list and what is public or released."""
+"""NeighborVote: a prediction for its own person, from its list and what is public or released."""
 
 from __future__ import annotations
 
@@ -212,4 +212,7 @@ def test_own_is_record_and_nothing_else(level, graph):
 
 @pytest.mark.parametrize("level", ["none", "edge", "node"])
 def test_it_is_better_than_chance(level, graph):
-    assert suited(NeighborVote, {"epochs": 3, "epsilon": 8.0}, level=level).fit(graph).score(graph) > 0.7
+    assert (
+        suited(NeighborVote, {"epochs": 3, "epsilon": 8.0}, level=level).fit(graph).score(graph)
+        > 0.7
+    )

@@ -285,9 +285,9 @@ class TestThreshold:
             model.card_.not_charged
         )
         with pytest.raises(PrivacyError, match="depends on everybody's records"):
-            NodeLabelGAP(level="node", threshold="rate", ledger=tmp_path / "no.sqlite", **QUICK).fit(
-                declared
-            )
+            NodeLabelGAP(
+                level="node", threshold="rate", ledger=tmp_path / "no.sqlite", **QUICK
+            ).fit(declared)
         assert not (tmp_path / "no.sqlite").exists()
 
     def test_a_prior_threshold_at_node_level_follows_from_declared_rates_alone(self, graph):
