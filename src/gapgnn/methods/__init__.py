@@ -8,6 +8,7 @@ from gapgnn.facade import front
 
 if TYPE_CHECKING:
     from gapgnn.methods.checks import choose_device as choose_device
+    from gapgnn.methods.configs.base import DegreeBoundConfig as DegreeBoundConfig
     from gapgnn.methods.configs.base import option as option
     from gapgnn.methods.edge_reader import EdgeReader as EdgeReader
     from gapgnn.methods.edgefacts import EdgeFacts as EdgeFacts
