@@ -15,7 +15,7 @@ from suited import suited
 from gapgnn import GAP, MLP, SAGE, Graph, Vote
 from gapgnn.methods import base
 from gapgnn.privacy import Release, watched_by
-from gapgnn.privacy.mechanisms import aggregation
+from gapgnn.privacy.mechanisms import backends
 from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource
 
 WAYS = {
@@ -97,7 +97,7 @@ def fitted(name: str, graph: Graph, runs: dict[str, tuple[Watching, Any]]) -> tu
     watching = Watching()
     scale_of, normalise, check = (
         NoiseSource._checked_scale,
-        aggregation.row_normalise,
+        backends.row_normalise,
         base.check_scale,
     )
 
@@ -116,7 +116,7 @@ def fitted(name: str, graph: Graph, runs: dict[str, tuple[Watching, Any]]) -> tu
 
     with pytest.MonkeyPatch.context() as patch, watched_by(watching):
         patch.setattr(NoiseSource, "_checked_scale", scaled)
-        patch.setattr(aggregation, "row_normalise", normalised)
+        patch.setattr(backends, "row_normalise", normalised)
         patch.setattr(base, "check_scale", checked)
         batch = {"batch_size": 60} if options["level"] == "node" else {}
         shared = {"epsilon": 4.0, "epochs": 2, **batch}

@@ -61,10 +61,11 @@ from gapgnn.nn import (
 from gapgnn.privacy import (
     LEVELS,
     Guarantee,
+    OutDegreeNormalized,
     active_witness,
-    aggregation_sensitivity,
     check_delta,
     check_finite_budget,
+    parse_relation,
     public_count,
     resolve_relation,
 )
@@ -1216,7 +1217,7 @@ class NodeClassifier(Learned, BaseEstimator, ABC):  # type: ignore[misc]
         """Return the budget under ``add-remove`` that buys as little noise; 0 at other levels."""
         if self.level != "node":
             return 0.0
-        return self.epsilon / aggregation_sensitivity(self.level, relation, is_divided=True)
+        return self.epsilon / OutDegreeNormalized.bound(parse_relation(relation))
 
     def _recipe(self, num_train: int) -> Recipe:
         """Return the training settings with ``auto`` filled in."""
@@ -1566,7 +1567,7 @@ class EdgeReader(NodeClassifier):
             relation=guarantee.relation,
             noise_multiplier=multiplier * self._hop_ratio(guarantee.relation),
             max_degree=self._list_bound() if guarantee.level == "node" else None,
-            both_ways=self.goes_both_ways(is_directed=graph.is_directed),
+            symmetrised=self.goes_both_ways(is_directed=graph.is_directed),
             with_total=self.releases_total(len(graph.kinds)),
             keys=[key.derive("aggregation") for key in keys],
             noise=self.noise,

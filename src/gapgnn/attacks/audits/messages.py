@@ -35,7 +35,15 @@ from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, gaussian_price
 from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, confirmed
 from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.graph import Graph
-from gapgnn.privacy import aggregation_sensitivity, links_of, resolve_relation
+from gapgnn.privacy import (
+    DegreeBounded,
+    Neighbors,
+    OutDegreeNormalized,
+    Symmetrized,
+    links_of,
+    parse_relation,
+    resolve_relation,
+)
 from gapgnn.privacy.accounting import Event, Gaussian, account, group_of
 
 if TYPE_CHECKING:
@@ -246,13 +254,7 @@ class _Canaries:
             return np.zeros((1, len(worlds)))
         price = account(events, self.delta, relation=self.relation).epsilon
         self.epsilon = min(price, card.epsilon)
-        std = events[0].noise_multiplier * aggregation_sensitivity(
-            card.level,
-            self.relation,
-            max_degree=card.max_degree,
-            is_divided=is_divided,
-            both_ways=self.both_ways,
-        )
+        std = events[0].noise_multiplier * self._sensitivity(card)
         # Hops are kept in units of their noise; the class code of two classes has one coordinate.
         if is_divided:
             place = ROLES.index(self.role)
@@ -265,6 +267,15 @@ class _Canaries:
         seen = released[:, torch.from_numpy(rows)].mean(dim=0).numpy() * signs / sent
         along: Scores = seen.mean(axis=1)[None]
         return along / 2 + 0.5 if self.relation == "replace" else along
+
+    def _sensitivity(self, card: PrivacyCard) -> float:
+        """Return how far one hop moves, by the operator that the card describes."""
+        neighbours = parse_relation(self.relation, card.level)
+        if card.level == "edge":
+            return (Symmetrized if self.both_ways else Neighbors).bound(neighbours)
+        if card.max_degree is None:
+            return OutDegreeNormalized.bound(neighbours)
+        return DegreeBounded.bound(neighbours, card.max_degree)
 
     def _stars(
         self, worlds: NDArray[np.bool_]

@@ -29,6 +29,7 @@ from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph
 from gapgnn.methods import EdgeFacts, EdgeReader, Vote
 from gapgnn.methods.gap import GAP
+from gapgnn.privacy import parse_relation
 from gapgnn.privacy.accounting import (
     Event,
     Gaussian,
@@ -178,7 +179,7 @@ def _audit_event(
     elif isinstance(event, LabelResponse) and isinstance(estimator, Vote):
         yield audit_labels(response=event, **used, **shared)
     elif _is_mean_degree(estimator, event):
-        epsilon = event.pair(card.relation).pure_epsilon
+        epsilon = event.pair(parse_relation(card.relation)).pure_epsilon
         yield audit_mean_degree(epsilon=epsilon, **used, **fewer)
 
 

@@ -38,9 +38,12 @@ from gapgnn.methods.gap.votes import Votes, padded, vote_width
 from gapgnn.nn import COMBINATIONS, Encoded, Encoder, LinearBySize, MultiHopClassifier
 from gapgnn.privacy import (
     Guarantee,
+    Neighbors,
+    OutDegreeNormalized,
+    Symmetrized,
     aggregation_ratio,
-    aggregation_sensitivity,
     links_of,
+    parse_relation,
     resolve_kinds,
     resolve_relation,
 )
@@ -820,7 +823,7 @@ class GAP(EdgeReader):
                 level=guarantee.level,
                 relation=guarantee.relation,
                 noise_multiplier=guarantee.multiplier_of(label),
-                is_divided=True,
+                normalised=True,
                 to_self=self.own == "record",
                 keys=[key.derive(label) for key in keys],
                 noise=self.noise,
@@ -917,7 +920,8 @@ class GAP(EdgeReader):
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
         assert self.noise_multiplier_ is not None
         both_ways = self.goes_both_ways(is_directed=graph.is_directed)
-        sensitivity = aggregation_sensitivity(self.level, relation, both_ways=both_ways)
+        operator = Symmetrized if both_ways else Neighbors
+        sensitivity = operator.bound(parse_relation(relation))
         std = self.noise_multiplier_ * sensitivity
         return OwnLists(propagation, graph, hops, std, both_ways)
 
@@ -1076,7 +1080,7 @@ class GAP(EdgeReader):
     def _hop_std(self, graph: Graph) -> float:
         """Return the noise of the first hop, in which the own messages are counted."""
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
-        sensitivity = aggregation_sensitivity(self.level, relation, is_divided=True)
+        sensitivity = OutDegreeNormalized.bound(parse_relation(relation))
         return self._fitted_multiplier("aggregation") * sensitivity
 
     def _fitted_multiplier(self, label: str) -> float:
