@@ -539,7 +539,11 @@ def _without_its_own_example(multiplier, *, max_degree, **options):
     for shift, share in zip(event.sensitivities, event.probabilities, strict=True):
         shares[shift // 2 * 2] = shares.get(shift // 2 * 2, 0.0) + share
     return MixtureOfGaussians(
-        event.noise_multiplier, tuple(shares), tuple(shares.values()), event.steps
+        event.noise_multiplier,
+        tuple(shares),
+        tuple(shares.values()),
+        event.steps,
+        label=event.label,
     )
 
 
