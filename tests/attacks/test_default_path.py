@@ -152,3 +152,18 @@ def test_noise_on_the_number_that_decides_is_drawn_once_for_all_repeats(monkeypa
     graph = random_split(social_graph(num_nodes=200, mean_degree=8, num_classes=3), seed=0)
     NodeLabelGAP(epsilon=8.0, epochs=1, repeats=2).fit(graph)
     assert drawn == [("length of lists",)]
+
+
+def test_the_mean_is_over_the_public_number_of_people_and_not_the_exact_one(monkeypatch):
+    counts = []
+    original = node_level.noisy_list_length
+
+    def noted(lengths, *, num_people, **options):
+        counts.append((len(lengths), num_people))
+        return original(lengths, num_people=num_people, **options)
+
+    monkeypatch.setattr(node_level, "noisy_list_length", noted)
+    graph = random_split(social_graph(num_nodes=200, mean_degree=8, num_classes=3), seed=0)
+    exact = int(graph.train_mask.sum())
+    NodeLabelGAP(epsilon=8.0, epochs=1, train_size=exact + 9).fit(graph)
+    assert counts == [(exact, exact + 9)]

@@ -257,6 +257,12 @@ class TestTraining:
     def test_without_a_leak_nothing_is_found(self, level):
         assert found_in_training(level, lambda rows: None) == []
 
+    def test_forced_colours_are_no_finding(self, level, monkeypatch):
+        """Seen to find the pace of the bars that are then drawn without a terminal."""
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("TTY_COMPATIBLE", "1")
+        assert found_in_training(level, lambda rows: None) == []
+
     @pytest.mark.parametrize(
         ("leak", "told"), CHANNELS, ids=[leak.__name__ for leak, _ in CHANNELS]
     )

@@ -90,6 +90,9 @@ def test_once_chosen_the_first_release_and_this_option_are_stated_at_the_price_o
     for one in options:
         chosen = one.after(FIRST, whole)
         assert chosen.events == (FIRST, *one.events)
+        # Bounds of attackers and later releases count what could have been released.
+        assert chosen.charged == whole.events
+        assert chosen.attack_bounds() == whole.attack_bounds()
         assert chosen.epsilon == whole.epsilon
         assert chosen.delta == whole.delta
 

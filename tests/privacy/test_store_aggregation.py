@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gapgnn.methods.gap.estimator import GAP
 from graph_strategies import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st

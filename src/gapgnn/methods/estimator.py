@@ -46,7 +46,7 @@ from gapgnn.methods.checks import (
     choose_device,
     free_memory,
 )
-from gapgnn.methods.configs.base import MethodConfig
+from gapgnn.methods.configs import MethodConfig
 from gapgnn.methods.decisions import (
     Tested,
     check_classes,
@@ -62,13 +62,22 @@ from gapgnn.methods.releases import Releases
 from gapgnn.methods.settings import Settings
 from gapgnn.methods.unused import Unused, given_unused, refuse_unused
 from gapgnn.nn import count_replicas, replica_state, reset_replicas
-from gapgnn.privacy import Guarantee, aggregation_sensitivity, resolve_relation
+from gapgnn.privacy import (
+    Checkpoint,
+    Guarantee,
+    NoCheckpoint,
+    Plan,
+    PlannedHops,
+    PlannedTraining,
+    PrivateSession,
+    PublicFacts,
+    SessionOptions,
+    aggregation_sensitivity,
+    resolve_relation,
+)
 from gapgnn.privacy.accounting import Event
 from gapgnn.privacy.card import PrivacyCard, ReleaseFacts, public_facts
-from gapgnn.privacy.checkpoint import Checkpoint, NoCheckpoint
 from gapgnn.privacy.ledger import People
-from gapgnn.privacy.plan import Plan, PlannedHops, PlannedTraining, PublicFacts
-from gapgnn.privacy.session import PrivateSession, SessionOptions
 from gapgnn.rng import NoiseKey, experiment_torch
 from gapgnn.training import (
     Callback,

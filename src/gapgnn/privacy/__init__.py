@@ -16,10 +16,16 @@ if TYPE_CHECKING:
     from gapgnn.privacy.budget import check_part as check_part
     from gapgnn.privacy.budget import check_price as check_price
     from gapgnn.privacy.budget import stated_epsilon as stated_epsilon
+    from gapgnn.privacy.checkpoint import Checkpoint as Checkpoint
+    from gapgnn.privacy.checkpoint import NoCheckpoint as NoCheckpoint
     from gapgnn.privacy.guarantee import EntityCounts as EntityCounts
     from gapgnn.privacy.guarantee import Guarantee as Guarantee
     from gapgnn.privacy.guarantee import check_finite_budget as check_finite_budget
     from gapgnn.privacy.guarantee import count_entities as count_entities
+    from gapgnn.privacy.plan import Plan as Plan
+    from gapgnn.privacy.plan import PlannedHops as PlannedHops
+    from gapgnn.privacy.plan import PlannedTraining as PlannedTraining
+    from gapgnn.privacy.plan import PublicFacts as PublicFacts
     from gapgnn.privacy.relations import LEVELS as LEVELS
     from gapgnn.privacy.relations import RELATIONS as RELATIONS
     from gapgnn.privacy.relations import RELATIONS_OF_LEVEL as RELATIONS_OF_LEVEL
@@ -39,6 +45,9 @@ if TYPE_CHECKING:
     from gapgnn.privacy.relations import resolve_relation as resolve_relation
     from gapgnn.privacy.relations import squared_growth as squared_growth
     from gapgnn.privacy.relations import strictest as strictest
+    from gapgnn.privacy.session import PrivateSession as PrivateSession
+    from gapgnn.privacy.session import SessionOptions as SessionOptions
+    from gapgnn.privacy.session import charged_release as charged_release
     from gapgnn.privacy.witness import Release as Release
     from gapgnn.privacy.witness import active_witness as active_witness
     from gapgnn.privacy.witness import shown as shown

@@ -77,6 +77,8 @@ _FROM_NOTION = ("node_notion", "covered", "not_covered", "templates")
 # Between two ways to compute the price of the same releases.
 ROUNDING_OF_PRICES = 1e-3
 _UNCOMPARED = ("seconds", "peak_memory_mb")
+# Variables by which what is no terminal is taken for one.
+_TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 
 
 @dataclass(frozen=True)
@@ -549,12 +551,22 @@ def _as_process(folder: Path, ledger: Path) -> Iterator[tuple[io.StringIO, io.St
         with (
             mock.patch.object(os, "urandom", entropy),
             mock.patch.dict(os.environ, {"GAPGNN_LEDGER": ledger.name}),
+            _without_a_terminal(),
             contextlib.redirect_stdout(stdout),
             contextlib.redirect_stderr(stderr),
         ):
             yield stdout, stderr
     finally:
         os.chdir(before)
+
+
+@contextlib.contextmanager
+def _without_a_terminal() -> Iterator[None]:
+    """Draw no bars in a block: they show how fast a run went, whoever the table holds."""
+    with mock.patch.dict(os.environ):
+        for name in _TERMINAL:
+            os.environ.pop(name, None)
+        yield
 
 
 def _compare_runs(
