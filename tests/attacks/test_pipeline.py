@@ -572,9 +572,7 @@ class TestPlantedLeaks:
             return np.where(order < train, 0, np.where(order < train + val, 1, 2)).astype(np.int8)
 
         monkeypatch.setattr(transforms, "roles", by_position)
-        found = findings(
-            audit(f"train gap {FAST}", "node", "add-remove", kinds=["first", "random"])
-        )
+        found = findings(audit(WITH_HOPS, "node", "add-remove", kinds=["first", "random"]))
         assert any("hop 1: moved by" in text for text in found)
         assert any("train on one of the two inputs only" in text for text in found)
 

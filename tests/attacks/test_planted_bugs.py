@@ -545,7 +545,11 @@ def _without_its_own_example(multiplier, *, max_degree, **options):
     for shift, share in zip(event.sensitivities, event.probabilities, strict=True):
         shares[shift // 2 * 2] = shares.get(shift // 2 * 2, 0.0) + share
     return MixtureOfGaussians(
-        event.noise_multiplier, tuple(shares), tuple(shares.values()), event.steps
+        event.noise_multiplier,
+        tuple(shares),
+        tuple(shares.values()),
+        event.steps,
+        label=event.label,
     )
 
 
@@ -683,7 +687,7 @@ def test_density_noise_scaled_for_the_wrong_number_of_cells(monkeypatch):
 
     def too_small(self, true):
         count = torch.tensor([float(len(true))], dtype=torch.float64)
-        scale = self.cells.bits_per_edge / self.on_count / 50
+        scale = self.scale_of_count / 50
         return float(self.count_noise.add_laplace(count, scale, "number of edges"))
 
     monkeypatch.setattr(edges._Release, "_noisy_count", too_small)

@@ -130,7 +130,7 @@ def _audit_role(
     estimator: NodeClassifier, role: str, trials: int, **options: Unpack[Options]
 ) -> AuditReport:
     """Audit what people of one role are in."""
-    size = 1 + (_Canaries(estimator).links if estimator.level == "edge" else _NEIGHBOURS)
+    size = 2 * _Canaries(estimator).links if estimator.level == "edge" else 1 + _NEIGHBOURS
     if role == "others":
         size += 2 * _FEEDERS
     at_once = max(LEAST_TRIALS, _NODES_PER_FIT // size)
@@ -289,12 +289,15 @@ class _Canaries:
     def _stars(
         self, worlds: NDArray[np.bool_]
     ) -> tuple[Graph, NDArray[np.int64], NDArray[np.float64]]:
-        """Nodes of one class and as many of the other as links are protected, joined by coin."""
-        size = self.links + 1
+        """Nodes of one class and as many of the other as links are protected, joined by coin.
+
+        With unconnected nodes beside them both classes are as common, so that all codes are long.
+        """
+        size = 2 * self.links
         centre = size * np.arange(len(worlds))
-        others = centre[:, None] + np.arange(1, size)
-        labels = np.ones(size * len(worlds), dtype=np.int64)
-        labels[centre] = 0
+        others = centre[:, None] + np.arange(1, 1 + self.links)
+        labels = np.zeros(size * len(worlds), dtype=np.int64)
+        labels[others] = 1
         ends = np.repeat(centre[worlds], self.links), others[worlds].ravel()
         graph = _graph(*ends, labels, directed=self.is_directed)
         # What presence adds to each row: the centre's code, and to the centre that of all others.
