@@ -398,11 +398,11 @@ def resolve_kinds(level: str, kinds: str = "auto") -> str:
     ('any', 'each', 'each')
     """
     check_choice("level", level, LEVELS)
-    check_choice("kinds", kinds, ("auto", "each", "any"))
+    check_choice("edge_types", kinds, ("auto", "each", "any"))
     if level == "node" and kinds == "any":
         raise InputError(
-            "`kinds` must be auto or each at level node: a record holds its lists of all kinds of "
-            "edges, so withdrawing it changes every kind. Got 'any'."
+            "`edge_types` must be auto or each at level node: a record holds its adjacency lists of "
+            "all types, so withdrawing it changes every type. Got 'any'."
         )
     if kinds == "auto":
         return "each" if level == "node" else "any"
