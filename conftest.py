@@ -1,4 +1,4 @@
-"""Keeps every test away from the user's own ledger, caches and data."""
+"""Keeps every test away from the user's own ledger, caches, data and terminal."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ collect_ignore_glob = ["tests/fixtures/*"]
 
 # One thread per test process: with one worker per core, more threads only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A width of the terminal, and colours that are asked for or not, change what commands print.
+_OF_THE_TERMINAL = ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "LINES")
 
 # Temporary files stay in memory where there is room. Half of a small run is a ledger that waits for
 # its disk, and the tests of durability kill processes, not the power.
@@ -53,6 +56,9 @@ def _private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("GAPGNN_LEDGER", str(folder / "ledger.sqlite"))
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setenv("XDG_DATA_HOME", str(folder / "data"))
+        patch.setenv("COLUMNS", "80")
+        for name in _OF_THE_TERMINAL:
+            patch.delenv(name, raising=False)
         from gapgnn import Ledger
 
         Ledger.init(folder / "ledger.sqlite")

@@ -21,7 +21,7 @@ import torch
 
 import generated
 from gapgnn import LabelGAP, Ledger, NodeLabelGAP, load_dataset
-from gapgnn.privacy import aggregation_sensitivity, check_relation
+from gapgnn.privacy import Neighbors, check_relation, parse_relation
 
 NODE = "node level"
 
@@ -70,7 +70,7 @@ def main() -> None:
     rows = []
     for place in range(0, len(jobs), width):
         dataset, row, *_ = jobs[place]
-        moved = "-" if row == NODE else f"{aggregation_sensitivity('edge', row):.2f}"
+        moved = "-" if row == NODE else f"{Neighbors.bound(parse_relation(row)):.2f}"
         rows.append((dataset, row, moved, *cells[place : place + width]))
     budgets = (f"epsilon {epsilon:g}" for epsilon in arguments.epsilons)
     body = generated.table(["data set", "hidden", "sensitivity of a hop", *budgets], rows)

@@ -208,7 +208,7 @@ def measure_step(clock: Clock, rounds: int) -> None:
 def measure_hop(clock: Clock, rounds: int, nodes: int, arcs: int) -> None:
     """One hop on a Reddit-sized graph beside the bare product of int32 CSR."""
     from aggregation import heavy_tailed_graph, product_and_hops
-    from gapgnn.privacy.mechanisms.aggregation import row_normalise
+    from gapgnn.privacy.mechanisms import row_normalise
 
     graph = heavy_tailed_graph(nodes, arcs)
     rows = row_normalise(torch.randn(nodes, 16, generator=torch.Generator().manual_seed(0)))

@@ -11,7 +11,8 @@ from schemacases import declared
 
 from gapgnn.cli.main import main
 from gapgnn.errors import InputError
-from gapgnn.privacy.mechanisms import aggregation
+from gapgnn.methods import recommended_method
+from gapgnn.privacy.mechanisms import backends
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 
 pytestmark = pytest.mark.usefixtures("controls_once")
@@ -40,7 +41,8 @@ def tables(tmp_path) -> list[str]:
         ["sampler", "--epsilon", "4"],
         ["edges", "--epsilon", "2"],
         ["subgraphs", "--epsilon", "4", "--steps", "2", "--sampling-rate", "0.5"],
-        ["messages", "--epsilon", "4", "--level", "node", "--max-degree", "3"],
+        ["messages", "--epsilon", "4", "--hops", "2"],
+        ["messages", "--epsilon", "4", "--level", "node"],
     ],
 )
 def test_an_audit_prints_one_json_object(capsys, words):
@@ -76,7 +78,7 @@ def test_a_broken_guarantee_is_exit_1_and_a_plain_sentence(capsys, monkeypatch):
 
 def test_what_is_counted_is_exit_1_too(capsys, monkeypatch):
     monkeypatch.setattr(
-        aggregation, "bound_out_degrees", lambda graph, *_: (graph.indptr, graph.indices)
+        backends, "bound_out_degrees", lambda graph, *_: (graph.indptr, graph.indices)
     )
     words = ["--level", "node", "--epsilon", "4", "--trials", "400", "--json"]
     assert main(["audit", "aggregation", *words]) == 1
@@ -92,9 +94,13 @@ def test_what_is_counted_is_exit_1_too(capsys, monkeypatch):
         (["audit", "agregation"], "invalid choice"),
         (["audit", "aggregation", "--trials", "1"], "`--trials` must be at least"),
         (["audit", "edges", "--delta", "1"], "`--delta` is not an option of `gapgnn audit edges`"),
-        (["audit", "messages", "--messages", "features"], "invalid choice"),
+        (["audit", "messages", "--own", "list"], "invalid choice"),
+        (["audit", "messages", "--own", "record"], "`--own` must be left out at level edge"),
         (["audit", "subgraphs", "--max-degree", "0"], "`--max-degree` must be at least 1"),
-        (["audit", "messages", "--divided"], "`--divided` must be"),
+        (
+            ["audit", "messages", "--level", "node", "--hops", "2"],
+            "`--hops` must be left out at level node",
+        ),
         (["audit", "aggregation", "--divided"], "`--divided` must be"),
         (["attack", "membership", "--epoch", "5"], "invalid choice"),
         (["attack", "membershp"], "invalid choice"),
@@ -124,7 +130,7 @@ def test_an_attack_prints_one_json_object(capsys, tables, attack):
     assert main(["attack", attack, *words]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["attack"] == attack
-    assert answer["method"] == "gap"
+    assert answer["method"] == "label-gap"
     assert 0 <= answer["auc"] <= 1
     assert "tpr_at_1pct_fpr" in answer
     if attack in ("membership", "lira"):
@@ -139,8 +145,8 @@ def test_an_attack_prints_one_json_object(capsys, tables, attack):
 @pytest.mark.parametrize(
     ("words", "own", "is_told"),
     [
-        (["gap", "--level", "edge"], "", False),
-        (["gap", "--level", "edge", "--own", "record"], "record", True),
+        (["label-gap", "--level", "edge"], "", False),
+        (["label-gap", "--level", "edge", "--own", "record"], "record", True),
         (["vote", "--level", "edge"], "record", True),
     ],
     ids=["features", "record", "vote"],
@@ -158,12 +164,12 @@ def test_published_predictions_are_attacked_by_what_they_read(capsys, tables, wo
 
 def test_a_saved_model_is_asked_what_its_own_people_would_be(capsys, tables, tmp_path):
     words = [*tables, "--level", "edge", "--epochs", "3"]
-    assert main(["train", "gap", *words, "--out", str(tmp_path / "model")]) == 0
+    assert main(["train", "label-gap", *words, "--out", str(tmp_path / "model")]) == 0
     capsys.readouterr()
     words = ["attack", "own-list", "--model", str(tmp_path / "model"), *tables, "--pairs", "40"]
     assert main([*words, "--own", "record", "--published", "labels"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "published labels of the saved gap, level edge, epsilon" in shown
+    assert "published labels of the saved label-gap, level edge, epsilon" in shown
     assert "own record" in shown
     assert "Links that change an answer, given the release:" in shown
 
@@ -186,10 +192,14 @@ def test_the_accuracy_of_attacked_models_is_told(capsys, tables):
     ("method", "level"),
     [
         ("gap", "edge"),
+        ("progap", "edge"),
+        ("label-gap", "edge"),
         ("sage", "edge"),
         ("mlp", "node"),
         pytest.param("mlp", "edge", marks=pytest.mark.slow),
         pytest.param("gap", "node", marks=pytest.mark.slow),
+        pytest.param("progap", "node", marks=pytest.mark.slow),
+        pytest.param("node-label-gap", "node", marks=pytest.mark.slow),
         # Accounting for a mixture of Gaussians takes ten seconds.
         pytest.param("sage", "node", marks=pytest.mark.slow),
     ],
@@ -230,16 +240,17 @@ def test_the_pipeline_audit_takes_a_command_of_training_and_of_prediction(level,
             str(tmp_path / name / word) if word.endswith((".csv", ".toml")) else word
             for word in places
         ]
+    method = recommended_method(level)
     quick = ["--level", level, "--epochs", "2", "--batch-size", "30"]
     # On tables this small no hop would be released, or its mixing weight would be 0.
     quick += ["--hop-share", "0.5"] if level == "node" else ["--folds", "0"]
     audit = ["audit", "pipeline", "--neighbours", "random", "--json"]
-    assert main([*audit, "train", "gap", *words["train"], *quick]) == 0
+    assert main([*audit, "train", method, *words["train"], *quick]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["holds"]
     assert [one["neighbours"] for one in report["neighbours"]] == ["random"]
     model = str(tmp_path / "model")
-    assert main(["train", "gap", *words["train"], *quick, "--out", model]) == 0
+    assert main(["train", method, *words["train"], *quick, "--out", model]) == 0
     capsys.readouterr()
     assert main([*audit, "predict", "--model", model, *words["predict"]]) == 0
     report = json.loads(capsys.readouterr().out)

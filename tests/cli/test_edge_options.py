@@ -51,7 +51,7 @@ def test_describe_shows_kinds_weights_and_what_was_left_out(gapgnn, files, tmp_p
 
 def test_train_predict_and_the_card(gapgnn, files, tmp_path, ledger):
     edges = ["--edges", "calls.csv", "--edges", "payments.csv", *files, *WEIGHT]
-    code, out, err = gapgnn("train", "gap", *edges, *TRAIN, "--out", "model", "--json")
+    code, out, err = gapgnn("train", "label-gap", *edges, *TRAIN, "--out", "model", "--json")
     assert code == 0, err
     card = json.loads((tmp_path / "model" / "card.json").read_text())
     assert (card["kinds"], card["protects"]) == (["calls", "payments"], "any")
@@ -83,7 +83,7 @@ def test_a_store_of_several_weighted_kinds(gapgnn, files, tmp_path):
     runs = []
     for place, data in enumerate((edges, ["--store", "store"])):
         code, out, err = gapgnn(
-            "train", "gap", *data, *TRAIN, *seed, "--out", f"model{place}", "--json"
+            "train", "label-gap", *data, *TRAIN, *seed, "--out", f"model{place}", "--json"
         )
         assert code == 0, err
         runs.append(json.loads(out)["test_accuracy"])
@@ -96,11 +96,11 @@ def test_a_configuration_file_names_several_tables(gapgnn, files, tmp_path):
         'weight = "amount"\nweight-bounds = [0, 100]\nepochs = 2\n'
     )
     options = ["--config", "run.toml", "--device", "cpu", "--json"]
-    code, _, err = gapgnn("train", "gap", *options, "--out", "two")
+    code, _, err = gapgnn("train", "label-gap", *options, "--out", "two")
     assert code == 0, err
     assert json.loads((tmp_path / "two" / "card.json").read_text())["kinds"] != []
     # The command line wins, also where an option may be repeated.
-    code, _, err = gapgnn("train", "gap", *options, "--edges", "calls.csv", "--out", "one")
+    code, _, err = gapgnn("train", "label-gap", *options, "--edges", "calls.csv", "--out", "one")
     assert code == 0, err
     assert json.loads((tmp_path / "one" / "card.json").read_text())["kinds"] == []
 
@@ -131,17 +131,18 @@ BOTH = [*CALLS, "--edges", "payments.csv"]
         ),
         ([*CALLS, "--time", "date", "--since", "5"], "The columns are 'a', 'b', 'amount', 'day'."),
         (
-            [*BOTH, "--level", "node", "--kinds", "any"],
-            "`--kinds` must be auto or each at level node",
+            [*BOTH, "--level", "node", "--edge-types", "any"],
+            "`--edge-types` must be auto or each at level node",
         ),
-        ([*CALLS, "--kinds", "all"], "must be one of auto, each, any. Got 'all'"),
+        ([*CALLS, "--edge-types", "all"], "must be one of auto, each, any. Got 'all'"),
     ],
 )
 def test_bad_options_are_one_line_and_nothing_is_charged(gapgnn, files, ledger, words, message):
     schema = ["--schema", "schema.toml"] if "node" in words else []
     if schema:
         gapgnn("schema", "--nodes", "people.csv", "--label", "team", "--out", "schema.toml")
-    code, out, err = gapgnn("train", "gap", *words, *files, *schema, *TRAIN, "--out", "model")
+    method = "gap" if "node" in words else "label-gap"
+    code, out, err = gapgnn("train", method, *words, *files, *schema, *TRAIN, "--out", "model")
     assert code == 2
     assert out == ""
     assert message in err
@@ -212,7 +213,7 @@ def test_spreadsheets_of_several_kinds(gapgnn, spelled, tmp_path, ledger):
     told = " ".join(err.split())
     assert "For the curator only: left out" in told
     assert f"For the curator only: {found['outside']:,} edges outside the window" in told
-    code, out, err = gapgnn("train", "gap", *words, *TRAIN, "--out", "model", "--json")
+    code, out, err = gapgnn("train", "label-gap", *words, *TRAIN, "--out", "model", "--json")
     assert code == 0, err
     # No count of edges stands beside the promise.
     assert not {"dropped_dangling", "outside"} & set(json.loads(out))
@@ -227,14 +228,14 @@ def test_spreadsheets_of_several_kinds(gapgnn, spelled, tmp_path, ledger):
 
 def test_an_audit_of_a_model_that_remembers_its_spreadsheets(gapgnn, spelled, ledger):
     words = ["--edges", "calls.csv", *spelled, *WEIGHT, "--dangling", "drop"]
-    code, _, err = gapgnn("train", "gap", *words, *TRAIN, "--out", "model", "--json")
+    code, _, err = gapgnn("train", "label-gap", *words, *TRAIN, "--out", "model", "--json")
     assert code == 0, err
     # Other tables of the same kind; those of training are answered free of charge.
     data = ["--edges", "payments.csv", "--nodes", "people.csv"]
     kinds = ["--neighbours", "hub,amount-huge"]
     code, out, err = gapgnn("audit", "pipeline", *kinds, "predict", "--model", "model", *data)
     assert code == 0, out + err
-    code, out, err = gapgnn("audit", "pipeline", *kinds, "train", "gap", *words, *TRAIN)
+    code, out, err = gapgnn("audit", "pipeline", *kinds, "train", "label-gap", *words, *TRAIN)
     assert code == 0, out + err
 
 
@@ -268,7 +269,7 @@ class TestWeightOfASchema:
         self, gapgnn, declared, tmp_path
     ):
         words = [*CALLS, *declared, "--weight", "amount"]
-        code, _, err = gapgnn("train", "gap", *words, *TRAIN, "--out", "model", "--json")
+        code, _, err = gapgnn("train", "label-gap", *words, *TRAIN, "--out", "model", "--json")
         assert code == 0, err
         public = json.loads((tmp_path / "model" / "card.json").read_text())["public"]
         assert ["bounds of the amounts of edges", "0 to 100: declared"] in public
@@ -307,7 +308,7 @@ class TestWeightOfASchema:
         self, gapgnn, declared, ledger, words, message
     ):
         words = [*CALLS, *declared, *words, *TRAIN, "--out", "model"]
-        code, out, err = gapgnn("train", "gap", *words)
+        code, out, err = gapgnn("train", "label-gap", *words)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert message in err
         assert not ledger.entries()
@@ -321,7 +322,7 @@ class TestWeightOfASchema:
         code, out, err = gapgnn("partition", *words, "--out", "store", "--json")
         assert (code, json.loads(out)["weighted"]) == (0, True), err
         kinds = ["--neighbours", "amount-huge", "--json"]
-        code, out, err = gapgnn("audit", "pipeline", *kinds, "train", "gap", *words, *TRAIN)
+        code, out, err = gapgnn("audit", "pipeline", *kinds, "train", "label-gap", *words, *TRAIN)
         assert code == 0, err
         assert json.loads(out)["holds"]
 

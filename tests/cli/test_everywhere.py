@@ -25,7 +25,7 @@ def tables(tmp_path: Path) -> list[str]:
 @pytest.fixture
 def model(tmp_path: Path, tables: list[str], gapgnn) -> Path:
     words = ("--epochs", "2", "--no-compare", "--json", "--out", "model")
-    assert gapgnn("train", "gap", *tables, *words)[0] == 0
+    assert gapgnn("train", "label-gap", *tables, *words)[0] == 0
     return tmp_path / "model"
 
 
@@ -86,6 +86,8 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["gapgnn", "tr"], ["train"]),
         (["gapgnn", "train", "s"], ["sage"]),
         (["gapgnn", "train", "gap", "--level", ""], ["none", "edge", "node"]),
+        (["gapgnn", "train", "label-gap", "--level", ""], ["none", "edge"]),
+        (["gapgnn", "train", "node-label-gap", "--level", ""], ["node"]),
         (["gapgnn", "train", "gap", "--epsi"], ["--epsilon"]),
         (["gapgnn", "train", "gap", "--epsilon", ""], []),
         (["gapgnn", "attack", "link-stealing", "gap", "--others", "h"], ["held-out"]),
@@ -132,7 +134,7 @@ def test_how_much_is_said_means_the_same_for_every_command(name: str) -> None:
 
 @pytest.mark.parametrize("place", ["first", "last"])
 def test_quiet_is_results_and_nothing_else(tables: list[str], gapgnn, place: str) -> None:
-    words = ["train", "gap", *tables, "--epochs", "2", "--no-save", "--no-compare"]
+    words = ["train", "label-gap", *tables, "--epochs", "2", "--no-save", "--no-compare"]
     code, loud, _ = gapgnn(*words)
     assert "Note: " in loud
     code, out, err = gapgnn(*(["-q", *words] if place == "first" else [*words, "--quiet"]))
@@ -153,7 +155,7 @@ def test_quiet_leaves_remarks_of_the_ledger_out(gapgnn, ledger) -> None:
 
 
 def test_verbose_tells_phases_seconds_and_where_an_error_is(tables: list[str], gapgnn) -> None:
-    words = ["train", "gap", *tables, "--epochs", "2", "--no-save", "--no-compare", "--json"]
+    words = ["train", "label-gap", *tables, "--epochs", "2", "--no-save", "--no-compare", "--json"]
     code, out, err = gapgnn("-v", *words)
     assert code == 0
     json.loads(out)
@@ -191,7 +193,7 @@ def test_delta_0_is_taken_where_no_gaussian_noise_is(
 
 
 @pytest.mark.parametrize(
-    "words", [["train", "gap"], ["train", "gap", "--messages", "features"], ["noise"]]
+    "words", [["train", "label-gap"], ["train", "gap"], ["train", "progap"], ["noise"]]
 )
 def test_delta_0_for_gaussian_noise_is_one_line_that_says_why(
     words: list[str], tables: list[str], gapgnn, ledger

@@ -265,7 +265,7 @@ def test_show_says_who_charged_what_when_and_why(run, ledger, monkeypatch) -> No
     run(*CUSTOMERS, "--delta", "1e-7")
     monkeypatch.setattr("getpass.getuser", lambda: "ann")
     monkeypatch.setattr("socket.gethostname", lambda: "bank-7")
-    monkeypatch.setattr("sys.argv", ["/usr/bin/gapgnn", "train", "gap", "--out", "my model"])
+    monkeypatch.setattr("sys.argv", ["/usr/bin/gapgnn", "train", "label-gap", "--out", "my model"])
     ledger.complete(fit(ledger, people(1), reason="scores of November"))
     fit(ledger, people(1), count=9)
     _, out, _ = run("show", "customers")
@@ -273,7 +273,7 @@ def test_show_says_who_charged_what_when_and_why(run, ledger, monkeypatch) -> No
     first = next(line for line in out.splitlines() if "ann@bank-7" in line)
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d  ann@bank-7  GAP fit  edge +1 / 1e-07 +1$", first)
     assert "    reason: scores of November\n" in out
-    assert "    command: gapgnn train gap --out 'my model'\n" in out
+    assert "    command: gapgnn train label-gap --out 'my model'\n" in out
     assert "9 x 1 / 1e-07     3.462" in out  # ten fits together, not 10
     assert "spent, and not noted as completed" in out
     answer = asked(run, "show", "customers")

@@ -78,7 +78,7 @@ def test_edge_tables_that_lose_most_rows_are_refused_before_the_charge(
 ):
     head, line, options, told = LOST[name]
     write_edges(folder, head, line)
-    code, _, err = gapgnn("train", "gap", *TABLES, *options, *TRAIN)
+    code, _, err = gapgnn("train", "label-gap", *TABLES, *options, *TRAIN)
     assert code == 2
     assert told in err
     assert "`--edges` must have" in err
@@ -95,7 +95,7 @@ def test_at_node_level_a_share_of_people_is_refused(gapgnn, folder, ledger, name
     write_schema(folder)
     words = [*TABLES, "--schema", "schema.toml", *options, *TRAIN, "--level", "node"]
     words = [word.replace("drop", "keep") for word in words]
-    code, _, err = gapgnn("train", "gap", *words, "--epsilon", "8")
+    code, _, err = gapgnn("train", "node-label-gap", *words, "--epsilon", "8")
     assert code == 2, err
     assert told in err
     assert not ledger.entries()
@@ -128,7 +128,7 @@ def test_source_and_target_name_the_columns_of_the_ends(gapgnn, folder):
 def test_a_model_remembers_source_and_target(gapgnn, folder):
     write_edges(folder, "payment,payer,payee", lambda place, a, b: f"{9000 + place},{a},{b}")
     named = ["--source", "payer", "--target", "payee"]
-    code, _, err = gapgnn("train", "gap", *TABLES, *named, *TRAIN)
+    code, _, err = gapgnn("train", "label-gap", *TABLES, *named, *TRAIN)
     assert code == 0, err
     tables = ["--edges", "paid.csv", "--nodes", "people.csv"]
     code, _, err = gapgnn("predict", "--model", "m", *tables, "--out", "p.csv")
@@ -138,7 +138,9 @@ def test_a_model_remembers_source_and_target(gapgnn, folder):
 @pytest.mark.parametrize("rows", [[], [(1, 1)], [(1, 2)]])
 def test_one_row_of_a_small_edge_table_does_not_decide_the_exit_status(gapgnn, folder, rows):
     write_edges(folder, "a,b", lambda place, a, b: f"{a},{b}", rows)
-    code, _, err = gapgnn("train", "gap", *TABLES, *TRAIN, "--level", "edge", "--epsilon", "1")
+    code, _, err = gapgnn(
+        "train", "label-gap", *TABLES, *TRAIN, "--level", "edge", "--epsilon", "1"
+    )
     assert code == 0, err
     assert ("1 edge table is empty or mostly dropped" in err) == (rows != [(1, 2)])
 
@@ -149,7 +151,7 @@ def test_node_tables_whose_declared_numbers_cannot_be_read_are_refused(gapgnn, f
     (folder / "people.csv").write_text("id,age,team\n" + "\n".join(rows) + "\n")
     write_schema(folder)
     words = [*TABLES, "--schema", "schema.toml"]
-    code, _, err = gapgnn("train", "gap", *words, *TRAIN, "--level", "node", "--epsilon", "8")
+    code, _, err = gapgnn("train", *words, *TRAIN, "--level", "node", "--epsilon", "8")
     assert (code, "without a readable value in column `age`" in err) == (2, True)
     assert not ledger.entries()
     code, _, err = gapgnn("partition", *words, "--parts", "2", "--out", "store")

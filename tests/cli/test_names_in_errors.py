@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from methodgraphs import small_graph, write_tables
 
-from gapgnn import GAP, MLP, SAGE, read_tables
+from gapgnn import GAP, MLP, GraphSAGE, LabelGAP, read_tables
 from gapgnn.cli.main import main
 from gapgnn.errors import GapgnnError
 
@@ -17,12 +17,13 @@ PARAMETERS = [
     (GAP, {"learning_rate": -0.5}, "`learning_rate` must be positive. Got -0.5."),
     (GAP, {"repeats": 0}, "`repeats` must be at least 1. Got 0."),
     (GAP, {"insecure_noise_seed": -1}, "`insecure_noise_seed` must be at least 0. Got -1."),
+    (LabelGAP, {"folds": 1}, "`folds` must be"),
     (GAP, {"train_size": 0}, "`train_size` must be at least 1. Got 0."),
     (MLP, {"level": "node", "threshold": "auto"}, "`threshold` must be a number at level node"),
     (MLP, {"hidden": 0}, "`hidden` must be at least 1. Got 0."),
     (MLP, {"level": "node", "dropout": 0.5}, "`dropout` must be 0 at level node"),
-    (SAGE, {"level": "node", "max_degree": 0}, "`max_degree` must be at least 1. Got 0."),
-    (SAGE, {"batch_size": 1}, "`batch_size` must be at least 2 with batch norm. Got 1."),
+    (GraphSAGE, {"level": "node", "max_degree": 0}, "`max_degree` must be at least 1. Got 0."),
+    (GraphSAGE, {"batch_size": 1}, "`batch_size` must be at least 2 with batch norm. Got 1."),
 ]
 TABLES = [
     ({"label": "yaer"}, "`label` must be a column"),
@@ -87,4 +88,4 @@ def test_a_column_that_is_called_like_an_option_keeps_its_name(tmp_path):
     edges.write_text("a,b\n1,2\n")
     words = ["--edges", str(edges), "--nodes", str(nodes), "--label", "year", "--no-save"]
     with pytest.raises(GapgnnError, match=r"Column `seed` of .* `--drop seed`"):
-        main(["train", "gap", *words])
+        main(["train", "label-gap", *words])

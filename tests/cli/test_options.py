@@ -1,72 +1,76 @@
-"""A constructor's parameters are the options: all of them, with help, types and defaults."""
+"""The fields of a configuration are the options: all of them, with help, types and defaults."""
 
 from __future__ import annotations
 
-import inspect
+from dataclasses import fields
 
 import pytest
 
 from gapgnn.cli import train
 from gapgnn.cli.main import Parser
 from gapgnn.cli.options import (
-    add_estimator_options,
+    add_method_options,
     config_words,
-    estimator_options,
     expand_config,
-    parameter_texts,
+    level_of,
+    method_options,
 )
 from gapgnn.errors import InputError
-from gapgnn.methods import method_class, methods
+from gapgnn.methods import method_config, methods
+from gapgnn.methods.configs import help_texts
 
-CLASSES = {name: method_class(name) for name in methods()}
+CONFIGS = {name: method_config(name) for name in methods()}
 
 
 def parser_of(method: str) -> Parser:
     parser = Parser(prog="gapgnn train")
-    add_estimator_options(parser, CLASSES[method])
+    add_method_options(parser, CONFIGS[method])
     return parser
 
 
-@pytest.mark.parametrize("method", CLASSES)
+def names_of(method: str) -> list[str]:
+    return [part.name for part in fields(CONFIGS[method])]
+
+
+@pytest.mark.parametrize("method", CONFIGS)
 def test_every_parameter_is_an_option_with_a_help_text(method):
     actions = {action.dest: action for action in parser_of(method)._actions}
-    texts = parameter_texts(CLASSES[method])
-    for name in inspect.signature(CLASSES[method]).parameters:
+    texts = help_texts(CONFIGS[method])
+    for name in names_of(method):
         assert f"--{name.replace('_', '-')}" in actions[name].option_strings
         assert len(texts[name]) > 5, name
         assert actions[name].help.startswith(texts[name].replace("%", "%%"))
         assert "`" not in texts[name]
 
 
-@pytest.mark.parametrize("method", CLASSES)
+@pytest.mark.parametrize("method", CONFIGS)
 def test_no_help_text_is_about_nothing(method):
-    assert parameter_texts(CLASSES[method]).keys() == set(
-        inspect.signature(CLASSES[method]).parameters
-    )
+    assert help_texts(CONFIGS[method]).keys() == set(names_of(method))
 
 
 def test_a_method_inherits_texts_and_words_its_own_again():
-    gap, sage, mlp = (parameter_texts(CLASSES[name]) for name in ("gap", "sage", "mlp"))
+    gap, sage, mlp = (help_texts(CONFIGS[name]) for name in ("gap", "sage", "mlp"))
     assert gap["seed"] == sage["seed"] == mlp["seed"]
     assert gap["notion"] == sage["notion"]
     assert gap["max_degree"] != sage["max_degree"]
-    assert mlp["epsilon"] == "privacy budget at node level."
+    assert mlp["epsilon"] == "privacy budget at node level"
     assert gap["epsilon"].startswith("privacy budget; smaller is more private.")
 
 
-@pytest.mark.parametrize("method", CLASSES)
+@pytest.mark.parametrize("method", CONFIGS)
 def test_the_help_begins_with_the_promise_and_goes_on_with_the_method(method):
     names = [
         action.dest for action in parser_of(method)._actions if action.dest not in ("help", "voice")
     ]
     assert names[:4] == ["level", "epsilon", "delta", "relation"]
-    first = {"gap": "messages", "sage": "layers", "mlp": "layers", "vote": "odds"}
+    first = {"progap": "max_degree", "gap": "max_degree", "label-gap": "hops"}
+    first |= {"node-label-gap": "own", "sage": "max_degree", "mlp": "layers", "vote": "layers"}
     assert names[4] == first[method]
     assert names[-2:] == ["ledger", "reason"]
-    assert sorted(names) == sorted(inspect.signature(CLASSES[method]).parameters)
+    assert sorted(names) == sorted(names_of(method))
 
 
-@pytest.mark.parametrize("method", CLASSES)
+@pytest.mark.parametrize("method", CONFIGS)
 def test_the_help_can_be_printed(method, capsys):
     parser = Parser(prog="gapgnn train")
     train.configure(parser)
@@ -77,11 +81,11 @@ def test_the_help_can_be_printed(method, capsys):
     assert "(default: " in text
 
 
-@pytest.mark.parametrize("method", CLASSES)
+@pytest.mark.parametrize("method", CONFIGS)
 def test_no_options_give_the_constructors_defaults(method):
-    kind = CLASSES[method]
-    chosen = estimator_options(parser_of(method).parse_args([]), kind)
-    assert chosen == {k: p.default for k, p in inspect.signature(kind).parameters.items()}
+    config = CONFIGS[method]
+    chosen = method_options(parser_of(method).parse_args([]), config)
+    assert chosen == {part.name: part.default for part in fields(config)}
 
 
 @pytest.mark.parametrize(
@@ -105,7 +109,7 @@ def test_no_options_give_the_constructors_defaults(method):
     ],
 )
 def test_words_become_values_of_the_parameters_type(words, name, value):
-    chosen = estimator_options(parser_of("gap").parse_args(words), CLASSES["gap"])
+    chosen = method_options(parser_of("gap").parse_args(words), CONFIGS["gap"])
     assert chosen[name] == value
     assert type(chosen[name]) is type(value)
 
@@ -134,6 +138,19 @@ def config(tmp_path):
 )
 def test_a_line_of_a_file_becomes_words(line, words, config):
     assert config_words(config(line), parser_of("gap")) == words
+
+
+def test_a_file_of_a_level_chooses_the_method_and_the_command_line_wins(config):
+    path = str(config('level = "node"\n'))
+    assert level_of(["--config", path]) == "node"
+    assert level_of([f"--config={path}", "--level", "none"]) == "none"
+    # What is wrong with the file is said with all other options.
+    assert level_of(["--config", f"{path}.none"]) == level_of(["--config"]) == "edge"
+
+
+def test_a_level_that_is_none_chooses_no_method():
+    with pytest.raises(InputError, match=r"`--level` must be one of none, edge, node\. Got 'egde'"):
+        level_of(["--level", "egde"])
 
 
 @pytest.mark.parametrize("line", ["epsilon = true", "ledger = true", "hops = false"])

@@ -57,7 +57,7 @@ def tables_of(folder, suffix, **options):
 def test_a_model_of_semicolon_csv_predicts_on_parquet(gapgnn, folder):
     csv = ["--edges", "paid-de.csv", "--nodes", "people-de.csv", "--label", "team"]
     code, _, err = gapgnn(
-        "train", "gap", *csv, "--delimiter", "semicolon", *TRAIN, "--out", "model"
+        "train", "label-gap", *csv, "--delimiter", "semicolon", *TRAIN, "--out", "model"
     )
     assert code == 0, err
     parquet = ["--edges", "paid.parquet", "--nodes", "people.parquet"]
@@ -98,7 +98,7 @@ def test_numbers_without_leading_zeros_stay_numbers(folder):
 
 def test_a_model_remembers_codes_for_tables_without_a_leading_zero(gapgnn, folder):
     csv = ["--edges", "paid.csv", "--nodes", "people.csv"]
-    code, _, err = gapgnn("train", "gap", *csv, "--label", "team", *TRAIN, "--out", "model")
+    code, _, err = gapgnn("train", "label-gap", *csv, "--label", "team", *TRAIN, "--out", "model")
     assert code == 0, err
     write_csv(folder / "people.csv", people(branches=("112", "700")))
     code, _, err = gapgnn("predict", "--model", "model", *csv, "--out", "p.csv")
@@ -123,18 +123,18 @@ def test_columns_with_more_than_a_thousand_values_are_refused_at_every_level(
         else:
             pq.write_table(one, tmp_path / f"{name}.parquet")
     files = ["--edges", f"paid.{suffix}", "--nodes", f"people.{suffix}", "--label", "team"]
-    code, _, err = gapgnn("train", "gap", *files, *TRAIN, "--out", "m")
+    code, _, err = gapgnn("train", "label-gap", *files, *TRAIN, "--out", "m")
     assert code == 2
     assert "Column `place`" in err
     assert "1,001 different values" in err
     assert "`--drop place`" in err
-    code, _, err = gapgnn("train", "gap", *files, *TRAIN, "--out", "m", "--drop", "place")
+    code, _, err = gapgnn("train", "label-gap", *files, *TRAIN, "--out", "m", "--drop", "place")
     assert (code, "must have a feature column" in err) == (2, True)
     schema = '[label]\ncolumn = "team"\nclasses = ["t0", "t1"]\n\n[columns.place]\n'
     schema += f'kind = "category"\nvalues = {json.dumps(sorted(set(place)))}\n'
     (tmp_path / "schema.toml").write_text(schema)
     node = ["--level", "node", "--epsilon", "8", "--schema", "schema.toml"]
-    code, _, err = gapgnn("train", "gap", *files, *node, "--out", "n")
+    code, _, err = gapgnn("train", *files, *node, "--out", "n")
     assert code == 2
     assert "at most 1,000 values of a column. Got 1,001 of `place`" in err
     assert not ledger.entries()

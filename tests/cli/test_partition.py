@@ -54,7 +54,7 @@ def test_training_and_predicting_from_a_store_are_those_from_tables(gapgnn, tabl
     options = ("--epochs", "3", "--insecure-noise-seed", "1", "--no-compare", "--json")
     results = []
     for words, out in ((tables, "a"), (("--store", store), "b")):
-        code, printed, err = gapgnn("train", "gap", *words, *options, "--out", out)
+        code, printed, err = gapgnn("train", "label-gap", *words, *options, "--out", out)
         assert code == 0
         assert err.startswith("Price: ")
         results.append(json.loads(printed)["test_accuracy"])
@@ -93,17 +93,17 @@ BAD = {
     "not empty": (("partition", "--out", "tables"), "new or empty"),
     "a store already": (("partition", "--store", "store", "--out", "new"), "--store"),
     "no tables": (("partition", "--edges", "x.csv", "--out", "new"), "--nodes"),
-    "ray alone": (("train", "gap", "--ray", "local"), "`--ray` must come with `--store`"),
-    "resume alone": (("train", "gap", "--resume"), "`--resume` must come with"),
+    "ray alone": (("train", "label-gap", "--ray", "local"), "`--ray` must come with `--store`"),
+    "resume alone": (("train", "label-gap", "--resume"), "`--resume` must come with"),
     "nothing to resume": (
-        ("train", "gap", "--store", "store", "--out", "new", "--resume"),
+        ("train", "label-gap", "--store", "store", "--out", "new", "--resume"),
         "must find an unfinished run",
     ),
     "nor for sage": (
         ("train", "sage", "--store", "store", "--out", "new", "--resume"),
         "must find an unfinished run",
     ),
-    "nowhere to go": (("train", "gap", "--store", "store"), "`--out` must say where"),
+    "nowhere to go": (("train", "label-gap", "--store", "store"), "`--out` must say where"),
 }
 
 
@@ -122,7 +122,7 @@ def test_a_damaged_store_is_refused_before_anything_is_charged(gapgnn, store, le
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 3] ^= 4
     path.write_bytes(raw)
-    code, out, err = gapgnn("train", "gap", "--store", store, "--out", "model")
+    code, out, err = gapgnn("train", "label-gap", "--store", store, "--out", "model")
     assert (code, out) == (2, "")
     assert "arcs-00001.parquet" in err
     assert ledger.entries() == []
@@ -131,7 +131,9 @@ def test_a_damaged_store_is_refused_before_anything_is_charged(gapgnn, store, le
 
 def test_an_address_that_does_not_answer_is_one_line(gapgnn, store, ledger):
     pytest.importorskip("ray")
-    code, out, err = gapgnn("train", "gap", "--store", store, "--ray", "localhost:1", "--out", "m")
+    code, out, err = gapgnn(
+        "train", "label-gap", "--store", store, "--ray", "localhost:1", "--out", "m"
+    )
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "does not answer" in err
     assert ledger.entries() == []

@@ -15,10 +15,19 @@ from methodgraphs import write_tables
 from schemacases import SCHEMA, declared
 from suited import suited
 
-from gapgnn import GAP, MLP, Ledger, Vote, load_model, read_tables
+from gapgnn import (
+    MLP,
+    LabelGAP,
+    Ledger,
+    NeighborVote,
+    NodeLabelGAP,
+    load_model,
+    read_tables,
+)
 from gapgnn.graph.tables.schema import Ignored, Number
 from gapgnn.graph.transforms import random_split
 
+NODE = {"method": NodeLabelGAP, "schema": SCHEMA, "level": "node", "batch_size": 30}
 YEARS = {"2004", "2005", "2006"}
 READERS = {
     ".csv": pcsv.read_csv,
@@ -38,11 +47,11 @@ def model(tmp_path, tables, ledger) -> Path:
     return saved(tmp_path / "model", tables)
 
 
-def saved(folder: Path, tables: list[str], method=GAP, schema=None, **options) -> Path:
+def saved(folder: Path, tables: list[str], method=LabelGAP, schema=None, **options) -> Path:
     read = read_tables(edges=tables[1], nodes=tables[3], label="year", schema=schema)
     shared = {"epsilon": 4.0, "epochs": 3, "hidden": 8}
     settings = {"level": "edge", **options}
-    if method is GAP and settings["level"] == "edge":
+    if method is LabelGAP:
         # A mixing weight that noise may set to 0 would leave further graphs unread, and free.
         settings["folds"] = 0
     suited(method, shared, **settings).fit(random_split(read.graph, seed=0)).save(folder)
@@ -115,7 +124,7 @@ class TestLabelsOfTheTable:
         folder = tmp_path / "model"
         words = ["--epochs", "2", "--epsilon", "4", "--seed", "7", "--no-compare"]
         words += ["--out", str(folder)]
-        assert gapgnn("train", "gap", *unlabelled, *words)[0] == 0
+        assert gapgnn("train", "label-gap", *unlabelled, *words)[0] == 0
         more = ("--with", "role", "--with", "truth")
         table = self.predict(gapgnn, folder, unlabelled, tmp_path, *more)
         graph = read_tables(edges=unlabelled[1], nodes=unlabelled[3], label="year").graph
@@ -244,7 +253,7 @@ class TestPeopleWhoseLabelColumnIsEmpty:
         words = ["--model", model, "--out", tmp_path / "labels.csv", "--own", "record"]
         code, _, err = gapgnn("predict", *words, *other)
         assert code == 2
-        assert "must have training labels, which own lists read. Got none." in err
+        assert "must have training labels, which own='record' reads. Got none." in err
         assert len(ledger.entries()) == 1
 
 
@@ -270,7 +279,7 @@ class TestNewPeople:
             dangling="drop",
         )
         # With other noise the mixing weight may be 0, and edges are not read.
-        model = GAP(epsilon=4.0, epochs=3, insecure_noise_seed=0)
+        model = LabelGAP(epsilon=4.0, epochs=3, insecure_noise_seed=0)
         model.fit(random_split(read.graph, seed=0)).save(tmp_path / "model")
         return tmp_path / "model"
 
@@ -309,6 +318,29 @@ class TestNewPeople:
         assert "the edges of new people were charged" in told[0][1]
         assert "no budget was spent" in told[1][1]
         assert load_model(early).card_.releases[1].purpose == "prediction for new people"
+
+    def test_many_edges_to_people_of_the_training_are_not_lost(
+        self, gapgnn, early, grown, tmp_path, ledger
+    ):
+        """Seen refused: most people whom these edges name have no row in the table."""
+        new = [f"n{k}" for k in range(120)]
+        edges = [f"{name},p{(7 * k + step) % 120}" for k, name in enumerate(new) for step in (0, 1)]
+        header = Path(grown[3]).read_text().splitlines()[:2]
+        rows = [",".join([name, *header[1].split(",")[1:]]) for name in new]
+        (tmp_path / "new.csv").write_text("\n".join([header[0], *rows]) + "\n")
+        for name, lines in (("good.csv", edges), ("odd.csv", [f"{e}0x" for e in edges])):
+            (tmp_path / name).write_text("\n".join(["a,b", *lines]) + "\n")
+        words = ["--model", early, "--new-people", "--nodes", tmp_path / "new.csv", "--out"]
+        code, _, err = gapgnn(
+            "predict", *words, tmp_path / "x.csv", "--edges", tmp_path / "odd.csv"
+        )
+        assert (code, "`--edges` must have usable rows" in err) == (2, True), err
+        assert len(ledger.entries()) == 1
+        out = tmp_path / "new-labels.csv"
+        code, _, err = gapgnn("predict", *words, out, "--edges", tmp_path / "good.csv")
+        assert code == 0, err
+        assert "dropped or unreadable" not in err
+        assert len(column(out, "id")) == 120
 
     def test_for_their_own_eyes_they_are_answered_for_free(
         self, gapgnn, early, alone, tmp_path, ledger
@@ -405,6 +437,99 @@ class TestThePriceIsShownBeforeItIsCharged:
         }
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return what is in a folder, without the ledger's file."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in files
+        if not path.name.startswith("ledger.sqlite")
+    }
+
+
+class TestPlan:
+    """What answers would cost: nothing is charged, released or written, and no --out is needed."""
+
+    def planned(self, gapgnn, tmp_path, ledger, *words) -> dict:
+        """Return the plan as an object, after what is printed for people."""
+        before, charges = contents(tmp_path), ledger.entries()
+        code, text, err = gapgnn("predict", *words, "--plan")
+        assert (code, text.splitlines()[0][:7]) == (0, "Price: "), err
+        code, out, err = gapgnn("predict", *words, "--plan", "--json")
+        assert (code, len(out.splitlines())) == (0, 1), err
+        assert contents(tmp_path) == before
+        assert ledger.entries() == charges
+        found = json.loads(out)
+        assert found.keys() == {"free", "plan", "composed_epsilon", "left"}
+        assert found["free"] == ("Price: nothing." in text)
+        return found
+
+    def test_another_graph_has_the_price_that_is_then_charged(
+        self, gapgnn, model, tmp_path, ledger
+    ):
+        month, out = next_month(tmp_path / "month"), tmp_path / "labels.csv"
+        found = self.planned(gapgnn, tmp_path, ledger, "--model", model, *month)
+        assert not found["free"]
+        assert gapgnn("predict", "--model", model, *month, "--out", out)[0] == 0
+        charge = ledger.entries()[-1]
+        assert found["plan"]["epsilon"] == charge.epsilon
+        assert found["plan"]["delta"] == charge.delta
+        assert found["composed_epsilon"] == load_model(model).card_.composed_epsilon
+        # It is paid for now.
+        found = self.planned(gapgnn, tmp_path, ledger, "--model", model, *month)
+        assert found["free"]
+        assert found["composed_epsilon"] == load_model(model).card_.composed_epsilon
+
+    def test_people_are_told_price_sum_and_what_is_left(self, gapgnn, model, tmp_path, ledger):
+        (fit,) = ledger.entries()
+        budget = {"level": "edge", "relation": "undirected", "epsilon": 10, "delta": 1e-4}
+        ledger.grant(fit.population, **budget, composition="gaussian")
+        month = next_month(tmp_path / "month")
+        found = self.planned(gapgnn, tmp_path, ledger, "--model", model, *month)
+        code, text, err = gapgnn("predict", "--model", model, *month, "--plan")
+        assert (code, err) == (0, "")
+        price, left = text.splitlines()
+        together = f"{found['composed_epsilon']:.2f}"
+        assert price == (
+            "Price: epsilon 4.00, delta 0.0001 (undirected). All releases of this model would come "
+            f"to epsilon {together} at delta 0.0001; now it is 4.00."
+        )
+        assert [left.removeprefix("Left: ")] == found["left"]
+        assert left.startswith(f"Left: {fit.population} has epsilon ")
+
+    @pytest.mark.parametrize("words", [[], ["--cached"]])
+    def test_the_graph_of_training_is_free(self, words, gapgnn, model, tables, tmp_path, ledger):
+        tables = [] if words else tables
+        found = self.planned(gapgnn, tmp_path, ledger, "--model", model, *tables, *words)
+        assert (found["free"], found["plan"], found["left"]) == (True, None, [])
+
+    @pytest.mark.parametrize(("own", "is_free"), [((), False), (("--own", "record"), True)])
+    def test_new_people_are_free_for_their_own_eyes_alone(
+        self, own, is_free, gapgnn, tmp_path, ledger
+    ):
+        grown = write_tables(tmp_path / "grown", count=140)
+        first = tmp_path / "people.csv"
+        first.write_text("\n".join(Path(grown[3]).read_text().splitlines()[:121]) + "\n")
+        read = read_tables(edges=grown[1], nodes=first, label="year", dangling="drop")
+        model = LabelGAP(epsilon=4.0, epochs=3, insecure_noise_seed=0)
+        model.fit(random_split(read.graph, seed=0)).save(tmp_path / "model")
+        words = ["--model", tmp_path / "model", "--new-people", *grown, *own]
+        assert self.planned(gapgnn, tmp_path, ledger, *words)["free"] == is_free
+
+    @pytest.mark.parametrize("method", [MLP, NeighborVote])
+    def test_a_model_that_charges_nothing_has_no_price(
+        self, method, gapgnn, tables, tmp_path, ledger
+    ):
+        folder = saved(tmp_path / "model", tables, method)
+        month = next_month(tmp_path / "month")
+        assert self.planned(gapgnn, tmp_path, ledger, "--model", folder, *month)["free"]
+
+    def test_without_a_plan_answers_must_go_somewhere(self, gapgnn, model, ledger):
+        code, text, err = gapgnn("predict", "--model", model)
+        assert (code, text) == (2, "")
+        assert err == "gapgnn: `--out` must say where the answers go. Got none.\n"
+
+
 def test_over_budget_changed_edges_are_refused(gapgnn, model, tables, tmp_path, ledger):
     spent = ledger.entries()[0].population
     budget = {"level": "edge", "relation": "undirected", "epsilon": 5, "delta": 0.5}
@@ -450,7 +575,7 @@ def test_what_the_cache_cannot_answer_is_one_line(
     case, complaint, gapgnn, tables, tmp_path, ledger
 ):
     kinds = {
-        "node level": {"schema": SCHEMA, "level": "node", "batch_size": 30},
+        "node level": NODE,
         "features only": {"method": MLP},
     }
     folder = saved(tmp_path / "model", tables, **kinds.get(case, {}))
@@ -522,7 +647,7 @@ def test_tables_that_share_no_column_are_refused(gapgnn, model, tmp_path, ledger
 
 
 def test_at_node_level_the_data_must_be_given(gapgnn, tables, tmp_path, ledger):
-    folder = saved(tmp_path / "node", tables, schema=SCHEMA, level="node", batch_size=30)
+    folder = saved(tmp_path / "node", tables, **NODE)
     out = tmp_path / "labels.csv"
     code, text, err = gapgnn("predict", "--model", folder, "--out", out)
     assert (code, text) == (2, "")
@@ -574,7 +699,7 @@ class TestRememberedPreparation:
     @pytest.fixture
     def trained(self, gapgnn, bank) -> str:
         words = [*bank, *self.SAID, *self.QUICK, "--folds", "0", "--out", "model", "--json"]
-        code, _, err = gapgnn("train", "gap", *words)
+        code, _, err = gapgnn("train", "label-gap", *words)
         assert (code, len(err.splitlines())) == (0, 1), err
         return "model"
 
@@ -637,7 +762,7 @@ class TestRememberedPreparation:
         (tmp_path / "schema.toml").write_text(SCHEMA.to_toml())
         words = [*bank, "--schema", "schema.toml", "--drop", "note", "--delimiter", ";"]
         words += ["--level", "node", "--batch-size", "30", "--decimal", ",", *self.QUICK]
-        assert gapgnn("train", "gap", *words, "--out", "node", "--json")[0] == 0
+        assert gapgnn("train", *words, "--out", "node", "--json")[0] == 0
         assert json.loads(Path("node", "config.json").read_text())["preparation"] == {
             "label": "year",
             "drop": ["note"],
@@ -715,7 +840,7 @@ class TestOwnRecord:
         assert pcsv.read_csv(out).column_names[:3] == ["id", "label", "probability"]
 
     def test_a_vote_is_always_for_its_own_person(self, gapgnn, tables, tmp_path, ledger):
-        folder, out = saved(tmp_path / "vote", tables, Vote), tmp_path / "labels.csv"
+        folder, out = saved(tmp_path / "vote", tables, NeighborVote), tmp_path / "labels.csv"
         words = ("predict", "--model", folder, *tables, "--label", "year", "--out", out)
         code, _, err = gapgnn(*words)
         assert code == 0
@@ -726,7 +851,7 @@ class TestOwnRecord:
         ("method", "words", "told"),
         [
             (MLP, ("--own", "record"), "`--own` must be left out for mlp"),
-            (GAP, ("--own", "record", "--cached"), "`--cached` must be left out"),
+            (LabelGAP, ("--own", "record", "--cached"), "`--cached` must be left out"),
         ],
     )
     def test_what_cannot_be_read_is_refused(

@@ -6,13 +6,12 @@ import pty
 import subprocess
 import sys
 import time
+from dataclasses import fields
 
 import pytest
 
-from gapgnn.cli import outlines
 from gapgnn.cli.main import parser_of
-from gapgnn.cli.options import _reading_order, _type_hints, parameter_texts
-from gapgnn.methods import method_class, methods
+from gapgnn.methods import method_class, method_config, methods
 
 HEAVY = ("torch", "sklearn", "scipy", "numpy", "pyarrow")
 # Run the command, then say on stdout which heavy libraries it loaded.
@@ -42,6 +41,7 @@ def answer(*words: str) -> tuple[str, str, int]:
         (("train", "gpa"), "Did you mean 'gap'?"),
         (("train", "--level", "nod"), "must be one of none, edge, node. Got 'nod'."),
         (("train", "mlp", "--hops", "2"), "unknown option '--hops'."),
+        (("train", "--level", "node", "--folds", "2"), "unknown option '--folds'."),
         (("attack", "membership", "--foo"), "unknown option '--foo'."),
         (("predict", "--model", "x", "--out", "y", "--jsno"), "Did you mean '--json'?"),
         (("trian",), "Did you mean 'train'?"),
@@ -61,37 +61,31 @@ def test_a_typo_is_answered_without_loading_anything(words, expected):
     assert out.strip() == "loaded:"
 
 
-def test_help_of_a_method_loads_nothing():
-    out, _, code = answer("train", "gap", "--help")
+OURS = ("gap", "progap", "label-gap", "node-label-gap", "vote", "sage", "mlp")
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_help_of_a_method_loads_nothing(name):
+    out, _, code = answer("train", name, "--help")
     assert code == 0
-    assert "--epsilon" in out
+    for part in fields(method_config(name)):
+        assert f"--{part.name.replace('_', '-')}" in out
     assert out.strip().splitlines()[-1] == "loaded:"
 
 
-@pytest.mark.parametrize("name", ["gap", "sage", "mlp", "vote"])
-def test_an_outline_is_what_the_class_says(name):
-    real, outline = method_class(name), outlines._outline(*outlines.method_home(name))
-    assert outline is not real
-    parameters = inspect.signature(real).parameters
-    shown = inspect.signature(outline).parameters
-    assert list(parameters) == list(shown)
-    for key in parameters:
-        assert parameters[key].default == shown[key].default
-        assert type(parameters[key].default) is type(shown[key].default)
-        assert _type_hints(real)[key] == _type_hints(outline)[key]
-    assert parameter_texts(real) == parameter_texts(outline)
-    assert _reading_order(real) == _reading_order(outline)
+@pytest.mark.parametrize("name", OURS)
+def test_a_configuration_is_the_constructor_of_its_method(name):
+    config, method = method_config(name), method_class(name)
+    assert issubclass(method, config)
+    given = [(part.name, part.default, part.type) for part in fields(config)]
+    assert [(part.name, part.default, part.type) for part in fields(method)] == given
+    assert list(inspect.signature(method).parameters) == [name for name, _, _ in given]
+    assert method().get_params() == {name: default for name, default, _ in given}
 
 
-def test_every_method_of_this_package_has_an_outline():
-    assert {name for name in methods() if outlines.method_home(name)} == {
-        "gap",
-        "sage",
-        "mlp",
-        "vote",
-    }
-    # The class is loaded here, so it is asked itself.
-    assert outlines.method_outline("gap") is method_class("gap")
+def test_every_method_of_this_package_has_a_configuration_of_its_own():
+    assert set(OURS) <= set(methods())
+    assert len({method_config(name) for name in OURS}) == len(OURS)
     assert "--epsilon" in parser_of("train").option_names()
 
 
@@ -105,12 +99,12 @@ def test_training_says_something_before_it_loads_anything():
         os.close(its)
         seen = b""
         deadline = time.monotonic() + 60
-        while b"Training gap" not in seen and time.monotonic() < deadline:
+        while b"Training label-gap" not in seen and time.monotonic() < deadline:
             seen += os.read(ours, 4096)
         process.kill()
     os.close(ours)
-    assert b"Training gap: loading social and the libraries" in seen
-    before = seen[: seen.index(b"Training gap")].decode()
+    assert b"Training label-gap: loading social and the libraries" in seen
+    before = seen[: seen.index(b"Training label-gap")].decode()
     loaded = {line.rpartition("|")[2].strip() for line in before.splitlines()}
     assert not loaded & set(HEAVY)
 

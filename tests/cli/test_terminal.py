@@ -55,9 +55,9 @@ def test_no_name_in_the_data_reaches_the_terminal_as_a_control_character(gapgnn,
         ["describe", "--nodes", "people.parquet"],
         ["describe", *tables, "--drop", f"agee{ESCAPE}"],
         ["schema", "--nodes", "people.parquet", "--label", "team", "--out", "s.toml"],
-        ["train", "gap", *tables, *TRAIN, "--out", "m"],
+        ["train", "label-gap", *tables, *TRAIN, "--out", "m"],
         ["predict", "--model", "m", *tables[:4], "--out", "p.csv"],
-        ["train", "gap", *tables[:4], "--label", "a\x1b[31m", *TRAIN, "--no-save", "-v"],
+        ["train", "label-gap", *tables[:4], "--label", "a\x1b[31m", *TRAIN, "--no-save", "-v"],
         ["ledger", "show", "default"],
     ]
     said = ""
@@ -85,7 +85,7 @@ def test_a_formula_in_an_id_or_a_class_is_text_in_csv_and_a_number_stays_one(gap
     ids = ["=1+1", "+49 30", "-5+1", "@sum", "\tx", "'=1", "-5", "+49", "O'Hara"]
     tables = write_people(tmp_path, ids, ["=red", "blue"])
     why = ["--reason", "=cmd|'/C calc'!A0"]
-    code, _, err = gapgnn("train", "gap", *tables, *TRAIN, *why, "--out", "m")
+    code, _, err = gapgnn("train", "label-gap", *tables, *TRAIN, *why, "--out", "m")
     assert code == 0, err
     words = ["predict", "--model", "m", *tables, "--with", "truth", "--with", "probabilities"]
     for out in ("p.csv", "p.parquet"):
@@ -148,7 +148,7 @@ def test_signals_print_the_command_that_resumes_and_lose_nothing(
         return fit(self, *args, phase=phase, **options)
 
     words = ["train", "gap", *write_people(tmp_path, [], ["red", "blue"]), *TRAIN, "--no-compare"]
-    words += ["--out", "m", "--messages", "features"]
+    words += ["--out", "m"]
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "fit", killed)
         code, _, err = gapgnn(*words)
@@ -175,7 +175,7 @@ def test_signals_that_are_ignored_stay_ignored(tmp_path):
 
 
 def test_sigterm_waits_for_the_charge_and_its_record(tmp_path):
-    from gapgnn.methods.journal import _interrupts_held_back
+    from gapgnn.privacy.checkpoint import _interrupts_held_back
 
     came = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))

@@ -7,8 +7,10 @@ import os
 import re
 import shlex
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from schemacases import SCHEMA, declared
 from gapgnn import load_model
 from gapgnn.graph.datasets import load as datasets
 from gapgnn.graph.tables.schema import Label
-from gapgnn.methods import base as base_module
+from gapgnn.methods import estimator as estimator_module
 from gapgnn.methods import folder as folder_module
 from gapgnn.privacy.ledger.people import People
 from gapgnn.training.callbacks import ProgressBars
@@ -46,6 +48,7 @@ QUICK = ["--epochs", "2", "--epsilon", "4", "--hidden", "8", "--no-compare"]
 # Where nothing is charged, no budget is taken.
 FREE = ["--epochs", "2", "--hidden", "8", "--no-compare"]
 NODE = ["--level", "node", "--batch-size", "30"]
+LEVELS = [["--level", "none"], ["--level", "edge"], NODE]
 
 
 @pytest.fixture
@@ -75,10 +78,11 @@ def stable(result: dict) -> dict:
     [
         ("gap", ["--clip", "0.5"], "--clip"),
         ("gap", ["--max-degree", "7"], "--max-degree"),
-        ("gap", ["--kinds", "each"], "--kinds"),
+        ("gap", ["--edge-types", "each"], "--edge-types"),
         ("gap", ["--level", "none", "--epsilon", "2"], "--epsilon"),
         ("mlp", ["--insecure-noise-seed", "3"], "--insecure-noise-seed"),
         ("sage", ["--train-size", "50"], "--train-size"),
+        ("label-gap", ["--split", "fixed"], "--split"),
     ],
 )
 def test_an_option_that_does_nothing_is_refused_by_its_name_before_the_charge(
@@ -104,14 +108,23 @@ def test_references_take_of_the_options_what_they_use(gapgnn, builtin):
         "--insecure-noise-seed",
         "1",
     ]
-    code, out, err = gapgnn("train", "gap", *words, "--compare", "--no-save", "--json")
+    code, out, err = gapgnn("train", *words, "--compare", "--no-save", "--json")
     assert code == 0, err
-    assert set(json.loads(out)["references"]) == {"features only (MLP)", "without privacy"}
+    references = {"GAP (paper)", "features only (MLP)", "without privacy"}
+    assert set(json.loads(out)["references"]) == references
 
 
 class TestResult:
-    @pytest.mark.parametrize("method", ["gap", "mlp"])
-    @pytest.mark.parametrize("level", [["--level", "none"], ["--level", "edge"], NODE])
+    @pytest.mark.parametrize(
+        ("method", "level"),
+        [
+            *(("gap", level) for level in LEVELS),
+            *(("progap", level) for level in LEVELS),
+            *(("mlp", level) for level in LEVELS),
+            *(("label-gap", level) for level in LEVELS[:2]),
+            ("node-label-gap", NODE),
+        ],
+    )
     def test_json_is_one_object_with_the_contracts_keys(self, method, level, gapgnn, tables):
         own = declared(tables) if level is NODE else tables
         is_free = level[1] == "none" or (method, level[1]) == ("mlp", "edge")
@@ -130,7 +143,7 @@ class TestResult:
         assert result["dataset"] == "people"
         if level[1] == "none":
             assert result["epsilon"] is result["delta"] is result["noise_multiplier"] is None
-        elif method == "gap" or level[1] == "node":
+        elif method != "mlp" or level[1] == "node":
             assert 0 < result["epsilon"] <= 4
             assert result["noise_multiplier"] > 0
         else:
@@ -149,18 +162,24 @@ class TestResult:
         [["--epochs", "5"], pytest.param([], marks=pytest.mark.slow)],
         ids=["short", "bare"],
     )
-    def test_a_bare_train_is_gap_on_the_built_in_graph(self, words, gapgnn, builtin, ledger):
+    def test_a_bare_train_is_the_recommended_method_on_the_built_in_graph(
+        self, words, gapgnn, builtin, ledger
+    ):
         code, out, _ = gapgnn("train", *words)
         assert code == 0
         assert builtin == ["social"]
-        for words in ("GAP, level edge", "features only (MLP)", "without privacy", "epsilon"):
-            assert words in out
-        (charge,) = ledger.entries()
-        assert (charge.level, charge.purpose) == ("edge", "gap fit")
-        assert 0.99 < charge.epsilon <= 1
+        rows = ("LabelGAP, level edge", "GAP (paper)", "features only (MLP)", "without privacy")
+        assert [row for row in (*rows, "epsilon") if row not in out] == []
+        # The paper's method is charged, too.
+        charges = ledger.entries()
+        assert [(one.level, one.purpose) for one in charges] == [
+            ("edge", "label-gap fit"),
+            ("edge", "gap fit"),
+        ]
+        assert all(0.99 < charge.epsilon <= 1 for charge in charges)
 
     def test_people_get_a_table_and_the_promise_in_a_sentence(self, gapgnn, tables):
-        code, out, _ = gapgnn("train", "gap", *tables, *QUICK, "--no-save")
+        code, out, _ = gapgnn("train", "label-gap", *tables, *QUICK, "--no-save")
         assert code == 0
         assert "people: 120 nodes" in out
         assert "without privacy" not in out
@@ -174,13 +193,16 @@ class TestResult:
         ledger.grant("everybody", People.of(graph), **budget, composition="sum")
         code, out, err = gapgnn("train", *QUICK, "--compare", *NODE, "--out", "model")
         assert code == 0
-        assert "No features-only reference" in err
+        for name in ("GAP (paper)", "features only (MLP)", "without privacy"):
+            assert f"No reference {name!r}: " in err
         # By the noisy mean out-degree a hop is released or not.
-        assert "Features only" in out or "GAP, level node" in out
+        assert "Features only" in out or "NodeLabelGAP, level node" in out
         assert len(ledger.entries()) == 1
 
     def test_the_table_does_not_call_a_model_gap_that_reads_no_edges(self, gapgnn, builtin):
-        code, out, _ = gapgnn("train", "gap", *QUICK, *NODE, "--no-save", "--no-compare")
+        # The noise of the mean out-degree, and with it the decision, is the same every time.
+        noise = ["--insecure-noise-seed", "0"]
+        code, out, _ = gapgnn("train", "node-label-gap", *QUICK, *NODE, *noise, "--no-save")
         assert code == 0
         assert "Features only" in out
         assert "GAP" not in out
@@ -188,7 +210,7 @@ class TestResult:
 
     def test_the_saved_model_is_the_one_reported(self, gapgnn, tables, tmp_path):
         folder = tmp_path / "model"
-        _, out, _ = gapgnn("train", "gap", *tables, *QUICK, "--out", str(folder), "--json")
+        _, out, _ = gapgnn("train", "label-gap", *tables, *QUICK, "--out", str(folder), "--json")
         card = load_model(folder).card_
         assert card.epsilon == json.loads(out)["epsilon"]
         assert load_model(folder).label_names_ == ("2004", "2005", "2006")
@@ -203,7 +225,7 @@ def risks(tables) -> list[str]:
 class TestRareClass:
     def test_train_prints_what_a_risk_desk_reads_and_what_the_graph_adds(self, gapgnn, risks):
         words = ["--epochs", "2", "--epsilon", "4", "--no-save"]
-        code, out, _ = gapgnn("train", "gap", *risks, *words)
+        code, out, _ = gapgnn("train", "label-gap", *risks, *words)
         assert code == 0
         said = " ".join(out.split())
         for expected in ("Nodes of class 'high'", "recall in", "lift in", "guessing"):
@@ -220,7 +242,7 @@ class TestRareClass:
         assert (float(added[3]), float(added[2])) == (with_graph, alone)
         assert float(added[1]) == pytest.approx(with_graph - alone, abs=2e-3)
 
-        _, out, _ = gapgnn("train", "gap", *risks, *words, "--metric", "auc", "--json")
+        _, out, _ = gapgnn("train", "label-gap", *risks, *words, "--metric", "auc", "--json")
         result = json.loads(out)
         own = result["metrics"]
         (alone,) = result["references"].values()
@@ -247,11 +269,11 @@ class TestRareClass:
 
     def test_another_class_is_looked_for_where_it_is_named(self, gapgnn, tables):
         words = [*tables, *QUICK, "--no-save"]
-        _, out, _ = gapgnn("train", "gap", *words)
+        _, out, _ = gapgnn("train", "label-gap", *words)
         assert "Nodes of class" not in out
-        _, out, _ = gapgnn("train", "gap", *words, "--positive", "2005")
+        _, out, _ = gapgnn("train", "label-gap", *words, "--positive", "2005")
         assert "Nodes of class '2005'" in out
-        code, _, err = gapgnn("train", "gap", *words, "--positive", "2020")
+        code, _, err = gapgnn("train", "label-gap", *words, "--positive", "2020")
         assert code == 2
         assert "`--positive` must be one of 2004, 2005, 2006. Got '2020'" in err
 
@@ -263,12 +285,12 @@ class TestRareClass:
         path = tmp_path / "risk.toml"
         tables = [*risks, "--schema", str(path)]
         path.write_text(replace(SCHEMA, label=Label("risk", ("high", "low"))).to_toml())
-        code, out, err = gapgnn("train", "gap", *tables, *words, "--out", str(folder))
+        code, out, err = gapgnn("train", *tables, *words, "--out", str(folder))
         assert code == 2
         assert "`--threshold` prior must have declared rates" in err
         label = Label("risk", ("high", "low"), rates=(0.2, 0.8))
         path.write_text(replace(SCHEMA, label=label).to_toml())
-        code, out, err = gapgnn("train", "gap", *tables, *words, "--out", str(folder), "--json")
+        code, out, err = gapgnn("train", *tables, *words, "--out", str(folder), "--json")
         assert code == 0, err
         result = json.loads(out)
         assert {"metrics", "graph_contribution"} <= set(result["curator_only"])
@@ -290,7 +312,7 @@ class TestConfig:
             'level = "edge"\nepsilon = 4\nepochs = 2\nhidden = 8\ncombine = "mean"\n'
             "insecure_noise_seed = 3\nbatch-norm = false\njson = true\nno-save = true\n"
         )
-        _, from_options, _ = gapgnn("train", "gap", *tables, *options, "--no-save", "--json")
+        _, from_options, _ = gapgnn("train", "label-gap", *tables, *options, "--no-save", "--json")
         code, from_file, err = gapgnn("train", "--config", str(config))
         assert code == 0, err
         assert stable(json.loads(from_file)) == stable(json.loads(from_options))
@@ -302,7 +324,7 @@ class TestConfig:
             ["--config", str(config), "--epsilon", "2"],
             ["--epsilon", "2", f"--config={config}"],
         ):
-            _, out, _ = gapgnn("train", "gap", *words, *tables, "--no-save", "--json")
+            _, out, _ = gapgnn("train", "label-gap", *words, *tables, "--no-save", "--json")
             assert 1.9 < json.loads(out)["epsilon"] <= 2
 
     @pytest.mark.parametrize(
@@ -324,7 +346,8 @@ class TestConfig:
     def test_a_mistake_in_the_file_is_one_line(self, content, complaint, gapgnn, tables, tmp_path):
         config = tmp_path / "run.toml"
         config.write_text(content)
-        code, out, err = gapgnn("train", "gap", *tables, "--config", str(config))
+        method = "gap" if content.startswith("noise_ratios") else "label-gap"
+        code, out, err = gapgnn("train", method, *tables, "--config", str(config))
         assert (code, out) == (2, "")
         assert complaint in err
         assert len(err.splitlines()) == 1
@@ -363,7 +386,9 @@ class TestRefusals:
         self, words, complaint, gapgnn, tables, ledger
     ):
         own = declared(tables) if "node" in words else tables
-        code, out, err = gapgnn("train", "gap", *own, *words, "--out", "model")
+        method = "node-label-gap" if "node" in words else "label-gap"
+        method = "gap" if "--noise-ratios" in words else method
+        code, out, err = gapgnn("train", method, *own, *words, "--out", "model")
         assert (code, out) == (2, "")
         assert complaint in err
         assert len(err.splitlines()) == 1
@@ -381,19 +406,19 @@ class TestRefusals:
         folder = tmp_path / "model"
         folder.mkdir()
         (folder / "mine.txt").write_text("keep")
-        code, _, err = gapgnn("train", "gap", *tables, "--out", str(folder))
+        code, _, err = gapgnn("train", "label-gap", *tables, "--out", str(folder))
         assert code == 2
         assert "`--out` must be a new or empty folder" in err
         assert ledger.entries() == []
         assert [path.name for path in folder.iterdir()] == ["mine.txt"]
 
     def test_over_budget_is_one_line(self, gapgnn, tables, ledger, tmp_path):
-        assert gapgnn("train", "gap", *tables, *QUICK, "--no-save", "--json")[0] == 0
+        assert gapgnn("train", "label-gap", *tables, *QUICK, "--no-save", "--json")[0] == 0
         spent = ledger.entries()[0].population
         budget = {"level": "edge", "relation": "undirected", "epsilon": 5, "delta": 0.5}
         ledger.grant(spent, **budget, composition="sum")
         folder = tmp_path / "model"
-        code, out, err = gapgnn("train", "gap", *tables, *QUICK, "--out", str(folder))
+        code, out, err = gapgnn("train", "label-gap", *tables, *QUICK, "--out", str(folder))
         assert (code, out) == (2, "")
         assert "has epsilon 1" in err
         assert "left" in err
@@ -421,7 +446,7 @@ def doomed(monkeypatch, cause: str, tmp_path: Path) -> tuple[list[str], str]:
         monkeypatch.setattr(shutil, "disk_usage", full)
         return ["--out", "model"], "`--out` must have room for"
     if cause == "too little memory":
-        monkeypatch.setattr(base_module, "_free_memory", lambda device: 1000)
+        monkeypatch.setattr(estimator_module, "free_memory", lambda device: 1000)
         return ["--out", "model"], "of free memory; nothing was charged"
     if cause == "mistyped ledger":
         return ["--out", "model", "--ledger", "legder.sqlite"], "gapgnn ledger init legder.sqlite"
@@ -440,11 +465,12 @@ class TestBeforeTheCharge:
             *("mistyped ledger", "nowhere to go", "saved and not saved"),
         ],
     )
-    @pytest.mark.parametrize("method", ["gap", "sage", "mlp"])
+    @pytest.mark.parametrize("method", ["label-gap", "node-label-gap", "sage", "mlp"])
     def test_what_is_bound_to_fail_fails_without_a_charge(
         self, cause, method, gapgnn, tables, ledger, tmp_path, monkeypatch
     ):
-        own = [*declared(tables), *NODE] if method == "mlp" else tables
+        is_node = method in ("node-label-gap", "mlp")
+        own = [*declared(tables), *NODE] if is_node else tables
         options, complaint = doomed(monkeypatch, cause, tmp_path)
         before = sorted(tmp_path.rglob("*"))
         code, out, err = gapgnn("train", method, *own, "--epochs", "1", *options)
@@ -456,7 +482,7 @@ class TestBeforeTheCharge:
 
     def test_everything_that_is_wrong_is_said_at_once(self, gapgnn, tables, ledger):
         wrong = ["--epsilon", "-1", "--hops", "0", "--seed", "-1", "--ledger", "none.sqlite"]
-        code, _, err = gapgnn("train", "gap", *tables[:4], *wrong)
+        code, _, err = gapgnn("train", "label-gap", *tables[:4], *wrong)
         assert code == 2
         assert len(err.splitlines()) == 1
         assert "6 things must be changed: (1)" in err
@@ -464,11 +490,11 @@ class TestBeforeTheCharge:
             assert name in err
 
     def test_one_mistake_is_no_list(self, gapgnn, tables):
-        _, _, err = gapgnn("train", "gap", *tables, "--out", "model", "--hops", "0")
+        _, _, err = gapgnn("train", "label-gap", *tables, "--out", "model", "--hops", "0")
         assert err == "gapgnn: `--hops` must be at least 1. Got 0.\n"
 
     def test_without_privacy_nothing_is_lost_without_a_folder(self, gapgnn, tables, ledger):
-        code, _, _ = gapgnn("train", "gap", *tables, *FREE, "--level", "none")
+        code, _, _ = gapgnn("train", "label-gap", *tables, *FREE, "--level", "none")
         assert code == 0
         assert ledger.entries() == []
 
@@ -476,10 +502,10 @@ class TestBeforeTheCharge:
         self, gapgnn, tables, ledger, tmp_path
     ):
         words = [*QUICK, "--reason", "monthly fraud model", "--out", "model"]
-        assert gapgnn("train", "gap", *tables, *words)[0] == 0
+        assert gapgnn("train", "label-gap", *tables, *words)[0] == 0
         (charge,) = ledger.entries()
         assert charge.reason == "monthly fraud model"
-        assert charge.command.startswith("gapgnn train gap --edges")
+        assert charge.command.startswith("gapgnn train label-gap --edges")
         texts = [path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file()]
         assert b"monthly fraud" not in b"".join(texts)
 
@@ -487,7 +513,7 @@ class TestBeforeTheCharge:
     def test_people_of_another_population_have_another_budget(self, gapgnn, tables, ledger):
         for name in ("clients", "suppliers", "clients"):
             words = ["--no-save", "--population", name]
-            assert gapgnn("train", "gap", *tables, *QUICK, *words)[0] == 0
+            assert gapgnn("train", "label-gap", *tables, *QUICK, *words)[0] == 0
         budgets = {budget.namespace: budget.charges for budget in ledger.summary()}
         assert budgets == {"clients": 2, "suppliers": 1}
 
@@ -501,7 +527,7 @@ PHASES = {
 
 # By method and moment: what presses Ctrl-C then.
 INTERRUPTED = {
-    ("gap", "right after the charge"): """
+    ("label-gap", "right after the charge"): """
 from gapgnn.privacy.ledger.ledger import Ledger
 real = Ledger.charge
 def charge(*args, **options):
@@ -524,12 +550,12 @@ class TestWhatWasLeftOut:
         with Path(tables[1]).open("a") as friends:
             friends.write("p1,elsewhere\n" * 7919)
         words = [*tables, "--dangling", "drop", "--dropped-at-most", "1", *QUICK]
-        code, out, err = gapgnn("train", "gap", *words, "--out", "model")
+        code, out, err = gapgnn("train", "label-gap", *words, "--out", "model")
         assert code == 0, err
         line = err.splitlines()[-1]
         assert line.startswith("For the curator only: left out ")
         assert "7,919 edges that name somebody without a row" in line
-        code, printed, err = gapgnn("train", "gap", *words, "--no-save", "--json")
+        code, printed, err = gapgnn("train", "label-gap", *words, "--no-save", "--json")
         assert code == 0, err
         assert "7,919" not in err
         written = [path.read_bytes() for path in Path("model").rglob("*.json")]
@@ -542,7 +568,7 @@ class TestWhatWasLeftOut:
         words = [*declared(tables), "--dangling", "drop", "--out", "store"]
         assert gapgnn("partition", *words)[0] == 0
         words = ["--store", "store", *NODE, *QUICK, "--out", "model"]
-        code, out, err = gapgnn("train", "gap", *words)
+        code, out, err = gapgnn("train", *words)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert "Got tables read with `--dangling drop`" in err
         assert ledger.entries() == []
@@ -559,7 +585,6 @@ class TestInterruption:
         own = [*declared(tables), *NODE] if level == "node" else tables
         words = ["train", method, *own, "--epochs", "2", "--no-compare"]
         words += [] if (method, level) == ("mlp", "edge") else ["--epsilon", "4"]
-        words += ["--messages", "features"] if method == "gap" else []
         words += ["--max-degree", "3"] if (method, level) == ("sage", "node") else []
         with monkeypatch.context() as patch:
             patch.setattr(Trainer, "fit", interrupting(Trainer.fit, phase))
@@ -587,7 +612,7 @@ class TestInterruption:
         self, gapgnn, tables, ledger, monkeypatch
     ):
         monkeypatch.setattr(Trainer, "fit", interrupting(Trainer.fit, "classifier"))
-        code, _, err = gapgnn("train", "gap", *tables, *QUICK, "--no-save")
+        code, _, err = gapgnn("train", "label-gap", *tables, *QUICK, "--no-save")
         assert code == 130
         assert "What was charged stays charged" in err
         assert len(ledger.entries()) == 1
@@ -597,7 +622,7 @@ class TestInterruption:
             raise KeyboardInterrupt
 
         monkeypatch.setattr("gapgnn.cli.train.load_graph", stop)
-        code, out, err = gapgnn("train", "gap", *tables, *QUICK, "--out", "model")
+        code, out, err = gapgnn("train", "label-gap", *tables, *QUICK, "--out", "model")
         assert (code, out) == (130, "")
         assert err.splitlines() == ["gapgnn: interrupted; nothing is left half-written"]
         assert leftovers(tmp_path) == []
@@ -606,7 +631,7 @@ class TestInterruption:
     def test_ctrl_c_while_saving_leaves_no_folder_and_goes_on(
         self, gapgnn, tables, ledger, tmp_path, monkeypatch
     ):
-        words = ["train", "gap", *tables, *QUICK, "--out", "model"]
+        words = ["train", "label-gap", *tables, *QUICK, "--out", "model"]
         with monkeypatch.context() as patch:
             patch.setattr(folder_module, "_write", interrupting_at("card.json"))
             code, _, err = gapgnn(*words)
@@ -630,7 +655,10 @@ class TestInterruption:
 
     @pytest.mark.parametrize(
         ("method", "moment"),
-        [pytest.param(*row, marks=[pytest.mark.slow] * (row[0] != "gap")) for row in INTERRUPTED],
+        [
+            pytest.param(*row, marks=[pytest.mark.slow] * (row[0] != "label-gap"))
+            for row in INTERRUPTED
+        ],
     )
     def test_a_real_signal_and_the_very_command_it_names(
         self, method, moment, gapgnn, tables, ledger, tmp_path
@@ -710,8 +738,7 @@ class TestProgress:
         return seen
 
     def test_edge_level_shows_loss_and_validation_accuracy(self, gapgnn, tables, shown):
-        paper = ("--messages", "features", "--hops", "2")
-        gapgnn("train", "gap", *tables, *QUICK, *paper, "--no-save", "--json", "--no-compare")
+        gapgnn("train", "gap", *tables, *QUICK, "--no-save", "--json")
         assert [entry for entry in shown if len(entry) == 2] == [
             ("encoder", 2),
             ("aggregation", 2),
@@ -721,7 +748,7 @@ class TestProgress:
         assert len(trained) == 4
         assert all(loss > 0 and 0 <= accuracy <= 1 for _, loss, accuracy in trained)
 
-    @pytest.mark.parametrize("method", ["gap", "mlp"])
+    @pytest.mark.parametrize("method", ["gap", "node-label-gap", "mlp"])
     def test_node_level_shows_neither(self, method, gapgnn, tables, shown):
         gapgnn("train", method, *declared(tables), *QUICK, *NODE, "--no-save", "--json")
         advanced = [entry[1:] for entry in shown if len(entry) == 3]
@@ -730,11 +757,124 @@ class TestProgress:
 
     def test_bars_go_to_stderr_even_on_a_terminal(self, gapgnn, tables, monkeypatch):
         monkeypatch.setenv("FORCE_COLOR", "1")
-        code, out, err = gapgnn("train", "gap", *tables, *QUICK, "--no-save", "--json")
+        code, out, err = gapgnn("train", "label-gap", *tables, *QUICK, "--no-save", "--json")
         assert code == 0
         json.loads(out)
         assert "\x1b" not in out
         assert "encoder" in err
+
+
+def rows_of(path: Path) -> list[str]:
+    """Return everything that a ledger's file says."""
+    with closing(sqlite3.connect(path)) as db:
+        return list(db.iterdump())
+
+
+class TestPlan:
+    """What would be released and its price, before anything is charged, trained or written."""
+
+    @pytest.mark.parametrize(
+        ("method", "level"),
+        [
+            *(("gap", level) for level in LEVELS),
+            *(("progap", level) for level in LEVELS),
+            *(("label-gap", level) for level in LEVELS[:2]),
+            ("node-label-gap", NODE),
+            *(("vote", level) for level in LEVELS),
+            *(("sage", level) for level in LEVELS),
+            *(("mlp", level) for level in LEVELS),
+        ],
+    )
+    def test_nothing_is_charged_or_written_and_own_tables_need_no_folder(
+        self, method, level, gapgnn, tables, ledger, tmp_path, monkeypatch
+    ):
+        def fail(*args, **options):
+            raise AssertionError("a plan trains nothing")
+
+        monkeypatch.setattr(Trainer, "fit", fail)
+        own = declared(tables) if level is NODE else tables
+        charged = rows_of(ledger.path)
+        before = sorted(tmp_path.rglob("*"))
+        words = level[:2] if method == "vote" else level
+        code, out, err = gapgnn("train", method, *own, *words, "--plan")
+        assert (code, err.replace(err[err.find("For the curator only") :], "")) == (0, "")
+        assert out.startswith(f"Plan of {method}: level {level[1]}, relation ")
+        assert "\nsettings: " in out
+        is_free = level[1] == "none" or (level[1] == "edge" and method in ("vote", "mlp"))
+        assert ("\nrelease: " in out) == ("\nprice: epsilon " in out) == (not is_free)
+        assert ledger.entries() == []
+        assert rows_of(ledger.path) == charged
+        assert sorted(tmp_path.rglob("*")) == before
+
+    @pytest.mark.parametrize("method", ["label-gap", "gap"])
+    def test_training_charges_what_the_plan_says(self, method, gapgnn, tables, ledger, tmp_path):
+        words = ["train", method, *tables, *QUICK, "--out", "model", "--json"]
+        code, out, err = gapgnn(*words, "--plan")
+        assert (code, len(out.splitlines())) == (0, 1), err
+        assert not (tmp_path / "model").exists()
+        assert not (tmp_path / "model.unfinished").exists()
+        found = json.loads(out)
+        assert found.keys() == {"plan", "repeats"}
+        plan = found["plan"]
+        assert (plan["method"], plan["budget"], found["repeats"]) == (method, 4.0, 1)
+        assert plan["guarantee"]["level"] == "edge"
+        assert gapgnn(*words)[0] == 0
+        (charge,) = ledger.entries()
+        assert charge.epsilon == plan["guarantee"]["epsilon"]
+        assert charge.delta == plan["guarantee"]["delta"]
+        card = json.loads((tmp_path / "model" / "card.json").read_text())
+        assert card["events"] == plan["guarantee"]["events"]
+
+    def test_at_node_level_every_option_is_listed_and_no_count_is_exact(
+        self, gapgnn, tables, ledger
+    ):
+        words = ["train", *declared(tables), *NODE, "--epsilon", "8", "--plan", "--json"]
+        code, out, err = gapgnn(*words)
+        assert code == 0, err
+        plan = json.loads(out)["plan"]
+        # The noisy mean out-degree decides between them; the price is that of the dearest.
+        assert len(plan["options"]) > 1
+        prices = [option["guarantee"]["epsilon"] for option in plan["options"]]
+        assert max(prices) <= plan["guarantee"]["epsilon"] <= 8
+        assert plan["facts"]["num_nodes"] == 0
+        assert plan["facts"]["counted_rates"] is None
+        assert "counts" not in plan["facts"]
+        assert ledger.entries() == []
+
+    def test_the_price_is_that_of_each_repeat(self, gapgnn, tables, ledger):
+        words = ["train", *tables, "--epsilon", "1", "--repeats", "3", "--plan", "--json"]
+        found = json.loads(gapgnn(*words)[1])
+        assert found["repeats"] == 3
+        assert 0.99 < found["plan"]["guarantee"]["epsilon"] <= 1
+
+    def test_without_privacy_there_is_no_price(self, gapgnn, tables):
+        code, out, _ = gapgnn("train", *tables, "--level", "none", "--plan")
+        assert code == 0
+        assert "nothing is protected, charged or noisy" in out
+
+    @pytest.mark.parametrize(
+        ("words", "complaint"),
+        [
+            (["--epsilon", "-1"], "`--epsilon` must be positive"),
+            (["--clip", "0.5"], "`--clip` must be left out"),
+            (["--out", "model", "--no-save"], "`--no-save` must not come with `--out`"),
+            (["--ledger", "legder.sqlite"], "gapgnn ledger init legder.sqlite"),
+        ],
+    )
+    def test_what_training_refuses_its_plan_refuses(self, words, complaint, gapgnn, tables, ledger):
+        code, out, err = gapgnn("train", *tables, *words, "--plan")
+        assert (code, out) == (2, "")
+        assert complaint in err
+        assert ledger.entries() == []
+
+    def test_it_is_the_plan_of_a_budget_that_is_too_small_too(self, gapgnn, tables, ledger):
+        """A plan asks the ledger for nothing: what is left is for the charge to compare."""
+        grant = ["--nodes", tables[3], "--epsilon", "0.5", "--delta", "1e-4"]
+        assert gapgnn("ledger", "grant", "everybody", *grant)[0] == 0
+        code, out, _ = gapgnn("train", *tables, "--epsilon", "1", "--plan")
+        assert code == 0
+        assert "price: epsilon 1, delta 0.0001 (auto)" in out or "price: epsilon 0.99" in out
+        assert ledger.entries() == []
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
@@ -767,7 +907,7 @@ def test_the_tutorial_tells_the_truth(gapgnn, ledger, tmp_path, monkeypatch):
 
 
 def test_a_training_names_recall_precision_and_support(gapgnn, tables):
-    code, out, _ = gapgnn("train", "gap", *tables, *QUICK, "--no-save")
+    code, out, _ = gapgnn("train", "label-gap", *tables, *QUICK, "--no-save")
     assert code == 0
     assert re.search(
         r"^  \S+: recall [\d.]+%, precision (-|[\d.]+%), support \d+$", out, re.MULTILINE

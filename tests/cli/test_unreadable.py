@@ -16,7 +16,11 @@ NESTED = {
 
 
 @pytest.mark.parametrize(
-    ("method", "level"), [("gap", "edge"), ("mlp", "edge"), ("sage", "edge"), ("mlp", "node")]
+    ("method", "level"),
+    [
+        *(("gap", "edge"), ("label-gap", "edge"), ("mlp", "edge"), ("sage", "edge")),
+        *(("node-label-gap", "node"), ("mlp", "node")),
+    ],
 )
 def test_networks_that_no_memory_holds_are_refused_before_the_charge(
     gapgnn, ledger, tmp_path, method, level
@@ -44,9 +48,9 @@ def test_files_that_are_nested_too_deeply_are_one_line(gapgnn, ledger, tmp_path)
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "results.jsonl").write_text(DEEP + "\n")
     commands = [
-        ["train", "gap", "--config", "run.toml"],
-        ["train", "gap", *tables, "--schema", "schema.toml", "--no-save"],
-        ["train", "gap", *tables, "--features", "features.json", "--no-save"],
+        ["train", "label-gap", "--config", "run.toml"],
+        ["train", "label-gap", *tables, "--schema", "schema.toml", "--no-save"],
+        ["train", "label-gap", *tables, "--features", "features.json", "--no-save"],
         ["report", "results"],
     ]
     for words in commands:

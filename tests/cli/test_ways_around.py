@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from methodgraphs import write_tables
 
-from gapgnn import GAP, Ledger
+from gapgnn import LabelGAP, Ledger
+from gapgnn.methods import recommended_method
 
 FREE = ("--epochs", "2", "--hidden", "8", "--no-compare")
 QUICK = (*FREE, "--epsilon", "1", "--delta", "1e-5")
@@ -42,40 +43,40 @@ class TestWithoutNoise:
         self, level, gapgnn, tables, ledger, tmp_path
     ):
         grant(gapgnn, tables, "--level", level, "--epsilon", "4")
-        words = ("train", "gap", *tables, *FREE, "--level", "none", "--out", "model")
+        words = ("train", "label-gap", *tables, *FREE, "--level", "none", "--out", "model")
         assert "'everybody' have a privacy budget" in refused(gapgnn, *words)
         assert not (tmp_path / "model").exists()
         assert ledger.entries() == []
 
     def test_their_curator_may_look_and_it_is_on_record(self, gapgnn, tables, ledger):
         grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
-        words = ("train", "gap", *tables, *FREE, "--level", "none", "--no-save")
+        words = ("train", "label-gap", *tables, *FREE, "--level", "none", "--no-save")
         assert gapgnn(*words, "--curator-only", "how good could it be")[0] == 0
         (look,) = ledger.entries()
         assert (look.epsilon, look.count, look.reason) == (0.0, 0, "how good could it be")
-        assert look.purpose == "look: gap fit"
+        assert look.purpose == "look: label-gap fit"
 
     def test_a_ledger_that_requires_a_grant_requires_it_here_too(self, gapgnn, tables):
         gapgnn("ledger", "settings", "require-grant", "on")
-        words = ("train", "gap", *tables, *FREE, "--level", "none", "--no-save")
+        words = ("train", "label-gap", *tables, *FREE, "--level", "none", "--no-save")
         assert "this ledger requires a privacy budget" in refused(gapgnn, *words)
 
     def test_without_any_budget_nothing_is_in_the_way(self, gapgnn, tables, ledger):
-        words = ("train", "gap", *tables, *FREE, "--level", "none", "--no-save")
+        words = ("train", "label-gap", *tables, *FREE, "--level", "none", "--no-save")
         assert gapgnn(*words)[0] == 0
         assert ledger.entries() == []
 
     def test_the_reference_without_privacy_is_left_out_under_a_budget(self, gapgnn, tables, ledger):
         grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
-        words = ("train", "gap", *tables, *QUICK, "--no-save", "--compare")
+        words = ("train", "label-gap", *tables, *QUICK, "--no-save", "--compare")
         code, out, err = gapgnn(*words)
         assert code == 0
         assert "without privacy" not in out
-        assert err.startswith("Price: training gap is charged")
-        assert "\nNo reference without privacy: the people of 'everybody'" in err
+        assert err.startswith("Price: training label-gap is charged")
+        assert "\nNo reference 'without privacy': the people of 'everybody'" in err
         code, out, _ = gapgnn(*words, "--curator-only", "to compare")
         assert "without privacy" in out
-        assert [entry.purpose for entry in ledger.entries()][-1] == "look: gap fit"
+        assert [entry.purpose for entry in ledger.entries()][-1] == "look: label-gap fit"
 
     def test_features_are_not_public_where_only_node_level_has_a_budget(self, gapgnn, tables):
         grant(gapgnn, tables, "--level", "node", "--epsilon", "4")
@@ -100,9 +101,9 @@ def test_ids_in_another_spelling_are_the_same_people(spelling, gapgnn, tables, l
         renamed.append(tmp_path / f"again-{Path(path).name}")
         renamed[-1].write_text("\n".join([header, *spelled]) + "\n")
     grant(gapgnn, tables, "--level", "edge", "--epsilon", "1", "--composition", "sum")
-    assert gapgnn("train", "gap", *tables, *QUICK, "--no-save")[0] == 0
+    assert gapgnn("train", "label-gap", *tables, *QUICK, "--no-save")[0] == 0
     again = [tables[0], str(renamed[0]), tables[2], str(renamed[1]), *tables[4:]]
-    words = ("train", "gap", *again, *QUICK, "--no-save")
+    words = ("train", "label-gap", *again, *QUICK, "--no-save")
     assert "has nothing left" in refused(gapgnn, *words)
     assert len(ledger.summary()) == 1
 
@@ -123,7 +124,7 @@ COMMANDS = (
     ("ledger", "export", "--out", "all.json"),
     ("experiment", "accuracy", "--methods", "MLP", "--repeats", "1", "--out", "results"),
     ("attack", "membership", "--runs", "1"),
-    ("train", "gap", *QUICK, "--no-save"),
+    ("train", "label-gap", *QUICK, "--no-save"),
     ("train", "mlp", *QUICK, "--no-save"),
 )
 
@@ -133,7 +134,7 @@ def test_a_damaged_ledger_is_one_line_whatever_is_asked(
     tampering, gapgnn, tables, ledger, tmp_path
 ):
     grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
-    assert gapgnn("train", "gap", *tables, *QUICK, "--no-save")[0] == 0
+    assert gapgnn("train", "label-gap", *tables, *QUICK, "--no-save")[0] == 0
     with closing(sqlite3.connect(ledger.path)) as db, db:
         db.execute(tampering)
     for command in COMMANDS:
@@ -144,7 +145,7 @@ def test_a_damaged_ledger_is_one_line_whatever_is_asked(
 
 
 def test_an_interrupted_prediction_says_what_it_has_cost(gapgnn, tables, tmp_path, monkeypatch):
-    words = ("train", "gap", *tables, *QUICK, "--folds", "0", "--out", "model")
+    words = ("train", "label-gap", *tables, *QUICK, "--folds", "0", "--out", "model")
     assert gapgnn(*words)[0] == 0
     edges = Path(tables[1])
     edges.write_text("\n".join(edges.read_text().splitlines()[:-3]) + "\n")
@@ -153,18 +154,18 @@ def test_an_interrupted_prediction_says_what_it_has_cost(gapgnn, tables, tmp_pat
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(GAP, "_read", stop)
+    monkeypatch.setattr(LabelGAP, "read", stop)
     code, _, err = gapgnn(*predict)
     assert code == 130
     assert "the new graph was charged (" in err
     assert "predicting on it again is charged again" in err
-    monkeypatch.setattr(GAP, "predict_proba", stop)
+    monkeypatch.setattr(LabelGAP, "predict_proba", stop)
     assert "nothing was charged for a new graph" in gapgnn(*predict)[2]
 
 
 @pytest.mark.parametrize("out", [".", "/", ""])
 def test_a_folder_without_a_name_is_refused_before_the_charge(out, gapgnn, tables, ledger):
-    words = ("train", "gap", *tables, *QUICK, "--out", out)
+    words = ("train", "label-gap", *tables, *QUICK, "--out", out)
     assert "`--out` must name a folder of its own" in refused(gapgnn, *words)
     assert ledger.entries() == []
 
@@ -172,8 +173,8 @@ def test_a_folder_without_a_name_is_refused_before_the_charge(out, gapgnn, table
 @pytest.mark.parametrize(
     "words",
     [
-        ["train", "gap", "--reason", "caf\udce9"],
-        ["train", "gap", "--nodes", "caf\udce9.csv", "--edges", "e.csv"],
+        ["train", "label-gap", "--reason", "caf\udce9"],
+        ["train", "label-gap", "--nodes", "caf\udce9.csv", "--edges", "e.csv"],
         ["ledger", "grant", "customers", "--reason", "caf\udce9"],
     ],
 )
@@ -197,7 +198,7 @@ class TestAuditOfThePipeline:
         self, gapgnn, tables, ledger
     ):
         grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
-        words = ("train", "gap", *tables, *QUICK)
+        words = ("train", "label-gap", *tables, *QUICK)
         assert "`audit pipeline` shows figures" in refused(gapgnn, *self.AUDIT, *words)
         assert ledger.entries() == []
         code, _, err = gapgnn(*self.AUDIT, "--curator-only", "before the release", *words)
@@ -207,17 +208,17 @@ class TestAuditOfThePipeline:
         assert (look.epsilon, look.reason) == (0.0, "before the release")
 
     def test_without_a_budget_nothing_is_in_the_way_or_written(self, gapgnn, tables, ledger):
-        assert gapgnn(*self.AUDIT, "train", "gap", *tables, *QUICK)[0] == 0
+        assert gapgnn(*self.AUDIT, "train", "label-gap", *tables, *QUICK)[0] == 0
         assert ledger.entries() == []
 
     def test_other_people_are_none_of_them(self, gapgnn, tables):
         grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
-        words = ("train", "gap", *tables, *QUICK, "--population", "suppliers")
+        words = ("train", "label-gap", *tables, *QUICK, "--population", "suppliers")
         assert gapgnn(*self.AUDIT, *words)[0] == 0
 
 
 def test_a_training_says_whose_budget_paid(gapgnn, tables):
-    words = ("train", "gap", *tables, *QUICK, "--no-save")
+    words = ("train", "label-gap", *tables, *QUICK, "--no-save")
     said = " ".join(gapgnn(*words)[1].split())
     text = "No budget is set for these people: the charge is recorded but not limited"
     assert said.count(text) == said.count("not limited") == 1
@@ -280,7 +281,8 @@ def test_train_says_the_price_before_it_is_charged(level, gapgnn, tables, capsys
         return charge(self, *args, **options)
 
     monkeypatch.setattr(Ledger, "charge", charged)
-    words = ["train", "gap", *tables, *QUICK, "--level", level, "--out", "model"]
+    method = recommended_method(level)
+    words = ["train", method, *tables, *QUICK, "--level", level, "--out", "model"]
     if level == "node":
         schema = ["schema", "--nodes", tables[3], "--label", "year", "--out", "s.toml"]
         assert gapgnn(*schema)[0] == 0
@@ -289,6 +291,6 @@ def test_train_says_the_price_before_it_is_charged(level, gapgnn, tables, capsys
     assert code == 0, err
     ((before, epsilon),) = said
     assert 0.99 < epsilon <= 1
-    assert "Price: training gap is charged epsilon 1.00, delta 1e-05 (" in before
+    assert f"Price: training {method} is charged epsilon 1.00, delta 1e-05 (" in before
     # What reads no edge releases nothing and has no price.
     assert "Price" not in gapgnn("train", "mlp", *tables, *QUICK, "--no-save")[2]

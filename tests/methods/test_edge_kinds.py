@@ -7,19 +7,19 @@ import json
 import numpy as np
 import pytest
 import torch
+from gapgnn.methods.gap.propagation import Propagation, reconciled
 from methodgraphs import small_graph
 from sklearn.base import clone
 
-from gapgnn import GAP, MLP, SAGE
+from gapgnn import GAP, MLP, GraphSAGE
 from gapgnn.attacks.audits.model import audit_model
 from gapgnn.errors import InputError
 from gapgnn.graph import csr
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.graph.transforms import induced, join_kinds, random_split
-from gapgnn.methods.gap.propagation import Propagation, reconciled
-from gapgnn.methods.journal import Journal
 from gapgnn.privacy.accounting import Event, account
 from gapgnn.privacy.card import guarantee_sentence
+from gapgnn.privacy.checkpoint import Checkpoint
 
 
 def dealt(graph, *, names=("calls", "visits"), weights=False, seed=0):
@@ -68,9 +68,9 @@ def hop_events(model):
     ("options", "events"),
     [
         ({}, 8),
-        ({"kinds": "each"}, 8),
+        ({"edge_types": "each"}, 8),
         pytest.param({"messages": "features"}, 2, marks=pytest.mark.slow),
-        pytest.param({"messages": "features", "kinds": "each"}, 4, marks=pytest.mark.slow),
+        pytest.param({"messages": "features", "edge_types": "each"}, 4, marks=pytest.mark.slow),
         ({"messages": "both", "hops": 2}, 4),
         ({"level": "node", "max_degree": 5}, 2),
         ({"level": "node", "max_degree": 5, "messages": "features", "relation": "replace"}, 4),
@@ -97,7 +97,12 @@ def three_kinds(plain):
 
 @pytest.mark.parametrize(
     ("options", "events"),
-    [({}, 2), ({"kinds": "each"}, 3), ({"messages": "features"}, 1), ({"level": "none"}, None)],
+    [
+        ({}, 2),
+        ({"edge_types": "each"}, 3),
+        ({"messages": "features"}, 1),
+        ({"level": "none"}, None),
+    ],
 )
 def test_more_kinds_take_no_more_noise_unless_each_is_hidden(plain, ledger, options, events):
     several = gap(ledger, **options).fit(three_kinds(plain))
@@ -141,7 +146,7 @@ def test_the_total_is_a_part_of_what_is_released_and_kept(kinds, ledger, tmp_pat
     model = gap(ledger, insecure_noise_seed=3).fit(kinds)
     width = kinds.num_classes - 1
     assert [hop.shape[1] for hop in model.releases_.training().hops[1:]] == [3 * width] * 4
-    apart = gap(ledger, kinds="each").fit(kinds)
+    apart = gap(ledger, edge_types="each").fit(kinds)
     assert [hop.shape[1] for hop in apart.releases_.training().hops[1:]] == [2 * width] * 4
     model.save(tmp_path / "model")
     loaded = GAP.load(tmp_path / "model", ledger=ledger.path, device="cpu")
@@ -167,7 +172,7 @@ def test_what_is_promised_for_links_of_every_kind_is_on_the_card(plain, ledger):
     several = gap(ledger, relation="3-edges").fit(graph).card_
     (line,) = (line for line in several.not_covered if "of every kind at once" in line)
     assert "Epsilon for 3 of each kind (calls, letters, visits) is" in line
-    each = gap(ledger, kinds="each").fit(graph).card_
+    each = gap(ledger, edge_types="each").fit(graph).card_
     assert not any("at once: epsilon" in line for line in each.not_covered)
 
 
@@ -190,7 +195,7 @@ def test_what_auto_is_follows_the_level(kinds, ledger):
 def test_the_card_says_what_is_hidden(kinds, ledger):
     each, one, node = (
         gap(ledger, **options).fit(kinds).card_
-        for options in ({"kinds": "each"}, {}, {"level": "node", "max_degree": 5})
+        for options in ({"edge_types": "each"}, {}, {"level": "node", "max_degree": 5})
     )
     assert "of each kind of edges at once (calls, visits)" in guarantee_sentence(each)
     assert "of one kind of edges (calls, visits), whichever, are in" in guarantee_sentence(one)
@@ -206,7 +211,7 @@ def test_the_card_says_what_is_hidden(kinds, ledger):
 
 def test_any_is_refused_at_node_level(kinds, ledger):
     with pytest.raises(InputError, match=r"^`kinds` must be auto or each at level node: a rec"):
-        gap(ledger, level="node", kinds="any").fit(kinds)
+        gap(ledger, level="node", edge_types="any").fit(kinds)
     assert not ledger.entries()
 
 
@@ -220,7 +225,7 @@ def test_weights_are_on_the_card_and_change_no_price(plain, ledger):
 
 @pytest.mark.parametrize("level", ["none", "edge", "node"])
 def test_sage_refuses_weights_and_kinds_before_a_charge(plain, kinds, ledger, level):
-    sage = SAGE(level=level, epochs=1, ledger=ledger.path)
+    sage = GraphSAGE(level=level, epochs=1, ledger=ledger.path)
     with pytest.raises(InputError, match=r"must have one kind of edges for sage\. Got calls, vis"):
         sage.fit(kinds)
     with pytest.raises(InputError, match="must have edges without weights for sage"):
@@ -239,7 +244,7 @@ def test_mlp_reads_no_edges_of_any_kind(plain, kinds, ledger):
     "options",
     [
         {},
-        {"kinds": "each"},
+        {"edge_types": "each"},
         pytest.param({"messages": "features"}, marks=pytest.mark.slow),
         {"level": "none"},
     ],
@@ -304,9 +309,9 @@ def test_a_killed_run_goes_on_along_every_kind(kinds, ledger, tmp_path, monkeypa
 
     undisturbed = gap(ledger, insecure_noise_seed=5).fit(kinds)
     for kill in (1, 3, 6):
-        journal = Journal(tmp_path / f"{kill}", ledger=ledger.path)
+        checkpoint = Checkpoint(tmp_path / f"{kill}", ledger=ledger.path)
         calls = [0]
-        real = Journal._keep
+        real = Checkpoint._keep
 
         def dying(self, name, tensors, calls=calls, kill=kill, real=real):
             if name.startswith("hop"):
@@ -316,12 +321,12 @@ def test_a_killed_run_goes_on_along_every_kind(kinds, ledger, tmp_path, monkeypa
             real(self, name, tensors)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Journal, "_keep", dying)
+            patch.setattr(Checkpoint, "_keep", dying)
             with pytest.raises(KillError):
-                gap(ledger, insecure_noise_seed=5).fit(kinds, journal=journal)
-        journal.close()
-        again = Journal(tmp_path / f"{kill}", ledger=ledger.path, resume=True)
-        resumed = gap(ledger, insecure_noise_seed=5).fit(kinds, journal=again)
+                gap(ledger, insecure_noise_seed=5).fit(kinds, checkpoint=checkpoint)
+        checkpoint.close()
+        again = Checkpoint(tmp_path / f"{kill}", ledger=ledger.path, resume=True)
+        resumed = gap(ledger, insecure_noise_seed=5).fit(kinds, checkpoint=again)
         again.close()
         for first, second in zip(
             undisturbed.releases_.training().hops, resumed.releases_.training().hops, strict=True
@@ -333,7 +338,7 @@ def test_a_killed_run_goes_on_along_every_kind(kinds, ledger, tmp_path, monkeypa
 def test_a_fitted_model_of_several_kinds_is_audited_as_such(kinds, ledger):
     for options, expected in (
         ({"messages": "features"}, ("any", False, 2)),
-        ({"messages": "features", "kinds": "each"}, ("each", False, 2)),
+        ({"messages": "features", "edge_types": "each"}, ("each", False, 2)),
         ({}, ("any", True, 4)),
     ):
         model = gap(ledger, epsilon=4.0, **options).fit(kinds)

@@ -8,17 +8,6 @@ import numpy as np
 import pytest
 import torch
 from gapcases import forbid, small_classifier
-from hypothesis import given
-from hypothesis import strategies as st
-from methodgraphs import cut_in_two, small_graph, with_arcs
-from suited import suited
-
-from gapgnn import GAP, MLP, SAGE
-from gapgnn.errors import InputError
-from gapgnn.graph.transforms import random_split
-from gapgnn.methods import base as base_module
-from gapgnn.methods.gap import estimator as estimator_module
-from gapgnn.methods.gap.codes import class_codes, mean_codes
 from gapgnn.methods.gap.propagation import (
     MEMBERS,
     Propagation,
@@ -26,6 +15,17 @@ from gapgnn.methods.gap.propagation import (
     label_messages,
 )
 from gapgnn.methods.gap.variant import length_epsilon, vote_share
+from hypothesis import given
+from hypothesis import strategies as st
+from methodgraphs import cut_in_two, small_graph, with_arcs
+from suited import suited
+
+from gapgnn import GAP, MLP, GraphSAGE
+from gapgnn.errors import InputError
+from gapgnn.graph.transforms import random_split
+from gapgnn.methods import base as base_module
+from gapgnn.methods.gap import estimator as estimator_module
+from gapgnn.methods.label_gap.codes import class_codes, mean_codes
 from gapgnn.training import Criterion, RowScale, Trainer
 
 VARIANTS = [
@@ -285,7 +285,7 @@ def test_messages_are_divided_at_node_level_and_cut_only_where_asked():
     assert GAP(level="node", max_degree=7)._list_bound() == 7
     assert GAP(level="node", messages="features")._list_bound() == 100
     assert GAP(level="node", progressive=True)._list_bound() == 100
-    assert SAGE(level="node")._list_bound() == 1
+    assert GraphSAGE(level="node")._list_bound() == 1
     assert MLP(level="node")._list_bound() is None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gapgnn.methods.gap.variant import Defaults, record_share
 
 from gapgnn import GAP, MLP, SAGE, Ledger
 from gapgnn.errors import InputError, PrivacyError
@@ -19,7 +20,6 @@ from gapgnn.graph import Graph, random_split
 from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.transforms import join_kinds
 from gapgnn.methods import NodeClassifier, Vote
-from gapgnn.methods.gap.variant import Defaults, record_share
 from gapgnn.privacy import resolve_kinds, resolve_relation
 from gapgnn.training import FEATURE_WIDTH, FeatureNetworks, node_learning_rate
 

@@ -1,76 +1,89 @@
 """Every release of every method, killed and resumed: none is drawn a second time under one charge.
 
 Releases are counted where audits observe them, so a release that is kept nowhere, or drawn beside
-the journal, is seen whatever makes it. The run is killed at the first draw of each release in turn,
-and once more when all of it is finished and nothing saved.
+the checkpoint, is seen whatever makes it. The run is killed at the first draw of each release in
+turn, and once more when all of it is finished and nothing saved.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
 from methodgraphs import with_arcs
 
-from gapgnn import GAP, MLP, SAGE, Graph, Ledger
+from gapgnn import GAP, MLP, Graph, GraphSAGE, LabelGAP, Ledger, NeighborVote, NodeLabelGAP, ProGAP
 from gapgnn.graph import join_kinds
 from gapgnn.graph.datasets.synthetic import generate
-from gapgnn.graph.transforms import random_split
-from gapgnn.methods import Journal, Vote
+from gapgnn.graph.transforms import induced, random_split
 from gapgnn.privacy import watched_by
+from gapgnn.privacy.checkpoint import Checkpoint
 
-NODE = {"level": "node", "epochs": 1, "batch_size": 100}
+NODE = {"epochs": 1, "batch_size": 100}
 # Of each run the releases it must make, by name; "classifier" and the like are trained by DP-SGD.
 RUNS = {
     "default at node level": (
-        (GAP, {**NODE, "epsilon": 16.0}),
+        (NodeLabelGAP, {**NODE, "epsilon": 16.0}),
         ["length of lists", "hop 1", "hop 2", "classifier"],
     ),
     "own record": (
-        (GAP, {**NODE, "epsilon": 8.0, "own": "record", "hop_share": 0.5}),
+        (NodeLabelGAP, {**NODE, "epsilon": 8.0, "own": "record", "hop_share": 0.5}),
         ["hop 1", "classifier"],
     ),
     "released rows alone, twice": (
-        (GAP, {**NODE, "epsilon": 8.0, "own": "nothing", "hop_share": 0.5, "repeats": 2}),
+        (NodeLabelGAP, {**NODE, "epsilon": 8.0, "own": "nothing", "hop_share": 0.5, "repeats": 2}),
         ["hop 1", "hop 2", "classifier"],
     ),
+    # Rows of people without a record are not written, so both hops are one step.
+    "names without a record": (
+        (NodeLabelGAP, {**NODE, "epsilon": 8.0, "own": "nothing", "hop_share": 0.5}),
+        ["hops", "classifier"],
+    ),
     "degree-bounded": (
-        (GAP, {**NODE, "epsilon": 8.0, "messages": "features", "hops": 2, "max_degree": 5}),
+        (GAP, {**NODE, "level": "node", "epsilon": 8.0, "max_degree": 5}),
         ["encoder", "hop 1", "hop 2", "classifier"],
     ),
     "edge level": (
-        (GAP, {"epochs": 1, "hops": 2}),
+        (LabelGAP, {"epochs": 1, "hops": 2}),
         ["hop 1", "hop 2"],
     ),
     "edge types and their union": (
-        (GAP, {"epochs": 1, "hops": 1}),
+        (LabelGAP, {"epochs": 1, "hops": 1}),
         ["hop 1 along calls", "hop 2 along visits", "hop 3 along all kinds"],
     ),
     "encoded features": (
-        (GAP, {"epochs": 1, "hops": 2, "messages": "features"}),
+        (GAP, {"epochs": 1}),
         ["hop 1", "hop 2"],
     ),
+    "progressive, degree-bounded": (
+        (ProGAP, {**NODE, "level": "node", "epsilon": 8.0, "hops": 2, "max_degree": 5}),
+        ["encoder", "hop 1", "stage1", "hop 2", "classifier"],
+    ),
     "vote": (
-        (Vote, {"level": "node", "epsilon": 2.0, "repeats": 2}),
+        (NeighborVote, {"level": "node", "epsilon": 2.0, "repeats": 2}),
         ["labels of repeat 1", "labels of repeat 2"],
     ),
     "sage, arr": (
-        (SAGE, {"epochs": 1, "epsilon": 4.0, "perturbation": "arr"}),
+        (GraphSAGE, {"epochs": 1, "epsilon": 4.0, "perturbation": "arr"}),
         ["edges"],
     ),
     "sage, lapgraph twice": (
-        (SAGE, {"epochs": 1, "epsilon": 4.0, "perturbation": "lapgraph", "repeats": 2}),
+        (GraphSAGE, {"epochs": 1, "epsilon": 4.0, "perturbation": "lapgraph", "repeats": 2}),
         ["edges", "edges"],
     ),
     "mlp at node level": (
-        (MLP, {**NODE, "epsilon": 8.0}),
+        (MLP, {**NODE, "level": "node", "epsilon": 8.0}),
         ["classifier"],
     ),
     "sage at node level": (
-        (SAGE, {**NODE, "epsilon": 8.0, "max_degree": 3}),
+        (GraphSAGE, {**NODE, "level": "node", "epsilon": 8.0, "max_degree": 3}),
         ["classifier", "hop 1"],
     ),
 }
 WITH_TYPES = {"edge types and their union"}
+WITH_NAMES = {"names without a record"}
 
 
 class KillError(BaseException):
@@ -85,10 +98,12 @@ class Observer:
 
     Args:
         kill_at: the number, from 0, of the release at whose first draw the run dies.
+        joins_hops: all hops are one step.
     """
 
-    def __init__(self, kill_at: int | None = None) -> None:
+    def __init__(self, kill_at: int | None = None, *, joins_hops: bool = False) -> None:
         self.kill_at = kill_at
+        self._joins_hops = joins_hops
         self.drawn: list[str] = []
         self._whole = ""
 
@@ -100,6 +115,8 @@ class Observer:
         if name.startswith("hop "):
             name, _, repeat = name.partition(" of repeat ")
             is_step = repeat
+            if self._joins_hops:
+                name, is_step = "hops", "all of them"
         if is_step and name == self._whole:
             return output
         self._whole = name if is_step else ""
@@ -128,35 +145,44 @@ def typed(graph) -> Graph:
     return join_kinds({"calls": with_arcs(graph, is_call), "visits": with_arcs(graph, ~is_call)})
 
 
-@pytest.mark.parametrize("run", RUNS)
-def test_no_release_is_drawn_a_second_time_under_one_charge(run, graph, typed, tmp_path):
-    (method, options), wanted = RUNS[run]
-    given = typed if run in WITH_TYPES else graph
+@pytest.fixture(scope="module")
+def naming(graph) -> Graph:
+    """A graph whose lists name people without a record."""
+    has_record = np.ones(graph.num_nodes, dtype=np.bool_)
+    has_record[::20] = False
+    return induced(graph, has_record, dangle=True)
 
-    def fitted(name: str, observer: Observer, *, resume: bool = False):
+
+@pytest.mark.parametrize("run", RUNS)
+def test_no_release_is_drawn_a_second_time_under_one_charge(run, graph, typed, naming, tmp_path):
+    (method, options), wanted = RUNS[run]
+    given = typed if run in WITH_TYPES else naming if run in WITH_NAMES else graph
+    observer = partial(Observer, joins_hops=run in WITH_NAMES)
+
+    def fitted(name: str, watching: Observer, *, resume: bool = False):
         ledger = Ledger.init(tmp_path / f"{name}.sqlite")
-        journal = Journal(tmp_path / name, ledger=ledger.path, resume=resume)
+        checkpoint = Checkpoint(tmp_path / name, ledger=ledger.path, resume=resume)
         model = method(**options, ledger=ledger.path, device="cpu")
         try:
-            with watched_by(observer):
-                model.fit(given, journal=journal)
+            with watched_by(watching):
+                model.fit(given, checkpoint=checkpoint)
         finally:
-            journal.close()
+            checkpoint.close()
         assert len(ledger.entries()) == 1
         return model
 
-    undisturbed = Observer()
+    undisturbed = observer()
     first = fitted("undisturbed", undisturbed)
     assert sorted(undisturbed.drawn) == sorted(wanted)
     # Finished and not saved: nothing is drawn, and the releases are those of the first run.
-    nothing = Observer()
+    nothing = observer()
     again = fitted("undisturbed", nothing, resume=True)
     assert nothing.drawn == []
     pairs = zip(first.releases_.hops.values(), again.releases_.hops.values(), strict=True)
     for before, after in pairs:
         assert all(map(torch.equal, before.hops, after.hops))
     for kill in range(len(wanted)):
-        killed, resumed = Observer(kill_at=kill), Observer()
+        killed, resumed = observer(kill_at=kill), observer()
         with pytest.raises(KillError):
             fitted(f"killed at {kill}", killed)
         fitted(f"killed at {kill}", resumed, resume=True)

@@ -333,3 +333,26 @@ def test_in_lists_are_the_transposed_out_lists():
         for lists in ((released.indptr, released.indices), released.in_lists())
     ]
     np.testing.assert_array_equal(matrices[0].T, matrices[1])
+
+
+@pytest.mark.parametrize(("directed", "bits"), [(False, 1), (True, 2)])
+def test_noise_on_cells_has_the_scale_of_all_bits_of_an_edge(directed, bits, monkeypatch):
+    """Seen to pass unnoticed: a pair of arcs that shares the noise of one."""
+    scales = []
+    for name in ("laplace_unrounded", "laplace_above"):
+        drawn = getattr(NoiseSource, name)
+
+        def noted(self, count, scale, *rest, drawn=drawn):
+            scales.append(scale)
+            return drawn(self, count, scale, *rest)
+
+        monkeypatch.setattr(NoiseSource, name, noted)
+    perturb_edges(
+        random_graph(40, 400, directed=directed),
+        perturbation="lapgraph",
+        epsilon=8.0,
+        relation="undirected",
+        key=NoiseKey.insecure(0),
+    )
+    # A hundredth of the budget pays for the number of edges.
+    assert scales == pytest.approx([bits / 7.92] * 2)

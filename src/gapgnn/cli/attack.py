@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.cli.data import add_curator_option, add_data_options, check_curator, load_graph
 from gapgnn.cli.main import Parser
-from gapgnn.cli.options import add_estimator_options, add_options, estimator_options, number
-from gapgnn.cli.outlines import method_outline
+from gapgnn.cli.options import (
+    add_method_options,
+    add_options,
+    level_of,
+    method_options,
+    number,
+)
 from gapgnn.cli.output import console, emit_json, note, phase_bars
 from gapgnn.errors import InputError
-from gapgnn.methods import method_class, methods
+from gapgnn.methods import method_class, method_config, methods, recommended_method
 
 if TYPE_CHECKING:
     from gapgnn.graph import Graph
     from gapgnn.methods import NodeClassifier
     from gapgnn.training import Callback
 
-DEFAULT_TARGET = "gap"
 ATTACKS = {
     "membership": "whose label was used to train? Shadow model and attack network (TSTF)",
     "lira": "whose label was used to train? Likelihood ratios over models trained together",
@@ -99,6 +104,10 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "published": _PUBLISHED,
     },
 }
+_OWN: dict[str, Any] = {
+    "choices": ["features", "record"],
+    "help": "what an answer reads of its own person, for label-gap at level edge",
+}
 # Attacks on predictions that may read their own person's list.
 _READS_OWN = ("link-stealing", "own-list")
 # Of a saved model's own options, those that its training has decided.
@@ -111,9 +120,9 @@ examples:
   gapgnn attack {attack} sage --dataset facebook100/Cornell5 --level {level}
   gapgnn attack {attack} gap --dataset facebook100/Cornell5 --level node --epsilon 8 --json
 {own}{saved}
-All options follow the method's name; without a name it is gap. The figures are computed from the
-private data without noise: they are for the curator. The models are not released, so nothing is
-charged to your ledger.
+All options follow the method's name; without a name it is the method that `gapgnn train` would use
+at this level. The figures are computed from the private data without noise: they are for the
+curator. The models are not released, so nothing is charged to your ledger.
 """
 
 
@@ -139,7 +148,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     for name, text in ATTACKS.items():
         saved = f"  gapgnn attack {name} --model model --edges friends.csv --nodes people.csv ...\n"
-        own = f"  gapgnn attack {name} gap --level edge --own record --published labels\n"
+        own = f"  gapgnn attack {name} label-gap --own record --published labels\n"
         examples = EXAMPLES.format(
             attack=name,
             level="edge" if name == "own-list" else "none",
@@ -147,7 +156,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             saved="" if name == "lira" else saved,
         )
         child = attacks.add_parser(name, help=text, description=text, epilog=examples)
-        child.default_choice = DEFAULT_TARGET
+        child.default_choice = lambda words: recommended_method(level_of(words))
         child.later = partial(_declare_targets, name)
 
 
@@ -165,9 +174,12 @@ def _declare_targets(attack: str, child: Parser) -> None:
 
 def _declare_options(attack: str, method: str, target: Parser) -> None:
     """Add the options of an attack on a method."""
-    add_options(target.add_argument_group("attack"), OPTIONS[attack])
+    options, config = dict(OPTIONS[attack]), method_config(method)
+    if _asks_own(attack, config):
+        options["own"] = _OWN
+    add_options(target.add_argument_group("attack"), options)
     add_data_options(target)
-    add_estimator_options(target, method_outline(method))
+    add_method_options(target, config)
     output = target.add_argument_group("run and output")
     output.add_argument("--config", metavar="FILE", help="TOML file with the same options")
     output.add_argument("--json", action="store_true", help="print one JSON object")
@@ -191,10 +203,7 @@ def _configure_saved(attack: str, target: Parser) -> None:
             "help": "unconnected pairs: from the ends of edges (default), or uniform",
         }
     if attack in _READS_OWN:
-        options["own"] = {
-            "choices": ["features", "record"],
-            "help": "what an answer reads of its own person, for gap at level edge",
-        }
+        options["own"] = _OWN
     add_options(target.add_argument_group("attack"), options)
     add_data_options(target)
     output = target.add_argument_group("run and output")
@@ -210,8 +219,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.method == SAVED:
         estimator, graph = _saved(args)
     else:
-        kind = method_class(args.method)
-        estimator = kind(**estimator_options(args, kind) | _chosen_at_prediction(args))
+        options = method_options(args, method_config(args.method))
+        estimator = method_class(args.method)(**options)
         estimator.check()
         graph = load_graph(args, seed=args.seed, quiet=args.json).graph
     check_curator(args, graph, purpose=f"attack {args.attack}")
@@ -226,10 +235,13 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen_at_prediction(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what a training that leaves ``own`` to the prediction is given instead of it."""
-    is_asked = args.attack in _READS_OWN and getattr(args, "own", None) == "record"
-    return {"own": "features"} if is_asked and args.level == "edge" else {}
+def _asks_own(attack: str, config: type) -> bool:
+    """Whether what an answer reads of its own person is an option of the attack.
+
+    It is chosen at prediction, unless the method has it as a parameter of its training.
+    """
+    is_trained = "own" in (part.name for part in fields(config))
+    return attack in _READS_OWN and not is_trained
 
 
 def _saved(args: argparse.Namespace) -> tuple[NodeClassifier, Graph]:
@@ -278,7 +290,9 @@ def _attack(
     }
     if args.method == SAVED:
         options["itself"] = True
-    if args.attack in _READS_OWN and (args.method == SAVED or _chosen_at_prediction(args)):
+    if args.attack in _READS_OWN and (
+        args.method == SAVED or _asks_own(args.attack, method_config(args.method))
+    ):
         options["own"] = args.own
     result = attacks[args.attack](estimator, graph, **options, seed=args.seed, callback=callback)
     found: dict[str, Any] = result.to_dict()

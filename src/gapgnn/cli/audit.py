@@ -7,7 +7,7 @@ import functools
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gapgnn.cli import pipeline
 from gapgnn.cli.options import add_options, number
@@ -16,23 +16,20 @@ from gapgnn.errors import CalibrationError, InputError, PrivacyError
 
 if TYPE_CHECKING:
     from gapgnn.attacks.audits import AuditReport
+    from gapgnn.methods import NodeClassifier
 
 MECHANISMS = {
     "aggregation": "the noisy hops, with canary edges or records",
     "dpsgd": "DP-SGD, with canary examples of the clipped norm",
     "sampler": "the rule that cuts out-lists, on the hub graph",
     "edges": "randomised edges (ARR, EdgeRand, LapGraph), bit by bit",
-    "subgraphs": "the training of SAGE at node level, where a record is part of many examples",
-    "messages": "all hops a GAP releases when nodes send labels, read from the fitted model",
+    "subgraphs": "the training of sage at node level, where a record is part of many examples",
+    "messages": "all hops of label-gap (edge) or node-label-gap (node), read from the fitted model",
     "labels": "everybody's randomised label, as vote releases it at node level",
-    "mean-degree": "the noisy mean out-degree, by which GAP shares out a budget at node level",
+    "mean-degree": "the noisy mean out-degree, by which node-label-gap shares out its budget",
 }
 
 MODEL_TRIALS = 20_000
-_DIVIDED: dict[str, Any] = {
-    "action": "store_true",
-    "help": "node: messages are divided by the root of their list's length, nothing is cut",
-}
 _LEVEL: dict[str, Any] = {"choices": ["edge", "node"], "default": "edge"}
 _RELATION: dict[str, Any] = {"choices": ["add-remove"], "default": "add-remove"}
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
@@ -54,10 +51,13 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "apart": {
             "action": "store_true",
-            "help": "with any: without the total of all kinds, as for the paper's messages",
+            "help": "with any: without the sum over the union of all kinds, as gap has it",
         },
         "weighted": {"action": "store_true", "help": "edges have weights"},
-        "divided": _DIVIDED,
+        "divided": {
+            "action": "store_true",
+            "help": "node: messages are divided by the root of their list's length, nothing is cut",
+        },
         "both-ways": {
             "action": "store_true",
             "help": "edge: messages travel along arcs and against them",
@@ -108,20 +108,16 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "messages": {
         "level": _LEVEL,
         "relation": {"default": "auto", "help": "as for aggregation (default auto)"},
-        "messages": {"choices": ["labels", "both"], "default": "labels"},
-        "hops": number(2, "noisy hops"),
-        "max-degree": number(10, "D at node level"),
-        "divided": _DIVIDED,
+        "hops": {"type": int, "help": "edge: noisy hops (default 2)"},
         "own": {
             "choices": ["nothing", "features", "record"],
-            "default": "features",
-            "help": "with --divided: what a prediction reads of its own person (default features)",
+            "help": "node: what a prediction reads of its own person (default features)",
         },
         "role": {
             "choices": ["both", "training", "others"],
             "default": "both",
-            "help": "with --divided: whose record is in question, of those who train or of the "
-            "others, who are in a hop of their own (default both, the worse is reported)",
+            "help": "node: whose record is in question, of those who train or of the others, who "
+            "are in a hop of their own (default both, the worse is reported)",
         },
         "trials": number(100_000, "independent trials"),
     },
@@ -148,10 +144,10 @@ examples:
   gapgnn audit sampler --epsilon 4
   gapgnn audit edges --perturbation arr --epsilon 2 --json
   gapgnn audit subgraphs --epsilon 4
-  gapgnn audit messages --level node --divided --epsilon 4
+  gapgnn audit messages --level node --own nothing --epsilon 4
   gapgnn audit labels --epsilon 2 --classes 3
   gapgnn audit mean-degree --epsilon 0.5
-  gapgnn audit pipeline train gap --level node --epsilon 4
+  gapgnn audit pipeline train --level node --epsilon 4
   gapgnn audit --model model                every mechanism of a saved model, kept in its folder
   gapgnn audit pipeline --model model       the whole command that made it
 
@@ -330,22 +326,27 @@ def _print_found(found: Sequence[dict[str, Any]], folder: Path) -> None:
 def _audit_messages(
     *,
     trials: int,
+    level: str,
+    hops: int | None,
+    own: Literal["nothing", "features", "record"] | None,
     role: str,
     confidence: float,
     seed: int,
-    noise: str,
     progress: Any,
-    **options: Any,
+    **shared: Any,
 ) -> AuditReport:
-    """Audit a GAP that is fitted with the given options."""
+    """Audit the method that sends class codes at a level, fitted with the given options."""
     from gapgnn.attacks.audits import audit_messages
-    from gapgnn.methods.gap import GAP
+    from gapgnn.methods import LabelGAP, NodeLabelGAP
 
-    if options.pop("divided"):
-        if options["level"] != "node":
-            raise InputError("`divided` must be False at level edge. Got True.")
-        options["max_degree"] = options["hops"] = "auto"
-    estimator = GAP(noise=noise, **options)  # type: ignore[arg-type]
+    for name, value, wanted in (("hops", hops, "edge"), ("own", own, "node")):
+        if value is not None and level != wanted:
+            raise InputError(f"`{name}` must be left out at level {level}. Got {value!r}.")
+    estimator: NodeClassifier
+    if level == "edge":
+        estimator = LabelGAP(hops=2 if hops is None else hops, **shared)
+    else:
+        estimator = NodeLabelGAP(own=own or "features", **shared)
     return audit_messages(
         estimator, trials=trials, role=role, confidence=confidence, seed=seed, progress=progress
     )

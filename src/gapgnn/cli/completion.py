@@ -61,7 +61,7 @@ def _annotate(parser: Parser) -> None:
         elif action.nargs != 0 and action.choices is None:
             shown = action.metavar if isinstance(action.metavar, str) else ""
             # A placeholder such as N stands for a number; words stand for themselves.
-            words = [word for word in shown.split("|") if "|" in shown and not word.isupper()]
+            words = [word for word in shown.split("|") if word.islower()]
             if words:
                 action.choices = words
             elif any(word in shown.upper() for word in _PLACES):

@@ -14,6 +14,8 @@ from gapgnn.cli.output import progress_bars, say
 from gapgnn.errors import InputError, PrivacyError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gapgnn.graph import Graph
     from gapgnn.graph.tables import Dialect, EdgeCounts, Preparation, Schema
     from gapgnn.privacy.ledger import People
@@ -303,6 +305,7 @@ def load_graph(
     preparation: Preparation | None = None,
     classes: Sequence[str] | None = None,
     may_lack_labels: bool = False,
+    known_ids: NDArray[Any] | None = None,
 ) -> LoadedGraph:
     """Load the graph that the parsed options choose, split 75/10/15 into train, val and test.
 
@@ -317,6 +320,7 @@ def load_graph(
         preparation: what a saved model remembers of its tables, where options say nothing.
         classes: the classes a saved model knows, in their order.
         may_lack_labels: whether nobody need have a label; there is no split then.
+        known_ids: who else has a row, in the tables of the training: edges to them are not lost.
 
     With :func:`add_word_options` the graph has the words that are given.
 
@@ -340,6 +344,7 @@ def load_graph(
         preparation=preparation,
         classes=classes,
         may_lack_labels=may_lack_labels,
+        known_ids=known_ids,
     )
     words = given_words(args)
     return replace(loaded, graph=loaded.graph.with_words(**words)) if words else loaded
@@ -369,6 +374,7 @@ def _load(
     preparation: Preparation | None,
     classes: Sequence[str] | None,
     may_lack_labels: bool,
+    known_ids: NDArray[Any] | None,
 ) -> LoadedGraph:
     """Load the graph that checked options choose."""
     if args.store is not None:
@@ -386,6 +392,7 @@ def _load(
         raise _no_label()
     if options["label"] is not None and options["schema"] is None:
         options["classes"] = classes
+    options["known_ids"] = known_ids
     return _load_tables(options, seed=seed, quiet=quiet, may_lack_labels=may_lack_labels)
 
 

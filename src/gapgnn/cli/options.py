@@ -17,8 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from gapgnn.errors import InputError, did_you_mean
-from gapgnn.methods.configs.base import help_texts, own_parameters
+from gapgnn.errors import InputError, check_choice, did_you_mean
+from gapgnn.methods.configs import help_texts, own_parameters
+from gapgnn.privacy import LEVELS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -121,9 +122,9 @@ def level_of(words: Sequence[str]) -> str:
     >>> level_of(["--level", "node"]), level_of(["--epsilon", "2"])
     ('node', 'edge')
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--level")
-    parser.add_argument("--config")
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--level", nargs="?")
+    parser.add_argument("--config", nargs="?")
     known, _ = parser.parse_known_args([word for word in words if word != "--"])
     if known.level is None and known.config is not None:
         try:
@@ -131,7 +132,8 @@ def level_of(words: Sequence[str]) -> str:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError):
             # Read again, and complained of, with all other options.
             known.level = None
-    return known.level if known.level in ("none", "edge", "node") else "edge"
+    # Without a value it is complained of with all other options, too.
+    return "edge" if known.level is None else check_choice("--level", known.level, LEVELS)
 
 
 def config_words(path: Path, parser: argparse.ArgumentParser) -> list[str]:

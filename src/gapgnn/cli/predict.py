@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   gapgnn predict --model model --out labels.csv
+  gapgnn predict --model model --edges friends.csv --nodes people.csv --plan
   gapgnn predict --model model --edges friends.csv --nodes people.csv --out labels.parquet
   gapgnn predict --model model --edges friends.csv --nodes people.csv --label risk \
     --only unlabelled --with probabilities --out to-check.csv
@@ -58,9 +59,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        required=True,
         metavar="FILE",
-        help="table with id, label and probability: .csv, .tsv, .jsonl, .parquet or .feather",
+        help="table with id, label and probability: .csv, .tsv, .jsonl, .parquet or .feather; left "
+        "out only with --plan",
     )
     parser.add_argument(
         "--with",
@@ -117,7 +118,7 @@ def execute(args: argparse.Namespace) -> int:
     """Load the model and the graph, predict, write the table."""
     from gapgnn.methods import load_model
 
-    _check_target(args.out)
+    _check_out(args)
     check_ray(args)
     if _needs_label(args) and not args.cached and not _gives_data(args):
         raise InputError(
@@ -146,6 +147,7 @@ def execute(args: argparse.Namespace) -> int:
             # answers for the graph it was trained on; reading another one is refused further down.
             level="none" if model.schema_ is None and model.feature_names_ else model.level,
             may_lack_labels=True,
+            known_ids=_known_ids(model) if args.new_people else None,
         )
         graph = loaded.graph
         if loaded.dropped_dangling and not args.json:
@@ -209,6 +211,11 @@ def _check_new_people(args: argparse.Namespace) -> None:
         raise InputError("`--new-people` must come without `--ray`. Got both.")
     if args.dangling is None:
         args.dangling = "keep"
+
+
+def _known_ids(model: NodeClassifier) -> NDArray[Any] | None:
+    """Return the ids of the training, whose rows new people's edges lead to."""
+    return model.releases_.training().ids if model.releases_.hops else None
 
 
 def _new_people_of(model: NodeClassifier, graph: Graph) -> Graph:
@@ -363,6 +370,8 @@ def _from_cache(args: argparse.Namespace, model: NodeClassifier) -> int:
             "`--cached` reads nothing of the tables but ids: `--only`, `--with role` and "
             "`--with truth` must be left out. Got one of them."
         )
+    if args.plan:
+        return _show_plan(model, None, args)
     dialect = dialect_of(args, model.preparation_)
     ids = None if args.nodes is None else read_ids(args.nodes, dialect=dialect)
     probabilities = model.predict_cached(ids)
@@ -382,6 +391,14 @@ DATA_OPTIONS = (
     *("weight", "weight_bounds", "time", "since", "until", "source", "target", "dropped_at_most"),
 )
 WRITERS = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".parquet": "", ".feather": ""}
+
+
+def _check_out(args: argparse.Namespace) -> None:
+    """Refuse a file that could not be written, and answers that would go nowhere."""
+    if args.out is not None:
+        _check_target(args.out)
+    elif not args.plan:
+        raise InputError("`--out` must say where the answers go. Got none.")
 
 
 def _check_target(path: Path) -> None:

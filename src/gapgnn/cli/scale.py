@@ -11,7 +11,7 @@ from gapgnn.errors import InputError
 
 if TYPE_CHECKING:
     from gapgnn.graph import Graph
-    from gapgnn.privacy.checkpoint import Checkpoint
+    from gapgnn.privacy import Checkpoint
     from gapgnn.training import Callback
 
 
@@ -42,7 +42,7 @@ def open_checkpoint(args: argparse.Namespace) -> Checkpoint | None:
             raise InputError("`--resume` must come with `--out`. Got no folder.")
         return None
     from gapgnn.methods import method_class
-    from gapgnn.privacy.checkpoint import Checkpoint
+    from gapgnn.privacy import Checkpoint
 
     if not method_class(args.method).keeps_releases:
         if args.resume:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from gapgnn.graph import Graph
     from gapgnn.methods import NodeClassifier
-    from gapgnn.privacy.checkpoint import Checkpoint
+    from gapgnn.privacy import Checkpoint
     from gapgnn.training import Callback
 
 SHOWN_CLASSES = 8

@@ -8,6 +8,7 @@ from gapgnn.facade import front
 
 if TYPE_CHECKING:
     from gapgnn.methods.checks import choose_device as choose_device
+    from gapgnn.methods.configs.base import DegreeBoundConfig as DegreeBoundConfig
     from gapgnn.methods.configs.base import option as option
     from gapgnn.methods.edge_reader import EdgeReader as EdgeReader
     from gapgnn.methods.edgefacts import EdgeFacts as EdgeFacts
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
     from gapgnn.methods.folder import load_folder as load_folder
     from gapgnn.methods.gap import GAP as GAP
     from gapgnn.methods.graphsage import GraphSAGE as GraphSAGE
+    from gapgnn.methods.hops import blocks_of as blocks_of
+    from gapgnn.methods.hops import direction_and_size as direction_and_size
+    from gapgnn.methods.hops import events_per_hop as events_per_hop
+    from gapgnn.methods.hops import in_noise_units as in_noise_units
+    from gapgnn.methods.hops import num_blocks as num_blocks
+    from gapgnn.methods.hops import releases_union as releases_union
+    from gapgnn.methods.hops import resolve_edge_types as resolve_edge_types
+    from gapgnn.methods.label_gap.budget import SHARES as SHARES
     from gapgnn.methods.label_gap.codes import class_codes as class_codes
     from gapgnn.methods.label_gap.edge_level import LabelGAP as LabelGAP
     from gapgnn.methods.label_gap.node_level import NodeLabelGAP as NodeLabelGAP

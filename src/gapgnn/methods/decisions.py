@@ -18,8 +18,8 @@ from torch import Tensor
 
 from gapgnn.errors import InputError, check_choice
 from gapgnn.graph import Graph
-from gapgnn.methods.configs.base import MethodConfig
-from gapgnn.privacy.plan import PublicFacts
+from gapgnn.methods.configs import MethodConfig
+from gapgnn.privacy import PublicFacts
 from gapgnn.training import (
     Criterion,
     Metrics,

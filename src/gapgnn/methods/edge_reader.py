@@ -16,19 +16,17 @@ from typing_extensions import TypeVar
 from gapgnn.errors import PrivacyError, check_choice
 from gapgnn.graph import Graph, check_declared
 from gapgnn.methods.checks import choose_device
-from gapgnn.methods.configs.base import DegreeBoundConfig
+from gapgnn.methods.configs import DegreeBoundConfig
 from gapgnn.methods.edgefacts import check_plain
 from gapgnn.methods.estimator import NodeClassifier
 from gapgnn.methods.hops import resolve_edge_types
 from gapgnn.methods.releases import ReleasedHops
 from gapgnn.methods.settings import Settings
 from gapgnn.methods.unused import Unused
-from gapgnn.privacy import Guarantee
+from gapgnn.privacy import Guarantee, Plan, PrivateSession, charged_release
 from gapgnn.privacy.accounting import Event, Gaussian
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.ledger import Ledger, People
-from gapgnn.privacy.plan import Plan
-from gapgnn.privacy.session import PrivateSession, charged_release
 
 S = TypeVar("S", bound=Settings, default=Any)
 

@@ -46,7 +46,7 @@ from gapgnn.methods.checks import (
     choose_device,
     free_memory,
 )
-from gapgnn.methods.configs.base import MethodConfig
+from gapgnn.methods.configs import MethodConfig
 from gapgnn.methods.decisions import (
     Tested,
     check_classes,
@@ -62,13 +62,23 @@ from gapgnn.methods.releases import Releases
 from gapgnn.methods.settings import Settings
 from gapgnn.methods.unused import Unused, given_unused, refuse_unused
 from gapgnn.nn import count_replicas, replica_state, reset_replicas
-from gapgnn.privacy import Guarantee, aggregation_sensitivity, resolve_relation
+from gapgnn.privacy import (
+    Checkpoint,
+    Guarantee,
+    NoCheckpoint,
+    OutDegreeNormalized,
+    Plan,
+    PlannedHops,
+    PlannedTraining,
+    PrivateSession,
+    PublicFacts,
+    SessionOptions,
+    parse_relation,
+    resolve_relation,
+)
 from gapgnn.privacy.accounting import Event
 from gapgnn.privacy.card import PrivacyCard, ReleaseFacts, public_facts
-from gapgnn.privacy.checkpoint import Checkpoint, NoCheckpoint
 from gapgnn.privacy.ledger import People
-from gapgnn.privacy.plan import Plan, PlannedHops, PlannedTraining, PublicFacts
-from gapgnn.privacy.session import PrivateSession, SessionOptions
 from gapgnn.rng import NoiseKey, experiment_torch
 from gapgnn.training import (
     Callback,
@@ -375,7 +385,7 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
         """Return the budget under ``add-remove`` that buys as little noise; 0 at other levels."""
         if self.level != "node":
             return 0.0
-        return self.epsilon / aggregation_sensitivity(self.level, relation, is_divided=True)
+        return self.epsilon / OutDegreeNormalized.bound(parse_relation(relation))
 
     # Fitting ------------------------------------------------------------------------------------
 

@@ -12,14 +12,21 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph, csr
-from gapgnn.methods.configs.graphsage import GraphSAGEConfig
+from gapgnn.methods.configs import GraphSAGEConfig
 from gapgnn.methods.edge_reader import EdgeReader
 from gapgnn.methods.estimator import Fit, Shape
 from gapgnn.methods.releases import ReleasedHops
 from gapgnn.methods.settings import Settings
 from gapgnn.methods.unused import Unused
 from gapgnn.nn import Arcs, InLists, Sage
-from gapgnn.privacy import check_finite_budget
+from gapgnn.privacy import (
+    Plan,
+    PlannedHops,
+    PlannedTraining,
+    PrivateSession,
+    PublicFacts,
+    check_finite_budget,
+)
 from gapgnn.privacy.accounting import Event, Gaussian
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.dpsgd import NOT_PROVEN, neighbourhood_event, neighbourhood_sensitivity
@@ -32,8 +39,6 @@ from gapgnn.privacy.mechanisms import (
     perturbation_events,
     row_normalise,
 )
-from gapgnn.privacy.plan import Plan, PlannedHops, PlannedTraining, PublicFacts
-from gapgnn.privacy.session import PrivateSession
 from gapgnn.rng import NoiseKey
 from gapgnn.training import (
     ExampleInputs,

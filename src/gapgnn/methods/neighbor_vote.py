@@ -16,19 +16,17 @@ from torch import Tensor, nn
 from gapgnn.errors import InputError, PrivacyError, check_number
 from gapgnn.graph import Graph
 from gapgnn.methods.checks import choose_device
-from gapgnn.methods.configs.mlp import MLPConfig
-from gapgnn.methods.configs.neighbor_vote import NeighborVoteConfig
+from gapgnn.methods.configs import MLPConfig, NeighborVoteConfig
 from gapgnn.methods.estimator import Fit, Shape
 from gapgnn.methods.lists import exact_sums
 from gapgnn.methods.mlp import MLP, MLPSettings
 from gapgnn.methods.unused import Unused
-from gapgnn.privacy import check_finite_budget
+from gapgnn.privacy import Plan, PublicFacts, check_finite_budget
 from gapgnn.privacy.accounting import LabelResponse
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.card import texts as texts
 from gapgnn.privacy.ledger import Ledger, People
 from gapgnn.privacy.mechanisms import randomised_labels
-from gapgnn.privacy.plan import Plan, PublicFacts
 from gapgnn.rng import NoiseKey
 from gapgnn.training import is_dealt, public_training
 

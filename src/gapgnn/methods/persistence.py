@@ -22,9 +22,8 @@ from gapgnn.methods.estimator import NodeClassifier, Shape
 from gapgnn.methods.folder import Saved, add_releases, changing, load_folder, save_folder
 from gapgnn.methods.releases import Releases
 from gapgnn.nn import build_network, describe_network
-from gapgnn.privacy import Guarantee
+from gapgnn.privacy import Guarantee, Plan
 from gapgnn.privacy.card import noise_source
-from gapgnn.privacy.plan import Plan
 from gapgnn.training import features_read
 
 Model = TypeVar("Model", bound="NodeClassifier[Any]")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph
-from gapgnn.methods.configs.progap import ProGAPConfig
+from gapgnn.methods.configs import ProGAPConfig
 from gapgnn.methods.edge_reader import EdgeReader
 from gapgnn.methods.estimator import Fit, Shape
 from gapgnn.methods.hops import (
@@ -27,12 +27,17 @@ from gapgnn.methods.releases import ReleasedHops
 from gapgnn.methods.settings import Settings
 from gapgnn.methods.unused import Unused
 from gapgnn.nn import COMBINATIONS, Encoded, Encoder, MultiHopClassifier
-from gapgnn.privacy import aggregation_ratio
+from gapgnn.privacy import (
+    Plan,
+    PlannedHops,
+    PlannedTraining,
+    PrivateSession,
+    PublicFacts,
+    aggregation_ratio,
+)
 from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.mechanisms import row_normalise
-from gapgnn.privacy.plan import Plan, PlannedHops, PlannedTraining, PublicFacts
-from gapgnn.privacy.session import PrivateSession
 from gapgnn.training import FeatureInputs, HopInputs, Recipe
 
 HOPS = "aggregation"

@@ -28,7 +28,14 @@ from torch import Tensor, nn
 from gapgnn.errors import PrivacyError
 from gapgnn.graph import Graph
 from gapgnn.privacy.accounting import Event, MixtureOfGaussians, PoissonGaussian
-from gapgnn.privacy.card import ChargedRelease, PrivacyCard, ReleaseFacts, make_card, rounded_up
+from gapgnn.privacy.card import (
+    IN_HOPS,
+    ChargedRelease,
+    PrivacyCard,
+    ReleaseFacts,
+    make_card,
+    rounded_up,
+)
 from gapgnn.privacy.checkpoint import NoCheckpoint, Tensors
 from gapgnn.privacy.dpsgd import PrivateTraining, check_size
 from gapgnn.privacy.guarantee import Guarantee
@@ -88,7 +95,7 @@ class PrivateSession:
         checkpoint: keeps finished steps, for a run that can be killed and resumed.
         about: what must be the same when a run is resumed.
         announce: told the price before it is charged.
-        record_at: also put on the ledger's record that exact adjacency lists are read.
+        reads_lists: also put on the ledger's record that exact adjacency lists are read.
 
     >>> from gapgnn import GAP, load_dataset
     >>> graph = load_dataset("social")
@@ -97,7 +104,7 @@ class PrivateSession:
     ...     rows = torch.nn.functional.normalize(torch.ones(graph.num_nodes, 4))
     ...     (hop,) = session.release("aggregation", rows, normalise=True)
     >>> tuple(hop.shape), session.transcript
-    ((2000, 4), ('aggregation',))
+    ((10000, 4), ('aggregation',))
     """
 
     def __init__(
@@ -396,9 +403,9 @@ class PrivateSession:
             relation=plan.relation,
             noise_multiplier=plan.multiplier_of(hops.event),
             max_degree=hops.max_degree if plan.level == "node" else None,
-            is_divided=hops.is_normalised,
+            normalised=hops.is_normalised,
             to_self=hops.to_self,
-            both_ways=hops.is_symmetrised,
+            symmetrised=hops.is_symmetrised,
             with_total=hops.with_union,
             keys=keys,
             noise=self.options.noise,
@@ -439,15 +446,23 @@ class PrivateSession:
         unmade = [event.label for event in self.plan.promise.events if not self._made[event.label]]
         if unmade:
             raise PrivacyError(f"a run must make what it charged. Got no {', '.join(unmade)}.")
+        # Nothing travelled along the edges where no hop was released, whatever was planned.
+        is_promised = self.plan.level != "none"
+        is_silent = is_promised and facts.messages in IN_HOPS and not self._released_hops
         return make_card(
             replace(self.plan.promise, events=self.released_events),
             replace(
                 facts,
+                messages="none released" if is_silent else facts.messages,
                 noise=self.options.noise,
                 is_insecure=self.options.is_seeded,
                 charge=self.charge,
             ),
         )
+
+    @property
+    def _released_hops(self) -> bool:
+        return any(self._made[hops.event] for hops in self.plan.hops.values())
 
     def charged_release(self, purpose: str) -> ChargedRelease:
         """Return this session's releases as a card lists them."""

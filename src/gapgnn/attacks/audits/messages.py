@@ -1,4 +1,4 @@
-"""Audit of what GAP really releases when nodes send their labels, stage after stage.
+"""Audit of what LabelGAP and NodeLabelGAP really release, stage after stage.
 
 The audit of the aggregation runs one mechanism at a time. Here the whole estimator is fitted on
 canaries, with its stages and networks in between, and the attacker reads the hops that the model
@@ -11,8 +11,8 @@ record adds to the released sums is known in advance, however the networks were 
 of canaries are independent trials. All hops are read together: their mean along what was sent is
 the best statistic there is.
 
-With divided messages people who do not train are in a hop of their own, and their role pays for
-itself (privacy page, section 1). So there is an attack for each role. What such a person sends
+At node level people who do not train are in a hop of their own, and their role pays for itself
+(privacy page, section 1). So there is an attack for each role. What such a person sends
 follows from the first hop, which is released, and from the own list: the attacker knows it.
 
 Some things need no trials: the model keeps no more hops than the card charges, and the events on
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.base import clone
 
 from gapgnn.attacks import fitted
 from gapgnn.attacks.audits.aggregation import without
@@ -35,17 +36,27 @@ from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, gaussian_price
 from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, confirmed
 from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.graph import Graph
-from gapgnn.privacy import aggregation_sensitivity, links_of, resolve_relation
+from gapgnn.methods import LabelGAP, NodeLabelGAP, class_codes
+from gapgnn.methods.label_gap.budget import SHARES
+from gapgnn.privacy import (
+    Neighbors,
+    OutDegreeNormalized,
+    Symmetrized,
+    links_of,
+    parse_relation,
+    resolve_relation,
+)
 from gapgnn.privacy.accounting import Event, Gaussian, account, group_of
+from gapgnn.privacy.plan import Plan, PublicFacts
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from gapgnn.methods.gap import GAP
+    from gapgnn.methods import NodeClassifier
     from gapgnn.privacy.card import PrivacyCard
 
-# However long a list is, divided messages move all rows together by 1.
-_DIVIDED_LIST = 9
+# However long a list is, degree-normalised messages move all rows together by 1.
+_NEIGHBOURS = 9
 _NODES_PER_FIT = 100_000
 # People whose labels make a record that does not train sure of what it sends.
 _FEEDERS = 20
@@ -57,42 +68,40 @@ NO_CLASSES: dict[str, None] = {"class_weight": None, "threshold": None}
 
 
 def audit_messages(
-    estimator: GAP,
+    estimator: NodeClassifier,
     *,
     trials: int = 20_000,
     role: str = "both",
     **options: Unpack[Options],
 ) -> AuditReport:
-    """Attack the hops that a GAP with label messages releases and bound their epsilon from below.
+    """Attack the hops in which class codes travel and bound their epsilon from below.
 
     A copy of the estimator is fitted for one epoch per network, on canaries with a ledger of its
     own. Neighbours (privacy page, section 1): at edge level two people who are connected or not
     (``directed``: one names the other, which moves both rows where messages go both ways), under
-    ``5-edges`` one who is connected to five others or not; at node
-    level a record that writes to D rows and is there or not (``add-remove``), or has one label or
-    the other (``replace``). The claim is the price of the hops alone, or the card's epsilon if that
-    is less.
+    ``5-edges`` one who is connected to five others or not; at node level a record that writes to a
+    few rows and is there or not (``add-remove``), or has one label or the other (``replace``). The
+    claim is the price of the hops alone, or the card's epsilon if that is less.
 
     Args:
-        estimator: GAP at level edge or node that sends labels; it is not changed.
+        estimator: LabelGAP at level edge, or NodeLabelGAP; it is not changed.
         trials: independent canaries, for each role.
-        role: where messages are divided and people who do not train send too: whose record is in
-            question, ``training``, ``others`` or ``both``. Of both the worse is reported.
+        role: where people who do not train have a hop of their own: whose record is in question,
+            ``training``, ``others`` or ``both``. Of both the worse is reported.
         options: of every audit.
 
-    >>> from gapgnn import GAP
-    >>> audit_messages(GAP(epsilon=4.0), trials=400).holds
+    >>> from gapgnn import LabelGAP
+    >>> audit_messages(LabelGAP(epsilon=4.0), trials=400).holds
     True
     """
     check_choice("role", role, ("both", *ROLES))
-    if estimator.level == "none" or estimator.messages == "features":
+    if estimator.level == "none" or not isinstance(estimator, LabelGAP | NodeLabelGAP):
         raise InputError(
-            "`messages` must be labels or both, at level edge or node, to be audited. Got "
-            f"{estimator.messages!r} at level {estimator.level!r}."
+            "`estimator` must send class codes, as label-gap at level edge and node-label-gap do. "
+            f"Got {estimator.method} at level {estimator.level!r}."
         )
     check_integer("trials", trials, at_least=LEAST_TRIALS)
-    variant = estimator._variant()
-    if not variant.is_vote or variant.own == "record":
+    if not _Canaries(estimator).has_second_role:
         if role == "others":
             raise InputError(
                 "`role` must be training or both where people who do not train send nothing of "
@@ -117,12 +126,11 @@ def audit_messages(
     return replace(worst, details={**worst.details, "roles": found})
 
 
-def _audit_role(estimator: GAP, role: str, trials: int, **options: Unpack[Options]) -> AuditReport:
+def _audit_role(
+    estimator: NodeClassifier, role: str, trials: int, **options: Unpack[Options]
+) -> AuditReport:
     """Audit what people of one role are in."""
-    if estimator.level == "edge":
-        size = 1 + _Canaries(estimator).links
-    else:
-        size = _list_length(estimator) + 1
+    size = 1 + (_Canaries(estimator).links if estimator.level == "edge" else _NEIGHBOURS)
     if role == "others":
         size += 2 * _FEEDERS
     at_once = max(LEAST_TRIALS, _NODES_PER_FIT // size)
@@ -138,7 +146,7 @@ def _audit_role(estimator: GAP, role: str, trials: int, **options: Unpack[Option
             details={
                 "level": estimator.level,
                 "relation": canaries.relation,
-                "messages": estimator.messages,
+                "method": estimator.method,
                 "role": role,
                 "hops": canaries.hops,
                 "noise": estimator.noise,
@@ -151,9 +159,9 @@ def _audit_role(estimator: GAP, role: str, trials: int, **options: Unpack[Option
 def check_card(card: PrivacyCard) -> Check:
     """Compare what all events on a card cost together with the epsilon that it states.
 
-    >>> from gapgnn import GAP
+    >>> from gapgnn import LabelGAP
     >>> from gapgnn.graph.datasets.synthetic import social_graph
-    >>> model = GAP(epsilon=4.0, epochs=2).fit(social_graph(num_nodes=300, mean_degree=10))
+    >>> model = LabelGAP(epsilon=4.0, epochs=2).fit(social_graph(num_nodes=300, mean_degree=10))
     >>> check_card(model.card_).holds
     True
     """
@@ -194,7 +202,7 @@ def _events(card: PrivacyCard) -> list[Event]:
 class _Canaries:
     """Fits copies of an estimator on canaries and reads their released hops."""
 
-    def __init__(self, estimator: GAP, role: str = "training") -> None:
+    def __init__(self, estimator: NodeClassifier, role: str = "training") -> None:
         self.estimator = estimator
         self.role = role
         is_directed, self.links = estimator.level == "node", 1
@@ -202,7 +210,13 @@ class _Canaries:
             links = links_of(estimator.relation)
             is_directed, self.links = links.are_arcs, links.count
         self.is_directed = is_directed
-        self.both_ways = estimator.goes_both_ways(is_directed=is_directed)
+        plan = self._planned()
+        planned = (plan.options or (plan,))[-1].hops
+        self.asks_mean_degree = bool(plan.options)
+        self.has_second_role = len(planned) > 1
+        self.is_symmetrised = any(one.is_symmetrised for one in planned.values())
+        self.is_normalised = any(one.is_normalised for one in planned.values())
+        self.to_self = any(one.to_self for one in planned.values())
         self.relation = resolve_relation(
             estimator.level, estimator.relation, is_directed=is_directed
         )
@@ -210,17 +224,25 @@ class _Canaries:
         self.hops = 0
         self.checks: list[Check] = []
 
+    def _planned(self) -> Plan[Any]:
+        """Return what the estimator plans on canaries, whose noise is not asked."""
+        labels = np.arange(2 * LEAST_TRIALS) % 2
+        nobody = np.zeros(0, dtype=np.int64)
+        graph = _graph(nobody, nobody, labels, directed=self.is_directed)
+        facts = PublicFacts.of(graph, level=self.estimator.level)
+        # As many train as in any batch.
+        plain: NodeClassifier = clone(self.estimator).set_params(**NO_CLASSES)
+        return plain.plan(replace(facts, num_train=_NODES_PER_FIT))
+
     def scores(self, worlds: NDArray[np.bool_]) -> Scores:
         """Return per canary how far the sums moved, in units of what its presence moves them by."""
-        from gapgnn.methods.gap import SHARES
-
         build = self._stars if self.estimator.level == "edge" else self._records
         if self.role == "others":
             build = self._others
         graph, rows, signs = build(worlds)
         changes: dict[str, Any] = {"epochs": 1, "repeats": 1, "insecure_noise_seed": None}
         changes["device"] = "cpu"
-        if self.estimator._asks_length():
+        if self.asks_mean_degree:
             # Canaries are few, and of few no hop would be released: audited is the dearest option.
             changes["hop_share"] = SHARES[-1]
         with fitted(self.estimator, graph, **changes, **NO_CLASSES) as model:
@@ -228,9 +250,8 @@ class _Canaries:
         events = [event for event in _events(card) if isinstance(event, Gaussian)]
         if card.epsilon is None or card.delta is None or not events:
             raise InputError("`estimator` must release noisy hops to be audited. Got none.")
-        is_divided = card.level == "node" and card.max_degree is None
         paid = events
-        if is_divided:
+        if self.is_normalised:
             # Nobody is in both hops: each is held to its own price.
             events = [event for event in events if event.group == self.role]
         self.delta = card.delta
@@ -246,25 +267,24 @@ class _Canaries:
             return np.zeros((1, len(worlds)))
         price = account(events, self.delta, relation=self.relation).epsilon
         self.epsilon = min(price, card.epsilon)
-        std = events[0].noise_multiplier * aggregation_sensitivity(
-            card.level,
-            self.relation,
-            max_degree=card.max_degree,
-            is_divided=is_divided,
-            both_ways=self.both_ways,
-        )
+        std = events[0].noise_multiplier * self._sensitivity(card)
         # Hops are kept in units of their noise; the class code of two classes has one coordinate.
-        if is_divided:
+        if self.is_normalised:
             place = ROLES.index(self.role)
             hops = hops[place : place + 1]
         released = torch.stack(list(hops)).double()[:, :, 0] * std
         self.hops = len(released)
-        sent = 1.0 if self.estimator.messages == "labels" else math.sqrt(0.5)
-        if is_divided:
-            sent /= math.sqrt(_list_length(self.estimator) + (self.estimator.own == "record"))
+        sent = 1 / math.sqrt(_NEIGHBOURS + self.to_self) if self.is_normalised else 1.0
         seen = released[:, torch.from_numpy(rows)].mean(dim=0).numpy() * signs / sent
         along: Scores = seen.mean(axis=1)[None]
         return along / 2 + 0.5 if self.relation == "replace" else along
+
+    def _sensitivity(self, card: PrivacyCard) -> float:
+        """Return how far one hop moves, by the operator that the card describes."""
+        neighbours = parse_relation(self.relation, card.level)
+        if card.level == "edge":
+            return (Symmetrized if self.is_symmetrised else Neighbors).bound(neighbours)
+        return OutDegreeNormalized.bound(neighbours)
 
     def _stars(
         self, worlds: NDArray[np.bool_]
@@ -279,7 +299,7 @@ class _Canaries:
         graph = _graph(*ends, labels, directed=self.is_directed)
         # What presence adds to each row: the centre's code, and to the centre that of all others.
         rows, added = others, np.full(self.links, _code(0))
-        if self.both_ways or not self.is_directed:
+        if self.is_symmetrised or not self.is_directed:
             rows = np.concatenate([centre[:, None], others], axis=1)
             added = np.concatenate([[self.links * _code(1)], added])
         # The mean over the rows is then 1 where the links are there.
@@ -289,8 +309,8 @@ class _Canaries:
     def _records(
         self, worlds: NDArray[np.bool_]
     ) -> tuple[Graph, NDArray[np.int64], NDArray[np.float64]]:
-        """Records that write to D rows each: there or not, or of one of two opposite classes."""
-        degree = _list_length(self.estimator)
+        """Records that write to some rows: there or not, or of one of two opposite classes."""
+        degree = _NEIGHBOURS
         size = degree + 1
         centre = size * np.arange(len(worlds))
         targets = centre[:, None] + np.arange(1, size)
@@ -312,7 +332,7 @@ class _Canaries:
         sends in the second: the code of the class of those on its list. There or not; under
         ``replace`` it lists people of one class or those of the other.
         """
-        degree = _list_length(self.estimator)
+        degree = _NEIGHBOURS
         sides = 2 if self.relation == "replace" else 1
         size = 1 + sides * (degree + _FEEDERS)
         centre = size * np.arange(len(worlds))
@@ -339,16 +359,8 @@ class _Canaries:
         return graph, place[np.concatenate(rows, axis=1)], np.concatenate(signs, axis=1)
 
 
-def _list_length(estimator: GAP) -> int:
-    """Return how many rows a record in question writes to: as many as it may, or a few."""
-    bound = estimator._list_bound()
-    return _DIVIDED_LIST if bound is None else bound
-
-
 def _code(label: int) -> float:
     """Return what a node of one of two classes sends."""
-    from gapgnn.methods.gap import class_codes
-
     return float(class_codes(2)[label, 0])
 
 

@@ -27,8 +27,8 @@ from gapgnn.attacks.audits.report import Attempt, AuditReport, Options, confirme
 from gapgnn.attacks.audits.subgraphs import audit_subgraphs
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph
-from gapgnn.methods import EdgeFacts, EdgeReader, Vote
-from gapgnn.methods.gap import GAP
+from gapgnn.methods import EdgeFacts, EdgeReader, LabelGAP, NeighborVote, NodeLabelGAP
+from gapgnn.privacy import parse_relation
 from gapgnn.privacy.accounting import (
     Event,
     Gaussian,
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 # A prefix of a long training is a mechanism of the same kind with a claim of its own.
 _MOST_STEPS = 100
 _MOST_SUBGRAPH_STEPS = 20
-# Canary records of this many entries at most: the rule is the same for longer lists.
-_LARGEST_RECORD = 10
 # Nodes that teach the classifier to tell which of two features arrived along the edges.
 _TEACHERS = 150
 _SENDERS = 40
@@ -71,9 +69,9 @@ def audit_model(
         confidence: of each lower bound.
         seed: of the coins.
 
-    >>> from gapgnn import GAP
+    >>> from gapgnn import LabelGAP
     >>> from gapgnn.graph.datasets.synthetic import social_graph
-    >>> model = GAP(epsilon=4.0, epochs=2).fit(social_graph(num_nodes=300, mean_degree=10))
+    >>> model = LabelGAP(epsilon=4.0, epochs=2).fit(social_graph(num_nodes=300, mean_degree=10))
     >>> [found["mechanism"] for found in audit_model(model, trials=500)]
     ['aggregation', 'messages', 'prediction']
     """
@@ -89,7 +87,7 @@ def audit_model(
     released = {
         event.label: event.noise_multiplier for event in events if isinstance(event, Gaussian)
     }
-    if released and estimator.get_params().get("messages", "features") != "features":
+    if released and isinstance(estimator, LabelGAP | NodeLabelGAP):
         reports.append(audit_messages(_unfitted(estimator, released), **shared))
     if card.level == "edge" and card.events:
         few = {**shared, "trials": max(200, trials // 10)}
@@ -127,7 +125,7 @@ def _is_audited(estimator: NodeClassifier, event: Event) -> bool:
     return (
         _randomises_edges(estimator, event)
         or _is_mean_degree(estimator, event)
-        or (isinstance(event, LabelResponse) and isinstance(estimator, Vote))
+        or (isinstance(event, LabelResponse) and isinstance(estimator, NeighborVote))
     )
 
 
@@ -137,7 +135,7 @@ def _randomises_edges(estimator: NodeClassifier, event: Event) -> bool:
 
 
 def _is_mean_degree(estimator: NodeClassifier, event: Event) -> bool:
-    return isinstance(event, Laplace) and estimator.level == "node" and isinstance(estimator, GAP)
+    return isinstance(event, Laplace) and isinstance(estimator, NodeLabelGAP)
 
 
 def _audit_edges(estimator: NodeClassifier, shared: Mapping[str, Any]) -> AuditReport:
@@ -171,20 +169,21 @@ def _audit_event(
     elif isinstance(event, PoissonGaussian):
         yield audit_dpsgd(sampling_rate=event.sampling_rate, **used, **shared)
     elif isinstance(event, MixtureOfGaussians):
-        degree = estimator._list_bound() or 1
+        degree = card.max_degree or 1
         used["noise_multiplier"] /= neighbourhood_sensitivity(degree)
         used["steps"] = min(event.steps, _MOST_SUBGRAPH_STEPS)
         yield audit_subgraphs(sampling_rate=_rate_of(event, degree), **used, **fewer)
-    elif isinstance(event, LabelResponse) and isinstance(estimator, Vote):
+    elif isinstance(event, LabelResponse) and isinstance(estimator, NeighborVote):
         yield audit_labels(response=event, **used, **shared)
     elif _is_mean_degree(estimator, event):
-        epsilon = event.pair(card.relation).pure_epsilon
+        epsilon = event.pair(parse_relation(card.relation)).pure_epsilon
         yield audit_mean_degree(epsilon=epsilon, **used, **fewer)
 
 
 def _hops(estimator: NodeClassifier, event: Gaussian) -> dict[str, Any]:
     """Return the hops that the model keeps, as options of their audit."""
     card, kept = estimator.card_, estimator.releases_.training()
+    planned = estimator.plan_.hops.values()
     hops: dict[str, Any] = {
         "level": card.level,
         "hops": len(kept.hops) - int(kept.has_hop_zero),
@@ -192,11 +191,11 @@ def _hops(estimator: NodeClassifier, event: Gaussian) -> dict[str, Any]:
     }
     if card.kinds:
         hops |= {"kinds": len(card.kinds), "protects": card.protects}
-        hops["apart"] = not estimator.releases_total(len(card.kinds))
+        hops["apart"] = not any(one.with_union for one in planned)
     bounds = getattr(estimator, "edges_", EdgeFacts()).bounds
     hops["weighted"] = any(pair is not None for pair in bounds)
-    hops["both_ways"] = _went_both_ways(estimator)
-    if card.level == "node" and card.max_degree is None:
+    hops["both_ways"] = any(one.is_symmetrised for one in planned)
+    if any(one.is_normalised for one in planned):
         # Each hop is of another group, and so an event of its own.
         hops |= {"divided": True, "hops": 1, "kinds": event.count}
     return hops
@@ -206,23 +205,15 @@ def _unfitted(estimator: NodeClassifier, released: Mapping[str, float]) -> NodeC
     """Return an unfitted estimator whose hops are as the model's, which had this noise."""
     card = estimator.card_
     same: NodeClassifier = clone(estimator).set_params(delta=card.delta, relation=card.relation)
-    if not _went_both_ways(estimator):
-        same.set_params(directions="along")
-    if card.level == "node":
-        bound = estimator._list_bound()
-        if bound is not None:
-            same.set_params(max_degree=min(bound, _LARGEST_RECORD))
-        elif estimator.own == "features":
-            # What the hop of training people got of what the others' got: all of it.
-            of_training, of_others = released.values()
-            same.set_params(hop_share=(of_others / of_training) ** 2)
+    parameters = same.get_params()
+    if "directions" in parameters:
+        ways = any(one.is_symmetrised for one in estimator.plan_.hops.values())
+        same.set_params(directions="both" if ways else "along")
+    if len(released) > 1 and "hop_share" in parameters:
+        # What the hop of training people got of what the others' got: all of it.
+        of_training, of_others = released.values()
+        same.set_params(hop_share=(of_others / of_training) ** 2)
     return same
-
-
-def _went_both_ways(estimator: NodeClassifier) -> bool:
-    if not isinstance(estimator, EdgeReader):
-        return False
-    return estimator.goes_both_ways(is_directed=estimator.edges_.is_directed)
 
 
 def _rate_of(event: MixtureOfGaussians, max_degree: int) -> float:

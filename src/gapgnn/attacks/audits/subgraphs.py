@@ -1,4 +1,4 @@
-"""Audit of the noisy steps of SAGE at node level, where one record is part of many examples.
+"""Audit of the noisy steps of GraphSAGE at node level, where one record is part of many examples.
 
 An example is a node with its in-neighbours, clipped as one. The canary is a record v whose out-list
 names D people. All features of v and of these people lie in one direction: theirs say -1, v's say
@@ -22,7 +22,7 @@ step has.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,13 +36,16 @@ from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, steps_price
 from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, claim, confirmed
 from gapgnn.errors import check_choice, check_integer, check_number
 from gapgnn.graph import Graph
-from gapgnn.methods import SAGE, Run
+from gapgnn.methods import GraphSAGE, Shape
+from gapgnn.methods.graphsage import EVENT, HOP, NETWORK, GraphSAGESettings
 from gapgnn.nn import ReplicaLinear, Sage
 from gapgnn.privacy import Guarantee
 from gapgnn.privacy.accounting import Gaussian, MixtureOfGaussians
-from gapgnn.privacy.dpsgd import neighbourhood_sensitivity
+from gapgnn.privacy.dpsgd import PrivateTraining, neighbourhood_sensitivity
 from gapgnn.privacy.ledger import scratch_ledger
 from gapgnn.privacy.mechanisms import SafeOrFast
+from gapgnn.privacy.plan import Plan, PublicFacts
+from gapgnn.training import Inputs, Trainer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -69,24 +72,45 @@ class _Sum(Sage):
         return torch.cat([total, -total], dim=-1)
 
 
-class _Canary(SAGE):
+class _Canary(GraphSAGE):
     """The shipped estimator with the network of the audit, at a noise that is given."""
 
     promised: Guarantee
     # Standard deviation of a step's noise, in clips.
     std: float
 
-    def _build(self, repeats: int, num_features: int, num_classes: int) -> dict[str, nn.Module]:
-        return {"sage": _Sum(repeats, num_features)}
+    def networks(self, settings: GraphSAGESettings, shape: Shape) -> dict[str, nn.Module]:
+        """Return one linear map instead of the network."""
+        return {NETWORK: _Sum(shape.replicas, shape.features)}
 
-    def _resolve(self, graph: Graph) -> Guarantee:
-        return self.promised
+    def _checked_plan(self, graph: Graph) -> Plan[GraphSAGESettings]:
+        facts = PublicFacts.of(graph, level=self.level, train_size=self.train_size)
+        return replace(self.plan(facts), guarantee=self.promised)
 
-    def _private(self, run: Run, ratio: float = 1.0, *, sensitivity: float = 1.0) -> Any:
-        private = super()._private(run, ratio, sensitivity=sensitivity)
+    def _trainer(self, *args: Any) -> Trainer:
+        trainer = super()._trainer(*args)
+        shared = {one.name: getattr(trainer, one.name) for one in fields(trainer)}
+        return _Trainer(**shared, canary=self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trainer(Trainer):
+    """The shipped training loop, which tells how much noise it was asked for."""
+
+    canary: _Canary
+
+    def fit(
+        self,
+        model: nn.Module,
+        inputs: Inputs,
+        *,
+        phase: str,
+        private: PrivateTraining | None = None,
+    ) -> None:
+        """Train, and keep the standard deviation of a step's noise."""
         assert private is not None
-        self.std = private.noise_multiplier * private.sensitivity
-        return private
+        self.canary.std = private.noise_multiplier * private.sensitivity
+        super().fit(model, inputs, phase=phase, private=private)
 
 
 class _Steps:
@@ -111,7 +135,7 @@ class _Steps:
         self._before = now
 
     def _weights(self) -> Tensor:
-        layer = self.model.modules_["sage"].pre
+        layer = self.model.modules_[NETWORK].pre
         assert isinstance(layer, ReplicaLinear)
         return layer.weight.detach()[0, :, 0]
 
@@ -130,7 +154,7 @@ def audit_subgraphs(
     noise: SafeOrFast = "safe",
     **options: Unpack[Options],
 ) -> AuditReport:
-    """Attack the training of SAGE at node level with canary records; bound its epsilon from below.
+    """Attack GraphSAGE's training at node level with canary records; bound its epsilon from below.
 
     Relation ``add-remove``: the record is in the graph or not, entries that name it dangle. One
     step moves by at most ``clip (2 D + 1)``, by chance of the batch mostly by less (privacy page,
@@ -212,7 +236,9 @@ class _Attack:
         self.batch = max(1, round(rate * self.num_train))
         self.rate = self.batch / self.num_train
         self.epochs = max(1, round(steps * self.rate))
-        event = self._model()._template(self._graph(np.ones(self.groups, dtype=np.bool_)))[0]
+        graph = self._graph(np.ones(self.groups, dtype=np.bool_))
+        facts = PublicFacts.of(graph, level="node", train_size=self.num_train)
+        (event,) = (one for one in self._model().plan(facts).template if one.label == EVENT)
         assert isinstance(event, MixtureOfGaussians)
         return event
 
@@ -222,7 +248,7 @@ class _Attack:
         self.promised = Guarantee.of_events(
             self._graph(np.ones(self.groups, dtype=np.bool_)),
             # The aggregation for predictions is released too; nobody looks at it here.
-            (event, Gaussian(multiplier)),
+            (event, Gaussian(multiplier, label=HOP)),
             level="node",
             relation="add-remove",
             delta=delta,

@@ -108,6 +108,7 @@ class NodeIndex:
     def __init__(self, ids: Any) -> None:
         self._ids = ids
         self.whole = bool(pt.is_integer(ids.type))
+        self._elsewhere: Any = None
         numbers = ids.to_numpy(zero_copy_only=False)
         self.names: NDArray[Any] = numbers if self.whole else numbers.astype(str)
         if self.whole:
@@ -133,6 +134,25 @@ class NodeIndex:
             return np.where(near == values, self._lookup[near - self._low], -1)
         place = np.minimum(np.searchsorted(self._sorted, values), len(self._sorted) - 1)
         return np.where(self._sorted[place] == values, self._order[place], -1)
+
+    def know(self, ids: NDArray[Any]) -> None:
+        """Take ids that have a row in another table: rows that name them are no lost ones."""
+        self._elsewhere = pa.array(ids.astype(str), pa.large_string())
+
+    def are_known(self, column: Any, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which ids of an Arrow column have a row, here or in another table.
+
+        >>> index = NodeIndex(pa.array([30, 10]))
+        >>> index.know(np.array([20]))
+        >>> index.are_known(pa.array([10, 20, 99]), np.array([1, -1, -1])).tolist()
+        [True, True, False]
+        """
+        known = positions >= 0
+        if self._elsewhere is None or known.all():
+            return known
+        found = pc.is_in(column.cast(pa.large_string()), value_set=self._elsewhere)
+        either: NDArray[np.bool_] = known | found.to_numpy(zero_copy_only=False)
+        return either
 
 
 @dataclass
@@ -444,7 +464,9 @@ def edge_batches(
             used.lost(
                 f"that name somebody without a row in the node table (columns `{ends[0]}` and "
                 f"`{ends[1]}`; `source` and `target` choose others)",
-                int((~known).sum()),
+                int(
+                    (~(index.are_known(names[0], source) & index.are_known(names[1], target))).sum()
+                ),
             )
             if not known.all():
                 if dangling is None:
@@ -497,10 +519,13 @@ def _count_lists(
     named = pc.replace_with_mask(owners, has_target, listed)
     source, target = index.positions(owners), index.positions(named)
     # An empty cell was filled with the owner, so it counts as a self-loop does.
-    lost = (source < 0) | (source == target) | timeless[mine]
+    is_filled = ~has_target.to_numpy(zero_copy_only=False)
+    is_loop = (source == target) & ((source >= 0) | is_filled)
+    lost = ~index.are_known(owners, source) | is_loop | timeless[mine]
     if amounts is not None:
         lost |= np.isnan(amounts[mine])
-    lists.add(owners, named, lost=lost, outside=~inside[mine] & ~timeless[mine], known=target >= 0)
+    known = index.are_known(named, target)
+    lists.add(owners, named, lost=lost, outside=~inside[mine] & ~timeless[mine], known=known)
 
 
 def _type_of_ends(index: NodeIndex, dangling: Dangling | None) -> Any:

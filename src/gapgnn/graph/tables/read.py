@@ -92,6 +92,7 @@ class TableOptions:
     target: str | Mapping[str, str] | None = None
     dropped_at_most: float = DROPPED_AT_MOST
     codes: Sequence[str] = ()
+    known_ids: NDArray[Any] | None = None
     entity: str | None = None
     link: str | None = None
 
@@ -191,6 +192,8 @@ def scan_tables(
                 progress=progress,
                 complaints=complaints,
             )
+    if found is not None and options.known_ids is not None:
+        found.index.know(options.known_ids)
     if found is not None and (complaints or len(tables) > 1):
         for one in tables:
             complaints.collect(partial(_check_edges, one, found.index, options.dangling))
@@ -275,6 +278,7 @@ def read_tables(
     target: str | Mapping[str, str] | None = None,
     dropped_at_most: float = DROPPED_AT_MOST,
     codes: Sequence[str] = (),
+    known_ids: NDArray[Any] | None = None,
     entity: str | None = None,
     link: str | None = None,
     progress: Progress | None = None,
@@ -338,6 +342,8 @@ def read_tables(
             the table, rows outside the window of time do not count.
         codes: columns of digits that are categories also where no cell has a leading zero, such as
             a model remembers them.
+        known_ids: ids that have a row in another table, so that edges to them are not lost, such as
+            those of the training where tables hold new people alone.
         entity: what one row of the node table is called, such as ``"customer"`` or
             ``"company/companies"``: the word that statements about privacy use.
         link: what one row of the edge table is called, such as ``"payment"``.
@@ -379,6 +385,7 @@ def read_tables(
         target=target,
         dropped_at_most=dropped_at_most,
         codes=codes,
+        known_ids=known_ids,
         entity=entity,
         link=link,
     )

@@ -36,7 +36,7 @@ from torch import Tensor
 from gapgnn.errors import InputError
 from gapgnn.graph import Graph
 from gapgnn.graph.store import StoredGraph
-from gapgnn.methods.releases import ReleasedHops, alike, new_among
+from gapgnn.methods import ReleasedHops, alike, new_among
 from gapgnn.privacy.ledger import People
 
 _MASKS = ("train_mask", "val_mask", "test_mask")

@@ -15,10 +15,8 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
 from gapgnn.graph import Graph, with_absent
-from gapgnn.methods.checks import choose_device
-from gapgnn.methods.configs.node_label_gap import NodeLabelGAPConfig
-from gapgnn.methods.edge_reader import EdgeReader
-from gapgnn.methods.estimator import Fit, Shape
+from gapgnn.methods import EdgeReader, Fit, ReleasedHops, Settings, Shape, Unused, choose_device
+from gapgnn.methods.configs import NodeLabelGAPConfig
 from gapgnn.methods.label_gap.budget import (
     MOST_SHARE,
     SHARES,
@@ -36,16 +34,21 @@ from gapgnn.methods.label_gap.node_votes import (
     padded,
     vote_width,
 )
-from gapgnn.methods.releases import ReleasedHops
-from gapgnn.methods.settings import Settings
-from gapgnn.methods.unused import Unused
 from gapgnn.nn import COMBINATIONS, MultiHopClassifier
-from gapgnn.privacy import Guarantee, aggregation_sensitivity, resolve_relation
+from gapgnn.privacy import (
+    Guarantee,
+    OutDegreeNormalized,
+    Plan,
+    PlannedHops,
+    PlannedTraining,
+    PrivateSession,
+    PublicFacts,
+    parse_relation,
+    resolve_relation,
+)
 from gapgnn.privacy.accounting import Event, Gaussian, Laplace, gaussian_shift
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.mechanisms import noisy_list_length
-from gapgnn.privacy.plan import Plan, PlannedHops, PlannedTraining, PublicFacts
-from gapgnn.privacy.session import PrivateSession
 from gapgnn.training import (
     FeatureInputs,
     HopInputs,
@@ -116,7 +119,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
     >>> graph = load_dataset("social")
     >>> model = NodeLabelGAP(epsilon=8.0, epochs=1).fit(graph)
     >>> model.card_.level, model.predict(graph).shape
-    ('node', (2000,))
+    ('node', (10000,))
     """
 
     method: ClassVar[str] = "node-label-gap"
@@ -386,7 +389,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
     def _hop_std(self, graph: Graph) -> float:
         """Return the noise of the first hop, in which the own messages are counted."""
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
-        sensitivity = aggregation_sensitivity(self.level, relation, is_divided=True)
+        sensitivity = OutDegreeNormalized.bound(parse_relation(relation))
         return self.plan_.multiplier_of(OF_TRAINING) * sensitivity
 
     # Released rows ------------------------------------------------------------------------------
@@ -515,7 +518,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
             steps.remove("hop0")
         facts = ReleaseFacts(
             method="Features only" if unread else "NodeLabelGAP",
-            messages="none released" if unread else "votes",
+            messages="votes",
             edges_unread=unread,
             steps=steps,
             own=self.own,

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gapgnn.graph import Graph
-from gapgnn.methods.hops import direction_and_size, in_noise_units
+from gapgnn.methods import direction_and_size, in_noise_units
 from gapgnn.methods.label_gap.codes import (
     class_codes,
     class_counts,
@@ -36,7 +36,7 @@ from gapgnn.methods.label_gap.codes import (
     mean_codes,
 )
 from gapgnn.methods.label_gap.own_neighbours import posteriors_listed, sums_listed, vote_weights
-from gapgnn.privacy.session import PrivateSession
+from gapgnn.privacy import PrivateSession
 from gapgnn.training import FeatureInputs, HopInputs, Inputs, row_by_row
 
 # Hops by who sends in them; a person is in one of the two.

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from gapgnn.graph import Graph
+from gapgnn.methods import sums_of_rows, sums_over_lists
 from gapgnn.methods.label_gap.codes import class_scores, mean_codes
-from gapgnn.methods.lists import sums_of_rows, sums_over_lists
 
 # Chosen on public graphs (docs/research-notes.md). A friend has the own class so much more often
 # than any other, and from so many friends on each counts less, by this power of their number.

@@ -23,11 +23,10 @@ import torch
 from torch import Tensor
 
 from gapgnn.graph import Graph
-from gapgnn.methods.hops import blocks_of
+from gapgnn.methods import blocks_of, exact_sums
 from gapgnn.methods.label_gap.codes import class_codes, class_counts
 from gapgnn.methods.label_gap.own_neighbours import vote_weights
 from gapgnn.methods.label_gap.stages import Stages
-from gapgnn.methods.lists import exact_sums
 from gapgnn.training import FeatureInputs
 
 # Chosen on public graphs (docs/research-notes.md): the share in the prior of what features say

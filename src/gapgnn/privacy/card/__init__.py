@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gapgnn.privacy.card.card import guarantee_sentence as guarantee_sentence
     from gapgnn.privacy.card.card import make_card as make_card
     from gapgnn.privacy.card.composition import ChargedRelease as ChargedRelease
+    from gapgnn.privacy.card.texts import IN_HOPS as IN_HOPS
     from gapgnn.privacy.card.texts import noise_source as noise_source
     from gapgnn.privacy.card.texts import promise as promise
     from gapgnn.privacy.card.texts import protected as protected

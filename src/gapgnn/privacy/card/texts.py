@@ -48,9 +48,9 @@ KINDS_OF = {
 KINDS_OF_SEVERAL = {**KINDS_OF, "any": ", all kinds of edges ({}) taken together,"}
 
 _POSTERIORS = (
-    "Class codes (corners of a simplex, norm 1) of the training labels, and everybody else's class "
-    "posterior as a mean of such codes: in the first hop what features say, then what was released "
-    "before says beside them."
+    "Class codes (vectors of norm at most 1, centred at the class prior) of the training labels, "
+    "and for all other nodes the mean code under their class posterior: in the first hop that of "
+    "the feature models, then that of the classifier trained on the hops before."
 )
 MESSAGES = {
     "none": "Nothing: the method reads no edges.",
@@ -60,9 +60,9 @@ MESSAGES = {
     ),
     "features": "Rows computed from the features of each node, scaled to norm at most 1.",
     "labels": (
-        "Class codes (corners of a simplex, norm 1) of the training labels; where there are "
-        "several hops, from the second on also everybody else's class posterior, as a mean of such "
-        "codes."
+        "Class codes (vectors of norm at most 1, centred at the class prior) of the training "
+        "labels, and for all other nodes the mean code under their class posterior, as far as a "
+        "network trained before the hop gives one."
     ),
     "posteriors": _POSTERIORS,
     "posteriors both ways": (
@@ -70,21 +70,17 @@ MESSAGES = {
         "the noise is scaled to sqrt(2) for it (twice that for both arcs of a pair); arcs from a "
         "node to itself are left out."
     ),
-    "both": (
-        "Class codes of the training labels (simplex corners), from the second hop on also "
-        "everybody else's class posterior, and beside them rows computed from features; together "
-        "of norm at most 1."
-    ),
     "votes": (
-        "Class codes (corners of a simplex, norm 1) of the training labels, divided by the root of "
-        "the length of the sender's own list; where there is a second hop, in it likewise what the "
-        "released rows of their own lists say about the class of everybody else."
+        "Class codes (vectors of norm at most 1, centred at the class prior) of the training "
+        "labels, divided by the root of the sender's out-degree; where there is a second hop, also "
+        "the mean code that every other {entity} derives from the released rows of their "
+        "neighbours."
     ),
     "perturbed": "Rows computed from features, along edges that had been randomised before.",
 }
 
 # Of these, what travels in noisy hops.
-IN_HOPS = ("features", "labels", "posteriors", "posteriors both ways", "both", "votes")
+IN_HOPS = ("features", "labels", "posteriors", "posteriors both ways", "votes")
 
 # Why the predictions of a method for graphs do not depend on any edge.
 EDGES_UNREAD = {
