@@ -79,7 +79,6 @@ def measure(graph: Graph, rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         model = GAP(
             epsilon=4.0,
-            messages="features",
             noise="fast",
             epochs=2,
             device="cpu",
