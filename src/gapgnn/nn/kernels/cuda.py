@@ -19,7 +19,7 @@ from gapgnn.nn.kernels.registry import register
 from gapgnn.privacy.mechanisms import can_use_triton
 
 if TYPE_CHECKING:
-    from gapgnn.nn.layers import ReplicaBatchNorm
+    from gapgnn.nn import ReplicaBatchNorm
 
 MOST_CHANNELS = 128
 TILE = 2048
