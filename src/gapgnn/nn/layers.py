@@ -279,7 +279,7 @@ class ReplicaLinear(nn.Module):
 class ReplicaBatchNorm(nn.Module):
     """Batch normalisation of each replica's channels, as ``torch.nn.BatchNorm1d`` does for one.
 
-    One native call over ``R * C`` channels. Mixes the examples of a batch, so DP-SGD refuses it.
+    Mixes the examples of a batch, so DP-SGD refuses it.
     """
 
     mixes_examples = "Set batch_norm=False at node level."
@@ -319,20 +319,29 @@ class ReplicaBatchNorm(nn.Module):
         """
         if self.training and counts is not None:
             return self._by_counts(inputs, counts)
+        if not inputs.is_cuda:
+            # Channels of several replicas in one register round differently from those of one, and
+            # so do rows apart in memory.
+            own = [self._native(rows.contiguous(), place) for place, rows in enumerate(inputs)]
+            return torch.stack(own)
         replicas, count, channels = inputs.shape
         beside = inputs.permute(1, 0, 2).reshape(count, replicas * channels)
-        normal = F.batch_norm(
-            beside,
-            self.running_mean.view(-1),
-            self.running_var.view(-1),
-            self.weight.reshape(-1),
-            self.bias.reshape(-1),
+        normal = self._native(beside, slice(None))
+        # One copy here; strided rows would make each operation after it several times slower.
+        return normal.view(count, replicas, channels).permute(1, 0, 2).contiguous()
+
+    def _native(self, inputs: Tensor, replicas: int | slice) -> Tensor:
+        """Return torch's own batch norm of ``(N, C)``, with the channels of some replicas."""
+        return F.batch_norm(
+            inputs,
+            self.running_mean[replicas].view(-1),
+            self.running_var[replicas].view(-1),
+            self.weight[replicas].reshape(-1),
+            self.bias[replicas].reshape(-1),
             self.training,
             self.momentum,
             self.epsilon,
         )
-        # One copy here; strided rows would make each operation after it several times slower.
-        return normal.view(count, replicas, channels).permute(1, 0, 2).contiguous()
 
     def _by_counts(self, inputs: Tensor, counts: Tensor) -> Tensor:
         """Normalise by the batch statistics of rows that count several times."""
