@@ -3,6 +3,7 @@
     GAPGNN_DATA=... python benchmarks/speed.py                       # everything but memory
     GAPGNN_DATA=... python benchmarks/speed.py --only edge node --rounds 5
     GAPGNN_DATA=... python benchmarks/speed.py --only private --clock cpu --threads 1
+    GAPGNN_DATA=... python benchmarks/speed.py --only kernels --clock cpu --threads 1 --rounds 7
     python benchmarks/speed.py --only hop memory import
     python benchmarks/speed.py --only import --markdown docs/generated/speed-import.md
 
@@ -12,6 +13,10 @@ In each round ours trains ten repeats together; the yardstick trains one, which 
 since it trains them one after another. SAGE at node level is timed by the step there (20 steps a
 round) and scaled up to 10 repeats of 450. Ours includes everything `fit` does (checks, calibration
 from the cache, ledger, card), the yardstick's training alone.
+
+`--only kernels` times whole runs of one repeat with and without the optional kernels of the layers
+(gapgnn.nn.kernels), in turns. A kernel for a CPU is kept where a run takes at least 1.25 times as
+long without it.
 
 `--clock cpu` counts the CPU seconds of the process, with one thread the fairer clock on a machine
 that others use at the same time.
@@ -42,6 +47,7 @@ import generated
 import yardstick
 from gapgnn import GAP, GraphSAGE, LabelGAP, Ledger, NodeLabelGAP, ProGAP, load_dataset
 from gapgnn.graph.graph import Graph
+from gapgnn.nn.kernels import kernels_off
 
 REPEATS, YARDSTICK_STEPS = 10, 20
 COLUMNS = ("what", "asked", "ours", "yardstick", "ratio", "holds")
@@ -173,6 +179,44 @@ def measure_private(clock: Clock, rounds: int, dataset: str) -> None:
             (seconds,) = clock.in_turns(rounds, lambda f=fit, s=found: s.extend(f().repeat_scores_))
         ours = f"{seconds:.1f} s (accuracy {statistics.mean(found):.1%})"
         row(what, f"at most {limit:g} s", ours, "-", seconds / limit, seconds <= limit)
+
+
+# Whole runs, and which of them the kernels of a CPU are kept for.
+KERNEL_RUNS: dict[str, tuple[str, bool, dict[str, Any]]] = {
+    "default, edge": ("social", False, {"level": "edge"}),
+    "default, edge, Cornell5": ("facebook100/Cornell5", False, {"level": "edge"}),
+    "default, node": ("social", False, {"level": "node", "epsilon": 8.0}),
+    "GAP, edge, full batch": (
+        "facebook100/Cornell5",
+        True,
+        {"level": "edge", "epsilon": 4.0, "messages": "features", "hops": 2},
+    ),
+    "ProGAP, edge": (
+        "facebook100/Cornell5",
+        False,
+        {"level": "edge", "epsilon": 4.0, "messages": "features", "progressive": True},
+    ),
+}
+KEPT_FROM = 1.25
+
+
+def measure_kernels(clock: Clock, rounds: int) -> None:
+    """Whole runs with the kernels of the layers and without them."""
+    for what, (dataset, is_kept_for, options) in KERNEL_RUNS.items():
+        graph = load_dataset(dataset, split_seed=0)
+        with tempfile.TemporaryDirectory() as folder:
+            fit = trained(graph, Path(folder), GAP, **options)
+            fit(1)
+
+            def without(fit: Callable[..., Any] = fit) -> None:
+                with kernels_off():
+                    fit(1)
+
+            ours, plain = clock.in_turns(rounds, lambda f=fit: f(1), without)
+        asked = f"{KEPT_FROM} times faster" if is_kept_for else "-"
+        words = (asked, f"{ours:.2f} s", f"{plain:.2f} s, layers alone")
+        ratio = plain / ours
+        row(f"{what}, with kernels", *words, ratio, not is_kept_for or ratio >= KEPT_FROM)
 
 
 def measure_step(clock: Clock, rounds: int) -> None:
@@ -354,7 +398,7 @@ METHODS = ["edge", "node", "sage", "sage-node"]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    stages = ["private", *METHODS, "step", "hop", "import", "memory"]
+    stages = ["private", *METHODS, "kernels", "step", "hop", "import", "memory"]
     parser.add_argument("--only", nargs="+", choices=stages, default=stages[:-1])
     parser.add_argument("--dataset", default="facebook100/Cornell5")
     parser.add_argument("--rounds", type=int, default=3)
@@ -379,6 +423,8 @@ def main() -> None:
         measure_private(clock, args.rounds, args.dataset)
     if methods := [name for name in METHODS if name in args.only]:
         measure_methods(methods, clock, args.rounds, args.dataset)
+    if "kernels" in args.only:
+        measure_kernels(clock, args.rounds)
     if "step" in args.only:
         measure_step(clock, args.rounds)
     if "hop" in args.only:
