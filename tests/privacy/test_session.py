@@ -91,6 +91,14 @@ def test_hops_are_released_as_often_as_was_planned_and_never_again(graph, ledger
             session.release(HOPS, rows)
 
 
+def test_hops_that_their_event_does_not_pay_for_are_refused_before_the_charge(graph, ledger):
+    plan = GAP(epsilon=2.0).plan_for(graph)
+    more = {HOPS: dataclasses.replace(plan.hops[HOPS], count=3)}
+    with pytest.raises(PrivacyError, match="must be paid for"):
+        session_of(graph, ledger, dataclasses.replace(plan, hops=more)).open()
+    assert ledger.entries() == []
+
+
 def test_rows_that_are_too_long_for_the_noise_are_refused(graph, ledger, rows):
     with session_of(graph, ledger) as session, pytest.raises(PrivacyError, match="norm at most 1"):
         session.release(HOPS, 2 * rows)

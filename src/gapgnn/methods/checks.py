@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_integer, check_number
-from gapgnn.privacy import check_delta, check_finite_budget, resolve_relation
+from gapgnn.methods.registry import recommended_method
+from gapgnn.privacy import LEVELS, check_delta, check_finite_budget, resolve_relation
 from gapgnn.training import METRICS
 
 if TYPE_CHECKING:
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
 
 def check_level(config: NodeClassifier[Any]) -> None:
     """Raise unless the method has the level; what else can work depends on it."""
-    check_choice("level", config.level, config.levels)
+    check_choice("level", config.level, LEVELS)
+    if config.level not in config.levels:
+        known, other = " or ".join(config.levels), recommended_method(config.level)
+        raise InputError(
+            f"`level` must be {known} for {config.method}. Got {config.level!r}; use {other}."
+        )
 
 
 def check_run(config: NodeClassifier[Any]) -> None:

@@ -20,6 +20,7 @@ from gapgnn.nn import LinearBySize, ReplicaMLP, ShrunkRegression
 from gapgnn.privacy import Plan, PlannedTraining, PublicFacts
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.training import (
+    FEATURE_DECAY,
     FEATURE_WIDTH,
     CrossFit,
     FeatureInputs,
@@ -145,6 +146,12 @@ class MLP(MLPConfig, NodeClassifier[MLPSettings]):
         if self.feature_norm != "auto":
             scale = RowScale(self.feature_norm) if self.feature_norm else None
         hidden, dropout = self._widths()
+        if self._num_folds():
+            suited = FeatureNetworks.suited(facts.num_train, facts.num_features)
+            dropout = suited.dropout if self.dropout == "auto" else self.dropout
+            epochs = suited.steps if self.epochs == "auto" else self.epochs
+            decay = recipe.weight_decay or FEATURE_DECAY
+            recipe = replace(recipe, epochs=epochs, weight_decay=decay)
         return self.settings(
             MLPSettings,
             facts,
@@ -193,9 +200,7 @@ class MLP(MLPConfig, NodeClassifier[MLPSettings]):
         def train(name: str, network: nn.Module) -> None:
             trainer = fit.trainer
             if crossfit is not None:
-                trainer = crossfit.trainer(
-                    trainer, network, graph.num_features, dropout=self.dropout, epochs=self.epochs
-                )
+                trainer = crossfit.trainer(trainer, fit.settings.recipe)
             with fit.timed("classifier"):
                 fit.session.train(name, network, trainer, inputs)
 

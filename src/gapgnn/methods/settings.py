@@ -44,7 +44,9 @@ class Settings:
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
         }
-        found["recipe"] = Recipe(**found["recipe"])
+        for name in ("recipe", "feature_recipe"):
+            if name in found:
+                found[name] = Recipe(**found[name])
         if found["row_scale"] is not None:
             found["row_scale"] = RowScale(**found["row_scale"])
         unknown = set(found) - {part.name for part in fields(cls)}

@@ -153,6 +153,7 @@ class PrivateSession:
     def open(self) -> None:
         """Check, show the price, and charge it; nothing private is read before this returns."""
         self.check_noise()
+        self._check_paid()
         self._check_free()
         self.charge = self._checkpoint.charged(self._about, self._charge)
         if (witness := active_witness()) is not None:
@@ -183,6 +184,25 @@ class PrivateSession:
         if self.plan.level == "node" and noise == "safe":
             for network in networks:
                 check_size(sum(value.numel() for value in network.parameters()))
+
+    def _check_paid(self) -> None:
+        """Refuse hops that are more sums than their event pays for (privacy page, section 2).
+
+        At node level one record moves the sums of every edge type. At edge level it moves at least
+        that of one type, and that of their union where it is released.
+        """
+        if self.plan.level == "none":
+            return
+        num_types = len(self.graph.kinds)
+        for plan in self.plan.options or (self.plan,):
+            paid = {event.label: event.times for event in plan.promise.events}
+            for name, hops in plan.hops.items():
+                sums = num_types if plan.level == "node" else 1 + hops.with_union
+                if paid.get(hops.event, 0) < hops.count * sums:
+                    raise PrivacyError(
+                        f"every hop must be paid for: {hops.count} of {name!r} move "
+                        f"{hops.count * sums} sums. Got events for {paid.get(hops.event, 0)}."
+                    )
 
     def _hop_noise(self, plan: Plan[Any]) -> list[tuple[str, float]]:
         if plan.level == "none":

@@ -28,10 +28,10 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph, folds_of
-from gapgnn.nn import LinearBySize, ReplicaDropout, ReplicaMLP, ShrunkRegression, mixed, scores_of
+from gapgnn.nn import LinearBySize, ReplicaMLP, ShrunkRegression, mixed, scores_of
 from gapgnn.rng import experiment_seed
 from gapgnn.training.inputs import FeatureInputs
-from gapgnn.training.recipe import FEW
+from gapgnn.training.recipe import FEW, Recipe
 from gapgnn.training.splits import Splits
 from gapgnn.training.trainer import Trainer
 
@@ -171,34 +171,13 @@ class CrossFit:
         )
         return Splits(train & ~left_out, val, test)
 
-    def trainer(
-        self,
-        trainer: Trainer,
-        networks: nn.Module,
-        num_features: int,
-        *,
-        dropout: float | str,
-        epochs: int | str,
-    ) -> Trainer:
-        """Return how the networks are trained; what is left to ``auto`` follows the graph's size.
+    def trainer(self, trainer: Trainer, recipe: Recipe) -> Trainer:
+        """Return the trainer of the feature models: each leaves its fold of the training nodes out.
 
         Args:
             trainer: of the repeats.
-            networks: of all repeats and folds.
-            num_features: that they read.
-            dropout: their rate, or ``auto``, which is set here.
-            epochs: steps, or ``auto``.
+            recipe: of the feature models.
         """
-        suited = FeatureNetworks.suited(int(trainer.splits.train[0].sum()), num_features)
-        if dropout == "auto":
-            for part in networks.modules():
-                if isinstance(part, ReplicaDropout):
-                    part.set_rate(suited.dropout)
-        recipe = replace(
-            trainer.recipe,
-            weight_decay=trainer.recipe.weight_decay or FEATURE_DECAY,
-            epochs=suited.steps if epochs == "auto" else int(epochs),
-        )
         return replace(trainer, splits=self.splits(trainer.splits), recipe=recipe)
 
     def solve(self, voices: Voices, trainer: Trainer, features: FeatureInputs) -> None:

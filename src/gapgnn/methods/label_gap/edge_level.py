@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -53,6 +53,7 @@ from gapgnn.privacy.accounting import Event, Gaussian
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.privacy.ledger import Ledger
 from gapgnn.training import (
+    FEATURE_DECAY,
     FEATURE_WIDTH,
     CrossFit,
     FeatureInputs,
@@ -85,6 +86,8 @@ class LabelGAPSettings(Settings):
     Attributes:
         hops: number K of noisy aggregations.
         folds: of the cross-fitted feature models; 0: none.
+        feature_recipe: how the feature models are trained.
+        feature_dropout: of the feature models.
         symmetrises: whether messages travel along arcs and against them, where edges have a
             direction.
         dropout: of the classifiers.
@@ -94,6 +97,8 @@ class LabelGAPSettings(Settings):
 
     hops: int
     folds: int
+    feature_recipe: Recipe
+    feature_dropout: float
     symmetrises: bool
     dropout: float
     edge_types: str
@@ -164,15 +169,16 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         with_union = releases_union(
             facts.num_types, protected=protected, level=self.level, relation=self.relation
         )
-        folds = self._folds()
+        folds, recipe = self._folds(), self.recipe(facts.num_train)
         settings = self.settings(
             LabelGAPSettings,
             facts,
-            self.recipe(facts.num_train),
+            recipe,
             hops=self._num_hops(),
             folds=folds,
+            **self._of_features(facts, recipe),
             symmetrises=self._symmetrises(),
-            dropout=(0.5 if folds else 0.4) if self.dropout == "auto" else self.dropout,
+            dropout=self._dropout(),
             edge_types=protected,
             with_union=with_union,
         )
@@ -191,6 +197,25 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         )
         released = Gaussian(1.0, count=count, label=HOPS)
         return self.make_plan(facts, settings, template=[released], hops=hops)
+
+    def _of_features(self, facts: PublicFacts, recipe: Recipe) -> dict[str, Any]:
+        """Return how the feature models are trained: with as many steps in proportion."""
+        suited = FeatureNetworks.suited(facts.num_train, facts.num_features)
+        dropout = suited.dropout if self._folds() else self._dropout()
+        if not self._folds():
+            return {"feature_recipe": recipe, "feature_dropout": dropout}
+        steps = suited.steps
+        if self.epochs != "auto":
+            usual = some_nodes_recipe(recipe, facts.num_train, epochs="auto", batch_size="auto")
+            steps = max(1, round(suited.steps * self.epochs / usual.epochs))
+        decay = recipe.weight_decay or FEATURE_DECAY
+        own = replace(recipe, epochs=steps, weight_decay=decay)
+        return {"feature_recipe": own, "feature_dropout": dropout}
+
+    def _dropout(self) -> float:
+        if self.dropout != "auto":
+            return self.dropout
+        return 0.5 if self._folds() else 0.4
 
     def _num_hops(self) -> int:
         if self.hops != "auto":
@@ -264,7 +289,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         own: dict[str, Any] = {
             "hidden": round(FEATURE_WIDTH * self.hidden / HIDDEN),
             "batch_norm": settings.batch_norm,
-            "dropout": FeatureNetworks.suited(0, features).dropout,
+            "dropout": settings.feature_dropout,
         }
         return {
             "encoder": Encoder(
@@ -316,25 +341,9 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         if stages.crossfit is None:
             return trainer
         if name in OF_FEATURES:
-            return stages.crossfit.trainer(
-                trainer,
-                self.modules_[name],
-                self.num_features_,
-                dropout="auto",
-                epochs=self._feature_steps(trainer),
-            )
+            return stages.crossfit.trainer(trainer, fit.settings.feature_recipe)
         splits = (trainer.splits.train, trainer.splits.val, trainer.splits.test)
         return replace(trainer, splits=Splits(*(mask.repeat(MEMBERS, axis=0) for mask in splits)))
-
-    def _feature_steps(self, trainer: Trainer) -> int | Literal["auto"]:
-        """Return the steps of the feature models, in proportion to those of the classifiers."""
-        if self.epochs == "auto":
-            return "auto"
-        usual = some_nodes_recipe(
-            trainer.recipe, trainer.num_train, epochs="auto", batch_size="auto"
-        )
-        suited = FeatureNetworks.suited(trainer.num_train, self.num_features_)
-        return max(1, round(suited.steps * self.epochs / usual.epochs))
 
     def _keep_first_repeat(self) -> None:
         super()._keep_first_repeat()
