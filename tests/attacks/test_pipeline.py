@@ -40,11 +40,11 @@ from gapgnn.methods import estimator as estimator_module
 from gapgnn.methods.label_gap import edge_level, node_level
 from gapgnn.methods.label_gap.node_votes import Votes
 from gapgnn.methods.mlp import MLP
+from gapgnn.privacy import Neighbors, OutDegreeNormalized, Symmetrized, UnionOfTypes
 from gapgnn.privacy import plan as plan_module
 from gapgnn.privacy import session as session_module
 from gapgnn.privacy.checkpoint import Checkpoint
-from gapgnn.privacy.mechanisms import aggregation as aggregation_module
-from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
+from gapgnn.privacy.mechanisms import PrivateAggregation, backends
 from gapgnn.privacy.session import PrivateSession
 
 FAST = "--epochs 2 --batch-size 30"
@@ -651,12 +651,7 @@ class TestPlantedLeaks:
         given = tables(schema=None, directed=True)
         words = "train label-gap --epochs 2", "edge", "directed", given, ["hub", "first"]
         assert findings(audit(*words)) == []
-        real = aggregation_module.aggregation_sensitivity
-        monkeypatch.setattr(
-            aggregation_module,
-            "aggregation_sensitivity",
-            lambda *args, both_ways, **options: real(*args, **options),
-        )
+        monkeypatch.setattr(Symmetrized, "bound", staticmethod(Neighbors.bound))
         found = findings(audit(*words))
         assert any("hop 1" in text and "moved by" in text for text in found)
 
@@ -683,10 +678,10 @@ class TestPlantedLeaks:
     def test_messages_divided_by_how_often_one_is_listed(self, monkeypatch, own):
         def listed(self):
             counts = np.bincount(self.graph.indices, minlength=self.graph.num_nodes)
-            return torch.from_numpy(counts + int(self.to_self))
+            return counts + int(self.to_self)
 
         stopped = f"{WITH_HOPS} --own {own}", "node", "add-remove", tables(directed=True)
-        monkeypatch.setattr(PrivateAggregation, "_written", property(listed))
+        monkeypatch.setattr(OutDegreeNormalized, "copies", property(listed))
         found = findings(audit(*stopped, kinds=["lists-everybody"]))
         assert any("hop 1: moved by" in text for text in found)
 
@@ -760,13 +755,13 @@ class TestPlantedLeaks:
         assert any("card.json: public" in text for text in found)
 
     def test_weights_above_1(self, monkeypatch):
-        real = PrivateAggregation._weighted_lists
+        real = backends.in_lists
 
-        def heavy(self, repeat):
-            indptr, indices, weights = real(self, repeat)
+        def heavy(arcs):
+            indptr, indices, weights = real(arcs)
             return indptr, indices, 4 * weights
 
-        monkeypatch.setattr(PrivateAggregation, "_weighted_lists", heavy)
+        monkeypatch.setattr(backends, "in_lists", heavy)
         given = weighed(tables(schema=None))
         words = "train label-gap --epochs 2 --hops 2"
         stopped = words, "edge", "undirected", given, ["leaf"]
@@ -803,11 +798,8 @@ class TestPlantedLeaks:
         assert outcome.findings == ()
         assert {one.name.partition(" along ")[2] for one in outcome.releases} == {"calls", "visits"}
         monkeypatch.setattr(edge_level, "releases_union", lambda num_types, **_: num_types > 1)
-        original = aggregation_module.aggregation_sensitivity
         monkeypatch.setattr(
-            aggregation_module,
-            "aggregation_sensitivity",
-            lambda *args, summed_kinds, **rest: original(*args, **rest),
+            UnionOfTypes, "sensitivity", lambda self, relation: self.types[0].sensitivity(relation)
         )
         found = findings(audit(*case))
         assert any("along all kinds: moved by" in text for text in found), found
@@ -839,7 +831,8 @@ class TestPlantedLeaks:
 
         def twice(graph, **options):
             *kinds, total = real(graph, **options)
-            total._summands = (*kinds, kinds[-1])
+            (messages,) = total._messages
+            total._messages = [replace(messages, arcs=(*messages.arcs, messages.arcs[-1]))]
             return [*kinds, total]
 
         monkeypatch.setattr(session_module, "kind_aggregations", twice)
@@ -850,14 +843,14 @@ class TestPlantedLeaks:
         assert not any("along visits" in text for text in found)
 
     def test_a_list_of_one_kind_that_is_not_cut(self, monkeypatch):
-        real = aggregation_module.bound_out_degrees
+        real = backends.bound_out_degrees
 
         def forgetful(graph, max_degree, key):
             if graph.kind == "visits":
                 return OutLists(graph.indptr, graph.indices, graph.weights)
             return real(graph, max_degree, key)
 
-        monkeypatch.setattr(aggregation_module, "bound_out_degrees", forgetful)
+        monkeypatch.setattr(backends, "bound_out_degrees", forgetful)
         given = dealt(tables(directed=True))
         found = findings(
             audit(f"train gap {FAST}", "node", "add-remove", given, kinds=["lists-everybody"])

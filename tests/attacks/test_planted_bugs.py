@@ -28,7 +28,6 @@ from gapgnn.attacks.audits import (
     audit_subgraphs,
 )
 from gapgnn.attacks.audits import edges as edges_audit
-from gapgnn.attacks.audits import messages as messages_audit
 from gapgnn.attacks.audits import model as model_audit
 from gapgnn.attacks.audits import subgraphs as subgraph_audit
 from gapgnn.attacks.audits.model import audit_prediction
@@ -42,15 +41,29 @@ from gapgnn.methods import graphsage
 from gapgnn.methods.label_gap import edge_level
 from gapgnn.methods.label_gap.node_votes import OF_OTHERS
 from gapgnn.methods.releases import Releases
-from gapgnn.privacy import Release, guarantee, shown
+from gapgnn.privacy import (
+    Neighbors,
+    OutDegreeNormalized,
+    Release,
+    Symmetrized,
+    UnionOfTypes,
+    guarantee,
+    parse_relation,
+    shown,
+)
 from gapgnn.privacy.accounting import accountants, calibration, events
 from gapgnn.privacy.accounting.events import Gaussian, MixtureOfGaussians
 from gapgnn.privacy.dpsgd import ghost
 from gapgnn.privacy.dpsgd import step as dpsgd
 from gapgnn.privacy.dpsgd import subgraphs as neighbourhoods
 from gapgnn.privacy.ledger import People
-from gapgnn.privacy.mechanisms import aggregation, edges, sums
-from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
+from gapgnn.privacy.mechanisms import (
+    aggregation,
+    backends,
+    edges,
+    kind_aggregations,
+    sums,
+)
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.privacy.session import PrivateSession
 from gapgnn.rng import NoiseKey
@@ -107,7 +120,7 @@ def test_halved_noise_on_the_hops(level, relation):
 
 
 def test_sqrt_2_missing_on_an_undirected_graph(monkeypatch):
-    monkeypatch.setattr(aggregation, "aggregation_sensitivity", lambda *args, **options: 1.0)
+    monkeypatch.setattr(Neighbors, "bound", staticmethod(lambda relation: 1.0))
     assert_broken(audit_aggregation(relation="undirected", epsilon=4.0, trials=TRIALS))
 
 
@@ -117,12 +130,8 @@ def test_sqrt_2_missing_on_an_undirected_graph(monkeypatch):
 )
 def test_noise_for_one_link_where_five_are_claimed(monkeypatch, claimed, used):
     shared = {"relation": claimed, "epsilon": 1.0, "trials": TRIALS}
-    original = aggregation.aggregation_sensitivity
-
-    def for_one(level, relation, **options):
-        return original(level, used, **options)
-
-    monkeypatch.setattr(aggregation, "aggregation_sensitivity", for_one)
+    bound = Neighbors.bound(parse_relation(used))
+    monkeypatch.setattr(Neighbors, "bound", staticmethod(lambda relation: bound))
     report = audit_aggregation(**shared)
     assert_broken(report)
     whats = ("in memory", "on disk")
@@ -133,12 +142,7 @@ def test_both_directions_at_the_sensitivity_of_one(monkeypatch):
     """An arc that moves two rows, charged as if it moved one."""
     shared = {"relation": "directed", "both_ways": True, "epsilon": 4.0, "trials": TRIALS}
     assert_sound(audit_aggregation, 0.8, **shared)
-    original = aggregation.aggregation_sensitivity
-
-    def one_way(*args, both_ways, **options):
-        return original(*args, **options)
-
-    monkeypatch.setattr(aggregation, "aggregation_sensitivity", one_way)
+    monkeypatch.setattr(Symmetrized, "bound", staticmethod(Neighbors.bound))
     report = audit_aggregation(**shared)
     assert_broken(report)
     places = [f"how far one edge moves a hop ({place})" for place in ("in memory", "on disk")]
@@ -152,14 +156,7 @@ def test_label_messages_in_both_directions_at_the_sensitivity_of_one(monkeypatch
     report = audit_messages(model, **shared)
     assert report.holds
     assert report.epsilon_lower_bound >= 0.8 * report.epsilon_claimed
-    original = aggregation.aggregation_sensitivity
-
-    def one_way(*args, both_ways, **options):
-        return original(*args, **options)
-
-    monkeypatch.setattr(aggregation, "aggregation_sensitivity", one_way)
-    # Released rows are kept in units of what the hops take for their noise.
-    monkeypatch.setattr(messages_audit, "aggregation_sensitivity", one_way)
+    monkeypatch.setattr(Symmetrized, "bound", staticmethod(Neighbors.bound))
     assert_broken(audit_messages(model, **shared))
 
 
@@ -180,13 +177,13 @@ def test_rows_that_are_not_held_to_norm_1(monkeypatch):
 
 
 def test_a_sampler_that_refills(monkeypatch):
-    original = aggregation.bound_out_degrees
+    original = backends.bound_out_degrees
 
     def refilling(graph, max_degree, key):
         known = graph._replace(dangling_indptr=None, dangling_targets=None)
         return original(known, max_degree, key)
 
-    monkeypatch.setattr(aggregation, "bound_out_degrees", refilling)
+    monkeypatch.setattr(backends, "bound_out_degrees", refilling)
     assert_broken(audit_sampler(epsilon=1.0, trials=2_000))
 
 
@@ -221,12 +218,9 @@ def test_arcs_of_several_kinds_that_meet_in_one_row_charged_as_if_they_did_not(
     options = {"relation": relation, "kinds": kinds, "epsilon": 4.0, "trials": 1_000}
     report = audit_aggregation(**options)
     assert report.holds, report.sentence
-    original = aggregation.aggregation_sensitivity
-
-    def apart(*args, summed_kinds, **rest):
-        return original(*args, **rest)
-
-    monkeypatch.setattr(aggregation, "aggregation_sensitivity", apart)
+    monkeypatch.setattr(
+        UnionOfTypes, "sensitivity", lambda self, relation: self.types[0].sensitivity(relation)
+    )
     report = audit_aggregation(**options)
     assert_counted(report, "events of arcs that meet in one row")
     # A model that would release such a total is audited as it was trained.
@@ -239,13 +233,24 @@ def test_arcs_of_several_kinds_that_meet_in_one_row_charged_as_if_they_did_not(
     assert not found["aggregation"]["holds"]
 
 
+def keep_self_loops(monkeypatch):
+    """Let whoever lists and answers oneself write to the own row twice."""
+    original = OutDegreeNormalized.messages.func
+
+    def with_loops(self):
+        messages = original(self)
+        return replace(messages, arcs=(replace(messages.arcs[0], drops_loops=False),))
+
+    monkeypatch.setattr(OutDegreeNormalized, "messages", property(with_loops))
+
+
 @pytest.mark.parametrize("relation", ["add-remove", "replace"])
 def test_whoever_lists_itself_writes_to_its_own_row_twice(monkeypatch, relation):
     """`own="record"`: everybody sends to oneself, and a self-loop that was kept counted again."""
     options = {"level": "node", "divided": True, "relation": relation, "trials": 200}
     report = audit_aggregation(epsilon=4.0, **options)
     assert report.holds, report.sentence
-    monkeypatch.setattr(PrivateAggregation, "_drops_loops", False)
+    keep_self_loops(monkeypatch)
     report = audit_aggregation(epsilon=4.0, **options)
     assert_counted(report, "how far somebody who lists and answers oneself moves a hop")
     graph = random_split(social_graph(num_nodes=200, mean_degree=8, num_classes=3), seed=0)
@@ -286,7 +291,8 @@ def test_a_total_that_adds_up_one_kind_twice(monkeypatch):
     def twice(graph, *, keys, **settings):
         *kinds, total = original(graph, keys=keys, **settings)
         if graph.more:
-            total._summands = (kinds[0], *kinds)
+            (messages,) = total._messages
+            total._messages = [replace(messages, arcs=(messages.arcs[0], *messages.arcs))]
         return [*kinds, total]
 
     monkeypatch.setattr(aggregation_audit, "kind_aggregations", twice)
@@ -307,7 +313,8 @@ def test_kinds_that_share_a_noise_key(monkeypatch, options):
     original = NoiseSource.gaussian_rows
 
     def shared(graph, *, keys, with_total, **settings):
-        return [PrivateAggregation(one, keys=keys, **settings) for one in graph.kinds]
+        alone = [one._changed(more=()) for one in graph.kinds]
+        return [kind_aggregations(one, keys=keys, **settings)[0] for one in alone]
 
     def same_hop(self, first, rows, columns, std, *path, **more):
         # Numbers of hops differ between kinds, so that a shared key alone does no harm.
@@ -326,13 +333,13 @@ def test_kinds_that_share_a_noise_key(monkeypatch, options):
 def test_weights_that_are_not_held_to_1(monkeypatch):
     options = {"weighted": True, "epsilon": 1.0, "trials": TRIALS}
     assert_sound(audit_aggregation, 0.5, **options)
-    original = PrivateAggregation._weighted_lists
+    original = backends.in_lists
 
-    def heavy(self, repeat):
-        indptr, indices, weights = original(self, repeat)
+    def heavy(arcs):
+        indptr, indices, weights = original(arcs)
         return indptr, indices, 2 * weights
 
-    monkeypatch.setattr(PrivateAggregation, "_weighted_lists", heavy)
+    monkeypatch.setattr(backends, "in_lists", heavy)
     with pytest.raises(PrivacyError, match="between 0 and 1"):
         audit_aggregation(**options)
     monkeypatch.setattr(sums, "check_weights", lambda weights: None)
@@ -345,7 +352,7 @@ MOVES = "how far one record moves a hop ({})"
 def test_lists_that_are_not_cut(monkeypatch):
     """On the hub statistics see nothing: v's list is as long as allowed. Longer ones count."""
     monkeypatch.setattr(
-        aggregation, "bound_out_degrees", lambda graph, *_: (graph.indptr, graph.indices)
+        backends, "bound_out_degrees", lambda graph, *_: (graph.indptr, graph.indices)
     )
     report = audit_sampler(epsilon=1.0, trials=1_000)
     assert report.bound_holds
@@ -353,27 +360,26 @@ def test_lists_that_are_not_cut(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("path", "place", "relation"),
+    ("backend", "place", "relation"),
     [
-        ("_on_cpu", "in memory", "add-remove"),
-        ("_on_store", "on disk", "add-remove"),
-        pytest.param("_on_cpu", "in memory", "replace", marks=pytest.mark.slow),
-        pytest.param("_on_store", "on disk", "replace", marks=pytest.mark.slow),
+        (backends.InMemory, "in memory", "add-remove"),
+        (backends.OnDisk, "on disk", "add-remove"),
+        pytest.param(backends.InMemory, "in memory", "replace", marks=pytest.mark.slow),
+        pytest.param(backends.OnDisk, "on disk", "replace", marks=pytest.mark.slow),
     ],
 )
-def test_lists_that_are_cut_for_the_first_hop_only(monkeypatch, path, place, relation):
+def test_lists_that_are_cut_for_the_first_hop_only(monkeypatch, backend, place, relation):
     options = {"level": "node", "relation": relation, "epsilon": 4.0, "trials": 4_000}
     assert_sound(audit_aggregation, 0.5, **options)
-    original = getattr(PrivateAggregation, path)
+    original = backend.release
 
-    def uncut(self, repeat, rows, index, *rest):
-        if index > 1:
-            self.max_degree = None
-            self._lists.clear()
-            self._stored.clear()
-        original(self, repeat, rows, index, *rest)
+    def uncut(self, block, rows, out):
+        if block.index > 1:
+            (arcs,) = self._messages.arcs
+            self._messages = replace(self._messages, arcs=(replace(arcs, max_degree=None),))
+        original(self, block, rows, out)
 
-    monkeypatch.setattr(PrivateAggregation, path, uncut)
+    monkeypatch.setattr(backend, "release", uncut)
     assert_counted(audit_aggregation(**options), MOVES.format(place))
 
 
@@ -591,9 +597,9 @@ def test_messages_divided_by_how_often_one_is_listed_too(monkeypatch, kept):
     def listed(self):
         arcs = np.zeros(0, int) if isinstance(self.graph, StoredGraph) else self.graph.indices
         counts = np.bincount(arcs, minlength=self.graph.num_nodes)
-        return torch.from_numpy(kept(self.graph.out_degrees, counts) + int(self.to_self))
+        return kept(self.graph.out_degrees, counts) + int(self.to_self)
 
-    monkeypatch.setattr(PrivateAggregation, "_written", property(listed))
+    monkeypatch.setattr(OutDegreeNormalized, "copies", property(listed))
     found = audit_aggregation(level="node", divided=True, epsilon=1.0, trials=1_000)
     assert_counted(found, "how far one record moves a hop (in memory)")
 
@@ -905,5 +911,5 @@ class TestListingOneself:
             return [text for outcome in outcomes for text in outcome.findings]
 
         assert found() == []
-        monkeypatch.setattr(PrivateAggregation, "_drops_loops", False)
+        keep_self_loops(monkeypatch)
         assert any("hop 1: moved by" in text for text in found())

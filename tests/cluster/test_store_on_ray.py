@@ -22,11 +22,7 @@ from gapgnn.graph.store.build import store_graph
 from gapgnn.graph.store.graph import open_store
 from gapgnn.graph.transforms import join_kinds, random_split
 from gapgnn.methods import GAP, LabelGAP, NeighborVote, NodeLabelGAP
-from gapgnn.privacy.mechanisms.aggregation import (
-    PrivateAggregation,
-    kind_aggregations,
-    row_normalise,
-)
+from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
 from gapgnn.rng import NoiseKey
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
@@ -55,14 +51,14 @@ def cluster(two_nodes):
 
 def hops(graph, key: NoiseKey, *, level: str = "edge", count: int = 2) -> list[torch.Tensor]:
     node = level == "node"
-    mechanism = PrivateAggregation(
+    mechanism = kind_aggregations(
         graph,
         level=level,
         relation="add-remove" if node else "undirected",
         noise_multiplier=1.0,
         max_degree=10 if node else None,
         keys=[key],
-    )
+    )[0]
     rows = row_normalise(torch.randn(graph.num_nodes, 4, generator=torch.manual_seed(0)))
     return mechanism.run(rows, count)
 

@@ -28,6 +28,7 @@ from safetensors.torch import load_file
 from gapgnn import GAP, Graph, Ledger
 from gapgnn.errors import GapgnnError
 from gapgnn.graph.transforms import random_split
+from gapgnn.privacy import Undirected, parse_relation
 from gapgnn.privacy.checkpoint import Checkpoint
 from gapgnn.privacy.ledger import People
 from gapgnn.privacy.ledger.filters import Filter, Spend
@@ -210,9 +211,14 @@ class BudgetMachine(RuleBasedStateMachine):
                 exposure[person] += 1 / event["noise_multiplier"] ** 2
         (budget,) = [row for row in self.ledger.summary() if row.granted_epsilon is not None]
         granted = Amount.of(budget.granted_epsilon, DELTA)
-        rule = Filter.granted("gaussian", "edge", "undirected", granted)
+        rule = Filter.granted("gaussian", "edge", Undirected(), granted)
         spends = [
-            Spend(c.relation, Amount.of(c.epsilon, c.delta), c.count, json.dumps(list(c.events)))
+            Spend(
+                parse_relation(c.relation),
+                Amount.of(c.epsilon, c.delta),
+                c.count,
+                json.dumps(list(c.events)),
+            )
             for c in charges.values()
             if c.population == "customers"
         ]

@@ -24,7 +24,7 @@ from gapgnn import (
 )
 from gapgnn.privacy import Release, watched_by
 from gapgnn.privacy import session as session_module
-from gapgnn.privacy.mechanisms import aggregation
+from gapgnn.privacy.mechanisms import backends
 from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource
 
 WAYS = {
@@ -110,7 +110,7 @@ def fitted(name: str, graph: Graph, runs: dict[str, tuple[Watching, Any]]) -> tu
     watching = Watching()
     scale_of, normalise, check = (
         NoiseSource._checked_scale,
-        aggregation.row_normalise,
+        backends.row_normalise,
         session_module.check_scale,
     )
 
@@ -129,7 +129,7 @@ def fitted(name: str, graph: Graph, runs: dict[str, tuple[Watching, Any]]) -> tu
 
     with pytest.MonkeyPatch.context() as patch, watched_by(watching):
         patch.setattr(NoiseSource, "_checked_scale", scaled)
-        patch.setattr(aggregation, "row_normalise", normalised)
+        patch.setattr(backends, "row_normalise", normalised)
         patch.setattr(session_module, "check_scale", checked)
         batch = {"batch_size": 60} if options["level"] == "node" else {}
         shared = {"epsilon": 4.0, "epochs": 2, **batch}

@@ -17,7 +17,7 @@ from gapgnn.nn.layers import reset_replicas
 from gapgnn.privacy import guarantee as guarantee_module
 from gapgnn.privacy import session as session_module
 from gapgnn.privacy.accounting.calibration import Calibrated
-from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
+from gapgnn.privacy.mechanisms import PrivateAggregation, row_normalise
 from gapgnn.privacy.relations import public_count
 from gapgnn.training import trainer as trainer_module
 from gapgnn.training.trainer import Trainer

@@ -26,7 +26,14 @@ from gapgnn.cli.main import main
 from gapgnn.errors import BudgetExceededError, GapgnnError, InputError, PrivacyError
 from gapgnn.graph import random_split
 from gapgnn.graph.datasets.synthetic import social_graph
-from gapgnn.privacy import LEAST_EPSILON, MOST_EPSILON, Guarantee, check_delta, check_price
+from gapgnn.privacy import (
+    LEAST_EPSILON,
+    MOST_EPSILON,
+    Guarantee,
+    check_delta,
+    check_price,
+    parse_relation,
+)
 from gapgnn.privacy.accounting import (
     Event,
     Gaussian,
@@ -189,7 +196,7 @@ def test_more_noise_than_can_be_counted_is_no_event() -> None:
 
 def spend(event: Event, *, count: int, relation: str = "undirected") -> Spend:
     written = json.dumps([event.to_dict()])
-    return Spend(relation, Amount.of(LEAST_EPSILON, 1e-12), count, written)
+    return Spend(parse_relation(relation), Amount.of(LEAST_EPSILON, 1e-12), count, written)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +214,7 @@ def test_no_charge_vanishes_beside_larger_ones(
 ) -> None:
     """A budget of 1, a large charge and a great many tiny ones, one at a time and at once."""
     level = "edge" if relation == "undirected" else "node"
-    budget = Filter.granted(rule, level, relation, Amount.of(1.0, 1e-5))
+    budget = Filter.granted(rule, level, parse_relation(relation), Amount.of(1.0, 1e-5))
     known = spend(large, count=1, relation=relation)
     before = budget._used([known])
     one = budget._used([spend(tiny, count=1, relation=relation)])

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gapgnn.methods.gap.estimator import GAP
 from graph_strategies import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,14 +22,12 @@ from gapgnn.graph.store.graph import InProcess, open_store
 from gapgnn.graph.transforms import random_split
 from gapgnn.methods import GAP, MLP, LabelGAP, NodeLabelGAP
 from gapgnn.privacy.ledger.ledger import Ledger
-from gapgnn.privacy.mechanisms import aggregation
-from gapgnn.privacy.mechanisms.aggregation import (
-    BlockRelease,
-    PartFiles,
-    PrivateAggregation,
-    release_part,
+from gapgnn.privacy.mechanisms import (
+    backends,
+    kind_aggregations,
     row_normalise,
 )
+from gapgnn.privacy.mechanisms.backends import BlockRelease, PartFiles, release_part
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.rng import NoiseKey
 from gapgnn.training.inputs import FeatureInputs
@@ -77,7 +74,7 @@ def hops(graph, **options):
     chosen = {"level": "edge", "relation": "undirected", "noise_multiplier": 0.5, **options}
     keys = [NoiseKey.insecure(seed) for seed in range(2)]
     rows = torch.randn(2, graph.num_nodes, 5, generator=torch.Generator().manual_seed(1))
-    mechanism = PrivateAggregation(graph, keys=keys, **chosen)
+    mechanism = kind_aggregations(graph, keys=keys, **chosen)[0]
     normalise = options.get("noise") != "fast"
     first = mechanism.hop(row_normalise(rows), 1, normalise=normalise)
     return [first, mechanism.hop(row_normalise(first), 2)]
@@ -116,7 +113,7 @@ def test_hops_are_those_in_memory_for_any_number_of_parts(stores, case):
 def test_hops_do_not_depend_on_how_much_is_read_at_a_time(stores, monkeypatch, entries):
     store, options = stores["dense"][1], CASES["node"][1]
     at_once = hops(store, **options)
-    monkeypatch.setattr(aggregation, "RUN_ENTRIES", entries)
+    monkeypatch.setattr(backends, "RUN_ENTRIES", entries)
     for ours, theirs in zip(at_once, hops(store, **options), strict=True):
         assert torch.equal(ours, theirs)
 

@@ -291,8 +291,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise DataError(f"the model folder is damaged: {str(path)!r} is not what was saved.")
     if "plan" not in config:
         raise InputError(
-            f"the model folder {str(folder)!r} was written by gapgnn {config.get('gapgnn')}, before "
-            "models had a plan. Open it with gapgnn 0.2, or train again."
+            f"the model folder {str(folder)!r} was written by gapgnn {config.get('gapgnn')}, "
+            "before models had a plan. Open it with gapgnn 0.2, or train again."
         )
     if not isinstance(config.get("files"), dict):
         raise DataError(f"the model folder is damaged: {str(path)!r} lists no files.")

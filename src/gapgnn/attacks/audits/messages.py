@@ -38,7 +38,14 @@ from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.graph import Graph
 from gapgnn.methods import LabelGAP, NodeLabelGAP, class_codes
 from gapgnn.methods.label_gap.budget import SHARES
-from gapgnn.privacy import aggregation_sensitivity, links_of, resolve_relation
+from gapgnn.privacy import (
+    Neighbors,
+    OutDegreeNormalized,
+    Symmetrized,
+    links_of,
+    parse_relation,
+    resolve_relation,
+)
 from gapgnn.privacy.accounting import Event, Gaussian, account, group_of
 from gapgnn.privacy.plan import Plan, PublicFacts
 
@@ -260,12 +267,7 @@ class _Canaries:
             return np.zeros((1, len(worlds)))
         price = account(events, self.delta, relation=self.relation).epsilon
         self.epsilon = min(price, card.epsilon)
-        std = events[0].noise_multiplier * aggregation_sensitivity(
-            card.level,
-            self.relation,
-            is_divided=self.is_normalised,
-            both_ways=self.is_symmetrised,
-        )
+        std = events[0].noise_multiplier * self._sensitivity(card)
         # Hops are kept in units of their noise; the class code of two classes has one coordinate.
         if self.is_normalised:
             place = ROLES.index(self.role)
@@ -276,6 +278,13 @@ class _Canaries:
         seen = released[:, torch.from_numpy(rows)].mean(dim=0).numpy() * signs / sent
         along: Scores = seen.mean(axis=1)[None]
         return along / 2 + 0.5 if self.relation == "replace" else along
+
+    def _sensitivity(self, card: PrivacyCard) -> float:
+        """Return how far one hop moves, by the operator that the card describes."""
+        neighbours = parse_relation(self.relation, card.level)
+        if card.level == "edge":
+            return (Symmetrized if self.is_symmetrised else Neighbors).bound(neighbours)
+        return OutDegreeNormalized.bound(neighbours)
 
     def _stars(
         self, worlds: NDArray[np.bool_]

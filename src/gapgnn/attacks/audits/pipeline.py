@@ -52,7 +52,14 @@ from gapgnn.attacks.audits.replay import (
 )
 from gapgnn.errors import GapgnnError, InputError, check_choice
 from gapgnn.graph import roles
-from gapgnn.privacy import auto_delta, links_of, public_count, resolve_kinds, watched_by
+from gapgnn.privacy import (
+    auto_delta,
+    links_of,
+    parse_relation,
+    public_count,
+    resolve_kinds,
+    watched_by,
+)
 from gapgnn.privacy.accounting import (
     Composition,
     Event,
@@ -420,12 +427,13 @@ def _overspent(ran: _Ran, compared: Sequence[Compared], relation: str) -> list[s
         for event in _events_of(charge)
         if isinstance(event, Gaussian)
     ]
-    cases = worst_cases(charged, relation=relation)
+    neighbours = parse_relation(relation)
+    cases = worst_cases(charged, relation=neighbours)
     findings = []
     for name, hops in repeats.items():
         # Where somebody changes the role, events have twice the noise: they meet half the distance.
         if any(
-            _explains(case, hops, len(repeats), 1 if other == relation else 2)
+            _explains(case, hops, len(repeats), 1 if other == neighbours else 2)
             for case, other in cases
         ):
             continue

@@ -40,11 +40,13 @@ from gapgnn.nn import (
 )
 from gapgnn.privacy import (
     Guarantee,
+    Neighbors,
     Plan,
     PlannedHops,
     PrivateSession,
     PublicFacts,
-    aggregation_sensitivity,
+    Symmetrized,
+    parse_relation,
     resolve_relation,
 )
 from gapgnn.privacy.accounting import Event, Gaussian
@@ -490,8 +492,9 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
     def _hop_std(self, graph: Graph) -> float:
         """Return the noise of the hops along one edge type."""
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
-        both_ways = self.plan_.settings.symmetrises and graph.is_directed
-        sensitivity = aggregation_sensitivity(self.level, relation, both_ways=both_ways)
+        is_symmetrised = self.plan_.settings.symmetrises and graph.is_directed
+        operator = Symmetrized if is_symmetrised else Neighbors
+        sensitivity = operator.bound(parse_relation(relation))
         assert self.noise_multiplier_ is not None
         return self.noise_multiplier_ * sensitivity
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph import Graph
 from gapgnn.graph.store import open_store, store_graph
-from gapgnn.privacy import aggregation_sensitivity
-from gapgnn.privacy.mechanisms import PrivateAggregation, row_normalise
+from gapgnn.privacy import AddRemove, Symmetrized
+from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
 from gapgnn.privacy.mechanisms.sums import ROW_GRID
 from gapgnn.rng import NoiseKey
 
@@ -38,17 +38,17 @@ def graph_of(arcs, *, directed=True, weights=None):
     )
 
 
-def released(graph, rows, *, relation="directed", both_ways=True, noise="safe"):
+def released(graph, rows, *, relation="directed", symmetrised=True, noise="safe"):
     """One hop under a key that is always the same, so that differences are without noise."""
-    mechanism = PrivateAggregation(
+    mechanism = kind_aggregations(
         graph,
         level="edge",
         relation=relation,
         noise_multiplier=1.0,
-        both_ways=both_ways,
+        symmetrised=symmetrised,
         noise=noise,
         keys=[NoiseKey.insecure(7)],
-    )
+    )[0]
     return mechanism.hop(rows, 1, normalise=False).double(), mechanism
 
 
@@ -129,7 +129,7 @@ def test_a_hop_is_the_sum_over_both_lists_and_a_store_gives_the_same(noise):
 
 def test_it_has_a_meaning_at_edge_level_with_directions_only():
     rows = torch.eye(SIZE)
-    with pytest.raises(PrivacyError, match="both_ways"):
+    with pytest.raises(PrivacyError, match="directed graph"):
         released(graph_of({(0, 1)}, directed=False), rows, relation="undirected")
-    with pytest.raises(InputError, match="both ways"):
-        aggregation_sensitivity("node", "add-remove", max_degree=3, both_ways=True)
+    with pytest.raises(InputError, match="of edge level for symmetrised messages"):
+        Symmetrized.bound(AddRemove())

@@ -1,4 +1,4 @@
-"""Layers in fewer passes over the data, for full batches on a GPU.
+"""Kernels of full batches on an NVIDIA GPU: the layers in fewer passes over the data.
 
 Networks here are narrow (16 channels), so on a GPU an epoch over millions of nodes takes as long as
 its activations need to travel. Batch norm and activation together read and write them 8 times here,
@@ -9,13 +9,17 @@ where Triton is not present.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from gapgnn.nn.kernels.registry import register
 from gapgnn.privacy.mechanisms import can_use_triton
+
+if TYPE_CHECKING:
+    from gapgnn.nn import ReplicaBatchNorm
 
 MOST_CHANNELS = 128
 TILE = 2048
@@ -49,6 +53,25 @@ def can_fuse(values: Tensor) -> bool:
         and values.stride(-1) == 1
         and values.numel() > 0
         and can_use_triton(values.device)
+    )
+
+
+@register(
+    "norm_activation",
+    device="cuda",
+    condition=lambda values, norm, activation: activation in EXPONENTIAL and can_fuse(values),
+)
+def normed_and_activated(values: Tensor, norm: ReplicaBatchNorm, activation: str) -> Tensor:
+    """Return :func:`norm_and_activation` with the parameters and statistics of a layer."""
+    return norm_and_activation(
+        values,
+        norm.weight,
+        norm.bias,
+        norm.running_mean,
+        norm.running_var,
+        momentum=norm.momentum,
+        epsilon=norm.epsilon,
+        activation=activation,
     )
 
 
@@ -90,7 +113,7 @@ class _NormActivation(torch.autograd.Function):
         epsilon: float,
         shape: tuple[float, float],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        from gapgnn.nn.fast.triton import activate_kernel, statistics_kernel
+        from gapgnn.nn.kernels.triton import activate_kernel, statistics_kernel
 
         replicas, count, channels = values.shape
         weight, bias = weight.contiguous(), bias.contiguous()
@@ -124,7 +147,7 @@ class _NormActivation(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slopes: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        from gapgnn.nn.fast.triton import gradient_kernel
+        from gapgnn.nn.kernels.triton import gradient_kernel
 
         values, mean, inverse, weight, bias = ctx.saved_tensors
         replicas, count, channels = values.shape
@@ -170,6 +193,7 @@ def _combined(partial: Tensor, count: int, rows: int) -> tuple[Tensor, Tensor]:
     return mean, (exact[:, :, 1] + apart).sum(dim=1) / count
 
 
+@register("dropout", device="cuda", condition=lambda seeds, device: can_use_triton(device))
 class Masks:
     """What a layer blanks on a device: a function of each replica's seed, the call and the place.
 
@@ -216,7 +240,7 @@ class _Dropped(torch.autograd.Function):
 
 
 def _dropped(values: Tensor, seeds: Tensor, call: Tensor, threshold: int, levels: int) -> Tensor:
-    from gapgnn.nn.fast.triton import dropout_kernel
+    from gapgnn.nn.kernels.triton import dropout_kernel
 
     values = values.contiguous()
     out = torch.empty_like(values)
@@ -246,7 +270,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 def _classes(scores: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
     """Return losses ``(R, N)``, or with weights their gradient ``(R, N, C)``."""
-    from gapgnn.nn.fast.triton import cross_entropy_kernel
+    from gapgnn.nn.kernels.triton import cross_entropy_kernel
 
     rows, sizes = _rows_of(scores.shape[-1])
     count = scores.numel() // scores.shape[-1]
@@ -264,6 +288,7 @@ def _classes(scores: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
     return out
 
 
+@register("cross_entropy", device="cuda", condition=lambda scores, labels: can_fuse(scores))
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
     """Return one loss per replica and example, ``(R, N)``, for labels ``(N,)`` or ``(R, N)``."""
     losses: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
@@ -272,20 +297,20 @@ def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
     return losses
 
 
+@register(
+    "cross_entropy_gradient",
+    device="cuda",
+    condition=lambda scores, labels, weights: can_fuse(scores),
+)
 def cross_entropy_slopes(scores: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """Return the derivative of the losses by the scores, each loss with its weight, ``(R, N)``."""
     return _classes(scores.detach().contiguous(), labels.contiguous(), weights.contiguous())
 
 
+@register("best_class", device="cuda", condition=can_fuse)
 def best_class(scores: Tensor) -> Tensor:
-    """Return the place of every row's largest score.
-
-    >>> best_class(torch.tensor([[0.0, 2.0, 1.0]])).tolist()
-    [1]
-    """
-    if not can_fuse(scores):
-        return scores.argmax(dim=-1)
-    from gapgnn.nn.fast.triton import best_class_kernel
+    """Return the index of every row's largest score."""
+    from gapgnn.nn.kernels.triton import best_class_kernel
 
     rows, sizes = _rows_of(scores.shape[-1])
     scores = scores.contiguous()
@@ -294,13 +319,46 @@ def best_class(scores: Tensor) -> Tensor:
     return out
 
 
+def is_long(inputs: Tensor) -> bool:
+    """Return whether the weight gradient of these rows is cut into parts."""
+    return inputs.is_cuda and inputs.shape[-2] >= 4 * PART
+
+
+@register(
+    "linear",
+    device="cuda",
+    condition=lambda blocks, weight, bias: blocks[0].ndim == 2,
+)
+def shared_product(blocks: Sequence[Tensor], weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return ``inputs @ weight + bias`` for inputs ``(N, in)`` that all replicas share.
+
+    The weights of all replicas lie side by side, so that the inputs are read once.
+
+    >>> shared_product([torch.ones(1, 3)], torch.ones(2, 3, 1), None).flatten().tolist()
+    [3.0, 3.0]
+    """
+    (inputs,), (replicas, width, out) = blocks, weight.shape
+    beside = weight.permute(1, 0, 2).reshape(width, -1)
+    if is_long(inputs):
+        product = long_product([inputs.unsqueeze(0)], beside.unsqueeze(0), None)[0]
+    else:
+        product = inputs @ beside
+    product = product.view(len(inputs), replicas, out).permute(1, 0, 2)
+    return product if bias is None else product + bias
+
+
+@register(
+    "linear",
+    device="cuda",
+    condition=lambda blocks, weight, bias: blocks[0].ndim == 3 and is_long(blocks[0]),
+)
 def long_product(blocks: Sequence[Tensor], weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return ``inputs @ weight + bias`` for a large N and inputs given as blocks of columns.
 
     Narrow products have a kernel of their own, where torch's take twice as long. The gradient of
     the weight is a product along N: it has few outputs to share among many processors, so it is cut
     into parts that run side by side. Blocks need not be joined; shapes are those of
-    :func:`~gapgnn.nn.fast.cpu.narrow_product`.
+    ``(R, N, some of in)``, ``(R, in, out)`` and ``(R, 1, out)``.
 
     >>> long_product([torch.ones(2, 3, 4)], torch.ones(2, 4, 1), None).flatten().tolist()
     [4.0, 4.0, 4.0, 4.0, 4.0, 4.0]
@@ -347,7 +405,7 @@ def _product(
         if out is not None:
             return out.baddbmm_(inputs, weight)
         return torch.bmm(inputs, weight) if bias is None else torch.baddbmm(bias, inputs, weight)
-    from gapgnn.nn.fast.triton import product_kernel
+    from gapgnn.nn.kernels.triton import product_kernel
 
     total = inputs.new_empty(replicas, count, columns) if out is None else out
     product_kernel[(-(-count // PRODUCT_ROWS), replicas)](
@@ -399,7 +457,7 @@ def weight_gradient(inputs: Tensor, slopes: Tensor) -> Tensor:
 
 def _narrow_gradient(inputs: Tensor, slopes: Tensor) -> Tensor:
     """As :func:`weight_gradient`, for few columns on either side, in one pass over both."""
-    from gapgnn.nn.fast.triton import weight_gradient_kernel
+    from gapgnn.nn.kernels.triton import weight_gradient_kernel
 
     (replicas, count, width), out = inputs.shape, slopes.shape[2]
     programs = -(-count // (GRADIENT_ROWS * GRADIENT_STEPS))

@@ -1,11 +1,14 @@
-"""Fused layers compute what torch's own operations compute, forwards and backwards."""
+"""Kernels of a GPU compute what torch's own operations compute, forwards and backwards."""
+
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from gapgnn.nn.fast import gpu as fused
-from gapgnn.nn.layers import ReplicaMLP, cross_entropy
+from gapgnn.nn.kernels import cuda as fused
+from gapgnn.nn.kernels import kernels_off
+from gapgnn.nn.layers import ReplicaMLP, cross_entropy, linear
 from gapgnn.privacy.mechanisms.device import can_use_triton
 
 on_gpu = [
@@ -44,6 +47,21 @@ def test_a_weight_gradient_in_parts_is_the_whole_one(count, monkeypatch):
         strict=True,
     ):
         assert torch.allclose(one, other)
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_product_of_shared_inputs_is_that_of_each_replica(has_bias):
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(50, 7, generator=generator)
+    leaves = [torch.randn(3, 7, 5, generator=generator, requires_grad=True)]
+    leaves += [torch.randn(3, 1, 5, generator=generator, requires_grad=True)] if has_bias else []
+    weight, bias = leaves[0], leaves[1] if has_bias else None
+    found, wanted = fused.shared_product([inputs], weight, bias), linear(inputs, weight, bias)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    slope = torch.randn(wanted.shape, generator=generator)
+    pairs = (torch.autograd.grad(result, leaves, slope) for result in (found, wanted))
+    for one, other in zip(*pairs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("count", "rows"), [(10, 4), (8, 4), (3, 4)])
@@ -168,18 +186,16 @@ def test_losses_and_their_gradients_are_torchs(classes):
 
 
 @with_marks(on_gpu)
-def test_a_network_trains_alike_with_and_without_fused_layers(monkeypatch):
+def test_a_network_trains_alike_with_and_without_kernels():
     features = torch.randn(40_000, 20, generator=torch.Generator().manual_seed(0)).cuda()
     gradients = []
-    for is_fused in (True, False):
-        if not is_fused:
-            monkeypatch.setattr(fused, "can_fuse", lambda values: False)
-            monkeypatch.setattr(fused, "PART", 1 << 40)
+    for context in (nullcontext, kernels_off):
         mlp = ReplicaMLP(3, [20, 16, 16, 5], batch_norm=True)
         mlp.reset([torch.Generator().manual_seed(seed) for seed in range(3)])
         mlp.cuda().train()
         labels = torch.arange(40_000, device="cuda") % 5
-        loss = cross_entropy(mlp(features), labels).mean(1).sum()
+        with context():
+            loss = cross_entropy(mlp(features), labels).mean(1).sum()
         gradients.append(torch.autograd.grad(loss, list(mlp.parameters())))
     for one, other in zip(*gradients, strict=True):
         assert torch.allclose(one, other, atol=1e-5, rtol=1e-3)

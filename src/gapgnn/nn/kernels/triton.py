@@ -1,4 +1,4 @@
-"""Triton kernels of the layers in :mod:`gapgnn.nn.fast.gpu`; never called without Triton."""
+"""Triton kernels of the layers in :mod:`gapgnn.nn.kernels.cuda`; never called without Triton."""
 
 # mypy: ignore-errors
 # Triton reads signatures itself.
