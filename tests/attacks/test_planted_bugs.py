@@ -28,6 +28,7 @@ from gapgnn.attacks.audits import (
     audit_subgraphs,
 )
 from gapgnn.attacks.audits import edges as edges_audit
+from gapgnn.attacks.audits import messages as messages_audit
 from gapgnn.attacks.audits import model as model_audit
 from gapgnn.attacks.audits import subgraphs as subgraph_audit
 from gapgnn.attacks.audits.model import audit_prediction
