@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from gapgnn.nn.sage import Sage as Sage
     from gapgnn.nn.sage import WholeGraph as WholeGraph
     from gapgnn.nn.shrunk import ShrunkRegression as ShrunkRegression
+    from gapgnn.nn.shrunk import mixed as mixed
+    from gapgnn.nn.shrunk import scores_of as scores_of
     from gapgnn.nn.sparse_rows import BatchRows as BatchRows
     from gapgnn.nn.sparse_rows import SparseRows as SparseRows
     from gapgnn.nn.specification import build_network as build_network

@@ -401,8 +401,8 @@ def resolve_kinds(level: str, kinds: str = "auto") -> str:
     check_choice("edge_types", kinds, ("auto", "each", "any"))
     if level == "node" and kinds == "any":
         raise InputError(
-            "`edge_types` must be auto or each at level node: a record holds its adjacency lists of "
-            "all types, so withdrawing it changes every type. Got 'any'."
+            "`edge_types` must be auto or each at level node: a record holds its adjacency lists "
+            "of all types, so withdrawing it changes every type. Got 'any'."
         )
     if kinds == "auto":
         return "each" if level == "node" else "any"

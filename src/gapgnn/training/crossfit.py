@@ -28,8 +28,7 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph, folds_of
-from gapgnn.nn import LinearBySize, ReplicaDropout, ReplicaMLP, ShrunkRegression
-from gapgnn.nn.shrunk import mixed, scores_of
+from gapgnn.nn import LinearBySize, ReplicaDropout, ReplicaMLP, ShrunkRegression, mixed, scores_of
 from gapgnn.rng import experiment_seed
 from gapgnn.training.inputs import FeatureInputs
 from gapgnn.training.recipe import FEW

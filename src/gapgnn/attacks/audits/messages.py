@@ -37,17 +37,18 @@ from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, c
 from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.graph import Graph
 from gapgnn.methods import LabelGAP, NodeLabelGAP, class_codes
-from gapgnn.methods.label_gap.budget import SHARES
+from gapgnn.methods.label_gap import SHARES
 from gapgnn.privacy import (
     Neighbors,
     OutDegreeNormalized,
+    Plan,
+    PublicFacts,
     Symmetrized,
     links_of,
     parse_relation,
     resolve_relation,
 )
 from gapgnn.privacy.accounting import Event, Gaussian, account, group_of
-from gapgnn.privacy.plan import Plan, PublicFacts
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
