@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from suited import suited
 
 from gapgnn.cluster import RayCluster
 from gapgnn.errors import DataError
@@ -153,12 +154,13 @@ def test_a_model_trained_on_two_nodes_is_the_one_trained_here(
 def test_what_reads_its_own_person_is_the_same_on_two_nodes(
     graph, store, cluster, method, options, own
 ):
-    given = {"level": "node", "epsilon": 4.0, "epochs": 2, "insecure_noise_seed": 3, **options}
+    shared = {"epsilon": 4.0, "epochs": 2, "insecure_noise_seed": 3}
+    given = {"level": "node", **options}
     if method is NodeLabelGAP:
         given["hop_share"] = 0.5
-    here = method(**given).fit(graph)
+    here = suited(method, shared, **given).fit(graph)
     stored = random_split(open_store(store).with_executor(cluster), seed=0)
-    there = method(**given).fit(stored)
+    there = suited(method, shared, **given).fit(stored)
     far = there.predict_proba(stored, own=own)
     near = [one.hops for one in here.releases_.hops.values()]
     away = [one.hops for one in there.releases_.hops.values()]
