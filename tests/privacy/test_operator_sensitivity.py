@@ -51,7 +51,7 @@ STEP = 64
 ONE, OTHER, ZERO = (STEP, 0), (0, STEP), (0, 0)
 SLACK = 1e-9
 # Of each operator. An operator that forgets something is found in as many.
-EXAMPLES = 150
+EXAMPLES = 250
 KEY = NoiseKey.insecure(7)
 CPU = torch.device("cpu")
 
@@ -216,6 +216,9 @@ def edge_worlds(draw, operator: str | None = None):
     types, person, each = draw(st.integers(1, 3)), draw(nodes), draw(st.booleans())
     # Few ends, so that links of several types meet; as many links as may be, all there or none.
     ends = sorted(draw(st.sets(nodes, min_size=1, max_size=draw(st.sampled_from([1, 2, 6])))))
+    if draw(st.booleans()):
+        # A self-loop, first of all.
+        ends = [person, *(other for other in ends if other != person)]
     is_whole, k = draw(st.booleans()), relation.count
     cells = [(number, other) for other in ends for number in range(types)]
     if each:
