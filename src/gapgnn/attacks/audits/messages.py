@@ -35,8 +35,7 @@ from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, gaussian_price
 from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, confirmed
 from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.graph import Graph
-from gapgnn.methods import LabelGAP, NodeLabelGAP, class_codes
-from gapgnn.methods.label_gap.budget import SHARES
+from gapgnn.methods import SHARES, LabelGAP, NodeLabelGAP, class_codes
 from gapgnn.privacy import aggregation_sensitivity, links_of, resolve_relation
 from gapgnn.privacy.accounting import Event, Gaussian, account, group_of
 from gapgnn.privacy.plan import Plan, PublicFacts
