@@ -1,4 +1,4 @@
-"""Accuracy of GAP and its competitors on public graphs.
+"""Accuracy of every method on public graphs.
 
 Run: python benchmarks/accuracy.py --experiment levels --repeats 10
 Delta is stated as in the papers' tables, so that rows can be compared with theirs.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import generated
-from gapgnn import GAP, MLP, SAGE, Ledger, load_dataset
+from gapgnn import GAP, MLP, GraphSAGE, LabelGAP, Ledger, NodeLabelGAP, ProGAP, load_dataset
 from gapgnn.evaluation.metrics import bootstrap_interval
 
 SCHOOLS = ("facebook100/Cornell5", "facebook100/Rutgers89", "facebook100/Wisconsin87")
@@ -23,18 +23,17 @@ Settings = list[tuple[str, type, dict[str, Any]]]
 DELTA = {"directed": 1e-7, "undirected": 1e-6, "node": 1e-5}
 
 
-def gap(level: str, epsilon: float = 1.0, **options: Any) -> tuple[str, type, dict[str, Any]]:
-    """Return one setting of GAP with its label: the paper's method unless messages are named."""
-    chosen = {"messages": "features", "level": level, **options}
-    name = {"features": "GAP", "labels": "labels", "both": "both"}[chosen["messages"]]
-    if chosen.get("progressive") is True and name == "GAP":
-        name = "ProGAP"
-    words = [name, level]
+def setting(
+    method: type, level: str, epsilon: float = 1.0, **options: Any
+) -> tuple[str, type, dict[str, Any]]:
+    """Return one setting of a method with its label."""
+    chosen = {"level": level, **options}
+    words = [method.__name__, level]
     if level != "none":
         chosen["epsilon"] = epsilon
         words.append(f"epsilon {epsilon:g}")
-    words += [f"{key}={value}" for key, value in options.items() if key != "messages"]
-    return ", ".join(words), GAP, chosen
+    words += [f"{key}={value}" for key, value in options.items()]
+    return ", ".join(words), method, chosen
 
 
 def mlp(level: str, epsilon: float = 8.0) -> tuple[str, type, dict[str, Any]]:
@@ -46,79 +45,74 @@ def mlp(level: str, epsilon: float = 8.0) -> tuple[str, type, dict[str, Any]]:
 
 EXPERIMENTS: dict[str, Settings] = {
     "levels": [
-        gap("none", hops=2),
+        setting(GAP, "none"),
         *(
-            gap("edge", epsilon, hops=2, relation=relation)
+            setting(GAP, "edge", epsilon, relation=relation)
             for relation in ("directed", "undirected")
             for epsilon in (1.0, 4.0)
         ),
-        gap("node", 8.0, hops=2, max_degree=100),
+        setting(GAP, "node", 8.0),
     ],
     "floor": [
         mlp("edge"),
         *(
-            gap("edge", 0.1, hops=hops, relation=relation)
+            setting(GAP, "edge", 0.1, hops=hops, relation=relation)
             for relation in ("directed", "undirected")
             for hops in (1, 2)
         ),
     ],
     "messages": [
         *(
-            gap("edge", epsilon, messages=messages, relation="directed")
+            setting(method, "edge", epsilon, relation="directed")
             for epsilon in (0.5, 1.0, 4.0)
-            for messages in ("features", "labels")
+            for method in (GAP, LabelGAP)
         ),
-        *(gap("edge", epsilon, messages="labels") for epsilon in (0.5, 1.0, 4.0)),
+        *(setting(LabelGAP, "edge", epsilon) for epsilon in (0.5, 1.0, 4.0)),
     ],
     "node": [
-        setting
+        one
         for epsilon in (1.0, 8.0)
-        for setting in (
+        for one in (
             mlp("node", epsilon),
-            gap("node", epsilon, messages="features"),
-            gap("node", epsilon, messages="labels", max_degree=100),
-            gap("node", epsilon, messages="labels"),
+            setting(GAP, "node", epsilon),
+            setting(NodeLabelGAP, "node", epsilon),
         )
     ],
     "progap": [
-        gap("edge", 1.0, progressive=True, relation="directed"),
-        gap("edge", 4.0, progressive=True, relation="directed"),
-        gap("node", 8.0, progressive=True),
+        setting(ProGAP, "edge", 1.0, relation="directed"),
+        setting(ProGAP, "edge", 4.0, relation="directed"),
+        setting(ProGAP, "node", 8.0),
     ],
     "others": [
         mlp("edge"),
+        *(setting(method, "edge", epsilon) for epsilon in (1.0, 4.0) for method in (GAP, LabelGAP)),
         *(
-            gap("edge", epsilon, messages=messages)
-            for epsilon in (1.0, 4.0)
-            for messages in ("features", "labels")
-        ),
-        *(
-            setting
+            one
             for epsilon in (1.0, 8.0)
-            for setting in (
+            for one in (
                 mlp("node", epsilon),
-                gap("node", epsilon, messages="features"),
-                gap("node", epsilon, messages="labels"),
+                setting(GAP, "node", epsilon),
+                setting(NodeLabelGAP, "node", epsilon),
             )
         ),
     ],
     "baselines": [
         mlp("edge"),
         mlp("node", 8.0),
-        ("SAGE, none, 2 layers", SAGE, {"level": "none", "layers": 2}),
+        ("SAGE, none, 2 layers", GraphSAGE, {"level": "none", "layers": 2}),
         *(
             (
                 f"SAGE, edge, ARR, epsilon {epsilon:g}, {layers} layers, directed",
-                SAGE,
+                GraphSAGE,
                 {"level": "edge", "epsilon": epsilon, "layers": layers, "relation": "directed"},
             )
             for epsilon in (1.0, 4.0, 8.0)
             for layers in (1, 2)
         ),
-        ("SAGE, node, epsilon 8", SAGE, {"level": "node", "epsilon": 8.0}),
+        ("SAGE, node, epsilon 8", GraphSAGE, {"level": "node", "epsilon": 8.0}),
         (
             "SAGE, node, epsilon 8, D=100",
-            SAGE,
+            GraphSAGE,
             {"level": "node", "epsilon": 8.0, "max_degree": 100},
         ),
     ],
@@ -130,7 +124,7 @@ def stated(method: type, options: dict[str, Any]) -> dict[str, Any]:
     level = options["level"]
     if level == "none" or (level == "edge" and method is MLP):
         return options
-    if level == "edge" and method is SAGE:
+    if level == "edge" and method is GraphSAGE:
         return {"noise": "fast", **options}
     relation = options.get("relation", "undirected") if level == "edge" else "node"
     return {"delta": DELTA[relation], "noise": "fast", **options}

@@ -28,28 +28,32 @@ from typing import Any
 import torch
 
 import generated
-from gapgnn import GAP, MLP, SAGE, load_dataset
+from gapgnn import GAP, MLP, GraphSAGE, load_dataset, recommended_method
 from gapgnn.attacks.links import link_stealing_attack, linkteller_attack
 from gapgnn.attacks.membership import membership_attack
 from gapgnn.evaluation.metrics import bootstrap_interval
 from gapgnn.evaluation.report.tables import published
+from gapgnn.methods import method_class
+
+
+def recommended(*, level: str, **options: Any) -> Any:
+    """Return the recommended method of a level: LabelGAP, and at node level NodeLabelGAP."""
+    return method_class(recommended_method(level))(level=level, **options)
+
 
 METHODS: dict[str, Callable[..., Any]] = {
-    "gap": lambda **options: GAP(messages="features", **options),
-    "labels": lambda **options: GAP(messages="labels", **options),
-    "sage": SAGE,
+    "gap": GAP,
+    "recommended": recommended,
+    "sage": GraphSAGE,
     "mlp": MLP,
 }
-NAMES = {"gap": "GAP", "labels": "GAP, label messages", "sage": "SAGE", "mlp": "MLP"}
-# The paper's names at node level and without privacy.
-PAPERS = {"gap": ("GAP-NDP", "GAP-inf"), "sage": ("SAGE-NDP", "SAGE-inf"), "mlp": ("MLP-DP", "MLP")}
 PAPERS_GRAPH = "facebook100/UIllinois20"
 TARGETS: dict[str, tuple[str, dict[str, Any]]] = {
     "sage-inf": ("sage", {"level": "none"}),
     "gap-inf": ("gap", {"level": "none"}),
-    "labels-inf": ("labels", {"level": "none"}),
+    "recommended-inf": ("recommended", {"level": "none"}),
     "gap-1": ("gap", {"level": "edge", "epsilon": 1.0}),
-    "labels-1": ("labels", {"level": "edge", "epsilon": 1.0}),
+    "recommended-1": ("recommended", {"level": "edge", "epsilon": 1.0}),
     "mlp": ("mlp", {"level": "none"}),
 }
 LINKS = (
@@ -77,8 +81,9 @@ def membership_cells(args: argparse.Namespace) -> Iterator[Cell]:
                 for on in args.on:
                     small = 1_000 if on == "small" else None
                     start = time.perf_counter()
+                    estimator = METHODS[method](**options)
                     found = membership_attack(
-                        METHODS[method](**options),
+                        estimator,
                         graph,
                         runs=args.runs,
                         on="shadow" if on == "shadow" else "target",
@@ -89,6 +94,7 @@ def membership_cells(args: argparse.Namespace) -> Iterator[Cell]:
                     yield {
                         "table": "membership",
                         "method": method,
+                        "name": type(estimator).__name__,
                         "measured_on": on,
                         "seconds": time.perf_counter() - start,
                         **{key: found[key] for key in _KEPT if key in found},
@@ -152,12 +158,10 @@ def membership_table(cells: list[Cell]) -> str:
         method, epsilon = cell["method"], cell["epsilon"]
         low, high = bootstrap_interval(cell["runs"])
         is_last = "" if cell["epoch"] == "last" else f", {cell['epoch']} epoch"
-        paper = None
-        if method in PAPERS:
-            name = PAPERS[method][epsilon is None]
-            paper = published(PAPERS_GRAPH, name, epsilon, experiment="membership")
+        level = "none" if epsilon is None else "node"
+        paper = published(PAPERS_GRAPH, method, level, epsilon, experiment="membership")
         lines.append(
-            f"| {NAMES[method]}{is_last} | {'inf' if epsilon is None else f'{epsilon:g}'} "
+            f"| {cell['name']}{is_last} | {'inf' if epsilon is None else f'{epsilon:g}'} "
             f"| {cell['measured_on']} | {cell['auc']:.1%} ({low:.1%} to {high:.1%}, "
             f"{len(cell['runs'])}) | {cell['tpr_at_1pct_fpr']:.1%} "
             f"| {cell['member_accuracy']:.1%} / {cell['other_accuracy']:.1%} "

@@ -1,4 +1,4 @@
-"""How long calibration takes for GAP-NDP at Facebook size, uncached and from the cache.
+"""How long calibration takes for GAP at node level and Facebook size, uncached and from the cache.
 
 python benchmarks/calibration.py
 """

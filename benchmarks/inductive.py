@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gapgnn import GAP, Ledger, load_dataset
+from gapgnn import GAP, LabelGAP, Ledger, load_dataset
 from gapgnn.graph import Graph, induced
 from gapgnn.rng import experiment_rng
 
@@ -34,22 +34,22 @@ def main() -> None:
     args = parser.parse_args()
     graph = load_dataset(args.dataset)
     with tempfile.TemporaryDirectory() as folder:
-        for messages in ("features", "labels"):
+        for method in (GAP, LabelGAP):
             own, other = [], []
             for seed in range(args.seed, args.seed + args.cuts):
                 first, second = halves(graph, seed=seed)
-                model = GAP(
+                model = method(
                     level="edge",
                     epsilon=args.epsilon,
                     relation=args.relation,
-                    messages=messages,
                     noise="fast",
                     seed=seed,
                     ledger=Ledger.init(Path(folder) / "ledger.sqlite").path,
                 ).fit(first)
                 own.append(model.score(first))
                 other.append(model.score(second))
-            print(f"{messages}: own half {np.mean(own):.1%}, other half {np.mean(other):.1%}")
+            figures = f"own half {np.mean(own):.1%}, other half {np.mean(other):.1%}"
+            print(f"{method.__name__}: {figures}")
 
 
 if __name__ == "__main__":

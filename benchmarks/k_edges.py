@@ -3,8 +3,8 @@
     GAPGNN_DATA=DIR python benchmarks/k_edges.py --jobs 2 --markdown docs/generated/k-edges.md
     python benchmarks/k_edges.py --datasets social --links 1 3 9 --epsilons 1
 
-GAP as it is by default, at edge level with `relation="k-edges"` and at node level. Every cell is
-the mean test accuracy of independent repeats, with the lowest and the highest of them.
+LabelGAP as it is by default, with `relation="k-edges"`, and NodeLabelGAP at node level. Every cell
+is the mean test accuracy of independent repeats, with the lowest and the highest of them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 import generated
-from gapgnn import GAP, Ledger, load_dataset
-from gapgnn.privacy import aggregation_sensitivity, check_relation
+from gapgnn import LabelGAP, Ledger, NodeLabelGAP, load_dataset
+from gapgnn.privacy import Neighbors, check_relation, parse_relation
 
 NODE = "node level"
 
@@ -31,10 +31,10 @@ def fitted(job: tuple[str, str, float, dict[str, Any]]) -> list[float]:
     dataset, row, epsilon, options = job
     torch.set_num_threads(1)
     graph = load_dataset(dataset, split_seed=options["seed"])
-    terms = {"level": "node"} if row == NODE else {"level": "edge", "relation": row}
+    method, terms = (NodeLabelGAP, {}) if row == NODE else (LabelGAP, {"relation": row})
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.init(Path(folder, "ledger.sqlite")).path
-        model = GAP(epsilon=epsilon, ledger=ledger, **terms, **options).fit(graph)
+        model = method(epsilon=epsilon, ledger=ledger, **terms, **options).fit(graph)
         return [100 * score for score in model.repeat_scores_]
 
 
@@ -70,7 +70,7 @@ def main() -> None:
     rows = []
     for place in range(0, len(jobs), width):
         dataset, row, *_ = jobs[place]
-        moved = "-" if row == NODE else f"{aggregation_sensitivity('edge', row):.2f}"
+        moved = "-" if row == NODE else f"{Neighbors.bound(parse_relation(row)):.2f}"
         rows.append((dataset, row, moved, *cells[place : place + width]))
     budgets = (f"epsilon {epsilon:g}" for epsilon in arguments.epsilons)
     body = generated.table(["data set", "hidden", "sensitivity of a hop", *budgets], rows)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import generated
-from gapgnn import GAP, load_dataset
+from gapgnn import GAP, LabelGAP, ProGAP, load_dataset
 from gapgnn.graph import Graph, csr, join_kinds
 from gapgnn.privacy.accounting import Event, account
 from gapgnn.privacy.ledger import Ledger
@@ -41,19 +41,21 @@ def halves(graph: Graph, seed: int) -> Graph:
     return join_kinds(kinds)
 
 
-def fitted(graph: Graph, ledger: Path, arguments: argparse.Namespace, **options: Any) -> GAP:
+METHODS = {method.__name__: method for method in (LabelGAP, ProGAP, GAP)}
+
+
+def fitted(graph: Graph, ledger: Path, arguments: argparse.Namespace, **options: Any) -> Any:
     chosen = {
         "epsilon": arguments.epsilon,
         "repeats": arguments.repeats,
         "seed": arguments.seed,
         "device": arguments.device,
-        "messages": arguments.messages,
         "ledger": ledger,
     }
-    return GAP(**{**chosen, **options}).fit(graph)
+    return METHODS[arguments.method](**{**chosen, **options}).fit(graph)
 
 
-def with_noise(model: GAP, factor: float) -> dict[str, float]:
+def with_noise(model: Any, factor: float) -> dict[str, float]:
     """Return the budget at which a model's noise is so many times as large."""
     card = model.card_
     (event,) = map(Event.from_dict, card.events)
@@ -65,7 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dataset", default="facebook100/Cornell5")
     parser.add_argument("--epsilon", type=float, default=1.0)
-    parser.add_argument("--messages", default="labels", choices=["labels", "features", "both"])
+    parser.add_argument("--method", default="LabelGAP", choices=list(METHODS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
@@ -85,12 +87,12 @@ def main() -> None:
             ("any", "one edge of one kind", (2 * 2 / 3) ** 0.5),
             ("each", "one edge of each kind", 2.0),
         ):
-            cases.append((f"two kinds, `{kinds}`", promise, {"kinds": kinds}))
+            cases.append((f"two kinds, `{kinds}`", promise, {"edge_types": kinds}))
             name = f"one kind, noise times {factor:.3g}"
             cases.append((name, f"what `{kinds}` can reach", with_noise(model, factor)))
         for name, promise, case in cases:
             if isinstance(case, dict):
-                data = dealt if "kinds" in case else graph
+                data = dealt if "edge_types" in case else graph
                 case = fitted(data, ledger, arguments, **case)
             found = [100 * score for score in case.repeat_scores_]
             mean = statistics.mean(found)

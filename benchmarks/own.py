@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 import generated
-from gapgnn import GAP, MLP, Ledger, Vote, load_dataset
+from gapgnn import MLP, LabelGAP, Ledger, NeighborVote, NodeLabelGAP, load_dataset
 
 # Two-sided 95 % points of Student's t, by the number of repeats.
 STUDENT = {2: 12.71, 3: 4.30, 5: 2.78, 10: 2.26, 20: 2.09}
@@ -45,29 +45,29 @@ def at_node_level(job: Job) -> Scores:
     given = {"level": "node", "epsilon": epsilon, **options}
     if method == "vote":
         del given["delta"]  # pure
-    estimator = {"MLP": MLP, "vote": Vote}.get(method, GAP)
-    chosen = {"own": method} if estimator is GAP else {}
+    estimator = {"MLP": MLP, "vote": NeighborVote}.get(method, NodeLabelGAP)
+    chosen = {"own": method} if estimator is NodeLabelGAP else {}
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.init(Path(folder, "ledger.sqlite")).path
         return {method: list(estimator(ledger=ledger, **given, **chosen).fit(graph).repeat_scores_)}
 
 
 def at_edge_level(job: Job) -> Scores:
-    """Return the scores of one method, each of a fit of its own; GAP's are read in both ways."""
+    """Return the scores of one method, a fit for each; LabelGAP's are read in both ways."""
     dataset, method, epsilon, options = job
     torch.set_num_threads(1)
-    reads = {"features": None, "record": "record"} if method == "GAP" else {method: None}
+    reads = {"features": None, "record": "record"} if method == "LabelGAP" else {method: None}
     scores: Scores = {name: [] for name in reads}
     for seed in range(options["seed"], options["seed"] + options["repeats"]):
         graph = load_dataset(dataset, split_seed=seed)
         given = {"level": "edge", "device": options["device"], "seed": seed}
-        if method == "GAP":
+        if method == "LabelGAP":
             given |= {name: options[name] for name in ("relation", "delta", "noise")}
             given["epsilon"] = epsilon
         with tempfile.TemporaryDirectory() as folder:
             ledger = Ledger.init(Path(folder, "ledger.sqlite")).path
-            model = {"MLP": MLP, "vote": Vote, "GAP": GAP}[method](ledger=ledger, **given)
-            model.fit(graph)
+            methods = {"MLP": MLP, "vote": NeighborVote, "LabelGAP": LabelGAP}
+            model = methods[method](ledger=ledger, **given).fit(graph)
             for name, own in reads.items():
                 is_right = model.predict(graph, own=own) == graph.labels
                 scores[name].append(float(is_right[graph.test_mask].mean()))
@@ -112,7 +112,7 @@ def main() -> None:
     wanted = arguments.methods or known
     # At edge level what needs no budget is measured once, and one model is read in both ways.
     free = ("MLP", "vote") if is_edge else ()
-    fitted = ["GAP" if is_edge and name not in free else name for name in wanted]
+    fitted = ["LabelGAP" if is_edge and name not in free else name for name in wanted]
     jobs = [
         (dataset, method, epsilon, options)
         for dataset in arguments.datasets

@@ -21,20 +21,20 @@ from typing import Any
 import torch
 
 import generated
-from gapgnn import GAP, Vote, load_dataset
+from gapgnn import LabelGAP, NeighborVote, NodeLabelGAP, load_dataset
 from gapgnn.attacks import fitted
 from gapgnn.attacks.links import PUBLISHED, link_stealing_attack
 from gapgnn.attacks.own_list import own_list_attack
 
 # What is fitted, and what is chosen at prediction.
 TARGETS: dict[str, tuple[Any, dict[str, Any], str | None]] = {
-    "node, nothing": (GAP, {"level": "node", "own": "nothing"}, None),
-    "node, features": (GAP, {"level": "node", "own": "features"}, None),
-    "node, record": (GAP, {"level": "node", "own": "record"}, None),
-    "node, vote": (Vote, {"level": "node"}, None),
-    "edge, features": (GAP, {"level": "edge"}, None),
-    "edge, record": (GAP, {"level": "edge"}, "record"),
-    "edge, vote": (Vote, {"level": "edge"}, None),
+    "node, nothing": (NodeLabelGAP, {"own": "nothing"}, None),
+    "node, features": (NodeLabelGAP, {"own": "features"}, None),
+    "node, record": (NodeLabelGAP, {"own": "record"}, None),
+    "node, vote": (NeighborVote, {"level": "node"}, None),
+    "edge, features": (LabelGAP, {}, None),
+    "edge, record": (LabelGAP, {}, "record"),
+    "edge, vote": (NeighborVote, {"level": "edge"}, None),
 }
 
 
@@ -45,7 +45,7 @@ def measured(job: tuple[str, str, float, int, dict[str, Any]]) -> dict[str, floa
     method, chosen, own = TARGETS[target]
     graph = load_dataset(dataset, split_seed=seed)
     given = {"epsilon": epsilon, **options, **chosen}
-    if method is Vote and chosen["level"] == "node":
+    if method is NeighborVote and chosen["level"] == "node":
         # Pure.
         given["delta"] = "auto"
     estimator = method(**given)

@@ -2,7 +2,7 @@
 
     python benchmarks/replicas.py [--dataset facebook100/Cornell5] [--device cuda] [--runs 3]
 
-Seconds of whole fits (GAP, feature messages, K = 2, fast noise), the median of the runs after the
+Seconds of whole fits (GAP, K = 2, fast noise), the median of the runs after the
 first, which compiles, copies and calibrates.
 """
 
@@ -24,8 +24,6 @@ def seconds(graph: Graph, level: str, repeats: int, device: str, runs: int) -> f
             model = GAP(
                 level=level,
                 epsilon=4.0 if level == "edge" else 8.0,
-                messages="features",
-                hops=2,
                 noise="fast",
                 repeats=repeats,
                 device=device,

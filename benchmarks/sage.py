@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from gapgnn import SAGE, Ledger, load_dataset
+from gapgnn import GraphSAGE, Ledger, load_dataset
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
 
         def fit(repeats: int, seed: int) -> tuple[float, list[float]]:
             drawn = {"epsilon": args.epsilon, "noise": "fast"}
-            model = SAGE(
+            model = GraphSAGE(
                 level=args.level,
                 **(drawn if args.level != "none" else {}),
                 repeats=repeats,

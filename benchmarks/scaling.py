@@ -26,7 +26,7 @@ import torch
 from aggregation import product_and_hops
 from gapgnn import GAP, Ledger
 from gapgnn.graph.graph import Graph
-from gapgnn.privacy.mechanisms.aggregation import row_normalise
+from gapgnn.privacy.mechanisms import row_normalise
 
 DEGREE, COLUMNS, WINDOW = 45, 16, 16_384
 BLOCK = 1 << 18
@@ -79,7 +79,6 @@ def measure(graph: Graph, rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         model = GAP(
             epsilon=4.0,
-            messages="features",
             noise="fast",
             epochs=2,
             device="cpu",

@@ -3,6 +3,7 @@
     GAPGNN_DATA=... python benchmarks/speed.py                       # everything but memory
     GAPGNN_DATA=... python benchmarks/speed.py --only edge node --rounds 5
     GAPGNN_DATA=... python benchmarks/speed.py --only private --clock cpu --threads 1
+    GAPGNN_DATA=... python benchmarks/speed.py --only kernels --clock cpu --threads 1 --rounds 7
     python benchmarks/speed.py --only hop memory import
     python benchmarks/speed.py --only import --markdown docs/generated/speed-import.md
 
@@ -12,6 +13,10 @@ In each round ours trains ten repeats together; the yardstick trains one, which 
 since it trains them one after another. SAGE at node level is timed by the step there (20 steps a
 round) and scaled up to 10 repeats of 450. Ours includes everything `fit` does (checks, calibration
 from the cache, ledger, card), the yardstick's training alone.
+
+`--only kernels` times whole runs of one repeat with and without the optional kernels of the layers
+(gapgnn.nn.kernels), in turns. A kernel for a CPU is kept where a run takes at least 1.25 times as
+long without it.
 
 `--clock cpu` counts the CPU seconds of the process, with one thread the fairer clock on a machine
 that others use at the same time.
@@ -40,8 +45,9 @@ import torch
 
 import generated
 import yardstick
-from gapgnn import GAP, SAGE, Ledger, load_dataset
+from gapgnn import GAP, GraphSAGE, LabelGAP, Ledger, NodeLabelGAP, ProGAP, load_dataset
 from gapgnn.graph.graph import Graph
+from gapgnn.nn.kernels import kernels_off
 
 REPEATS, YARDSTICK_STEPS = 10, 20
 COLUMNS = ("what", "asked", "ours", "yardstick", "ratio", "holds")
@@ -112,11 +118,10 @@ def compare(
 def measure_methods(names: list[str], clock: Clock, rounds: int, dataset: str) -> None:
     graph = load_dataset(dataset, split_seed=0)
     task = yardstick.Task.of(graph)
-    paper = {"messages": "features", "hops": 2}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if "edge" in names:
-            edge = {**paper, "level": "edge", "epsilon": 4.0, "relation": "directed"}
+            edge = {"level": "edge", "epsilon": 4.0, "relation": "directed"}
 
             def gap_edge(seed: int, noise: float) -> object:
                 return yardstick.gap_edge(task, seed=seed, noise_multiplier=noise)
@@ -124,7 +129,7 @@ def measure_methods(names: list[str], clock: Clock, rounds: int, dataset: str) -
             fit = trained(graph, folder, GAP, **edge)
             compare("GAP, edge, epsilon 4, K = 2", 5, fit, gap_edge, clock, rounds)
         if "node" in names:
-            node = {**paper, "level": "node", "epsilon": 8.0, "max_degree": 100}
+            node = {"level": "node", "epsilon": 8.0}
 
             def gap_node(seed: int, noise: float) -> object:
                 return yardstick.gap_node(task, seed=seed, noise_multiplier=noise)
@@ -136,10 +141,10 @@ def measure_methods(names: list[str], clock: Clock, rounds: int, dataset: str) -
             def sage(seed: int, noise: float) -> object:
                 return yardstick.sage(task, seed=seed)
 
-            fit = trained(graph, folder, SAGE, level="none", layers=2)
+            fit = trained(graph, folder, GraphSAGE, level="none", layers=2)
             compare("SAGE, none, 2 layers", 3, fit, sage, clock, rounds)
         if "sage-node" in names:
-            fit = trained(graph, folder, SAGE, level="node", epsilon=8.0, max_degree=100)
+            fit = trained(graph, folder, GraphSAGE, level="node", epsilon=8.0, max_degree=100)
             steps = yardstick.sage_node_steps(task, seed=0, noise_multiplier=1.0)
 
             def sage_node(seed: int, noise: float) -> None:
@@ -153,33 +158,65 @@ def measure_methods(names: list[str], clock: Clock, rounds: int, dataset: str) -
 
 # What ten repeats may take, safe noise and all: the paper's public code takes 4.6 CPU seconds for a
 # repeat at node level, twelve times as long as is asked here, and that of ProGAP 20.
-PRIVATE: dict[str, tuple[float, dict[str, Any]]] = {
-    "label messages, edge, epsilon 4 (the default)": (80.0, {"epsilon": 4.0}),
-    "the same, one network a stage (`folds=0`)": (30.0, {"epsilon": 4.0, "folds": 0}),
-    "ProGAP, edge, epsilon 4": (
-        50.0,
-        {"epsilon": 4.0, "messages": "features", "progressive": True},
-    ),
-    "GAP of the paper, node, epsilon 8, K = 2": (
-        3.83,
-        {"level": "node", "epsilon": 8.0, "messages": "features", "hops": 2, "max_degree": 100},
-    ),
-    "label messages, node, epsilon 8 (the default)": (3.83, {"level": "node", "epsilon": 8.0}),
+PRIVATE: dict[str, tuple[float, type, dict[str, Any]]] = {
+    "LabelGAP, edge, epsilon 4": (80.0, LabelGAP, {"epsilon": 4.0}),
+    "the same, one network a stage (`folds=0`)": (30.0, LabelGAP, {"epsilon": 4.0, "folds": 0}),
+    "ProGAP, edge, epsilon 4": (50.0, ProGAP, {"epsilon": 4.0}),
+    "GAP, node, epsilon 8, K = 2": (3.83, GAP, {"level": "node", "epsilon": 8.0}),
+    "NodeLabelGAP, node, epsilon 8": (3.83, NodeLabelGAP, {"epsilon": 8.0}),
 }
 
 
 def measure_private(clock: Clock, rounds: int, dataset: str) -> None:
     """Ten repeats of what users run, with safe noise, beside what was asked."""
     graph = load_dataset(dataset, split_seed=0)
-    for what, (limit, options) in PRIVATE.items():
+    for what, (limit, method, options) in PRIVATE.items():
         with tempfile.TemporaryDirectory() as folder:
-            fit = trained(graph, Path(folder), GAP, noise="safe", **options)
+            fit = trained(graph, Path(folder), method, noise="safe", **options)
             # What is loaded and calibrated once is not part of it.
             fit(1)
             found: list[float] = []
             (seconds,) = clock.in_turns(rounds, lambda f=fit, s=found: s.extend(f().repeat_scores_))
         ours = f"{seconds:.1f} s (accuracy {statistics.mean(found):.1%})"
         row(what, f"at most {limit:g} s", ours, "-", seconds / limit, seconds <= limit)
+
+
+# Whole runs, and which of them the kernels of a CPU are kept for.
+KERNEL_RUNS: dict[str, tuple[str, bool, dict[str, Any]]] = {
+    "default, edge": ("social", False, {"level": "edge"}),
+    "default, edge, Cornell5": ("facebook100/Cornell5", False, {"level": "edge"}),
+    "default, node": ("social", False, {"level": "node", "epsilon": 8.0}),
+    "GAP, edge, full batch": (
+        "facebook100/Cornell5",
+        True,
+        {"level": "edge", "epsilon": 4.0, "messages": "features", "hops": 2},
+    ),
+    "ProGAP, edge": (
+        "facebook100/Cornell5",
+        False,
+        {"level": "edge", "epsilon": 4.0, "messages": "features", "progressive": True},
+    ),
+}
+KEPT_FROM = 1.25
+
+
+def measure_kernels(clock: Clock, rounds: int) -> None:
+    """Whole runs with the kernels of the layers and without them."""
+    for what, (dataset, is_kept_for, options) in KERNEL_RUNS.items():
+        graph = load_dataset(dataset, split_seed=0)
+        with tempfile.TemporaryDirectory() as folder:
+            fit = trained(graph, Path(folder), GAP, **options)
+            fit(1)
+
+            def without(fit: Callable[..., Any] = fit) -> None:
+                with kernels_off():
+                    fit(1)
+
+            ours, plain = clock.in_turns(rounds, lambda f=fit: f(1), without)
+        asked = f"{KEPT_FROM} times faster" if is_kept_for else "-"
+        words = (asked, f"{ours:.2f} s", f"{plain:.2f} s, layers alone")
+        ratio = plain / ours
+        row(f"{what}, with kernels", *words, ratio, not is_kept_for or ratio >= KEPT_FROM)
 
 
 def measure_step(clock: Clock, rounds: int) -> None:
@@ -215,7 +252,7 @@ def measure_step(clock: Clock, rounds: int) -> None:
 def measure_hop(clock: Clock, rounds: int, nodes: int, arcs: int) -> None:
     """One hop on a Reddit-sized graph beside the bare product of int32 CSR."""
     from aggregation import heavy_tailed_graph, product_and_hops
-    from gapgnn.privacy.mechanisms.aggregation import row_normalise
+    from gapgnn.privacy.mechanisms import row_normalise
 
     graph = heavy_tailed_graph(nodes, arcs)
     rows = row_normalise(torch.randn(nodes, 16, generator=torch.Generator().manual_seed(0)))
@@ -242,7 +279,8 @@ MEMORY = {
 TRAIN = """
 import sys, tempfile, time, numpy as np
 from pathlib import Path
-from gapgnn import GAP, Ledger
+import gapgnn
+from gapgnn import Ledger
 from gapgnn.graph.graph import Graph
 def gib():
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -254,16 +292,17 @@ graph.fingerprint
 built = gib()
 with tempfile.TemporaryDirectory() as folder:
     start = time.perf_counter()
-    model = GAP(level="edge", epsilon=4.0, hops=2, messages=sys.argv[2], device="cpu",
-                ledger=Ledger.init(Path(folder) / "ledger.sqlite").path).fit(graph)
+    ledger = Ledger.init(Path(folder) / "ledger.sqlite").path
+    method = getattr(gapgnn, sys.argv[2])
+    model = method(epsilon=4.0, hops=2, device="cpu", ledger=ledger).fit(graph)
     seconds = time.perf_counter() - start
 peak = gib()
 print(built, peak, seconds, model.repeat_scores_[0])
 """
 
 
-def measure_memory(messages: str, names: list[str]) -> None:
-    """Peak memory of training GAP at edge level, in a process of its own."""
+def measure_memory(method: str, names: list[str]) -> None:
+    """Peak memory of training a method at edge level, in a process of its own."""
     import numpy as np
 
     from gapgnn.graph.datasets.synthetic import generate
@@ -277,11 +316,11 @@ def measure_memory(messages: str, names: list[str]) -> None:
             file = Path(folder) / "graph.npz"
             np.savez(file, **{part: getattr(graph, part) for part in (*arrays, *masks)})
             del graph
-            command = [sys.executable, "-c", TRAIN, str(file), messages]
+            command = [sys.executable, "-c", TRAIN, str(file), method]
             output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         built, peak, seconds, accuracy = map(float, output.split())
         row(
-            f"memory, {name}, GAP edge, {messages}",
+            f"memory, {name}, {method}, edge",
             f"at most {limit:g} GiB",
             f"{peak:.2f} GiB ({seconds:.0f} s, accuracy {accuracy:.1%})",
             f"{built:.2f} GiB, the graph alone",
@@ -359,7 +398,7 @@ METHODS = ["edge", "node", "sage", "sage-node"]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    stages = ["private", *METHODS, "step", "hop", "import", "memory"]
+    stages = ["private", *METHODS, "kernels", "step", "hop", "import", "memory"]
     parser.add_argument("--only", nargs="+", choices=stages, default=stages[:-1])
     parser.add_argument("--dataset", default="facebook100/Cornell5")
     parser.add_argument("--rounds", type=int, default=3)
@@ -367,7 +406,7 @@ def main() -> None:
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--nodes", type=int, default=116_713)
     parser.add_argument("--arcs", type=int, default=46_233_380)
-    parser.add_argument("--messages", choices=["features", "labels"], default="features")
+    parser.add_argument("--method", choices=["GAP", "LabelGAP", "ProGAP"], default="GAP")
     parser.add_argument("--sizes", nargs="+", choices=MEMORY, default=list(MEMORY))
     generated.add_option(parser)
     args = parser.parse_args()
@@ -384,6 +423,8 @@ def main() -> None:
         measure_private(clock, args.rounds, args.dataset)
     if methods := [name for name in METHODS if name in args.only]:
         measure_methods(methods, clock, args.rounds, args.dataset)
+    if "kernels" in args.only:
+        measure_kernels(clock, args.rounds)
     if "step" in args.only:
         measure_step(clock, args.rounds)
     if "hop" in args.only:
@@ -391,7 +432,7 @@ def main() -> None:
     if "import" in args.only:
         measure_import(args.rounds)
     if "memory" in args.only:
-        measure_memory(args.messages, args.sizes)
+        measure_memory(args.method, args.sizes)
     title = f"Ours beside the yardstick: {args.clock} clock, median of {args.rounds} rounds"
     generated.write(args.markdown, title, generated.table(COLUMNS, ROWS), device="cpu")
 

@@ -112,7 +112,6 @@ def stages(graph: Graph, model: GAP) -> dict[str, Work]:
 def measure(graph: Graph, level: str, folder: Path) -> tuple[GAP, dict[str, float]]:
     options: dict[str, Any] = {"level": level, "epsilon": 8.0 if level == "node" else 4.0}
     model = GAP(
-        messages="features",
         hops=HOPS,
         noise="fast",
         repeats=REPEATS,

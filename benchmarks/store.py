@@ -135,7 +135,7 @@ def aggregate(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from gapgnn.graph.store.graph import open_store
-    from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
+    from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
     from gapgnn.rng import NoiseKey
 
     paths = sorted((args.folder / "store").iterdir())
@@ -144,7 +144,7 @@ def aggregate(args: argparse.Namespace) -> dict[str, Any]:
     graph = open_store(args.folder / "store")
     opened = time.perf_counter() - started
     node = args.level == "node"
-    mechanism = PrivateAggregation(
+    mechanism = kind_aggregations(
         graph,
         level=args.level,
         relation="add-remove" if node else "undirected",
@@ -152,7 +152,7 @@ def aggregate(args: argparse.Namespace) -> dict[str, Any]:
         max_degree=100 if node else None,
         keys=[NoiseKey.fresh()],
         noise=args.noise,
-    )
+    )[0]
     rows = row_normalise(
         torch.randn(graph.num_nodes, COLUMNS, generator=torch.Generator().manual_seed(0))
     )

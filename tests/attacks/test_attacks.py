@@ -8,7 +8,7 @@ import torch
 from controlcases import controls_once  # noqa: F401
 from suited import suited
 
-from gapgnn import GAP, MLP, SAGE, Graph, load_model
+from gapgnn import GAP, MLP, Graph, GraphSAGE, LabelGAP, NodeLabelGAP, load_model
 from gapgnn.attacks import membership
 from gapgnn.attacks.attacker import AttackNetwork, rank
 from gapgnn.attacks.links import (
@@ -267,7 +267,7 @@ def sparse_graph() -> Graph:
 
 def test_held_out_edges_are_told_from_kept_ones_where_single_edges_show(sparse_graph):
     options = {"nodes": 300, "others": "held-out"}
-    result = linkteller_attack(SAGE(level="none", layers=1, epochs=5), sparse_graph, **options)
+    result = linkteller_attack(GraphSAGE(level="none", layers=1, epochs=5), sparse_graph, **options)
     assert result.ranking.auc > 0.95
     assert result.details["others"] == "held-out"
 
@@ -285,7 +285,7 @@ def test_knowing_what_friends_have_in_common_does_not_find_held_out_edges(graph)
 
 @once
 def test_linkteller_reads_the_edges_of_a_model_without_privacy(graph):
-    model = SAGE(level="none", layers=1, epochs=20)
+    model = GraphSAGE(level="none", layers=1, epochs=20)
     result = linkteller_attack(model, graph, nodes=60)
     assert result.ranking.auc > 0.95
     assert result.gain_auc > 0.1
@@ -293,7 +293,7 @@ def test_linkteller_reads_the_edges_of_a_model_without_privacy(graph):
 
 @once
 def test_linkteller_has_nothing_to_go_on_where_cached_hops_answer(graph):
-    result = linkteller_attack(GAP(epsilon=1.0, epochs=5), graph, nodes=40)
+    result = linkteller_attack(LabelGAP(epsilon=1.0, epochs=5), graph, nodes=40)
     assert result.ranking.auc == 0.5
     assert result.details["questions"] == "cached"
     assert result.details["epsilon_spent"] <= 1.0
@@ -301,7 +301,7 @@ def test_linkteller_has_nothing_to_go_on_where_cached_hops_answer(graph):
 
 @once
 def test_paying_for_every_question_is_reported(graph):
-    model = GAP(epsilon=1.0, epochs=5, messages="features")
+    model = GAP(epsilon=1.0, epochs=5)
     result = linkteller_attack(model, graph, nodes=40, fresh="always")
     assert result.details["questions"] == "fresh"
     assert result.details["epsilon_spent"] == pytest.approx(41.0, rel=0.01)
@@ -316,13 +316,13 @@ def test_link_stealing_from_a_model_without_edges_gains_nothing(graph):
 
 @once
 def test_reconstruction_counts_true_edges_among_the_top(graph):
-    result = reconstruction_attack(GAP(level="none", epochs=20), graph, nodes=100)
+    result = reconstruction_attack(LabelGAP(level="none", epochs=20), graph, nodes=100)
     assert result.details["precision"] > result.details["density"]
     assert 0 <= result.details["control_precision"] <= 1
 
 
 def test_attacks_charge_no_ledger_and_leave_the_estimator_alone(graph, own_ledger):
-    model = GAP(epsilon=1.0, epochs=2)
+    model = LabelGAP(epsilon=1.0, epochs=2)
     before = model.get_params()
     link_stealing_attack(model, graph, pairs=100)
     assert model.get_params() == before
@@ -331,7 +331,7 @@ def test_attacks_charge_no_ledger_and_leave_the_estimator_alone(graph, own_ledge
 
 
 def test_asking_leaves_nothing_behind(graph):
-    with fitted(GAP(level="none", epochs=2, messages="features"), graph) as model:
+    with fitted(GAP(level="none", epochs=2), graph) as model:
         changed = social_graph(num_nodes=600, mean_degree=12, num_classes=3, seed=1)
         ask(model, changed)
         assert len(model.releases_.hops) == 1
@@ -406,10 +406,18 @@ def test_guessing_is_told_for_each_figure(graph, attack, options):
 
 
 @once
-@pytest.mark.parametrize("level", ["none", "edge", "node"])
-def test_a_saved_model_is_attacked_itself(graph, own_ledger, tmp_path, level):
-    shared = {"epsilon": 4.0, "epochs": 2, "max_degree": 5}
-    suited(GAP, shared, level=level).fit(graph).save(tmp_path / "model")
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [
+        (LabelGAP, {"level": "none"}),
+        (LabelGAP, {"level": "edge"}),
+        (NodeLabelGAP, {"hop_share": 0.5}),
+        (GAP, {"level": "node", "max_degree": 5}),
+    ],
+)
+def test_a_saved_model_is_attacked_itself(graph, own_ledger, tmp_path, kind, own):
+    shared = {"epsilon": 4.0, "epochs": 2}
+    suited(kind, shared, **own).fit(graph).save(tmp_path / "model")
     charges = len(own_ledger.entries())
     model = load_model(tmp_path / "model")
     for attack, options in (
@@ -423,13 +431,13 @@ def test_a_saved_model_is_attacked_itself(graph, own_ledger, tmp_path, level):
 
 
 def test_what_cannot_be_done_to_a_saved_model_is_one_line(graph, own_ledger):
-    model = GAP(epochs=1).fit(graph)
+    model = LabelGAP(epochs=1).fit(graph)
     with pytest.raises(InputError, match="`others` must not be held-out"):
         link_stealing_attack(model, graph, itself=True)
     with pytest.raises(InputError, match="`fresh` must be auto"):
         linkteller_attack(model, graph, nodes=5, fresh="always", itself=True)
     with pytest.raises(InputError, match="must be fitted"):
-        reconstruction_attack(GAP(), graph, itself=True)
+        reconstruction_attack(LabelGAP(), graph, itself=True)
     other = hold_out(graph, all_pairs(graph, np.arange(50)), np.random.default_rng(0))[0]
     with pytest.raises(InputError, match="must be the one the model was trained on"):
         reconstruction_attack(model, other, nodes=10, itself=True)

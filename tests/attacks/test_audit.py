@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gapgnn import GAP, MLP, SAGE, Ledger
+from gapgnn import GAP, MLP, GraphSAGE, LabelGAP, Ledger, NodeLabelGAP, ProGAP
 from gapgnn.attacks.audits import (
     audit_aggregation,
     audit_dpsgd,
@@ -113,12 +113,10 @@ def test_training_on_subgraphs_holds_and_the_bound_is_near_the_claim(noise):
         for row in [*RELATIONS, ("edge", "5-edges"), ("edge", "5-arcs")]
     ],
 )
-def test_label_messages_hold_and_the_bound_is_near_the_claim(
-    level, relation, epsilon, trials, share
-):
-    bound = 5 if trials < 100_000 else 10
-    model = GAP(level=level, relation=relation, epsilon=epsilon, delta=1e-5, max_degree=bound)
-    report = audit_messages(model, trials=trials)
+def test_class_codes_hold_and_the_bound_is_near_the_claim(level, relation, epsilon, trials, share):
+    options = {"relation": relation, "epsilon": epsilon, "delta": 1e-5}
+    kind = LabelGAP if level == "edge" else NodeLabelGAP
+    report = audit_messages(kind(**options), trials=trials, role="training")
     assert_sharp(report, share)
     assert report.details["relation"] == relation
     if level == "node":
@@ -142,23 +140,21 @@ def test_label_messages_hold_and_the_bound_is_near_the_claim(
         ),
     ],
 )
-def test_divided_messages_hold_and_the_bound_is_near_the_claim(own, relation):
+def test_both_roles_at_node_level_hold_and_the_bound_is_near_the_claim(own, relation):
     """Of a training person, who is in the first hop alone: that hop is held to its own price."""
-    model = GAP(level="node", own=own, relation=relation, epsilon=4.0, delta=1e-5)
+    model = NodeLabelGAP(own=own, relation=relation, epsilon=4.0, delta=1e-5)
     report = audit_messages(model, trials=8_000)
     assert_sharp(report, 0.65)
     roles = report.details.get("roles", {"training": {"epsilon_claimed": report.epsilon_claimed}})
     assert roles["training"]["epsilon_claimed"] < 3.9
 
 
-def test_hops_that_carry_labels_and_features_hold():
-    assert_sharp(audit_messages(GAP(epsilon=4.0, messages="both"), trials=16_000), 0.4)
-
-
-@pytest.mark.parametrize("options", [{"messages": "features"}, {"level": "none"}])
-def test_only_label_messages_are_audited_as_such(options):
-    with pytest.raises(InputError, match="`messages` must be labels or both"):
-        audit_messages(GAP(**options))
+@pytest.mark.parametrize(
+    "model", [GAP(), GAP(level="node"), ProGAP(), LabelGAP(level="none")], ids=repr
+)
+def test_only_class_codes_are_audited_as_such(model):
+    with pytest.raises(InputError, match="`estimator` must send class codes"):
+        audit_messages(model)
 
 
 @sizes(2_000, 0.5, full=20_000, shares=(0.0, 0.0))
@@ -232,13 +228,15 @@ def ledger(tmp_path):
 @pytest.mark.parametrize(
     ("model", "mechanisms"),
     [
-        (GAP(epsilon=4.0, epochs=2), ["aggregation", "messages", "prediction"]),
-        (GAP(epsilon=4.0, epochs=2, messages="features"), ["aggregation", "prediction"]),
-        (SAGE(epsilon=4.0, epochs=2), ["edges", "prediction"]),
+        (LabelGAP(epsilon=4.0, epochs=2), ["aggregation", "messages", "prediction"]),
+        (GAP(epsilon=4.0, epochs=2), ["aggregation", "prediction"]),
+        (ProGAP(epsilon=4.0, epochs=2), ["aggregation", "prediction"]),
+        (GraphSAGE(epsilon=4.0, epochs=2), ["edges", "prediction"]),
         (MLP(level="edge", epochs=2), []),
         (MLP(level="node", epsilon=8.0, epochs=1), ["dpsgd"]),
         # Of so few people no hop is released, only the number that says so.
-        (GAP(level="node", epsilon=8.0, epochs=1), ["mean degree", "dpsgd"]),
+        (NodeLabelGAP(epsilon=8.0, epochs=1), ["mean degree", "dpsgd"]),
+        (LabelGAP(level="none", epochs=2), []),
         (GAP(level="none", epochs=2), []),
     ],
 )
@@ -258,7 +256,7 @@ def test_a_model_is_audited_for_what_it_used(graph, ledger, model, mechanisms):
 
 def test_a_sage_at_node_level_is_audited_in_its_training_too(graph, ledger):
     options = {"level": "node", "epsilon": 8.0, "max_degree": 4, "batch_size": 60, "epochs": 2}
-    model = SAGE(ledger=ledger, **options).fit(graph)
+    model = GraphSAGE(ledger=ledger, **options).fit(graph)
     found = {audit["mechanism"]: audit for audit in audit_model(model, trials=1_000)}
     assert set(found) == {"subgraphs", "aggregation", "sampler"}
     assert all(audit["holds"] for audit in found.values())
@@ -267,12 +265,18 @@ def test_a_sage_at_node_level_is_audited_in_its_training_too(graph, ledger):
     assert training["sampling_rate"] == pytest.approx(60 / graph.train_mask.sum(), abs=0.01)
 
 
-@pytest.mark.parametrize("messages", ["labels", "features"])
-def test_a_model_that_was_charged_for_fewer_hops_is_found(graph, ledger, monkeypatch, messages):
-    original = GAP._template
-    monkeypatch.setattr(GAP, "_template", lambda *args: (replace(original(*args)[0], count=1),))
-    options = {"messages": messages, "hops": 3, "epochs": 2, "batch_norm": False}
-    model = GAP(ledger=ledger, epsilon=1.0, **options).fit(graph)
+@pytest.mark.parametrize("kind", [LabelGAP, GAP])
+def test_a_model_that_was_charged_for_fewer_hops_is_found(graph, ledger, monkeypatch, kind):
+    original = kind.plan
+
+    def for_one_hop(self, facts):
+        plan = original(self, facts)
+        (hops,) = plan.template
+        return replace(plan, template=(replace(hops, count=1),))
+
+    monkeypatch.setattr(kind, "plan", for_one_hop)
+    options = {"hops": 3, "epochs": 2, "batch_norm": False}
+    model = kind(ledger=ledger, epsilon=1.0, **options).fit(graph)
     found = {audit["mechanism"]: audit["holds"] for audit in audit_model(model, trials=8_000)}
     assert not found["aggregation"]
     assert not found.get("messages", False)
@@ -282,14 +286,14 @@ def test_weights_of_the_models_classes_are_not_asked_of_canaries(graph, ledger):
     """A model of few, or of declared rates, is audited like any other."""
     weights = [1.0] * (graph.num_classes - 1) + [5.0]
     options = {"epsilon": 8.0, "epochs": 2, "class_weight": weights, "ledger": ledger}
-    for level in ("edge", "node"):
-        bound = {"max_degree": 5} if level == "node" else {}
-        model = GAP(level=level, **bound, **options).fit(graph)
+    # Of so few people no hop would be released, unless its share is given.
+    for kind, own in ((LabelGAP, {}), (NodeLabelGAP, {"hop_share": 0.5})):
+        model = kind(**own, **options).fit(graph)
         assert "messages" in {audit["mechanism"] for audit in audit_model(model, trials=400)}
 
 
 def test_parts_of_a_node_level_model_are_held_to_their_own_price(graph, ledger):
-    model = GAP(level="node", epsilon=8.0, messages="features", ledger=ledger).fit(graph)
+    model = GAP(level="node", epsilon=8.0, ledger=ledger).fit(graph)
     found = audit_model(model, trials=400)
     names = {audit["mechanism"] for audit in found}
     assert names == {"dpsgd", "aggregation", "sampler"}

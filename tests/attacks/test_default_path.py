@@ -13,16 +13,17 @@ import pytest
 import torch
 from pipelinecases import findings, tables
 
-from gapgnn import GAP
+from gapgnn import NodeLabelGAP
 from gapgnn.attacks.audits.neighbours import Tables
 from gapgnn.attacks.audits.pipeline import Case, audit_pipeline
 from gapgnn.cli.main import main
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import random_split
-from gapgnn.methods.gap import estimator
-from gapgnn.methods.gap import estimator as estimator_module
+from gapgnn.methods.label_gap import node_level
+from gapgnn.methods.label_gap.node_votes import OF_OTHERS
 from gapgnn.privacy import watched_by
 from gapgnn.privacy.mechanisms.noise import NoiseSource
+from gapgnn.privacy.session import PrivateSession
 
 # A budget that leaves no doubt whether lists are long.
 COMMAND = "train --level node --epsilon 64"
@@ -87,26 +88,26 @@ def test_default_training_on_short_lists_releases_no_hop():
 
 def test_the_number_that_decides_is_held_to_its_charge(monkeypatch):
     """A tenth of the noise, said as such to nobody but the observer of releases."""
-    original = estimator.noisy_list_length
+    original = node_level.noisy_list_length
 
     def louder(lengths, *, epsilon, **options):
         return original(lengths, epsilon=10 * epsilon, **options)
 
-    monkeypatch.setattr(estimator, "noisy_list_length", louder)
+    monkeypatch.setattr(node_level, "noisy_list_length", louder)
     found = findings(outcomes_of(QUICK, tables(), "first"))
     assert any("length of lists: its noise multiplier" in text for text in found), found
 
 
 def test_a_second_hop_with_other_noise_than_was_charged_is_found(monkeypatch):
-    original = GAP._vote_hops
+    original = PrivateSession._aggregations
 
-    def quieter(self, *args):
-        training, others = original(self, *args)
-        for one in others:
+    def quieter(self, plan, name, *args):
+        made = original(self, plan, name, *args)
+        for one in made if name == OF_OTHERS else ():
             one.noise_multiplier /= 2
-        return training, others
+        return made
 
-    monkeypatch.setattr(GAP, "_vote_hops", quieter)
+    monkeypatch.setattr(PrivateSession, "_aggregations", quieter)
     found = findings(outcomes_of(QUICK, with_long_lists(tables()), "not-training"))
     assert any("hop 2: its noise multiplier" in text for text in found), found
 
@@ -134,7 +135,7 @@ def test_the_released_mean_out_degree_decides_and_the_exact_one_does_not(doublin
     graph = random_split(social_graph(num_nodes=300, mean_degree=12, num_classes=3), seed=0)
     observer = Answering(doublings, 230)
     with watched_by(observer):
-        model = GAP(level="node", epsilon=8.0, epochs=1).fit(graph)
+        model = NodeLabelGAP(epsilon=8.0, epochs=1).fit(graph)
     assert ("hop 1" in observer.names) == has_hops
     assert bool(model.card_.edges_unread) != has_hops
 
@@ -149,20 +150,20 @@ def test_noise_on_the_number_that_decides_is_drawn_once_for_all_repeats(monkeypa
 
     monkeypatch.setattr(NoiseSource, "add_laplace", counted)
     graph = random_split(social_graph(num_nodes=200, mean_degree=8, num_classes=3), seed=0)
-    GAP(level="node", epsilon=8.0, epochs=1, repeats=2).fit(graph)
+    NodeLabelGAP(epsilon=8.0, epochs=1, repeats=2).fit(graph)
     assert drawn == [("length of lists",)]
 
 
 def test_the_mean_is_over_the_public_number_of_people_and_not_the_exact_one(monkeypatch):
     counts = []
-    original = estimator_module.noisy_list_length
+    original = node_level.noisy_list_length
 
     def noted(lengths, *, num_people, **options):
         counts.append((len(lengths), num_people))
         return original(lengths, num_people=num_people, **options)
 
-    monkeypatch.setattr(estimator_module, "noisy_list_length", noted)
+    monkeypatch.setattr(node_level, "noisy_list_length", noted)
     graph = random_split(social_graph(num_nodes=200, mean_degree=8, num_classes=3), seed=0)
     exact = int(graph.train_mask.sum())
-    GAP(level="node", epsilon=8.0, epochs=1, train_size=exact + 9).fit(graph)
+    NodeLabelGAP(epsilon=8.0, epochs=1, train_size=exact + 9).fit(graph)
     assert counts == [(exact, exact + 9)]

@@ -28,8 +28,8 @@ LEVELS = ("edge", "node")
 RELATION = {"edge": "undirected", "node": "add-remove"}
 NEIGHBOURS = {"edge": ["hub"], "node": ["first"]}
 OPTIONS = {
-    "edge": "--epochs 1 --hops 1",
-    "node": "--epochs 1 --batch-size 30 --max-degree 3",
+    "edge": "label-gap --epochs 1 --hops 1",
+    "node": "gap --epochs 1 --batch-size 30 --max-degree 3",
 }
 Leak = Callable[[int], int | None]
 
@@ -62,7 +62,7 @@ def leaking(leak: Leak):
 
 
 def found_in_training(level: str, leak: Leak, **options) -> list[str]:
-    words = f"train gap {OPTIONS[level]} --level {level} --relation {RELATION[level]}"
+    words = f"train {OPTIONS[level]} --level {level} --relation {RELATION[level]}"
     words += " --device cpu --no-compare"
     case = Case(
         tuple(words.split()),
@@ -288,7 +288,7 @@ def trained(request, tmp_path_factory):
         out = ["--level", level, "--device", "cpu", "--no-compare", "--out", "model"]
         # No list is cut: another graph is cut with another key.
         options = OPTIONS[level].replace("--max-degree 3", "--max-degree 100")
-        assert main(["train", "gap", *words, *options.split(), *out]) == 0
+        assert main(["train", *options.split(), *words, *out]) == 0
     return level, folder / "model", ledger
 
 

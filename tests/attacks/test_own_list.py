@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gapgnn import GAP, MLP, SAGE, Graph, Vote, load_model
+from gapgnn import (
+    GAP,
+    MLP,
+    Graph,
+    GraphSAGE,
+    LabelGAP,
+    NeighborVote,
+    NodeLabelGAP,
+    load_model,
+)
 from gapgnn.attacks.links import link_stealing_attack
 from gapgnn.attacks.own_list import disjoint_pairs, own_list_attack, toggled
 from gapgnn.errors import InputError
@@ -14,7 +23,8 @@ from gapgnn.graph.transforms import random_split
 
 pytestmark = pytest.mark.usefixtures("own_ledger")
 QUICK = {"epochs": 2, "epsilon": 4.0}
-NODE = {"level": "node", "batch_size": 50, "hop_share": 0.5, **QUICK}
+NODE = {"level": "node", "batch_size": 50, **QUICK}
+WITH_HOPS = {"hop_share": 0.5, **NODE}
 
 
 @pytest.fixture(scope="module")
@@ -23,18 +33,19 @@ def graph() -> Graph:
 
 
 READS_NO_LIST = {
-    "node nothing": (GAP, {**NODE, "own": "nothing"}, None),
-    "node features": (GAP, {**NODE, "own": "features"}, None),
-    "node paper": (GAP, {**NODE, "hop_share": "auto", "messages": "features"}, None),
-    "edge features": (GAP, {"level": "edge", **QUICK}, "features"),
-    "sage": (SAGE, {"level": "edge", **QUICK}, None),
+    "node nothing": (NodeLabelGAP, {**WITH_HOPS, "own": "nothing"}, None),
+    "node features": (NodeLabelGAP, {**WITH_HOPS, "own": "features"}, None),
+    "node paper": (GAP, NODE, None),
+    "edge paper": (GAP, {"level": "edge", **QUICK}, None),
+    "edge features": (LabelGAP, {"level": "edge", **QUICK}, "features"),
+    "sage": (GraphSAGE, {"level": "edge", **QUICK}, None),
     "mlp": (MLP, {"level": "edge", "epochs": 2}, None),
 }
 READS_LISTS = {
-    "node record": (GAP, {**NODE, "own": "record"}, None),
-    "edge record": (GAP, {"level": "edge", **QUICK}, "record"),
-    "edge vote": (Vote, {"level": "edge", "epochs": 2}, None),
-    "node vote": (Vote, {"level": "node", "epsilon": 4.0}, None),
+    "node record": (NodeLabelGAP, {**WITH_HOPS, "own": "record"}, None),
+    "edge record": (LabelGAP, {"level": "edge", **QUICK}, "record"),
+    "edge vote": (NeighborVote, {"level": "edge", "epochs": 2}, None),
+    "node vote": (NeighborVote, {"level": "node", "epsilon": 4.0}, None),
 }
 
 
@@ -68,9 +79,11 @@ def test_probabilities_that_read_lists_tell_links_and_labels_hardly(name, graph)
 
 def test_a_prediction_that_read_lists_and_does_not_say_so_is_found(graph, monkeypatch):
     """Planted: features are promised, and the own list is pooled beside them."""
-    plain = GAP._scores_with
-    monkeypatch.setattr(GAP, "_scores_with", lambda self, graph, own: plain(self, graph, "record"))
-    model = GAP(level="edge", **QUICK)
+    plain = LabelGAP.scores_with
+    monkeypatch.setattr(
+        LabelGAP, "scores_with", lambda self, graph, own: plain(self, graph, "record")
+    )
+    model = LabelGAP(level="edge", **QUICK)
     assert own_list_attack(model, graph, pairs=60, own="features").details["moved"] == 1.0
 
 
@@ -98,7 +111,7 @@ def test_a_directed_pair_is_one_arc():
 
 
 def test_a_saved_model_is_attacked_itself(graph, own_ledger, tmp_path):
-    GAP(**NODE, own="record").fit(graph).save(tmp_path / "model")
+    NodeLabelGAP(**WITH_HOPS, own="record").fit(graph).save(tmp_path / "model")
     model = load_model(tmp_path / "model")
     found = own_list_attack(model, graph, pairs=60, itself=True).to_dict()
     assert found["itself"]
@@ -108,7 +121,7 @@ def test_a_saved_model_is_attacked_itself(graph, own_ledger, tmp_path):
 
 
 def test_link_stealing_reads_what_is_published(graph):
-    model = GAP(level="edge", **QUICK)
+    model = LabelGAP(level="edge", **QUICK)
     options = {"pairs": 200, "own": "record"}
     labels = link_stealing_attack(model, graph, published="labels", **options).details
     probabilities = link_stealing_attack(model, graph, **options).details
@@ -120,11 +133,11 @@ def test_link_stealing_reads_what_is_published(graph):
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (GAP(level="none"), {}, "`level` must be edge or node"),
-        (GAP(level="edge", **QUICK), {"published": "scores"}, "`published` must be one of"),
-        (GAP(level="edge", **QUICK), {"own": "nothing"}, "`own` must be one of"),
-        (GAP(**NODE), {"own": "record"}, "chosen when training"),
-        (GAP(level="edge"), {"pairs": 1}, "`pairs` must be at least"),
+        (LabelGAP(level="none"), {}, "`level` must be edge or node"),
+        (LabelGAP(level="edge", **QUICK), {"published": "scores"}, "`published` must be one of"),
+        (LabelGAP(level="edge", **QUICK), {"own": "nothing"}, "`own` must be one of"),
+        (NodeLabelGAP(**WITH_HOPS), {"own": "record"}, "chosen when training"),
+        (LabelGAP(level="edge"), {"pairs": 1}, "`pairs` must be at least"),
     ],
     ids=["none", "scores", "nothing", "node", "pairs"],
 )

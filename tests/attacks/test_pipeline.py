@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 from dataclasses import replace
@@ -21,7 +22,7 @@ from pipelinecases import (
     with_strangers,
 )
 
-from gapgnn import GAP, Ledger
+from gapgnn import GAP, Ledger, NodeLabelGAP
 from gapgnn.attacks.audits import pipeline
 from gapgnn.attacks.audits.neighbours import (
     EDGE_KINDS,
@@ -30,23 +31,25 @@ from gapgnn.attacks.audits.neighbours import (
     node_neighbours,
 )
 from gapgnn.cli.main import main
-from gapgnn.errors import InputError
+from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph import WeightBounds, csr, transforms
 from gapgnn.graph.degree import OutLists
 from gapgnn.graph.tables import columns
 from gapgnn.graph.tables import read as read_module
-from gapgnn.methods import base as base_module
-from gapgnn.methods.gap import estimator as estimator_module
-from gapgnn.methods.gap.variant import Defaults
-from gapgnn.methods.gap.votes import Votes
-from gapgnn.methods.journal import Journal
+from gapgnn.methods import estimator as estimator_module
+from gapgnn.methods.label_gap import edge_level, node_level
+from gapgnn.methods.label_gap.node_votes import Votes
 from gapgnn.methods.mlp import MLP
-from gapgnn.privacy.mechanisms import aggregation as aggregation_module
-from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
+from gapgnn.privacy import Neighbors, OutDegreeNormalized, Symmetrized, UnionOfTypes
+from gapgnn.privacy import plan as plan_module
+from gapgnn.privacy import session as session_module
+from gapgnn.privacy.checkpoint import Checkpoint
+from gapgnn.privacy.mechanisms import PrivateAggregation, backends
+from gapgnn.privacy.session import PrivateSession
 
 FAST = "--epochs 2 --batch-size 30"
 # On tables this small lists are too short for the budget, and no hop would be released.
-DIVIDED = f"{FAST} --hop-share 0.5"
+WITH_HOPS = f"train node-label-gap {FAST} --hop-share 0.5"
 # Everybody is taken out in turn by the slow tests; these find most of what there is to find.
 STRANGERS = ("dangling",)  # Their list names people without a row.
 WITH_ROWS = [kind for kind in NODE_KINDS if kind not in STRANGERS]
@@ -86,8 +89,6 @@ PERTURBED = [
     ("edgerand", "directed", True),
     ("lapgraph", "undirected", False),
 ]
-# Of each method what a user can combine; the paper's, the default and ProGAP.
-GAPS = ("labels", "features", "both", "features --progressive true")
 
 
 def holds(*args, **options):
@@ -102,7 +103,7 @@ class TestEdgeLevel:
     @crossed("relation", "directed", ["undirected", "directed"], BOTH)
     def test_labels(self, relation, directed, kinds):
         given = tables(directed=directed, schema=None)
-        outcomes = holds("train gap --epochs 3", "edge", relation, given, kinds)
+        outcomes = holds("train label-gap --epochs 3", "edge", relation, given, kinds)
         most = max(outcome.worst.observed / outcome.worst.accounted for outcome in outcomes)
         # Of a friendship these directed tables hold one arc.
         assert most > (0.7 if directed and relation == "undirected" else 0.99)
@@ -119,19 +120,19 @@ class TestEdgeLevel:
     )
     def test_several_links_of_one_person(self, relation, directed, kinds):
         given = tables(directed=directed, schema=None)
-        outcomes = holds("train gap --epochs 3", "edge", relation, given, kinds)
+        outcomes = holds("train label-gap --epochs 3", "edge", relation, given, kinds)
         assert any("links of" in outcome.who for outcome in outcomes)
         # More than one link could move, less than the worst five.
         most = max(outcome.worst.observed / outcome.worst.accounted for outcome in outcomes)
         assert 0.3 < most <= 1
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("messages", GAPS[1:])
+    @pytest.mark.parametrize("method", ["gap", "progap"])
     @pytest.mark.parametrize("relation", ["undirected", "directed"])
     @pytest.mark.parametrize("directed", [False, True])
-    def test_every_message(self, messages, relation, directed):
+    def test_gap_and_progap(self, method, relation, directed):
         given = tables(directed=directed, schema=None)
-        holds(f"train gap --epochs 3 --messages {messages}", "edge", relation, given)
+        holds(f"train {method} --epochs 3", "edge", relation, given)
 
     @some_or_all(["hub", "added"])
     @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ class TestEdgeLevel:
 
     @some_or_all(["hub"])
     def test_weights_of_classes(self, kinds):
-        words = f"train gap {at_edge_level(kinds)} --class-weight balanced"
+        words = f"train label-gap {at_edge_level(kinds)} --class-weight balanced"
         given = tables(schema=None)
         # With the features-only model beside it, as it is trained on own tables by default.
         holds(words, "edge", "undirected", given, kinds, reference=True)
@@ -163,21 +164,20 @@ class TestEdgeLevel:
     @some_or_all(["hub", "added"])
     @pytest.mark.parametrize("matrix", BOTH, ids=["columns", "labels of a matrix"])
     def test_with_a_schema(self, matrix, kinds):
-        holds(
-            f"train gap {at_edge_level(kinds)}", "edge", "undirected", tables(matrix=matrix), kinds
-        )
+        words = f"train label-gap {at_edge_level(kinds)}"
+        holds(words, "edge", "undirected", tables(matrix=matrix), kinds)
 
     @some_or_all(["hub", "added"])
     def test_dates_of_a_schema(self, kinds):
         given = with_dates(tables())
-        holds("train gap --epochs 2 --messages features", "edge", "undirected", given, kinds)
+        holds("train gap --epochs 2", "edge", "undirected", given, kinds)
 
     @some_or_all(["first", "last", "added"])
     @crossed("dangling", "directed", ["drop", "keep"], BOTH)
     def test_links_that_name_somebody_without_a_row(self, dangling, directed, kinds):
         """The first and the last link name a stranger: with or without it nothing differs."""
         given = with_strangers(tables(schema=None, directed=directed))
-        words = f"train gap {at_edge_level(kinds)} --dangling {dangling}"
+        words = f"train label-gap {at_edge_level(kinds)} --dangling {dangling}"
         holds(words, "edge", "directed" if directed else "undirected", given, kinds)
 
     @pytest.mark.slow
@@ -188,47 +188,46 @@ class TestEdgeLevel:
         holds(f"train sage {words}", "edge", "undirected", given)
         # What is done with strangers is said where the tables are read, which is the store.
         given = with_dates(tables())
-        holds("train gap --epochs 2", "edge", "undirected", given, parts=3)
+        holds("train label-gap --epochs 2", "edge", "undirected", given, parts=3)
 
     @some_or_all(["hub", "added"])
     def test_repeats(self, kinds):
         given = tables(schema=None)
-        holds(f"train gap {at_edge_level(kinds)} --repeats 2", "edge", "undirected", given, kinds)
+        words = f"train label-gap {at_edge_level(kinds)} --repeats 2"
+        holds(words, "edge", "undirected", given, kinds)
 
     @store_or_resumed
     def test_a_store_and_a_resumed_run(self, more):
         given = tables(schema=None)
-        holds("train gap --epochs 2", "edge", "undirected", given, ["hub", "added"], **more)
+        holds("train label-gap --epochs 2", "edge", "undirected", given, ["hub", "added"], **more)
 
 
 class TestNodeLevel:
     @some_or_all(FEW)
     @crossed("relation", "directed", ["add-remove", "replace"], BOTH)
-    def test_labels(self, relation, directed, kinds):
+    def test_gap(self, relation, directed, kinds):
         given = tables(directed=directed)
         outcomes = holds(f"train gap {FAST} --epsilon 4", "node", relation, given, kinds)
         assert {outcome.kind for outcome in outcomes} >= set(kinds or NODE_KINDS)
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("messages", GAPS[1:])
     @pytest.mark.parametrize("relation", ["add-remove", "replace"])
     @pytest.mark.parametrize("directed", [False, True])
-    def test_every_message(self, messages, relation, directed):
-        given = tables(directed=directed)
-        holds(f"train gap {FAST} --messages {messages}", "node", relation, given)
+    def test_progap(self, relation, directed):
+        holds(f"train progap {FAST}", "node", relation, tables(directed=directed))
 
     @some_or_all(["first", "huge", "not-a-number"])
     @pytest.mark.parametrize("matrix", [False, pytest.param(True, marks=pytest.mark.slow)])
     def test_features_from_columns_or_a_matrix(self, matrix, kinds):
-        words = f"train gap {FAST} --messages features"
-        holds(words, "node", "add-remove", tables(matrix=matrix, directed=True), kinds)
+        given = tables(matrix=matrix, directed=True)
+        holds(f"train gap {FAST}", "node", "add-remove", given, kinds)
 
     @some_or_all(["first", "huge", "unseen"])
     @crossed("relation", "directed", ["add-remove", "replace"], BOTH)
     def test_dates(self, relation, directed, kinds):
         """A record with any date, or none, is one record; strangers hold their slots."""
         given = with_strangers(with_dates(tables(directed=directed)))
-        holds(f"train gap {FAST} --messages features", "node", relation, given, kinds)
+        holds(f"train gap {FAST}", "node", relation, given, kinds)
 
     @some_or_all(["first", "rare-class", "huge"])
     @pytest.mark.parametrize(
@@ -282,7 +281,7 @@ class TestNodeLevel:
 
     def test_the_edge_between_two_roundings_is_a_public_fact_that_is_reported(self, monkeypatch):
         # As if everybody stood at such an edge.
-        monkeypatch.setattr(base_module, "public_count", lambda count: count)
+        monkeypatch.setattr(plan_module, "public_count", lambda count: count)
         monkeypatch.setattr(pipeline, "public_count", lambda count: count)
         outcomes = holds(f"train mlp {FAST}", "node", "add-remove", kinds=["first", "huge"])
         noted = [text for outcome in outcomes for text in outcome.public]
@@ -290,12 +289,12 @@ class TestNodeLevel:
 
 
 class TestOwn:
-    """Divided messages, and what a prediction reads of its own person."""
+    """Degree-normalised messages, and what a prediction reads of its own person."""
 
     @some_or_all(FEW)
     @crossed("own", "relation", ["record", "nothing", "features"], ["add-remove", "replace"])
     def test_labels(self, own, relation, kinds):
-        words = f"train gap {DIVIDED} --epsilon 4 --own {own}"
+        words = f"{WITH_HOPS} --epsilon 4 --own {own}"
         outcomes = holds(words, "node", relation, tables(), kinds or WITH_ROWS)
         # Roles of those who train and of those who do not: each moves the hops of its own role.
         names = {one.name for outcome in outcomes for one in outcome.releases}
@@ -309,7 +308,7 @@ class TestOwn:
     @pytest.mark.parametrize("own", ["record", "nothing", "features"])
     @pytest.mark.parametrize("relation", ["add-remove", "replace"])
     def test_directed(self, own, relation):
-        words = f"train gap {DIVIDED} --own {own}"
+        words = f"{WITH_HOPS} --own {own}"
         holds(words, "node", relation, tables(directed=True), WITH_ROWS)
 
     @pytest.mark.parametrize(
@@ -321,7 +320,7 @@ class TestOwn:
         ],
     )
     def test_somebody_who_does_not_train_moves_the_second_hop_alone(self, own, kind):
-        outcomes = holds(f"train gap {DIVIDED} --own {own}", "node", "add-remove", kinds=[kind])
+        outcomes = holds(f"{WITH_HOPS} --own {own}", "node", "add-remove", kinds=[kind])
         moved = {one.name for one in outcomes[0].releases if one.observed > 0}
         assert moved == ({"hop 2"} if own != "record" else set())
 
@@ -329,11 +328,11 @@ class TestOwn:
     def test_several_kinds_of_edges(self, own):
         given = dealt(tables())
         kinds = ["hub", "lists-everybody"]
-        holds(f"train gap {DIVIDED} --own {own}", "node", "add-remove", given, kinds)
+        holds(f"{WITH_HOPS} --own {own}", "node", "add-remove", given, kinds)
 
     @pytest.mark.slow
     def test_repeats(self):
-        words = f"train gap {DIVIDED} --own features --repeats 2"
+        words = f"{WITH_HOPS} --own features --repeats 2"
         holds(words, "node", "add-remove", kinds=["hub", "huge", "not-training"])
 
     @some_or_all(FEW)
@@ -355,42 +354,54 @@ class TestOwn:
     @store_or_resumed
     @pytest.mark.parametrize("own", ["record", pytest.param("nothing", marks=pytest.mark.slow)])
     def test_a_store_and_a_resumed_run(self, own, more):
-        holds(f"train gap {DIVIDED} --own {own}", "node", "add-remove", kinds=["hub"], **more)
+        holds(f"{WITH_HOPS} --own {own}", "node", "add-remove", kinds=["hub"], **more)
 
     @pytest.mark.parametrize("own", ["features", pytest.param("nothing", marks=pytest.mark.slow)])
     def test_a_list_that_names_strangers(self, own):
         """Their ids would say whom that person listed."""
-        holds(f"train gap {DIVIDED} --own {own}", "node", "add-remove", kinds=["dangling"])
+        holds(f"{WITH_HOPS} --own {own}", "node", "add-remove", kinds=["dangling"])
 
     @some_or_all(["first", "not-training", "huge"])
     def test_a_noisy_length_of_lists_decides(self, kinds):
-        words = f"train gap {FAST} --own features"
+        words = f"train node-label-gap {FAST}"
         outcomes = holds(words, "node", "add-remove", kinds=kinds)
         names = {one.name for outcome in outcomes for one in outcome.releases}
         assert "length of lists" in names
 
     def test_amounts_are_refused_whoever_is_there(self):
         """Whether a run is refused would otherwise say that somebody with a row withdrew."""
-        words = f"train gap {DIVIDED} --own features"
+        words = f"{WITH_HOPS} --own features"
         with pytest.raises(InputError, match="edges must have no amounts"):
             audit(words, "node", "add-remove", weighed(tables()), kinds=["hub"])
 
 
+OWN = "node-label-gap --hop-share 0.5 --own {}"
+
+
 class TestPrediction:
     @pytest.mark.parametrize(
-        ("level", "relation", "kinds", "own"),
+        ("level", "relation", "kinds", "method"),
         [
-            ("edge", "undirected", ["hub", "added"], None),
-            ("node", "add-remove", ["rare-class", "lists-everybody"], "features"),
-            ("node", "add-remove", ["first"], "record"),
-            pytest.param("edge", "undirected", None, None, marks=pytest.mark.slow),
+            # A mixing weight that noise may set to 0 would leave nothing to release.
+            ("edge", "undirected", ["hub", "added"], "label-gap --folds 0"),
+            ("edge", "undirected", ["hub"], "gap"),
+            ("node", "add-remove", ["rare-class", "lists-everybody"], OWN.format("features")),
+            ("node", "add-remove", ["first"], OWN.format("record")),
+            ("node", "add-remove", ["first"], "gap"),
             *(
-                pytest.param("node", "add-remove", WITH_ROWS, own, marks=pytest.mark.slow)
-                for own in ("features", "record", "nothing")
+                pytest.param("edge", "undirected", None, method, marks=pytest.mark.slow)
+                for method in ("label-gap --folds 0", "gap", "progap")
+            ),
+            *(
+                pytest.param("node", "add-remove", WITH_ROWS, method, marks=pytest.mark.slow)
+                for method in (
+                    *(OWN.format(own) for own in ("features", "record", "nothing")),
+                    *("gap", "progap"),
+                )
             ),
         ],
     )
-    def test_on_another_graph(self, level, relation, kinds, own, tmp_path, monkeypatch):
+    def test_on_another_graph(self, level, relation, kinds, method, tmp_path, monkeypatch):
         # Other people than those of the tables that are predicted on.
         given = tables(size=120)
         (tmp_path / "train").mkdir()
@@ -399,9 +410,7 @@ class TestPrediction:
         ledger = Ledger.init(tmp_path / "ledger.sqlite").path
         monkeypatch.setenv("GAPGNN_LEDGER", str(ledger))
         out = ["--out", str(tmp_path / "model"), "--level", level]
-        # A mixing weight that noise may set to 0 would leave nothing to release.
-        out += ["--folds", "0"] if own is None else ["--own", own, "--hop-share", "0.5"]
-        assert main(["train", "gap", *words, *FAST.split(), *out]) == 0
+        assert main(["train", *method.split(), *words, *FAST.split(), *out]) == 0
         other = tables(size=130)
         rename = {name: f"other-{name}" for name in other.ids}
         other = replace(
@@ -417,7 +426,7 @@ class TestPrediction:
             max_degree=100,
             model=tmp_path / "model",
             ledger=ledger,
-            keeps_rows=own == "record",
+            keeps_rows="record" in method,
         )
         outcomes = pipeline.audit_pipeline(case, main, kinds=kinds)
         assert findings(outcomes) == []
@@ -431,16 +440,14 @@ class TestWeightsAndKinds:
     @crossed("relation", "directed", ["undirected", "directed"], BOTH)
     def test_weights(self, relation, directed, kinds):
         given = weighed(tables(directed=directed, schema=None))
-        outcomes = holds(f"train gap {at_edge_level(kinds)}", "edge", relation, given, kinds)
+        outcomes = holds(f"train label-gap {at_edge_level(kinds)}", "edge", relation, given, kinds)
         most = max(outcome.worst.observed / outcome.worst.accounted for outcome in outcomes)
         assert 0.3 < most <= 1
 
     @some_or_all(["leaf", "other-kind", "each-kind"])
-    @pytest.mark.parametrize(
-        "messages", ["labels", pytest.param("features", marks=pytest.mark.slow)]
-    )
-    def test_one_edge_of_each_kind(self, messages, kinds):
-        words = f"train gap {at_edge_level(kinds)} --messages {messages} --kinds each"
+    @pytest.mark.parametrize("method", ["label-gap", pytest.param("gap", marks=pytest.mark.slow)])
+    def test_one_edge_of_each_kind(self, method, kinds):
+        words = f"train {method} {at_edge_level(kinds)} --edge-types each"
         given = dealt(tables(schema=None))
         outcomes = holds(words, "edge", "undirected", given, kinds, protects="each")
         moved = {
@@ -454,18 +461,18 @@ class TestWeightsAndKinds:
     @pytest.mark.parametrize("protects", ["each", "any"])
     def test_several_links_of_one_person(self, protects):
         given = dealt(weighed(tables(schema=None)))
-        words = f"train gap --epochs 2 --kinds {protects}"
+        words = f"train label-gap --epochs 2 --edge-types {protects}"
         holds(words, "edge", "3-edges", given, protects=protects)
 
-    @pytest.mark.parametrize("messages", ["labels", "features"])
-    def test_one_edge_of_one_kind(self, messages):
+    @pytest.mark.parametrize("method", ["label-gap", "gap"])
+    def test_one_edge_of_one_kind(self, method):
         """It moves the sum of its kind and, where one is released, the total of all kinds."""
         given = dealt(tables(schema=None))
-        words = f"train gap --epochs 2 --messages {messages}"
+        words = f"train {method} --epochs 2"
         outcomes = holds(words, "edge", "undirected", given, kinds=["leaf", "other-kind"])
         for outcome, kind in zip(outcomes, ("calls", "visits"), strict=True):
             moved = {one.name.partition(" along ")[2] for one in outcome.releases if one.observed}
-            assert moved == ({kind, "all kinds"} if messages == "labels" else {kind})
+            assert moved == ({kind, "all kinds"} if method == "label-gap" else {kind})
         with pytest.raises(InputError, match="neighbours"):
             audit(words, "edge", "undirected", given, kinds=["each-kind"])
 
@@ -478,8 +485,9 @@ class TestWeightsAndKinds:
     def test_a_store_and_a_resumed_run(self):
         given = dealt(weighed(tables(schema=None)))
         options = {"parts": 3, "interrupt_after": 3}
-        holds("train gap --epochs 2", "edge", "undirected", given, ["other-kind"], **options)
-        words, options["protects"] = "train gap --epochs 2 --kinds each", "each"
+        words = "train label-gap --epochs 2"
+        holds(words, "edge", "undirected", given, ["other-kind"], **options)
+        words, options["protects"] = f"{words} --edge-types each", "each"
         holds(words, "edge", "undirected", given, ["each-kind"], **options)
 
     @some_or_all(["hub", "first"])
@@ -492,7 +500,7 @@ class TestWeightsAndKinds:
             edges=tuple((*row, day) for row, day in zip(given.edges, days, strict=True)),
             edge_words=("--time", "day", "--since", "2024-03-01", "--until", "2024-11-01"),
         )
-        holds(f"train gap {at_edge_level(kinds)}", "edge", "undirected", given, kinds)
+        holds(f"train label-gap {at_edge_level(kinds)}", "edge", "undirected", given, kinds)
 
     @some_or_all(["first", "amount-missing", "other-kind"])
     @pytest.mark.parametrize(
@@ -507,15 +515,15 @@ class TestWeightsAndKinds:
     )
     def test_strangers_among_weighted_kinds(self, dangling, directed, kinds):
         given = dealt(with_strangers(weighed(tables(schema=None, directed=directed))))
-        words = f"train gap {at_edge_level(kinds)} --dangling {dangling}"
+        words = f"train label-gap {at_edge_level(kinds)} --dangling {dangling}"
         holds(words, "edge", "directed" if directed else "undirected", given, kinds)
 
     def test_the_command_line_of_an_audit(self, tmp_path, monkeypatch, capsys):
         monkeypatch.chdir(tmp_path)
         words = dealt(weighed(tables(schema=None))).write(tmp_path)
         kinds = ["--neighbours", "each-kind,amount-huge"]
-        command = ["train", "gap", "--epochs", "2", "--device", "cpu", "--no-compare", *words]
-        assert main(["audit", "pipeline", *kinds, *command, "--kinds", "each"]) == 0
+        command = ["train", "--epochs", "2", "--device", "cpu", "--no-compare", *words]
+        assert main(["audit", "pipeline", *kinds, *command, "--edge-types", "each"]) == 0
         assert "holds" in capsys.readouterr().out
         with pytest.raises(InputError, match="neighbours"):
             main(["audit", "pipeline", "--neighbours", "each-kind", *command])
@@ -524,7 +532,7 @@ class TestWeightsAndKinds:
         monkeypatch.chdir(tmp_path)
         words = with_strangers(tables(schema=None)).write(tmp_path)
         audited = ["audit", "pipeline", "--parts", "3", "--neighbours", "first"]
-        command = ["train", "gap", "--epochs", "2", "--device", "cpu", "--no-compare", *words]
+        command = ["train", "--epochs", "2", "--device", "cpu", "--no-compare", *words]
         assert main([*audited, *command, "--dangling", "drop", "--drop=city"]) == 0
         assert "holds" in capsys.readouterr().out
         with pytest.raises(InputError, match="unknown ids"):
@@ -535,20 +543,26 @@ class TestPlantedLeaks:
     """Each leak the first release had, and others like them: found, and named."""
 
     def test_dropout_masks_by_place_in_the_batch(self, monkeypatch):
-        real = MLP._build
-
-        def build(self, *args):
-            self.dropout = 0.3
-            return real(self, *args)
-
-        monkeypatch.setattr(MLP, "_build", build)
+        real = MLP.networks
+        monkeypatch.setattr(
+            MLP,
+            "networks",
+            lambda self, settings, shape: real(self, replace(settings, dropout=0.3), shape),
+        )
         found = findings(
             audit(f"train mlp {FAST}", "node", "add-remove", kinds=["first", "middle"])
         )
         assert any("classifier step" in text and "moved by" in text for text in found)
 
     def test_dropout_in_gap(self, monkeypatch):
-        monkeypatch.setattr(Defaults, "of", classmethod(lambda cls, variant: cls(dropout=0.3)))
+        real = GAP.networks
+
+        def networks(self, settings, shape):
+            masked = copy.copy(self)
+            masked.dropout = 0.3
+            return real(masked, settings, shape)
+
+        monkeypatch.setattr(GAP, "networks", networks)
         found = findings(audit(f"train gap {FAST}", "node", "add-remove", kinds=["first"]))
         assert any("classifier step" in text and "moved by" in text for text in found)
 
@@ -558,9 +572,7 @@ class TestPlantedLeaks:
             return np.where(order < train, 0, np.where(order < train + val, 1, 2)).astype(np.int8)
 
         monkeypatch.setattr(transforms, "roles", by_position)
-        found = findings(
-            audit(f"train gap {FAST}", "node", "add-remove", kinds=["first", "random"])
-        )
+        found = findings(audit(WITH_HOPS, "node", "add-remove", kinds=["first", "random"]))
         assert any("hop 1: moved by" in text for text in found)
         assert any("train on one of the two inputs only" in text for text in found)
 
@@ -569,16 +581,16 @@ class TestPlantedLeaks:
 
         def strict(self, rows):
             if not bool(torch.isfinite(rows).all()):
-                raise base_module.PrivacyError("`rows` must be finite. Got NaN or infinity.")
+                raise PrivacyError("`rows` must be finite. Got NaN or infinity.")
             return real(self, rows)
 
         monkeypatch.setattr(PrivateAggregation, "_checked_batch", strict)
-        words = f"train gap {FAST} --messages features"
+        words = f"train gap {FAST}"
         found = findings(audit(words, "node", "add-remove", tables(matrix=True), kinds=["huge"]))
         assert any("exit status: 2 and 0; `rows` must be finite" in text for text in found)
 
     def test_a_vocabulary_learned_from_the_table(self, monkeypatch):
-        monkeypatch.setattr(base_module, "check_declared", lambda graph: None)
+        monkeypatch.setattr(estimator_module, "check_declared", lambda graph: None)
         monkeypatch.setattr("gapgnn.cli.data._check_node_level", lambda *args: None)
         words = f"train mlp {FAST} --drop age"
         found = findings(audit(words, "node", "add-remove", tables(schema=None), kinds=["unseen"]))
@@ -598,14 +610,14 @@ class TestPlantedLeaks:
         days = ["01.01.1990" if k < 2 else f"01.01.{2012 + k % 10}" for k in range(150)]
         rows = tuple((*row[:-1], day) for row, day in zip(given.nodes, days, strict=True))
         given = replace(given, nodes=rows[1:])
-        words = f"train gap {FAST} --messages features"
+        words = f"train gap {FAST}"
         outcomes = audit(words, "node", "add-remove", given, kinds=["first"])
         assert rows[1][0] in outcomes[0].who
         assert any("moved by" in text for text in findings(outcomes))
 
     def test_links_to_strangers_that_are_dropped_at_node_level(self, monkeypatch):
         """Whoever leaves would then leave other people's lists as well."""
-        monkeypatch.setattr(base_module, "check_declared", lambda graph: None)
+        monkeypatch.setattr(estimator_module, "check_declared", lambda graph: None)
         monkeypatch.setattr("gapgnn.cli.data._check_node_level", lambda *args: None)
         given = tables(directed=True)
         # Everybody lists the first who trains.
@@ -620,31 +632,26 @@ class TestPlantedLeaks:
         given = tables(schema=None, directed=True)
         both = given.edges + tuple((b, a) for a, b in given.edges)
         given = replace(given, edges=tuple(dict.fromkeys(both)))
-        real = base_module.as_graph
+        real = estimator_module.as_graph
 
         def inferring(graph, **options):
             graph = real(graph, **options)
             seen = not csr.is_symmetric(graph.indptr, graph.indices)
             return graph._replace(is_directed=seen)
 
-        monkeypatch.setattr(base_module, "as_graph", inferring)
+        monkeypatch.setattr(estimator_module, "as_graph", inferring)
         # Both ways, one arc would happen to need as much noise as a friendship.
-        words = "train gap --epochs 2 --directions along --level edge --device cpu --no-compare"
-        case = pipeline.Case(tuple(words.split()), given, "edge", "directed")
+        words = "train label-gap --epochs 2 --directions along --level edge --no-compare"
+        case = pipeline.Case((*words.split(), "--device", "cpu"), given, "edge", "directed")
         found = findings(pipeline.audit_pipeline(case, main, kinds=["first"]))
         assert any("hop 1: its scale is" in text for text in found)
         assert any("card.json: relation is" in text for text in found)
 
     def test_both_directions_charged_as_one(self, monkeypatch):
         given = tables(schema=None, directed=True)
-        words = "train gap --epochs 2", "edge", "directed", given, ["hub", "first"]
+        words = "train label-gap --epochs 2", "edge", "directed", given, ["hub", "first"]
         assert findings(audit(*words)) == []
-        real = aggregation_module.aggregation_sensitivity
-        monkeypatch.setattr(
-            aggregation_module,
-            "aggregation_sensitivity",
-            lambda *args, both_ways, **options: real(*args, **options),
-        )
+        monkeypatch.setattr(Symmetrized, "bound", staticmethod(Neighbors.bound))
         found = findings(audit(*words))
         assert any("hop 1" in text and "moved by" in text for text in found)
 
@@ -671,25 +678,25 @@ class TestPlantedLeaks:
     def test_messages_divided_by_how_often_one_is_listed(self, monkeypatch, own):
         def listed(self):
             counts = np.bincount(self.graph.indices, minlength=self.graph.num_nodes)
-            return torch.from_numpy(counts + int(self.to_self))
+            return counts + int(self.to_self)
 
-        stopped = f"train gap {DIVIDED} --own {own}", "node", "add-remove", tables(directed=True)
-        monkeypatch.setattr(PrivateAggregation, "_written", property(listed))
+        stopped = f"{WITH_HOPS} --own {own}", "node", "add-remove", tables(directed=True)
+        monkeypatch.setattr(OutDegreeNormalized, "copies", property(listed))
         found = findings(audit(*stopped, kinds=["lists-everybody"]))
         assert any("hop 1: moved by" in text for text in found)
 
     def test_no_row_for_whoever_withdrew(self, monkeypatch):
         """Everybody who lists that person would read one row fewer, and send another message."""
-        monkeypatch.setattr(estimator_module, "with_absent", lambda graph: graph)
-        words = f"train gap {DIVIDED} --epsilon 4"
+        monkeypatch.setattr(node_level, "with_absent", lambda graph: graph)
+        words = f"{WITH_HOPS} --epsilon 4"
         found = findings(audit(words, "node", "add-remove", kinds=["hub"]))
         assert any("hop 2: moved by" in text for text in found)
 
     def test_own_lists_without_a_row_for_whoever_withdrew(self, monkeypatch):
         """Where own lists are read and nobody wants a row for everybody on them."""
-        monkeypatch.setattr(GAP, "_check_edges", lambda self, graph: None)
-        monkeypatch.setattr(estimator_module, "with_absent", lambda graph: graph)
-        words = f"train gap {DIVIDED} --epsilon 4 --own record"
+        monkeypatch.setattr(NodeLabelGAP, "check_edges", lambda self, graph: None)
+        monkeypatch.setattr(node_level, "with_absent", lambda graph: graph)
+        words = f"{WITH_HOPS} --epsilon 4 --own record"
         found = findings(audit(words, "node", "add-remove", kinds=["hub"], keeps_rows=False))
         assert any("classifier step" in text and "moved by" in text for text in found)
 
@@ -703,7 +710,7 @@ class TestPlantedLeaks:
             return real(self, listed) * sign.unsqueeze(-1)
 
         monkeypatch.setattr(Votes, "_votes_listed", by_popularity)
-        words = f"train gap {DIVIDED} --epsilon 4 --own record"
+        words = f"{WITH_HOPS} --epsilon 4 --own record"
         given = tables(directed=True)
         found = findings(audit(words, "node", "add-remove", given, kinds=["lists-everybody"]))
         assert any("classifier step" in text and "moved by" in text for text in found)
@@ -718,7 +725,7 @@ class TestPlantedLeaks:
             return real(nobody, released)
 
         monkeypatch.setattr(Votes, "_guesses", by_everybody)
-        words = f"train gap {DIVIDED} --epsilon 4 --own {own}"
+        words = f"{WITH_HOPS} --epsilon 4 --own {own}"
         found = findings(audit(words, "node", "add-remove", kinds=["first"]))
         assert len(found) == 1
         assert "all hops: moved by" in found[0]
@@ -737,31 +744,43 @@ class TestPlantedLeaks:
         given = weighed(tables(schema=None))
         found = findings(
             audit(
-                "train gap --epochs 2 --hops 2", "edge", "undirected", given, kinds=["amount-huge"]
+                "train label-gap --epochs 2 --hops 2",
+                "edge",
+                "undirected",
+                given,
+                kinds=["amount-huge"],
             )
         )
         assert any("hop 1: moved by" in text for text in found)
         assert any("card.json: public" in text for text in found)
 
     def test_weights_above_1(self, monkeypatch):
-        real = PrivateAggregation._weighted_lists
+        real = backends.in_lists
 
-        def heavy(self, repeat):
-            indptr, indices, weights = real(self, repeat)
+        def heavy(arcs):
+            indptr, indices, weights = real(arcs)
             return indptr, indices, 4 * weights
 
-        monkeypatch.setattr(PrivateAggregation, "_weighted_lists", heavy)
+        monkeypatch.setattr(backends, "in_lists", heavy)
         given = weighed(tables(schema=None))
-        stopped = "train gap --epochs 2 --hops 2", "edge", "undirected", given, ["leaf"]
+        words = "train label-gap --epochs 2 --hops 2"
+        stopped = words, "edge", "undirected", given, ["leaf"]
         with pytest.raises(InputError, match="`weights` must be between 0 and 1"):
             audit(*stopped)
         monkeypatch.setattr("gapgnn.privacy.mechanisms.sums.check_weights", lambda weights: None)
         assert any("hop 1: moved by" in text for text in findings(audit(*stopped)))
 
     def test_one_edge_of_each_kind_charged_as_one_of_any(self, monkeypatch):
-        monkeypatch.setattr(GAP, "_events_per_hop", lambda self, graph: 1)
+        real = GAP.plan
+
+        def of_any(self, facts):
+            plan = real(self, facts)
+            (hops,) = plan.template
+            return replace(plan, template=(replace(hops, count=self.hops),))
+
+        monkeypatch.setattr(GAP, "plan", of_any)
         given = dealt(tables(schema=None))
-        words = "train gap --epochs 2 --messages features --kinds each"
+        words = "train gap --epochs 2 --edge-types each"
         options = {"given": given, "protects": "each"}
         found = findings(audit(words, "edge", "undirected", kinds=["each-kind"], **options))
         assert len(found) == 2
@@ -773,16 +792,14 @@ class TestPlantedLeaks:
     def test_arcs_of_several_kinds_that_meet_in_one_row_of_a_total(self, monkeypatch):
         """A total moves by sqrt(k min(k, M)) under `k-arcs`, and its event pays for sqrt(k)."""
         given = dealt(tables(schema=None, directed=True))
-        case = ("train gap --epochs 2 --hops 2", "edge", "5-arcs", given, ["shared-ends"])
+        words = "train label-gap --epochs 2 --hops 2"
+        case = (words, "edge", "5-arcs", given, ["shared-ends"])
         (outcome,) = audit(*case)
         assert outcome.findings == ()
         assert {one.name.partition(" along ")[2] for one in outcome.releases} == {"calls", "visits"}
-        monkeypatch.setattr(GAP, "releases_total", lambda self, num_kinds: num_kinds > 1)
-        original = aggregation_module.aggregation_sensitivity
+        monkeypatch.setattr(edge_level, "releases_union", lambda num_types, **_: num_types > 1)
         monkeypatch.setattr(
-            aggregation_module,
-            "aggregation_sensitivity",
-            lambda *args, summed_kinds, **rest: original(*args, **rest),
+            UnionOfTypes, "sensitivity", lambda self, relation: self.types[0].sensitivity(relation)
         )
         found = findings(audit(*case))
         assert any("along all kinds: moved by" in text for text in found), found
@@ -791,17 +808,17 @@ class TestPlantedLeaks:
     def test_a_hop_that_is_drawn_again_after_a_kill(self, monkeypatch):
         """Its first draw was kept: the charge of the run pays for one of them."""
         options = {"parts": 3, "interrupt_after": 2, "kinds": ["hub"]}
-        words = "train gap --epochs 2 --hops 2"
+        words = "train label-gap --epochs 2 --hops 2"
         given = tables(schema=None)
         assert findings(audit(words, "edge", "undirected", given, **options)) == []
-        monkeypatch.setattr(Journal, "_load", lambda self, name: None)
+        monkeypatch.setattr(Checkpoint, "_load", lambda self, name: None)
         found = findings(audit(words, "edge", "undirected", given, **options))
         assert "hub: hop 1: drawn twice under one charge" in found
 
     def test_a_total_that_is_not_charged(self, monkeypatch):
-        monkeypatch.setattr(GAP, "_events_per_hop", lambda self, graph: 1)
+        monkeypatch.setattr(edge_level, "events_per_hop", lambda *_, **options: 1)
         given = dealt(tables(schema=None))
-        words = "train gap --epochs 2 --hops 2"
+        words = "train label-gap --epochs 2 --hops 2"
         for kind in ("hub", "other-kind"):
             found = findings(audit(words, "edge", "undirected", given, kinds=[kind]))
             assert len(found) == 2
@@ -810,29 +827,30 @@ class TestPlantedLeaks:
             assert "all releases: cost epsilon" in found[1]
 
     def test_a_total_that_adds_up_one_kind_twice(self, monkeypatch):
-        real = base_module.kind_aggregations
+        real = session_module.kind_aggregations
 
         def twice(graph, **options):
             *kinds, total = real(graph, **options)
-            total._summands = (*kinds, kinds[-1])
+            (messages,) = total._messages
+            total._messages = [replace(messages, arcs=(*messages.arcs, messages.arcs[-1]))]
             return [*kinds, total]
 
-        monkeypatch.setattr(base_module, "kind_aggregations", twice)
+        monkeypatch.setattr(session_module, "kind_aggregations", twice)
         given = dealt(tables(schema=None))
-        words = "train gap --epochs 2 --hops 2"
+        words = "train label-gap --epochs 2 --hops 2"
         found = findings(audit(words, "edge", "undirected", given, kinds=["other-kind"]))
         assert any("along all kinds: moved by" in text for text in found)
         assert not any("along visits" in text for text in found)
 
     def test_a_list_of_one_kind_that_is_not_cut(self, monkeypatch):
-        real = aggregation_module.bound_out_degrees
+        real = backends.bound_out_degrees
 
         def forgetful(graph, max_degree, key):
             if graph.kind == "visits":
                 return OutLists(graph.indptr, graph.indices, graph.weights)
             return real(graph, max_degree, key)
 
-        monkeypatch.setattr(aggregation_module, "bound_out_degrees", forgetful)
+        monkeypatch.setattr(backends, "bound_out_degrees", forgetful)
         given = dealt(tables(directed=True))
         found = findings(
             audit(f"train gap {FAST}", "node", "add-remove", given, kinds=["lists-everybody"])
@@ -841,26 +859,26 @@ class TestPlantedLeaks:
         assert not any("along calls" in text for text in found)
 
     def test_a_warning_that_depends_on_one_edge(self, monkeypatch):
-        def card(self, graph, guarantee, charge):
-            made = real_card(self, graph, guarantee, charge)
-            warning = f"There are {graph.num_edges} links."
+        def card(self, facts):
+            made = real_card(self, facts)
+            warning = f"There are {self.graph.num_edges} links."
             return replace(made, warnings=(*made.warnings, warning))
 
-        real_card = base_module.NodeClassifier._make_card
-        monkeypatch.setattr(base_module.NodeClassifier, "_make_card", card)
+        real_card = PrivateSession.card
+        monkeypatch.setattr(PrivateSession, "card", card)
         given = tables(schema=None)
         found = findings(audit("train mlp --epochs 2", "edge", "undirected", given, kinds=["hub"]))
         assert any("model/card.json: warnings" in text for text in found)
 
     def test_a_card_that_says_what_travelled_where_no_hop_was_released(self, monkeypatch):
-        words = f"train gap {FAST} --own features"
+        words = f"train node-label-gap {FAST}"
         assert findings(audit(words, "node", "add-remove", kinds=["first"])) == []
-        monkeypatch.setattr(GAP, "_edges_unread", lambda self: "")
+        monkeypatch.setattr(NodeLabelGAP, "edges_unread", lambda self: "")
         found = findings(audit(words, "node", "add-remove", kinds=["first"]))
         assert any("no hop was released" in text for text in found)
 
     def test_an_exact_number_of_training_people(self, monkeypatch):
-        monkeypatch.setattr(base_module, "public_count", lambda count: count)
+        monkeypatch.setattr(plan_module, "public_count", lambda count: count)
         found = findings(audit(f"train mlp {FAST}", "node", "add-remove", kinds=["first", "last"]))
         assert any("its scale is" in text or "public" in text for text in found)
 
@@ -896,7 +914,7 @@ class TestNeighbours:
 
 def test_the_report_is_plain_values():
     given = tables(schema=None)
-    outcomes = audit("train gap --epochs 2", "edge", "undirected", given, kinds=["hub"])
+    outcomes = audit("train label-gap --epochs 2", "edge", "undirected", given, kinds=["hub"])
     text = json.loads(json.dumps([outcome.to_dict() for outcome in outcomes]))
     assert [one["name"] for one in text[0]["releases"]] == ["hop 1", "hop 2", "hop 3", "hop 4"]
     assert LABEL_ONLY.startswith("[label]")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from gapgnn import MLP, SAGE, Ledger, load_model
+from gapgnn import MLP, GraphSAGE, Ledger, NeighborVote, load_model
 from gapgnn.attacks.audits import (
     audit_edges,
     audit_labels,
@@ -26,7 +26,6 @@ from gapgnn.evaluation.report import write_model_page
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import random_split
 from gapgnn.methods import keep_audit
-from gapgnn.methods.vote import Vote
 from gapgnn.privacy.accounting import Event, LabelResponse
 from gapgnn.privacy.accounting.pairs import DiscretePair
 from gapgnn.privacy.mechanisms import edges, labels, lengths
@@ -209,10 +208,10 @@ class TestModels:
     @pytest.mark.parametrize(
         ("model", "mechanisms"),
         [
-            (Vote(level="node", epsilon=2.0), ["labels"]),
-            (Vote(level="node", epsilon=2.0, relation="replace"), ["labels"]),
-            (SAGE(epsilon=4.0, epochs=1, perturbation="lapgraph"), ["edges", "prediction"]),
-            (SAGE(epsilon=4.0, epochs=1, perturbation="arr"), ["edges", "prediction"]),
+            (NeighborVote(level="node", epsilon=2.0), ["labels"]),
+            (NeighborVote(level="node", epsilon=2.0, relation="replace"), ["labels"]),
+            (GraphSAGE(epsilon=4.0, epochs=1, perturbation="lapgraph"), ["edges", "prediction"]),
+            (GraphSAGE(epsilon=4.0, epochs=1, perturbation="arr"), ["edges", "prediction"]),
         ],
         ids=lambda value: value if isinstance(value, list) else type(value).__name__,
     )
@@ -224,7 +223,7 @@ class TestModels:
         assert all(audit["holds"] for audit in found)
 
     def test_a_vote_at_node_level_is_audited_from_its_folder(self, graph, ledger, tmp_path, capsys):
-        folder = saved(Vote(level="node", epsilon=2.0), graph, ledger, tmp_path / "vote")
+        folder = saved(NeighborVote(level="node", epsilon=2.0), graph, ledger, tmp_path / "vote")
         assert main(["audit", "--model", str(folder), "--trials", "2000"]) == 0
         assert "labels" in capsys.readouterr().out
         page = write_model_page(folder, ledger=ledger).read_text()
@@ -233,7 +232,7 @@ class TestModels:
     def test_a_vote_with_half_the_noise_is_found_from_its_folder(
         self, graph, ledger, tmp_path, capsys, monkeypatch
     ):
-        folder = saved(Vote(level="node", epsilon=1.0), graph, ledger, tmp_path / "vote")
+        folder = saved(NeighborVote(level="node", epsilon=1.0), graph, ledger, tmp_path / "vote")
         each = labels.Coins.each
         monkeypatch.setattr(
             labels.Coins,
@@ -253,7 +252,7 @@ class TestModels:
         directed = with_arcs(arcs, np.arange(arcs.num_arcs) % 3 > 0, directed=True)
         graph = random_split(directed, seed=0)
         options = {"relation": "undirected", "epsilon": 4.0, "epochs": 1, "ledger": ledger}
-        model = SAGE(**options).fit(graph)
+        model = GraphSAGE(**options).fit(graph)
         found = audit_model(model, trials=500)[0]
         assert (found["mechanism"], found["relation"], found["directed"]) == (
             *("edges", "undirected"),
@@ -279,7 +278,7 @@ class TestNothingAudited:
     def test_a_model_whose_events_have_no_audit_is_one_line(
         self, graph, ledger, tmp_path, monkeypatch
     ):
-        folder = saved(Vote(level="node", epsilon=2.0), graph, ledger, tmp_path / "vote")
+        folder = saved(NeighborVote(level="node", epsilon=2.0), graph, ledger, tmp_path / "vote")
         monkeypatch.setattr(model_audit, "_is_audited", lambda estimator, event: False)
         with pytest.raises(InputError, match=r"an audit covers.*LabelResponse \(labels\) alone"):
             main(["audit", "--model", str(folder)])
@@ -304,7 +303,7 @@ class TestNothingAudited:
 
     def test_an_empty_list_of_results_is_no_good_news_on_the_page(self, graph, ledger, tmp_path):
         """As versions before kept it of a vote."""
-        folder = saved(Vote(level="node", epsilon=2.0), graph, ledger, tmp_path / "vote")
+        folder = saved(NeighborVote(level="node", epsilon=2.0), graph, ledger, tmp_path / "vote")
         keep_audit(folder, kind="mechanisms", command="gapgnn audit --model vote", results=[])
         page = write_model_page(folder, ledger=ledger).read_text()
         assert "nothing was audited" in page

@@ -12,7 +12,7 @@ from schemacases import declared
 from gapgnn.cli.main import main
 from gapgnn.errors import InputError
 from gapgnn.methods import recommended_method
-from gapgnn.privacy.mechanisms import aggregation
+from gapgnn.privacy.mechanisms import backends
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 
 pytestmark = pytest.mark.usefixtures("controls_once")
@@ -78,7 +78,7 @@ def test_a_broken_guarantee_is_exit_1_and_a_plain_sentence(capsys, monkeypatch):
 
 def test_what_is_counted_is_exit_1_too(capsys, monkeypatch):
     monkeypatch.setattr(
-        aggregation, "bound_out_degrees", lambda graph, *_: (graph.indptr, graph.indices)
+        backends, "bound_out_degrees", lambda graph, *_: (graph.indptr, graph.indices)
     )
     words = ["--level", "node", "--epsilon", "4", "--trials", "400", "--json"]
     assert main(["audit", "aggregation", *words]) == 1

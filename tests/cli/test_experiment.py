@@ -24,7 +24,9 @@ from gapgnn.evaluation.grid.runner import Failure
 from gapgnn.evaluation.grid.tasks import Source, Task
 from gapgnn.evaluation.report import write_report
 
-FEW = ("--methods", "MLP", "GAP-EDP", "--repeats", "2")
+FEW = ("--methods", "mlp", "gap", "--levels", "edge", "--repeats", "2")
+
+MLP = ("--methods", "mlp", "--levels", "edge")
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ class TestRun:
         assert Ledger(tmp_path / "ledger.sqlite").entries() == []
 
     def test_the_report_of_two_classes_has_precision_and_recall_of_the_runs(self, gapgnn, tables):
-        words = ("accuracy", *write_risks(tables), "--methods", "MLP", "--repeats", "2")
+        words = ("accuracy", *write_risks(tables), *MLP, "--repeats", "2")
         assert gapgnn(*words, "--out", "results")[0] == 0
         (record,) = load("results")
         page = write_report("results").page.read_text()
@@ -85,7 +87,7 @@ class TestRun:
         assert "for the curator only" in out
 
     def test_a_selection_says_that_epsilon_does_not_cover_it(self, gapgnn, tables):
-        words = ("--methods", "MLP", "--repeats", "1", "--select", "validation")
+        words = (*MLP, "--repeats", "1", "--select", "validation")
         code, out, _ = gapgnn("accuracy", *tables, *words, "--out", "results")
         assert code == 0
         assert "epsilon does not cover it" in " ".join(out.split())
@@ -94,7 +96,8 @@ class TestRun:
 
     @pytest.mark.slow
     def test_two_processes_do_the_same(self, gapgnn, tables):
-        words = ("tradeoff", *tables, "--methods", "MLP", "GAP-inf", "--repeats", "2", "--json")
+        free = ("--methods", "mlp", "vote", "--levels", "edge")
+        words = ("tradeoff", *tables, *free, "--repeats", "2", "--json")
         gapgnn(*words, "--out", "one")
         code, out, _ = gapgnn(*words, "--out", "two", "--jobs", "2")
         assert (code, json.loads(out)["ran"]) == (0, 2)
@@ -109,7 +112,17 @@ class TestRun:
                 return {"runs": [{"auc": 0.5}]}
 
         monkeypatch.setattr(membership, "membership_attack", lambda *args, **options: Found())
-        words = ("--methods", "MLP", "--repeats", "1", "--on", "target", "shadow")
+        words = (
+            "--methods",
+            "mlp",
+            "--levels",
+            "none",
+            "--repeats",
+            "1",
+            "--on",
+            "target",
+            "shadow",
+        )
         code, _, _ = gapgnn("membership", *tables, *words, "--out", "results", "--json")
         assert code == 0
         assert [record.extra["attack"] for record in load("results")] == [
@@ -123,15 +136,15 @@ class TestRun:
         original = runner.perform
 
         def fail(task, **options):
-            if task.configuration.method == "MLP":
+            if task.configuration.method == "mlp":
                 raise DataError("too small.")
             return original(task, **options)
 
         monkeypatch.setattr(runner, "perform", fail)
         code, out, err = gapgnn("accuracy", *tables, *FEW, "--out", "results", "--json")
         assert code == 1
-        assert err == "gapgnn: people, MLP: too small.\n"
-        assert [row["method"] for row in json.loads(out)["failed"]] == ["MLP"]
+        assert err == "gapgnn: people, mlp, level edge: too small.\n"
+        assert [row["method"] for row in json.loads(out)["failed"]] == ["mlp"]
 
     def test_a_config_file_can_say_it_all_but_the_experiment(self, gapgnn, tmp_path):
         (tmp_path / "run.toml").write_text('repeats = 3\nselect = "fixed"\n')
@@ -144,8 +157,8 @@ class TestDryRun:
         code, out, _ = gapgnn("accuracy", "degree", "--dry-run", "--out", "results")
         text = " ".join(out.split())
         assert code == 0
-        # GAP-NDP at D = 100 is shared by neither: accuracy has epsilon 8, degree 4 and 16.
-        assert "29 rows, 29 runs of 10 repeats" in text
+        # GAP at D = 100 is shared by neither: accuracy has epsilon 8, degree 4 and 16.
+        assert "32 rows, 32 runs of 10 repeats" in text
         assert "an estimate from runs on another machine, not a promise" in text
         assert not (tmp_path / "results").exists()
 
@@ -165,22 +178,22 @@ BAD = {
         "Did you mean 'facebook100/Cornell5'",
     ),
     "an unknown method": (
-        ("accuracy", "--methods", "GAP-EPD", "--out", "results"),
-        "Did you mean 'GAP-EDP'?",
+        ("accuracy", "--methods", "lable-gap", "--out", "results"),
+        "Did you mean 'label-gap'?",
     ),
     "an unknown experiment": (("acuracy", "--out", "results"), "Did you mean 'accuracy'?"),
     "an unknown option": (("accuracy", "--dataset", "social", "--metods"), "'--methods'"),
     "no folder": (("accuracy",), "`--out` must name the folder of the results. Got none."),
     "an unwritable folder": (
-        ("accuracy", "--methods", "MLP", "--out", "file/results"),
+        ("accuracy", "--methods", "mlp", "--out", "file/results"),
         "`file/results` must be a folder that can be written. Got Not a directory.",
     ),
     "a newer store": (
-        ("accuracy", "--methods", "MLP", "--out", "newer"),
-        "`newer/results.jsonl`, line 1: A result must have format 1. Got 9; use a newer gapgnn",
+        ("accuracy", "--methods", "mlp", "--out", "newer"),
+        "`newer/results.jsonl`, line 1: A result must have format 2. Got 9; use a newer gapgnn",
     ),
     "a damaged store": (
-        ("accuracy", "--methods", "MLP", "--out", "damaged"),
+        ("accuracy", "--methods", "mlp", "--out", "damaged"),
         "`damaged/results.jsonl`, line 1: A result must be one line of JSON.",
     ),
     "no jobs": (("accuracy", "--out", "results", "--jobs", "0"), "`--jobs` must be at least 1"),
@@ -199,7 +212,7 @@ BAD = {
     ),
     "a relation a row cannot have": (
         ("accuracy", "--out", "results", "--relation", "replace"),
-        "SAGE-NDP: `--relation` must be add-remove",
+        "sage, level node: `--relation` must be add-remove",
     ),
     "tables and names": (
         ("accuracy", "--datasets", "social", "--edges", "e.csv", "--out", "results"),
@@ -265,7 +278,7 @@ def test_ray_is_asked_for_an_executor_by_address_and_jobs(gapgnn, monkeypatch, t
     monkeypatch.setitem(
         sys.modules, "gapgnn.cluster", types.SimpleNamespace(ray_executor=ray_executor)
     )
-    words = ("accuracy", *tables, "--methods", "MLP", "--repeats", "1", "--out", "results")
+    words = ("accuracy", *tables, *MLP, "--repeats", "1", "--out", "results")
     code, _, _ = gapgnn(*words, "--ray", "local", "--jobs", "3", "--json")
     assert (code, asked) == (0, [("local", 3)])
     # Another machine may not have this folder.
@@ -274,7 +287,7 @@ def test_ray_is_asked_for_an_executor_by_address_and_jobs(gapgnn, monkeypatch, t
 
 class TestProgress:
     def task(self, **changes) -> Task:
-        (configuration,) = plan("accuracy", methods=["MLP"])
+        (configuration,) = plan("accuracy", methods=["mlp"], levels=["edge"])
         source = Source("[tiny]", ("tiny",), len)
         values = {"fingerprint": "f", "arcs": 1, "version": "v", **changes}
         return Task(configuration=configuration, source=source, **values)
@@ -285,7 +298,7 @@ class TestProgress:
             experiment="accuracy",
             dataset="tiny",
             fingerprint="f",
-            method="MLP",
+            method="mlp",
             level="edge",
             relation="none",
             epsilon=0.0,
@@ -318,7 +331,7 @@ class TestProgress:
         assert "1/2" in shown
         assert "2/2" in shown
         assert "left" in shown
-        assert "[tiny], MLP, epsilon 0: accuracy 50.0% in 1 min 15 s" in shown
+        assert "[tiny], mlp, level edge, epsilon 0: accuracy 50.0% in 1 min 15 s" in shown
         assert "failed: too [small]." in shown
 
     def test_the_time_left_follows_what_runs_really_took(self):

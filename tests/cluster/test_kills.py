@@ -20,7 +20,7 @@ from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.store.build import store_graph
 from gapgnn.graph.store.graph import open_store
 from gapgnn.privacy.ledger.ledger import Ledger
-from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
+from gapgnn.privacy.mechanisms import PrivateAggregation, kind_aggregations, row_normalise
 from gapgnn.rng import NoiseKey
 
 pytest.importorskip("ray")
@@ -43,14 +43,14 @@ def store(graph, tmp_path_factory):
 
 
 def mechanism(graph) -> PrivateAggregation:
-    return PrivateAggregation(
+    return kind_aggregations(
         graph,
         level="node",
         relation="add-remove",
         noise_multiplier=1.0,
         max_degree=10,
         keys=[NoiseKey.insecure(0)],
-    )
+    )[0]
 
 
 def workers() -> list[int]:
@@ -101,7 +101,7 @@ def train(store: Path, folder: Path, *words: str) -> list[str]:
         *(sys.executable, "-c", "from gapgnn.cli.main import run; run()"),
         *("train", "gap", "--store", str(store)),
         *("--out", str(folder / "model"), "--ledger", str(folder / "ledger.sqlite")),
-        *("--messages", "features", "--hops", "3", "--epochs", "5", "--json"),
+        *("--hops", "3", "--epochs", "5", "--json"),
         *words,
     ]
 

@@ -20,13 +20,8 @@ from gapgnn.graph.degree import split_key
 from gapgnn.graph.store.build import store_graph
 from gapgnn.graph.store.graph import open_store
 from gapgnn.graph.transforms import join_kinds, random_split
-from gapgnn.methods.gap.estimator import GAP
-from gapgnn.methods.vote import Vote
-from gapgnn.privacy.mechanisms.aggregation import (
-    PrivateAggregation,
-    kind_aggregations,
-    row_normalise,
-)
+from gapgnn.methods import GAP, LabelGAP, NeighborVote, NodeLabelGAP
+from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
 from gapgnn.rng import NoiseKey
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
@@ -55,14 +50,14 @@ def cluster(two_nodes):
 
 def hops(graph, key: NoiseKey, *, level: str = "edge", count: int = 2) -> list[torch.Tensor]:
     node = level == "node"
-    mechanism = PrivateAggregation(
+    mechanism = kind_aggregations(
         graph,
         level=level,
         relation="add-remove" if node else "undirected",
         noise_multiplier=1.0,
         max_degree=10 if node else None,
         keys=[key],
-    )
+    )[0]
     rows = row_normalise(torch.randn(graph.num_nodes, 4, generator=torch.manual_seed(0)))
     return mechanism.run(rows, count)
 
@@ -121,30 +116,37 @@ def test_two_nodes_give_the_hops_in_memory_and_never_write_the_key(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", ["edge", "node"])
+@pytest.mark.parametrize(
+    ("method", "own"),
+    [
+        (LabelGAP, {"level": "edge"}),
+        (GAP, {"level": "edge"}),
+        (GAP, {"level": "node", "max_degree": 10}),
+    ],
+)
 def test_a_model_trained_on_two_nodes_is_the_one_trained_here(
-    graph, store, two_nodes, cluster, level
+    graph, store, two_nodes, cluster, method, own
 ):
-    options = {"level": level, "epochs": 2, "insecure_noise_seed": 3, "max_degree": 10}
+    options = {**own, "epochs": 2, "insecure_noise_seed": 3}
     stored = random_split(open_store(store).with_executor(cluster), seed=0)
-    there = GAP(**options).fit(stored)
-    here = GAP(**options).fit(graph)
+    there = method(**options).fit(stored)
+    here = method(**options).fit(graph)
     assert here.repeat_scores_ == there.repeat_scores_
     near, far = (model.releases_.training().hops for model in (here, there))
     assert all(torch.equal(a, b) for a, b in zip(near, far, strict=True))
-    keys = [key.derive("aggregation").secret for key in GAP(**options)._noise_keys()]
+    keys = [key.derive("aggregation").secret for key in method(**options)._noise_keys()]
     assert_unwritten(two_nodes[1], *keys)
 
 
 @pytest.mark.parametrize(
     ("method", "options", "own"),
     [
-        pytest.param(GAP, {"own": "nothing"}, None, marks=pytest.mark.slow),
-        (GAP, {"own": "features"}, None),
-        pytest.param(GAP, {"own": "record"}, None, marks=pytest.mark.slow),
-        pytest.param(Vote, {}, None, marks=pytest.mark.slow),
-        pytest.param(Vote, {"level": "edge"}, None, marks=pytest.mark.slow),
-        pytest.param(GAP, {"level": "edge", "hops": 2}, "record", marks=pytest.mark.slow),
+        pytest.param(NodeLabelGAP, {"own": "nothing"}, None, marks=pytest.mark.slow),
+        (NodeLabelGAP, {"own": "features"}, None),
+        pytest.param(NodeLabelGAP, {"own": "record"}, None, marks=pytest.mark.slow),
+        pytest.param(NeighborVote, {}, None, marks=pytest.mark.slow),
+        pytest.param(NeighborVote, {"level": "edge"}, None, marks=pytest.mark.slow),
+        pytest.param(LabelGAP, {"level": "edge", "hops": 2}, "record", marks=pytest.mark.slow),
     ],
     ids=["nothing", "features", "record", "vote", "vote-edge", "record-edge"],
 )
@@ -152,7 +154,7 @@ def test_what_reads_its_own_person_is_the_same_on_two_nodes(
     graph, store, cluster, method, options, own
 ):
     given = {"level": "node", "epsilon": 4.0, "epochs": 2, "insecure_noise_seed": 3, **options}
-    if method is GAP and given["level"] == "node":
+    if method is NodeLabelGAP:
         given["hop_share"] = 0.5
     here = method(**given).fit(graph)
     stored = random_split(open_store(store).with_executor(cluster), seed=0)
@@ -167,21 +169,23 @@ def test_what_reads_its_own_person_is_the_same_on_two_nodes(
 
 @pytest.mark.slow
 @pytest.mark.dataset
-@pytest.mark.parametrize("level", ["edge", "node"])
-def test_a_real_graph_has_one_accuracy_table_everywhere(cluster, tmp_path, level):
+@pytest.mark.parametrize(
+    ("method", "level"), [(LabelGAP, "edge"), (NodeLabelGAP, "node"), (GAP, "edge"), (GAP, "node")]
+)
+def test_a_real_graph_has_one_accuracy_table_everywhere(cluster, tmp_path, method, level):
     """In memory, with 1, 7 and 64 parts, and with 7 parts on two nodes."""
     name = "facebook100/Cornell5"
     if not os.environ.get("GAPGNN_DATA") or local_status(name) == "not here":
         pytest.skip(f"needs {name} under GAPGNN_DATA")
     graph = load_dataset(name, split_seed=0)
     options = {"level": level, "epsilon": 8.0, "epochs": 5, "repeats": 2, "insecure_noise_seed": 1}
-    here = GAP(**options).fit(graph)
+    here = method(**options).fit(graph)
     for parts in (1, 7, 64):
         store_graph(graph, tmp_path / str(parts), parts=parts)
     for parts, executor in ((1, None), (7, None), (64, None), (7, cluster)):
         stored = random_split(open_store(tmp_path / str(parts)), seed=0)
         stored = stored if executor is None else stored.with_executor(executor)
-        there = GAP(**options).fit(stored)
+        there = method(**options).fit(stored)
         assert there.repeat_scores_ == here.repeat_scores_, (parts, executor)
         near, far = (model.releases_.training().hops for model in (here, there))
         assert all(torch.equal(a, b) for a, b in zip(near, far, strict=True)), parts

@@ -15,23 +15,23 @@ from gapgnn.evaluation.grid.records import FILE, Record
 from gapgnn.evaluation.report.page import render
 
 CREATED = "2026-11-15T08:00:00+00:00"
-TOPS = {"GAP": 0.82, "SAGE": 0.84, "MLP": 0.51}
-EDGE = ("GAP-EDP", "GAP-EDP labels", "SAGE-EDP")
-NODE = ("GAP-NDP", "GAP-NDP labels", "SAGE-NDP", "MLP-DP")
+TOPS = {"gap": 0.82, "label-gap": 0.9, "node-label-gap": 0.9, "sage": 0.84, "mlp": 0.51}
+EDGE = ("gap", "label-gap", "sage")
+NODE = ("gap", "node-label-gap", "sage", "mlp")
 
 
 def record_of(**changes: Any) -> Record:
-    """Return one result; what is not given is that of GAP-EDP at epsilon 1."""
+    """Return one result; what is not given is that of GAP at edge level, epsilon 1."""
     values: dict[str, Any] = {
         "experiment": "accuracy",
         "dataset": "social",
         "fingerprint": "f1" * 32,
-        "method": "GAP-EDP",
+        "method": "gap",
         "level": "edge",
         "relation": "undirected",
         "epsilon": 1.0,
         "delta": 1e-6,
-        "parameters": {"messages": "features"},
+        "parameters": {},
         "metric": "test_accuracy",
         "runs": (0.70, 0.72, 0.74),
         "seconds": 3.0,
@@ -129,8 +129,8 @@ def few_results(tmp_path: Path, made_up: list[Record]) -> Path:
     """Return a folder that holds those of one experiment, method and data set."""
     folder = tmp_path / "results"
     folder.mkdir()
-    wanted = ("hops", "GAP-EDP", "social")
-    store(folder, [one for one in made_up if (one.experiment, one.method, one.dataset) == wanted])
+    wanted = ("hops", "edge", "social")
+    store(folder, [one for one in made_up if (one.experiment, one.level, one.dataset) == wanted])
     return folder
 
 
@@ -141,10 +141,10 @@ def store(folder: Path, records: list[Record]) -> None:
 
 def _curve(method: str, epsilon: float | None, scale: float) -> float:
     """Return an accuracy that rises with epsilon, as real ones do."""
-    top = TOPS[method.split("-")[0]] + (0.08 if "labels" in method else 0)
-    if epsilon is None or method == "MLP":
+    top = TOPS[method]
+    if not epsilon:
         return top
-    strength = 0.2 if "SAGE" in method else 1.0
+    strength = 0.2 if method == "sage" else 1.0
     return 0.4 + (top - 0.4) * (1 - math.exp(-((strength * epsilon / scale) ** 0.7)))
 
 
@@ -154,15 +154,11 @@ def _runs(seed: str, mean: float, repeats: int = 10) -> tuple[float, ...]:
 
 
 def _row(
-    experiment: str, dataset: str, method: str, epsilon: float | None, **changes: Any
+    experiment: str, dataset: str, method: str, level: str, epsilon: float | None, **changes: Any
 ) -> Record:
-    level = "edge" if "EDP" in method or method == "MLP" else "none"
-    level = "node" if method in NODE else level
     relation = {"none": "none", "edge": "undirected", "node": "add-remove"}[level]
-    parameters = {"messages": "labels" if "labels" in method else "features"}
-    parameters |= changes.pop("parameters", {})
+    parameters = changes.pop("parameters", {})
     mean = changes.pop("mean", _curve(method, epsilon, 1.0 if level == "edge" else 6.0))
-    name = method.split("-")[0].lower()
     budget = "" if epsilon is None else f" --epsilon {epsilon:g}"
     events: tuple[Any, ...] = ()
     if epsilon:
@@ -180,7 +176,7 @@ def _row(
                     "label": "classifier",
                 },
             )
-    runs = _runs(f"{experiment} {dataset} {method} {epsilon} {parameters}", mean)
+    runs = _runs(f"{experiment} {dataset} {method} {level} {epsilon} {parameters}", mean)
     if changes.get("metric", "test_accuracy") == "test_accuracy":
         changes.setdefault("extra", measured(runs))
     return record_of(
@@ -195,52 +191,53 @@ def _row(
         noise_multiplier=round(5.9 / epsilon, 4) if epsilon else None,
         events=events,
         runs=runs,
-        command=f"gapgnn train {name} --dataset {dataset} --level {level}{budget} --repeats 10",
+        command=f"gapgnn train {method} --dataset {dataset} --level {level}{budget} --repeats 10",
         **changes,
     )
 
 
 def _accuracy(dataset: str) -> list[Record]:
-    unprotected = [_row("accuracy", dataset, m, None) for m in ("GAP-inf", "SAGE-inf")]
-    edge = [_row("accuracy", dataset, m, 4.0) for m in EDGE]
-    mlp = [_row("accuracy", dataset, "MLP", 0.0)]
-    return unprotected + edge + mlp + [_row("accuracy", dataset, m, 8.0) for m in NODE]
+    unprotected = [_row("accuracy", dataset, m, "none", None) for m in ("gap", "sage")]
+    edge = [_row("accuracy", dataset, m, "edge", 4.0) for m in EDGE]
+    mlp = [_row("accuracy", dataset, "mlp", "edge", 0.0)]
+    return unprotected + edge + mlp + [_row("accuracy", dataset, m, "node", 8.0) for m in NODE]
 
 
 def _tradeoff(dataset: str) -> list[Record]:
-    edge = [_row("tradeoff", dataset, m, e) for m in EDGE for e in (0.1, 0.2, 0.5, 1.0, 2.0, 4, 8)]
-    node = [_row("tradeoff", dataset, m, e) for m in NODE for e in (1.0, 2.0, 4.0, 8.0, 16.0)]
-    ends = [_row("tradeoff", dataset, m, None) for m in ("GAP-inf",)]
-    return [*edge, *node, *ends, _row("tradeoff", dataset, "MLP", 0.0)]
+    low, high = (0.1, 0.2, 0.5, 1.0, 2.0, 4, 8), (1.0, 2.0, 4.0, 8.0, 16.0)
+    edge = [_row("tradeoff", dataset, m, "edge", e) for m in EDGE for e in low]
+    node = [_row("tradeoff", dataset, m, "node", e) for m in NODE for e in high]
+    ends = [_row("tradeoff", dataset, "gap", "none", None)]
+    return [*edge, *node, *ends, _row("tradeoff", dataset, "mlp", "edge", 0.0)]
 
 
 def _ablations(dataset: str) -> list[Record]:
     rows = []
-    for method, budgets in (("GAP-EDP", (1.0, 4.0)), ("GAP-NDP", (8.0, 16.0))):
+    for level, budgets in (("edge", (1.0, 4.0)), ("node", (8.0, 16.0))):
         for epsilon in budgets:
-            top = _curve(method, epsilon, 2.0)
+            top = _curve("gap", epsilon, 2.0)
             for layers in (0, 2):
                 change = {
                     "parameters": {"encoder_layers": layers},
                     "mean": top - 0.1 * (2 - layers),
                 }
-                rows.append(_row("encoder", dataset, method, epsilon, **change))
+                rows.append(_row("encoder", dataset, "gap", level, epsilon, **change))
             for hops in range(1, 6):
                 change = {"parameters": {"hops": hops}, "mean": top - 0.01 * (hops - 3) ** 2}
-                rows.append(_row("hops", dataset, method, epsilon, **change))
+                rows.append(_row("hops", dataset, "gap", level, epsilon, **change))
     for epsilon in (4.0, 16.0):
         for bound in (10, 20, 50, 100, 200, 400):
-            mean = _curve("GAP-NDP", epsilon, 2.0) - 0.05 * abs(math.log10(bound / 100))
+            mean = _curve("gap", epsilon, 2.0) - 0.05 * abs(math.log10(bound / 100))
             change = {"parameters": {"max_degree": bound}, "mean": mean}
-            rows.append(_row("degree", dataset, "GAP-NDP", epsilon, **change))
+            rows.append(_row("degree", dataset, "gap", "node", epsilon, **change))
     return rows
 
 
 def _membership(dataset: str) -> list[Record]:
     rows = []
-    for method in ("GAP-NDP", "SAGE-NDP", "MLP-DP"):
+    for method in ("gap", "sage", "mlp"):
         for epsilon in (1.0, 2.0, 4.0, 8.0, 16.0):
             change = {"metric": "auc", "mean": 0.5 + 0.002 * epsilon}
-            rows.append(_row("membership", dataset, method, epsilon, **change))
+            rows.append(_row("membership", dataset, method, "node", epsilon, **change))
     unprotected = {"metric": "auc", "mean": 0.81}
-    return [*rows, _row("membership", dataset, "GAP-inf", None, **unprotected)]
+    return [*rows, _row("membership", dataset, "gap", "none", None, **unprotected)]

@@ -184,14 +184,14 @@ def page(rendered: str, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def model_page(tmp_path: Path) -> Path:
-    from gapgnn import GAP, Ledger
+    from gapgnn import LabelGAP, Ledger
     from gapgnn.graph.datasets.synthetic import social_graph
     from gapgnn.methods.folder import keep_audit
 
     ledger = Ledger.init(tmp_path / "own.sqlite").path
     graph = social_graph(num_nodes=300, mean_degree=10)
     folder = tmp_path / "model"
-    GAP(epochs=1, ledger=ledger, reason="for a test").fit(graph).save(folder)
+    LabelGAP(epochs=1, ledger=ledger, reason="for a test").fit(graph).save(folder)
     found = {"mechanism": "aggregation", "epsilon_claimed": 1.0, "epsilon_lower_bound": 0.9}
     rows = [{**found, "trials": 100, "holds": True}]
     keep_audit(folder, kind="mechanisms", command="gapgnn audit --model model", results=rows)
@@ -348,11 +348,11 @@ def test_the_arrow_keys_walk_through_the_values_and_show_them(browser: Browser, 
     assert tab.value(f"{tip}.hidden")
     tab.value("document.querySelector('.chart .point').focus()")
     assert not tab.value(f"{tip}.hidden")
-    assert tab.value(f"{tip}.textContent").startswith("GAP-EDPε = 0.1: ")
+    assert tab.value(f"{tip}.textContent").startswith("GAPε = 0.1: ")
     tab.press("ArrowRight")
-    assert tab.value(f"{tip}.textContent").startswith("GAP-EDPε = 0.2: ")
+    assert tab.value(f"{tip}.textContent").startswith("GAPε = 0.2: ")
     tab.press("ArrowUp")
-    assert tab.value(f"{tip}.textContent").startswith("GAP-EDP labelsε = 0.2: ")
+    assert tab.value(f"{tip}.textContent").startswith("LabelGAPε = 0.2: ")
     assert tab.value("document.activeElement.getAttribute('tabindex')") == "0"
     stops = "document.querySelectorAll('.chart')[0].querySelectorAll('.point[tabindex=\"0\"]')"
     assert tab.value(f"{stops}.length") == 1
@@ -371,7 +371,7 @@ def test_pointing_at_a_value_shows_it(browser: Browser, page: Path) -> None:
     )
     tab.ask("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
     tip = "document.querySelector('.chart .tip')"
-    assert tab.value(f"{tip}.textContent").startswith("GAP-EDPε = 0.1: ")
+    assert tab.value(f"{tip}.textContent").startswith("GAPε = 0.1: ")
     assert tab.value(f"{tip}.getBoundingClientRect().left") >= 0
     tab.ask("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
     assert tab.value(f"{tip}.hidden")

@@ -75,7 +75,7 @@ def test_a_budget_looks_the_same_in_every_panel(made_up: list[Record]) -> None:
 
 def test_the_edge_trade_off_shows_budgets_and_two_ends(made_up: list[Record]) -> None:
     panel = named(made_up, "tradeoff-edge").panels[0]
-    assert [line.label for line in panel.lines] == ["GAP-EDP", "GAP-EDP labels", "SAGE-EDP"]
+    assert [line.label for line in panel.lines] == ["GAP", "LabelGAP", "GraphSAGE"]
     assert [value.x for value in panel.lines[0].values] == [0.1, 0.2, 0.5, 1, 2, 4, 8]
     assert {reference.label for reference in panel.references} >= {"GAP-∞", "MLP"}
 

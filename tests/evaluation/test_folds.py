@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from methodgraphs import small_graph
 
-from gapgnn import GAP, MLP, SAGE, Ledger, cross_validate
+from gapgnn import MLP, GraphSAGE, LabelGAP, Ledger, cross_validate
 from gapgnn.errors import BudgetExceededError, DataError, InputError, PrivacyError
 from gapgnn.evaluation.folds import CrossValidation, fold_graphs
 from gapgnn.graph.transforms import induced
@@ -50,7 +50,7 @@ def grant(ledger: Ledger, graph, epsilon: float, **options) -> None:
 
 
 def test_every_fold_is_a_charge_and_together_they_cost_what_was_said(graph, ledger):
-    found, said = validated(GAP(**QUICK, ledger=ledger.path), graph, folds=4)
+    found, said = validated(LabelGAP(**QUICK, ledger=ledger.path), graph, folds=4)
     charges = ledger.entries()
     assert [fold.charge for fold in found.folds] == [charge.id for charge in charges]
     assert [charge.epsilon for charge in charges] == [pytest.approx(1.0, rel=0.005)] * 4
@@ -66,14 +66,14 @@ def test_every_fold_is_a_charge_and_together_they_cost_what_was_said(graph, ledg
 def test_the_price_is_said_before_the_first_charge(graph, ledger):
     # Warnings are errors in tests: this one comes before anything else happens.
     with pytest.raises(LedgerNotice, match="5 x epsilon 1, together"):
-        cross_validate(GAP(**QUICK, ledger=ledger.path), graph)
+        cross_validate(LabelGAP(**QUICK, ledger=ledger.path), graph)
     assert ledger.entries() == []
 
 
 @pytest.mark.parametrize(("folds", "fits"), [(3, True), (4, False)])
 def test_a_budget_that_is_too_small_for_all_folds_pays_for_none(graph, ledger, folds, fits):
     grant(ledger, graph, epsilon=3.5, composition="sum")
-    model = GAP(**{**QUICK, "delta": 1e-8}, ledger=ledger.path)
+    model = LabelGAP(**{**QUICK, "delta": 1e-8}, ledger=ledger.path)
     if fits:
         validated(model, graph, folds=folds)
     else:
@@ -87,12 +87,12 @@ def test_a_budget_that_is_too_small_for_all_folds_pays_for_none(graph, ledger, f
 def test_a_budget_under_another_relation_pays_for_no_fold(graph, ledger):
     grant(ledger, graph, epsilon=100.0)
     with pytest.raises(PrivacyError, match="stated under undirected"):
-        cross_validate(GAP(**QUICK, relation="directed", ledger=ledger.path), graph)
+        cross_validate(LabelGAP(**QUICK, relation="directed", ledger=ledger.path), graph)
     assert ledger.entries() == []
 
 
 def test_pure_releases_add_up(graph, ledger):
-    found, said = validated(SAGE(**PURE, ledger=ledger.path), graph, folds=2)
+    found, said = validated(GraphSAGE(**PURE, ledger=ledger.path), graph, folds=2)
     assert (found.epsilon, found.delta) == (pytest.approx(2.0), 0.0)
     assert "2 x epsilon 1, together epsilon 2" in said
 
@@ -152,13 +152,13 @@ def test_a_fold_that_tests_nobody_does_not_stop_a_run_at_node_level(graph, ledge
 
 def test_predictable_noise_differs_from_fold_to_fold(graph, ledger, monkeypatch):
     seeds = []
-    original = GAP._noise_keys
+    original = LabelGAP._noise_keys
     monkeypatch.setattr(
-        GAP,
+        LabelGAP,
         "_noise_keys",
         lambda self: (seeds.append(self.insecure_noise_seed), original(self))[1],
     )
-    model = GAP(**QUICK, insecure_noise_seed=7, ledger=ledger.path)
+    model = LabelGAP(**QUICK, insecure_noise_seed=7, ledger=ledger.path)
     validated(model, graph, folds=2)
     assert len(set(seeds)) == 2
     assert model.insecure_noise_seed == 7
@@ -176,9 +176,9 @@ def test_predictable_noise_differs_from_fold_to_fold(graph, ledger, monkeypatch)
 )
 def test_bad_arguments_charge_nothing(options, words, graph, ledger):
     with pytest.raises(InputError, match=words):
-        cross_validate(GAP(**QUICK, ledger=ledger.path), graph, **options)
+        cross_validate(LabelGAP(**QUICK, ledger=ledger.path), graph, **options)
     with pytest.raises(InputError, match="`repeats` must be 1"):
-        cross_validate(GAP(**QUICK, repeats=2, ledger=ledger.path), graph)
+        cross_validate(LabelGAP(**QUICK, repeats=2, ledger=ledger.path), graph)
     assert ledger.entries() == []
 
 

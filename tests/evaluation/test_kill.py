@@ -105,7 +105,7 @@ def test_the_command_killed_at_twenty_random_moments_finishes_its_grid(
     tables = write_tables(tmp_path / "tables", count=160)
     out = tmp_path / "results"
     words = [sys.executable, "-c", "from gapgnn.cli.main import run; run()", "experiment"]
-    words += ["tradeoff", *tables, "--methods", "MLP", "GAP-EDP", "GAP-inf", "SAGE-EDP"]
+    words += ["tradeoff", *tables, "--methods", "mlp", "gap", "sage", "--levels", "none", "edge"]
     words += ["--repeats", "2", "--jobs", jobs, "--json", "--out", str(out)]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     # A first, complete run elsewhere tells how long the moments can be.

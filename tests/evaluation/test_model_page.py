@@ -18,7 +18,7 @@ import pytest
 from methodgraphs import write_tables
 from scipy.stats import norm
 
-from gapgnn import GAP, MLP, SAGE, Ledger
+from gapgnn import GAP, MLP, GraphSAGE, LabelGAP, Ledger, NodeLabelGAP, load_model
 from gapgnn.errors import DataError, InputError
 from gapgnn.evaluation.report.content import right_guesses
 from gapgnn.evaluation.report.model import (
@@ -30,7 +30,6 @@ from gapgnn.evaluation.report.model import (
 from gapgnn.graph import Wording, join_kinds
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import one_class_against_all
-from gapgnn.methods import load_model
 from gapgnn.methods.folder import _checksum, keep_audit, load_folder
 from gapgnn.privacy.card import PrivacyCard, attacker_of, guarantee_sentence
 from gapgnn.privacy.card.texts import percent, rounded_up
@@ -133,7 +132,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, graph: Any) -> Path:
     """
     place = tmp_path_factory.mktemp("trained")
     ledger = Ledger.init(place / "own.sqlite").path
-    GAP(epsilon=1.0, epochs=2, folds=0, ledger=ledger).fit(graph).save(place / "model")
+    LabelGAP(epsilon=1.0, epochs=2, folds=0, ledger=ledger).fit(graph).save(place / "model")
     return place
 
 
@@ -226,14 +225,16 @@ def test_the_page_says_what_the_card_and_the_ledger_say(folder: Path, ledger: Le
 @pytest.mark.parametrize(
     "estimator",
     [
-        GAP(epsilon=4.0, epochs=2, level="edge", relation="directed"),
-        SAGE(epsilon=2.0, epochs=2, level="edge"),
+        LabelGAP(epsilon=4.0, epochs=2, level="edge", relation="directed"),
+        GraphSAGE(epsilon=2.0, epochs=2, level="edge"),
         MLP(epochs=2, level="edge"),
         MLP(epochs=2, level="none"),
-        GAP(epsilon=1.0, epochs=2, insecure_noise_seed=1),
+        LabelGAP(epsilon=1.0, epochs=2, insecure_noise_seed=1),
         GAP(epsilon=8.0, epochs=2, level="node", max_degree=5),
+        NodeLabelGAP(epsilon=8.0, epochs=2),
+        GAP(epsilon=4.0, epochs=2),
     ],
-    ids=["directed", "pure", "nothing", "none", "seeded", "node"],
+    ids=["directed", "pure", "nothing", "none", "seeded", "node", "node labels", "features"],
 )
 def test_so_does_the_page_of_every_kind_of_model(
     estimator: Any, graph: Any, ledger: Ledger, tmp_path: Path
@@ -255,7 +256,7 @@ def test_the_page_names_several_kinds_of_edges(
     protects: str, question: str, graph: Any, ledger: Ledger, tmp_path: Path
 ) -> None:
     both = join_kinds({"visits": graph, "calls": graph})
-    model = GAP(epsilon=1.0, epochs=2, kinds=protects).fit(both)
+    model = LabelGAP(epsilon=1.0, epochs=2, edge_types=protects).fit(both)
     model.save(tmp_path / "model")
     page = render_model(tmp_path / "model")
     assert contradictions(page, model.card_, ledger) == []
@@ -267,7 +268,7 @@ def test_what_kinds_of_edges_are_called_is_not_reworded(
     graph: Any, ledger: Ledger, tmp_path: Path
 ) -> None:
     both = join_kinds({"friends": graph, "links": graph})
-    GAP(epsilon=1.0, epochs=2).fit(both).save(tmp_path / "model")
+    LabelGAP(epsilon=1.0, epochs=2).fit(both).save(tmp_path / "model")
     page = render_model(tmp_path / "model", words=Wording.of("customer", "payment"))
     text = " ".join(re.sub(r"<[^>]+>", " ", page).split())
     assert text.count("(friends, links)") >= 2
@@ -330,7 +331,7 @@ def adaptive(tmp_path_factory: pytest.TempPathFactory, graph: Any) -> Path:
     """A model of the default node-level training, which chooses one of several charged options."""
     place = tmp_path_factory.mktemp("adaptive")
     ledger = Ledger.init(place / "own.sqlite").path
-    GAP(level="node", epsilon=4.0, epochs=1, ledger=ledger).fit(graph).save(place / "model")
+    NodeLabelGAP(epsilon=4.0, epochs=1, ledger=ledger).fit(graph).save(place / "model")
     return place
 
 
@@ -403,7 +404,7 @@ def test_a_card_that_is_none_of_the_charged_options_was_changed(
 
 def test_another_charge_makes_another_page(folder: Path, ledger: Ledger, graph: Any) -> None:
     before = Facts(render_model(folder)).found
-    GAP(epsilon=1.0, epochs=2, reason="again").fit(graph)
+    LabelGAP(epsilon=1.0, epochs=2, reason="again").fit(graph)
     after = Facts(render_model(folder)).found
     assert len(after["charged"]) == len(before["charged"]) + 1
     assert float(after["spent"][0]) > float(before["spent"][0])
@@ -437,7 +438,7 @@ def test_without_the_ledger_the_page_says_so_plainly(
 def test_a_50_50_guess_is_exact_for_gaussian_noise_and_below_the_bound(graph: Any) -> None:
     from gapgnn.privacy.accounting import gaussian_shift
 
-    card = GAP(epsilon=1.0, epochs=1).fit(graph).card_
+    card = LabelGAP(epsilon=1.0, epochs=1).fit(graph).card_
     bounds = attacker_of(card)
     assert bounds is not None
     assert card.epsilon is not None
@@ -454,7 +455,7 @@ def test_a_50_50_guess_is_exact_for_gaussian_noise_and_below_the_bound(graph: An
 
 
 def test_a_50_50_guess_about_one_random_answer_is_that_of_its_epsilon(graph: Any) -> None:
-    card = SAGE(epsilon=2.0, epochs=1, level="edge").fit(graph).card_
+    card = GraphSAGE(epsilon=2.0, epochs=1, level="edge").fit(graph).card_
     bounds = attacker_of(card)
     assert bounds is not None
     assert bounds.mu is None
@@ -610,7 +611,7 @@ def test_the_page_lies_beside_the_folder_for_its_owner(folder: Path) -> None:
 
 def test_names_in_the_folder_are_text_and_never_markup(tmp_path: Path, ledger: Ledger) -> None:
     graph = social_graph(num_nodes=300, mean_degree=10)
-    model = GAP(epochs=1, reason="<script>hit()</script>").fit(graph)
+    model = LabelGAP(epochs=1, reason="<script>hit()</script>").fit(graph)
     model.save(tmp_path / "<img src=x>")
     page = render_model(tmp_path / "<img src=x>")
     assert "<img" not in page
@@ -686,7 +687,7 @@ def test_the_command_makes_the_page_checks_the_folder_and_has_a_curator_s_copy(
     tables = write_tables(tmp_path / "tables", count=160)
     out = str(tmp_path / "model")
     words = ["--epsilon", "4", "--epochs", "3", "--no-compare", "--json"]
-    assert main(["train", "gap", *tables, *words, "--out", out]) == 0
+    assert main(["train", "label-gap", *tables, *words, "--out", out]) == 0
     accuracy = json.loads(capsys.readouterr().out)["test_accuracy"]["mean"]
     assert main(["report", out, "--check"]) == 0
     assert "none changed" in capsys.readouterr().out
@@ -715,7 +716,7 @@ def test_a_look_of_the_curator_at_people_with_a_budget_is_on_record(
     )
     out = str(tmp_path / "model")
     words = ["--epsilon", "1", "--epochs", "2", "--no-compare"]
-    assert main(["train", "gap", *tables, *words, "--out", out]) == 0
+    assert main(["train", "label-gap", *tables, *words, "--out", out]) == 0
     with pytest.raises(PrivacyError, match="--curator-only"):
         main(["report", out, "--curator-copy", *tables])
     assert main(["report", out, "--curator-copy", *tables, "--curator-only", "to see"]) == 0
@@ -772,7 +773,7 @@ def test_the_training_of_a_model_is_audited_as_a_whole(
     tables = write_tables(tmp_path / "tables", count=160)
     out = str(tmp_path / "model")
     words = ["--epsilon", "4", "--epochs", "2", "--no-compare"]
-    assert main(["train", "gap", *tables, *words, "--out", out]) == 0
+    assert main(["train", "label-gap", *tables, *words, "--out", out]) == 0
     capsys.readouterr()
     audit = ["audit", "pipeline", "--neighbours", "first", "--model", out, "--json"]
     assert main([*audit, "train", *tables]) == 0
@@ -803,7 +804,7 @@ def test_the_training_of_a_model_is_audited_as_a_whole(
 def test_the_question_counts_the_links_that_are_hidden(
     relation: str, question: str, graph: Any, ledger: Ledger, tmp_path: Path
 ) -> None:
-    model = GAP(relation=relation, epochs=1, ledger=ledger.path).fit(graph)
+    model = LabelGAP(relation=relation, epochs=1, ledger=ledger.path).fit(graph)
     model.save(tmp_path / "model")
     page = render_model(tmp_path / "model", words=Wording.of(None, "payment"))
     assert question in page

@@ -19,12 +19,12 @@ from gapgnn.training import CURVE_RECALLS, Metrics, measure
 
 NODES, RARE = 200, 12
 MADE = (
-    ("GAP-inf", "none", "none", None, 5.0),
-    ("GAP-EDP", "edge", "undirected", 1.0, 1.0),
-    ("GAP-EDP", "edge", "undirected", 4.0, 2.0),
-    ("SAGE-EDP", "edge", "undirected", 4.0, 1.0),
-    ("MLP", "edge", "undirected", 0.0, 0.5),
-    ("GAP-NDP", "node", "add-remove", 8.0, 1.0),
+    ("gap", "none", "none", None, 5.0),
+    ("gap", "edge", "undirected", 1.0, 1.0),
+    ("gap", "edge", "undirected", 4.0, 2.0),
+    ("sage", "edge", "undirected", 4.0, 1.0),
+    ("mlp", "edge", "undirected", 0.0, 0.5),
+    ("gap", "node", "add-remove", 8.0, 1.0),
 )
 
 
@@ -93,8 +93,8 @@ def test_a_two_class_data_set_has_a_curve_per_method_and_guessing_at_the_share_o
         "bank, class high, node level, ε = 8",
     ]
     panel = edge(bank)
-    assert [line.label for line in panel.lines] == ["GAP-EDP", "SAGE-EDP", "MLP"]
-    record = next(r for r in bank if (r.method, r.epsilon) == ("GAP-EDP", 4.0))
+    assert [line.label for line in panel.lines] == ["GAP", "GraphSAGE", "MLP"]
+    record = next(r for r in bank if (r.method, r.epsilon) == ("gap", 4.0))
     values = panel.lines[0].values
     assert tuple(value.x for value in values) == CURVE_RECALLS
     assert [value.mean for value in values] == pytest.approx(
@@ -132,8 +132,8 @@ def test_the_table_has_average_precision_and_recall_precision_and_lift_of_the_to
         *(f"{name} in top 1 %" for name in ("recall", "precision", "lift")),
         *(f"{name} in top 5 %" for name in ("recall", "precision", "lift")),
     )
-    record = next(r for r in bank if (r.method, r.epsilon) == ("GAP-EDP", 4.0))
-    row = next(r for r in table.rows if r.keys[0] == "GAP-EDP" and r.keys[-1] == "4")
+    record = next(r for r in bank if (r.method, r.epsilon) == ("gap", 4.0))
+    row = next(r for r in table.rows if r.keys[0] == "GAP" and r.keys[-1] == "4")
     first, last = (
         [one.top[name] for one in record.rankings] for name in ("top_1_percent", "top_5_percent")
     )
@@ -175,8 +175,8 @@ def test_the_page_has_the_curve_with_its_words_its_values_and_whose_eyes_it_is_f
     assert "Values of this figure as a table" in section
     values = the_table(bank, "precision-recall-curve")
     assert [row.keys[0] for row in values.rows if "edge level" in row.block] == [
-        "GAP-EDP",
-        "SAGE-EDP",
+        "GAP",
+        "GraphSAGE",
         "MLP",
     ]
     assert len(values.columns) == len(CURVE_RECALLS)

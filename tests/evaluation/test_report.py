@@ -27,6 +27,7 @@ from gapgnn.evaluation.report import page as report_module
 from gapgnn.evaluation.report.content import event_words, right_guesses
 from gapgnn.evaluation.report.findings import load_findings
 from gapgnn.evaluation.report.page import render, write_report
+from gapgnn.evaluation.report.plots import STYLES
 
 TEMPLATES = Path(report_module.__file__).parent / "templates"
 AUDIT = {
@@ -250,7 +251,8 @@ def test_words_and_lines_stand_out_from_the_ground(theme: int) -> None:
     style = (TEMPLATES / "report.css").read_text()
     found = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", style)
     colours = {name: pair[theme] for name, *pair in found}
-    for name in ("text", "muted", "accent", "s0", "s1", "s2", "s3", "s4"):
+    styles = [f"s{number}" for number in range(len(STYLES))]
+    for name in ("text", "muted", "accent", *styles):
         for ground in ("ground", "panel"):
             assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground)
     assert contrast(colours["text"], colours["caution"]) >= 4.5
@@ -266,7 +268,7 @@ def test_fast_noise_is_called_an_experiment_and_safe_noise_is_not(make_record: A
 
 def test_results_without_any_budget_promise_nothing(make_record: Any) -> None:
     unprotected = make_record(
-        method="GAP-inf", level="none", relation="none", epsilon=None, delta=None, events=()
+        method="gap", level="none", relation="none", epsilon=None, delta=None, events=()
     )
     text = Page(render([unprotected])).text
     assert "no result in this folder was computed under a privacy budget" in text
@@ -279,7 +281,7 @@ def test_an_audit_stands_beside_the_rows_of_its_noise(make_record: Any, tmp_path
     text = Page(render([make_record()], audits=audits)).text
     assert "aggregation: 0.999, at least 0.930" in text
     assert "1 audits, 1 without a violation" in text
-    other = [make_record(relation="directed"), make_record(method="SAGE-EDP")]
+    other = [make_record(relation="directed"), make_record(method="sage")]
     assert "aggregation: 0.999" not in Page(render(other, audits=audits)).text
 
 
@@ -308,7 +310,7 @@ def test_the_audit_option_audits_each_noise_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("gapgnn.cli.report.AUDIT_TRIALS", 400)
-    rows = [make_record(), make_record(dataset="other"), make_record(method="SAGE-EDP")]
+    rows = [make_record(), make_record(dataset="other"), make_record(method="sage")]
     (tmp_path / FILE).write_text("".join(row.to_json() + "\n" for row in rows))
     for _ in range(2):
         assert gapgnn("report", str(tmp_path), "--audit", monkeypatch=monkeypatch) == 0
@@ -458,22 +460,23 @@ def tiles_of(*rows: Record) -> dict[str, dict[str, Any]]:
 def test_tiles_of_what_reads_own_lists_stand_apart(make_record: Any) -> None:
     node = {"level": "node", "relation": "add-remove", "epsilon": 8.0}
     rows = [
-        make_record(method="GAP-EDP", runs=(0.7,) * 3),
-        make_record(method="MLP", epsilon=0.0, runs=(0.6,) * 3),
-        make_record(method="Vote", epsilon=0.0, runs=(0.9,) * 3, extra={"own": "record"}),
-        make_record(method="GAP-NDP labels", runs=(0.65,) * 3, **node),
-        make_record(method="Vote-NDP", runs=(0.8,) * 3, **node, extra={"own": "record"}),
+        make_record(method="gap", runs=(0.7,) * 3),
+        make_record(method="mlp", epsilon=0.0, runs=(0.6,) * 3),
+        make_record(method="vote", epsilon=0.0, runs=(0.9,) * 3, extra={"own": "record"}),
+        make_record(method="node-label-gap", runs=(0.65,) * 3, **node),
+        make_record(method="vote", runs=(0.8,) * 3, **node, extra={"own": "record"}),
     ]
     tiles = tiles_of(*rows)
     assert tiles["Without the graph"]["how"].startswith("MLP")
-    assert tiles["Best private, edge level"]["how"].startswith("GAP-EDP")
-    assert tiles["To each their own, edge level"]["how"] == "Vote, ε\u00a0=\u00a00, reads own lists"
+    assert tiles["Best private, edge level"]["how"].startswith("GAP,")
+    edge_tile = tiles["To each their own, edge level"]["how"]
+    assert edge_tile == "NeighborVote, ε\u00a0=\u00a00, reads own lists"
     node_tile = tiles["Best private, node level"]["how"]
-    assert node_tile == "GAP-NDP labels, ε\u00a0=\u00a08, own features, notion own record"
+    assert node_tile == "NodeLabelGAP, ε\u00a0=\u00a08, own features, notion own record"
     assert "own record, notion own record" in tiles["To each their own, node level"]["how"]
     senses = {one["title"]: one for one in content.protections(rows)}
     joint = senses["One person's record, own lists read"]
-    assert joint["methods"] == "Vote-NDP"
+    assert joint["methods"] == "NeighborVote"
     assert "joint differential privacy" in " ".join(joint["covered"])
     assert "joint" not in " ".join(senses["One person's record"]["covered"])
     assert [b["epsilon"] for b in senses["One undirected edge, own lists read"]["budgets"]] == ["0"]
@@ -483,10 +486,10 @@ def test_tiles_show_the_best_private_row_and_the_budget_it_used(make_record: Any
     tiles = tiles_of(
         make_record(epsilon=1.0, runs=(0.7,) * 6),
         make_record(epsilon=4.0, runs=(0.8,) * 6),
-        make_record(method="MLP", epsilon=0.0, runs=(0.6,) * 6),
+        make_record(method="mlp", epsilon=0.0, runs=(0.6,) * 6),
     )
     best = tiles["Best private, edge level"]
-    assert (best["cell"].short, best["how"]) == ("80.0", "GAP-EDP, ε\u00a0=\u00a04")
+    assert (best["cell"].short, best["how"]) == ("80.0", "GAP, ε\u00a0=\u00a04")
     assert best["note"] == ""
     assert tiles["Without the graph"]["cell"].short == "60.0"
 
@@ -507,7 +510,7 @@ def test_of_equally_good_rows_the_cheaper_one_is_shown(make_record: Any) -> None
 def test_a_tile_says_when_the_graph_bought_nothing(
     make_record: Any, runs: tuple[float, ...], says: bool
 ) -> None:
-    plain = make_record(method="MLP", epsilon=0.0, runs=(0.6, 0.61, 0.59, 0.6, 0.6, 0.61, 0.59))
+    plain = make_record(method="mlp", epsilon=0.0, runs=(0.6, 0.61, 0.59, 0.6, 0.6, 0.61, 0.59))
     tiles = tiles_of(make_record(epsilon=4.0, runs=runs), plain)
     note = tiles["Best private, edge level"]["note"]
     assert (note == "No better than ignoring the graph (MLP: 60.0 %).") == says
@@ -518,8 +521,8 @@ def test_a_tile_says_when_the_graph_bought_nothing(
 def test_a_best_row_that_reads_no_edge_says_so(make_record: Any) -> None:
     node = {"level": "node", "relation": "add-remove", "epsilon": 8.0}
     tiles = tiles_of(
-        make_record(method="GAP-NDP", runs=(0.5, 0.51), **node),
-        make_record(method="MLP-DP", runs=(0.6, 0.61), **node),
+        make_record(method="gap", runs=(0.5, 0.51), **node),
+        make_record(method="mlp", runs=(0.6, 0.61), **node),
     )
     assert "ignores the graph" in tiles["Best private, node level"]["note"]
 

@@ -98,11 +98,13 @@ class TestGrid:
     def test_a_second_call_runs_nothing_and_a_wider_one_only_the_rest(
         self, tmp_path: Path, performed: list[str]
     ) -> None:
-        first = run_grid(rows_of("tradeoff", methods=["GAP-EDP"]), Store(tmp_path))
+        first = run_grid(rows_of("tradeoff", methods=["gap"], levels=["edge"]), Store(tmp_path))
         assert (first.planned, first.found, first.ran) == (7, 0, 7)
-        again = run_grid(rows_of("tradeoff", methods=["GAP-EDP"]), Store(tmp_path))
+        again = run_grid(rows_of("tradeoff", methods=["gap"], levels=["edge"]), Store(tmp_path))
         assert (again.found, again.ran) == (7, 0)
-        more = run_grid(rows_of("tradeoff", methods=["GAP-EDP", "MLP"]), Store(tmp_path))
+        more = run_grid(
+            rows_of("tradeoff", methods=["gap", "mlp"], levels=["edge"]), Store(tmp_path)
+        )
         assert (more.found, more.ran) == (7, 1)
         assert len(performed) == len(set(performed)) == 8
 
@@ -131,22 +133,23 @@ class TestGrid:
             return made_up(task)
 
         monkeypatch.setattr(runner, "perform", look)
-        run_grid(rows_of("hops", methods=["GAP-EDP"], epsilons=[1]), Store(tmp_path))
+        run_grid(rows_of("hops", methods=["gap"], levels=["edge"], epsilons=[1]), Store(tmp_path))
         assert seen == [0, 1, 2, 3, 4]
 
     def test_a_task_that_cannot_be_done_does_not_stop_the_others(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail(task: Task, *, attack: Any = None) -> Record:
-            if task.configuration.method == "SAGE-EDP":
+            configuration = task.configuration
+            if (configuration.method, configuration.level) == ("sage", "edge"):
                 raise DataError("a class\nis too small.")
             return made_up(task)
 
         monkeypatch.setattr(runner, "perform", fail)
         summary = run_grid(rows_of("accuracy"), Store(tmp_path))
-        assert summary.ran == 14
+        assert summary.ran == 17
         assert [message for _, message in summary.failures] == ["a class is too small."]
-        assert len(load(tmp_path)) == 14
+        assert len(load(tmp_path)) == 17
 
     def test_ctrl_c_keeps_what_is_finished(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -185,7 +188,9 @@ class TestSelection:
     def test_the_best_on_validation_is_kept_not_the_best_on_test(
         self, tmp_path: Path, performed: list[str]
     ) -> None:
-        run_grid(rows_of("accuracy", "validation", methods=["GAP-EDP"]), Store(tmp_path))
+        run_grid(
+            rows_of("accuracy", "validation", methods=["gap"], levels=["edge"]), Store(tmp_path)
+        )
         (record,) = load(tmp_path)
         assert record.parameters["hops"] == 5
         assert record.select == "validation"
@@ -199,7 +204,7 @@ class TestSelection:
     def test_a_killed_selection_goes_on_with_the_missing_candidates(
         self, tmp_path: Path, performed: list[str]
     ) -> None:
-        rows = rows_of("accuracy", "validation", methods=["GAP-NDP"])
+        rows = rows_of("accuracy", "validation", methods=["gap"], levels=["node"])
         done = [replace(made_up(part), experiment=CANDIDATE) for part in rows[0].parts[:17]]
         for record in done:
             Store(tmp_path).append(record)
@@ -210,8 +215,8 @@ class TestSelection:
         assert len(performed) == 3
 
     def test_an_ablation_serves_as_candidates(self, tmp_path: Path, performed: list[str]) -> None:
-        run_grid(rows_of("hops", methods=["GAP-EDP"], epsilons=[4]), Store(tmp_path))
-        rows = rows_of("accuracy", "validation", methods=["GAP-EDP"])
+        run_grid(rows_of("hops", methods=["gap"], levels=["edge"], epsilons=[4]), Store(tmp_path))
+        rows = rows_of("accuracy", "validation", methods=["gap"], levels=["edge"])
         assert missing_tasks(rows, Store(tmp_path).records()) == []
         assert run_grid(rows, Store(tmp_path)).ran == 0
         assert {record.experiment for record in load(tmp_path)} == {"hops", "accuracy"}
@@ -225,7 +230,7 @@ class TestSelection:
 
 class TestKey:
     def test_everything_that_decides_the_figures_is_in_the_key(self) -> None:
-        (configuration,) = plan("accuracy", methods=["GAP-EDP"])
+        (configuration,) = plan("accuracy", methods=["gap"], levels=["edge"])
         task = a_task(configuration)
         others = [
             replace(task, seed=1),
@@ -235,36 +240,38 @@ class TestKey:
             replace(task, version="other"),
             task.with_configuration(replace(configuration, epsilon=1.0)),
             task.with_configuration(replace(configuration, relation="directed")),
-            task.with_configuration(replace(configuration, parameters={})),
+            task.with_configuration(replace(configuration, parameters={"hops": 1})),
             task.with_configuration(replace(configuration, attack={"on": "target"})),
         ]
         assert len({task.key, *(other.key for other in others)}) == len(others) + 1
 
     def test_what_does_not_decide_them_is_not(self) -> None:
-        (configuration,) = plan("accuracy", methods=["GAP-EDP"])
+        (configuration,) = plan("accuracy", methods=["gap"], levels=["edge"])
         task = a_task(configuration)
         same = [
             replace(task, device="cpu"),
             replace(task, log_folder="logs"),
             task.with_configuration(replace(configuration, experiment="tradeoff")),
-            task.with_configuration(
-                replace(configuration, parameters={"messages": "features", "encoder_layers": 2})
-            ),
+            task.with_configuration(replace(configuration, parameters={"encoder_layers": 2})),
         ]
         assert {task.key} == {other.key for other in same}
 
 
 class TestPerform:
-    @pytest.mark.parametrize("method", ["MLP", "GAP-inf"])
+    @pytest.mark.parametrize(("method", "level"), [("mlp", "edge"), ("gap", "none")])
     def test_the_command_of_a_record_makes_its_figures(
-        self, method: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+        self,
+        method: str,
+        level: str,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         from gapgnn.graph.datasets import load as datasets
 
         monkeypatch.setattr(
             datasets, "load_dataset", lambda name, *, split_seed, progress: opened(split_seed)
         )
-        (configuration,) = plan("accuracy", methods=[method])
+        (configuration,) = plan("accuracy", methods=[method], levels=[level])
         record = perform(a_task(configuration))
         words = shlex.split(record.command)
         assert words[0] == "gapgnn"
@@ -278,7 +285,7 @@ class TestPerform:
     ) -> None:
         ledger = Ledger.init(tmp_path / "ledger.sqlite")
         monkeypatch.setenv("GAPGNN_LEDGER", str(ledger.path))
-        (configuration,) = plan("accuracy", methods=["GAP-EDP"])
+        (configuration,) = plan("accuracy", methods=["gap"], levels=["edge"])
         record = perform(a_task(configuration, log_folder=str(tmp_path / "logs")))
         assert record.epsilon == 4.0
         assert 0.99 * 4 < record.extra["accounted_epsilon"] <= 4.0
@@ -291,11 +298,11 @@ class TestPerform:
         assert [path.suffix for path in (tmp_path / "logs").iterdir()] == [".jsonl"]
         assert Record.from_json(record.to_json()) == record
 
-    @pytest.mark.parametrize("method", ["GAP-EDP", "MLP-DP"])
+    @pytest.mark.parametrize(("method", "level"), [("gap", "edge"), ("mlp", "node")])
     def test_a_row_has_all_figures_of_every_repeat_and_says_whose_they_are(
-        self, method: str
+        self, method: str, level: str
     ) -> None:
-        (configuration,) = plan("accuracy", methods=[method])
+        (configuration,) = plan("accuracy", methods=[method], levels=[level])
         record = perform(a_task(configuration))
         assert set(record.extra["metrics"][0]) == {field.name for field in fields(Metrics)}
         assert record.figures("accuracy") == pytest.approx(record.runs)
@@ -311,7 +318,7 @@ class TestPerform:
         def tolokers(seed: int) -> Graph:
             return replace(opened(seed), name="tolokers", population="dataset tolokers")
 
-        (configuration,) = plan("accuracy", methods=["MLP"])
+        (configuration,) = plan("accuracy", methods=["mlp"], levels=["edge"])
         task = a_task(configuration, source=Source("tolokers", ("tolokers",), tolokers))
         record = perform(replace(task, fingerprint=tolokers(0).fingerprint))
         assert record.headline == "auc"
@@ -351,7 +358,9 @@ class TestPerform:
             }
             return Found()
 
-        rows = plan("membership", methods=["MLP-DP"], epsilons=[8], attack_on=["shadow"])
+        rows = plan(
+            "membership", methods=["mlp"], levels=["node"], epsilons=[8], attack_on=["shadow"]
+        )
         record = perform(a_task(rows[0], repeats=3), attack=attack)
         assert (record.metric, record.runs) == ("auc", (0.5, 0.5, 0.5))
         assert (record.relation, record.delta) == ("add-remove", 1e-4)
@@ -361,7 +370,7 @@ class TestPerform:
             perform(a_task(rows[0]))
 
     def test_data_that_changed_since_the_plan_is_refused(self) -> None:
-        (configuration,) = plan("accuracy", methods=["MLP"])
+        (configuration,) = plan("accuracy", methods=["mlp"], levels=["edge"])
         task = a_task(configuration, source=replace(SOURCE, words=("other",)), fingerprint="old")
         with pytest.raises(DataError, match="`tiny` must not change while experiments run"):
             perform(task)
@@ -369,12 +378,12 @@ class TestPerform:
 
 class TestEstimates:
     def test_a_record_of_the_same_row_tells_best(self) -> None:
-        first, second = tasks_of("tradeoff", methods=["GAP-EDP"])[:2]
+        first, second = tasks_of("tradeoff", methods=["gap"], levels=["edge"])[:2]
         record = replace(made_up(first), seconds=30.0)
         assert estimate(replace(second, repeats=4), [record]) == 60.0
 
     def test_without_records_a_larger_graph_takes_longer(self) -> None:
-        task = tasks_of("accuracy", methods=["GAP-EDP"])[0]
+        task = tasks_of("accuracy", methods=["gap"], levels=["edge"])[0]
         larger = replace(task, arcs=100 * task.arcs)
         assert 0 < estimate(task, []) < estimate(larger, [])
 
@@ -397,17 +406,17 @@ def test_the_graph_of_the_last_task_is_opened_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "own", "notion", "paid"),
+    ("method", "level", "own", "notion", "paid"),
     [
-        ("Vote", "record", None, 0.0),
-        ("Vote-NDP", "record", "own record", 8.0),
-        ("GAP-NDP own nothing", "nothing", "own record", 8.0),
+        ("vote", "edge", "record", None, 0.0),
+        ("vote", "node", "record", "own record", 8.0),
+        ("node-label-gap own nothing", "node", "nothing", "own record", 8.0),
     ],
 )
 def test_a_record_says_what_is_read_and_in_which_notion(
-    method: str, own: str, notion: str | None, paid: float
+    method: str, level: str, own: str, notion: str | None, paid: float
 ) -> None:
-    (task,) = tasks_of("accuracy", methods=[method])
+    (task,) = tasks_of("accuracy", methods=[method], levels=[level])
     found = perform(task)
     assert (found.extra["own"], found.extra["notion"]) == (own, notion)
     assert found.own == own

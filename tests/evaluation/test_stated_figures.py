@@ -12,26 +12,41 @@ import pytest
 from scipy.stats import norm
 from suited import suited
 
-from gapgnn import GAP, MLP, SAGE, Ledger
+from gapgnn import (
+    GAP,
+    MLP,
+    GraphSAGE,
+    LabelGAP,
+    Ledger,
+    NeighborVote,
+    NodeLabelGAP,
+    ProGAP,
+    load_model,
+)
 from gapgnn.evaluation.report.model import render_model
 from gapgnn.graph.datasets.synthetic import social_graph
-from gapgnn.methods import Vote, load_model
 from gapgnn.privacy.accounting import Event, account
 from gapgnn.privacy.card import PrivacyCard
 
 MODELS: dict[str, Any] = {
     "gap-edge": (GAP, {"epsilon": 1.0}),
     "gap-node": (GAP, {"epsilon": 4.0, "level": "node"}),
-    "vote-edge": (Vote, {"level": "edge"}),
-    "vote-node": (Vote, {"level": "node", "epsilon": 2.0}),
+    "progap-edge": (ProGAP, {"epsilon": 1.0}),
+    "label-gap": (LabelGAP, {"epsilon": 1.0}),
+    "node-label-gap": (NodeLabelGAP, {"epsilon": 4.0}),
+    "vote-edge": (NeighborVote, {"level": "edge"}),
+    "vote-node": (NeighborVote, {"level": "node", "epsilon": 2.0}),
     "mlp-edge": (MLP, {"level": "edge"}),
     "mlp-node": (MLP, {"level": "node", "epsilon": 2.0}),
-    "sage-edge": (SAGE, {"level": "edge", "epsilon": 2.0}),
+    "sage-edge": (GraphSAGE, {"level": "edge", "epsilon": 2.0}),
 }
 # What the card must name as released, by the kind of its event.
 RELEASED = {
     "gap-edge": {"Gaussian"},
-    "gap-node": {"Laplace", "PoissonGaussian"},
+    "gap-node": {"Gaussian", "PoissonGaussian"},
+    "progap-edge": {"Gaussian"},
+    "label-gap": {"Gaussian"},
+    "node-label-gap": {"Laplace", "PoissonGaussian"},
     "vote-edge": set(),
     "vote-node": {"LabelResponse"},
     "mlp-edge": set(),
@@ -117,12 +132,12 @@ def test_the_stated_epsilon_pays_for_the_listed_releases(place: Path, name: str)
     assert card.epsilon is not None
     assert price <= card.epsilon * (1 + 1e-6)
     # An adaptive choice is priced at its dearest option; everything else to the last digit.
-    assert price >= card.epsilon * (0.8 if name == "gap-node" else 1 - 1e-3)
+    assert price >= card.epsilon * (0.8 if name == "node-label-gap" else 1 - 1e-3)
 
 
 def test_the_page_states_the_50_50_guess_of_the_listed_noise(place: Path) -> None:
-    card = load_model(place / "gap-edge").card_
-    page = render_model(place / "gap-edge", ledger=place / "gap-edge.sqlite")
+    card = load_model(place / "label-gap").card_
+    page = render_model(place / "label-gap", ledger=place / "label-gap.sqlite")
     (stated,) = facts(page, "right")
     assert is_rounded_up(stated, norm.cdf(shift(card.events) / 2))
 
@@ -132,9 +147,9 @@ def test_the_page_states_the_50_50_guess_of_everything_that_was_charged(
 ) -> None:
     ledger = Ledger.init(tmp_path / "own.sqlite")
     options: dict[str, Any] = {"epochs": 1, "ledger": ledger.path}
-    GAP(epsilon=0.5, **options).fit(graph).save(tmp_path / "model")
-    GAP(epsilon=1.0, **options).fit(graph)
-    GAP(epsilon=0.7, repeats=3, **options).fit(graph)
+    LabelGAP(epsilon=0.5, **options).fit(graph).save(tmp_path / "model")
+    LabelGAP(epsilon=1.0, **options).fit(graph)
+    LabelGAP(epsilon=0.7, repeats=3, **options).fit(graph)
     charges = ledger.entries()
     assert sorted(charge.count for charge in charges) == [1, 1, 3]
     events = [event for charge in charges for event in charge.events]
@@ -146,9 +161,11 @@ def test_the_page_states_the_50_50_guess_of_everything_that_was_charged(
 def test_the_page_at_node_level_states_the_50_50_guess_of_the_noise_and_not_of_epsilon(
     place: Path,
 ) -> None:
-    card = load_model(place / "gap-node").card_
+    card = load_model(place / "node-label-gap").card_
     assert card.epsilon is not None
-    (stated,) = facts(render_model(place / "gap-node", ledger=place / "gap-node.sqlite"), "right")
+    (stated,) = facts(
+        render_model(place / "node-label-gap", ledger=place / "node-label-gap.sqlite"), "right"
+    )
     share = float(stated.removesuffix(" %")) / 100
     # What the best attacker reaches who sees the training alone, tried out.
     (event,) = [event for event in card.events if event["event"] == "PoissonGaussian"]

@@ -25,12 +25,12 @@ def result(key: str = "a", **changes: Any) -> Record:
         "experiment": "accuracy",
         "dataset": "social",
         "fingerprint": "f",
-        "method": "GAP-EDP",
+        "method": "gap",
         "level": "edge",
         "relation": "undirected",
         "epsilon": 4.0,
         "delta": 1e-6,
-        "parameters": {"messages": "features"},
+        "parameters": {},
         "metric": "test_accuracy",
         "runs": (0.5, 0.75),
         "seconds": 1.5,
@@ -56,10 +56,10 @@ class TestRecords:
         record = result(epsilon=None, delta=None, extra={"noise": "fast"})
         line = record.to_json()
         assert "\n" not in line
-        assert json.loads(line)["format"] == 1
+        assert json.loads(line)["format"] == 2
         assert Record.from_json(line) == record
 
-    def test_a_record_of_an_earlier_version_has_accuracy_alone(self) -> None:
+    def test_a_record_without_metrics_has_accuracy_alone(self) -> None:
         record = Record.from_json(result().to_json())
         assert record.figures("accuracy") == record.runs
         assert (record.headline, record.figures("auc"), record.figures("majority")) == (
@@ -91,8 +91,9 @@ class TestRecords:
     @pytest.mark.parametrize(
         ("change", "complaint"),
         [
-            ({"format": 2}, "Got 2; use a newer gapgnn"),
-            ({"format": None}, "must have format 1. Got None."),
+            ({"format": 3}, "Got 3; use a newer gapgnn"),
+            ({"format": 1}, "Got 1, whose methods had other names; measure again into another"),
+            ({"format": None}, "must have format 2. Got None."),
             ({"colour": "red"}, "missing or unknown keys: colour"),
             ({"runs": []}, "`runs` must be at least one finite number"),
             ({"runs": ["x"]}, "`runs` must be at least one finite number"),
@@ -171,7 +172,7 @@ class TestAppend:
         assert store.half_written() == 0
 
     def test_a_newer_format_is_refused_and_left_alone(self, tmp_path: Path) -> None:
-        line = result().to_json().replace('"format": 1', '"format": 7') + "\n"
+        line = result().to_json().replace('"format": 2', '"format": 7') + "\n"
         (tmp_path / FILE).write_text(line)
         for act in (Store(tmp_path).records, lambda: Store(tmp_path).append(result("b"))):
             with pytest.raises(DataError, match=r"line 1: .* Got 7; use a newer gapgnn"):

@@ -73,7 +73,7 @@ def test_every_table_of_accuracies_has_one_of_what_stands_beside_them(
         assert table.rows
         assert all(one is not None for row in table.rows for one in row.cells)
     rows = found["hops-metrics"].rows
-    assert ("GAP-EDP, K = 3", "", "", "4") in {row.keys for row in rows}
+    assert ("GAP, K = 3", "", "", "4") in {row.keys for row in rows}
 
 
 def test_the_figures_beside_accuracy_are_means_over_repeats(make_measured: Any) -> None:
@@ -90,8 +90,8 @@ def test_results_of_an_earlier_version_have_the_tables_they_had(made_up: list[Re
 
 
 def test_old_and_new_results_stand_in_one_table(make_record: Any, make_measured: Any) -> None:
-    table = named([make_measured(), make_record(method="SAGE-EDP")], "accuracy-metrics")
-    old = next(row for row in table.rows if row.keys[0] == "SAGE-EDP")
+    table = named([make_measured(), make_record(method="sage")], "accuracy-metrics")
+    old = next(row for row in table.rows if row.keys[0] == "GraphSAGE")
     assert [one and one.short for one in old.cells] == ["72.0", None, None, None, None]
     assert any("earlier version" in note for note in table.notes)
 
@@ -101,12 +101,12 @@ def test_a_data_set_that_is_judged_by_auc_is_compared_by_it(make_measured: Any) 
         runs = (accuracy,) * 6
         return make_measured(method=method, dataset="tolokers", headline="auc", runs=runs, auc=auc)
 
-    rows = [row("GAP-EDP", 0.80, 0.60), row("SAGE-EDP", 0.70, 0.75)]
+    rows = [row("gap", 0.80, 0.60), row("sage", 0.70, 0.75)]
     usual = make_measured()
     table = named([*rows, usual], "accuracy")
     assert table.columns == ("tolokers (AUC)", "social")
     assert "another figure" in table.caption
-    better = cell(table, "SAGE-EDP", "tolokers (AUC)")
+    better = cell(table, "GraphSAGE", "tolokers (AUC)")
     assert better is not None
     assert (better.short, better.is_best) == ("75.0", True)
     assert named(rows, "accuracy").caption.startswith("Test AUC in percent")
@@ -119,9 +119,9 @@ def test_accuracies_are_never_shown_where_others_are_auc(
     make_record: Any, make_measured: Any
 ) -> None:
     new = make_measured(dataset="tolokers", headline="auc", auc=0.75)
-    old = make_record(method="SAGE-EDP", dataset="tolokers", runs=(0.99, 0.99))
+    old = make_record(method="sage", dataset="tolokers", runs=(0.99, 0.99))
     table = named([new, old], "accuracy")
-    assert [row.keys[0] for row in table.rows] == ["GAP-EDP"]
+    assert [row.keys[0] for row in table.rows] == ["GAP"]
     assert named([old], "accuracy").columns == ("tolokers",)
 
 
@@ -140,7 +140,7 @@ def test_the_accuracy_table_has_a_row_per_method_and_a_column_per_data_set(
     table = named(made_up, "accuracy")
     assert len(table.rows) == 10
     assert table.columns[:2] == ("social", "facebook100/UIllinois20")
-    best = cell(table, "GAP-EDP labels", "social")
+    best = cell(table, "LabelGAP", "social")
     assert best is not None
     assert re.fullmatch(r"\d\d\.\d \(\d\d\.\d to \d\d\.\d\)", best.text)
 
@@ -149,32 +149,32 @@ def test_published_numbers_stand_beside_the_paper_s_data_set_only(made_up: list[
     table = named(made_up, "accuracy")
     assert "facebook100/UIllinois20, published" in table.columns
     assert "social, published" not in table.columns
-    found = cell(table, "GAP-EDP", "facebook100/UIllinois20, published")
+    found = cell(table, "GAP", "facebook100/UIllinois20, published")
     assert found is not None
     assert found.text == "76.3"
-    assert cell(table, "GAP-EDP labels", "facebook100/UIllinois20, published") is None
+    assert cell(table, "LabelGAP", "facebook100/UIllinois20, published") is None
 
 
 def rivals(make_record: Any, other: tuple[float, ...], **changes: Any) -> Table:
-    first = make_record(method="GAP-EDP labels", runs=CLEAR)
-    second = make_record(method="GAP-EDP", runs=other, **changes)
+    first = make_record(method="label-gap", runs=CLEAR)
+    second = make_record(method="gap", runs=other, **changes)
     return named([first, second], "accuracy")
 
 
 def test_the_best_of_a_block_is_starred_when_every_pair_agrees(make_record: Any) -> None:
     table = rivals(make_record, tuple(run - 0.02 for run in CLEAR))
-    best = cell(table, "GAP-EDP labels", "social")
+    best = cell(table, "LabelGAP", "social")
     assert best is not None
     assert best.is_best
     assert best.is_significant
-    other = cell(table, "GAP-EDP", "social")
+    other = cell(table, "GAP", "social")
     assert other is not None
     assert not other.is_best
 
 
 def test_a_lead_that_pairs_do_not_support_gets_no_star(make_record: Any) -> None:
     mixed = tuple(run + (0.02 if k % 2 else -0.0201) for k, run in enumerate(CLEAR))
-    best = cell(rivals(make_record, mixed), "GAP-EDP labels", "social")
+    best = cell(rivals(make_record, mixed), "LabelGAP", "social")
     assert best is not None
     assert best.is_best
     assert not best.is_significant
@@ -186,7 +186,7 @@ def test_repeats_that_do_not_pair_are_never_called_significant(
 ) -> None:
     runs = change.get("runs", tuple(run - 0.02 for run in CLEAR))
     rest = {name: value for name, value in change.items() if name != "runs"}
-    best = cell(rivals(make_record, runs, **rest), "GAP-EDP labels", "social")
+    best = cell(rivals(make_record, runs, **rest), "LabelGAP", "social")
     assert best is not None
     assert not best.is_significant
 
@@ -204,8 +204,8 @@ def test_methods_of_other_levels_relations_and_budgets_do_not_compete(make_recor
 
 def test_who_reads_no_edge_competes_at_every_budget(make_record: Any) -> None:
     rows = [
-        make_record(method="MLP", epsilon=0.0, events=(), runs=(0.9,) * 10),
-        make_record(method="GAP-EDP", epsilon=0.1, runs=(0.5,) * 10),
+        make_record(method="mlp", epsilon=0.0, events=(), runs=(0.9,) * 10),
+        make_record(method="gap", epsilon=0.1, runs=(0.5,) * 10),
     ]
     best = cell(named(rows, "accuracy"), "MLP", "social")
     assert best is not None
@@ -215,7 +215,7 @@ def test_who_reads_no_edge_competes_at_every_budget(make_record: Any) -> None:
 def test_selection_on_validation_is_said_to_be_outside_epsilon(make_record: Any) -> None:
     table = named([make_record(select="validation")], "accuracy")
     assert "not covered by epsilon" in " ".join(table.notes)
-    assert table.rows[0].keys[0] == "GAP-EDP, selected"
+    assert table.rows[0].keys[0] == "GAP, selected"
 
 
 def test_the_attack_on_the_shadow_model_is_not_mixed_with_the_target_s(make_record: Any) -> None:
@@ -224,7 +224,7 @@ def test_the_attack_on_the_shadow_model_is_not_mixed_with_the_target_s(make_reco
         for on in ("target", "shadow")
     ]
     labels = [row.keys[0] for row in named(rows, "membership").rows]
-    assert labels == ["GAP-EDP", "GAP-EDP, shadow model"]
+    assert labels == ["GAP", "GAP, shadow model"]
 
 
 @given(st.text(min_size=1))
@@ -256,7 +256,7 @@ def test_any_name_survives_csv_and_is_no_formula(name: str) -> None:
 def test_csv_keeps_fractions_and_repeats(made_up: list[Record]) -> None:
     table = named(made_up, "accuracy")
     rows = list(csv.DictReader(io.StringIO(to_csv(table))))
-    best = next(r for r in rows if r["method"] == "GAP-EDP labels" and r["column"] == "social")
+    best = next(r for r in rows if r["method"] == "LabelGAP" and r["column"] == "social")
     assert 0.8 < float(best["ci95_low"]) <= float(best["mean"]) <= float(best["ci95_high"]) < 0.95
     assert (best["repeats"], best["best"], best["epsilon"]) == ("10", "1", "4")
 
@@ -266,34 +266,34 @@ def own_rows(make_record: Any) -> list[Any]:
     node = {"level": "node", "relation": "add-remove", "epsilon": 8.0}
     joint = {"own": "record", "notion": "own record"}
     return [
-        make_record(method="GAP-EDP", epsilon=4.0, runs=(0.7, 0.71)),
-        make_record(method="MLP", epsilon=0.0, runs=(0.5, 0.51)),
-        make_record(method="Vote", epsilon=0.0, runs=(0.9, 0.91), extra={"own": "record"}),
-        make_record(method="GAP-NDP", runs=(0.6, 0.61), **node, extra={"notion": "strict"}),
-        make_record(method="MLP-DP", runs=(0.5, 0.51), **node),
+        make_record(method="gap", epsilon=4.0, runs=(0.7, 0.71)),
+        make_record(method="mlp", epsilon=0.0, runs=(0.5, 0.51)),
+        make_record(method="vote", epsilon=0.0, runs=(0.9, 0.91), extra={"own": "record"}),
+        make_record(method="gap", runs=(0.6, 0.61), **node, extra={"notion": "strict"}),
+        make_record(method="mlp", runs=(0.5, 0.51), **node),
         make_record(
-            method="GAP-NDP own nothing",
+            method="node-label-gap own nothing",
             runs=(0.5, 0.52),
             **node,
             extra={"own": "nothing", "notion": "own record"},
         ),
-        make_record(method="GAP-NDP own record", runs=(0.8, 0.81), **node, extra=joint),
-        make_record(method="Vote-NDP", runs=(0.85, 0.86), **node, extra=joint),
+        make_record(method="node-label-gap own record", runs=(0.8, 0.81), **node, extra=joint),
+        make_record(method="vote", runs=(0.85, 0.86), **node, extra=joint),
     ]
 
 
 def test_own_and_notion_stand_beside_every_node_level_figure(make_record: Any) -> None:
     table = named(own_rows(make_record), "accuracy")
     assert table.keys == ("method", "own", "notion", "ε")
-    assert {row.keys[0]: row.keys[1:3] for row in table.rows} == {
-        "GAP-EDP": ("", ""),
-        "MLP": ("", ""),
-        "Vote": ("record", ""),
-        "GAP-NDP": ("features", "strict"),
-        "MLP-DP": ("features", "strict"),
-        "GAP-NDP own nothing": ("nothing", "own record"),
-        "GAP-NDP own record": ("record", "own record"),
-        "Vote-NDP": ("record", "own record"),
+    assert {(row.block[:4], row.keys[0]): row.keys[1:3] for row in table.rows} == {
+        ("edge", "GAP"): ("", ""),
+        ("edge", "MLP"): ("", ""),
+        ("edge", "NeighborVote"): ("record", ""),
+        ("node", "GAP"): ("features", "strict"),
+        ("node", "MLP"): ("features", "strict"),
+        ("node", "NodeLabelGAP own nothing"): ("nothing", "own record"),
+        ("node", "NodeLabelGAP own record"): ("record", "own record"),
+        ("node", "NeighborVote"): ("record", "own record"),
     }
     for write in FORMATS.values():
         assert "own record" in write(table)
@@ -301,12 +301,13 @@ def test_own_and_notion_stand_beside_every_node_level_figure(make_record: Any) -
 
 def test_what_reads_own_lists_is_never_called_better_than_what_does_not(make_record: Any) -> None:
     table = named(own_rows(make_record), "accuracy")
-    best = {row.keys[0] for row in table.rows if any(one and one.is_best for one in row.cells)}
-    assert best == {"GAP-EDP", "GAP-NDP", "Vote-NDP"}
-    blocks = {row.keys[0]: row.block for row in table.rows}
-    assert blocks["Vote-NDP"] == blocks["GAP-NDP own record"]
-    assert blocks["Vote-NDP"] == "node-level privacy, add-remove, own lists read (joint)"
-    assert blocks["GAP-NDP own nothing"] == blocks["MLP-DP"] == "node-level privacy, add-remove"
+    rows = {(row.block[:4], row.keys[0]): row for row in table.rows}
+    best = {name for name, row in rows.items() if any(one and one.is_best for one in row.cells)}
+    assert best == {("edge", "GAP"), ("node", "GAP"), ("node", "NeighborVote")}
+    blocks = {name: row.block for (level, name), row in rows.items() if level == "node"}
+    assert blocks["NeighborVote"] == blocks["NodeLabelGAP own record"]
+    assert blocks["NeighborVote"] == "node-level privacy, add-remove, own lists read (joint)"
+    assert blocks["NodeLabelGAP own nothing"] == blocks["MLP"] == "node-level privacy, add-remove"
     assert any("joint differential privacy" in note for note in table.notes)
     plain = named([row for row in own_rows(make_record) if row.level == "edge"][:2], "accuracy")
     assert plain.keys == ("method", "ε")

@@ -7,18 +7,17 @@ import pytest
 from suited import suited
 
 from gapgnn import GAP
-from gapgnn.nn.gap import MultiHopClassifier
+from gapgnn.nn import MultiHopClassifier
 
 LEVELS = ["none", "edge", "node"]
 PRIVATE = ["edge", "node"]
 RAW = {"encoder_layers": 0}
-PAPER = {"messages": "features", "hops": 2}
 
 
 def quick(level: str, **more) -> GAP:
     batch = {"batch_size": 50} if level == "node" else {}
     shared = {"epochs": 2, "epsilon": 4.0, "hidden": 8, **batch}
-    model: GAP = suited(GAP, shared, **{**PAPER, "level": level, **more})
+    model: GAP = suited(GAP, shared, level=level, **more)
     return model
 
 

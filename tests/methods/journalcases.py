@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from gapgnn import GAP, MLP, SAGE, Graph
+from gapgnn import GAP, MLP, Graph, GraphSAGE, LabelGAP
 from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.transforms import random_split
-from gapgnn.methods import sage as sage_module
+from gapgnn.methods import graphsage as sage_module
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
 from gapgnn.training.trainer import Trainer
 
 RUNS = {
-    "gap edge": (GAP, {"level": "edge", "hops": 2}),
-    "papers": (GAP, {"level": "edge", "messages": "features", "hops": 2}),
-    "gap node": (GAP, {"level": "node", "messages": "features", "hops": 2, "max_degree": 5}),
-    "gap none": (GAP, {"level": "none", "hops": 2}),
-    "sage edge": (SAGE, {"level": "edge", "repeats": 2}),
-    "sage node": (SAGE, {"level": "node", "max_degree": 5}),
+    "label-gap edge": (LabelGAP, {"level": "edge", "hops": 2}),
+    "gap edge": (GAP, {"level": "edge"}),
+    "gap node": (GAP, {"level": "node", "max_degree": 5}),
+    "label-gap none": (LabelGAP, {"level": "none", "hops": 2}),
+    "sage edge": (GraphSAGE, {"level": "edge", "repeats": 2}),
+    "sage node": (GraphSAGE, {"level": "node", "max_degree": 5}),
     "mlp node": (MLP, {"level": "node"}),
     "mlp edge": (MLP, {"level": "edge"}),
 }
 # MLP at edge level reads no edge, so like level none it has nothing to pay for.
-PAID_RUNS = [name for name in RUNS if name not in ("gap none", "mlp edge")]
+PAID_RUNS = [name for name in RUNS if name not in ("label-gap none", "mlp edge")]
 
 
 class KillError(BaseException):

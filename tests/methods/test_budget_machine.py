@@ -28,14 +28,15 @@ from safetensors.torch import load_file
 from gapgnn import GAP, Graph, Ledger
 from gapgnn.errors import GapgnnError
 from gapgnn.graph.transforms import random_split
-from gapgnn.methods import Journal
+from gapgnn.privacy import Undirected, parse_relation
+from gapgnn.privacy.checkpoint import Checkpoint
 from gapgnn.privacy.ledger import People
 from gapgnn.privacy.ledger.filters import Filter, Spend
 from gapgnn.privacy.ledger.rules import Amount
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
 
 SIZE, DELTA = 30, 1e-4
-OPTIONS = {"level": "edge", "messages": "features", "hops": 2, "epochs": 1, "delta": DELTA}
+OPTIONS = {"level": "edge", "epochs": 1, "delta": DELTA}
 
 months = st.integers(0, 3)
 kills = st.sampled_from([None, None, 0, 1])
@@ -99,11 +100,11 @@ class BudgetMachine(RuleBasedStateMachine):
                 raise KillError
             return real(mechanism, rows, index, **options)
 
-        journal = Journal(folder, ledger=self.ledger.path, resume=resume)
+        checkpoint = Checkpoint(folder, ledger=self.ledger.path, resume=resume)
         try:
             with mock.patch.object(PrivateAggregation, "hop", hop):
                 model = GAP(**OPTIONS, epsilon=1.0, ledger=self.ledger.path)
-                model.fit(TABLES[month], journal=journal)
+                model.fit(TABLES[month], checkpoint=checkpoint)
         except KillError:
             if not resume:
                 self.unfinished.append((folder, month))
@@ -111,10 +112,10 @@ class BudgetMachine(RuleBasedStateMachine):
             pass
         else:
             self.models.append(model)
-            journal.remove()
+            checkpoint.remove()
             self.unfinished = [pair for pair in self.unfinished if pair[0] != folder]
         finally:
-            journal.close()
+            checkpoint.close()
 
     @rule(month=months, kill=kills)
     def fit(self, month: int, kill: int | None) -> None:
@@ -210,9 +211,14 @@ class BudgetMachine(RuleBasedStateMachine):
                 exposure[person] += 1 / event["noise_multiplier"] ** 2
         (budget,) = [row for row in self.ledger.summary() if row.granted_epsilon is not None]
         granted = Amount.of(budget.granted_epsilon, DELTA)
-        rule = Filter.granted("gaussian", "edge", "undirected", granted)
+        rule = Filter.granted("gaussian", "edge", Undirected(), granted)
         spends = [
-            Spend(c.relation, Amount.of(c.epsilon, c.delta), c.count, json.dumps(list(c.events)))
+            Spend(
+                parse_relation(c.relation),
+                Amount.of(c.epsilon, c.delta),
+                c.count,
+                json.dumps(list(c.events)),
+            )
             for c in charges.values()
             if c.population == "customers"
         ]

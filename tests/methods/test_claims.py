@@ -1,4 +1,4 @@
-"""A charge pays for one run: neither an altered journal nor a copy of one draws on it again."""
+"""A charge pays for one run: neither an altered checkpoint nor a copy of one draws on it again."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import pytest
 import torch
 from journalcases import RUNS, KillError, Steps, counted_steps, people
 
+from gapgnn import GAP
 from gapgnn.errors import PrivacyError
-from gapgnn.methods import journal as journal_module
-from gapgnn.methods.base import NodeClassifier
-from gapgnn.methods.gap.estimator import GAP
-from gapgnn.methods.journal import INDEX, Journal
+from gapgnn.methods import NodeClassifier
+from gapgnn.privacy import checkpoint as checkpoint_module
+from gapgnn.privacy.checkpoint import INDEX, Checkpoint
 from gapgnn.privacy.ledger.ledger import Ledger
 
-OPTIONS = {"level": "edge", "messages": "features", "hops": 2, "epochs": 1}
+OPTIONS = {"level": "edge", "epochs": 1}
 # What each run releases, in this order.
 RELEASES = {
-    "papers": ["hop 1", "hop 2"],
+    "gap edge": ["hop 1", "hop 2"],
     "sage edge": ["edges", "edges"],
     "sage node": ["classifier", "hop 1"],
     "mlp node": ["classifier"],
@@ -43,14 +43,14 @@ def drawn(monkeypatch) -> Steps:
     return counted_steps(monkeypatch, released_only=True)
 
 
-def fit(graph, ledger, folder, *, run="papers", resume=False, **options) -> NodeClassifier:
+def fit(graph, ledger, folder, *, run="gap edge", resume=False, **options) -> NodeClassifier:
     kind, own = RUNS[run]
-    journal = Journal(folder, ledger=ledger.path, resume=resume)
+    checkpoint = Checkpoint(folder, ledger=ledger.path, resume=resume)
     try:
         model = kind(**{**own, "epochs": 1, "ledger": ledger.path, **options})
-        return model.fit(graph, journal=journal)
+        return model.fit(graph, checkpoint=checkpoint)
     finally:
-        journal.close()
+        checkpoint.close()
 
 
 def killed(drawn: Steps, graph, ledger, folder, *, kill: int, **options) -> Path:
@@ -68,13 +68,13 @@ def alter(folder: Path, change) -> None:
     del content["checksum"]
     for state in content["states"]:
         change(state)
-    content["checksum"] = journal_module._checksum(content)
+    content["checksum"] = checkpoint_module._checksum(content)
     (folder / INDEX).write_text(json.dumps(content))
 
 
 def about_of(model: GAP, graph) -> dict:
-    """Return what a journal of this model would say about itself."""
-    about = model._about_run(graph, model._resolve(graph))
+    """Return what a checkpoint of this model would say about itself."""
+    about = model._about_run(graph, model.plan_for(graph))
     return json.loads(json.dumps({k: v for k, v in about.items() if k != "fingerprint"}))
 
 
@@ -82,7 +82,7 @@ def about_of(model: GAP, graph) -> dict:
 
 
 @pytest.mark.parametrize("change", [{"epsilon": 50.0}, {"repeats": 3}, {"delta": 1e-3}])
-def test_a_journal_altered_to_another_price_is_refused(graph, ledger, tmp_path, drawn, change):
+def test_a_checkpoint_altered_to_another_price_is_refused(graph, ledger, tmp_path, drawn, change):
     folder = killed(drawn, graph, ledger, tmp_path / "run", kill=0, epsilon=1.0)
     greedy = about_of(GAP(**{**OPTIONS, "epsilon": 1.0, **change}), graph)
     alter(folder, lambda state: state["about"].update(greedy))
@@ -95,8 +95,8 @@ def test_altered_events_of_the_same_price_are_refused(graph, ledger, tmp_path, d
     folder = killed(drawn, graph, ledger, tmp_path / "run", kill=0)
     real = GAP._about_run
 
-    def other(self, graph, guarantee):
-        about = real(self, graph, guarantee)
+    def other(self, graph, plan):
+        about = real(self, graph, plan)
         about["events"][0]["noise_multiplier"] /= 50
         return about
 
@@ -107,7 +107,7 @@ def test_altered_events_of_the_same_price_are_refused(graph, ledger, tmp_path, d
     assert drawn.done == []
 
 
-def test_a_journal_altered_to_say_that_nothing_was_charged_is_refused(
+def test_a_checkpoint_altered_to_say_that_nothing_was_charged_is_refused(
     graph, ledger, tmp_path, drawn
 ):
     folder = killed(drawn, graph, ledger, tmp_path / "run", kill=0)
@@ -117,7 +117,9 @@ def test_a_journal_altered_to_say_that_nothing_was_charged_is_refused(
     assert drawn.done == []
 
 
-def test_a_finished_hop_struck_from_the_journal_is_not_drawn_again(graph, ledger, tmp_path, drawn):
+def test_a_finished_hop_struck_from_the_checkpoint_is_not_drawn_again(
+    graph, ledger, tmp_path, drawn
+):
     folder = killed(drawn, graph, ledger, tmp_path / "run", kill=1)
     assert drawn.done == ["hop 1"]
     alter(folder, lambda state: state["finished"].pop("hop-1", None))
@@ -126,7 +128,7 @@ def test_a_finished_hop_struck_from_the_journal_is_not_drawn_again(graph, ledger
     assert drawn.done == ["hop 1"]
 
 
-def test_a_journal_altered_to_name_the_charge_of_a_finished_run_is_refused(
+def test_a_checkpoint_altered_to_name_the_charge_of_a_finished_run_is_refused(
     graph, ledger, tmp_path, drawn
 ):
     GAP(**OPTIONS, ledger=ledger.path).fit(graph)
@@ -174,16 +176,16 @@ def test_a_run_whose_copy_goes_on_meanwhile_releases_nothing_more(
 ):
     """The copy is made and resumed while the run is alive, between two hops."""
     folder, copy = tmp_path / "run", tmp_path / "copy"
-    real, resumed = Journal.hop, []
+    real, resumed = Checkpoint.load_or_run, []
 
-    def hop(self, index, rows, draw):
-        if self.folder == folder and index == 2:
+    def load_or_run(self, name, run, **options):
+        if self.folder == folder and name == "hop-2":
             shutil.copytree(folder, copy)
             with torch.enable_grad():
                 resumed.append(fit(graph, ledger, copy, resume=True))
-        return real(self, index, rows, draw)
+        return real(self, name, run, **options)
 
-    monkeypatch.setattr(Journal, "hop", hop)
+    monkeypatch.setattr(Checkpoint, "load_or_run", load_or_run)
     with pytest.raises(PrivacyError, match="went on, or its files were changed"):
         fit(graph, ledger, folder)
     assert len(resumed) == 1
@@ -197,8 +199,8 @@ import os, sys
 from gapgnn.errors import PrivacyError
 from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.transforms import random_split
-from gapgnn.methods.gap.estimator import GAP
-from gapgnn.methods.journal import Journal
+from gapgnn import GAP
+from gapgnn.privacy.checkpoint import Checkpoint
 
 ledger, *folders = sys.argv[1:]
 ready, go = os.pipe(), os.pipe()
@@ -216,12 +218,12 @@ os.close(go[1])
 graph = random_split(
     generate(num_nodes=300, mean_degree=6, num_features=4, num_classes=3), seed=0
 )
-model = GAP(level="edge", messages="features", hops=2, epochs=1, ledger=ledger)
+model = GAP(level="edge", epochs=1, ledger=ledger)
 os.write(ready[1], b"r")
 os.close(ready[1])
 os.read(go[0], 1)
 try:
-    model.fit(graph, journal=Journal(folder, ledger=ledger, resume=True))
+    model.fit(graph, checkpoint=Checkpoint(folder, ledger=ledger, resume=True))
     print("finished")
 except PrivacyError as error:
     print("refused" if "went on" in str(error) else error)
@@ -241,7 +243,7 @@ def test_of_copies_resumed_at_once_by_two_processes_one_wins(graph, ledger, tmp_
 
 
 @pytest.mark.parametrize(
-    ("run", "claims"), [("papers", 5), ("sage edge", 3), ("sage node", 3), ("mlp node", 2)]
+    ("run", "claims"), [("gap edge", 5), ("sage edge", 3), ("sage node", 3), ("mlp node", 2)]
 )
 def test_killed_before_or_after_any_claim_the_one_folder_still_goes_on(
     graph, ledger, tmp_path, monkeypatch, run, claims

@@ -6,29 +6,30 @@ import numpy as np
 import pytest
 import torch
 
-from gapgnn import GAP, MLP, SAGE, Ledger
+from gapgnn import GAP, MLP, GraphSAGE, LabelGAP, Ledger, NodeLabelGAP, ProGAP
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.transforms import random_split
 
 METHODS = {
-    "features": (GAP, {"messages": "features"}),
-    "labels": (GAP, {}),
-    "fast noise": (GAP, {"messages": "features", "noise": "fast"}),
-    "node level": (GAP, {"level": "node", "epsilon": 8.0}),
-    "no batch norm": (GAP, {"messages": "features", "batch_norm": False}),
-    "ten wide": (GAP, {"hidden": 10}),
-    "attention": (GAP, {"combine": "attention"}),
-    "tanh": (GAP, {"messages": "features", "activation": "tanh"}),
-    "gelu": (GAP, {"messages": "features", "activation": "gelu"}),
-    "SAGE": (SAGE, {"level": "none"}),
-    "SAGE, ten wide": (SAGE, {"level": "none", "hidden": 10}),
+    "features": (GAP, {}),
+    "progressive": (ProGAP, {}),
+    "labels": (LabelGAP, {}),
+    "fast noise": (GAP, {"noise": "fast"}),
+    "node level": (NodeLabelGAP, {"epsilon": 8.0}),
+    "no batch norm": (GAP, {"batch_norm": False}),
+    "ten wide": (LabelGAP, {"hidden": 10}),
+    "attention": (LabelGAP, {"combine": "attention"}),
+    "tanh": (GAP, {"activation": "tanh"}),
+    "gelu": (GAP, {"activation": "gelu"}),
+    "GraphSAGE": (GraphSAGE, {"level": "none"}),
+    "GraphSAGE, ten wide": (GraphSAGE, {"level": "none", "hidden": 10}),
     "MLP": (MLP, {"level": "none"}),
 }
 # By default one of each kind of training, and one of each kind of layer on one thread: on two the
 # loops are torch's.
-AGAIN = ("gelu", "SAGE, ten wide")
-ON_TWO = ("features", "node level", "SAGE")
+AGAIN = ("gelu", "GraphSAGE, ten wide")
+ON_TWO = ("features", "node level", "GraphSAGE")
 CASES = [
     pytest.param((method, threads), marks=[] if is_default else [pytest.mark.slow])
     for method in METHODS

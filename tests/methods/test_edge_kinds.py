@@ -1,4 +1,4 @@
-"""GAP along weighted edges and several kinds: price, promise, and what a saved model asks for."""
+"""Weighted edges and several edge types: price, promise, and what a saved model asks for."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import torch
 from methodgraphs import small_graph
 from sklearn.base import clone
 
-from gapgnn import GAP, MLP, SAGE
+from gapgnn import GAP, MLP, GraphSAGE, LabelGAP, NodeLabelGAP, ProGAP, load_model
 from gapgnn.attacks.audits.model import audit_model
 from gapgnn.errors import InputError
 from gapgnn.graph import csr
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.graph.transforms import induced, join_kinds, random_split
-from gapgnn.methods.gap.propagation import Propagation, reconciled
-from gapgnn.methods.journal import Journal
+from gapgnn.methods.hops import blocks_of, reconciled
+from gapgnn.methods.label_gap import edge_level
 from gapgnn.privacy.accounting import Event, account
 from gapgnn.privacy.card import guarantee_sentence
+from gapgnn.privacy.checkpoint import Checkpoint
 
 
 def dealt(graph, *, names=("calls", "visits"), weights=False, seed=0):
@@ -56,8 +57,8 @@ def kinds(plain):
     return dealt(plain)
 
 
-def gap(ledger, **options):
-    return GAP(**{"epochs": 2, "ledger": ledger.path, "device": "cpu", **options})
+def gap(ledger, method=LabelGAP, **options):
+    return method(**{"epochs": 2, "ledger": ledger.path, "device": "cpu", **options})
 
 
 def hop_events(model):
@@ -65,23 +66,26 @@ def hop_events(model):
 
 
 @pytest.mark.parametrize(
-    ("options", "events"),
+    ("method", "options", "events", "sums"),
     [
-        ({}, 8),
-        ({"kinds": "each"}, 8),
-        pytest.param({"messages": "features"}, 2, marks=pytest.mark.slow),
-        pytest.param({"messages": "features", "kinds": "each"}, 4, marks=pytest.mark.slow),
-        ({"messages": "both", "hops": 2}, 4),
-        ({"level": "node", "max_degree": 5}, 2),
-        ({"level": "node", "max_degree": 5, "messages": "features", "relation": "replace"}, 4),
+        (LabelGAP, {}, 8, 12),
+        (LabelGAP, {"edge_types": "each"}, 8, 8),
+        pytest.param(GAP, {}, 2, 4, marks=pytest.mark.slow),
+        pytest.param(GAP, {"edge_types": "each"}, 4, 4, marks=pytest.mark.slow),
+        (ProGAP, {"hops": 2}, 4, 6),
+        (NodeLabelGAP, {"hop_share": 0.5}, 4, 4),
+        (GAP, {"level": "node", "max_degree": 5, "hops": 1}, 2, 2),
+        (GAP, {"level": "node", "max_degree": 5, "relation": "replace"}, 4, 4),
+        (ProGAP, {"level": "node", "max_degree": 5, "hops": 2}, 4, 4),
     ],
 )
-def test_every_hop_of_every_kind_is_charged_once(kinds, ledger, spied, options, events):
-    model = gap(ledger, **options).fit(kinds)
+def test_every_hop_of_every_kind_is_charged_once(
+    kinds, ledger, spied, method, options, events, sums
+):
+    model = gap(ledger, method, **options).fit(kinds)
     assert hop_events(model) == events
     drawn = {path for _, path in spied}
-    sums = 2 + model.releases_total(2)
-    assert len(drawn) == sums * model._num_hops(), "one noisy sum per hop and kind, and their total"
+    assert len(drawn) == sums, "one noisy sum per hop and edge type, and of their union"
     card = model.card_
     priced = account(
         [Event.from_dict(dict(e)) for e in card.events], card.delta, relation=card.relation
@@ -96,13 +100,21 @@ def three_kinds(plain):
 
 
 @pytest.mark.parametrize(
-    ("options", "events"),
-    [({}, 2), ({"kinds": "each"}, 3), ({"messages": "features"}, 1), ({"level": "none"}, None)],
+    ("method", "options", "events"),
+    [
+        (LabelGAP, {}, 2),
+        (LabelGAP, {"edge_types": "each"}, 3),
+        (GAP, {}, 1),
+        (LabelGAP, {"level": "none"}, None),
+    ],
 )
-def test_more_kinds_take_no_more_noise_unless_each_is_hidden(plain, ledger, options, events):
-    several = gap(ledger, **options).fit(three_kinds(plain))
+def test_more_kinds_take_no_more_noise_unless_each_is_hidden(
+    plain, ledger, method, options, events
+):
+    several = gap(ledger, method, **options).fit(three_kinds(plain))
     # With one edge type there is nothing to choose.
-    one = gap(ledger, **{k: v for k, v in options.items() if k != "kinds"}).fit(plain)
+    alone = {k: v for k, v in options.items() if k != "edge_types"}
+    one = gap(ledger, method, **alone).fit(plain)
     if events is None:
         assert several.noise_multiplier_ is None
         return
@@ -124,14 +136,12 @@ def test_kinds_and_their_total_are_made_to_agree():
 
 @pytest.mark.parametrize("has_total", [False, True])
 def test_networks_read_kinds_and_their_sum_in_units_of_noise(has_total):
-    variant = GAP()._variant()
-    propagation = Propagation(variant, 3, {}, 2, has_total=has_total)
     noise = torch.randn(1, 100_000, 2 * (2 + has_total), generator=torch.manual_seed(0))
-    blocks = propagation.of_kinds(noise)
+    blocks = blocks_of(noise, 2, with_union=has_total)
     assert [tuple(block.shape) for block in blocks] == [(1, 100_000, 2)] * 3
     assert [float(block.std()) for block in blocks] == pytest.approx([1.0] * 3, rel=0.02)
     exact = torch.tensor([[[1.0, 2.0, 3.0, 4.0, *([4.0, 6.0] * has_total)]]])
-    *each, together = propagation.of_kinds(exact)
+    *each, together = blocks_of(exact, 2, with_union=has_total)
     assert torch.allclose(together / together[..., :1], torch.tensor([1.0, 1.5]))
     # Where nothing is noise kinds and total agree already.
     assert torch.allclose(each[0] / each[0][..., :1], torch.tensor([1.0, 2.0]))
@@ -141,10 +151,10 @@ def test_the_total_is_a_part_of_what_is_released_and_kept(kinds, ledger, tmp_pat
     model = gap(ledger, insecure_noise_seed=3).fit(kinds)
     width = kinds.num_classes - 1
     assert [hop.shape[1] for hop in model.releases_.training().hops[1:]] == [3 * width] * 4
-    apart = gap(ledger, kinds="each").fit(kinds)
+    apart = gap(ledger, edge_types="each").fit(kinds)
     assert [hop.shape[1] for hop in apart.releases_.training().hops[1:]] == [2 * width] * 4
     model.save(tmp_path / "model")
-    loaded = GAP.load(tmp_path / "model", ledger=ledger.path, device="cpu")
+    loaded = load_model(tmp_path / "model", ledger=ledger.path, device="cpu")
     for first, second in zip(
         model.releases_.training().hops, loaded.releases_.training().hops, strict=True
     ):
@@ -155,8 +165,8 @@ def test_the_total_is_a_part_of_what_is_released_and_kept(kinds, ledger, tmp_pat
 def test_what_is_promised_for_links_of_every_kind_is_on_the_card(plain, ledger):
     """Three kinds move by 3 and their total by 9, where 1 and 1 were charged: six times."""
     graph = three_kinds(plain)
-    for options, growth in (({}, 6), ({"messages": "features"}, 3)):
-        card = gap(ledger, **options).fit(graph).card_
+    for method, growth in ((LabelGAP, 6), (GAP, 3)):
+        card = gap(ledger, method).fit(graph).card_
         events = [Event.from_dict(dict(e)) for e in card.events]
         whole = [event.scaled(growth**-0.5) for event in events]
         price = account(whole, card.delta, relation=card.relation).epsilon
@@ -167,21 +177,22 @@ def test_what_is_promised_for_links_of_every_kind_is_on_the_card(plain, ledger):
     several = gap(ledger, relation="3-edges").fit(graph).card_
     (line,) = (line for line in several.not_covered if "of every kind at once" in line)
     assert "Epsilon for 3 of each kind (calls, letters, visits) is" in line
-    each = gap(ledger, kinds="each").fit(graph).card_
+    each = gap(ledger, edge_types="each").fit(graph).card_
     assert not any("at once: epsilon" in line for line in each.not_covered)
 
 
 def test_what_auto_is_follows_the_level(kinds, ledger):
-    model = GAP()
-    assert model.get_params()["kinds"] == clone(model).kinds == "auto"
+    for method in (GAP, ProGAP, LabelGAP):
+        model = method()
+        assert model.get_params()["edge_types"] == clone(model).edge_types == "auto"
     assert gap(ledger, level="none").fit(kinds).card_.protects == "any"
     found = [
-        gap(ledger, kinds=word, **options).fit(kinds).card_.protects
-        for word, options in (
-            ("auto", {}),
-            ("each", {}),
-            ("auto", {"level": "node", "max_degree": 5}),
-            ("each", {"level": "node", "max_degree": 5}),
+        gap(ledger, method, edge_types=word, **options).fit(kinds).card_.protects
+        for method, word, options in (
+            (LabelGAP, "auto", {}),
+            (LabelGAP, "each", {}),
+            (GAP, "auto", {"level": "node", "max_degree": 5}),
+            (GAP, "each", {"level": "node", "max_degree": 5}),
         )
     ]
     assert found == ["any", "each", "each", "each"]
@@ -189,8 +200,12 @@ def test_what_auto_is_follows_the_level(kinds, ledger):
 
 def test_the_card_says_what_is_hidden(kinds, ledger):
     each, one, node = (
-        gap(ledger, **options).fit(kinds).card_
-        for options in ({"kinds": "each"}, {}, {"level": "node", "max_degree": 5})
+        gap(ledger, method, **options).fit(kinds).card_
+        for method, options in (
+            (LabelGAP, {"edge_types": "each"}),
+            (LabelGAP, {}),
+            (GAP, {"level": "node", "max_degree": 5}),
+        )
     )
     assert "of each kind of edges at once (calls, visits)" in guarantee_sentence(each)
     assert "of one kind of edges (calls, visits), whichever, are in" in guarantee_sentence(one)
@@ -205,8 +220,8 @@ def test_the_card_says_what_is_hidden(kinds, ledger):
 
 
 def test_any_is_refused_at_node_level(kinds, ledger):
-    with pytest.raises(InputError, match=r"^`kinds` must be auto or each at level node: a rec"):
-        gap(ledger, level="node", kinds="any").fit(kinds)
+    with pytest.raises(InputError, match=r"^`edge_types` must be auto or each at level node: a"):
+        gap(ledger, GAP, level="node", edge_types="any").fit(kinds)
     assert not ledger.entries()
 
 
@@ -220,7 +235,7 @@ def test_weights_are_on_the_card_and_change_no_price(plain, ledger):
 
 @pytest.mark.parametrize("level", ["none", "edge", "node"])
 def test_sage_refuses_weights_and_kinds_before_a_charge(plain, kinds, ledger, level):
-    sage = SAGE(level=level, epochs=1, ledger=ledger.path)
+    sage = GraphSAGE(level=level, epochs=1, ledger=ledger.path)
     with pytest.raises(InputError, match=r"must have one kind of edges for sage\. Got calls, vis"):
         sage.fit(kinds)
     with pytest.raises(InputError, match="must have edges without weights for sage"):
@@ -236,28 +251,29 @@ def test_mlp_reads_no_edges_of_any_kind(plain, kinds, ledger):
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("method", "options"),
     [
-        {},
-        {"kinds": "each"},
-        pytest.param({"messages": "features"}, marks=pytest.mark.slow),
-        {"level": "none"},
+        # A mixing weight that noise may set to 0 would leave the second graph unread, and free.
+        (LabelGAP, {"folds": 0}),
+        (LabelGAP, {"folds": 0, "edge_types": "each"}),
+        pytest.param(GAP, {}, marks=pytest.mark.slow),
+        (ProGAP, {"hops": 2}),
+        (LabelGAP, {"folds": 0, "level": "none"}),
     ],
 )
 def test_a_saved_model_predicts_as_before_and_wants_the_same_kinds(
-    plain, kinds, ledger, tmp_path, options
+    plain, kinds, ledger, tmp_path, method, options
 ):
     first, second = (
         random_split(induced(kinds, half), seed=0)
         for half in (np.arange(kinds.num_nodes) % 2 == rest for rest in (0, 1))
     )
-    # A mixing weight that noise may set to 0 would leave the second graph unread, and free.
-    model = gap(ledger, folds=0, **options).fit(first)
+    model = gap(ledger, method, **options).fit(first)
     model.save(tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     edges = {"kinds": ["calls", "visits"], "bounds": [None, None], "directed": False}
     assert config["edges"] == edges
-    loaded = GAP.load(tmp_path / "model", ledger=ledger.path, device="cpu")
+    loaded = load_model(tmp_path / "model", ledger=ledger.path, device="cpu")
     assert np.array_equal(loaded.predict_proba(first), model.predict_proba(first))
     before = len(ledger.entries())
     assert loaded.predict(second).shape == (second.num_nodes,)
@@ -304,9 +320,9 @@ def test_a_killed_run_goes_on_along_every_kind(kinds, ledger, tmp_path, monkeypa
 
     undisturbed = gap(ledger, insecure_noise_seed=5).fit(kinds)
     for kill in (1, 3, 6):
-        journal = Journal(tmp_path / f"{kill}", ledger=ledger.path)
+        checkpoint = Checkpoint(tmp_path / f"{kill}", ledger=ledger.path)
         calls = [0]
-        real = Journal._keep
+        real = Checkpoint._keep
 
         def dying(self, name, tensors, calls=calls, kill=kill, real=real):
             if name.startswith("hop"):
@@ -316,12 +332,12 @@ def test_a_killed_run_goes_on_along_every_kind(kinds, ledger, tmp_path, monkeypa
             real(self, name, tensors)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Journal, "_keep", dying)
+            patch.setattr(Checkpoint, "_keep", dying)
             with pytest.raises(KillError):
-                gap(ledger, insecure_noise_seed=5).fit(kinds, journal=journal)
-        journal.close()
-        again = Journal(tmp_path / f"{kill}", ledger=ledger.path, resume=True)
-        resumed = gap(ledger, insecure_noise_seed=5).fit(kinds, journal=again)
+                gap(ledger, insecure_noise_seed=5).fit(kinds, checkpoint=checkpoint)
+        checkpoint.close()
+        again = Checkpoint(tmp_path / f"{kill}", ledger=ledger.path, resume=True)
+        resumed = gap(ledger, insecure_noise_seed=5).fit(kinds, checkpoint=again)
         again.close()
         for first, second in zip(
             undisturbed.releases_.training().hops, resumed.releases_.training().hops, strict=True
@@ -331,12 +347,12 @@ def test_a_killed_run_goes_on_along_every_kind(kinds, ledger, tmp_path, monkeypa
 
 
 def test_a_fitted_model_of_several_kinds_is_audited_as_such(kinds, ledger):
-    for options, expected in (
-        ({"messages": "features"}, ("any", False, 2)),
-        ({"messages": "features", "kinds": "each"}, ("each", False, 2)),
-        ({}, ("any", True, 4)),
+    for method, options, expected in (
+        (GAP, {}, ("any", False, 2)),
+        (GAP, {"edge_types": "each"}, ("each", False, 2)),
+        (LabelGAP, {}, ("any", True, 4)),
     ):
-        model = gap(ledger, epsilon=4.0, **options).fit(kinds)
+        model = gap(ledger, method, epsilon=4.0, **options).fit(kinds)
         found = audit_model(model, trials=400)
         assert all(one["holds"] for one in found)
         assert found[0]["kinds"] == 2
@@ -344,7 +360,7 @@ def test_a_fitted_model_of_several_kinds_is_audited_as_such(kinds, ledger):
 
 
 def test_a_fitted_model_whose_total_nobody_paid_for_is_found(kinds, ledger, monkeypatch):
-    monkeypatch.setattr(GAP, "_events_per_hop", lambda self, graph: 1)
+    monkeypatch.setattr(edge_level, "events_per_hop", lambda *args, **options: 1)
     model = gap(ledger, epsilon=4.0).fit(kinds)
     assert not audit_model(model, trials=400)[0]["holds"]
 

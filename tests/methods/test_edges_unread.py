@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from methodgraphs import with_arcs
 
-from gapgnn import GAP, Graph, Ledger, load_model
+from gapgnn import Graph, LabelGAP, Ledger, NodeLabelGAP, load_model
 from gapgnn.evaluation.report.model import render_model
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import random_split
@@ -31,17 +31,17 @@ def separable(seed: int) -> Graph:
     return random_split(graph, seed=0)
 
 
-def without_hops(ledger: Ledger) -> tuple[GAP, Graph]:
+def without_hops(ledger: Ledger) -> tuple[NodeLabelGAP, Graph]:
     """Short adjacency lists and a small budget: the option without hops."""
     graph = social_graph(num_nodes=300, mean_degree=4)
-    model = GAP(level="node", epsilon=1.0, epochs=2, batch_size=50, ledger=ledger.path)
+    model = NodeLabelGAP(epsilon=1.0, epochs=2, batch_size=50, ledger=ledger.path)
     return model.fit(graph), graph
 
 
-def with_weight_zero(ledger: Ledger) -> tuple[GAP, Graph]:
+def with_weight_zero(ledger: Ledger) -> tuple[LabelGAP, Graph]:
     """Hops that validation labels give no weight."""
     graph = separable(0)
-    model = GAP(level="edge", epsilon=0.1, epochs=40, ledger=ledger.path, insecure_noise_seed=0)
+    model = LabelGAP(epsilon=0.1, epochs=40, ledger=ledger.path, insecure_noise_seed=0)
     return model.fit(graph), graph
 
 
@@ -49,7 +49,7 @@ CASES = {"no hop": without_hops, "weight 0": with_weight_zero}
 
 
 @pytest.fixture(params=CASES)
-def case(request, ledger) -> tuple[str, GAP, Graph]:
+def case(request, ledger) -> tuple[str, LabelGAP | NodeLabelGAP, Graph]:
     return (request.param, *CASES[request.param](ledger))
 
 
@@ -88,10 +88,10 @@ def test_its_predictions_depend_on_no_edge_and_further_graphs_are_free(case, tmp
     assert len(loaded.releases_.hops) == 1
 
 
-def test_a_model_that_reads_edges_is_called_gap_and_charges(ledger):
+def test_a_model_that_reads_edges_has_its_own_name_and_charges(ledger):
     graph = social_graph(num_nodes=300, mean_degree=20)
-    model = GAP(level="edge", epsilon=8.0, epochs=5, ledger=ledger.path).fit(graph)
-    assert (model.card_.method, model.card_.edges_unread) == ("GAP", "")
+    model = LabelGAP(epsilon=8.0, epochs=5, ledger=ledger.path).fit(graph)
+    assert (model.card_.method, model.card_.edges_unread) == ("LabelGAP", "")
     other = social_graph(num_nodes=300, mean_degree=20, seed=1)
     price = model.prediction_guarantee(other)
     assert price is not None

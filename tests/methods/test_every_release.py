@@ -12,33 +12,46 @@ import torch
 from methodgraphs import small_graph
 from suited import suited
 
-from gapgnn import GAP, MLP, SAGE, Graph, Vote
-from gapgnn.methods import base
+from gapgnn import (
+    GAP,
+    MLP,
+    Graph,
+    GraphSAGE,
+    LabelGAP,
+    NeighborVote,
+    NodeLabelGAP,
+    ProGAP,
+)
 from gapgnn.privacy import Release, watched_by
-from gapgnn.privacy.mechanisms import aggregation
+from gapgnn.privacy import session as session_module
+from gapgnn.privacy.mechanisms import backends
 from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource
 
 WAYS = {
+    "label-gap edge": (LabelGAP, {"level": "edge"}),
     "gap edge": (GAP, {"level": "edge"}),
-    "gap edge features": (GAP, {"level": "edge", "messages": "features"}),
-    "gap node": (GAP, {"level": "node", "epsilon": 40.0}),
-    "gap node record": (GAP, {"level": "node", "own": "record"}),
-    "gap node share": (GAP, {"level": "node", "own": "nothing", "hop_share": 0.5}),
-    "gap node replace": (GAP, {"level": "node", "relation": "replace", "hop_share": 0.5}),
-    "gap node features": (
+    "progap edge": (ProGAP, {"level": "edge"}),
+    "progap node": (ProGAP, {"level": "node", "max_degree": 9}),
+    "node-label-gap": (NodeLabelGAP, {"level": "node", "epsilon": 40.0}),
+    "node-label-gap record": (NodeLabelGAP, {"level": "node", "own": "record"}),
+    "node-label-gap share": (NodeLabelGAP, {"level": "node", "own": "nothing", "hop_share": 0.5}),
+    "node-label-gap replace": (
+        NodeLabelGAP,
+        {"level": "node", "relation": "replace", "hop_share": 0.5},
+    ),
+    "gap node": (
         GAP,
         {
             "level": "node",
-            "messages": "features",
             "max_degree": 9,
             "noise_ratios": (2.0, 0.5, 1.5),
         },
     ),
-    "sage edge": (SAGE, {"level": "edge"}),
-    "sage edge lapgraph": (SAGE, {"level": "edge", "perturbation": "lapgraph"}),
-    "sage node": (SAGE, {"level": "node"}),
+    "sage edge": (GraphSAGE, {"level": "edge"}),
+    "sage edge lapgraph": (GraphSAGE, {"level": "edge", "perturbation": "lapgraph"}),
+    "sage node": (GraphSAGE, {"level": "node"}),
     "mlp node": (MLP, {"level": "node"}),
-    "vote node": (Vote, {"level": "node"}),
+    "vote node": (NeighborVote, {"level": "node"}),
 }
 # What the noise of a release is: of its events the kind, and the field that says how much.
 FIELDS = {
@@ -97,8 +110,8 @@ def fitted(name: str, graph: Graph, runs: dict[str, tuple[Watching, Any]]) -> tu
     watching = Watching()
     scale_of, normalise, check = (
         NoiseSource._checked_scale,
-        aggregation.row_normalise,
-        base.check_scale,
+        backends.row_normalise,
+        session_module.check_scale,
     )
 
     def scaled(self: NoiseSource, what: str, scale: float) -> float:
@@ -116,8 +129,8 @@ def fitted(name: str, graph: Graph, runs: dict[str, tuple[Watching, Any]]) -> tu
 
     with pytest.MonkeyPatch.context() as patch, watched_by(watching):
         patch.setattr(NoiseSource, "_checked_scale", scaled)
-        patch.setattr(aggregation, "row_normalise", normalised)
-        patch.setattr(base, "check_scale", checked)
+        patch.setattr(backends, "row_normalise", normalised)
+        patch.setattr(session_module, "check_scale", checked)
         batch = {"batch_size": 60} if options["level"] == "node" else {}
         shared = {"epsilon": 4.0, "epochs": 2, **batch}
         model = suited(method, shared, **options).fit(graph)
@@ -201,7 +214,7 @@ def test_every_release_has_the_noise_of_its_charged_event(name, graph, runs):
 
 
 def test_what_an_adaptive_choice_may_draw_is_checked_for_every_option(graph, runs):
-    watching, model = fitted("gap node", graph, runs)
+    watching, model = fitted("node-label-gap", graph, runs)
     plan = model.guarantee(graph)
     events = [event for event in plan.events if type(event).__name__ != "Laplace"]
     assert {event.option for event in events} >= {1, 2, 3}

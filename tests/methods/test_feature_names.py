@@ -9,10 +9,10 @@ import pytest
 from methodgraphs import small_graph
 from suited import suited
 
-from gapgnn import GAP, MLP, load_model
+from gapgnn import MLP, LabelGAP, load_model
 from gapgnn.errors import InputError
 
-METHODS = [GAP, MLP]
+METHODS = [LabelGAP, MLP]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_columns_are_matched_by_name(method, graph, ledger, tmp_path):
         got = each.predict_proba(other)
         if method is MLP:
             np.testing.assert_allclose(got, each.predict_proba(without_first(graph)), atol=1e-6)
-    if method is GAP:
+    if method is LabelGAP:
         # What is charged is the graph as it was given, to the same people.
         fit, *predictions = ledger.entries()
         assert {charge.fingerprint for charge in predictions} == {other.fingerprint}
@@ -54,7 +54,7 @@ def test_columns_are_matched_by_name(method, graph, ledger, tmp_path):
 
 
 def test_the_same_aligned_graph_is_charged_once(graph, ledger):
-    model = GAP(level="edge", epochs=2, epsilon=4.0, folds=0, ledger=ledger.path).fit(graph)
+    model = LabelGAP(epochs=2, epsilon=4.0, folds=0, ledger=ledger.path).fit(graph)
     other = other_columns(graph)
     np.testing.assert_array_equal(model.predict_proba(other), model.predict_proba(other))
     read = [charge.fingerprint for charge in ledger.entries()]
@@ -62,7 +62,7 @@ def test_the_same_aligned_graph_is_charged_once(graph, ledger):
 
 
 def test_names_that_share_nothing_are_refused_before_the_charge(graph, ledger):
-    model = GAP(level="edge", epochs=2, epsilon=4.0, ledger=ledger.path).fit(graph)
+    model = LabelGAP(epochs=2, epsilon=4.0, ledger=ledger.path).fit(graph)
     stranger = graph._replace(feature_names=tuple(f"g{i}" for i in range(graph.num_features)))
     with pytest.raises(InputError, match="must share a feature"):
         model.predict(stranger)

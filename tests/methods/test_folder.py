@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -13,7 +14,7 @@ from methodgraphs import cut_in_two, small_graph
 from safetensors.numpy import load_file
 from suited import suited
 
-from gapgnn import GAP, MLP, Graph, Ledger, load_model
+from gapgnn import GAP, MLP, Graph, Ledger, NodeLabelGAP, load_model
 from gapgnn.errors import (
     BudgetExceededError,
     DataError,
@@ -23,6 +24,7 @@ from gapgnn.errors import (
     UnavailableError,
 )
 from gapgnn.methods import folder as folder_module
+from gapgnn.methods import keep_audit
 from gapgnn.privacy.ledger.people import People
 from gapgnn.training import RowScale
 
@@ -41,9 +43,8 @@ def halves() -> tuple[Graph, Graph]:
 
 def quick(method, level: str, **more):
     batch = {"batch_size": 50} if level == "node" else {}
-    paper = {"messages": "features", "hops": 2} if method is GAP else {}
     shared = {"epochs": 2, "epsilon": 4.0, "hidden": 8, **batch}
-    return suited(method, shared, **{"level": level, **paper, **more})
+    return suited(method, shared, **{"level": level, **more})
 
 
 @pytest.fixture(scope="module")
@@ -111,21 +112,22 @@ class TestRoundTrip:
         assert loaded.get_params() == model.get_params()
         np.testing.assert_array_equal(loaded.predict_proba(graph), model.predict_proba(graph))
 
-    @pytest.mark.parametrize("method", [GAP, MLP])
+    @pytest.mark.parametrize("method", [NodeLabelGAP, MLP])
     def test_rows_are_as_long_as_those_it_learned_from(self, method, graph, tmp_path):
         few, many = (
             method(level="node", epochs=2, train_size=size).fit(graph) for size in (200, 10_000)
         )
-        assert (few.row_scale_, many.row_scale_) == (RowScale(5.0, few=16.0), RowScale(6.0))
+        scales = [model.plan_.settings.row_scale for model in (few, many)]
+        assert scales == [RowScale(5.0, few=16.0), RowScale(6.0)]
         few.save(tmp_path / "model")
         loaded = load_model(tmp_path / "model")
-        assert loaded.row_scale_ == few.row_scale_
+        assert loaded.plan_.settings.row_scale == scales[0]
         wanted = few.predict_proba(graph)
         np.testing.assert_array_equal(loaded.predict_proba(graph), wanted)
-        rewrite(tmp_path / "model", without="row_scale")
-        as_before = load_model(tmp_path / "model")
-        assert as_before.row_scale_ == many.row_scale_
-        assert not np.allclose(as_before.predict_proba(graph), wanted)
+        plan = json.loads((tmp_path / "model" / "config.json").read_text())["plan"]
+        plan["settings"]["row_scale"] = dataclasses.asdict(scales[1])
+        rewrite(tmp_path / "model", plan=plan)
+        assert not np.allclose(load_model(tmp_path / "model").predict_proba(graph), wanted)
 
     def test_an_infinite_epsilon_without_privacy_is_saved(self, graph, tmp_path):
         quick(GAP, "none", epsilon=float("inf")).fit(graph).save(tmp_path / "model")
@@ -200,6 +202,19 @@ class TestRefusals:
     def test_a_newer_format(self, copy):
         rewrite(copy, format=99, gapgnn="7.0")
         assert "newer gapgnn (7.0, format 99). Upgrade" in refusal(copy, InputError)
+
+    def test_a_folder_of_version_0_2_or_before(self, saved, copy):
+        """It has no plan; one line says which version can open it, wherever it is read."""
+        rewrite(copy, without="plan", format=1, gapgnn="0.2.0")
+        message = refusal(copy, InputError)
+        assert "was written by gapgnn 0.2.0, before models had a plan" in message
+        assert "Open it with gapgnn 0.2, or train again." in message
+        before = {path: path.read_bytes() for path in files(copy)}
+        with pytest.raises(InputError, match="before models had a plan"):
+            GAP.load(saved["edge"]).save_releases(copy)
+        with pytest.raises(InputError, match="before models had a plan"):
+            keep_audit(copy, kind="mechanisms", command="gapgnn audit", results=[])
+        assert {path: path.read_bytes() for path in files(copy)} == before
 
     def test_a_folder_that_is_not_there(self, tmp_path):
         assert "does not exist" in refusal(tmp_path / "nothing", UnavailableError)

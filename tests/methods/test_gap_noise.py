@@ -12,12 +12,12 @@ from methodgraphs import small_graph
 
 from gapgnn import Graph
 from gapgnn.errors import InputError, PrivacyError
-from gapgnn.methods import base as base_module
-from gapgnn.nn.gap import MultiHopClassifier
+from gapgnn.nn import MultiHopClassifier
 from gapgnn.nn.layers import reset_replicas
 from gapgnn.privacy import guarantee as guarantee_module
+from gapgnn.privacy import session as session_module
 from gapgnn.privacy.accounting.calibration import Calibrated
-from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
+from gapgnn.privacy.mechanisms import PrivateAggregation, row_normalise
 from gapgnn.privacy.relations import public_count
 from gapgnn.training import trainer as trainer_module
 from gapgnn.training.trainer import Trainer
@@ -127,7 +127,7 @@ class TestNoise:
 
         monkeypatch.setattr(guarantee_module, "calibrate", broken)
         forbid(monkeypatch, Trainer, "fit")
-        forbid(monkeypatch, base_module, "PrivateAggregation")
+        forbid(monkeypatch, session_module, "kind_aggregations")
         with pytest.raises(PrivacyError, match="must have noise"):
             quick(level, ledger=ledger.path).fit(graph)
         assert ledger.entries() == []

@@ -15,14 +15,13 @@ from safetensors.torch import load_file
 from scipy import special
 from suited import suited
 
-from gapgnn import GAP, Graph
+from gapgnn import MLP, Graph, NodeLabelGAP
 from gapgnn.errors import DataError, InputError, PrivacyError, UnavailableError
 from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.transforms import random_split
-from gapgnn.methods import base as base_module
-from gapgnn.methods.base import NodeClassifier
-from gapgnn.methods.journal import Journal
-from gapgnn.methods.mlp import MLP
+from gapgnn.methods import NodeClassifier
+from gapgnn.methods import estimator as estimator_module
+from gapgnn.privacy.checkpoint import Checkpoint
 from gapgnn.privacy.ledger.ledger import Ledger
 from gapgnn.privacy.ledger.people import People
 from gapgnn.privacy.mechanisms import noise as noise_module
@@ -42,7 +41,7 @@ def steps(monkeypatch):
     return counted_steps(monkeypatch)
 
 
-def model(ledger: Ledger, run: str = "gap edge", **options) -> NodeClassifier:
+def model(ledger: Ledger, run: str = "label-gap edge", **options) -> NodeClassifier:
     kind, own = RUNS[run]
     shared = {"epochs": 2, "insecure_noise_seed": 2}
     return suited(kind, shared, **{**own, "ledger": ledger.path, **options})
@@ -69,13 +68,13 @@ def test_killed_after_any_step_the_result_is_the_undisturbed_one(graph, steps, t
     for kill in range(len(names)):
         ledger, folder = Ledger.init(tmp_path / f"{kill}.sqlite"), tmp_path / f"run {kill}"
         steps.done, steps.kill_after = [], kill
-        journal = Journal(folder, ledger=ledger.path)
+        checkpoint = Checkpoint(folder, ledger=ledger.path)
         with pytest.raises(KillError):
-            model(ledger, run).fit(graph, journal=journal)
-        journal.close()
+            model(ledger, run).fit(graph, checkpoint=checkpoint)
+        checkpoint.close()
         steps.kill_after = None
-        journal = Journal(folder, ledger=ledger.path, resume=True)
-        resumed = model(ledger, run).fit(graph, journal=journal)
+        checkpoint = Checkpoint(folder, ledger=ledger.path, resume=True)
+        resumed = model(ledger, run).fit(graph, checkpoint=checkpoint)
         # Every step was done exactly once, the killed one not before the resume.
         assert sorted(steps.done) == sorted(names)
         assert same(undisturbed, resumed)
@@ -83,7 +82,7 @@ def test_killed_after_any_step_the_result_is_the_undisturbed_one(graph, steps, t
         charges = ledger.entries()
         assert len(charges) == (run in PAID_RUNS)
         assert all(charge.completed_at for charge in charges)
-        journal.remove()
+        checkpoint.remove()
         assert not folder.exists()
 
 
@@ -97,8 +96,8 @@ def test_with_secret_noise_a_finished_release_is_kept_byte_for_byte(
     folder = interrupted(graph, steps, ledger, tmp_path, run, kill=len(names) - 1, **secret)
     kept = {path: path.read_bytes() for path in folder.glob("*.safetensors")}
     assert len(kept) == len(names) - 1
-    journal = Journal(folder, ledger=ledger.path, resume=True)
-    model(ledger, run, **secret).fit(graph, journal=journal)
+    checkpoint = Checkpoint(folder, ledger=ledger.path, resume=True)
+    model(ledger, run, **secret).fit(graph, checkpoint=checkpoint)
     assert steps.done == names
     assert {path: path.read_bytes() for path in kept} == kept
 
@@ -119,13 +118,13 @@ def test_a_run_that_began_with_the_stream_of_an_older_version_goes_on(
     secret = {"insecure_noise_seed": None}
     with monkeypatch.context() as older:
         older.setattr(noise_module, "_draw_on_grid", shake_stream)
-        model(Ledger.init(tmp_path / "other.sqlite"), "papers", **secret).fit(graph)
+        model(Ledger.init(tmp_path / "other.sqlite"), "gap edge", **secret).fit(graph)
         names, steps.done = steps.done, []
-        folder = interrupted(graph, steps, ledger, tmp_path, "papers", kill=2, **secret)
+        folder = interrupted(graph, steps, ledger, tmp_path, "gap edge", kill=2, **secret)
     kept = {path: path.read_bytes() for path in folder.glob("*.safetensors")}
     assert {path.stem for path in kept} == {"network-encoder", "hop-1"}
-    journal = Journal(folder, ledger=ledger.path, resume=True)
-    resumed = model(ledger, "papers", **secret).fit(graph, journal=journal)
+    checkpoint = Checkpoint(folder, ledger=ledger.path, resume=True)
+    resumed = model(ledger, "gap edge", **secret).fit(graph, checkpoint=checkpoint)
     assert steps.done == names
     assert {path: path.read_bytes() for path in kept} == kept
     assert len(ledger.entries()) == 1
@@ -149,29 +148,29 @@ def test_killed_in_the_middle_of_private_training_nothing_of_it_stays(
 
     monkeypatch.setattr(trainer_module.PrivateStep, "_noised", noised)
     options = {"batch_size": 50, "insecure_noise_seed": None}
-    journal = Journal(folder, ledger=ledger.path)
+    checkpoint = Checkpoint(folder, ledger=ledger.path)
     with pytest.raises(KillError):
-        model(ledger, run, **options).fit(graph, journal=journal)
-    journal.close()
+        model(ledger, run, **options).fit(graph, checkpoint=checkpoint)
+    checkpoint.close()
     assert not list(folder.glob("*.safetensors"))
     taken, kill = [], None
     resumed = model(ledger, run, **options)
-    resumed.fit(graph, journal=Journal(folder, ledger=ledger.path, resume=True))
+    resumed.fit(graph, checkpoint=Checkpoint(folder, ledger=ledger.path, resume=True))
     events = resumed.card_.events
     assert len(taken) == sum(event.get("steps", 0) for event in events)
     assert len(ledger.entries()) == 1
 
 
 def interrupted(
-    graph, steps, ledger, tmp_path, run="gap edge", *, kill: int = 2, **options
+    graph, steps, ledger, tmp_path, run="label-gap edge", *, kill: int = 2, **options
 ) -> Path:
     """Return the folder of a run that was killed before a step."""
     folder = tmp_path / "run"
     steps.kill_after = kill
-    journal = Journal(folder, ledger=ledger.path)
+    checkpoint = Checkpoint(folder, ledger=ledger.path)
     with pytest.raises(KillError):
-        model(ledger, run, **options).fit(graph, journal=journal)
-    journal.close()
+        model(ledger, run, **options).fit(graph, checkpoint=checkpoint)
+    checkpoint.close()
     steps.kill_after = None
     return folder
 
@@ -205,14 +204,16 @@ def test_neither_the_key_nor_the_fingerprint_nor_hop_zero_is_written(
 def test_other_options_are_refused(graph, steps, ledger, tmp_path, change, message):
     folder = interrupted(graph, steps, ledger, tmp_path)
     with pytest.raises(InputError, match=message):
-        model(ledger, **change).fit(graph, journal=Journal(folder, ledger=ledger.path, resume=True))
+        model(ledger, **change).fit(
+            graph, checkpoint=Checkpoint(folder, ledger=ledger.path, resume=True)
+        )
     assert len(ledger.entries()) == 1
 
 
 def test_another_reason_is_no_other_run(graph, steps, ledger, tmp_path):
     folder = interrupted(graph, steps, ledger, tmp_path, reason="monthly report")
-    journal = Journal(folder, ledger=ledger.path, resume=True)
-    model(ledger, reason="after the power cut").fit(graph, journal=journal)
+    checkpoint = Checkpoint(folder, ledger=ledger.path, resume=True)
+    model(ledger, reason="after the power cut").fit(graph, checkpoint=checkpoint)
     assert [charge.reason for charge in ledger.entries()] == ["monthly report"]
 
 
@@ -223,33 +224,33 @@ def test_another_graph_is_refused(graph, steps, ledger, tmp_path, run):
         generate(num_nodes=300, mean_degree=6, num_features=4, num_classes=3, seed=1), seed=0
     )
     # As many nodes and the same price, so that only the ledger can tell.
-    journal = Journal(folder, ledger=ledger.path, resume=True)
+    checkpoint = Checkpoint(folder, ledger=ledger.path, resume=True)
     with pytest.raises(PrivacyError, match="on another graph"):
-        model(ledger, run).fit(other, journal=journal)
+        model(ledger, run).fit(other, checkpoint=checkpoint)
 
 
 def test_another_ledger_is_refused(graph, steps, ledger, tmp_path):
     folder = interrupted(graph, steps, ledger, tmp_path)
     other = Ledger.init(tmp_path / "other.sqlite")
     with pytest.raises(PrivacyError, match="another ledger"):
-        model(other).fit(graph, journal=Journal(folder, ledger=other.path, resume=True))
+        model(other).fit(graph, checkpoint=Checkpoint(folder, ledger=other.path, resume=True))
 
 
 def test_a_ledger_that_is_not_there_is_refused(graph, steps, ledger, tmp_path):
     folder, missing = interrupted(graph, steps, ledger, tmp_path), Ledger(tmp_path / "none.sqlite")
     with pytest.raises(InputError, match=r"none\.sqlite. does not exist"):
-        model(missing).fit(graph, journal=Journal(folder, ledger=missing.path, resume=True))
+        model(missing).fit(graph, checkpoint=Checkpoint(folder, ledger=missing.path, resume=True))
     assert not missing.path.exists()
 
 
 def test_a_copy_of_a_folder_cannot_use_the_charge_a_second_time(graph, steps, ledger, tmp_path):
     folder = interrupted(graph, steps, ledger, tmp_path, insecure_noise_seed=None)
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-    journal = Journal(folder, ledger=ledger.path, resume=True)
-    model(ledger, insecure_noise_seed=None).fit(graph, journal=journal)
+    checkpoint = Checkpoint(folder, ledger=ledger.path, resume=True)
+    model(ledger, insecure_noise_seed=None).fit(graph, checkpoint=checkpoint)
     with pytest.raises(PrivacyError, match="a copy of it went on"):
         model(ledger, insecure_noise_seed=None).fit(
-            graph, journal=Journal(copy, ledger=ledger.path, resume=True)
+            graph, checkpoint=Checkpoint(copy, ledger=ledger.path, resume=True)
         )
 
 
@@ -258,12 +259,12 @@ def test_a_finished_run_that_was_not_saved_is_read_and_not_drawn(
     graph, steps, ledger, tmp_path, run
 ):
     folder = tmp_path / "run"
-    journal = Journal(folder, ledger=ledger.path)
-    first = model(ledger, run, insecure_noise_seed=None).fit(graph, journal=journal)
-    journal.close()
+    checkpoint = Checkpoint(folder, ledger=ledger.path)
+    first = model(ledger, run, insecure_noise_seed=None).fit(graph, checkpoint=checkpoint)
+    checkpoint.close()
     steps.done = []
-    journal = Journal(folder, ledger=ledger.path, resume=True)
-    again = model(ledger, run, insecure_noise_seed=None).fit(graph, journal=journal)
+    checkpoint = Checkpoint(folder, ledger=ledger.path, resume=True)
+    again = model(ledger, run, insecure_noise_seed=None).fit(graph, checkpoint=checkpoint)
     # What learns from randomised edges is free, so it is not kept but learned again.
     assert steps.done == (["classifier"] if run == "sage edge" else [])
     assert same(first, again)
@@ -272,24 +273,24 @@ def test_a_finished_run_that_was_not_saved_is_read_and_not_drawn(
 
 def test_two_processes_cannot_go_on_with_one_run(graph, steps, ledger, tmp_path):
     folder = interrupted(graph, steps, ledger, tmp_path)
-    held = Journal(folder, ledger=ledger.path, resume=True)
+    held = Checkpoint(folder, ledger=ledger.path, resume=True)
     held._acquire()
     with pytest.raises(InputError, match="another process"):
-        model(ledger).fit(graph, journal=Journal(folder, ledger=ledger.path, resume=True))
+        model(ledger).fit(graph, checkpoint=Checkpoint(folder, ledger=ledger.path, resume=True))
     held.close()
 
 
 def test_an_unfinished_run_is_not_overwritten(graph, steps, ledger, tmp_path):
     folder = interrupted(graph, steps, ledger, tmp_path)
     with pytest.raises(InputError, match="--resume"):
-        model(ledger).fit(graph, journal=Journal(folder, ledger=ledger.path))
+        model(ledger).fit(graph, checkpoint=Checkpoint(folder, ledger=ledger.path))
     assert len(ledger.entries()) == 1
 
 
 def test_nothing_to_resume_is_refused(graph, ledger, tmp_path):
-    journal = Journal(tmp_path / "run", ledger=ledger.path, resume=True)
+    checkpoint = Checkpoint(tmp_path / "run", ledger=ledger.path, resume=True)
     with pytest.raises(InputError, match="must find an unfinished run"):
-        model(ledger).fit(graph, journal=journal)
+        model(ledger).fit(graph, checkpoint=checkpoint)
     assert ledger.entries() == []
 
 
@@ -300,38 +301,38 @@ def test_a_damaged_file_is_named_and_not_drawn_again(graph, steps, ledger, tmp_p
         raw = bytearray((copy / name).read_bytes())
         raw[len(raw) // 2] ^= 1
         (copy / name).write_bytes(raw)
-        journal = Journal(copy, ledger=ledger.path, resume=True)
+        checkpoint = Checkpoint(copy, ledger=ledger.path, resume=True)
         with pytest.raises(DataError, match=name):
-            model(ledger).fit(graph, journal=journal)
-        journal.close()
+            model(ledger).fit(graph, checkpoint=checkpoint)
+        checkpoint.close()
     (folder / "hop-1.safetensors").unlink()
     with pytest.raises(DataError, match="hop-1"):
-        model(ledger).fit(graph, journal=Journal(folder, ledger=ledger.path, resume=True))
+        model(ledger).fit(graph, checkpoint=Checkpoint(folder, ledger=ledger.path, resume=True))
 
 
 def test_over_budget_leaves_no_folder(graph, ledger, tmp_path):
     budget = {"level": "edge", "relation": "undirected", "epsilon": 0.1, "delta": 1e-5}
     ledger.grant("everybody", People.of(graph), **budget)
     with pytest.raises(PrivacyError):
-        model(ledger).fit(graph, journal=Journal(tmp_path / "run", ledger=ledger.path))
+        model(ledger).fit(graph, checkpoint=Checkpoint(tmp_path / "run", ledger=ledger.path))
     assert not (tmp_path / "run").exists()
 
 
-def test_methods_that_do_not_keep_their_releases_refuse_a_journal(graph, tmp_path):
+def test_methods_that_do_not_keep_their_releases_refuse_a_checkpoint(graph, tmp_path):
     class Forgetful(MLP):
         method = "forgetful"
-        _keeps_releases = False
+        keeps_releases = False
 
-    journal = Journal(tmp_path / "run", ledger=None)
+    checkpoint = Checkpoint(tmp_path / "run", ledger=None)
     with pytest.raises(InputError, match="None for forgetful"):
-        Forgetful(level="node", epochs=1).fit(graph, journal=journal)
+        Forgetful(level="node", epochs=1).fit(graph, checkpoint=checkpoint)
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_too_little_memory_is_refused_before_the_charge(graph, ledger, tmp_path, monkeypatch, run):
-    monkeypatch.setattr(base_module, "_free_memory", lambda device: 1000)
+    monkeypatch.setattr(estimator_module, "free_memory", lambda device: 1000)
     with pytest.raises(UnavailableError, match=r"free memory; nothing was charged"):
-        model(ledger, run).fit(graph, journal=Journal(tmp_path / "run", ledger=ledger.path))
+        model(ledger, run).fit(graph, checkpoint=Checkpoint(tmp_path / "run", ledger=ledger.path))
     assert ledger.entries() == []
     assert not (tmp_path / "run").exists()
 
@@ -350,8 +351,8 @@ def test_killed_while_a_hop_is_written_one_draw_of_it_survives(
     graph, steps, ledger, tmp_path, monkeypatch, moment
 ):
     folder, options = tmp_path / "run", {"insecure_noise_seed": None}
-    journal = Journal(folder, ledger=ledger.path)
-    write, claim, states = journal._write_index, Ledger.claim, []
+    checkpoint = Checkpoint(folder, ledger=ledger.path)
+    write, claim, states = checkpoint._write_index, Ledger.claim, []
 
     def kill_before_writing(written) -> None:
         states[:] = written
@@ -366,16 +367,16 @@ def test_killed_while_a_hop_is_written_one_draw_of_it_survives(
         if is_here:
             raise KillError
 
-    monkeypatch.setattr(journal, "_write_index", kill_before_writing)
+    monkeypatch.setattr(checkpoint, "_write_index", kill_before_writing)
     monkeypatch.setattr(Ledger, "claim", kill_around_the_claim)
     with pytest.raises(KillError):
-        model(ledger, "papers", **options).fit(graph, journal=journal)
-    journal.close()
+        model(ledger, "gap edge", **options).fit(graph, checkpoint=checkpoint)
+    checkpoint.close()
     monkeypatch.setattr(Ledger, "claim", claim)
     written = (folder / "hop-1.part").read_bytes()
     steps.done = []
-    journal = Journal(folder, ledger=ledger.path, resume=True)
-    model(ledger, "papers", **options).fit(graph, journal=journal)
+    checkpoint = Checkpoint(folder, ledger=ledger.path, resume=True)
+    model(ledger, "gap edge", **options).fit(graph, checkpoint=checkpoint)
     is_kept = (folder / "hop-1.safetensors").read_bytes() == written
     assert is_kept == (moment == "before the name")
     assert ("hop 1" in steps.done) == (moment != "before the name")
@@ -405,27 +406,27 @@ def test_rows_of_people_who_only_stand_in_adjacency_lists_are_not_written(
     steps, ledger, tmp_path, kill
 ):
     graph = with_strangers()
-    options = {"level": "node", "epsilon": 64.0, "epochs": 2, "ledger": ledger.path}
-    undisturbed = GAP(**options, insecure_noise_seed=2).fit(graph)
+    options = {"epsilon": 64.0, "epochs": 2, "ledger": ledger.path}
+    undisturbed = NodeLabelGAP(**options, insecure_noise_seed=2).fit(graph)
     names, steps.done = steps.done, []
     assert names == ["hop 1", "hop 2", "classifier"]
     folder, steps.kill_after = tmp_path / "run", kill
-    estimator = GAP(**options, insecure_noise_seed=2)
-    journal = Journal(folder, ledger=ledger.path)
+    estimator = NodeLabelGAP(**options, insecure_noise_seed=2)
+    checkpoint = Checkpoint(folder, ledger=ledger.path)
     if kill is None:
-        estimator.fit(graph, journal=journal)
+        estimator.fit(graph, checkpoint=checkpoint)
     else:
         with pytest.raises(KillError):
-            estimator.fit(graph, journal=journal)
-    journal.close()
+            estimator.fit(graph, checkpoint=checkpoint)
+    checkpoint.close()
     written = [load_file(path) for path in folder.glob("*hop*.safetensors")]
     # The second hop reads those rows: without them neither hop is finished.
     assert len(written) == (0 if kill == 1 else 1)
     for hops in written:
         assert {hop.shape[1] for hop in hops.values()} == {graph.num_nodes}
     steps.kill_after, steps.done = None, []
-    resumed = GAP(**options, insecure_noise_seed=2)
-    resumed.fit(graph, journal=Journal(folder, ledger=ledger.path, resume=True))
+    resumed = NodeLabelGAP(**options, insecure_noise_seed=2)
+    resumed.fit(graph, checkpoint=Checkpoint(folder, ledger=ledger.path, resume=True))
     assert steps.done == {1: names, 2: names[2:], None: []}[kill]
     assert same(resumed, undisturbed)
     assert len(ledger.entries()) == 2

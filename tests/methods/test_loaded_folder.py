@@ -1,22 +1,41 @@
-"""A folder is believed as far as its card, and says the same under other defaults."""
+"""A folder is trusted as far as its card, and says the same under other defaults."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
-from methodgraphs import cut_in_two, small_graph
+from methodgraphs import cut_in_two, small_graph, with_arcs
+from suited import suited
 
-from gapgnn import GAP, MLP, SAGE, Graph, load_model
-from gapgnn.errors import DataError
+from gapgnn import (
+    GAP,
+    MLP,
+    Graph,
+    GraphSAGE,
+    LabelGAP,
+    NeighborVote,
+    NodeLabelGAP,
+    ProGAP,
+    load_model,
+)
+from gapgnn.errors import DataError, InputError
+from gapgnn.graph import join_kinds
+from gapgnn.methods import NodeClassifier
+from gapgnn.methods import gap as gap_module
+from gapgnn.methods import graphsage as sage_module
 from gapgnn.methods import mlp as mlp_module
-from gapgnn.methods import sage as sage_module
+from gapgnn.methods import neighbor_vote as vote_module
+from gapgnn.methods import progap as progap_module
 from gapgnn.methods.folder import _checksum
-from gapgnn.methods.gap import estimator, variant
-from gapgnn.training import crossfit
+from gapgnn.methods.label_gap import budget, edge_level, node_level
+from gapgnn.methods.persistence import NEVER_LOADED
+from gapgnn.training import crossfit, recipe, row_scale
 
 
 @pytest.fixture(scope="module")
@@ -26,27 +45,39 @@ def halves() -> tuple[Graph, Graph]:
 
 @pytest.fixture
 def folder(halves, tmp_path) -> Path:
-    GAP(epsilon=4.0, messages="features", epochs=2).fit(halves[0]).save(tmp_path / "model")
+    GAP(epsilon=4.0, epochs=2).fit(halves[0]).save(tmp_path / "model")
     return tmp_path / "model"
+
+
+def read(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "config.json").read_text())
 
 
 def forge(folder: Path, *, params: dict[str, object] | None = None, **changes: object) -> None:
     """Change a configuration as somebody would who also repairs its checksum."""
-    path = folder / "config.json"
-    config = {**json.loads(path.read_text()), **changes}
+    config = {**read(folder), **changes}
     config["params"] = {**config["params"], **(params or {})}
     del config["checksum"]
-    path.write_text(json.dumps({**config, "checksum": _checksum(config)}))
+    text = json.dumps({**config, "checksum": _checksum(config)})
+    (folder / "config.json").write_text(text)
 
 
-class TestAReceivedFolderIsBelievedAsFarAsItsCard:
+def forge_plan(folder: Path, part: str, **changes: object) -> None:
+    """Change the guarantee, the settings or all planned hops of a plan."""
+    plan = read(folder)["plan"]
+    for one in plan["hops"].values() if part == "hops" else [plan[part]]:
+        one.update(changes)
+    forge(folder, plan=plan)
+
+
+class TestAReceivedFolderIsTrustedAsFarAsItsCard:
     def test_a_noise_seed_that_the_card_does_not_know_is_refused(self, folder):
         forge(folder, params={"insecure_noise_seed": 7})
         with pytest.raises(DataError, match=r"says noise source .*seed.*, its card"):
             load_model(folder)
 
     def test_a_noise_seed_is_never_taken_from_a_folder(self, halves, tmp_path):
-        model = GAP(epsilon=4.0, messages="features", epochs=2, insecure_noise_seed=7)
+        model = GAP(epsilon=4.0, epochs=2, insecure_noise_seed=7)
         model.fit(halves[0]).save(tmp_path / "seeded")
         loaded = load_model(tmp_path / "seeded")
         assert loaded.insecure_noise_seed is None
@@ -60,23 +91,69 @@ class TestAReceivedFolderIsBelievedAsFarAsItsCard:
         assert (loaded.ledger, loaded.device) == (None, "auto")
 
     @pytest.mark.parametrize(
-        ("changes", "what"),
+        ("params", "what"),
         [
-            ({"noise_multiplier": 0.01}, "noise multiplier"),
-            ({"params": {"level": "none"}}, "level"),
-            ({"params": {"relation": "directed"}}, "relation"),
-            ({"params": {"noise": "fast"}}, "noise source"),
-            ({"params": {"epsilon": 400.0}}, "epsilon"),
-            ({"params": {"delta": 0.01}}, "delta"),
+            ({"level": "none"}, "level"),
+            ({"relation": "directed"}, "relation"),
+            ({"noise": "fast"}, "noise source"),
+            ({"epsilon": 400.0}, "epsilon"),
+            ({"delta": 0.01}, "delta"),
         ],
     )
-    def test_a_configuration_that_differs_from_its_card_is_refused(self, changes, what, folder):
-        forge(folder, **changes)
+    def test_a_configuration_that_differs_from_its_card_is_refused(self, params, what, folder):
+        forge(folder, params=params)
         with pytest.raises(DataError, match=f"its configuration says {what} .*, its card"):
             load_model(folder)
 
+    @pytest.mark.parametrize("name", ["level", "relation", "epsilon", "noise_multiplier", "events"])
+    def test_a_plan_that_promises_something_else_than_its_card_is_refused(self, name, folder):
+        stated = read(folder)["plan"]["guarantee"]
+        other = {
+            "level": "node",
+            "relation": "directed",
+            "epsilon": 400.0,
+            "noise_multiplier": 0.01,
+            "events": [{**stated["events"][0], "noise_multiplier": 0.01}],
+        }
+        assert name in stated
+        forge_plan(folder, "guarantee", **{name: other[name]})
+        with pytest.raises(DataError, match=r"its configuration says .*, its card"):
+            load_model(folder)
+
+    @pytest.mark.parametrize(
+        ("params", "hops"),
+        [
+            # More hops than were charged, and sums beside those that were charged.
+            ({"hops": 20}, {"count": 20}),
+            ({}, {"with_union": True}),
+        ],
+    )
+    def test_a_plan_of_more_releases_than_its_card_lists_is_refused(
+        self, params, hops, halves, tmp_path
+    ):
+        arcs = halves[0].adjacency().tocoo()
+        is_call = (arcs.row + arcs.col) % 2 == 0
+        types = {
+            "calls": with_arcs(halves[0], is_call),
+            "visits": with_arcs(halves[0], ~is_call),
+        }
+        model = GAP(epsilon=4.0, epochs=2).fit(join_kinds(types))
+        model.save(tmp_path / "model")
+        load_model(tmp_path / "model")
+        forge(tmp_path / "model", params=params)
+        forge_plan(tmp_path / "model", "hops", **hops)
+        with pytest.raises(DataError, match=r"its plan releases .* sums"):
+            load_model(tmp_path / "model")
+
+    def test_another_bound_on_lists_than_that_of_the_card_is_refused(self, halves, tmp_path):
+        model = GAP(level="node", epsilon=8.0, epochs=2, batch_size=50, max_degree=9)
+        model.fit(halves[0]).save(tmp_path / "node")
+        forge_plan(tmp_path / "node", "hops", max_degree=1)
+        with pytest.raises(DataError, match="its configuration says max_degree 1, its card 9"):
+            load_model(tmp_path / "node")
+
     def test_what_a_prediction_reads_of_its_person_is_that_of_the_card(self, halves, tmp_path):
-        model = GAP(level="node", epsilon=8.0, own="record").fit(halves[0])
+        model = NodeLabelGAP(epsilon=8.0, own="record").fit(halves[0])
         model.save(tmp_path / "node")
         forge(tmp_path / "node", params={"own": "nothing"})
         with pytest.raises(DataError, match="its configuration says own nothing, its card record"):
@@ -87,75 +164,157 @@ class TestAReceivedFolderIsBelievedAsFarAsItsCard:
         with pytest.raises(DataError, match="does not hold the release of its training"):
             load_model(folder)
 
-    def test_smaller_ratios_of_noise_are_refused(self, halves, tmp_path):
-        model = GAP(level="node", epsilon=8.0, messages="features", epochs=2, batch_size=50)
-        model.fit(halves[0]).save(tmp_path / "node")
-        config = json.loads((tmp_path / "node" / "config.json").read_text())
-        forge(tmp_path / "node", resolved={**config["resolved"], "noise_ratios": [1.0, 0.01, 1.0]})
-        with pytest.raises(DataError, match="its configuration says noise of a hop"):
-            load_model(tmp_path / "node")
+    def test_settings_of_another_method_are_refused(self, folder):
+        forge_plan(folder, "settings", mean_degree_epsilon=0.1)
+        with pytest.raises(DataError, match="settings have unknown names: mean_degree_epsilon"):
+            load_model(folder)
 
 
-def change_every_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = variant.Defaults.of.__func__
-
-    def of(cls, chosen):
-        found = old(cls, chosen)
-        return dataclasses.replace(found, hidden=9, base_layers=3, activation="gelu", ratio=0.3)
-
-    monkeypatch.setattr(variant.Defaults, "of", classmethod(of))
-    for module in (estimator, mlp_module, crossfit):
-        monkeypatch.setattr(module, "FEATURE_WIDTH", 24, raising=False)
-    monkeypatch.setattr(crossfit, "FOLDS", 3)
-    monkeypatch.setattr(variant, "DEFAULT_DEGREE", 3)
-    monkeypatch.setattr(sage_module, "AUTO_DEGREE", 7)
-    resolve = variant.Variant.resolve.__func__
-    monkeypatch.setattr(
-        variant.Variant,
-        "resolve",
-        classmethod(lambda cls, **given: dataclasses.replace(resolve(cls, **given), hops=3)),
-    )
-
-
-SAVED = {
-    "edge": lambda: GAP(epsilon=4.0, epochs=2),
-    "paper": lambda: GAP(epsilon=4.0, messages="features", epochs=2),
-    "progressive": lambda: GAP(epsilon=4.0, messages="features", progressive=True, epochs=2),
-    "node": lambda: GAP(level="node", epsilon=8.0),
-    "own record": lambda: GAP(level="node", epsilon=8.0, own="record"),
-    "mlp": lambda: MLP(epochs=2),
-    "sage": lambda: SAGE(level="node", epsilon=8.0, epochs=2),
+CLASSES: tuple[type[NodeClassifier[Any]], ...] = (
+    GAP,
+    ProGAP,
+    LabelGAP,
+    NodeLabelGAP,
+    NeighborVote,
+    GraphSAGE,
+    MLP,
+)
+SAVED: dict[str, tuple[type[NodeClassifier[Any]], dict[str, Any]]] = {
+    **{
+        f"{kind.method} {level}": (kind, {"level": level})
+        for kind in CLASSES
+        for level in kind.levels
+    },
+    "label-gap without folds": (LabelGAP, {"level": "edge", "folds": 0}),
+    "label-gap without encoder": (LabelGAP, {"level": "edge", "encoder_layers": 0}),
+    "label-gap, many hops": (LabelGAP, {"level": "edge", "epsilon": 9.0}),
+    "node-label-gap, released hops": (NodeLabelGAP, {"level": "node", "epsilon": 40.0}),
+    "node-label-gap nothing": (NodeLabelGAP, {"level": "node", "own": "nothing"}),
+    "node-label-gap record": (NodeLabelGAP, {"level": "node", "own": "record"}),
+    "mlp without folds": (MLP, {"level": "edge", "folds": 0}),
 }
+# A plan reads constants of these modules alone.
+PLANNING = (
+    *(gap_module, progap_module, mlp_module, sage_module, vote_module),
+    *(edge_level, node_level, budget, recipe, crossfit, row_scale),
+)
+# No choice of a plan: part of what a scaled row is, and how many rows are read at a time.
+FIXED = ("SIZE_FACTOR", "AT_ONCE")
 
 
-class TestASavedModelHoldsResolvedValues:
+class Changed:
+    """A default that nothing can be computed from, so that whoever reads it is found."""
+
+
+def is_number(value: object) -> bool:
+    if isinstance(value, tuple):
+        return bool(value) and all(map(is_number, value))
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def constants(module: ModuleType) -> list[str]:
+    return [
+        name
+        for name, value in vars(module).items()
+        if name.isupper() and is_number(value) and name not in FIXED
+    ]
+
+
+def other_number(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(other_number, value))
+    return value + 1 if isinstance(value, int) else value * 0.37 + 0.01
+
+
+def change_every_default(patch: pytest.MonkeyPatch, kind: type[NodeClassifier[Any]]) -> None:
+    """Change what every parameter is by default, and every number that a plan reads."""
+    for part in dataclasses.fields(kind):
+        if part.name not in NEVER_LOADED:
+            patch.setitem(kind.__init__.__kwdefaults__, part.name, Changed())
+            patch.setattr(part, "default", Changed())
+            patch.setattr(kind, part.name, Changed())
+    for module in PLANNING:
+        for name in constants(module):
+            patch.setattr(module, name, other_number(getattr(module, name)))
+    patch.setattr(
+        crossfit.FeatureNetworks,
+        "suited",
+        classmethod(lambda cls, num_train, num_features: cls(0.13, 7)),
+    )
+    # Whatever else a plan follows from, nothing of it is asked again.
+    for name in ("plan", "recipe", "settings"):
+
+        def refuse(self: Any, *args: Any, _name: str = name, **options: Any) -> None:
+            raise AssertionError(f"{_name} was resolved again")
+
+        patch.setattr(kind, name, refuse)
+
+
+def test_every_number_that_a_plan_reads_is_changed():
+    """The scan finds the constants; a plan under other ones is another plan."""
+    found = {f"{module.__name__}.{name}" for module in PLANNING for name in constants(module)}
+    assert found >= {
+        "gapgnn.methods.progap.STEP_NODES",
+        "gapgnn.methods.progap.EPOCHS",
+        "gapgnn.methods.label_gap.edge_level.LARGE_EPSILON",
+        "gapgnn.methods.label_gap.edge_level.HIDDEN",
+        "gapgnn.methods.label_gap.edge_level.FEATURE_WIDTH",
+        "gapgnn.methods.label_gap.node_level.SHARES",
+        "gapgnn.methods.label_gap.budget.THRESHOLDS",
+        "gapgnn.methods.mlp.FEATURE_WIDTH",
+        "gapgnn.training.recipe.NODE_STEPS",
+        "gapgnn.training.crossfit.FOLDS",
+        "gapgnn.training.row_scale.LARGE",
+    }
+
+
+class TestASavedModelHoldsItsPlan:
     @pytest.mark.parametrize("name", SAVED)
-    def test_a_changed_default_changes_no_prediction(self, name, halves, tmp_path, monkeypatch):
-        model = SAVED[name]().fit(halves[0])
+    def test_no_changed_default_changes_a_prediction_or_its_price(
+        self, name, halves, tmp_path, monkeypatch, ledger
+    ):
+        kind, options = SAVED[name]
+        shared = {"epsilon": 4.0, "epochs": 2, "ledger": ledger.path}
+        model = suited(kind, shared, **options).fit(halves[0])
         model.save(tmp_path / "model")
-        expected = model.predict_proba(halves[0])
-        change_every_default(monkeypatch)
-        loaded = load_model(tmp_path / "model")
-        assert np.array_equal(loaded.predict_proba(halves[0]), expected)
+        plan = str(model.plan_)
 
-    @pytest.mark.parametrize("name", ["edge", "paper", "node", "own record"])
-    def test_a_changed_default_changes_no_price(self, name, halves, tmp_path, monkeypatch):
-        model = SAVED[name]().fit(halves[0])
-        model.save(tmp_path / "model")
-        expected = model._prediction_guarantee(halves[1]).events
-        change_every_default(monkeypatch)
-        assert load_model(tmp_path / "model")._prediction_guarantee(halves[1]).events == expected
+        def answers(one: NodeClassifier[Any]) -> list[Any]:
+            found: list[Any] = [one.predict_proba(halves[0]), one.predict(halves[0])]
+            if kind is LabelGAP and one.level == "edge":
+                found.append(one.predict_proba(halves[0], own="record"))
+            if hasattr(one, "prediction_guarantee"):
+                price = one.prediction_guarantee(halves[1])
+                found.append(None if price is None else (price.events, price.epsilon))
+            # The same noise on another graph.
+            one.set_params(insecure_noise_seed=None if one.level == "none" else 3)
+            try:
+                found.append(one.predict_proba(halves[1]))
+            except InputError as refused:
+                assert kind is NeighborVote
+                found.append(str(refused))
+            return found
 
-    def test_a_loaded_model_that_is_fitted_again_resolves_again(self, folder, halves):
+        expected = answers(model)
+        with monkeypatch.context() as patch:
+            change_every_default(patch, kind)
+            loaded = load_model(tmp_path / "model", ledger=ledger.path)
+            assert str(loaded.plan_) == plan
+            for mine, theirs in zip(answers(loaded), expected, strict=True):
+                if isinstance(mine, np.ndarray):
+                    np.testing.assert_array_equal(mine, theirs)
+                else:
+                    assert mine == theirs
+
+    def test_a_loaded_model_that_is_fitted_again_is_planned_again(self, folder, halves):
         loaded = load_model(folder)
         assert loaded.set_params(hops=1).fit(halves[1]).card_.events[0]["count"] == 1
 
     def test_the_words_of_the_card_decide_no_prediction(self, halves, tmp_path, monkeypatch):
-        model = SAVED["own record"]().fit(halves[0])
+        model = NodeLabelGAP(epsilon=8.0, own="record").fit(halves[0])
         model.save(tmp_path / "model")
         expected = model.predict_proba(halves[0])
-        reworded = ("origin of roles", "hash")
-        monkeypatch.setattr(estimator, "_HASHED_ROLES", reworded)
+        monkeypatch.setattr(node_level, "HASHED_ROLES", ("origin of roles", "hash"))
         loaded = load_model(tmp_path / "model")
         no_roles = halves[0].with_masks(*np.zeros((3, halves[0].num_nodes), dtype=bool))
         assert np.array_equal(loaded.predict_proba(no_roles), expected)

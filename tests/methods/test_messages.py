@@ -13,33 +13,41 @@ from hypothesis import strategies as st
 from methodgraphs import cut_in_two, small_graph, with_arcs
 from suited import suited
 
-from gapgnn import GAP, MLP, SAGE
+from gapgnn import GAP, MLP, GraphSAGE, LabelGAP, NodeLabelGAP, ProGAP
 from gapgnn.errors import InputError
 from gapgnn.graph.transforms import random_split
-from gapgnn.methods import base as base_module
-from gapgnn.methods.gap import estimator as estimator_module
-from gapgnn.methods.gap.codes import class_codes, mean_codes
-from gapgnn.methods.gap.propagation import (
-    MEMBERS,
-    Propagation,
-    joint_messages,
-    label_messages,
-)
-from gapgnn.methods.gap.variant import length_epsilon, vote_share
-from gapgnn.training import Criterion, RowScale, Trainer
+from gapgnn.methods import Shape
+from gapgnn.methods.label_gap.budget import hop_share, mean_degree_epsilon
+from gapgnn.methods.label_gap.codes import class_codes, mean_codes
+from gapgnn.methods.label_gap.stages import MEMBERS, Stages, label_messages
+from gapgnn.privacy import session as session_module
+from gapgnn.training import Criterion, CrossFit, RowScale, Trainer
 
-VARIANTS = [
-    {"messages": "labels"},
-    {"messages": "labels", "progressive": False},
-    {"messages": "features", "progressive": True, "hops": 2},
-    {"messages": "both", "hops": 2},
+WAYS = [
+    *((GAP, level, {}) for level in GAP.levels),
+    *((ProGAP, level, {"hops": 2}) for level in ProGAP.levels),
+    *((LabelGAP, level, {}) for level in LabelGAP.levels),
+    (LabelGAP, "edge", {"folds": 0}),
+    (LabelGAP, "edge", {"encoder_layers": 0}),
+    (NodeLabelGAP, "node", {}),
 ]
 
 
-def quick(level: str, **more) -> GAP:
+def quick(method, level: str, **more):
     batch = {"batch_size": 50} if level == "node" else {}
     shared = {"epochs": 2, "epsilon": 4.0, "hidden": 8, **batch}
-    return suited(GAP, shared, level=level, **more)
+    return suited(method, shared, level=level, **more)
+
+
+def by_labels(level: str, **more):
+    """Return a quick method that sends class codes."""
+    return quick(NodeLabelGAP if level == "node" else LabelGAP, level, **more)
+
+
+def stages_of(num_classes: int, network) -> Stages:
+    """Return one stage of a cross-fitted model."""
+    crossfit = CrossFit(np.zeros(0, dtype=np.int64), 4)
+    return Stages(1, {"classifier": network}, num_classes, crossfit=crossfit)
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +72,8 @@ def test_no_message_is_longer_than_one(seed, classes, scale):
     labels = torch.randint(-1, classes, (20,), generator=generator)
     sends = torch.rand(2, 20, generator=generator) < 0.5
     scores = torch.randn(2, 20, classes, generator=generator) * scale
-    codes = torch.nn.functional.normalize(torch.randn(2, 20, 5, generator=generator), dim=-1)
     sent = label_messages(labels, sends & (labels >= 0), class_codes(classes), mean_codes(scores))
-    for rows in (sent, joint_messages(sent, codes)):
-        assert float(rows.norm(dim=-1).max()) <= 1 + 1e-6
+    assert float(sent.norm(dim=-1).max()) <= 1 + 1e-6
 
 
 def test_a_node_without_a_training_label_never_sends_its_label(graph):
@@ -83,10 +89,9 @@ def test_a_node_without_a_training_label_never_sends_its_label(graph):
     assert torch.equal(before, after)
 
 
-@pytest.mark.parametrize("options", VARIANTS, ids=str)
-@pytest.mark.parametrize("level", ["none", "edge", "node"])
-def test_every_variant_trains_predicts_and_charges_what_ran(options, level, graph, ledger):
-    model = quick(level, ledger=ledger.path, **options).fit(graph)
+@pytest.mark.parametrize(("method", "level", "options"), WAYS)
+def test_every_method_trains_predicts_and_charges_what_ran(method, level, options, graph, ledger):
+    model = quick(method, level, ledger=ledger.path, **options).fit(graph)
     first, second = model.predict_proba(graph), model.predict_proba(graph)
     np.testing.assert_array_equal(first, second)
     np.testing.assert_allclose(first.sum(axis=1), 1, atol=1e-5)
@@ -95,17 +100,16 @@ def test_every_variant_trains_predicts_and_charges_what_ran(options, level, grap
         hops = sum(e["count"] for e in model.card_.events if e["event"] == "Gaussian")
         phases = [e["label"] for e in model.card_.events if e["event"] == "PoissonGaussian"]
         # Lists this short get no hop of a budget this small.
-        is_divided = model._variant().is_vote
-        assert hops == (0 if is_divided else model._variant().hops)
+        wanted = {GAP: 2, ProGAP: 2, LabelGAP: 4, NodeLabelGAP: 0}
+        assert hops == wanted[method]
         assert phases == (list(model.modules_) if level == "node" else [])
 
 
 @pytest.mark.parametrize("level", ["edge", "node"])
 def test_prediction_reads_no_edge(level, graph, monkeypatch):
-    model = quick(level).fit(graph)
+    model = by_labels(level).fit(graph)
     expected = model.predict(graph)
-    forbid(monkeypatch, base_module, "PrivateAggregation")
-    forbid(monkeypatch, estimator_module, "kind_aggregations")
+    forbid(monkeypatch, session_module, "kind_aggregations")
     np.testing.assert_array_equal(model.predict(graph), expected)
 
 
@@ -118,23 +122,23 @@ def test_test_and_validation_labels_do_not_reach_the_released_hops(level, graph)
     if level == "edge":
         labels = np.where(graph.val_mask, graph.labels, labels)
     seeds = {"insecure_noise_seed": 1, "epochs": 3}
-    first = quick(level, **seeds).fit(graph).releases_.training().hops
-    second = quick(level, **seeds).fit(graph._replace(labels=labels)).releases_.training().hops
+    first = by_labels(level, **seeds).fit(graph).releases_.training().hops
+    second = by_labels(level, **seeds).fit(graph._replace(labels=labels)).releases_.training().hops
     for one, other in zip(first, second, strict=True):
         assert torch.equal(one, other)
 
 
 def test_nodes_without_a_training_label_send_what_features_say_in_the_first_hop(graph, monkeypatch):
     sent = []
-    real = Propagation._rows
+    real = Stages._messages
 
     def rows(self, hop, features, first, released, labels, sends_label):
         found = real(self, hop, features, first, released, labels, sends_label)
         sent.append((hop, first, found, sends_label))
         return found
 
-    monkeypatch.setattr(Propagation, "_rows", rows)
-    quick("edge").fit(graph)
+    monkeypatch.setattr(Stages, "_messages", rows)
+    by_labels("edge").fit(graph)
     hop, first, found, sends = sent[0]
     assert hop == 1
     others = ~sends[0]
@@ -158,13 +162,13 @@ def test_a_stage_adds_to_what_features_say():
 class TestTrust:
     """Ignoring the graph is one of the answers, so that it cannot do harm."""
 
-    def propagation(self, graph, scores):
+    def stages(self, graph, scores):
         classes = graph.num_classes
         network = small_classifier(
             MEMBERS, [classes, classes], classes, hidden=4, corrects_first=True
         )
         network.forward = lambda hops: scores.expand(MEMBERS, -1, -1)
-        return Propagation(GAP()._variant(), graph.num_classes, {"classifier": network})
+        return stages_of(graph.num_classes, network)
 
     @pytest.mark.parametrize(("is_right", "trust"), [(True, 1.0), (False, 0.0)])
     def test_a_stage_that_knows_less_than_features_is_not_believed(self, is_right, trust, graph):
@@ -173,12 +177,12 @@ class TestTrust:
         wrong = right.roll(1, dims=-1)
         scores, other = (right, wrong) if is_right else (wrong, right)
         first = torch.log_softmax(other, dim=-1).unsqueeze(0)
-        propagation = self.propagation(graph, scores)
+        stages = self.stages(graph, scores)
         released = [torch.zeros(1, graph.num_nodes, graph.num_classes - 1)]
         validates = torch.tensor(graph.val_mask).unsqueeze(0)
-        propagation.weigh("classifier", first, released, labels, validates)
-        assert propagation.modules["classifier"].trust.tolist() == [trust] * MEMBERS
-        said = propagation.scores("classifier", first, released)
+        stages.weigh("classifier", first, released, labels, validates)
+        assert stages.modules["classifier"].trust.tolist() == [trust] * MEMBERS
+        said = stages.scores("classifier", first, released)
         expected = torch.log_softmax(scores if is_right else other, dim=-1)
         torch.testing.assert_close(said[0], expected, atol=1e-5, rtol=1e-5)
 
@@ -195,8 +199,7 @@ class TestTrust:
         for criterion, expected in ((None, 0.0), (Criterion("average_precision", 1), 0.5)):
             network = small_classifier(MEMBERS, [2, 2], 2, hidden=4, corrects_first=True)
             network.forward = lambda hops: scores.expand(MEMBERS, -1, -1)
-            found = Propagation(GAP()._variant(), 2, {"classifier": network})
-            found.weigh("classifier", first, released, labels, validates, criterion)
+            stages_of(2, network).weigh("classifier", first, released, labels, validates, criterion)
             assert network.trust.tolist() == [expected] * MEMBERS
 
     def test_only_validation_labels_decide(self, graph):
@@ -206,17 +209,17 @@ class TestTrust:
         val = torch.tensor(graph.val_mask)
         # Right where nobody looks, wrong on the validation nodes.
         scores = torch.where(val.unsqueeze(-1), right.roll(1, dims=-1), right)
-        propagation = self.propagation(graph, scores)
+        stages = self.stages(graph, scores)
         released = [torch.zeros(1, graph.num_nodes, graph.num_classes - 1)]
-        propagation.weigh("classifier", first, released, labels, val.unsqueeze(0))
-        assert propagation.modules["classifier"].trust.tolist() == [0.0] * MEMBERS
+        stages.weigh("classifier", first, released, labels, val.unsqueeze(0))
+        assert stages.modules["classifier"].trust.tolist() == [0.0] * MEMBERS
 
     def test_it_is_saved_and_loaded(self, graph, tmp_path, ledger):
-        model = quick("edge", hops=2, ledger=ledger.path).fit(graph)
+        model = by_labels("edge", hops=2, ledger=ledger.path).fit(graph)
         model.modules_["classifier"].trust.fill_(0.0)
         model.save(tmp_path / "model")
         alone = torch.softmax(model.releases_.training().hops[0].double(), dim=-1)
-        loaded = GAP.load(tmp_path / "model", ledger=ledger.path)
+        loaded = LabelGAP.load(tmp_path / "model", ledger=ledger.path)
         np.testing.assert_allclose(loaded.predict_proba(graph), alone, atol=1e-5)
 
 
@@ -229,108 +232,112 @@ class TestTrust:
         ({"directions": "along"}, True, False),
         ({"relation": "undirected"}, True, False),
         ({"relation": "undirected", "directions": "both"}, True, True),
-        ({"messages": "features"}, True, False),
-        ({"messages": "features", "directions": "both"}, True, True),
         ({"folds": 0}, True, False),
-        ({"level": "node"}, True, False),
     ],
 )
-def test_messages_go_both_ways_where_that_is_said(options, is_directed, both):
-    assert GAP(**options).goes_both_ways(is_directed=is_directed) == both
+def test_messages_are_symmetrised_where_that_is_said(options, is_directed, both, graph):
+    arcs = graph.adjacency().tocoo()
+    given_graph = with_arcs(graph, arcs.row < arcs.col, directed=True) if is_directed else graph
+    (hops,) = LabelGAP(**options).plan_for(given_graph).hops.values()
+    assert hops.is_symmetrised == both
 
 
-def test_both_ways_at_node_level_is_refused(graph):
-    with pytest.raises(InputError, match="`directions` must be"):
-        quick("node", directions="both").fit(graph)
+@pytest.mark.parametrize("method", [GAP, ProGAP, NodeLabelGAP])
+def test_other_methods_send_along_arcs(method, graph):
+    arcs = graph.adjacency().tocoo()
+    directed = with_arcs(graph, arcs.row < arcs.col, directed=True)
+    for level in method.levels:
+        plan = method(level=level).plan_for(directed)
+        assert not any(hops.is_symmetrised for hops in plan.hops.values())
 
 
 def test_the_card_says_that_messages_went_both_ways(graph, ledger):
     arcs = graph.adjacency().tocoo()
     directed = with_arcs(graph, arcs.row < arcs.col, directed=True)
-    both = quick("edge", hops=2, ledger=ledger.path).fit(directed).card_
+    both = by_labels("edge", hops=2, ledger=ledger.path).fit(directed).card_
     assert "against it" in both.messages
     assert "node to itself are left out" in both.messages
-    along = quick("edge", hops=2, directions="along", ledger=ledger.path).fit(directed).card_
+    along = by_labels("edge", hops=2, directions="along", ledger=ledger.path).fit(directed).card_
     assert "against it" not in along.messages
 
 
-def test_a_second_hop_of_labels_without_stages_is_refused(graph):
-    with pytest.raises(InputError, match="own label back"):
-        quick("edge", messages="labels", progressive=False, hops=2).fit(graph)
+def planned(model, graph) -> dict[str, tuple[int, int | None, bool]]:
+    """Return number, degree bound and normalisation of the planned hops."""
+    plan = model.plan_for(graph)
+    plan = plan.options[-1] if plan.options else plan
+    return {
+        name: (hops.count, hops.max_degree, hops.is_normalised) for name, hops in plan.hops.items()
+    }
 
 
-def test_defaults_follow_messages_and_level():
-    assert GAP()._variant().hops == 4
-    assert GAP(level="node")._variant().hops == 2
-    assert GAP(level="node", own="record")._variant().hops == 1
-    assert GAP(level="node", max_degree=100)._variant().hops == 1
-    assert GAP(messages="features")._variant().hops == 2
-    assert GAP(messages="features", progressive=True)._variant().hops == 5
-    assert GAP(messages="features")._variant().is_papers
-    assert GAP(level="node")._variant().phases == ("classifier",)
-    paper = GAP(level="node", messages="features")
-    assert paper._variant().phases == ("encoder", "classifier")
-    assert GAP(messages="features")._ratios() == (1.0, 1.0, 1.0)
-    stages = GAP(level="node", messages="features", progressive=True, epsilon=8.0)
-    assert stages._variant().hops == 4
-    assert stages._ratios() == (1.0, pytest.approx(0.5), 1.0)
-    cut = GAP(level="node", max_degree=100, epsilon=4.0)
-    assert cut._ratios() == (1.0, pytest.approx(0.275), 1.0)
+def test_defaults_follow_method_and_level(graph):
+    """A person's whole contribution has norm 1 in NodeLabelGAP; lists are cut in the others."""
+    assert planned(LabelGAP(), graph) == {"aggregation": (4, None, False)}
+    assert planned(GAP(), graph) == {"aggregation": (2, None, False)}
+    assert planned(ProGAP(), graph) == {"aggregation": (5, None, False)}
+    assert planned(GAP(level="node"), graph) == {"aggregation": (2, 100, False)}
+    assert planned(ProGAP(level="node"), graph) == {"aggregation": (4, 100, False)}
+    assert planned(GAP(level="node", max_degree=7), graph) == {"aggregation": (2, 7, False)}
+    assert list(planned(NodeLabelGAP(), graph).values()) == [(1, None, True)] * 2
+    assert list(planned(NodeLabelGAP(own="record"), graph).values()) == [(1, None, True)]
+    assert planned(GraphSAGE(level="node"), graph) == {"aggregation": (1, 1, False)}
+    assert planned(MLP(level="node"), graph) == {}
 
 
-def test_messages_are_divided_at_node_level_and_cut_only_where_asked():
-    """A person's whole contribution has norm 1 by default; the paper's and stages have a cut."""
-    assert GAP(level="node")._list_bound() is None
-    assert GAP(level="node", own="record")._list_bound() is None
-    assert GAP(level="node", max_degree=7)._list_bound() == 7
-    assert GAP(level="node", messages="features")._list_bound() == 100
-    assert GAP(level="node", progressive=True)._list_bound() == 100
-    assert SAGE(level="node")._list_bound() == 1
-    assert MLP(level="node")._list_bound() is None
+def ratios(model, graph) -> dict[str, float]:
+    """Return the noise multipliers of a plan relative to that of its classifier."""
+    events = {event.label: event.noise_multiplier for event in model.plan_for(graph).template}
+    return {name: value / events["classifier"] for name, value in events.items()}
 
 
-def test_stages_on_features_take_smaller_steps_where_they_are_a_part_of_the_graph():
-    stages = GAP(messages="features", progressive=True)
-    large, small = stages._recipe(11_530), stages._recipe(2_000)
+def test_noise_ratios_follow_method_and_budget(graph):
+    even = {"encoder": 1.0, "aggregation": 1.0, "classifier": 1.0}
+    assert ratios(GAP(level="node"), graph) == even
+    found = ratios(ProGAP(level="node", epsilon=8.0, hops=2), graph)
+    assert found == {**even, "stage1": 1.0, "aggregation": pytest.approx(0.5)}
+
+
+def test_progap_takes_smaller_steps_where_they_are_a_part_of_the_graph():
+    stages = ProGAP()
+    large, small = stages.recipe(11_530), stages.recipe(2_000)
     assert (large.nodes, large.epochs) == (2_048, 150)
     assert (small.nodes, small.epochs) == (None, 100)
-    chosen = GAP(messages="features", progressive=True, epochs=7)
-    assert [chosen._recipe(size).epochs for size in (11_530, 2_000)] == [7, 7]
-    batches = GAP(messages="features", progressive=True, batch_size=64)
-    found = [batches._recipe(size) for size in (11_530, 2_000)]
+    chosen = ProGAP(epochs=7)
+    assert [chosen.recipe(size).epochs for size in (11_530, 2_000)] == [7, 7]
+    batches = ProGAP(batch_size=64)
+    found = [batches.recipe(size) for size in (11_530, 2_000)]
     assert [(one.batch_size, one.nodes, one.epochs) for one in found] == [
         (None, 64, 150),
         (None, 64, 100),
     ]
 
 
-def test_the_papers_method_keeps_the_papers_settings():
-    paper = GAP(level="node", messages="features")
-    recipe = paper._recipe(11_530)
+def test_gap_keeps_the_settings_of_the_paper(graph):
+    paper = GAP(level="node")
+    recipe = paper.recipe(11_530)
     assert (recipe.batch_size, recipe.epochs) == (256, 10)
-    widths = {tuple(p.shape[1:]) for p in paper._build(1, 30, 6)["encoder"].parameters()}
+    encoder = paper.networks(paper.plan_for(graph).settings, Shape(1, 30, 6))["encoder"]
+    widths = {tuple(p.shape[1:]) for p in encoder.parameters()}
     assert {(30, 16), (16, 16), (16, 6)} <= widths
-    assert paper._ratios() == (1.0, 1.0, 1.0)
 
 
-def test_labels_at_node_level_are_trained_on_large_batches_but_not_on_a_few():
-    labels = GAP(level="node", max_degree=100)
-    assert (labels._recipe(11_530).batch_size, labels._recipe(11_530).epochs) == (2048, 40)
-    assert labels._recipe(4_000).batch_size == 1000
-    assert labels._recipe(100).batch_size == 100
-    named = GAP(level="node", max_degree=100, batch_size=64, epochs=3)._recipe(4_000)
+def test_progap_at_node_level_is_trained_on_larger_batches_but_not_on_a_few():
+    stages = ProGAP(level="node")
+    assert (stages.recipe(11_530).batch_size, stages.recipe(11_530).epochs) == (512, 10)
+    assert stages.recipe(1_200).batch_size == 300
+    named = ProGAP(level="node", batch_size=64, epochs=3).recipe(4_000)
     assert (named.batch_size, named.epochs) == (64, 3)
 
 
-@pytest.mark.parametrize("method", [GAP, MLP])
+@pytest.mark.parametrize("method", [NodeLabelGAP, MLP])
 def test_at_node_level_there_are_as_many_steps_on_any_graph(method):
     counts = (1_000, 10_000, 100_000)
-    recipes = [method(level="node")._recipe(count) for count in counts]
+    recipes = [method(level="node").recipe(count) for count in counts]
     # At most half of the people, at least 6 %.
     assert [recipe.batch_size for recipe in recipes] == [500, 1_024, 6_000]
     for recipe, count in zip(recipes, counts, strict=True):
         assert recipe.schedule(count).steps == 225
-    named = method(level="node", batch_size=50, epochs=3)._recipe(1_000)
+    named = method(level="node", batch_size=50, epochs=3).recipe(1_000)
     assert (named.batch_size, named.schedule(1_000).steps) == (50, 60)
 
 
@@ -342,9 +349,9 @@ def test_at_node_level_there_are_as_many_steps_on_any_graph(method):
         (MLP, {"epsilon": 4.0}, 0.01),
         (MLP, {"epsilon": 16.0, "train_size": 10_000}, 0.01),
         (MLP, {"epsilon": 16.0, "learning_rate": 0.02}, 0.02),
-        (GAP, {"epsilon": 16.0}, 0.005),
-        (GAP, {"epsilon": 16.0, "own": "record"}, 0.01),
-        (GAP, {"epsilon": 16.0, "messages": "features"}, 0.01),
+        (NodeLabelGAP, {"epsilon": 16.0}, 0.005),
+        (NodeLabelGAP, {"epsilon": 16.0, "own": "record"}, 0.01),
+        (GAP, {"epsilon": 16.0}, 0.01),
     ],
 )
 def test_few_people_are_learned_from_by_smaller_steps_of_an_ample_budget(
@@ -363,21 +370,25 @@ def test_few_people_are_learned_from_by_smaller_steps_of_an_ample_budget(
 
 def test_rows_read_beside_hops_stay_long_whatever_the_budget(graph):
     many = {"level": "node", "epochs": 1, "batch_size": 50, "epsilon": 16.0, "train_size": 10_000}
-    assert MLP(**many).fit(graph).row_scale_ == RowScale(5.0, few=16.0)
-    assert MLP(**many, relation="replace").fit(graph).row_scale_ == RowScale(6.0)
-    assert GAP(**many, hop_share=0.5).fit(graph).row_scale_ == RowScale(6.0)
+
+    def scale(model):
+        return model.fit(graph).plan_.settings.row_scale
+
+    assert scale(MLP(**many)) == RowScale(5.0, few=16.0)
+    assert scale(MLP(**many, relation="replace")) == RowScale(6.0)
+    assert scale(NodeLabelGAP(**many, hop_share=0.5)) == RowScale(6.0)
 
 
-def test_the_length_of_lists_costs_less_the_more_people_are_counted():
-    assert [length_epsilon(2.0, count) for count in (100, 7_150, 14_300, 143_000)] == [
+def test_the_mean_out_degree_costs_less_the_more_people_are_counted():
+    assert [mean_degree_epsilon(2.0, count) for count in (100, 7_150, 14_300, 143_000)] == [
         *(0.02, 0.02, 0.01, 0.001)
     ]
 
 
-def test_a_hop_that_has_more_classes_to_tell_apart_must_be_wanted_more():
+def test_a_hop_that_has_more_classes_to_tell_apart_needs_a_larger_budget():
     def share(epsilon: float, classes: int) -> float:
         facts = {"num_train": 10_000, "num_features": 767, "num_classes": classes}
-        return vote_share(epsilon, 19.0, **facts)
+        return hop_share(epsilon, 19.0, **facts)
 
     assert [share(epsilon, 10) for epsilon in (1.0, 4.0, 8.0, 16.0)] == [0.0, 0.0, 0.75, 0.9]
     assert [share(epsilon, 2) for epsilon in (0.5, 1.0, 4.0)] == [0.0, 0.75, 0.9]
@@ -386,7 +397,7 @@ def test_a_hop_that_has_more_classes_to_tell_apart_must_be_wanted_more():
 def test_an_unread_graph_needs_labels_at_node_level(graph):
     first, second = cut_in_two(graph, seed=0)
     first = random_split(first, seed=0)
-    model = quick("node", hop_share=0.5).fit(first)
+    model = by_labels("node", hop_share=0.5).fit(first)
     nobody = np.zeros(second.num_nodes, dtype=bool)
     with pytest.raises(InputError, match="must have training labels"):
         model.predict(second.with_masks(nobody, nobody, nobody))
@@ -407,5 +418,5 @@ def test_a_nodes_own_label_does_not_come_back_to_it():
 
     shared = {"level": "none", "seed": 1}
     features_only = gap_between(MLP(**shared).fit(graph))
-    in_stages = gap_between(GAP(**shared).fit(graph))
+    in_stages = gap_between(LabelGAP(**shared).fit(graph))
     assert in_stages <= features_only + 0.02

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from methodgraphs import small_graph
 
-from gapgnn import GAP, MLP, SAGE, Graph, load_model
+from gapgnn import GAP, MLP, Graph, GraphSAGE, LabelGAP, NodeLabelGAP, load_model
 from gapgnn.errors import BudgetExceededError, InputError, PrivacyError
 from gapgnn.graph import induced, random_split
 from gapgnn.methods import Releases
@@ -20,7 +20,6 @@ from gapgnn.privacy.witness import watched_by
 KNOWN = 250
 # With other noise the mixing weight may be 0, and edges are not read.
 LABELS = {"epsilon": 4.0, "epochs": 5, "insecure_noise_seed": 0}
-PAPER = {"epsilon": 4.0, "messages": "features", "epochs": 2}
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +31,8 @@ def part(whole: Graph, keep: np.ndarray, *, dangle: bool = False) -> Graph:
     return induced(whole, keep, dangle=dangle)
 
 
-def trained(whole: Graph, ledger, **options) -> GAP:
-    return GAP(**{**LABELS, **options}, ledger=ledger.path).fit(part(whole, np.arange(KNOWN)))
+def trained(whole: Graph, ledger, **options) -> LabelGAP:
+    return LabelGAP(**{**LABELS, **options}, ledger=ledger.path).fit(part(whole, np.arange(KNOWN)))
 
 
 def newcomers(whole: Graph) -> Graph:
@@ -221,8 +220,8 @@ class TestWhoIsNew:
         with pytest.raises(InputError, match="must have people who were not in the graph"):
             model.predict(part(whole, np.arange(KNOWN)), new_people=True)
 
-    def test_the_paper_s_method_needs_rows_of_the_known(self, whole, ledger):
-        model = trained(whole, ledger, **PAPER)
+    def test_without_cross_fitting_rows_of_the_known_are_needed(self, whole, ledger):
+        model = trained(whole, ledger, folds=0)
         assert len(model.predict(whole, new_people=True)) == whole.num_nodes - KNOWN
         with pytest.raises(InputError, match="Give the rows of the known people"):
             model.predict(newcomers(whole), new_people=True)
@@ -231,11 +230,12 @@ class TestWhoIsNew:
     @pytest.mark.parametrize(
         ("model", "refusal"),
         [
-            (GAP(level="node", epsilon=8.0, messages="features", epochs=1), PrivacyError),
+            (NodeLabelGAP(epsilon=8.0, epochs=1), PrivacyError),
+            (GAP(epsilon=8.0, epochs=1), InputError),
             (MLP(epochs=1), InputError),
-            (SAGE(epsilon=4.0, epochs=1), InputError),
+            (GraphSAGE(epsilon=4.0, epochs=1), InputError),
         ],
-        ids=["node", "mlp", "sage"],
+        ids=["node", "gap", "mlp", "sage"],
     )
     def test_others_say_what_they_cannot_do(self, model, refusal, whole, ledger):
         model.set_params(ledger=ledger.path).fit(part(whole, np.arange(KNOWN)))

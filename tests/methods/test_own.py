@@ -7,25 +7,25 @@ import pytest
 import torch
 from methodgraphs import cut_in_two, given_as_hashed_and_one_otherwise, small_graph, with_arcs
 
-from gapgnn import GAP, Ledger
+from gapgnn import GAP, LabelGAP, Ledger, NodeLabelGAP
 from gapgnn.errors import InputError
 from gapgnn.graph import with_absent
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.graph.transforms import induced, join_kinds, random_split
-from gapgnn.methods.gap.codes import class_codes, class_scores
-from gapgnn.methods.gap.variant import lesson, record_share, vote_trust
-from gapgnn.methods.gap.votes import Votes, padded
+from gapgnn.methods.label_gap.budget import learnability, record_share, vote_weight
+from gapgnn.methods.label_gap.codes import class_codes, class_scores
+from gapgnn.methods.label_gap.node_votes import Votes, padded
 from gapgnn.privacy.accounting import Event, account
 
 OWN = ("nothing", "features", "record")
 STD = 3.0
 
 
-def quick(own: str, **more) -> GAP:
+def quick(own: str, **more) -> NodeLabelGAP:
     # On a graph this small `auto` would release no hop.
-    shared = {"level": "node", "epochs": 2, "batch_size": 50, "epsilon": 4.0, "hop_share": 0.5}
-    return GAP(**{**shared, "own": own, **more})
+    shared = {"epochs": 2, "batch_size": 50, "epsilon": 4.0, "hop_share": 0.5}
+    return NodeLabelGAP(**{**shared, "own": own, **more})
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ class TestPredictions:
         first = model.predict_proba(graph)
         np.testing.assert_array_equal(model.predict_proba(graph), first)
         model.save(tmp_path / "model")
-        again = GAP.load(tmp_path / "model", ledger=ledger.path)
+        again = NodeLabelGAP.load(tmp_path / "model", ledger=ledger.path)
         assert again.own == own
         np.testing.assert_array_equal(again.predict_proba(graph), first)
         np.testing.assert_array_equal(again.predict(graph), model.predict(graph))
@@ -124,18 +124,12 @@ class TestPredictions:
         width = graph.num_classes - 1
         released = model.releases_.training().hops
         assert len(saved) == len(released) == (1 if own == "record" else 2)
-        everybody = with_absent(graph)
         for hop, value in zip(released, saved.values(), strict=True):
             # Who else stands in lists is not public.
             assert value.shape == (graph.num_nodes, width)
             np.testing.assert_array_equal(value, hop.numpy())
         if own == "record":
-            votes = model._votes(
-                everybody,
-                graph.num_nodes,
-                torch.tensor(graph.train_mask).unsqueeze(0),
-                model._hop_std(graph),
-            )
+            votes = model._votes(graph, torch.tensor(graph.train_mask).unsqueeze(0))
             read = votes.read([released[0].unsqueeze(0)])[0].numpy()
             # What the list says, and after it what it votes.
             pooled, voted = read[:, width + 1 : 2 * width + 1], read[:, -graph.num_classes :]
@@ -310,7 +304,7 @@ class TestListsVote:
         assert classifier.trust.tolist() == [1.0]
         answers = model.predict_proba(whole)
         model.save(tmp_path / "now")
-        again = GAP.load(tmp_path / "now", ledger=ledger.path)
+        again = NodeLabelGAP.load(tmp_path / "now", ledger=ledger.path)
         assert again.modules_["classifier"].trust.tolist() == [1.0]
         np.testing.assert_array_equal(again.predict_proba(whole), answers)
         again.modules_["classifier"].trust.zero_()
@@ -318,9 +312,10 @@ class TestListsVote:
 
     def test_they_count_less_where_a_network_learns_more(self):
         learned = [
-            lesson(epsilon, num_train=10_000, num_features=400) for epsilon in (0.5, 1.0, 2.0, 8.0)
+            learnability(epsilon, num_train=10_000, num_features=400)
+            for epsilon in (0.5, 1.0, 2.0, 8.0)
         ]
-        assert [vote_trust(one) for one in learned] == [1.0, 1.0, 0.5, 0.125]
+        assert [vote_weight(one) for one in learned] == [1.0, 1.0, 0.5, 0.125]
         assert [record_share(one) for one in learned] == [pytest.approx(0.5**0.5), 0.8, 0.8, 0.8]
 
 
@@ -377,7 +372,7 @@ class TestOwnLabel:
         wanted = model.predict_proba(whole)
         if is_loaded:
             model.save(tmp_path / "model")
-            model = GAP.load(tmp_path / "model", ledger=ledger.path)
+            model = NodeLabelGAP.load(tmp_path / "model", ledger=ledger.path)
         nobody = np.zeros(whole.num_nodes, dtype=bool)
         for other in (random_split(whole, seed=5), whole.with_masks(nobody, nobody, nobody)):
             assert other.fingerprint == whole.fingerprint
@@ -420,19 +415,14 @@ def test_a_store_of_any_partition_gives_the_model_of_memory(
 
 
 @pytest.mark.parametrize("own", ["nothing", "record"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"level": "edge"},
-        {"level": "none"},
-        {"max_degree": 100},
-        {"messages": "features"},
-        {"progressive": True},
-        {"hops": 3},
-    ],
-    ids=str,
-)
-def test_elsewhere_there_is_no_choice_of_what_is_read(own, options, graph, ledger):
-    with pytest.raises(InputError, match=r"`own` must be left out|`hops` must be auto or"):
-        quick(own, ledger=ledger.path, **options).fit(graph)
+@pytest.mark.parametrize("level", ["none", "edge"])
+def test_other_levels_have_no_choice_of_what_is_read(own, level, graph, ledger):
+    with pytest.raises(InputError, match="`level` must be one of node"):
+        quick(own, level=level, ledger=ledger.path).fit(graph)
     assert ledger.entries() == []
+
+
+@pytest.mark.parametrize("method", [GAP, LabelGAP])
+def test_other_methods_do_not_know_the_choice(method):
+    with pytest.raises(TypeError, match="own"):
+        method(own="record")

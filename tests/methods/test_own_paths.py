@@ -1,4 +1,4 @@
-"""Whatever reads own lists or divided messages gives one answer in memory, on disk and on a GPU."""
+"""Own lists and degree-normalised messages give one answer in memory, on disk and on a GPU."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 from methodgraphs import small_graph
 from suited import suited
 
-from gapgnn import GAP, Graph, Vote, random_split
+from gapgnn import Graph, LabelGAP, NeighborVote, NodeLabelGAP, random_split
 from gapgnn.graph.store import open_store, store_graph
 
 NODE = {"level": "node", "epsilon": 4.0, "epochs": 2, "batch_size": 50, "hop_share": 0.5}
-# What is fitted, and what is chosen at prediction. The three of GAP at node level on stores are in
+# What is fitted, and what is chosen at prediction. The three of NodeLabelGAP on stores are in
 # test_own.py.
 CASES: dict[str, tuple[Any, dict[str, Any], str | None]] = {
-    "nothing": (GAP, {**NODE, "own": "nothing"}, None),
-    "features": (GAP, {**NODE, "own": "features"}, None),
-    "record": (GAP, {**NODE, "own": "record"}, None),
-    "vote at node level": (Vote, {"level": "node", "epsilon": 2.0}, None),
-    "vote at edge level": (Vote, {"level": "edge", "epochs": 2}, None),
-    "record at edge level": (GAP, {"level": "edge", "epochs": 2, "hops": 2}, "record"),
+    "nothing": (NodeLabelGAP, {**NODE, "own": "nothing"}, None),
+    "features": (NodeLabelGAP, {**NODE, "own": "features"}, None),
+    "record": (NodeLabelGAP, {**NODE, "own": "record"}, None),
+    "vote at node level": (NeighborVote, {"level": "node", "epsilon": 2.0}, None),
+    "vote at edge level": (NeighborVote, {"level": "edge", "epochs": 2}, None),
+    "record at edge level": (LabelGAP, {"level": "edge", "epochs": 2, "hops": 2}, "record"),
 }
 
 

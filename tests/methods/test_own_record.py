@@ -1,4 +1,4 @@
-"""GAP at edge level with ``own="record"``: the own person's exact list, and nobody else's."""
+"""LabelGAP with ``own="record"``: the own person's exact list, and nobody else's."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import torch
 from methodgraphs import small_graph, with_arcs
 from suited import suited
 
-from gapgnn import GAP, MLP, SAGE, Graph, Ledger, load_model
+from gapgnn import GAP, MLP, Graph, GraphSAGE, LabelGAP, Ledger, NodeLabelGAP, load_model
 from gapgnn.errors import InputError
 from gapgnn.graph import join_kinds
 from gapgnn.methods import exact_sums
-from gapgnn.methods.gap import own_list, record
-from gapgnn.methods.gap.record import are_alike
+from gapgnn.methods.label_gap import own_neighbours, own_record
+from gapgnn.methods.label_gap.own_record import are_alike
+from gapgnn.methods.label_gap.stages import Stages
 
 QUICK = {"level": "edge", "epochs": 3, "epsilon": 1.0, "hops": 2}
 
@@ -26,8 +27,8 @@ def graph() -> Graph:
 
 
 @pytest.fixture(scope="module")
-def model(graph) -> GAP:
-    return GAP(**QUICK).fit(graph)
+def model(graph) -> LabelGAP:
+    return LabelGAP(**QUICK).fit(graph)
 
 
 def neighbour(graph: Graph, place: int) -> tuple[Graph, set[int]]:
@@ -38,13 +39,13 @@ def neighbour(graph: Graph, place: int) -> tuple[Graph, set[int]]:
     return with_arcs(graph, ~is_link), {u, v}
 
 
-def answered_as(model: GAP, graph: Graph) -> np.ndarray:
+def answered_as(model: LabelGAP, graph: Graph) -> np.ndarray:
     """Return the probabilities on a neighbour, given the release that was made."""
     model.releases_._release_of[graph.fingerprint] = next(iter(model.releases_.hops))
     return model.predict_proba(graph, own="record")
 
 
-def moved_by(model: GAP, graph: Graph, smaller: Graph) -> set[int]:
+def moved_by(model: LabelGAP, graph: Graph, smaller: Graph) -> set[int]:
     before, after = model.predict_proba(graph, own="record"), answered_as(model, smaller)
     return set(np.flatnonzero((before != after).any(axis=1)).tolist())
 
@@ -62,13 +63,13 @@ def test_messages_recomputed_from_exact_rows_would_be_seen(graph, model, monkeyp
 
     def leaky(self, features, labels, sends_label, released):
         first, sent, exact = self.hop_zero(features, sends_label), [], []
-        for hop in range(1, self.variant.hops + 1):
-            sent.append(self._rows(hop, features, first, exact, labels, sends_label))
+        for hop in range(1, self.hops + 1):
+            sent.append(self._messages(hop, features, first, exact, labels, sends_label))
             exact.append(exact_sums(lists["read"], sent[-1][0], arriving=True).unsqueeze(0))
         return sent
 
-    monkeypatch.setattr(record.Propagation, "sent", leaky)
-    # What friends send says nothing of their lists where their networks are not believed.
+    monkeypatch.setattr(Stages, "messages", leaky)
+    # What friends send says nothing of their lists where their networks are not mixed.
     model = copy.deepcopy(model)
     for network in (model.modules_["stage1"], model.modules_["classifier"]):
         network.trust.fill_(1.0)
@@ -109,9 +110,9 @@ def test_the_rule_is_chosen_by_released_rows_and_labels_alone(graph, model):
 
 
 def test_where_friends_are_not_alike_the_networks_answer_alone(graph, model, monkeypatch):
-    monkeypatch.setattr(record, "are_alike", lambda *given: False)
+    monkeypatch.setattr(own_record, "are_alike", lambda *given: False)
     alone = model.predict_proba(graph, own="record")
-    monkeypatch.setattr(own_list, "ODDS", 100.0)
+    monkeypatch.setattr(own_neighbours, "ODDS", 100.0)
     np.testing.assert_array_equal(model.predict_proba(graph, own="record"), alone)
 
 
@@ -121,7 +122,7 @@ def test_links_of_several_kinds_are_read_with_or_without_their_total(kinds, grap
     is_first = (arcs.row + arcs.col) % 2 == 0
     parts = {"calls": with_arcs(graph, is_first), "visits": with_arcs(graph, ~is_first)}
     both = join_kinds(parts)
-    model = GAP(**QUICK, kinds=kinds).fit(both)
+    model = LabelGAP(**QUICK, edge_types=kinds).fit(both)
     for name in parts:
         smaller, people = neighbour(parts[name], 77)
         assert moved_by(model, both, join_kinds({**parts, name: smaller})) == people
@@ -133,7 +134,7 @@ def test_links_of_several_kinds_are_read_with_or_without_their_total(kinds, grap
 def test_directed_graphs_read_what_their_hops_do(directions, graph):
     arcs = graph.adjacency().tocoo()
     first = with_arcs(graph, arcs.row < arcs.col, directed=True)
-    model = GAP(**QUICK, directions=directions).fit(first)
+    model = LabelGAP(**QUICK, directions=directions).fit(first)
     arcs = first.adjacency().tocoo()
     smaller = with_arcs(first, np.arange(len(arcs.row)) != 55, directed=True)
     people = {int(arcs.col[55])} | ({int(arcs.row[55])} if directions == "auto" else set())
@@ -143,11 +144,11 @@ def test_directed_graphs_read_what_their_hops_do(directions, graph):
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        (GAP, {"level": "node", "batch_size": 50}),
-        (GAP, {"level": "none"}),
-        (GAP, {"level": "edge", "messages": "features"}),
+        (NodeLabelGAP, {"level": "node", "batch_size": 50}),
+        (LabelGAP, {"level": "none"}),
+        (GAP, {"level": "edge"}),
         (MLP, {"level": "edge"}),
-        (SAGE, {"level": "edge"}),
+        (GraphSAGE, {"level": "edge"}),
     ],
 )
 def test_it_is_refused_where_it_is_chosen_elsewhere_or_nothing_is_kept(method, options, graph):
@@ -157,7 +158,7 @@ def test_it_is_refused_where_it_is_chosen_elsewhere_or_nothing_is_kept(method, o
 
 
 def test_without_lists_or_labels_there_is_nothing_to_read(graph, model):
-    with pytest.raises(InputError, match="reads lists"):
+    with pytest.raises(InputError, match="reads adjacency lists"):
         model.predict(own="record")
     nobody = np.zeros(graph.num_nodes, dtype=bool)
     with pytest.raises(InputError, match="training labels"):

@@ -11,56 +11,47 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gapgnn import GAP, MLP, SAGE, Ledger
+from gapgnn import (
+    GAP,
+    MLP,
+    GraphSAGE,
+    LabelGAP,
+    Ledger,
+    NeighborVote,
+    NodeLabelGAP,
+    ProGAP,
+)
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.evaluation.grid import EXPERIMENTS, Source, Task, plan
 from gapgnn.evaluation.grid.plans import candidates
 from gapgnn.graph import Graph, random_split
 from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.transforms import join_kinds
-from gapgnn.methods import NodeClassifier, Vote
-from gapgnn.methods.gap.variant import Defaults, record_share
-from gapgnn.privacy import resolve_kinds, resolve_relation
-from gapgnn.training import FEATURE_WIDTH, FeatureNetworks, node_learning_rate
+from gapgnn.methods import NodeClassifier
+from gapgnn.methods.label_gap.budget import MOST_SHARE, learnability, record_share
+from gapgnn.training import FeatureNetworks
 
-FEATURES = {"messages": "features"}
 ALGORITHMS: dict[str, tuple[type[NodeClassifier], dict[str, Any]]] = {
-    "GAP none": (GAP, {"level": "none", **FEATURES}),
-    "GAP edge": (GAP, {"level": "edge", **FEATURES}),
-    "GAP node": (GAP, {"level": "node", **FEATURES}),
-    "GAP node, no encoder": (GAP, {"level": "node", "encoder_layers": 0, **FEATURES}),
-    "ProGAP none": (GAP, {"level": "none", "progressive": True, **FEATURES}),
-    "ProGAP edge": (GAP, {"level": "edge", "progressive": True, **FEATURES}),
-    "ProGAP node": (GAP, {"level": "node", "progressive": True, **FEATURES}),
-    "labels none": (GAP, {"level": "none"}),
-    "labels edge": (GAP, {"level": "edge", "hops": 2}),
-    "labels edge, no stages": (GAP, {"level": "edge", "progressive": False}),
-    "labels edge, no folds": (GAP, {"level": "edge", "folds": 0}),
+    **{
+        f"{kind.__name__} {level}": (kind, {"level": level})
+        for kind in (GAP, ProGAP, MLP, GraphSAGE, NeighborVote)
+        for level in kind.levels
+    },
+    "GAP node, no encoder": (GAP, {"level": "node", "encoder_layers": 0}),
+    "LabelGAP none": (LabelGAP, {"level": "none"}),
+    "LabelGAP edge": (LabelGAP, {"level": "edge", "hops": 2}),
+    "LabelGAP edge, no folds": (LabelGAP, {"level": "edge", "folds": 0}),
+    "LabelGAP edge, no encoder": (LabelGAP, {"level": "edge", "encoder_layers": 0}),
     # A budget of which the first hop is released.
-    "labels node": (GAP, {"level": "node", "epsilon": 30.0}),
-    "labels node, own nothing": (GAP, {"level": "node", "own": "nothing"}),
-    "labels node, own record": (GAP, {"level": "node", "own": "record"}),
-    "labels node, cut": (GAP, {"level": "node", "max_degree": 20, "hops": 2}),
-    "labels node, stages": (GAP, {"level": "node", "progressive": True}),
-    "both edge": (GAP, {"level": "edge", "messages": "both"}),
-    "both node": (GAP, {"level": "node", "messages": "both"}),
-    "MLP none": (MLP, {"level": "none"}),
-    "MLP edge": (MLP, {"level": "edge"}),
+    "NodeLabelGAP": (NodeLabelGAP, {"level": "node", "epsilon": 30.0}),
+    "NodeLabelGAP, own nothing": (NodeLabelGAP, {"level": "node", "own": "nothing"}),
+    "NodeLabelGAP, own record": (NodeLabelGAP, {"level": "node", "own": "record"}),
     "MLP edge, no folds": (MLP, {"level": "edge", "folds": 0}),
-    "MLP node": (MLP, {"level": "node"}),
-    "SAGE none": (SAGE, {"level": "none"}),
-    "SAGE edge": (SAGE, {"level": "edge"}),
-    "SAGE node": (SAGE, {"level": "node"}),
-    "Vote none": (Vote, {"level": "none"}),
-    "Vote edge": (Vote, {"level": "edge"}),
-    "Vote node": (Vote, {"level": "node"}),
+    "NeighborVote edge, no folds": (NeighborVote, {"level": "edge", "folds": 0}),
 }
-DEGREE_NORMALISED = ("labels node", "labels node, own nothing", "labels node, own record")
 # For every parameter a value that differs from its default and from what `auto` is anywhere.
 VALUES: dict[str, Any] = {
     "level": None,  # part of the algorithm
-    "messages": "both",
-    "progressive": False,
     "own": "record",
     "epsilon": 3.0,
     "delta": 1e-6,
@@ -94,12 +85,16 @@ VALUES: dict[str, Any] = {
     "base_layers": 3,
     "head_layers": 2,
     "hidden": 8,
-    "kinds": {"none": "each", "edge": "each", "node": "any"},
+    "edge_types": {"none": "each", "edge": "each", "node": "any"},
     "combine": "sum",
     "activation": "relu",
     "dropout": 0.3,
     "hop_share": 0.5,
-    "noise_ratios": {"GAP": (1.0, 2.0, 3.0), "SAGE": (1.0, 2.0)},
+    "noise_ratios": {
+        "GAP": (1.0, 2.0, 3.0),
+        "ProGAP": (1.0, 2.0, 3.0),
+        "GraphSAGE": (1.0, 2.0),
+    },
     "layers": 4,
     "feature_norm": 3.0,
     "odds": 9.0,
@@ -110,8 +105,8 @@ VALUES: dict[str, Any] = {
 }
 # Of the machine: they decide where it is computed and written down.
 OF_THE_MACHINE = ("device", "ledger")
-# What names an algorithm may change it, and then the card says another thing.
-NAMES_ALGORITHMS = ("messages", "progressive", "own", "max_degree", "hop_share", "perturbation")
+# These say what is released, so other events are what they ask for, and the card says so.
+NAMES_ALGORITHMS = ("own", "hop_share", "perturbation")
 # A demand changes nothing where it is met, and refuses where it is not.
 DEMANDS = ("notion",)
 
@@ -133,9 +128,9 @@ def ledger(tmp_path) -> Ledger:
 def quick(algorithm: str, **more: Any) -> NodeClassifier:
     kind, base = ALGORITHMS[algorithm]
     shared: dict[str, Any] = {"epochs": 2}
-    if kind is Vote and base["level"] == "node":
+    if kind is NeighborVote and base["level"] == "node":
         shared = {}
-    if base["level"] == "node" or (base["level"] == "edge" and kind in (GAP, SAGE)):
+    if kind(**base).draws_noise():
         shared["insecure_noise_seed"] = 1
     return kind(**{**shared, **base, **more})
 
@@ -143,12 +138,6 @@ def quick(algorithm: str, **more: Any) -> NodeClassifier:
 def value_of(name: str, algorithm: str) -> Any:
     kind, base = ALGORITHMS[algorithm]
     value = VALUES[name]
-    if (
-        name == "progressive"
-        and algorithm.startswith(("GAP", "labels node"))
-        and "cut" not in algorithm
-    ):
-        value = True
     if isinstance(value, dict):
         value = value.get(base["level"], value.get(kind.__name__))
     return value
@@ -156,7 +145,7 @@ def value_of(name: str, algorithm: str) -> Any:
 
 def graph_for(algorithm: str) -> Graph:
     # Of a vote at node level the seed decides whose roles are public, and who answers.
-    return graph(is_dealt=algorithm == "Vote node")
+    return graph(is_dealt=algorithm == "NeighborVote node")
 
 
 def outcome(model: NodeClassifier, graph: Graph) -> dict[str, Any]:
@@ -251,11 +240,12 @@ def test_every_parameter_of_every_method_has_a_value_here():
 
 # The others take longer; between them these have every branch that refuses.
 QUICKLY = (
-    "labels edge",
-    "labels node, own nothing",
+    "GAP node",
+    "LabelGAP edge",
+    "NodeLabelGAP, own nothing",
     "MLP node",
-    "SAGE node",
-    "Vote node",
+    "GraphSAGE node",
+    "NeighborVote node",
 )
 
 
@@ -271,81 +261,53 @@ def test_a_given_parameter_is_used_or_refused_and_never_switches_the_algorithm(a
     assert not wrong
 
 
+STEPS = "a number of steps, which is no number of passes"
 # `auto` without a value that could be written down.
 NO_VALUE = {
     **{(one, "metric"): "another figure for each decision" for one in ALGORITHMS},
-    ("labels node", "hop_share"): "chosen by a noisy mean out-degree, which is released first",
+    ("NodeLabelGAP", "hop_share"): "chosen by a noisy mean out-degree, which is released first",
     ("MLP node", "feature_norm"): "rows of few numbers are made shorter where people are few",
-    **{(one, "max_degree"): "nothing is cut" for one in DEGREE_NORMALISED},
     **{(one, "relation"): "there is none" for one in ALGORITHMS if one.endswith(" none")},
-    **{
-        (one, "epochs"): "a number of steps, which is no number of passes"
-        for one in (*DEGREE_NORMALISED, "MLP node")
-    },
+    **{(one, "epochs"): STEPS for one in ALGORITHMS if one.startswith("NodeLabelGAP")},
+    ("MLP node", "epochs"): STEPS,
 }
 
 
 def resolved(algorithm: str, model: NodeClassifier) -> dict[str, Any]:
     """Return what `auto` is on the graph of these tests, parameter by parameter."""
-    data, level = graph_for(algorithm), model.level
-    count = model._num_train(data)
-    recipe = model._recipe(count)
+    plan, settings = model.plan_, model.plan_.settings
+    assert plan.facts is not None
+    count, recipe = plan.facts.num_train, settings.recipe
+    learned = learnability(
+        model.add_remove_epsilon(plan.relation),
+        num_train=count,
+        num_features=plan.facts.num_features,
+    )
+    reads_record = model.get_params().get("own") == "record"
     found: dict[str, Any] = {
         "delta": model.card_.delta,
-        "relation": resolve_relation(level, "auto", is_directed=False),
-        "batch_norm": level != "node",
+        "relation": plan.relation,
         "epochs": recipe.epochs,
         "batch_size": min(recipe.batch_size or recipe.nodes or count, count),
         "learning_rate": recipe.learning_rate,
         "train_size": count,
         "device": "cpu",
-    }
-    if level == "node" and model._learns_features():
-        worth = model._worth(model.card_.relation)
-        found["learning_rate"] = node_learning_rate(count, worth)
-    if isinstance(model, SAGE):
-        return {**found, "layers": 1 if level == "node" else 2, "max_degree": 1}
-    if isinstance(model, MLP):
-        return {**found, **resolved_mlp(model, count, recipe.epochs)}
-    assert isinstance(model, GAP)
-    variant, defaults = model._variant(), Defaults.of(model._variant())
-    share = 0.8
-    if model.own == "record":
-        share = record_share(model._lesson(data, model.card_.relation))
-    return {
-        **found,
-        "progressive": variant.is_progressive,
-        "hops": variant.hops,
-        "folds": variant.folds,
-        "max_degree": variant.max_degree,
         "directions": "along",
-        "kinds": resolve_kinds(level),
-        "base_layers": defaults.base_layers,
-        "hidden": defaults.hidden,
-        "activation": defaults.activation,
-        "dropout": defaults.dropout,
-        "hop_share": share,
-        "noise_ratios": model._ratios(),
-    }
-
-
-def resolved_mlp(model: MLP, count: int, epochs: int) -> dict[str, Any]:
-    is_alone = model.level == "node" or model.folds == 0
-    rate, steps = FeatureNetworks.suited(count, model.num_features_)
-    return {
-        "epochs": epochs if is_alone else steps,
-        "layers": 2 if model.level == "node" else 3,
-        "hidden": 16 if is_alone else FEATURE_WIDTH,
-        "folds": 0 if is_alone else 4,
-        "dropout": 0.0 if is_alone else rate,
         "feature_norm": 0.0,
+        "hop_share": record_share(learned) if reads_record else MOST_SHARE,
+        "noise_ratios": (1.0, model.epsilon ** (-1 / 3) if type(model) is ProGAP else 1.0, 1.0),
     }
+    found |= {part.name: getattr(settings, part.name) for part in dataclasses.fields(settings)}
+    if isinstance(model, MLP) and settings.folds:
+        suited = FeatureNetworks.suited(count, model.num_features_)
+        found |= {"epochs": suited.steps, "dropout": suited.dropout}
+    return found
 
 
 def left_to_auto(algorithm: str) -> list[str]:
     kind, base = ALGORITHMS[algorithm]
     names = [field.name for field in dataclasses.fields(kind) if field.default == "auto"]
-    names += ["noise_ratios"] if kind is GAP else []
+    names += ["noise_ratios"] if kind in (GAP, ProGAP) else []
     return [name for name in names if name not in base and (algorithm, name) not in NO_VALUE]
 
 
@@ -383,22 +345,6 @@ def test_each_value_of_auto_written_out_gives_what_auto_gives(algorithm, ledger)
         check_alike(algorithm, ledger, first, **{name: value})
 
 
-@pytest.mark.parametrize(("own", "hops"), [("features", 2), ("nothing", 2), ("record", 1)])
-def test_the_number_of_hops_of_the_default_written_out_gives_the_default(own, hops, ledger):
-    options = {"level": "node", "own": own, "epochs": 3, "epsilon": 30.0, "hop_share": 0.5}
-    options |= {"insecure_noise_seed": 1, "ledger": ledger.path}
-    first, same = (GAP(**options, **more).fit(graph()) for more in ({}, {"hops": hops}))
-    assert is_same(outcome(first, graph()), outcome(same, graph()))
-
-
-@pytest.mark.parametrize("hops", [1, 3])
-def test_another_number_of_hops_never_leads_to_cut_lists_at_node_level(hops, ledger):
-    with pytest.raises(InputError, match=r"`hops` must be auto or 2 .*Set `max_degree` to cut"):
-        GAP(level="node", hops=hops, ledger=ledger.path).fit(graph())
-    assert ledger.entries() == []
-    assert GAP(level="node", hops=hops, max_degree=9)._variant().max_degree == 9
-
-
 def with_arcs(keep: Callable[[Any], Any], *, directed: bool) -> Graph:
     arcs = graph().adjacency().tocoo()
     rows = ("features", "labels", "ids", "train_mask", "val_mask", "test_mask")
@@ -410,7 +356,7 @@ def with_arcs(keep: Callable[[Any], Any], *, directed: bool) -> Graph:
 def test_where_edges_have_directions_they_are_used(ledger):
     data = with_arcs(lambda arcs: arcs.row < arcs.col, directed=True)
     shared = {"epochs": 2, "insecure_noise_seed": 1, "ledger": ledger.path}
-    first, second = (GAP(**shared, directions=way).fit(data) for way in ("along", "both"))
+    first, second = (LabelGAP(**shared, directions=way).fit(data) for way in ("along", "both"))
     assert not is_same(outcome(first, data), outcome(second, data))
 
 
@@ -421,15 +367,17 @@ def test_where_there_are_edge_types_what_is_hidden_of_them_is_used(ledger):
     }
     data = join_kinds(types)
     shared = {"epochs": 2, "insecure_noise_seed": 1, "ledger": ledger.path}
-    first, second = (GAP(**shared, kinds=which).fit(data) for which in ("any", "each"))
-    assert not is_same(outcome(first, data), outcome(second, data))
+    for method in (GAP, ProGAP, LabelGAP):
+        first, second = (
+            method(**shared, hops=1, edge_types=which).fit(data) for which in ("any", "each")
+        )
+        assert not is_same(outcome(first, data), outcome(second, data))
 
 
-def test_codes_of_raw_features_are_refused_where_another_width_is_sent(ledger):
-    """Seen to be charged first and to end in an error about the shape of the inputs."""
-    for more in ({"progressive": True, "messages": "features"}, {"messages": "both"}):
-        with pytest.raises(InputError, match="`encoder_layers` must be at least 1"):
-            GAP(encoder_layers=0, ledger=ledger.path, **more).fit(graph())
+def test_progap_without_an_encoder_is_refused(ledger):
+    """Stages send embeddings of one width, which raw features do not have."""
+    with pytest.raises(InputError, match="`encoder_layers` must be at least 1"):
+        ProGAP(encoder_layers=0, ledger=ledger.path).fit(graph())
     assert ledger.entries() == []
 
 

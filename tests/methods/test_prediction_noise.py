@@ -1,4 +1,4 @@
-"""What a prediction on a new graph reads and draws, and what the card says of a friendship."""
+"""What a prediction on a new graph reads and draws, and what the card says of an edge."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from gapcases import quick
 from methodgraphs import small_graph
-from suited import seeded
+from suited import seeded, suited
 
-from gapgnn import SAGE, Graph
-from gapgnn.methods import sage as sage_module
+from gapgnn import GAP, Graph, GraphSAGE, LabelGAP, NodeLabelGAP, ProGAP
+from gapgnn.methods import graphsage as sage_module
 from gapgnn.privacy.accounting.events import Gaussian
 from gapgnn.privacy.guarantee import Guarantee
 from gapgnn.privacy.mechanisms.noise import NoiseSource
@@ -42,28 +42,27 @@ def same_noise(monkeypatch):
     monkeypatch.setattr(Graph, "fingerprint", property(of_everything_but_labels))
 
 
-WAYS = [
-    *(
-        (level, {"messages": messages})
-        for level in ("none", "edge", "node")
-        for messages in ("labels", "both", "features")
-        if (level, messages) != ("node", "labels")
-    ),
-    ("node", {"messages": "labels", "max_degree": 100}),
-    # Divided messages; on a graph this small `auto` would release no hop.
-    *(
-        ("node", {"messages": "labels", "hops": "auto", "hop_share": 0.5, "own": own})
+WAYS = {
+    **{f"gap {level}": (GAP, {"level": level}) for level in GAP.levels},
+    **{f"progap {level}": (ProGAP, {"level": level, "hops": 2}) for level in ProGAP.levels},
+    **{f"label-gap {level}": (LabelGAP, {"level": level, "hops": 2}) for level in LabelGAP.levels},
+    # On a graph this small a share left to `auto` would release no hop.
+    **{
+        f"node-label-gap {own}": (NodeLabelGAP, {"level": "node", "hop_share": 0.5, "own": own})
         for own in ("nothing", "features", "record")
-    ),
-]
+    },
+}
 
 
-@pytest.mark.parametrize(("level", "options"), WAYS, ids=str)
+@pytest.mark.parametrize("name", WAYS)
 @pytest.mark.parametrize("where", ["test_mask", "val_mask"])
 def test_labels_outside_the_new_graphs_training_set_change_no_prediction(
-    graph, ledger, same_noise, level, options, where
+    graph, ledger, same_noise, name, where
 ):
-    model = quick(level, **options, **seeded(level, 3), ledger=ledger.path).fit(graph)
+    method, options = WAYS[name]
+    batch = {"batch_size": 50} if options["level"] == "node" else {}
+    shared = {"epochs": 2, "epsilon": 4.0, "hidden": 8, **batch, **seeded(options["level"], 3)}
+    model = suited(method, shared, **options, ledger=ledger.path).fit(graph)
     new = elsewhere()
     hidden = getattr(new, where)
     assert hidden.any()
@@ -78,7 +77,7 @@ def test_labels_outside_the_new_graphs_training_set_change_no_prediction(
     for ours, theirs in zip(released[0], released[1], strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
     # The training labels do travel, so the comparison above can fail.
-    is_label = options.get("messages", "labels") != "features"
+    is_label = method in (LabelGAP, NodeLabelGAP)
     assert np.array_equal(answers[0], answers[2]) == (not is_label)
 
 
@@ -140,7 +139,9 @@ def test_randomised_edges_of_two_predictions_are_drawn_apart(graph, ledger, monk
 
     monkeypatch.setattr(sage_module, "perturb_edges", spy)
     for _ in range(2):
-        model = SAGE(level="edge", epochs=1, hidden=8, epsilon=4.0, ledger=ledger.path).fit(graph)
+        model = GraphSAGE(level="edge", epochs=1, hidden=8, epsilon=4.0, ledger=ledger.path).fit(
+            graph
+        )
         model.predict(new)
     # Each model reads the training graph and the new one.
     _, first, _, second = released
@@ -150,8 +151,8 @@ def test_randomised_edges_of_two_predictions_are_drawn_apart(graph, ledger, monk
 # The card
 
 
-@pytest.mark.parametrize(("epsilon", "friendship"), [(4.0, 5.89), (1.0, 1.45)])
-def test_the_card_prices_a_friendship_with_the_square_root_of_two(epsilon, friendship):
+@pytest.mark.parametrize(("epsilon", "of_an_edge"), [(4.0, 5.89), (1.0, 1.45)])
+def test_the_card_prices_an_edge_with_the_square_root_of_two(epsilon, of_an_edge):
     """Two hops, delta 1e-7: the known values of the privacy page, section 1."""
     graph = Graph.from_arcs([0], [1], num_nodes=3, features=np.eye(3), directed=True)
     promise = Guarantee.resolve(
@@ -163,4 +164,4 @@ def test_the_card_prices_a_friendship_with_the_square_root_of_two(epsilon, frien
         delta=1e-7,
     )
     assert promise.epsilon == pytest.approx(epsilon, rel=1e-6)
-    assert promise.undirected_epsilon() == pytest.approx(friendship, abs=0.005)
+    assert promise.undirected_epsilon() == pytest.approx(of_an_edge, abs=0.005)

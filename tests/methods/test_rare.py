@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from methodgraphs import small_graph
 from sklearn.metrics import roc_auc_score
 
-from gapgnn import GAP, MLP
+from gapgnn import GAP, MLP, LabelGAP, NodeLabelGAP
 from gapgnn.errors import DataError
 from gapgnn.graph.datasets.synthetic import rare_graph
 from gapgnn.graph.tables import Schema
 from gapgnn.graph.tables.schema import Label
 from gapgnn.methods.folder import _checksum
-from gapgnn.methods.gap import codes as codes_module
-from gapgnn.methods.gap.codes import (
+from gapgnn.methods.label_gap import codes as codes_module
+from gapgnn.methods.label_gap.codes import (
     COUNTED,
     DECLARED,
     UNIFORM,
@@ -31,6 +31,7 @@ from gapgnn.methods.gap.codes import (
     class_counts,
     mean_codes,
 )
+from gapgnn.training import crossfit as crossfit_module
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def rare():
 def fitted(rare):
     """One fit with and one without class weights, everything else alike."""
     shared = {"level": "edge", "epsilon": 12.0, "delta": 1e-7, "insecure_noise_seed": 1}
-    return GAP(**shared).fit(rare), GAP(**shared, class_weight="balanced").fit(rare)
+    return LabelGAP(**shared).fit(rare), LabelGAP(**shared, class_weight="balanced").fit(rare)
 
 
 def auc(model, graph):
@@ -51,12 +52,12 @@ def auc(model, graph):
 
 
 @contextmanager
-def resolved(folder):
-    """Change what `auto` was resolved to, as somebody would who also repairs the checksum."""
+def forged(folder):
+    """Change a configuration as somebody would who also repairs the checksum."""
     place = folder / "config.json"
     config = json.loads(place.read_text())
     del config["checksum"]
-    yield config["resolved"]
+    yield config
     config["checksum"] = _checksum(config)
     place.write_text(json.dumps(config))
 
@@ -108,7 +109,7 @@ def test_even_classes_are_sent_as_before():
 
 class TestWhichPrior:
     def test_below_node_level_it_is_the_class_frequencies_in_training(self, fitted, rare):
-        prior = fitted[0]._class_prior()
+        prior = fitted[0].class_prior_
         share = rare.labels[rare.train_mask].mean()
         assert prior.shares[0] == pytest.approx((1 - share, share))
         assert prior.source == COUNTED
@@ -116,27 +117,26 @@ class TestWhichPrior:
 
     def test_every_repeat_has_its_own_and_the_first_is_saved(self, rare):
         quick = {"level": "edge", "epochs": 2, "hops": 1, "seed": 3}
-        model, alone = (GAP(**quick, repeats=repeats).fit(rare) for repeats in (2, 1))
-        assert model._class_prior() == alone._class_prior()
-        assert len(model._class_prior().shares) == 1
+        model, alone = (LabelGAP(**quick, repeats=repeats).fit(rare) for repeats in (2, 1))
+        assert model.class_prior_ == alone.class_prior_
+        assert len(model.class_prior_.shares) == 1
 
     @pytest.mark.parametrize("rates", [None, (0.9, 0.1)])
     def test_at_node_level_no_label_decides_it(self, rates, rare, monkeypatch):
         label = Label("class", ("common", "rare"), rates=rates)
         graph = replace(rare, schema=Schema(label=label))
         forbid(monkeypatch, codes_module.ClassPrior, "counted")
-        settings = {"level": "node", "epochs": 2, "hop_share": 0.5, "insecure_noise_seed": 1}
-        model = GAP(**settings).fit(graph)
-        prior = model._class_prior()
+        settings = {"epochs": 2, "hop_share": 0.5, "insecure_noise_seed": 1}
+        model = NodeLabelGAP(**settings).fit(graph)
+        prior = model.plan_.settings.class_prior
         assert prior.shares == (rates or (0.5, 0.5),)
         assert prior.source == (DECLARED if rates else UNIFORM)
-        other = GAP(**settings).fit(replace(graph, labels=1 - graph.labels))
-        assert other._class_prior() == prior
+        other = NodeLabelGAP(**settings).fit(replace(graph, labels=1 - graph.labels))
+        assert other.plan_.settings.class_prior == prior
         assert other.card_.public == model.card_.public
 
     def test_messages_without_classes_have_none(self):
-        model = GAP(level="edge", messages="features", epochs=2).fit(small_graph(num_nodes=200))
-        assert model._class_prior() is None
+        model = GAP(level="edge", epochs=2).fit(small_graph(num_nodes=200))
         assert not any("class prior" in what for what, _ in model.card_.public)
 
 
@@ -145,14 +145,14 @@ class TestSavedModels:
         """Another graph has other class frequencies; its messages are those of the fit."""
         model = fitted[1]
         model.save(tmp_path / "model")
-        loaded = GAP.load(tmp_path / "model")
-        assert loaded._class_prior() == model._class_prior()
+        loaded = LabelGAP.load(tmp_path / "model")
+        assert loaded.class_prior_ == model.class_prior_
         assert np.array_equal(loaded.predict_proba(rare), model.predict_proba(rare))
         other = rare_graph(num_nodes=600, num_edges=4000, noise_columns=12, rate=0.4, seed=1)
         sent = []
         for one in (model, loaded):
-            assert one._class_prior() == fitted[0]._class_prior()
-            sent.append(one._propagation(other).codes(torch.device("cpu")))
+            assert one.class_prior_ == fitted[0].class_prior_
+            sent.append(one._stages(other).codes)
         assert torch.equal(*sent)
 
     def test_a_damaged_prior_or_weight_is_refused(self, fitted, tmp_path):
@@ -166,26 +166,21 @@ class TestSavedModels:
                 ([[0.5, 0.5]], 1.5),
             )
         ]
-        damaged += [("class_weights", weights) for weights in ([1.0], [0.0, 0.0], [-1.0, 3.0])]
+        damaged += [("answer_weights", weights) for weights in ([1.0], [0.0, 0.0], [-1.0, 3.0])]
         for name, value in damaged:
-            with resolved(tmp_path / "model") as values:
+            with forged(tmp_path / "model") as config:
+                values = config["learned" if name == "class_prior" else "plan"]
+                values = values.get("settings", values)
                 kept = values[name]
                 values[name] = value
             with pytest.raises(
                 DataError, match=r"is damaged: (the class prior|the centring|class)"
             ):
-                GAP.load(tmp_path / "model")
-            with resolved(tmp_path / "model") as values:
-                values[name] = kept
-        GAP.load(tmp_path / "model")
-
-    def test_a_folder_from_before_priors_sends_the_simplex(self, fitted, tmp_path, rare):
-        fitted[0].save(tmp_path / "model")
-        with resolved(tmp_path / "model") as values:
-            del values["class_prior"], values["class_weights"]
-        loaded = GAP.load(tmp_path / "model")
-        found = loaded._propagation(rare).codes(torch.device("cpu"))
-        assert torch.equal(found, class_codes(2))
+                LabelGAP.load(tmp_path / "model")
+            with forged(tmp_path / "model") as config:
+                values = config["learned" if name == "class_prior" else "plan"]
+                values.get("settings", values)[name] = kept
+        LabelGAP.load(tmp_path / "model")
 
 
 class TestClassWeights:
@@ -197,7 +192,7 @@ class TestClassWeights:
         assert recall[1] > recall[0] + 0.05
 
     @pytest.mark.parametrize(
-        ("method", "options"), [(GAP, {}), (GAP, {"folds": 0, "hops": 2}), (MLP, {})]
+        ("method", "options"), [(LabelGAP, {}), (LabelGAP, {"folds": 0, "hops": 2}), (MLP, {})]
     )
     def test_what_is_sent_and_read_is_the_same_under_any_weights(self, method, options, rare):
         shared = {"level": "edge", "epsilon": 8.0, "epochs": 4, "insecure_noise_seed": 1}
@@ -232,7 +227,7 @@ class TestClassWeights:
 
 @pytest.mark.parametrize(("level", "epsilon", "hops"), [("edge", 7.9, 4), ("edge", 8, 6)])
 def test_an_ample_budget_pays_for_more_hops_at_edge_level(level, epsilon, hops, rare):
-    model = GAP(level=level, epsilon=epsilon, delta=1e-7)
+    model = LabelGAP(level=level, epsilon=epsilon, delta=1e-7)
     (event,) = model.guarantee(rare).events
     assert event.count == hops
     assert model.guarantee(rare).epsilon <= epsilon
@@ -241,3 +236,49 @@ def test_an_ample_budget_pays_for_more_hops_at_edge_level(level, epsilon, hops, 
 def test_a_rare_class_is_found_through_the_graph(fitted, rare):
     features = MLP(level="edge").fit(rare)
     assert auc(fitted[0], rare) > auc(features, rare) + 0.15
+
+
+@pytest.fixture(scope="module")
+def irrelevant():
+    """Few nodes of a rare class, and as many irrelevant columns."""
+    return rare_graph(num_nodes=4000, num_edges=48_000, rate=0.05, noise_columns=150, labelled=0.5)
+
+
+def test_irrelevant_columns_do_not_hide_what_features_say_of_a_rare_class(irrelevant, monkeypatch):
+    """Networks alone learn the few nodes by heart, and are worse than the class prior."""
+
+    def said():
+        chances = MLP(level="edge").fit(irrelevant).predict_proba(irrelevant)
+        test = irrelevant.test_mask
+        is_rare, chance = irrelevant.labels[test] == 1, chances[test, 1]
+        loss = -np.log(np.where(is_rare, chance, 1 - chance)).mean()
+        return roc_auc_score(is_rare, chance), loss, is_rare.mean()
+
+    area, loss, rate = said()
+    monkeypatch.setattr(crossfit_module, "RARE_BELOW", 0.0)
+    alone, loss_alone, _ = said()
+    prior = -(rate * np.log(rate) + (1 - rate) * np.log(1 - rate))
+    assert area > alone + 0.02
+    assert loss < 1.005 * prior < loss_alone
+
+
+def test_even_classes_are_said_by_networks_alone():
+    model = MLP(level="edge", epochs=4).fit(small_graph(num_nodes=300))
+    assert not model.modules_["shrunk"].is_solved
+
+
+def test_a_saved_model_keeps_the_regression(irrelevant, tmp_path):
+    model = MLP(level="edge", epochs=8).fit(irrelevant)
+    assert model.modules_["shrunk"].is_solved
+    model.save(tmp_path / "model")
+    loaded = MLP.load(tmp_path / "model")
+    assert np.array_equal(loaded.predict_proba(irrelevant), model.predict_proba(irrelevant))
+
+
+def test_the_first_hop_tells_how_many_neighbours_there_are(irrelevant):
+    """Calibrated posteriors cancel in a sum; many neighbours are not many of the rare class."""
+    model = GAP(level="none", epochs=8, hops=1).fit(irrelevant)
+    hop = model.releases_.training().hops[1][:, 0].numpy()
+    common, degrees = irrelevant.labels == 0, np.asarray(irrelevant.out_degrees)
+    # The code of the rare class is -1, and that of the common one above 0.
+    assert np.corrcoef(hop[common], degrees[common])[0, 1] > 0.5

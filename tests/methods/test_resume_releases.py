@@ -1,8 +1,8 @@
 """Every release of every method, killed and resumed: none is drawn a second time under one charge.
 
 Releases are counted where audits observe them, so a release that is kept nowhere, or drawn beside
-the journal, is seen whatever makes it. The run is killed at the first draw of each release in turn,
-and once more when all of it is finished and nothing saved.
+the checkpoint, is seen whatever makes it. The run is killed at the first draw of each release in
+turn, and once more when all of it is finished and nothing saved.
 """
 
 from __future__ import annotations
@@ -14,67 +14,71 @@ import pytest
 import torch
 from methodgraphs import with_arcs
 
-from gapgnn import GAP, MLP, SAGE, Graph, Ledger
+from gapgnn import GAP, MLP, Graph, GraphSAGE, LabelGAP, Ledger, NeighborVote, NodeLabelGAP, ProGAP
 from gapgnn.graph import join_kinds
 from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.transforms import induced, random_split
-from gapgnn.methods import Journal, Vote
 from gapgnn.privacy import watched_by
+from gapgnn.privacy.checkpoint import Checkpoint
 
-NODE = {"level": "node", "epochs": 1, "batch_size": 100}
+NODE = {"epochs": 1, "batch_size": 100}
 # Of each run the releases it must make, by name; "classifier" and the like are trained by DP-SGD.
 RUNS = {
     "default at node level": (
-        (GAP, {**NODE, "epsilon": 16.0}),
+        (NodeLabelGAP, {**NODE, "epsilon": 16.0}),
         ["length of lists", "hop 1", "hop 2", "classifier"],
     ),
     "own record": (
-        (GAP, {**NODE, "epsilon": 8.0, "own": "record", "hop_share": 0.5}),
+        (NodeLabelGAP, {**NODE, "epsilon": 8.0, "own": "record", "hop_share": 0.5}),
         ["hop 1", "classifier"],
     ),
     "released rows alone, twice": (
-        (GAP, {**NODE, "epsilon": 8.0, "own": "nothing", "hop_share": 0.5, "repeats": 2}),
+        (NodeLabelGAP, {**NODE, "epsilon": 8.0, "own": "nothing", "hop_share": 0.5, "repeats": 2}),
         ["hop 1", "hop 2", "classifier"],
     ),
     # Rows of people without a record are not written, so both hops are one step.
     "names without a record": (
-        (GAP, {**NODE, "epsilon": 8.0, "own": "nothing", "hop_share": 0.5}),
+        (NodeLabelGAP, {**NODE, "epsilon": 8.0, "own": "nothing", "hop_share": 0.5}),
         ["hops", "classifier"],
     ),
     "degree-bounded": (
-        (GAP, {**NODE, "epsilon": 8.0, "messages": "features", "hops": 2, "max_degree": 5}),
+        (GAP, {**NODE, "level": "node", "epsilon": 8.0, "max_degree": 5}),
         ["encoder", "hop 1", "hop 2", "classifier"],
     ),
     "edge level": (
-        (GAP, {"epochs": 1, "hops": 2}),
+        (LabelGAP, {"epochs": 1, "hops": 2}),
         ["hop 1", "hop 2"],
     ),
     "edge types and their union": (
-        (GAP, {"epochs": 1, "hops": 1}),
+        (LabelGAP, {"epochs": 1, "hops": 1}),
         ["hop 1 along calls", "hop 2 along visits", "hop 3 along all kinds"],
     ),
     "encoded features": (
-        (GAP, {"epochs": 1, "hops": 2, "messages": "features"}),
+        (GAP, {"epochs": 1}),
         ["hop 1", "hop 2"],
     ),
+    "progressive, degree-bounded": (
+        (ProGAP, {**NODE, "level": "node", "epsilon": 8.0, "hops": 2, "max_degree": 5}),
+        ["encoder", "hop 1", "stage1", "hop 2", "classifier"],
+    ),
     "vote": (
-        (Vote, {"level": "node", "epsilon": 2.0, "repeats": 2}),
+        (NeighborVote, {"level": "node", "epsilon": 2.0, "repeats": 2}),
         ["labels of repeat 1", "labels of repeat 2"],
     ),
     "sage, arr": (
-        (SAGE, {"epochs": 1, "epsilon": 4.0, "perturbation": "arr"}),
+        (GraphSAGE, {"epochs": 1, "epsilon": 4.0, "perturbation": "arr"}),
         ["edges"],
     ),
     "sage, lapgraph twice": (
-        (SAGE, {"epochs": 1, "epsilon": 4.0, "perturbation": "lapgraph", "repeats": 2}),
+        (GraphSAGE, {"epochs": 1, "epsilon": 4.0, "perturbation": "lapgraph", "repeats": 2}),
         ["edges", "edges"],
     ),
     "mlp at node level": (
-        (MLP, {**NODE, "epsilon": 8.0}),
+        (MLP, {**NODE, "level": "node", "epsilon": 8.0}),
         ["classifier"],
     ),
     "sage at node level": (
-        (SAGE, {**NODE, "epsilon": 8.0, "max_degree": 3}),
+        (GraphSAGE, {**NODE, "level": "node", "epsilon": 8.0, "max_degree": 3}),
         ["classifier", "hop 1"],
     ),
 }
@@ -157,13 +161,13 @@ def test_no_release_is_drawn_a_second_time_under_one_charge(run, graph, typed, n
 
     def fitted(name: str, watching: Observer, *, resume: bool = False):
         ledger = Ledger.init(tmp_path / f"{name}.sqlite")
-        journal = Journal(tmp_path / name, ledger=ledger.path, resume=resume)
+        checkpoint = Checkpoint(tmp_path / name, ledger=ledger.path, resume=resume)
         model = method(**options, ledger=ledger.path, device="cpu")
         try:
             with watched_by(watching):
-                model.fit(given, journal=journal)
+                model.fit(given, checkpoint=checkpoint)
         finally:
-            journal.close()
+            checkpoint.close()
         assert len(ledger.entries()) == 1
         return model
 

@@ -1,4 +1,4 @@
-"""SAGE promises what GAP does, at every level, and pays for each reading of the edges once."""
+"""GraphSAGE promises what GAP does, at every level, and pays for each reading of the edges once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from methodgraphs import small_graph
 from suited import seeded, suited
 
-from gapgnn import SAGE, load_model
+from gapgnn import GraphSAGE, load_model
 from gapgnn.errors import InputError, PrivacyError
-from gapgnn.methods import sage as sage_module
+from gapgnn.methods import graphsage as sage_module
 from gapgnn.privacy.accounting.events import Gaussian, RandomisedResponse
 from gapgnn.privacy.guarantee import Guarantee
 from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
@@ -39,7 +39,7 @@ def graph():
 def quick(level, **more):
     batch = {"batch_size": 50} if level == "node" else {}
     shared = {"epochs": 3, "epsilon": 4.0, "max_degree": 5, "hidden": 8, **batch}
-    return suited(SAGE, shared, level=level, **more)
+    return suited(GraphSAGE, shared, level=level, **more)
 
 
 @pytest.fixture
@@ -78,9 +78,11 @@ def test_a_repeat_does_not_depend_on_the_others(level, graph):
 @pytest.mark.parametrize("level", PRIVATE)
 def test_repeats_have_noise_of_their_own(level, graph, monkeypatch):
     kept = []
-    original = SAGE._remember
+    original = GraphSAGE.keep
     monkeypatch.setattr(
-        SAGE, "_remember", lambda self, g, c, rows: kept.append(rows) or original(self, g, c, rows)
+        GraphSAGE,
+        "keep",
+        lambda self, g, s, rows, first: kept.append(rows[0]) or original(self, g, s, rows, first),
     )
     quick(level, repeats=2, split="fixed").fit(graph)
     assert not np.allclose(kept[0][0].numpy(), kept[0][1].numpy())
@@ -142,7 +144,7 @@ def test_randomised_edges_are_a_pure_release(perturbation, graph, ledger):
     assert len(card.events) == (1 if perturbation == "edgerand" else 2)
 
 
-def test_under_directed_a_friendship_costs_twice_and_the_card_says_so(graph):
+def test_under_directed_an_edge_costs_twice_and_the_card_says_so(graph):
     card = quick("edge", relation="directed").fit(graph).card_
     assert card.relation == "directed"
     assert any("under undirected, is 8.00" in warning for warning in card.warnings)
@@ -194,7 +196,7 @@ def test_the_graph_helps_where_it_is_not_hidden(graph):
     from gapgnn import MLP
 
     features = MLP(level="none").fit(graph).score(graph)
-    assert SAGE(level="none").fit(graph).score(graph) > features
+    assert GraphSAGE(level="none").fit(graph).score(graph) > features
 
 
 def test_batches_train_too(graph):
@@ -228,7 +230,7 @@ def test_a_directed_graph_is_read_along_its_arcs(graph):
 )
 def test_bad_parameters_say_why_and_charge_nothing(changes, error, words, graph, ledger):
     with pytest.raises(error, match=words):
-        SAGE(**{"epochs": 3, "ledger": ledger.path, **changes}).fit(graph)
+        GraphSAGE(**{"epochs": 3, "ledger": ledger.path, **changes}).fit(graph)
     assert ledger.entries() == []
 
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 from typedgraphs import MANY, NUM_NODES, STRANGERS, unlike_types
 
-from gapgnn import GAP, SAGE
+from gapgnn import GAP, GraphSAGE, LabelGAP, NodeLabelGAP
 from gapgnn.cli.main import main
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph.transforms import with_absent
-from gapgnn.methods import Vote
+from gapgnn.methods import NeighborVote
 from gapgnn.privacy import auto_delta, watched_by
 from gapgnn.privacy.ledger import People
 
-NODE = {"level": "node", "epochs": 1, "batch_size": 60, "epsilon": 8.0}
+NODE = {"epochs": 1, "batch_size": 60, "epsilon": 8.0}
 
 
 class Observer:
@@ -52,7 +52,7 @@ class TestPeople:
         terms = {"level": "node", "relation": "add-remove", "epsilon": 0.5, "delta": 1e-3}
         ledger.grant("strangers", People.listed(np.array([stranger])), **terms)
         with pytest.raises(PrivacyError, match="strangers"):
-            GAP(**NODE, ledger=ledger.path).fit(graph)
+            NodeLabelGAP(**NODE, ledger=ledger.path).fit(graph)
         assert not ledger.entries()
 
     def test_a_look_at_tables_asks_for_those_that_the_second_one_names(
@@ -77,7 +77,7 @@ class TestPeople:
 class TestNotion:
     def test_strict_is_refused_where_only_lists_of_the_second_type_are_cut(self, ledger):
         graph = unlike_types(directed=True)
-        options = {**NODE, "messages": "features", "hops": 1, "ledger": ledger.path}
+        options = {**NODE, "level": "node", "hops": 1, "ledger": ledger.path}
         with pytest.raises(PrivacyError, match="some are longer than 5"):
             GAP(**options, max_degree=5, notion="strict").fit(graph)
         assert not ledger.entries()
@@ -86,7 +86,7 @@ class TestNotion:
 
     def test_the_card_claims_no_strict_notion_where_they_are_cut(self, ledger):
         graph = unlike_types(directed=True)
-        options = {**NODE, "messages": "features", "hops": 1, "ledger": ledger.path}
+        options = {**NODE, "level": "node", "hops": 1, "ledger": ledger.path}
         assert GAP(**options, max_degree=5).fit(graph).card_.node_notion == "own record"
 
 
@@ -97,14 +97,14 @@ class TestDelta:
         first = graph.num_arcs if directed else graph.num_edges
         every = NUM_NODES * (1 + MANY)
         assert auto_delta(first) > auto_delta(every)
-        card = GAP(epochs=1, hops=1, ledger=ledger.path).fit(graph).card_
+        card = LabelGAP(epochs=1, hops=1, ledger=ledger.path).fit(graph).card_
         assert card.delta == auto_delta(every)
 
     def test_a_stated_delta_is_compared_with_all_types(self, ledger):
         # Small enough for the first type alone.
         options = {"epochs": 1, "hops": 1, "delta": 5e-4, "ledger": ledger.path}
         first, every = (
-            GAP(**options).fit(graph).card_
+            LabelGAP(**options).fit(graph).card_
             for graph in (unlike_types()._replace(more=()), unlike_types())
         )
         assert not any("delta" in line for line in first.warnings)
@@ -116,16 +116,16 @@ class TestRefusals:
     def test_a_list_of_the_second_type_that_names_somebody_without_a_row(self, ledger, own):
         graph = unlike_types(directed=True, strangers=True)
         with pytest.raises(PrivacyError, match="Got 4 entries"):
-            GAP(**NODE, own=own, hop_share=0.5, ledger=ledger.path).fit(graph)
+            NodeLabelGAP(**NODE, own=own, hop_share=0.5, ledger=ledger.path).fit(graph)
         assert not ledger.entries()
 
     def test_amounts_of_the_second_type(self, ledger):
         graph = unlike_types(directed=True, weighted=True)
         with pytest.raises(PrivacyError, match="no amounts"):
-            GAP(**NODE, hop_share=0.5, ledger=ledger.path).fit(graph)
+            NodeLabelGAP(**NODE, hop_share=0.5, ledger=ledger.path).fit(graph)
         assert not ledger.entries()
 
-    @pytest.mark.parametrize("method", [SAGE, Vote])
+    @pytest.mark.parametrize("method", [GraphSAGE, NeighborVote])
     def test_methods_of_one_type(self, ledger, method):
         for graph in (unlike_types(), unlike_types(weighted=True)):
             with pytest.raises(InputError, match=r"calls, visits|weights"):
@@ -133,7 +133,7 @@ class TestRefusals:
         assert not ledger.entries()
 
     def test_bounds_of_the_second_type_must_be_those_of_training(self, ledger):
-        model = GAP(epochs=1, hops=1, ledger=ledger.path).fit(unlike_types())
+        model = LabelGAP(epochs=1, hops=1, ledger=ledger.path).fit(unlike_types())
         with pytest.raises(InputError, match=r"bounds of training, none\. Got 1 to 9"):
             model.predict(unlike_types(weighted=True))
 
@@ -142,7 +142,7 @@ class TestRows:
     def test_whoever_stands_in_lists_of_the_second_type_alone_has_a_released_row(self, ledger):
         graph = unlike_types(directed=True, strangers=True)
         assert set(STRANGERS) <= set(with_absent(graph).ids.tolist())
-        model = GAP(**NODE, own="features", hop_share=0.5, ledger=ledger.path)
+        model = NodeLabelGAP(**NODE, own="features", hop_share=0.5, ledger=ledger.path)
         found = observed(model, graph)
         sums = [release for name, release in found.items() if name.startswith("hop ")]
         assert {len(release.value) for release in sums} == {NUM_NODES + len(STRANGERS)}
@@ -151,7 +151,7 @@ class TestRows:
 
     def test_the_mean_out_degree_counts_lists_of_all_types(self, ledger):
         graph = unlike_types(directed=True, strangers=True)
-        model = GAP(**NODE, ledger=ledger.path)
+        model = NodeLabelGAP(**NODE, ledger=ledger.path)
         (value,) = observed(model, graph)["length of lists"].value
         lengths = np.full(NUM_NODES, 1 + MANY)
         lengths[[3, 8]] += 2

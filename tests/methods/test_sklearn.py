@@ -14,9 +14,17 @@ import warnings
 import pytest
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
-from gapgnn import GAP, MLP, SAGE
+from gapgnn import (
+    GAP,
+    MLP,
+    GraphSAGE,
+    LabelGAP,
+    NeighborVote,
+    NodeLabelGAP,
+    ProGAP,
+)
 
-METHODS = [GAP, MLP, SAGE]
+METHODS = [GAP, ProGAP, LabelGAP, NodeLabelGAP, NeighborVote, GraphSAGE, MLP]
 FITS = "fits rows of an array, and a graph is none"
 WIDTH = "fits rows of an array, and a graph is none; how wide features are is `num_features_`"
 CELLS = "wants a complaint about cells; ours is that an array has no edges, whatever is in it"

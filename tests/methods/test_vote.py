@@ -1,4 +1,4 @@
-"""Vote: a prediction for its own person, from the own list and what is public or released."""
+"""NeighborVote: a prediction for its own person, from its list and what is public or released."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from methodgraphs import given_as_hashed_and_one_otherwise, small_graph, with_arcs
 from suited import suited
 
-from gapgnn import Graph, Ledger, Vote, load_model, random_split
+from gapgnn import Graph, Ledger, NeighborVote, load_model, random_split
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph import induced
-from gapgnn.methods import vote as module
+from gapgnn.methods import neighbor_vote as module
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +21,8 @@ def graph() -> Graph:
     return small_graph()
 
 
-def fitted(graph: Graph, level: str, **options) -> Vote:
-    return suited(Vote, {"epochs": 3, "epsilon": 4.0}, level=level, **options).fit(graph)
+def fitted(graph: Graph, level: str, **options) -> NeighborVote:
+    return suited(NeighborVote, {"epochs": 3, "epsilon": 4.0}, level=level, **options).fit(graph)
 
 
 def without(graph: Graph, person: int) -> Graph:
@@ -43,7 +43,7 @@ def without(graph: Graph, person: int) -> Graph:
     return random_split(smaller, seed=0)
 
 
-def answered_as(model: Vote, graph: Graph) -> np.ndarray:
+def answered_as(model: NeighborVote, graph: Graph) -> np.ndarray:
     """Return the probabilities on a neighbour, given the release that was made."""
     model.releases_._release_of[graph.fingerprint] = next(iter(model.releases_.hops))
     return model.predict_proba(graph)
@@ -65,7 +65,8 @@ class TestEdgeLevel:
         model = fitted(graph, "edge", odds=5.0)
         ballots = np.eye(graph.num_classes)[graph.labels] * graph.train_mask[:, None]
         votes = graph.adjacency() @ ballots
-        prior = torch.softmax(super(Vote, model)._class_scores(graph), dim=-1).detach().numpy()
+        scores = super(NeighborVote, model).class_scores(graph)
+        prior = torch.softmax(scores, dim=-1).detach().numpy()
         wanted = prior * 5.0**votes
         wanted /= wanted.sum(axis=1, keepdims=True)
         np.testing.assert_allclose(model.predict_proba(graph), wanted, atol=1e-4)
@@ -161,7 +162,7 @@ class TestNodeLevel:
 
     def test_who_answers_is_the_same_with_and_without_a_record(self, graph):
         """By the public hash of (seed, id); seen to fail where roles are read from the record."""
-        model = Vote(level="node", epsilon=4.0)
+        model = NeighborVote(level="node", epsilon=4.0)
         speaks = model._speaking(graph, 1)
         assert (speaks == graph.train_mask).all()
         for person in range(40):
@@ -211,4 +212,7 @@ def test_own_is_record_and_nothing_else(level, graph):
 
 @pytest.mark.parametrize("level", ["none", "edge", "node"])
 def test_it_is_better_than_chance(level, graph):
-    assert suited(Vote, {"epochs": 3, "epsilon": 8.0}, level=level).fit(graph).score(graph) > 0.7
+    assert (
+        suited(NeighborVote, {"epochs": 3, "epsilon": 8.0}, level=level).fit(graph).score(graph)
+        > 0.7
+    )

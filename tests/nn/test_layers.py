@@ -14,14 +14,20 @@ from torch import Tensor, nn
 from gapgnn.errors import InputError
 from gapgnn.nn.layers import (
     ACTIVATIONS,
+    IN_PLACE,
+    Layer,
     ReplicaBatchNorm,
     ReplicaDropout,
     ReplicaLinear,
     ReplicaMLP,
+    activate,
+    best_class,
     cross_entropy,
+    linear,
     replica_state,
 )
 from gapgnn.nn.sparse_rows import SparseRows
+from gapgnn.privacy.dpsgd import record_linears
 from gapgnn.privacy.dpsgd.flat import FlatAdam, FlatParameters
 
 R, N, IN, OUT = 3, 11, 7, 4
@@ -65,6 +71,15 @@ def test_linear_is_torchs_for_every_replica(shape: tuple[int, ...], bias: bool) 
     for replica in range(R):
         own = inputs if inputs.ndim == 2 else inputs[replica]
         torch.testing.assert_close(outputs[replica], torch_twin(layer, replica)(own))
+
+
+@pytest.mark.parametrize("out", [1, 5, 16])
+def test_inputs_in_blocks_are_multiplied_as_if_they_were_joined(out: int) -> None:
+    layer = ReplicaLinear(R, 8, out)
+    layer.reset(generators())
+    blocks = [randn(R, N, width, seed=width) for width in (3, 5)]
+    outputs = layer.of_blocks(blocks)
+    torch.testing.assert_close(outputs, linear(torch.cat(blocks, -1), layer.weight, layer.bias))
 
 
 def test_initial_values_are_torchs_distribution_and_independent_of_the_others() -> None:
@@ -210,11 +225,54 @@ def test_mlp_is_linear_norm_activation_per_layer(activation: str, plain_last: bo
     outputs = mlp(inputs)
     for replica in range(R):
         hidden = inputs[replica]
-        for place, linear in enumerate(mlp.linears):
-            hidden = torch_twin(linear, replica)(hidden)
+        for place, layer in enumerate(mlp.linears):
+            hidden = torch_twin(layer, replica)(hidden)
             if place == 0 or not plain_last:
                 hidden = getattr(F, activation)(nn.BatchNorm1d(hidden.shape[1])(hidden))
         torch.testing.assert_close(outputs[replica], hidden)
+
+
+def test_a_layer_knows_its_parts() -> None:
+    mlp = ReplicaMLP(R, [IN, 6, OUT], batch_norm=True, dropout=0.5)
+    first, last = mlp.layers
+    assert first == Layer(mlp.linears[0], mlp.norms[0], "selu", mlp.dropouts[0])
+    assert last == Layer(mlp.linears[1], None, None, None)
+
+
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+def test_an_activation_is_torchs(name: str) -> None:
+    values = torch.linspace(-90, 20, 2000).view(2, 1000).requires_grad_()
+    slopes = randn(2, 1000)
+    wanted = ACTIVATIONS[name](values)
+    with record_linears():
+        in_a_private_step = activate(values, name)
+    for found in (activate(values, name), in_a_private_step):
+        torch.testing.assert_close(found, wanted)
+        pairs = (
+            torch.autograd.grad(result, values, slopes, retain_graph=True)[0]
+            for result in (found, wanted)
+        )
+        torch.testing.assert_close(*pairs)
+
+
+@pytest.mark.parametrize("name", sorted(IN_PLACE))
+@pytest.mark.parametrize("columns", [1, 7, 1001, 65539])
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_an_activation_has_the_same_bits_alone_and_beside_others(
+    name: str, columns: int, is_turned: bool, one_thread: None
+) -> None:
+    shape = (5, 3, columns)
+    values, slopes = randn(*shape), randn(*shape, seed=1)
+    if is_turned:
+        values, slopes = values.transpose(1, 2), slopes.transpose(1, 2)
+
+    def activated(replicas: slice) -> tuple[Tensor, Tensor]:
+        own = values[replicas].requires_grad_()
+        result = activate(own, name)
+        return result.detach(), torch.autograd.grad(result, own, slopes[replicas])[0]
+
+    for one, other in zip(activated(slice(3, 4)), activated(slice(None)), strict=True):
+        assert torch.equal(one[0], other[3])
 
 
 def test_mlp_without_layers_is_the_identity() -> None:
@@ -285,6 +343,11 @@ def test_losses_are_torchs_per_example() -> None:
     for replica in range(R):
         expected = F.cross_entropy(scores[replica], labels, reduction="none")
         torch.testing.assert_close(losses[replica], expected)
+
+
+def test_the_best_class_has_the_largest_score() -> None:
+    scores = randn(R, N, OUT)
+    assert torch.equal(best_class(scores), scores.argmax(-1))
 
 
 # One replica out of many

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gapgnn.privacy.mechanisms import aggregation
+from gapgnn.privacy.mechanisms import backends
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 
 
@@ -24,4 +24,4 @@ def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def bare_sums(without_noise: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make hops return the sums themselves: no noise, no normalisation."""
-    monkeypatch.setattr(aggregation, "row_normalise", lambda values, **_: values)
+    monkeypatch.setattr(backends, "row_normalise", lambda values, **_: values)

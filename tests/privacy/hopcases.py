@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from gapgnn.graph.graph import Graph
-from gapgnn.privacy.mechanisms.aggregation import row_normalise
+from gapgnn.privacy.mechanisms import row_normalise
 
 
 def graph_of(arcs, num_nodes, *, directed=True, ids=None, dangling=None):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapgnn.errors import InputError
+from gapgnn.privacy import AddRemove
 from gapgnn.privacy.accounting import ACCOUNTANTS, account, accountant_named, pld
 from gapgnn.privacy.accounting.accountants import gaussian_epsilon, gaussian_shift, log_delta
 from gapgnn.privacy.accounting.events import (
@@ -263,7 +264,7 @@ def test_the_mixture_agrees_with_the_librarys_own_slow_construction():
 def test_the_discretised_mixture_keeps_the_mass_of_both_distributions(is_reversed):
     # Moving mass to smaller losses would raise the second sum; to larger ones, lower it.
     event = MixtureOfGaussians(1.5, (0.0, 1.0, 3.0), (0.9, 0.08, 0.02), steps=1)
-    pair = event.pair("add-remove")
+    pair = event.pair(AddRemove())
     pmf = pld._discretise(pair.reversed if is_reversed else pair, 1e-3, -60.0)
     losses = (pmf._lower_loss + np.arange(pmf.size)) * 1e-3
     assert pmf._probs.sum() + pmf._infinity_mass == pytest.approx(1.0, abs=1e-12)

@@ -1,7 +1,7 @@
 """An adaptive choice costs its dearest option, and nothing that can be released is left out.
 
-A small release decides which of several options follows (section 3 of the privacy page): GAP at
-node level releases a noisy mean degree and shares out the rest of its budget by it.
+A small release decides which of several options follows (section 3 of the privacy page):
+NodeLabelGAP releases a noisy mean degree and shares out the rest of its budget by it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from gapgnn import GAP, Graph, Ledger
+from gapgnn import Graph, Ledger, NodeLabelGAP
 from gapgnn.graph import random_split
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.privacy import Guarantee, Release, watched_by
@@ -125,7 +125,7 @@ def graph() -> Graph:
 )
 def test_charge_and_card_list_what_could_be_and_what_was_released(told, has_hop, graph, tmp_path):
     ledger = Ledger.init(tmp_path / "ledger.sqlite")
-    model = GAP(level="node", epsilon=40.0, epochs=1, batch_size=60, ledger=ledger.path)
+    model = NodeLabelGAP(epsilon=40.0, epochs=1, batch_size=60, ledger=ledger.path)
     plan = model.guarantee(graph)
     with watched_by(Telling(told)):  # type: ignore[arg-type]
         model.fit(graph)

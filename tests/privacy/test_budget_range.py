@@ -11,12 +11,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gapgnn import GAP, MLP, SAGE, Graph, Ledger, Vote
+from gapgnn import (
+    GAP,
+    MLP,
+    Graph,
+    GraphSAGE,
+    LabelGAP,
+    Ledger,
+    NeighborVote,
+    NodeLabelGAP,
+    ProGAP,
+)
 from gapgnn.cli.main import main
 from gapgnn.errors import BudgetExceededError, GapgnnError, InputError, PrivacyError
 from gapgnn.graph import random_split
 from gapgnn.graph.datasets.synthetic import social_graph
-from gapgnn.privacy import LEAST_EPSILON, MOST_EPSILON, Guarantee, check_delta, check_price
+from gapgnn.privacy import (
+    LEAST_EPSILON,
+    MOST_EPSILON,
+    Guarantee,
+    check_delta,
+    check_price,
+    parse_relation,
+)
 from gapgnn.privacy.accounting import (
     Event,
     Gaussian,
@@ -48,6 +65,9 @@ PEOPLE = People(np.arange(30), "5f" * 32)
 STATED: dict[str, Any] = {"level": "edge", "relation": "undirected"}
 
 
+METHODS = (GAP, ProGAP, LabelGAP, NodeLabelGAP, GraphSAGE, MLP, NeighborVote)
+
+
 @pytest.fixture(scope="module")
 def graph() -> Graph:
     return random_split(social_graph(num_nodes=120, mean_degree=8, num_classes=3), seed=0)
@@ -63,11 +83,11 @@ def test_a_budget_outside_the_range_is_refused_everywhere_before_a_charge(
     epsilon: float, graph: Graph, ledger: Ledger
 ) -> None:
     def estimator(method: type) -> None:
-        level = "node" if method in (MLP, Vote) else "edge"
+        level = "node" if method in (MLP, NeighborVote, NodeLabelGAP) else "edge"
         method(level=level, epsilon=epsilon, ledger=ledger.path).fit(graph)
 
     ways = [
-        *(lambda method=method: estimator(method) for method in (GAP, SAGE, MLP, Vote)),
+        *(lambda method=method: estimator(method) for method in METHODS),
         lambda: calibrate([Gaussian(1.0)], epsilon=epsilon, delta=1e-5, relation="directed"),
         lambda: calibrate(
             [PoissonGaussian(1.0, 0.1, 5)], epsilon=epsilon, delta=1e-5, relation="add-remove"
@@ -96,6 +116,8 @@ def test_a_delta_outside_the_range_is_refused_everywhere_before_a_charge(
 ) -> None:
     ways = [
         lambda: GAP(delta=delta, ledger=ledger.path).fit(graph),
+        lambda: LabelGAP(delta=delta, ledger=ledger.path).fit(graph),
+        lambda: NodeLabelGAP(delta=delta, ledger=ledger.path).fit(graph),
         lambda: MLP(level="node", delta=delta, ledger=ledger.path).fit(graph),
         lambda: calibrate([Gaussian(1.0)], epsilon=1.0, delta=delta, relation="directed"),
         lambda: ledger.grant("people", PEOPLE, **STATED, epsilon=1.0, delta=delta),
@@ -174,7 +196,7 @@ def test_more_noise_than_can_be_counted_is_no_event() -> None:
 
 def spend(event: Event, *, count: int, relation: str = "undirected") -> Spend:
     written = json.dumps([event.to_dict()])
-    return Spend(relation, Amount.of(LEAST_EPSILON, 1e-12), count, written)
+    return Spend(parse_relation(relation), Amount.of(LEAST_EPSILON, 1e-12), count, written)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +214,7 @@ def test_no_charge_vanishes_beside_larger_ones(
 ) -> None:
     """A budget of 1, a large charge and a great many tiny ones, one at a time and at once."""
     level = "edge" if relation == "undirected" else "node"
-    budget = Filter.granted(rule, level, relation, Amount.of(1.0, 1e-5))
+    budget = Filter.granted(rule, level, parse_relation(relation), Amount.of(1.0, 1e-5))
     known = spend(large, count=1, relation=relation)
     before = budget._used([known])
     one = budget._used([spend(tiny, count=1, relation=relation)])
@@ -244,13 +266,15 @@ def test_the_renyi_price_of_little_is_never_below_the_truth(epsilon: float) -> N
 @pytest.mark.parametrize(
     "way",
     [
+        {"method": LabelGAP, "level": "edge", "epsilon": 1e-6, "delta": 1e-9},
+        {"method": NodeLabelGAP, "level": "node", "epsilon": 1e-6, "delta": 1e-9},
         {"method": GAP, "level": "edge", "epsilon": 1e-6, "delta": 1e-9},
         {"method": GAP, "level": "node", "epsilon": 1e-6, "delta": 1e-9},
-        {"method": GAP, "level": "node", "messages": "features", "epsilon": 1e-6, "delta": 1e-9},
+        {"method": ProGAP, "level": "node", "epsilon": 1e-6, "delta": 1e-9},
         {"method": MLP, "level": "node", "epsilon": 1e-6, "delta": 1e-9},
-        {"method": SAGE, "level": "node", "epsilon": 1e-6, "delta": 1e-9},
-        {"method": SAGE, "level": "edge", "epsilon": 1e-6},
-        {"method": SAGE, "level": "edge", "epsilon": 690.0 * 20},
+        {"method": GraphSAGE, "level": "node", "epsilon": 1e-6, "delta": 1e-9},
+        {"method": GraphSAGE, "level": "edge", "epsilon": 1e-6},
+        {"method": GraphSAGE, "level": "edge", "epsilon": 690.0 * 20},
     ],
     ids=lambda way: f"{way['method'].__name__} {way['level']} {way['epsilon']}",
 )
@@ -270,7 +294,7 @@ def test_noise_beyond_the_safe_grid_is_refused_before_the_charge(
 def test_the_mean_degree_is_released_for_tiny_budgets_and_many_people(
     way: dict[str, Any], graph: Graph, ledger: Ledger
 ) -> None:
-    model = GAP(level="node", epochs=1, ledger=ledger.path, **{"epsilon": 1.0, **way}).fit(graph)
+    model = NodeLabelGAP(epochs=1, ledger=ledger.path, **{"epsilon": 1.0, **way}).fit(graph)
     assert model.card_.epsilon <= way.get("epsilon", 1.0)
     assert "length of lists" in [event["label"] for event in model.card_.events]
 
@@ -278,7 +302,7 @@ def test_the_mean_degree_is_released_for_tiny_budgets_and_many_people(
 def test_noise_of_a_prediction_is_checked_before_its_charge(
     graph: Graph, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = GAP(level="edge", epsilon=8.0, epochs=1, folds=0, ledger=ledger.path).fit(graph)
+    model = LabelGAP(level="edge", epsilon=8.0, epochs=1, folds=0, ledger=ledger.path).fit(graph)
     other = graph._replace(ids=graph.ids + 1000)
     with monkeypatch.context() as patch:
         patch.setattr("gapgnn.privacy.mechanisms.noise.MAX_SCALE", 0.01)

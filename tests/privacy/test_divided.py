@@ -22,10 +22,10 @@ from gapgnn.graph.convert import (
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.graph.transforms import induced, with_absent
+from gapgnn.privacy import AddRemove, Directed, OutDegreeNormalized, Replace
 from gapgnn.privacy.mechanisms import aggregation as aggregation_module
-from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation, row_normalise
+from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
 from gapgnn.privacy.mechanisms.sums import ROW_GRID, check_contributions, divide_rows
-from gapgnn.privacy.relations import aggregation_sensitivity
 from gapgnn.rng import NoiseKey
 
 # The result of a hop is float32, and the fast way divides in it.
@@ -83,16 +83,16 @@ def hop(graph, sent, *, relation="add-remove", to_self=False, noise="safe"):
         to_self: whether everybody writes to the own row too.
         noise: ``safe`` or ``fast``.
     """
-    mechanism = PrivateAggregation(
+    mechanism = kind_aggregations(
         graph,
         level="node",
         relation=relation,
         noise_multiplier=1e-30 if noise == "fast" else 2.0,
-        is_divided=True,
+        normalised=True,
         to_self=to_self,
         keys=[NoiseKey.insecure(0)],
         noise=noise,
-    )
+    )[0]
     rows = mechanism.hop(sent[torch.tensor(graph.ids)], 1, normalise=False)
     found = torch.zeros(len(sent), WIDTH, dtype=torch.float64)
     found[torch.tensor(graph.ids)] = rows.double()
@@ -133,7 +133,7 @@ class TestSensitivity:
         before = hop(with_absent(graph), sent, **options)
         after = hop(with_absent(without(graph, person)), gone, **options)
         moved = distance(before, after)
-        assert moved <= aggregation_sensitivity("node", "add-remove", is_divided=True) + SLACK
+        assert moved <= OutDegreeNormalized.bound(AddRemove()) + SLACK
         # Nothing but what the grid cuts off is lost: whoever sends anything sends all of it, but
         # for the share of an entry for oneself that is written once and counted twice.
         copies = len(lists[person]) + to_self
@@ -161,7 +161,7 @@ class TestSensitivity:
         before = hop(everybody(graph_of(lists, weighted=weighted)), sent, to_self=to_self)
         options = {"relation": "replace", "to_self": to_self}
         after = hop(everybody(graph_of(others, weighted=weighted)), turned, **options)
-        bound = aggregation_sensitivity("node", "replace", is_divided=True)
+        bound = OutDegreeNormalized.bound(Replace())
         assert distance(before, after) <= bound + SLACK
 
     @to_self_or_not
@@ -291,18 +291,22 @@ class TestRefusals:
             hop(graph, 1.1 * sent)
 
     def test_what_bounds_a_record_is_said_once(self):
-        with pytest.raises(InputError, match="Got both"):
-            aggregation_sensitivity("node", "add-remove", max_degree=3, is_divided=True)
-        with pytest.raises(InputError, match="Got neither"):
-            aggregation_sensitivity("node", "add-remove")
-        with pytest.raises(InputError, match="level node"):
-            aggregation_sensitivity("edge", "directed", is_divided=True)
+        graph = graph_of([{1: 1.0}, {}])
+        options = {"noise_multiplier": 1.0, "keys": [NoiseKey.insecure(0)]}
+        with pytest.raises(InputError, match="`max_degree` must be None"):
+            kind_aggregations(
+                graph, level="node", relation="add-remove", max_degree=3, normalised=True, **options
+            )
+        with pytest.raises(InputError, match="Bound or normalise out-degrees"):
+            kind_aggregations(graph, level="node", relation="add-remove", **options)
+        with pytest.raises(InputError, match="node level for degree-normalised"):
+            OutDegreeNormalized.bound(Directed())
 
     def test_only_divided_messages_go_to_oneself(self):
         """A cut list has no slot for it, and the own row would not be covered."""
         graph = graph_of([{1: 1.0}, {}])
         with pytest.raises(PrivacyError, match="to_self"):
-            PrivateAggregation(
+            kind_aggregations(
                 graph,
                 level="node",
                 relation="add-remove",
@@ -310,7 +314,7 @@ class TestRefusals:
                 max_degree=3,
                 to_self=True,
                 keys=[NoiseKey.insecure(0)],
-            )
+            )[0]
 
 
 @to_self_or_not
@@ -338,14 +342,14 @@ def test_a_store_of_any_partition_releases_the_same_bits(weighted, noise, to_sel
     shared = {"level": "node", "relation": "add-remove", "noise_multiplier": 0.5}
 
     def released(one):
-        mechanism = PrivateAggregation(
+        mechanism = kind_aggregations(
             one,
-            is_divided=True,
+            normalised=True,
             to_self=to_self,
             keys=[NoiseKey.insecure(seed) for seed in range(2)],
             noise=noise,
             **shared,
-        )
+        )[0]
         rows = torch.stack([unit_rows(count, 1), unit_rows(count, 2)])
         return mechanism.hop(rows, 1, normalise=False)
 

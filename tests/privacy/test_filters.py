@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapgnn.errors import InputError, PrivacyError
+from gapgnn.privacy import Undirected, parse_relation
 from gapgnn.privacy.accounting import Event, Gaussian, Laplace, PoissonGaussian, account
 from gapgnn.privacy.ledger.amounts import Amount
 from gapgnn.privacy.ledger.filters import Filter, Spend
@@ -23,7 +24,7 @@ gaussian_releases = st.lists(
 def spend(events: list[Event], *, count: int = 1, relation: str = "undirected") -> Spend:
     """Return a charge for releases whose stated price nobody should have to look at."""
     written = json.dumps([event.to_dict() for event in events])
-    return Spend(relation, Amount.of(1.0, 1e-9), count, written)
+    return Spend(parse_relation(relation), Amount.of(1.0, 1e-9), count, written)
 
 
 def granted(
@@ -34,7 +35,7 @@ def granted(
     level: str = "edge",
     relation: str = "undirected",
 ) -> Filter:
-    return Filter.granted(composition, level, relation, Amount.of(epsilon, delta))
+    return Filter.granted(composition, level, parse_relation(relation), Amount.of(epsilon, delta))
 
 
 @settings(max_examples=60)
@@ -162,7 +163,7 @@ decimals = st.decimals("0.001", "3", places=3)
 )
 def test_sum_is_exact_in_decimal(prices: list[tuple[object, int]], budget: object) -> None:
     spends = [
-        Spend("undirected", Amount.of(float(str(price)), 0), count, "[]") for price, count in prices
+        Spend(Undirected(), Amount.of(float(str(price)), 0), count, "[]") for price, count in prices
     ]
     total = sum((Fraction(str(price)) * count for price, count in prices), Fraction(0))
     rule = granted("sum", float(str(budget)), 1e-6)
@@ -183,7 +184,7 @@ def test_other_noise_does_not_fit_a_gaussian_budget() -> None:
 def test_a_release_that_says_nothing_of_itself_fits_no_filter(rule: str) -> None:
     with pytest.raises(PrivacyError, match="must say what was released"):
         granted(rule, 1000, 1e-5).allows([spend([])])
-    nothing = Spend("undirected", Amount.of(0, 0), 5, "[]")
+    nothing = Spend(Undirected(), Amount.of(0, 0), 5, "[]")
     assert granted(rule, 1, 1e-5).allows([nothing])
 
 
@@ -194,7 +195,7 @@ def test_a_release_whose_epsilon_is_zero_at_a_large_delta_is_not_free(rule: str)
     assert account(noise, 0.01, relation="undirected").epsilon == 0
     written = json.dumps([event.to_dict() for event in noise])
     budget = granted(rule, 0.5, 1e-5)
-    asked = Spend("undirected", Amount.of(0, 0.01), 10_000, written)
+    asked = Spend(Undirected(), Amount.of(0, 0.01), 10_000, written)
     assert account([Gaussian(50.0, count=10_000)], 1e-5, relation="undirected").epsilon > 5
     assert not budget.allows([asked])
 

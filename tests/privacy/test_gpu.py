@@ -11,11 +11,7 @@ from gapgnn.graph.graph import Graph
 from gapgnn.graph.transforms import join_kinds
 from gapgnn.privacy.dpsgd.poisson import PoissonBatches, plan_steps
 from gapgnn.privacy.mechanisms import device as kernels
-from gapgnn.privacy.mechanisms.aggregation import (
-    PrivateAggregation,
-    kind_aggregations,
-    row_normalise,
-)
+from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
 from gapgnn.privacy.mechanisms.device import (
     SEGMENT,
     InLists,
@@ -131,7 +127,7 @@ def graph_of(num_nodes, num_arcs, *, directed, seed=0):
 
 
 def aggregation(graph, level, noise, device, **options):
-    return PrivateAggregation(
+    return kind_aggregations(
         graph,
         level=level,
         relation={"edge": "undirected", "node": "add-remove", "none": "none"}[level],
@@ -140,7 +136,7 @@ def aggregation(graph, level, noise, device, **options):
         noise=noise,
         device=device,
         **options,
-    )
+    )[0]
 
 
 @pytest.mark.parametrize(("level", "max_degree"), [("edge", None), ("node", 5), ("none", None)])
@@ -172,7 +168,7 @@ def test_the_total_over_kinds_is_that_of_the_cpu(width, directed, noise):
             for seed, name in enumerate(("calls", "letters", "visits"))
         }
     )
-    options = {"relation": "undirected", "noise": noise, "both_ways": directed}
+    options = {"relation": "undirected", "noise": noise, "symmetrised": directed}
     rows = unit_rows(5000, width).cpu()
     here, there = (
         kind_aggregations(

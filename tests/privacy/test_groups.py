@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gapgnn.errors import CalibrationError, InputError
+from gapgnn.privacy import AddRemove, Replace, parse_relation
 from gapgnn.privacy.accounting import (
     Event,
     Gaussian,
@@ -115,8 +116,8 @@ class TestReplace:
 
     def test_there_is_a_case_in_which_the_record_changes_its_role(self):
         cases = worst_cases((*TRAINING, *OTHERS), relation="replace")
-        assert {relation for _, relation in cases} == {"replace", "add-remove"}
-        (apart,) = (case for case, relation in cases if relation == "add-remove")
+        assert {relation for _, relation in cases} == {Replace(), AddRemove()}
+        (apart,) = (case for case, relation in cases if relation == AddRemove())
         # Half the distance of two records for Gaussian noise; DP-SGD counts one record anyway.
         assert [event.noise_multiplier for event in apart] == [6.0, 1.5, 2.4]
 
@@ -127,7 +128,7 @@ class TestReplace:
         (apart,) = (
             case
             for case, relation in worst_cases((steps, others), relation="replace")
-            if relation == "add-remove"
+            if relation == AddRemove()
         )
         change = price([PoissonGaussian(1.5, 0.05, 40), Gaussian(1.6)], "add-remove")
         assert price(apart, "add-remove") == change
@@ -278,12 +279,14 @@ class TestLedger:
     def spend(self, events, relation="add-remove", count=1):
         found = account(events, DELTA, relation=relation)
         text = json.dumps([event.to_dict() for event in events])
-        return Spend(relation, Amount.of(found.epsilon, DELTA), count, text)
+        return Spend(parse_relation(relation), Amount.of(found.epsilon, DELTA), count, text)
 
     @pytest.mark.parametrize("composition", ["gaussian", "renyi", "sum"])
     @both_relations
     def test_every_rule_charges_the_dearest_role(self, composition, relation):
-        budget = Filter.granted(composition, "node", relation, Amount.of(20.0, DELTA))
+        budget = Filter.granted(
+            composition, "node", parse_relation(relation), Amount.of(20.0, DELTA)
+        )
         roles = of("training", 3.0, 4.0), of("others", 2.0)
         both = self.spend((*roles[0], *roles[1]), relation)
         dearest = max(budget.together([self.spend(role, relation)]) for role in roles)
@@ -294,7 +297,7 @@ class TestLedger:
         assert budget.together(again) == budget.together([self.spend(worst, relation, count=3)])
 
     def test_renyi_takes_the_dearest_of_dpsgd_and_a_hop(self):
-        budget = Filter.granted("renyi", "node", "add-remove", Amount.of(20.0, DELTA))
+        budget = Filter.granted("renyi", "node", AddRemove(), Amount.of(20.0, DELTA))
         alone = [budget.together([self.spend(role)]) for role in (TRAINING, OTHERS)]
         assert budget.together([self.spend((*TRAINING, *OTHERS))]) == max(alone)
 

@@ -18,7 +18,8 @@ import torch
 from gapgnn.graph import Graph, join_kinds
 from gapgnn.privacy.dpsgd.poisson import DPSchedule, PoissonBatches
 from gapgnn.privacy.mechanisms import device as kernels
-from gapgnn.privacy.mechanisms.aggregation import _added_up, kind_aggregations, row_normalise
+from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
+from gapgnn.privacy.mechanisms.backends import BlockRelease, OnDevice, _added_up
 from gapgnn.privacy.mechanisms.device import SEGMENT, CipherNoise, InLists, cipher_halves
 from gapgnn.privacy.mechanisms.draws import Coins, Draws, cipher_key, cipher_words, device_heads
 from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource, _draw_on_grid
@@ -213,31 +214,34 @@ def test_a_total_over_kinds_is_exact_in_one_kernel(width):
 
 
 @inside
-@pytest.mark.parametrize("both_ways", [False, True])
-def test_the_total_of_a_graph_is_that_of_the_cpu(both_ways):
+@pytest.mark.parametrize("symmetrised", [False, True])
+def test_the_total_of_a_graph_is_that_of_the_cpu(symmetrised):
     rng = np.random.default_rng(0)
     kinds = {
         name: Graph.from_arcs(
             *rng.integers(60, size=(2, 500)),
             num_nodes=60,
             features=np.zeros((60, 1)),
-            directed=both_ways,
+            directed=symmetrised,
         )
         for name in ("calls", "letters", "visits")
     }
     total = kind_aggregations(
         join_kinds(kinds),
         level="edge",
-        relation="directed" if both_ways else "undirected",
+        relation="directed" if symmetrised else "undirected",
         noise_multiplier=2.0,
         keys=[NoiseKey.insecure(3)],
-        both_ways=both_ways,
+        symmetrised=symmetrised,
         with_total=True,
     )[-1]
     rows = row_normalise(torch.randn(60, 9, generator=torch.Generator().manual_seed(0)))
     wanted = total.hop(rows, 1, normalise=False)
     out = torch.full(rows.shape, math.nan)
-    total._on_device(0, whole_rows(rows), 1, out, False)
+    block = BlockRelease(total._sources[0], total.std, 1, normalise=False, is_exact=True)
+    backend = OnDevice(total._messages[0], torch.device("cpu"))
+    assert backend.takes_whole_numbers(rows.shape[1])
+    backend.release(block, whole_rows(rows), out)
     assert torch.equal(out, wanted)
 
 

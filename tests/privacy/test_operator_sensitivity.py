@@ -1,35 +1,76 @@
-"""The accounted sensitivity of every operator bounds the exact distance of any two neighbours.
+"""No two neighbours are further apart than any operator states.
 
-One property test for all operators and all relations. An operator is drawn: one edge type or
-several unequal ones, with weights, self-loops kept, symmetrised, degree-bounded or
-degree-normalised, sending to oneself, with the union of types beside them. So are two neighbours.
-Their sums are computed from dense float64 matrices, apart from the product's own code, and held to
-what the product accounts for: the standard deviation of its noise over the noise multiplier,
-jointly over everything that one hop releases.
+One property test for all operators, their compositions and all relations: two neighbours are drawn,
+with edge types, weights, self-loops, with directions or without, and the exact sums of every
+operator over both are compared with the sensitivity that it states. Worst cases attain it. What an
+operator adds up is held to dense matrices, and every backend to the operator. An operator that
+forgets a self-loop, or that two edge types meet in one row, is found: several are planted.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-from gapgnn import GAP
+from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph import Graph, join_kinds
-from gapgnn.privacy.mechanisms import kind_aggregations
+from gapgnn.graph.store import open_store, store_graph
+from gapgnn.privacy import (
+    AddRemove,
+    DegreeBounded,
+    Directed,
+    KArcs,
+    KEdges,
+    Links,
+    Neighbors,
+    Operator,
+    OutDegreeNormalized,
+    Relation,
+    Replace,
+    Symmetrized,
+    Undirected,
+    UnionOfTypes,
+    kinds_growth,
+    operators,
+)
+from gapgnn.privacy.mechanisms import PrivateAggregation, backends
 from gapgnn.rng import NoiseKey
 
-SIZE, WIDTH, MULTIPLIER = 7, 2, 2.0
-# Rows and weights are multiples of this, which the product's grids hold exactly.
+SIZE, WIDTH = 7, 2
+# Rows and weights are multiples of this, which the grids hold exactly.
 STEP = 64
-# Degree-normalised rows are cut to a grid of 2**-14; so many of them meet in one row at most.
-CUT = 4 * SIZE * 2.0**-14
-ONE, OTHER = (STEP, 0), (0, STEP)
+ONE, OTHER, ZERO = (STEP, 0), (0, STEP), (0, 0)
+SLACK = 1e-9
+# Of each operator. An operator that forgets something is found in as many.
+EXAMPLES = 150
+KEY = NoiseKey.insecure(7)
+CPU = torch.device("cpu")
+
+EDGE_RELATIONS = [Directed(), Undirected(), KArcs(2), KArcs(5), KEdges(2), KEdges(5)]
+NODE_RELATIONS = [AddRemove(), Replace()]
+# Of one edge type each; a union is made of them where there are several.
+EDGE_OPERATORS: dict[str, Callable[[Graph], Operator]] = {
+    "neighbours": Neighbors,
+    "symmetrised": Symmetrized,
+}
+NODE_OPERATORS: dict[str, Callable[[Graph], Operator]] = {
+    **{
+        f"out-degree at most {degree}": partial(DegreeBounded, max_degree=degree, key=KEY)
+        for degree in (1, 2, 4)
+    },
+    "degree-normalised": OutDegreeNormalized,
+    "degree-normalised, to oneself": partial(OutDegreeNormalized, to_self=True),
+}
+OPERATORS = EDGE_OPERATORS | NODE_OPERATORS
 
 
 @dataclass(frozen=True)
@@ -39,150 +80,116 @@ class Side:
     types: tuple[dict[tuple[int, int], int], ...]
     rows: tuple[tuple[int, int], ...]
 
-    def matrices(self, *, symmetric: bool) -> list[np.ndarray]:
-        """Return the dense adjacency matrix of each edge type."""
-        found = []
-        for arcs in self.types:
-            matrix = np.zeros((SIZE, SIZE))
-            for (source, target), weight in arcs.items():
-                matrix[source, target] = weight / STEP
-                if symmetric:
-                    matrix[target, source] = weight / STEP
-            found.append(matrix)
-        return found
-
 
 @dataclass(frozen=True)
 class World:
-    """An operator and two neighbours under a relation."""
+    """An operator, and two neighbours under a relation.
 
-    relation: str
+    Attributes:
+        operator: its name in :data:`OPERATORS`.
+        relation: under which they are neighbours.
+        first: the one.
+        second: the other one.
+        person: whose links or record differ.
+        directed: whether arcs have directions.
+        weighted: whether edges have weights.
+        each: at edge level, neighbours differ in so many links of every edge type.
+    """
+
+    operator: str
+    relation: Relation
     first: Side
     second: Side
     person: int = 0
     directed: bool = True
     weighted: bool = False
-    both_ways: bool = False
-    with_total: bool = True
-    protects: str = "any"
-    max_degree: int | None = None
-    to_self: bool = False
-    withdrawn: bool = False
+    each: bool = False
 
     @property
-    def level(self) -> str:
-        return "node" if self.relation in ("add-remove", "replace") else "edge"
+    def covers_own_row(self) -> bool:
+        """Whether the row of the person is covered too."""
+        return not self.operator.startswith("out-degree")
 
     @property
-    def normalised(self) -> bool:
-        """Whether messages are degree-normalised, which covers a person's own row too."""
-        return self.level == "node" and self.max_degree is None
+    def is_gone(self) -> bool:
+        """Whether the person has no row in the second graph; other people's entries dangle then."""
+        return self.relation == AddRemove() and not self.covers_own_row
 
-    @property
-    def has_total(self) -> bool:
-        is_any = self.level == "edge" and self.protects == "any"
-        return self.with_total and is_any and len(self.first.types) > 1
-
-    @property
-    def covered(self) -> list[int]:
-        """Return whose rows are covered."""
-        kept = self.level == "edge" or self.normalised
-        return [row for row in range(SIZE) if kept or row != self.person]
-
-    def graph(self, side: Side, *, withdrawn: bool = False) -> Graph:
-        """Return what the product is given. A withdrawn person has no row; entries dangle."""
-        here = [row for row in range(SIZE) if not withdrawn or row != self.person]
-        place = {row: position for position, row in enumerate(here)}
-        graphs = {}
-        for number, arcs in enumerate(side.types):
-            there = {arc: weight for arc, weight in arcs.items() if set(arc) <= set(here)}
-            dangling = {
-                place[source]: [target]
-                for source, target in arcs
-                if source in place and target not in place
-            }
-            ends = np.array([[place[end] for end in arc] for arc in there]).reshape(-1, 2)
-            graphs[f"type {number}"] = Graph.from_arcs(
-                *ends.astype(np.int64).T,
-                num_nodes=len(here),
-                features=np.zeros((len(here), 1)),
-                directed=self.directed,
-                ids=here,
-                dangling=dangling,
-                self_loops="keep",
-                weights=np.array([*there.values()]) / STEP if self.weighted else None,
-            )
-        return join_kinds(graphs)
-
-    def mechanisms(self, graph: Graph):
-        return kind_aggregations(
-            graph,
-            level=self.level,
-            relation=self.relation,
-            noise_multiplier=MULTIPLIER,
-            max_degree=self.max_degree,
-            is_divided=self.normalised,
-            to_self=self.to_self,
-            both_ways=self.both_ways,
-            with_total=self.has_total,
-            keys=[NoiseKey.insecure(7)],
-        )
-
-    def exact(self, side: Side, kept: list[np.ndarray] | None = None) -> np.ndarray:
-        """Return all sums that one hop releases, from dense matrices alone.
-
-        Args:
-            side: of which neighbour.
-            kept: the entries that a cut keeps, of each edge type.
-        """
-        rows = np.array(side.rows, dtype=np.float64) / STEP
-        sums = []
-        for matrix in kept or side.matrices(symmetric=not self.directed):
-            lengths = (matrix != 0).sum(axis=1)
-            if self.both_ways:
-                matrix = matrix + matrix.T
-            if self.both_ways or self.to_self:
-                # A self-loop is left out where messages go both ways or to oneself anyway.
-                np.fill_diagonal(matrix, float(self.to_self))
-            if self.normalised:
-                written = np.maximum(lengths + int(self.to_self), 1)
-                matrix = matrix / np.sqrt(written)[:, None]
-            sums.append(matrix.T @ rows)
-        return np.stack([*sums, sum(sums)] if self.has_total else sums)
-
-    def released(self, side: Side, *, withdrawn: bool = False):
-        """Return the product's sums without noise, and who writes to whom after a cut."""
-        here = [row for row in range(SIZE) if not withdrawn or row != self.person]
-        mechanisms = self.mechanisms(self.graph(side, withdrawn=withdrawn))
-        rows = torch.tensor(side.rows, dtype=torch.float32)[here] / STEP
-        sums = np.zeros((len(mechanisms), SIZE, WIDTH))
-        kept = []
-        for number, mechanism in enumerate(mechanisms):
-            sums[number, here] = mechanism.hop(rows, number + 1, normalise=False).double().numpy()
-            if self.max_degree is not None:
-                kept.append(self._kept(mechanism, here))
-        return mechanisms, sums, kept
-
-    def _kept(self, mechanism, here: list[int]) -> np.ndarray:
-        indptr, indices, weights = mechanism._weighted_lists(0)
-        matrix = np.zeros((SIZE, SIZE))
-        targets = np.repeat(here, np.diff(indptr))
-        sources = np.array(here)[indices]
-        matrix[sources, targets] = 1.0 if weights is None else weights
-        return matrix
+    def graphs(self) -> Iterator[tuple[Graph, Tensor, list[int]]]:
+        """Yield each side as the package is given it: graph, rows and who has a row."""
+        for side, is_gone in ((self.first, False), (self.second, self.is_gone)):
+            here = [row for row in range(SIZE) if not is_gone or row != self.person]
+            place = {row: position for position, row in enumerate(here)}
+            graphs = {}
+            for number, arcs in enumerate(side.types):
+                there = {arc: weight for arc, weight in arcs.items() if set(arc) <= set(here)}
+                dangling = {
+                    place[source]: [target]
+                    for source, target in arcs
+                    if source in place and target not in place
+                }
+                ends = np.array([[place[end] for end in arc] for arc in there]).reshape(-1, 2)
+                graphs[f"type {number}"] = Graph.from_arcs(
+                    *ends.astype(np.int64).T,
+                    num_nodes=len(here),
+                    features=np.zeros((len(here), 1)),
+                    directed=self.directed,
+                    ids=here,
+                    dangling=dangling,
+                    self_loops="keep",
+                    weights=np.array([*there.values()]) / STEP if self.weighted else None,
+                )
+            rows = torch.tensor(side.rows, dtype=torch.float32)[here] / STEP
+            yield join_kinds(graphs), rows, here
 
 
-def charged_events(world: World) -> int:
-    """Return how many events the product charges for one hop along all edge types."""
-    if world.has_total and world.relation.endswith("-arcs"):
-        # GAP releases no union there; with the noise that it needs it would be one more event.
-        return 2
-    options = {}
-    if world.level == "edge":
-        is_apart = world.protects == "any" and not world.has_total
-        options = {"kinds": world.protects, "messages": "features" if is_apart else "labels"}
-    model = GAP(level=world.level, relation=world.relation, **options)
-    return model._events_per_hop(len(world.first.types))
+def spread(sums: Tensor, here: list[int]) -> Tensor:
+    """Return sums with a row for everybody."""
+    found = torch.zeros(SIZE, sums.shape[1], dtype=torch.float64)
+    found[here] = sums
+    return found
+
+
+def shares(
+    world: World,
+    make: Callable[[Graph], Operator] | None = None,
+    unite: Callable[..., Operator] = UnionOfTypes,
+) -> dict[str, float]:
+    """Return how far sums move, in units of what operators state: none may be above 1.
+
+    Args:
+        world: operator and neighbours.
+        make: another operator for one edge type.
+        unite: another union.
+    """
+    has_union = isinstance(world.relation, Links) and len(world.first.types) > 1 and make is None
+    make = make or OPERATORS[world.operator]
+    kept = [row for row in range(SIZE) if world.covers_own_row or row != world.person]
+    sums, stated = [], []
+    for graph, rows, here in world.graphs():
+        types = [make(one) for one in graph.kinds]
+        unions = [unite(types), unite(types, beside_types=True)] if has_union else []
+        released = [*types, *unions]
+        sums.append(torch.stack([spread(one.sums(rows), here) for one in released])[:, kept])
+        stated = [one.sensitivity(world.relation) for one in released]
+    moved = (sums[0] - sums[1]).square().sum(dim=(1, 2)) / torch.tensor(
+        stated, dtype=torch.float64
+    ).square()
+    count = len(world.first.types)
+    of_types = float(moved[:count].sum())
+    is_each = world.each or not has_union
+    found = {f"type {place}": float(square) for place, square in enumerate(moved[:count])}
+    # One event pays for links of any type, with the union beside them two; each is one elsewhere.
+    found["types"] = of_types / (kinds_growth(count, has_total=False) if is_each else 1)
+    if has_union:
+        beside = of_types + float(moved[-1])
+        found["beside"] = beside / 2 / (kinds_growth(count, has_total=True) if is_each else 1)
+        if not is_each:
+            found["union"] = float(moved[count])
+    return {name: math.sqrt(square) for name, square in found.items()}
+
+
+# Drawn neighbours.
 
 
 @st.composite
@@ -196,262 +203,420 @@ def row(draw):
 
 nodes = st.integers(0, SIZE - 1)
 arcs_drawn = st.dictionaries(st.tuples(nodes, nodes), st.integers(1, STEP), max_size=12)
+# All alike is what moves most: messages add up where they meet.
+rows_drawn = st.just((ONE,) * SIZE) | st.lists(row(), min_size=SIZE, max_size=SIZE).map(tuple)
 
 
 @st.composite
-def edge_worlds(draw, relation: str):
+def edge_worlds(draw, operator: str | None = None):
     """Two graphs that differ in up to k links of one person, of whichever edge types."""
-    types = draw(st.integers(1, 3))
-    are_arcs = relation.endswith("arcs") or relation == "directed"
-    directed = are_arcs or draw(st.booleans())
-    k = 1 if relation in ("directed", "undirected") else int(relation.split("-")[0])
-    person, protects = draw(nodes), draw(st.sampled_from(["any", "each"]))
-    weighted = draw(st.booleans())
-    cells = st.sets(st.tuples(st.integers(0, types - 1), nodes), max_size=k)
-    if protects == "each":
-        # k links of every type at once.
-        drawn = [draw(st.sets(nodes, max_size=k)) for _ in range(types)]
-        links = {(number, other) for number, others in enumerate(drawn) for other in others}
+    relation = draw(st.sampled_from(EDGE_RELATIONS))
+    operator = operator or draw(st.sampled_from([*EDGE_OPERATORS]))
+    directed = operator == "symmetrised" or relation.are_arcs or draw(st.booleans())
+    types, person, each = draw(st.integers(1, 3)), draw(nodes), draw(st.booleans())
+    # Few ends, so that links of several types meet; as many links as may be, all there or none.
+    ends = sorted(draw(st.sets(nodes, min_size=1, max_size=draw(st.sampled_from([1, 2, 6])))))
+    is_whole, k = draw(st.booleans()), relation.count
+    cells = [(number, other) for other in ends for number in range(types)]
+    if each:
+        links = {(number, other) for number, other in cells if other in ends[:k]}
+    elif is_whole:
+        links = set(cells[:k])
     else:
-        links = draw(cells)
+        links = draw(st.sets(st.sampled_from(cells), max_size=k))
     base = [draw(arcs_drawn) for _ in range(types)]
+    if not directed:
+        base = [{tuple(sorted(arc)): weight for arc, weight in arcs.items()} for arcs in base]
     sides = []
-    for _ in range(2):
+    for is_there in (True, False):
         changed = [dict(arcs) for arcs in base]
-        for number, other in links:
-            ends = {(person, other)} if are_arcs else {(person, other), (other, person)}
-            if not directed:
-                ends = {(min(person, other), max(person, other))}
-            for arc in ends:
+        for number, other in sorted(links):
+            ways = {(person, other)} if relation.are_arcs else {(person, other), (other, person)}
+            for arc in sorted(ways if directed else {tuple(sorted((person, other)))}):
                 changed[number].pop(arc, None)
-                changed[number].pop(arc[::-1], None) if not directed else None
-                if draw(st.booleans()):
-                    changed[number][arc] = draw(st.integers(1, STEP))
-        if not directed:
-            changed = [{tuple(sorted(arc)): w for arc, w in arcs.items()} for arcs in changed]
-        sides.append(tuple(changed))
-    rows = tuple(draw(st.lists(row(), min_size=SIZE, max_size=SIZE)))
-    return World(
-        relation,
-        *(Side(plain(arcs, weighted), rows) for arcs in sides),
-        person=person,
-        directed=directed,
-        weighted=weighted,
-        both_ways=directed and draw(st.booleans()),
-        with_total=draw(st.booleans()),
-        protects=protects,
-    )
+                if is_there if is_whole else draw(st.booleans()):
+                    changed[number][arc] = STEP if is_whole else draw(st.integers(1, STEP))
+        sides.append(changed)
+    weighted, rows = draw(st.booleans()), draw(rows_drawn)
+    first, second = (Side(plain(arcs, weighted), rows) for arcs in sides)
+    return World(operator, relation, first, second, person, directed, weighted, each)
 
 
 @st.composite
-def node_worlds(draw, relation: str):
+def node_worlds(draw, operator: str | None = None):
     """Two graphs that differ in one person's record: row, and the out-list of every edge type."""
-    types = draw(st.integers(1, 3))
-    person, weighted = draw(nodes), draw(st.booleans())
-    max_degree = draw(st.none() | st.integers(1, 4))
-    withdrawn = relation == "add-remove"
-    base = [draw(arcs_drawn) for _ in range(types)]
-    rows = draw(st.lists(row(), min_size=SIZE, max_size=SIZE))
+    relation = draw(st.sampled_from(NODE_RELATIONS))
+    operator = operator or draw(st.sampled_from([*NODE_OPERATORS]))
+    types, person, weighted = draw(st.integers(1, 3)), draw(nodes), draw(st.booleans())
+    base, rows = [draw(arcs_drawn) for _ in range(types)], draw(rows_drawn)
+    if draw(st.booleans()):
+        # Everybody lists the person, which no list of theirs may depend on.
+        known = {(other, person): STEP for other in range(SIZE) if other != person}
+        base = [known | arcs for arcs in base]
     sides = []
-    for second in (False, True):
-        mine = [{} for _ in base]
-        own_row = (0, 0)
-        if not (second and withdrawn):
-            drawn = [draw(st.dictionaries(nodes, st.integers(1, STEP))) for _ in base]
-            mine = [{(person, other): w for other, w in others.items()} for others in drawn]
+    for is_second in (False, True):
+        mine, own_row = [{} for _ in base], ZERO
+        if not (is_second and relation == AddRemove()):
+            lists = [draw(st.dictionaries(nodes, st.integers(1, STEP))) for _ in base]
+            mine = [{(person, other): w for other, w in others.items()} for others in lists]
             own_row = draw(row())
         arcs = [
             {arc: w for arc, w in others.items() if arc[0] != person} | own
             for others, own in zip(base, mine, strict=True)
         ]
-        sides.append((tuple(arcs), (*rows[:person], own_row, *rows[person + 1 :])))
-    return World(
-        relation,
-        *(Side(plain(arcs, weighted), own_rows) for arcs, own_rows in sides),
-        person=person,
-        weighted=weighted,
-        max_degree=max_degree,
-        to_self=max_degree is None and draw(st.booleans()),
-        # Where messages are degree-normalised whoever withdraws keeps a row, of zeros.
-        withdrawn=withdrawn and max_degree is not None,
-    )
+        sides.append(Side(plain(arcs, weighted), (*rows[:person], own_row, *rows[person + 1 :])))
+    return World(operator, relation, *sides, person, weighted=weighted)
 
 
 def plain(types, weighted: bool):
     return tuple({arc: w if weighted else STEP for arc, w in arcs.items()} for arcs in types)
 
 
-def nothing(side: Side, *, rows=None) -> Side:
-    return Side(tuple({} for _ in side.types), side.rows if rows is None else rows)
-
-
-def star(person: int, others, *, back: bool = False):
-    arcs = {(person, other): STEP for other in others}
-    return arcs | {(other, person): STEP for other in others} if back else arcs
-
+# The worst cases.
 
 ALIKE = (ONE,) * SIZE
 CENTRE = (ONE, *(OTHER,) * (SIZE - 1))
-TWO_TYPES = Side((star(0, [1]), star(0, [1])), ALIKE)
-HUB = Side((star(0, range(SIZE)), star(0, range(3))), (ONE, *((0, 0),) * (SIZE - 1)))
-TURNED = ((-STEP, 0), *((0, 0),) * (SIZE - 1))
+ALONE = (ONE, *(ZERO,) * (SIZE - 1))
+TURNED = ((-STEP, 0), *(ZERO,) * (SIZE - 1))
+NOBODY = (ZERO,) * SIZE
 
-# The worst cases: what each must reach of the joint distance that is charged, at least.
+
+def star(others, *, back: bool = False):
+    """Arcs from node 0 to others, and back."""
+    arcs = {(0, other): STEP for other in others}
+    return arcs | {(other, 0): STEP for other in others} if back else arcs
+
+
+def against_nothing(operator, relation, types, rows, *, without=None, **options) -> World:
+    """A graph beside one without these arcs, or with other rows too."""
+    nothing = Side(tuple({} for _ in types), rows if without is None else without)
+    return World(operator, relation, Side(types, rows), nothing, **options)
+
+
+def turned(operator, types) -> World:
+    return World(operator, Replace(), Side(types, ALONE), Side(types, TURNED))
+
+
+def gone(operator, types) -> World:
+    return against_nothing(operator, AddRemove(), types, ALONE, without=NOBODY)
+
+
+FIVE = (star(range(1, 6)),)
 WORST = {
-    "k arcs of as many types into one node": (
-        World("2-arcs", TWO_TYPES, nothing(TWO_TYPES)),
-        1.0,
+    "an arc": ("type 0", against_nothing("neighbours", Directed(), (star([1]),), ALIKE)),
+    "5 arcs": ("type 0", against_nothing("neighbours", KArcs(5), FIVE, ALIKE)),
+    "an edge": (
+        "type 0",
+        against_nothing("neighbours", Undirected(), (star([1]),), CENTRE, directed=False),
     ),
-    "5 arcs, of each of three types into one node": (
-        World(
-            "5-arcs",
-            five := Side((star(0, [1, 2]), star(0, [1, 2]), star(0, [1])), ALIKE),
-            nothing(five),
-        ),
-        0.9,
+    "5 edges": ("type 0", against_nothing("neighbours", KEdges(5), FIVE, CENTRE, directed=False)),
+    "5 edges as arcs": (
+        "type 0",
+        against_nothing("neighbours", KEdges(5), (star(range(1, 6), back=True),), CENTRE),
+    ),
+    "an arc, symmetrised": (
+        "type 0",
+        against_nothing("symmetrised", Directed(), (star([1]),), CENTRE),
+    ),
+    "5 arcs, symmetrised": ("type 0", against_nothing("symmetrised", KArcs(5), FIVE, CENTRE)),
+    "an edge, symmetrised": (
+        "type 0",
+        against_nothing("symmetrised", Undirected(), (star([1], back=True),), CENTRE),
+    ),
+    "5 edges, symmetrised": (
+        "type 0",
+        against_nothing("symmetrised", KEdges(5), (star(range(1, 6), back=True),), CENTRE),
+    ),
+    "arcs of two types that meet in one row of the union": (
+        "union",
+        against_nothing("neighbours", KArcs(2), (star([1]),) * 2, ALIKE),
+    ),
+    "arcs that meet, beside their types": (
+        "beside",
+        against_nothing("neighbours", KArcs(2), (star([1]),) * 2, ALIKE),
+    ),
+    "two edges of two types between the same two people": (
+        "union",
+        against_nothing("neighbours", KEdges(2), (star([1]),) * 2, CENTRE, directed=False),
+    ),
+    "two edges of two types, symmetrised": (
+        "union",
+        against_nothing("symmetrised", KEdges(2), (star([1], back=True),) * 2, CENTRE),
     ),
     "an edge of one of two types": (
-        World(
-            "undirected",
-            pair := Side((star(0, [1]), {}), CENTRE),
-            nothing(pair),
-            directed=False,
+        "beside",
+        against_nothing("neighbours", Undirected(), (star([1]), {}), CENTRE, directed=False),
+    ),
+    "5 edges of one of two types, symmetrised": (
+        "beside",
+        against_nothing("symmetrised", KEdges(5), (star(range(1, 6), back=True), {}), CENTRE),
+    ),
+    "an edge of each of three types": (
+        "types",
+        against_nothing(
+            "neighbours", Undirected(), (star([1]),) * 3, CENTRE, directed=False, each=True
         ),
-        1.0,
     ),
-    "5 edges of one person": (
-        World(
-            "5-edges",
-            edges := Side((star(0, range(1, 6)),), CENTRE),
-            nothing(edges),
-            directed=False,
+    "an edge of each of three types, beside their union": (
+        "beside",
+        against_nothing(
+            "neighbours", Undirected(), (star([1]),) * 3, CENTRE, directed=False, each=True
         ),
-        1.0,
     ),
-    "5 edges of two types, symmetrised": (
-        World(
-            "5-edges",
-            both := Side((star(0, range(1, 6), back=True), {}), CENTRE),
-            nothing(both),
-            both_ways=True,
-        ),
-        1.0,
+    "a record with a list cut to 4": ("type 0", gone("out-degree at most 4", FIVE)),
+    "a record with lists of two types cut to 2": ("types", gone("out-degree at most 2", FIVE * 2)),
+    "opposite rows on a list cut to 4": ("type 0", turned("out-degree at most 4", FIVE)),
+    "a degree-normalised list of 4": ("type 0", gone("degree-normalised", (star(range(1, 5)),))),
+    "opposite rows, degree-normalised": (
+        "type 0",
+        turned("degree-normalised", (star(range(1, 5)),)),
     ),
-    "an arc of a symmetrised operator": (
-        World("directed", arc := Side((star(0, [1]),), CENTRE), nothing(arc), both_ways=True),
-        1.0,
+    "somebody who lists nobody but themselves": (
+        "type 0",
+        gone("degree-normalised", (star([0]),)),
     ),
-    "an edge of each of two types": (
-        World(
-            "undirected",
-            each := Side((star(0, [1]), star(0, [1])), CENTRE),
-            nothing(each),
-            directed=False,
-            protects="each",
-        ),
-        1.0,
+    "three others and oneself": (
+        "type 0",
+        gone("degree-normalised, to oneself", (star(range(1, 4)),)),
     ),
-    "a hub that lists itself and sends to itself": (
-        World("add-remove", HUB, nothing(HUB, rows=((0, 0),) * SIZE), to_self=True),
-        0.8,
+    "three others and oneself, turned, in two types": (
+        "types",
+        turned("degree-normalised, to oneself", (star(range(1, 4)),) * 2),
     ),
-    "somebody who lists nobody but themselves and sends to themselves": (
-        World(
-            "add-remove",
-            alone := Side((star(0, [0]),), HUB.rows),
-            nothing(alone, rows=((0, 0),) * SIZE),
-            to_self=True,
-        ),
-        0.7,
-    ),
-    "the same record turned round": (
-        World("replace", alone, Side(alone.types, TURNED), to_self=True),
-        0.7,
-    ),
-    "opposite vectors of a degree-normalised hub": (
-        World("replace", HUB, Side(HUB.types, TURNED)),
-        1.0,
-    ),
-    "opposite vectors of a list cut to D": (
-        World("replace", HUB, Side(HUB.types, TURNED), max_degree=2),
-        0.7,
-    ),
-    "a record with a list cut to D": (
-        World("add-remove", HUB, nothing(HUB, rows=((0, 0),) * SIZE), max_degree=2, withdrawn=True),
-        0.7,
-    ),
-    "a longer list instead of a shorter one": (
-        World(
-            "replace",
-            Side((star(0, [1]),), HUB.rows),
-            Side((star(0, range(SIZE)),), TURNED),
-        ),
-        0.7,
-    ),
+}
+worlds = edge_worlds() | node_worlds()
+
+
+def worlds_of(operator: str):
+    return (edge_worlds if operator in EDGE_OPERATORS else node_worlds)(operator)
+
+
+class TestNeighbours:
+    @pytest.mark.parametrize("operator", OPERATORS)
+    @settings(max_examples=EXAMPLES)
+    @given(data=st.data())
+    def test_are_never_further_apart_than_is_stated(self, operator, data):
+        found = shares(data.draw(worlds_of(operator)))
+        assert max(found.values()) <= 1 + SLACK, found
+
+    @pytest.mark.parametrize("name", WORST)
+    def test_are_as_far_apart_as_is_stated_in_the_worst_case(self, name):
+        which, world = WORST[name]
+        found = shares(world)
+        assert found[which] == pytest.approx(1, abs=SLACK)
+        assert max(found.values()) <= 1 + SLACK
+
+    @given(world=node_worlds())
+    def test_leave_lists_of_other_people_cut_as_they_were(self, world):
+        world = replace(world, operator="out-degree at most 2")
+        others = [row for row in range(SIZE) if row != world.person]
+        matrices = [[], []]
+        for found, (graph, _, here) in zip(matrices, world.graphs(), strict=True):
+            for one in graph.kinds:
+                matrix = torch.zeros(SIZE, SIZE, dtype=torch.float64)
+                matrix[np.ix_(here, here)] = weights_of(OPERATORS[world.operator](one))
+                assert ((matrix != 0).sum(dim=1) <= 2).all()
+                found.append(matrix)
+        for first, second in zip(*matrices, strict=True):
+            assert torch.equal(first[np.ix_(others, others)], second[np.ix_(others, others)])
+
+
+def weights_of(operator: Operator) -> Tensor:
+    """Return the matrix of an operator, row = who sends: what everybody sends is told apart."""
+    return operator.sums(torch.eye(operator.graph.num_nodes)).T
+
+
+class TestSums:
+    @given(world=worlds)
+    def test_are_those_of_dense_matrices(self, world):
+        graph, _, _ = next(world.graphs())
+        for one, arcs in zip(graph.kinds, world.first.types, strict=True):
+            adjacency = np.zeros((SIZE, SIZE))
+            for (source, target), weight in arcs.items():
+                adjacency[source, target] = weight / STEP
+                if not world.directed:
+                    adjacency[target, source] = weight / STEP
+            found = weights_of(OPERATORS[world.operator](one)).numpy()
+            if world.operator.startswith("out-degree"):
+                assert ((found == 0) | (found == adjacency)).all()
+                wanted = np.minimum((adjacency != 0).sum(axis=1), int(world.operator[-1]))
+                assert np.array_equal((found != 0).sum(axis=1), wanted)
+                continue
+            loopless = adjacency - np.diag(adjacency.diagonal())
+            lengths, to_self = (adjacency != 0).sum(axis=1), "oneself" in world.operator
+            expected = {
+                "neighbours": adjacency,
+                "symmetrised": loopless + loopless.T,
+            }.get(world.operator, loopless + np.eye(SIZE) if to_self else adjacency)
+            if "normalised" in world.operator:
+                expected = expected / np.sqrt(np.maximum(lengths + to_self, 1))[:, None]
+            # Degree-normalised rows are cut towards zero, to a grid of 2**-12 at most.
+            cut = 2.0**-12 if "normalised" in world.operator else 0.0
+            assert (found <= expected).all()
+            assert (found >= expected - cut).all()
+
+    @given(world=worlds)
+    @pytest.mark.usefixtures("without_noise")
+    def test_of_every_backend_are_those_of_the_operator(self, world):
+        for graph, rows, _ in world.graphs():
+            types = [OPERATORS[world.operator](one) for one in graph.kinds]
+            unions = [UnionOfTypes(types)] if world.operator in EDGE_OPERATORS else []
+            for operator in (*types, *unions):
+                wanted, messages = operator.sums(rows), operator.messages
+                assert torch.equal(hop(operator, rows, world.relation), wanted)
+                sent = operators._on_grid(rows, messages)
+                block = backends.BlockRelease(None, 0.0, 1, False, messages.to_self, True)
+                out = torch.empty(rows.shape, dtype=torch.float64)
+                backends.OnDevice(messages, CPU).release(block, sent, out)
+                assert torch.equal(out, wanted)
+
+    @pytest.mark.usefixtures("without_noise")
+    @pytest.mark.parametrize("name", WORST)
+    def test_of_a_store_are_those_of_the_operator(self, name, tmp_path):
+        _, world = WORST[name]
+        graph, rows, _ = next(world.graphs())
+        types = [OPERATORS[world.operator](one) for one in graph.kinds]
+        store_graph(graph, tmp_path / "store", parts=3)
+        stored = [OPERATORS[world.operator](one) for one in open_store(tmp_path / "store").kinds]
+        if world.operator in EDGE_OPERATORS:
+            types, stored = ([*made, UnionOfTypes(made)] for made in (types, stored))
+        for here, there in zip(types, stored, strict=True):
+            assert torch.equal(hop(there, rows, world.relation), here.sums(rows))
+
+
+def hop(operator: Operator, rows: Tensor, relation: Relation) -> Tensor:
+    made = PrivateAggregation(operator, relation, noise_multiplier=2.0, keys=[KEY.derive("noise")])
+    return made.hop(rows, 1, normalise=False).double()
+
+
+# Operators that forget something, and where it shows.
+
+
+class LoopsAlongBothWays(Symmetrized):
+    """A self-loop moves one row by two messages."""
+
+    def sums(self, rows):
+        matrix = operators._matrix(self.graph)
+        return operators._product(matrix + matrix.T, operators._on_grid(rows, self.messages))
+
+
+class LoopBesideOneself(OutDegreeNormalized):
+    """Whoever lists oneself writes to the own row twice."""
+
+    def __init__(self, graph):
+        super().__init__(graph, to_self=True)
+
+    def sums(self, rows):
+        sent = operators._on_grid(rows, self.messages)
+        return operators._product(operators._matrix(self.graph), sent) + sent
+
+
+class LengthWithoutOneself(LoopBesideOneself):
+    """What one sends to oneself is not counted."""
+
+    @property
+    def copies(self):
+        return np.maximum(self.graph.out_degrees, 1)
+
+
+class DividedByBoth(OutDegreeNormalized):
+    """Whoever is on many lists sends less: that changes when the owner of such a list leaves."""
+
+    @property
+    def copies(self):
+        in_degrees = np.bincount(self.graph.indices, minlength=self.graph.num_nodes)
+        return np.maximum(self.graph.out_degrees, in_degrees)
+
+
+class Refilled(DegreeBounded):
+    """The first D entries that still have a record: whoever leaves is replaced."""
+
+    def __init__(self, graph):
+        super().__init__(graph, 2, KEY)
+
+    def sums(self, rows):
+        matrix = operators._matrix(self.graph).tolil()
+        for targets, weights in zip(matrix.rows, matrix.data, strict=True):
+            del targets[2:], weights[2:]
+        return operators._product(matrix.tocsr(), operators._on_grid(rows, self.messages))
+
+
+class OneForAnEdge(Neighbors):
+    """The second arc of an edge is forgotten."""
+
+    def sensitivity(self, relation):
+        return math.sqrt(relation.count)
+
+
+class UnionAsOneType(UnionOfTypes):
+    """Two types never meet in one row, it says."""
+
+    def sensitivity(self, relation):
+        return self.types[0].sensitivity(relation)
+
+
+FORGETFUL = {
+    "self-loops of symmetrised messages": ("symmetrised", LoopsAlongBothWays),
+    "a self-loop beside oneself": ("degree-normalised, to oneself", LoopBesideOneself),
+    "oneself in the length": ("degree-normalised, to oneself", LengthWithoutOneself),
+    "lists of others in the length": ("degree-normalised", DividedByBoth),
+    "entries that dangle": ("out-degree at most 2", Refilled),
+    "the second arc of an edge": ("neighbours", OneForAnEdge),
+    "types that meet in one row": ("neighbours", UnionAsOneType),
+    "symmetrised types that meet in one row": ("symmetrised", UnionAsOneType),
 }
 
 
-def joint_distance(world: World) -> float:
-    """Return how far all sums of a hop are apart, in units of what is charged for them.
-
-    Squared distances over squared noise add up, and every event that is charged covers 1.
-    """
-    sides = []
-    for side, is_gone in ((world.first, False), (world.second, world.withdrawn)):
-        mechanisms, sums, kept = world.released(side, withdrawn=is_gone)
-        exact = world.exact(side, kept or None)
-        rows = [row for row in range(SIZE) if not is_gone or row != world.person]
-        # What is released is what the operator promises to add up, and nothing else.
-        slack = CUT if world.normalised else 1e-6
-        np.testing.assert_allclose(sums[:, rows], exact[:, rows], atol=slack)
-        sides.append((mechanisms, sums, exact, kept))
-    check_cut(world, sides[0][3], sides[1][3])
-    squares = 0.0
-    for number, mechanism in enumerate(sides[0][0]):
-        accounted = mechanism.std / mechanism.noise_multiplier
-        for place in (1, 2):
-            moved = sides[0][place][number] - sides[1][place][number]
-            distance = float(np.square(moved[world.covered]).sum())
-            if world.level == "node" or not world.has_total:
-                # Apart from a union, each sum is an event of its own, or the others do not move.
-                most = accounted**2 if world.level == "node" else math.inf
-                assert distance <= most + (CUT if place == 1 else 1e-9)
-            if place == 2:
-                squares += distance / accounted**2
-    return math.sqrt(squares / charged_events(world))
+SEARCH = settings(max_examples=EXAMPLES, derandomize=True, phases=[Phase.generate])
 
 
-def check_cut(world: World, first: list[np.ndarray], second: list[np.ndarray]) -> None:
-    """A cut keeps entries of the list, D at most, and of other people's lists the same ones."""
-    for side, kept in ((world.first, first), (world.second, second)):
-        for matrix, whole in zip(kept, side.matrices(symmetric=False), strict=False):
-            assert ((matrix == 0) | (matrix == whole)).all()
-            assert ((matrix != 0).sum(axis=1) <= world.max_degree).all()
-    others = [row for row in range(SIZE) if row != world.person]
-    for one, two in zip(first, second, strict=True):
-        assert np.array_equal(one[np.ix_(others, others)], two[np.ix_(others, others)])
+@pytest.mark.parametrize("what", FORGETFUL)
+def test_an_operator_that_forgets_is_found(what):
+    operator, forgetful = FORGETFUL[what]
+    made = {"unite" if issubclass(forgetful, UnionOfTypes) else "make": forgetful}
+
+    def is_broken(world: World) -> bool:
+        return max(shares(world, **made).values()) > 1 + SLACK
+
+    found = find(worlds_of(operator), is_broken, settings=SEARCH)
+    assert is_broken(found)
+    assert max(shares(found).values()) <= 1 + SLACK
 
 
-edge_relations = st.sampled_from(
-    ["undirected", "directed", "2-edges", "5-edges", "2-arcs", "5-arcs"]
-)
-worlds = edge_relations.flatmap(edge_worlds) | st.sampled_from(["add-remove", "replace"]).flatmap(
-    node_worlds
-)
+def test_every_operator_of_the_package_is_drawn():
+    known = {one for one in vars(operators).values() if hasattr(one, "sensitivity")}
+    graph = Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2), directed=True)
+    assert known - {Operator, UnionOfTypes} == {type(make(graph)) for make in OPERATORS.values()}
 
 
-@pytest.mark.usefixtures("without_noise")
-class TestNoNeighbour:
-    @settings(max_examples=150)
-    @given(world=worlds)
-    @example(world=WORST["k arcs of as many types into one node"][0])
-    @example(world=WORST["a hub that lists itself and sends to itself"][0])
-    @example(world=WORST["the same record turned round"][0])
-    @example(world=WORST["opposite vectors of a degree-normalised hub"][0])
-    def test_moves_a_hop_further_than_is_accounted(self, world):
-        assert joint_distance(world) <= 1 + 1e-6
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_relation_without_a_bound_is_refused_with_the_reason(name):
+    graph = Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2), directed=True)
+    operator = OPERATORS[name](graph)
+    for relation in NODE_RELATIONS if name in EDGE_OPERATORS else EDGE_RELATIONS:
+        with pytest.raises(InputError, match=rf"Got {relation}: .*\."):
+            operator.sensitivity(relation)
+        with pytest.raises(InputError, match=rf"Got {relation}: .*\."):
+            PrivateAggregation(operator, relation, noise_multiplier=1.0, keys=[KEY.derive("noise")])
 
-    @pytest.mark.parametrize("name", WORST)
-    def test_is_further_away_than_the_worst_cases_which_come_near(self, name):
-        world, share = WORST[name]
-        assert share - 1e-6 <= joint_distance(world) <= 1 + 1e-6
+
+def test_a_union_has_every_type_once_and_all_of_one_sort():
+    one, two = (
+        Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2), directed=True) for _ in range(2)
+    )
+    with pytest.raises(PrivacyError, match="one of them twice"):
+        UnionOfTypes([Neighbors(one), Neighbors(two), Neighbors(one)])
+    for types in ([Neighbors(one), Symmetrized(two)], [OutDegreeNormalized(one)], []):
+        with pytest.raises(PrivacyError, match="all summed along arcs, or all symmetrised"):
+            UnionOfTypes(types)
+    for relation in NODE_RELATIONS:
+        with pytest.raises(InputError, match="lists of all types"):
+            UnionOfTypes([Neighbors(one), Neighbors(two)]).sensitivity(relation)
+
+
+def test_lists_are_not_cut_by_the_key_of_the_noise():
+    graph = Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2), directed=True)
+    with pytest.raises(PrivacyError, match="must differ from the key that lists are cut by"):
+        PrivateAggregation(
+            DegreeBounded(graph, 1, KEY), AddRemove(), noise_multiplier=1.0, keys=[KEY]
+        )

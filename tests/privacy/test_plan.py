@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -120,6 +121,27 @@ def test_at_node_level_a_plan_holds_no_exact_count_of_people_or_edges(graph):
     exact = int(graph.train_mask.sum())
     assert plan.facts.num_train != exact
     assert not numbers & {exact, graph.num_nodes, graph.num_edges, graph.num_arcs}
+
+
+@pytest.mark.parametrize("num_types", [1, 2, 3])
+@pytest.mark.parametrize("relation", ["undirected", "3-edges", "directed", "3-arcs"])
+@pytest.mark.parametrize("protected", ["any", "each"])
+@pytest.mark.parametrize("kind", [GAP, ProGAP, LabelGAP])
+def test_a_hop_is_charged_for_every_sum_that_one_change_can_move(
+    graph, kind, protected, relation, num_types
+):
+    types = tuple(f"type {number}" for number in range(num_types)) if num_types > 1 else ()
+    facts = dataclasses.replace(PublicFacts.of(graph, level="edge"), edge_types=types)
+    plan = kind(epsilon=4.0, relation=relation, edge_types=protected, delta=1e-5).plan(facts)
+    hops = plan.hops["aggregation"]
+    (event,) = plan.template
+    # The joint bounds that are proved and tested for operators: every type's sum under `each`;
+    # under `any` that of one type, and as much again where their union is released beside them.
+    moved = num_types if protected == "each" else 1 + hops.with_union
+    assert event.count == hops.count * moved
+    # Arcs of several types may end in one row of the union.
+    assert not (hops.with_union and relation == "3-arcs")
+    assert not (hops.with_union and (protected == "each" or num_types == 1))
 
 
 def test_a_plan_is_printed_with_every_release_and_its_price(graph):

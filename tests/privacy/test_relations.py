@@ -1,15 +1,22 @@
-import math
-
 import pytest
 
 from gapgnn.errors import InputError
+from gapgnn.privacy.operators import DegreeBounded
 from gapgnn.privacy.relations import (
+    AddRemove,
+    Directed,
+    KArcs,
+    KEdges,
+    Replace,
+    Undirected,
+    Unprotected,
     aggregation_ratio,
-    aggregation_sensitivity,
     auto_delta,
     describe_relation,
+    parse_relation,
     protected_entities,
     resolve_relation,
+    strictest,
 )
 
 
@@ -63,42 +70,47 @@ def test_a_relation_of_another_level_is_refused(level, relation, message):
         resolve_relation(level, relation, is_directed=False)
 
 
-@pytest.mark.parametrize(
-    ("level", "relation", "max_degree", "expected"),
-    [
-        ("edge", "directed", None, 1.0),
-        ("edge", "undirected", None, math.sqrt(2)),
-        ("edge", "5-edges", None, math.sqrt(30)),
-        ("edge", "5-arcs", None, math.sqrt(5)),
-        ("node", "add-remove", 1, 1.0),
-        ("node", "add-remove", 50, math.sqrt(50)),
-        ("node", "replace", 50, 2 * math.sqrt(50)),
-    ],
-)
-def test_sensitivities_are_those_of_the_privacy_page(level, relation, max_degree, expected):
-    assert aggregation_sensitivity(level, relation, max_degree=max_degree) == expected
+RELATIONS = [Directed(), Undirected(), KArcs(5), KEdges(5), AddRemove(), Replace()]
 
 
-@pytest.mark.parametrize(
-    ("level", "relation", "max_degree"),
-    [
-        ("node", "add-remove", None),
-        ("node", "replace", 0),
-        ("node", "replace", -3),
-        ("node", "replace", 2.5),
-        ("edge", "auto", None),
-        ("edge", "replace", 10),
-        ("none", "directed", None),
-    ],
-)
-def test_no_sensitivity_is_invented(level, relation, max_degree):
-    with pytest.raises(InputError):
-        aggregation_sensitivity(level, relation, max_degree=max_degree)
+@pytest.mark.parametrize("relation", RELATIONS, ids=str)
+def test_text_and_relation_are_one(relation):
+    assert parse_relation(str(relation)) == relation == parse_relation(relation)
+    assert parse_relation(str(relation), relation.level) == relation
+    assert hash(parse_relation(relation.name)) == hash(relation)
+    other = "node" if relation.level == "edge" else "edge"
+    for text in (relation, relation.name):
+        with pytest.raises(InputError, match=f"at level '{other}' must be one of"):
+            parse_relation(text, other)
+        with pytest.raises(InputError, match="no meaning at level none"):
+            parse_relation(text, "none")
+
+
+def test_no_two_relations_are_equal():
+    assert len({*RELATIONS, Unprotected(), KArcs(6), KEdges(6)}) == len(RELATIONS) + 3
+
+
+@pytest.mark.parametrize("word", ["auto", "none", "", "5", None, 5, "edges", "Directed"])
+def test_what_names_no_relation_is_refused(word):
+    with pytest.raises(InputError, match="`relation` must"):
+        parse_relation(word)
+
+
+@pytest.mark.parametrize("count", [0, 1, -3, 2.5, "5"])
+@pytest.mark.parametrize("relation", [KArcs, KEdges])
+def test_a_relation_of_several_links_has_a_number_above_1(relation, count):
+    with pytest.raises(InputError, match="`count`"):
+        relation(count)
+
+
+def test_relations_of_several_levels_have_no_strictest():
+    assert strictest([AddRemove(), Replace()]) == Replace()
+    with pytest.raises(InputError, match="of one level"):
+        strictest([AddRemove(), Directed()])
 
 
 def test_under_replace_a_contribution_is_half_the_sensitivity():
-    one = aggregation_sensitivity("node", "add-remove", max_degree=9)
-    two = aggregation_sensitivity("node", "replace", max_degree=9)
+    one, two = (DegreeBounded.bound(relation, 9) for relation in (AddRemove(), Replace()))
     assert aggregation_ratio("replace") * two == one == aggregation_ratio("add-remove") * one
 
 

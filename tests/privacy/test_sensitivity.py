@@ -10,21 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gapgnn.graph.degree import OutLists
-from gapgnn.privacy.mechanisms import aggregation as aggregation_module
-from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation
-from gapgnn.privacy.relations import aggregation_sensitivity
+from gapgnn.privacy import AddRemove, DegreeBounded, Directed, Neighbors, Replace, parse_relation
+from gapgnn.privacy.mechanisms import backends, kind_aggregations
 from gapgnn.rng import NoiseKey
 
 
 def sums(graph, rows, level, relation, *, max_degree=None):
-    aggregation = PrivateAggregation(
+    aggregation = kind_aggregations(
         graph,
         level=level,
         relation=relation,
         noise_multiplier=2.0,
         max_degree=max_degree,
         keys=[NoiseKey.insecure(0)],
-    )
+    )[0]
     return aggregation.hop(rows, 1).double()
 
 
@@ -64,7 +63,7 @@ class TestSensitivity:
         rows = unit_rows(count, seed=seed)
         with_edge = sums(graph_of([*rest, extra], count, directed=directed), rows, "edge", relation)
         without = sums(graph_of(rest, count, directed=directed), rows, "edge", relation)
-        assert shift(with_edge, without) <= aggregation_sensitivity("edge", relation) + self.slack
+        assert shift(with_edge, without) <= Neighbors.bound(parse_relation(relation)) + self.slack
 
     def test_the_edge_bounds_are_reached(self):
         rows = torch.eye(3)
@@ -72,13 +71,13 @@ class TestSensitivity:
             edge = graph_of([(0, 1)], 3, directed=directed)
             nothing = graph_of([], 3, directed=directed)
             moved = shift(sums(edge, rows, "edge", relation), sums(nothing, rows, "edge", relation))
-            assert moved == pytest.approx(aggregation_sensitivity("edge", relation))
+            assert moved == pytest.approx(Neighbors.bound(parse_relation(relation)))
 
     def test_calling_a_symmetric_graph_directed_would_understate_the_bound(self):
         rows = torch.eye(2)
         edge, nothing = (graph_of(arcs, 2, directed=False) for arcs in ([(0, 1)], []))
         moved = shift(sums(edge, rows, "edge", "directed"), sums(nothing, rows, "edge", "directed"))
-        assert moved > 1.4 > aggregation_sensitivity("edge", "directed")
+        assert moved > 1.4 > Neighbors.bound(Directed())
 
     @given(world=edge_worlds(), limit=st.integers(1, 4), data=st.data())
     def test_one_record_moves_all_other_rows_by_at_most_what_is_stated(self, world, limit, data):
@@ -96,7 +95,7 @@ class TestSensitivity:
             dangling={place[u]: [person] for u, v in arcs if v == person},
         )
         after = sums(left, rows[others], "node", "add-remove", max_degree=limit)
-        bound = aggregation_sensitivity("node", "add-remove", max_degree=limit)
+        bound = DegreeBounded.bound(AddRemove(), limit)
         assert shift(before[others], after) <= bound + self.slack
 
         other_list = data.draw(st.lists(st.sampled_from(others), unique=True))
@@ -104,7 +103,7 @@ class TestSensitivity:
         rows = rows.clone()
         rows[person] = -rows[person]
         after = sums(graph_of(exchanged, count), rows, "node", "replace", max_degree=limit)
-        bound = aggregation_sensitivity("node", "replace", max_degree=limit)
+        bound = DegreeBounded.bound(Replace(), limit)
         assert shift(before[others], after[others]) <= bound + self.slack
 
     def test_the_node_bounds_are_reached(self):
@@ -133,7 +132,7 @@ class TestSensitivity:
             count - 1,
             dangling={u: [person] for u in range(sources)},
         )
-        bound = aggregation_sensitivity("node", "add-remove", max_degree=limit)
+        bound = DegreeBounded.bound(AddRemove(), limit)
 
         def measured():
             before = sums(with_person, rows, "node", "add-remove", max_degree=limit)[:-1]
@@ -141,5 +140,5 @@ class TestSensitivity:
             return shift(before, after)
 
         assert measured() <= bound + self.slack
-        monkeypatch.setattr(aggregation_module, "bound_out_degrees", refilling)
+        monkeypatch.setattr(backends, "bound_out_degrees", refilling)
         assert measured() > 5 * bound

@@ -12,18 +12,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gapgnn import GAP, MLP, SAGE, Ledger
+from gapgnn import MLP, GraphSAGE, LabelGAP, Ledger
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph import Graph, join_kinds
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.privacy import (
+    AddRemove,
+    Directed,
     Guarantee,
-    aggregation_sensitivity,
+    KArcs,
+    KEdges,
+    Neighbors,
+    Replace,
+    Symmetrized,
+    Undirected,
     check_relation,
-    covers,
     describe_relation,
-    group_size,
     kinds_growth,
+    parse_relation,
     resolve_relation,
     squared_growth,
     strictest,
@@ -33,7 +39,7 @@ from gapgnn.privacy.card import PrivacyCard, guarantee_sentence
 from gapgnn.privacy.ledger import People
 from gapgnn.privacy.ledger.amounts import Amount
 from gapgnn.privacy.ledger.filters import Filter, Spend
-from gapgnn.privacy.mechanisms import PrivateAggregation, kind_aggregations, row_normalise
+from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
 from gapgnn.rng import NoiseKey
 
 SIZE = 9
@@ -51,17 +57,17 @@ def graph_of(arcs, *, directed, weights=None):
     )
 
 
-def released(graph, rows, relation, *, both_ways=False, **options):
+def released(graph, rows, relation, *, symmetrised=False, **options):
     """One hop under a key that is always the same: two of them differ without any noise."""
-    mechanism = PrivateAggregation(
+    mechanism = kind_aggregations(
         graph,
         level="edge",
         relation=relation,
         noise_multiplier=1.0,
-        both_ways=both_ways,
+        symmetrised=symmetrised,
         keys=[NoiseKey.insecure(7)],
         **options,
-    )
+    )[0]
     return mechanism.hop(rows, 1, normalise=False).double()
 
 
@@ -107,14 +113,14 @@ def test_k_edges_of_one_person_never_move_a_hop_further_than_stated(drawn, rows,
 
 
 @settings(deadline=None)
-@given(drawn=neighbours(arcs=True), rows=rows_drawn, both_ways=st.booleans())
-def test_k_arcs_of_one_person_never_move_a_hop_further_than_stated(drawn, rows, both_ways):
+@given(drawn=neighbours(arcs=True), rows=rows_drawn, symmetrised=st.booleans())
+def test_k_arcs_of_one_person_never_move_a_hop_further_than_stated(drawn, rows, symmetrised):
     k, first, second = drawn
     sums = [
-        released(graph_of(ends, directed=True), rows, f"{k}-arcs", both_ways=both_ways)
+        released(graph_of(ends, directed=True), rows, f"{k}-arcs", symmetrised=symmetrised)
         for ends in (first, second)
     ]
-    bound = math.sqrt(k * k + k) if both_ways else math.sqrt(k)
+    bound = math.sqrt(k * k + k) if symmetrised else math.sqrt(k)
     assert float((sums[0] - sums[1]).norm()) <= bound + 1e-5
 
 
@@ -123,7 +129,7 @@ def test_k_arcs_of_one_person_never_move_a_hop_further_than_stated(drawn, rows, 
 def test_k_pairs_of_arcs_both_ways_never_move_a_hop_further_than_stated(drawn, rows):
     k, first, second = drawn
     sums = [
-        released(graph_of(both_arcs(ends), directed=True), rows, f"{k}-edges", both_ways=True)
+        released(graph_of(both_arcs(ends), directed=True), rows, f"{k}-edges", symmetrised=True)
         for ends in (first, second)
     ]
     assert float((sums[0] - sums[1]).norm()) <= 2 * math.sqrt(k * k + k) + 1e-5
@@ -131,7 +137,7 @@ def test_k_pairs_of_arcs_both_ways_never_move_a_hop_further_than_stated(drawn, r
 
 @pytest.mark.parametrize("k", range(1, SIZE))
 @pytest.mark.parametrize(
-    ("word", "directed", "both_ways"),
+    ("word", "directed", "symmetrised"),
     [
         ("edges", False, False),
         ("edges", True, False),
@@ -140,16 +146,16 @@ def test_k_pairs_of_arcs_both_ways_never_move_a_hop_further_than_stated(drawn, r
         ("arcs", True, True),
     ],
 )
-def test_every_bound_is_reached(k, word, directed, both_ways):
+def test_every_bound_is_reached(k, word, directed, symmetrised):
     star = [(0, other) for other in range(1, k + 1)]
     arcs = both_arcs(star) if directed and word == "edges" else star
     rows = torch.tensor([[1.0, 0.0]] + [[0.0, 1.0]] * (SIZE - 1))
     relation = f"{k}-{word}"
     with_links, without = (
-        released(graph_of(ends, directed=directed), rows, relation, both_ways=both_ways)
+        released(graph_of(ends, directed=directed), rows, relation, symmetrised=symmetrised)
         for ends in (arcs, [])
     )
-    bound = aggregation_sensitivity("edge", relation, both_ways=both_ways)
+    bound = (Symmetrized if symmetrised else Neighbors).bound(parse_relation(relation))
     assert float((with_links - without).norm()) == pytest.approx(bound, abs=1e-5)
 
 
@@ -220,7 +226,7 @@ def squared_shifts(first, second, rows, relation, **options):
     return (released[0] - released[1]).square().sum(dim=(1, 2)) / noise.square()
 
 
-@pytest.mark.parametrize("both_ways", [False, True])
+@pytest.mark.parametrize("symmetrised", [False, True])
 @pytest.mark.parametrize("word", ["arcs", "edges"])
 @settings(deadline=None, max_examples=60)
 @given(
@@ -229,7 +235,7 @@ def squared_shifts(first, second, rows, relation, **options):
     same=st.booleans(),
 )
 def test_links_of_several_kinds_and_their_total_move_by_two_events(
-    word, both_ways, kinds, rows, same
+    word, symmetrised, kinds, rows, same
 ):
     """All k to one person, one of each kind, is what moves one row of the total most."""
     if same:
@@ -239,7 +245,7 @@ def test_links_of_several_kinds_and_their_total_move_by_two_events(
     if word == "edges":
         arcs = [both_arcs(ends) for ends in arcs]
     nothing = [[] for _ in kinds]
-    moved = squared_shifts(arcs, nothing, rows, f"{k}-{word}", both_ways=both_ways)
+    moved = squared_shifts(arcs, nothing, rows, f"{k}-{word}", symmetrised=symmetrised)
     assert float(moved.sum()) <= 2 + 1e-4
 
 
@@ -259,14 +265,14 @@ def test_arcs_of_one_person_are_released_without_a_total_and_charged_so():
     halves = [social_graph(num_nodes=200, mean_degree=8, seed=seed) for seed in (1, 2)]
     graph = join_kinds({"calls": halves[0], "visits": halves[1]})
     for relation, events in (("directed", 2), ("5-arcs", 1), ("undirected", 2), ("5-edges", 2)):
-        model = GAP(relation=relation, epochs=1).fit(graph)
+        model = LabelGAP(relation=relation, epochs=1).fit(graph)
         (hops,) = model.card_.events
-        assert hops["count"] == events * model._num_hops()
+        assert hops["count"] == events * model.plan_.settings.hops
         width = model.releases_.training().hops[-1].shape[-1]
         assert width == (events + 1) * (graph.num_classes - 1)
 
 
-def all_sums(kinds, rows, *, directed=False, both_ways=False, relation="undirected"):
+def all_sums(kinds, rows, *, directed=False, symmetrised=False, relation="undirected"):
     """Return the sums of every kind and their total, under a key that is always the same."""
     graph = join_kinds(
         {f"kind {place}": graph_of(arcs, directed=directed) for place, arcs in enumerate(kinds)}
@@ -277,7 +283,7 @@ def all_sums(kinds, rows, *, directed=False, both_ways=False, relation="undirect
         relation=relation,
         noise_multiplier=1.0,
         keys=[NoiseKey.insecure(7)],
-        both_ways=both_ways,
+        symmetrised=symmetrised,
         with_total=True,
     )
     hops = [one.hop(rows, n + 1, normalise=False) for n, one in enumerate(mechanisms)]
@@ -286,7 +292,7 @@ def all_sums(kinds, rows, *, directed=False, both_ways=False, relation="undirect
 
 @pytest.mark.parametrize("k", range(1, SIZE))
 @pytest.mark.parametrize(
-    ("word", "directed", "both_ways"),
+    ("word", "directed", "symmetrised"),
     [
         ("edges", False, False),
         ("edges", True, True),
@@ -294,16 +300,16 @@ def all_sums(kinds, rows, *, directed=False, both_ways=False, relation="undirect
     ],
 )
 def test_links_of_one_kind_move_its_sum_and_the_total_by_all_that_is_charged(
-    k, word, directed, both_ways
+    k, word, directed, symmetrised
 ):
     """Two events of the relation's sensitivity, reached; split over kinds it is less."""
     star = [(0, other) for other in range(1, k + 1)]
     if directed and word == "edges":
         star = both_arcs(star)
     rows = torch.tensor([[1.0, 0.0]] + [[0.0, 1.0]] * (SIZE - 1))
-    options = {"directed": directed, "both_ways": both_ways, "relation": f"{k}-{word}"}
+    options = {"directed": directed, "symmetrised": symmetrised, "relation": f"{k}-{word}"}
     nothing = all_sums([[], [], []], rows, **options)
-    bound = aggregation_sensitivity("edge", f"{k}-{word}", both_ways=both_ways) ** 2
+    bound = (Symmetrized if symmetrised else Neighbors).bound(parse_relation(f"{k}-{word}")) ** 2
     whole = (all_sums([[], star, []], rows, **options) - nothing).square().sum(dim=(1, 2))
     assert whole.tolist() == pytest.approx([0, bound, 0, bound], abs=1e-4)
     split = (all_sums([star[::2], star[1::2], []], rows, **options) - nothing).square().sum()
@@ -328,11 +334,10 @@ def test_one_link_is_the_relation_there_was():
     for given_name, name in (("1-edges", "undirected"), ("1-arcs", "directed")):
         for is_directed in (False, True):
             assert resolve_relation("edge", given_name, is_directed=is_directed) == name
-        for ways in (False, True):
-            ours = aggregation_sensitivity("edge", given_name, both_ways=ways)
-            assert ours == aggregation_sensitivity("edge", name, both_ways=ways)
+        assert parse_relation(given_name) == parse_relation(name)
+        assert str(parse_relation(given_name)) == name
     graph = social_graph(num_nodes=200, mean_degree=8)
-    cards = [GAP(relation=one, epochs=1).fit(graph).card_ for one in ("1-edges", "undirected")]
+    cards = [LabelGAP(relation=one, epochs=1).fit(graph).card_ for one in ("1-edges", "undirected")]
     assert cards[0].relation == "undirected"
     assert cards[0].events == cards[1].events
     assert guarantee_sentence(cards[0]) == guarantee_sentence(cards[1])
@@ -351,7 +356,7 @@ def test_a_word_without_a_proper_number_is_refused_in_one_line(word):
     with pytest.raises(InputError, match=r"must have a number for k: 5-(edges|arcs)\. Got "):
         check_relation(word)
     with pytest.raises(InputError, match="must have a number for k"):
-        GAP(relation=word).fit(social_graph(num_nodes=100, mean_degree=4))
+        LabelGAP(relation=word).fit(social_graph(num_nodes=100, mean_degree=4))
 
 
 def test_arcs_of_a_symmetric_graph_are_never_silent():
@@ -361,7 +366,7 @@ def test_arcs_of_a_symmetric_graph_are_never_silent():
     assert "sqrt(6)" in warning
     assert describe_relation("edge", "5-edges", is_directed=False).warning is None
     graph = social_graph(num_nodes=300, mean_degree=8)
-    card = GAP(relation="5-arcs", epochs=1, delta=1e-6).fit(graph).card_
+    card = LabelGAP(relation="5-arcs", epochs=1, delta=1e-6).fit(graph).card_
     events = [Gaussian(e["noise_multiplier"], count=6 * e["count"]) for e in card.events]
     real = account(events, 1e-6, relation="5-edges").epsilon
     (line,) = (line for line in card.warnings if "symmetric" in line)
@@ -371,7 +376,7 @@ def test_arcs_of_a_symmetric_graph_are_never_silent():
 
 def test_the_card_says_whose_links_and_how_many():
     graph = social_graph(num_nodes=300, mean_degree=8)
-    card = GAP(relation="5-edges", epsilon=1.0, epochs=1).fit(graph).card_
+    card = LabelGAP(relation="5-edges", epsilon=1.0, epochs=1).fit(graph).card_
     assert card.relation == "5-edges"
     assert "up to 5 of one person's undirected edges" in guarantee_sentence(card)
     assert any("Up to 5 of one person's undirected edges" in line for line in card.covered)
@@ -379,7 +384,7 @@ def test_the_card_says_whose_links_and_how_many():
     assert any("node level" in line for line in card.not_covered)
     assert PrivacyCard.from_json(card.to_json()) == card
     # Entities, and so delta, are those of one edge.
-    one = GAP(relation="undirected", epsilon=1.0, epochs=1).fit(graph).card_
+    one = LabelGAP(relation="undirected", epsilon=1.0, epochs=1).fit(graph).card_
     assert card.delta == one.delta
     assert card.events == one.events
 
@@ -394,7 +399,7 @@ def test_a_model_of_several_links_has_their_noise():
 def test_randomised_edges_refuse_and_name_what_to_use():
     graph = social_graph(num_nodes=100, mean_degree=6)
     with pytest.raises(InputError, match=r"5 bits would share epsilon.*Use gap"):
-        SAGE(relation="5-edges", epochs=1).fit(graph)
+        GraphSAGE(relation="5-edges", epochs=1).fit(graph)
 
 
 def test_what_reads_no_edges_costs_nothing():
@@ -405,7 +410,7 @@ def test_what_reads_no_edges_costs_nothing():
 
 
 relations = st.builds(
-    lambda k, word: check_relation(f"{k}-{word}"),
+    lambda k, word: parse_relation(f"{k}-{word}"),
     st.integers(1, 12),
     st.sampled_from(["edges", "arcs"]),
 )
@@ -413,54 +418,53 @@ relations = st.builds(
 
 @given(one=relations, two=relations, three=relations)
 def test_covering_is_an_order_and_the_strictest_covers_all(one, two, three):
-    assert covers(one, one)
-    assert not (covers(one, two) and covers(two, one)) or one == two
-    assert not (covers(one, two) and covers(two, three)) or covers(one, three)
+    assert one.covers(one)
+    assert not (one.covers(two) and two.covers(one)) or one == two
+    assert not (one.covers(two) and two.covers(three)) or one.covers(three)
     top = strictest([one, two])
-    assert covers(top, one)
-    assert covers(top, two)
-    if covers(three, one) and covers(three, two):
-        assert covers(three, top)
+    assert top.covers(one)
+    assert top.covers(two)
+    if three.covers(one) and three.covers(two):
+        assert three.covers(top)
 
 
 @given(one=relations, two=relations)
 def test_group_privacy_pays_at_least_what_sensitivities_say(one, two):
     """A group of g has at most g times the distance: the exact growth is never above it."""
-    if not covers(two, one):
+    if not two.covers(one):
         with pytest.raises(InputError, match="must cover"):
-            group_size(one, two)
+            two.group_size(one)
         return
-    for ways in (False, True):
-        ratio = aggregation_sensitivity("edge", two, both_ways=ways)
-        ratio /= aggregation_sensitivity("edge", one, both_ways=ways)
-        assert ratio <= group_size(one, two) + 1e-9
+    for operator in (Neighbors, Symmetrized):
+        ratio = operator.bound(two) / operator.bound(one)
+        assert ratio <= two.group_size(one) + 1e-9
         assert ratio**2 <= squared_growth(one, two) + 1e-9
 
 
 def test_group_sizes_and_growth_by_hand():
-    assert group_size("undirected", "5-edges") == 5
-    assert group_size("2-edges", "5-edges") == 3
-    assert group_size("directed", "5-arcs") == 5
+    assert KEdges(5).group_size(Undirected()) == 5
+    assert KEdges(5).group_size(KEdges(2)) == 3
+    assert KArcs(5).group_size(Directed()) == 5
     # Five arcs out of one, and one out of each of five.
-    assert group_size("directed", "5-edges") == 10
-    assert group_size("5-arcs", "5-edges") == 6
-    assert group_size("add-remove", "replace") == 2
-    assert squared_growth("undirected", "5-edges") == pytest.approx(15)
-    assert squared_growth("2-edges", "5-edges") == pytest.approx(5)
-    # Along arcs 30, both ways 60: the event does not say which.
-    assert squared_growth("directed", "5-edges") == pytest.approx(60)
+    assert KEdges(5).group_size(Directed()) == 10
+    assert KEdges(5).group_size(KArcs(5)) == 6
+    assert Replace().group_size(AddRemove()) == 2
+    assert squared_growth(Undirected(), KEdges(5)) == pytest.approx(15)
+    assert squared_growth(KEdges(2), KEdges(5)) == pytest.approx(5)
+    # Along arcs 30, symmetrised 60: the event does not say which.
+    assert squared_growth(Directed(), KEdges(5)) == pytest.approx(60)
 
 
 def spend(noise, relation, delta=1e-6):
     events = [Gaussian(noise)]
     price = account(events, delta, relation=relation).epsilon
     written = json.dumps([event.to_dict() for event in events])
-    return Spend(relation, Amount.of(price, delta), 1, written)
+    return Spend(parse_relation(relation), Amount.of(price, delta), 1, written)
 
 
 @pytest.mark.parametrize("k", [2, 5, 20])
 def test_an_edge_charged_before_counts_exactly_in_a_gaussian_budget(k):
-    budget = Filter.granted("gaussian", "edge", f"{k}-edges", Amount.of(100.0, 1e-6))
+    budget = Filter.granted("gaussian", "edge", KEdges(k), Amount.of(100.0, 1e-6))
     found = budget.together([spend(50.0, "undirected")])
     shift = math.sqrt((k * k + k) / 2) / 50.0
     assert found == pytest.approx(gaussian_epsilon(shift, 1e-6), rel=1e-9)
@@ -471,18 +475,18 @@ def test_an_edge_charged_before_counts_exactly_in_a_gaussian_budget(k):
 def test_the_sum_rule_is_never_below_the_truth(charged, noise):
     """Group privacy of the stated price, against the exact curve of the same noise."""
     one = spend(noise, charged)
-    total = Filter("sum", "edge", "5-edges", Amount.of(1e6, 0.5)).spent([one])
-    shift = math.sqrt(squared_growth(charged, "5-edges")) / noise
+    total = Filter("sum", "edge", KEdges(5), Amount.of(1e6, 0.5)).spent([one])
+    shift = math.sqrt(squared_growth(parse_relation(charged), KEdges(5))) / noise
     assert float(total.delta) < 1
     assert float(total.epsilon) >= gaussian_epsilon(shift, float(total.delta))
 
 
 def test_what_a_budget_does_not_cover_is_refused_by_every_rule():
     for rule in ("sum", "gaussian", "renyi"):
-        budget = Filter.granted(rule, "edge", "undirected", Amount.of(4.0, 1e-6))
+        budget = Filter.granted(rule, "edge", Undirected(), Amount.of(4.0, 1e-6))
         with pytest.raises(PrivacyError, match="cannot count a charge under 5-edges"):
             budget.allows([spend(50.0, "5-edges")])
-    arcs = Filter.granted("gaussian", "edge", "5-arcs", Amount.of(4.0, 1e-6))
+    arcs = Filter.granted("gaussian", "edge", KArcs(5), Amount.of(4.0, 1e-6))
     with pytest.raises(PrivacyError, match=r"under undirected\. Grant it under 5-edges"):
         arcs.allows([spend(50.0, "undirected")])
 
@@ -516,7 +520,7 @@ def test_a_ledger_keeps_the_number_and_states_what_covers_all_charges(ledger):
     with pytest.raises(PrivacyError, match=r"`relation` must be 5-edges: .* under 5-arcs"):
         ledger.grant(row.population, relation="undirected", **terms)
     granted = ledger.grant(row.population, relation="5-edges", **terms)
-    squared = (squared_growth("5-arcs", "5-edges") + 15) / 20.0**2
+    squared = (squared_growth(KArcs(5), KEdges(5)) + 15) / 20.0**2
     found = gaussian_epsilon(math.sqrt(squared), 1e-6)
     assert granted.spent_epsilon == pytest.approx(found, rel=1e-9)
     with pytest.raises(PrivacyError, match=r"under 5-edges\. Got a charge under undirected"):

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gapgnn.methods.gap.estimator import GAP
 from graph_strategies import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,16 +20,14 @@ from gapgnn.graph.store.arcs import find_limits
 from gapgnn.graph.store.build import store_graph
 from gapgnn.graph.store.graph import InProcess, open_store
 from gapgnn.graph.transforms import random_split
-from gapgnn.methods.mlp import MLP
+from gapgnn.methods import GAP, MLP, LabelGAP, NodeLabelGAP
 from gapgnn.privacy.ledger.ledger import Ledger
-from gapgnn.privacy.mechanisms import aggregation
-from gapgnn.privacy.mechanisms.aggregation import (
-    BlockRelease,
-    PartFiles,
-    PrivateAggregation,
-    release_part,
+from gapgnn.privacy.mechanisms import (
+    backends,
+    kind_aggregations,
     row_normalise,
 )
+from gapgnn.privacy.mechanisms.backends import BlockRelease, PartFiles, release_part
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.rng import NoiseKey
 from gapgnn.training.inputs import FeatureInputs
@@ -77,7 +74,7 @@ def hops(graph, **options):
     chosen = {"level": "edge", "relation": "undirected", "noise_multiplier": 0.5, **options}
     keys = [NoiseKey.insecure(seed) for seed in range(2)]
     rows = torch.randn(2, graph.num_nodes, 5, generator=torch.Generator().manual_seed(1))
-    mechanism = PrivateAggregation(graph, keys=keys, **chosen)
+    mechanism = kind_aggregations(graph, keys=keys, **chosen)[0]
     normalise = options.get("noise") != "fast"
     first = mechanism.hop(row_normalise(rows), 1, normalise=normalise)
     return [first, mechanism.hop(row_normalise(first), 2)]
@@ -116,31 +113,28 @@ def test_hops_are_those_in_memory_for_any_number_of_parts(stores, case):
 def test_hops_do_not_depend_on_how_much_is_read_at_a_time(stores, monkeypatch, entries):
     store, options = stores["dense"][1], CASES["node"][1]
     at_once = hops(store, **options)
-    monkeypatch.setattr(aggregation, "RUN_ENTRIES", entries)
+    monkeypatch.setattr(backends, "RUN_ENTRIES", entries)
     for ours, theirs in zip(at_once, hops(store, **options), strict=True):
         assert torch.equal(ours, theirs)
 
 
-def fitted(graph, **options):
-    return GAP(insecure_noise_seed=4, epochs=2, repeats=2, **options).fit(graph)
+def fitted(kind, graph, **options):
+    return kind(insecure_noise_seed=4, epochs=2, repeats=2, **options).fit(graph)
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("name", "kind", "options"),
     [
-        ("sparse", {"level": "edge", "messages": "features"}),
-        ("sparse", {"level": "node", "max_degree": 6}),
-        pytest.param("dense", {"level": "edge", "hops": 2}, marks=pytest.mark.slow),
-        ("dense", {"level": "node", "messages": "features", "max_degree": 6, "noise": "fast"}),
-        pytest.param(
-            *("directed", {"level": "edge", "messages": "features", "batch_size": 512}),
-            marks=pytest.mark.slow,
-        ),
+        ("sparse", GAP, {"level": "edge"}),
+        ("sparse", NodeLabelGAP, {"hop_share": 0.5}),
+        pytest.param("dense", LabelGAP, {"level": "edge", "hops": 2}, marks=pytest.mark.slow),
+        ("dense", GAP, {"level": "node", "max_degree": 6, "noise": "fast"}),
+        pytest.param("directed", GAP, {"level": "edge", "batch_size": 512}, marks=pytest.mark.slow),
     ],
 )
-def test_a_model_trained_on_a_store_is_the_one_trained_in_memory(stores, name, options):
+def test_a_model_trained_on_a_store_is_the_one_trained_in_memory(stores, name, kind, options):
     """Every batch, weight and hop: Poisson sampling over row groups is Poisson over all rows."""
-    here, there = (fitted(stores[name][parts], **options) for parts in (0, 7))
+    here, there = (fitted(kind, stores[name][parts], **options) for parts in (0, 7))
     assert there.repeat_scores_ == here.repeat_scores_
     ours, theirs = here.releases_.training(), there.releases_.training()
     assert np.array_equal(ours.ids, theirs.ids)
@@ -165,7 +159,7 @@ def test_features_of_a_store_are_shared_with_the_file_and_not_copied(stores):
 
 def test_a_budget_counts_for_the_graph_in_memory_and_on_disk(stores, tmp_path):
     ledger = Ledger.init(tmp_path / "ledger.sqlite").path
-    model = GAP(epochs=2, ledger=ledger).fit(stores["dense"][7])
+    model = LabelGAP(epochs=2, ledger=ledger).fit(stores["dense"][7])
     before = len(Ledger(ledger).entries())
     assert np.array_equal(model.predict(stores["dense"][0]), model.predict(stores["dense"][1]))
     assert len(Ledger(ledger).entries()) == before == 1
@@ -173,7 +167,7 @@ def test_a_budget_counts_for_the_graph_in_memory_and_on_disk(stores, tmp_path):
 
 def test_an_unknown_store_is_charged_once_for_prediction(stores, tmp_path):
     ledger = Ledger.init(tmp_path / "ledger.sqlite").path
-    model = GAP(epochs=2, messages="features", ledger=ledger).fit(stores["dense"][0])
+    model = GAP(epochs=2, ledger=ledger).fit(stores["dense"][0])
     other = generate(num_nodes=300, mean_degree=8, num_features=6, num_classes=3, seed=5)
     other = other._replace(ids=np.arange(300) + 10**6)
     store_graph(other, tmp_path / "other", parts=3)

@@ -11,6 +11,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from gapgnn.errors import InputError
+from gapgnn.privacy import parse_relation
 from gapgnn.privacy.accounting import (
     AttackBounds,
     Event,
@@ -85,7 +86,7 @@ def log_ratios(events: list[Event], relation: str, people: int, seed: int) -> tu
     rng = np.random.default_rng(seed)
     totals = [np.zeros(people), np.zeros(people)]
     for event in events:
-        pair: Any = event.pair(relation)
+        pair: Any = event.pair(parse_relation(relation))
         sides = ((pair.upper_means, pair.upper_weights), (pair.lower_means, pair.lower_weights))
         for _ in range(event.times):
             for total, (means, weights) in zip(totals, sides, strict=True):

@@ -14,18 +14,17 @@ from gapgnn.errors import PrivacyError
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.graph.transforms import induced, join_kinds
+from gapgnn.privacy import AddRemove, DegreeBounded, Neighbors, Replace, Undirected, parse_relation
 from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.mechanisms import aggregation as aggregation_module
-from gapgnn.privacy.mechanisms.aggregation import (
-    PrivateAggregation,
-    kind_aggregations,
-    row_normalise,
-)
+from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
+from gapgnn.privacy.mechanisms.backends import BlockRelease, OnDevice, device_lists
 from gapgnn.privacy.mechanisms.device import InLists
 from gapgnn.privacy.mechanisms.noise import GRID
 from gapgnn.privacy.mechanisms.sums import WEIGHTED_GRID, add_up, quantise_rows
-from gapgnn.privacy.relations import aggregation_sensitivity
 from gapgnn.rng import NoiseKey
+
+CPU = torch.device("cpu")
 
 AMOUNTS = st.one_of(
     st.floats(-20, 20), st.sampled_from([1e300, -1e300, np.nan, np.inf, -np.inf, 0.0, 10.0])
@@ -107,7 +106,7 @@ class TestWeighted:
         rest = [arc for arc in arcs if not same_edge(extra, arc, directed)]
         own = [arc for arc in arcs if same_edge(extra, arc, directed)]
         rows = unit_rows(count, seed)
-        bound = aggregation_sensitivity("edge", relation) + SLACK
+        bound = Neighbors.bound(parse_relation(relation)) + SLACK
         others = [[], [extra], [*own, extra], [(*extra[:2], amount)]]
         found = [
             sums(weighted([*rest, *lines], count, directed=directed), rows, relation)
@@ -128,7 +127,7 @@ class TestWeighted:
         left = induced(whole, keep, dangle=True)
         before = sums(whole, rows, "add-remove", max_degree=limit)[:, others]
         after = sums(left, rows[others], "add-remove", max_degree=limit)
-        bound = aggregation_sensitivity("node", "add-remove", max_degree=limit)
+        bound = DegreeBounded.bound(AddRemove(), limit)
         assert moved(before, after).max() <= bound + SLACK
 
         line = st.tuples(st.sampled_from(others), AMOUNTS)
@@ -137,7 +136,7 @@ class TestWeighted:
         turned = rows.clone()
         turned[person] = -turned[person]
         after = sums(weighted(exchanged, count, directed=True), turned, "replace", max_degree=limit)
-        bound = aggregation_sensitivity("node", "replace", max_degree=limit)
+        bound = DegreeBounded.bound(Replace(), limit)
         assert moved(before, after[:, others]).max() <= bound + SLACK
 
     @pytest.mark.parametrize("relation", ["directed", "undirected"])
@@ -147,7 +146,7 @@ class TestWeighted:
             sums(weighted(arcs, 2, directed=directed, low=0.0), torch.eye(2), relation)
             for arcs in ([(0, 1, 1e9)], [], [(0, 1, -5.0)])
         ]
-        bound = aggregation_sensitivity("edge", relation)
+        bound = Neighbors.bound(parse_relation(relation))
         assert moved(found[0], found[1]).item() == pytest.approx(bound)
         assert moved(found[0], found[2]).item() == pytest.approx(bound)
 
@@ -184,7 +183,7 @@ class TestKinds:
         second = [(u % count, v % count, w) for u, v, w in other[1] if u % count != v % count]
         rest = [arc for arc in arcs if not same_edge(extra, arc, directed)]
         rows = unit_rows(count, seed)
-        bound = aggregation_sensitivity("edge", relation) + SLACK
+        bound = Neighbors.bound(parse_relation(relation)) + SLACK
         plain, more = (
             sums(self.kinds(lines, second, count, directed), rows, relation)
             for lines in (rest, [*rest, extra])
@@ -207,7 +206,7 @@ class TestKinds:
         whole = self.kinds(arcs, second, count, directed=True)
         before = sums(whole, rows, "add-remove", max_degree=limit)[:, keep]
         after = sums(induced(whole, keep, dangle=True), rows[keep], "add-remove", max_degree=limit)
-        bound = aggregation_sensitivity("node", "add-remove", max_degree=limit)
+        bound = DegreeBounded.bound(AddRemove(), limit)
         assert (moved(before, after) <= bound + SLACK).all()
 
     def test_every_kind_reaches_the_bound_at_once(self):
@@ -259,7 +258,7 @@ def test_a_total_is_the_same_in_memory_on_disk_and_by_a_product(directed, weighs
             for place, (name, one) in enumerate(zip(names, plain, strict=True))
         }
     )
-    options = {"noise": noise, "both_ways": directed}
+    options = {"noise": noise, "symmetrised": directed}
     rows = unit_rows(graph.num_nodes, 1)
     here = total_of(graph, **options)[-1]
     wanted = here.hop(rows, 1)
@@ -271,13 +270,15 @@ def test_a_total_is_the_same_in_memory_on_disk_and_by_a_product(directed, weighs
     if noise == "fast":
         return
     cut = quantise_rows(rows, grid=WEIGHTED_GRID) if weighs else quantise_rows(rows)
-    lists = [one._lists_on_device(0) for one in here._summands]
+    (messages,) = here._messages
+    lists = [device_lists(arcs, CPU) for arcs in messages.arcs]
     exact = sum(one.matrix(torch.float64) @ cut for one in lists)
     drawn = here._sources[0].gaussian_rows(0, graph.num_nodes, 5, here.std, "hop", 1)
     assert torch.equal(row_normalise(exact + drawn).float(), wanted)
     # What an accelerator does without a kernel.
     out = torch.empty(rows.shape)
-    here._on_device(0, cut, 1, out, True)
+    block = BlockRelease(here._sources[0], here.std, 1, normalise=True, is_exact=True)
+    OnDevice(messages, CPU).release(block, cut, out)
     assert torch.equal(out, wanted)
     assert here.events == (Gaussian(2.0, label="aggregation hop 1"),)
 
@@ -294,7 +295,7 @@ def test_kinds_in_other_parts_are_not_added_up(tmp_path):
 
 def test_a_total_is_refused_at_node_level():
     graph = join_kinds(dict(zip(("calls", "visits"), over_same_nodes(2), strict=True)))
-    with pytest.raises(PrivacyError, match="`total_of` must be empty at level node"):
+    with pytest.raises(PrivacyError, match="a union must be of types that are all summed"):
         mechanisms(graph, "add-remove", max_degree=3, with_total=True)
 
 
@@ -375,7 +376,7 @@ class TestExact:
             return
         # What an accelerator does: a product of the lists with weights and float64 rows.
         (device,) = mechanisms(graph, **options)
-        lists = device._lists_on_device(0)
+        lists = device_lists(device._messages[0].arcs[0], CPU)
         assert isinstance(lists, InLists)
         assert not lists.can_release(5)
         exact = lists.matrix(torch.float64) @ quantise_rows(rows, grid=WEIGHTED_GRID)
@@ -390,9 +391,9 @@ class TestExact:
         dense[torch.from_numpy(sources), torch.from_numpy(graph.indices.astype(np.int64))] = (
             torch.from_numpy(graph.weights.copy())
         )
-        free = PrivateAggregation(
+        free = kind_aggregations(
             graph, level="none", relation="none", noise_multiplier=0.0, keys=[NoiseKey.insecure(1)]
-        )
+        )[0]
         found = free.hop(rows, 1, normalise=False)
         assert torch.allclose(found, dense.T @ rows, atol=1e-4)
 
@@ -402,7 +403,7 @@ class TestExact:
         with pytest.raises(PrivacyError, match="between 0 and 1"):
             mechanisms(broken, "directed")[0].hop(torch.eye(2), 1)
         with pytest.raises(PrivacyError, match="between 0 and 1"):
-            mechanisms(broken, "directed")[0]._lists_on_device(0)
+            device_lists(Neighbors(broken).messages.arcs[0], CPU)
 
 
 @pytest.mark.usefixtures("without_noise")
@@ -424,7 +425,7 @@ def test_the_planted_weight_of_the_largest_amount_would_move_everybody():
     rows = torch.ones(6, 1)
     first = sums(by_largest(arcs), rows, "undirected")
     second = sums(by_largest([(0, 1, 1e6), *arcs[1:]]), rows, "undirected")
-    assert moved(first, second).item() > 3 * aggregation_sensitivity("edge", "undirected")
+    assert moved(first, second).item() > 3 * Neighbors.bound(Undirected())
 
 
 def test_the_mechanism_reads_no_grid_by_chance():

@@ -7,15 +7,16 @@ import pytest
 import torch
 from methodgraphs import small_graph
 
-from gapgnn import GAP, MLP
+from gapgnn import MLP, LabelGAP, NodeLabelGAP
 from gapgnn.errors import InputError
 from gapgnn.graph import folds_of
+from gapgnn.methods import Shape
 from gapgnn.nn import LinearBySize
 from gapgnn.training import CrossFit, Splits, Voices, some_nodes
 from gapgnn.training import crossfit as crossfit_module
 
 QUICK = {"level": "edge", "epochs": 8, "hops": 2, "insecure_noise_seed": 1}
-QUICK_OF = {GAP: QUICK, MLP: {"level": "edge", "epochs": 8}}
+QUICK_OF = {LabelGAP: QUICK, MLP: {"level": "edge", "epochs": 8}}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def graph():
 
 def hop_zero(graph, **more):
     """What features say about everybody, which stages read and others are sent."""
-    return GAP(**QUICK, **more).fit(graph).releases_.training().hops[0]
+    return LabelGAP(**QUICK, **more).fit(graph).releases_.training().hops[0]
 
 
 def with_another_label(graph, node):
@@ -112,17 +113,14 @@ def test_every_training_node_is_left_out_by_one_network_of_each_repeat(graph):
 
 @pytest.mark.parametrize("folds", [1, -1, 2.5, "many"])
 def test_folds_that_mean_nothing_are_refused(folds, graph):
-    for method in (GAP, MLP):
+    for method in (LabelGAP, MLP):
         with pytest.raises(InputError, match="folds"):
             method(level="edge", folds=folds).fit(graph)
 
 
-@pytest.mark.parametrize(
-    "options", [{"messages": "features"}, {"messages": "both"}, {"encoder_layers": 0}]
-)
-def test_folds_are_for_labels_that_are_sent_beside_an_encoder(options, graph):
+def test_folds_are_for_labels_that_are_sent_beside_an_encoder(graph):
     with pytest.raises(InputError, match="`folds` must be 0 or auto"):
-        GAP(level="edge", folds=4, **options).fit(graph)
+        LabelGAP(folds=4, encoder_layers=0).fit(graph)
 
 
 def test_an_mlp_is_the_mean_of_its_networks_for_everybody(graph):
@@ -137,7 +135,7 @@ def test_an_mlp_is_the_mean_of_its_networks_for_everybody(graph):
     np.testing.assert_allclose(model.predict_proba(graph), torch.softmax(said, dim=-1), atol=1e-5)
 
 
-@pytest.mark.parametrize("method", [GAP, MLP])
+@pytest.mark.parametrize("method", [LabelGAP, MLP])
 def test_linear_networks_are_solved_where_training_nodes_are_few(method, graph, monkeypatch):
     few = method(level="edge", epochs=6).fit(graph)
     assert few.modules_["linear"].is_solved
@@ -146,8 +144,10 @@ def test_linear_networks_are_solved_where_training_nodes_are_few(method, graph, 
 
 
 def test_node_level_has_no_linear_network(graph):
-    for method in (GAP, MLP):
-        assert "linear" not in method(level="node")._build(1, 5, 3)
+    for method in (NodeLabelGAP, MLP):
+        model = method(level="node")
+        settings = model.plan_for(graph).settings
+        assert "linear" not in model.networks(settings, Shape(1, 5, 3))
 
 
 def test_a_saved_model_says_the_same_about_people_it_has_not_met(graph, tmp_path):
@@ -183,7 +183,7 @@ def test_networks_of_a_fold_are_heard_alike_and_the_linear_one_as_much_as_both(g
 
 
 def test_no_choice_of_width_or_activation_changes_which_networks_there_are(graph):
-    for kind in (MLP, GAP):
+    for kind in (MLP, LabelGAP):
         for more in ({}, {"hidden": 8}, {"activation": "relu"}):
             assert "shallow" in kind(**QUICK_OF[kind], **more).fit(graph).modules_
 
@@ -210,8 +210,8 @@ def test_a_step_reads_part_of_many_nodes(monkeypatch):
 def test_a_repeat_does_not_depend_on_the_others():
     graph = small_graph(num_nodes=300)
     shared = {**QUICK, "split": "fresh"}
-    alone = GAP(**shared).fit(graph)
-    beside = GAP(**shared, repeats=3).fit(graph)
+    alone = LabelGAP(**shared).fit(graph)
+    beside = LabelGAP(**shared, repeats=3).fit(graph)
     assert alone.repeat_scores_[0] == beside.repeat_scores_[0]
     torch.testing.assert_close(
         alone.releases_.training().hops[0], beside.releases_.training().hops[0], atol=1e-4, rtol=0

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gapgnn.nn.layers import ReplicaMLP, cross_entropy
+from gapgnn.privacy.dpsgd import PrivateTraining
 from gapgnn.privacy.dpsgd.flat import FlatAdam, FlatParameters
 from gapgnn.privacy.dpsgd.ghost import record_linears
 from gapgnn.privacy.dpsgd.poisson import PoissonBatches, plan_steps
@@ -15,7 +16,6 @@ from gapgnn.privacy.dpsgd.step import PrivateStep
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.rng import NoiseKey
 from gapgnn.training.callbacks import Silent
-from gapgnn.privacy.dpsgd import PrivateTraining
 from gapgnn.training.recipe import Recipe
 from gapgnn.training.splits import Splits
 from gapgnn.training.trainer import RecordedSteps, Trainer

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 from methodgraphs import small_graph
 
-from gapgnn import GAP, MLP, SAGE
+from gapgnn import GAP, MLP, GraphSAGE, LabelGAP, NodeLabelGAP, ProGAP
 from gapgnn.errors import UnavailableError
 from gapgnn.training.callbacks import (
     JsonlLogger,
@@ -28,7 +28,7 @@ def lines(path: Path) -> list[dict]:
 
 def test_every_phase_and_step_of_a_fit_is_a_line(tmp_path: Path) -> None:
     with JsonlLogger(tmp_path / "logs" / "run.jsonl") as logger:
-        GAP(epochs=3).fit(small_graph(num_nodes=120), callback=logger)
+        LabelGAP(epochs=3).fit(small_graph(num_nodes=120), callback=logger)
     found = lines(logger.path)
     starts = {entry["phase"]: entry["total"] for entry in found if entry["event"] == "start"}
     assert {"encoder", "aggregation", "classifier"} <= set(starts)
@@ -40,7 +40,7 @@ def test_every_phase_and_step_of_a_fit_is_a_line(tmp_path: Path) -> None:
 
 
 def test_at_node_level_no_figure_of_private_labels_is_logged(tmp_path: Path) -> None:
-    model = GAP(level="node", epsilon=8.0, epochs=1, batch_size=40)
+    model = NodeLabelGAP(epsilon=8.0, epochs=1, batch_size=40)
     with JsonlLogger(tmp_path / "run.jsonl") as logger:
         model.fit(small_graph(num_nodes=120), callback=logger)
     found = lines(logger.path)
@@ -163,7 +163,7 @@ def test_without_announced_phases_those_that_began_are_known() -> None:
     assert outlook.seconds_left() == 24
 
 
-@pytest.mark.parametrize("method", [GAP, MLP, SAGE])
+@pytest.mark.parametrize("method", [GAP, ProGAP, LabelGAP, NodeLabelGAP, MLP, GraphSAGE])
 def test_a_method_announces_its_trainings_to_watchers_that_want_to_know(method) -> None:
     class Watcher(Silent):
         phases: ClassVar[list[str]] = []

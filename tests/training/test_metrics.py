@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from methodgraphs import small_graph
 from sklearn import metrics as oracle
 
-from gapgnn import GAP, MLP, SAGE
+from gapgnn import MLP, GraphSAGE, LabelGAP, NodeLabelGAP
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph.tables import Schema
 from gapgnn.graph.tables.schema import Label
@@ -175,7 +175,7 @@ def graph():
     return replace(several, labels=rare.astype(np.int64), label_names=("common", "rare"))
 
 
-@pytest.mark.parametrize("method", [GAP, SAGE, MLP])
+@pytest.mark.parametrize("method", [LabelGAP, GraphSAGE, MLP])
 def test_accuracy_of_the_repeats_is_the_one_beside_the_other_figures(method, graph):
     quick = FREE if method is MLP else QUICK
     model = method(level="edge", repeats=2, **quick).fit(graph)
@@ -221,11 +221,11 @@ class TestClassWeights:
         with pytest.raises(InputError, match="at level node their counts are private"):
             model.fit(graph)
         schema = Schema(label=Label("team", ("common", "rare"), rates=(9, 1)))
-        declared = model._class_weights(replace(graph, schema=schema))
+        declared = model.plan_for(replace(graph, schema=schema)).settings.loss_weights
         assert declared == pytest.approx([0.5 / 0.9, 5.0])
         # The same whatever the people are: one of them changes nothing.
         other = replace(graph, schema=schema, labels=1 - graph.labels)
-        assert model._class_weights(other) == declared
+        assert model.plan_for(other).settings.loss_weights == declared
 
     @pytest.mark.parametrize(
         ("given", "fragment"),
@@ -243,7 +243,7 @@ class TestClassWeights:
         self, given, fragment, graph, tmp_path
     ):
         with pytest.raises(InputError, match=fragment):
-            GAP(level="edge", class_weight=given, ledger=tmp_path / "no.sqlite").fit(graph)
+            LabelGAP(level="edge", class_weight=given, ledger=tmp_path / "no.sqlite").fit(graph)
         assert not (tmp_path / "no.sqlite").exists()
 
     def test_weights_are_one_on_average(self):
@@ -255,19 +255,19 @@ class TestClassWeights:
 
 class TestThreshold:
     def test_the_validation_nodes_choose_and_predictions_follow(self, graph, tmp_path):
-        model = GAP(level="edge", threshold="auto", repeats=2, **QUICK).fit(graph)
+        model = LabelGAP(level="edge", threshold="auto", repeats=2, **QUICK).fit(graph)
         chances = model.predict_proba(graph)[:, 1]
         assert np.array_equal(model.predict(graph), (chances >= model.threshold_).astype(int))
         val = graph.val_mask
         assert model.threshold_ == best_threshold(chances[val], graph.labels[val] == 1)
         model.save(tmp_path / "model")
-        loaded = GAP.load(tmp_path / "model")
+        loaded = LabelGAP.load(tmp_path / "model")
         assert np.array_equal(loaded.predict(graph), model.predict(graph))
 
     def test_at_node_level_it_must_be_a_number(self, graph):
         with pytest.raises(PrivacyError, match="`threshold` must be a number at level node"):
-            GAP(level="node", threshold="auto", **QUICK).fit(graph)
-        model = GAP(level="node", threshold=0.2, batch_size=50, **QUICK).fit(graph)
+            NodeLabelGAP(level="node", threshold="auto", **QUICK).fit(graph)
+        model = NodeLabelGAP(level="node", threshold=0.2, batch_size=50, **QUICK).fit(graph)
         assert model.threshold_ == 0.2
 
     def test_three_classes_have_none(self):
@@ -277,7 +277,7 @@ class TestThreshold:
     def test_a_rate_is_met_by_predictions_below_node_level_only(self, graph, tmp_path):
         schema = Schema(label=Label("team", ("common", "rare"), rates=(0.9, 0.1)))
         declared = replace(graph, schema=schema)
-        model = GAP(level="edge", threshold="rate", **QUICK).fit(declared)
+        model = LabelGAP(level="edge", threshold="rate", **QUICK).fit(declared)
         # Of those that do not train as many are called rare as are declared to be.
         called = model.predict(declared)[~graph.train_mask]
         assert called.sum() == pytest.approx(0.1 * len(called), abs=1)
@@ -285,25 +285,25 @@ class TestThreshold:
             model.card_.not_charged
         )
         with pytest.raises(PrivacyError, match="depends on everybody's records"):
-            GAP(level="node", threshold="rate", ledger=tmp_path / "no.sqlite", **QUICK).fit(
-                declared
-            )
+            NodeLabelGAP(
+                level="node", threshold="rate", ledger=tmp_path / "no.sqlite", **QUICK
+            ).fit(declared)
         assert not (tmp_path / "no.sqlite").exists()
 
     def test_a_prior_threshold_at_node_level_follows_from_declared_rates_alone(self, graph):
         schema = Schema(label=Label("team", ("common", "rare"), rates=(0.9, 0.1)))
         settings = {"level": "node", "threshold": "prior", "batch_size": 50, **QUICK}
-        model = GAP(**settings).fit(replace(graph, schema=schema))
+        model = NodeLabelGAP(**settings).fit(replace(graph, schema=schema))
         assert model.threshold_ == pytest.approx(0.1)
         other = replace(graph, schema=schema, labels=1 - graph.labels)
-        assert GAP(**settings).fit(other).threshold_ == model.threshold_
+        assert NodeLabelGAP(**settings).fit(other).threshold_ == model.threshold_
         (why,) = (why for what, why in model.card_.not_charged if what.startswith("the threshold"))
         assert "declared: no label is counted" in why
         # Undeclared rates would be counts of people.
         with pytest.raises(InputError, match="`threshold` prior must have declared rates"):
-            GAP(**settings).fit(graph)
+            NodeLabelGAP(**settings).fit(graph)
         with pytest.raises(InputError, match="must not come with `class_weight`"):
-            GAP(level="edge", threshold="prior", class_weight="balanced").fit(graph)
+            LabelGAP(level="edge", threshold="prior", class_weight="balanced").fit(graph)
 
 
 @settings(max_examples=60, deadline=None)
@@ -390,7 +390,7 @@ class TestMetric:
         assert kept(Criterion("average_precision", 1)) == 2
 
     def test_a_threshold_on_validation_nodes_follows_it(self, graph):
-        model = GAP(level="edge", threshold="auto", metric="accuracy", **QUICK).fit(graph)
+        model = LabelGAP(level="edge", threshold="auto", metric="accuracy", **QUICK).fit(graph)
         chances, val = model.predict_proba(graph)[:, 1], graph.val_mask
         of_class = graph.labels[val] == 1
         assert model.threshold_ == best_threshold(chances[val], of_class, "accuracy")
@@ -410,5 +410,5 @@ class TestMetric:
         declared = MLP(level="edge", **FREE).fit(replace(graph, schema=schema))
         assert declared.repeat_metrics_[0].ranking.positive == "common"
         with pytest.raises(InputError, match="`positive` must be one of common, rare"):
-            GAP(level="edge", positive="high", ledger=tmp_path / "no.sqlite").fit(graph)
+            LabelGAP(level="edge", positive="high", ledger=tmp_path / "no.sqlite").fit(graph)
         assert not (tmp_path / "no.sqlite").exists()

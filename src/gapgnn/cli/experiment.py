@@ -25,8 +25,18 @@ from gapgnn.training import duration
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
+    from rich.table import Table
 
-    from gapgnn.evaluation.grid import Executor, Record, Row, Source, Store, Summary, Task
+    from gapgnn.evaluation.grid import (
+        Configuration,
+        Executor,
+        Record,
+        Row,
+        Source,
+        Store,
+        Summary,
+        Task,
+    )
     from gapgnn.graph import Graph
 
 ALL = "all"
@@ -42,7 +52,7 @@ EXAMPLES = """\
 examples:
   gapgnn experiment accuracy --dry-run
   gapgnn experiment accuracy --datasets facebook100/Cornell5 --out results
-  gapgnn experiment tradeoff hops --datasets social --methods GAP-EDP --repeats 3 --out results
+  gapgnn experiment tradeoff hops --datasets social --methods gap --levels edge --out results
   gapgnn experiment accuracy --edges friends.csv --nodes people.csv --label year --out results
   gapgnn experiment all --relation directed --select validation --jobs 4 --out results
 """
@@ -50,7 +60,7 @@ _OWN_DATA = (
     *("store", "edges", "nodes", "label", "schema", "features", "dangling", "min_class_count"),
     *("delimiter", "decimal", "thousands"),
 )
-_COLUMNS = "data set", "experiment", "row", "epsilon", "parameters"
+_COLUMNS = "data set", "experiment", "method", "level", "epsilon", "parameters"
 # What stands beside accuracy, under heads that leave room for it.
 _BESIDE = {"majority": "largest", "balanced_accuracy": "balanced", "macro_f1": "F1", "auc": "AUC"}
 
@@ -77,8 +87,14 @@ def _add_grid_options(grid: argparse._ArgumentGroup) -> None:
     grid.add_argument(
         "--methods",
         nargs="+",
-        metavar="ROW",
-        help="rows such as GAP-EDP, SAGE-NDP or 'GAP-EDP labels' (default: the paper's and ours)",
+        metavar="METHOD",
+        help="methods such as gap, label-gap or sage (default: the paper's and ours)",
+    )
+    grid.add_argument(
+        "--levels",
+        nargs="+",
+        metavar="LEVEL",
+        help="none, edge and node, or some of them (default: all that the experiment has)",
     )
     grid.add_argument(
         "--epsilons",
@@ -166,7 +182,8 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     summary = _run(args, rows, store, records, executor)
     for task, message in summary.failures:
-        complain(f"{task.source.name}, {task.configuration.method}: {message}")
+        configuration = task.configuration
+        complain(f"{task.source.name}, {_row_words(configuration)}: {message}")
     if args.json:
         failed = [{**_named(task), "reason": reason} for task, reason in summary.failures]
         done = {"planned": summary.planned, "found": summary.found, "ran": summary.ran}
@@ -193,6 +210,7 @@ def _configurations(args: argparse.Namespace) -> list[Any]:
         for configuration in plan(
             name,
             methods=args.methods,
+            levels=args.levels,
             epsilons=args.epsilons,
             relation=args.relation,
             deltas={"edge": args.edge_delta, "node": args.node_delta},
@@ -274,8 +292,8 @@ def _rows(args: argparse.Namespace, source: Source, configurations: Sequence[Any
             for part in row.parts:
                 part.estimator().check()
         except GapgnnError as error:
-            hint = "Leave the row out with `--methods`, or change the option."
-            raise InputError(f"{configuration.method}: {error} {hint}") from None
+            hint = "Leave the row out with `--methods` or `--levels`, or change the option."
+            raise InputError(f"{_row_words(configuration)}: {error} {hint}") from None
         rows.append(row)
     return rows
 
@@ -320,9 +338,6 @@ def _run(
 
 def _print_plan(args: argparse.Namespace, rows: Sequence[Row], records: Sequence[Record]) -> None:
     """Print what would run and how long that may take; nothing is written."""
-    from rich.markup import escape
-    from rich.table import Table
-
     missing = {task.key: estimate(task, records) for task in missing_tasks(rows, records)}
     jobs = args.jobs or 1
     total = sum(missing.values()) / jobs
@@ -338,13 +353,12 @@ def _print_plan(args: argparse.Namespace, rows: Sequence[Row], records: Sequence
         emit_json({"rows": plan, "runs": len(missing), "estimated_seconds": round(total, 1)})
         return
     title = f"{len(rows)} rows, {len(missing)} runs of {args.repeats} repeats"
-    table = Table(*_COLUMNS, "to run", "about", title=title)
+    lines = []
     for line in plan:
         about = duration(line["seconds"]) if line["runs"] else "there"
-        cells = [*map(str, list(line.values())[:5]), str(line["runs"]), about]
-        table.add_row(*map(escape, cells))
+        lines.append([*map(str, list(line.values())[: len(_COLUMNS)]), str(line["runs"]), about])
     out = console(to_stderr=False)
-    out.print(table)
+    out.print(_table((*_COLUMNS, "to run", "about"), lines, title=title))
     out.print(
         f"About {duration(total)} with {jobs} {'job' if jobs == 1 else 'jobs'}: an estimate from "
         f"{'earlier results here' if records else 'runs on another machine'}, not a promise. Runs "
@@ -353,35 +367,38 @@ def _print_plan(args: argparse.Namespace, rows: Sequence[Row], records: Sequence
 
 
 def _named(task: Task) -> dict[str, Any]:
-    """Return what a row is called: data set, experiment, row, epsilon, parameters."""
+    """Return what a row is called: data set, experiment, method, level, epsilon, parameters."""
     configuration = task.configuration
     epsilon = "inf" if configuration.epsilon is None else f"{configuration.epsilon:g}"
     return {
         "dataset": task.source.name,
         "experiment": configuration.experiment,
         "method": configuration.method,
+        "level": configuration.level,
         "epsilon": epsilon,
         "parameters": " ".join(_settings(configuration.parameters, configuration.attack)),
     }
 
 
 def _settings(*settings: Mapping[str, Any] | None) -> Iterable[str]:
-    """Yield what was set; what is sent along the edges is already part of the row's label."""
+    """Yield what was set; what is read of one's own is already part of the row's name."""
     for some in settings:
-        yield from (f"{k}={v}" for k, v in (some or {}).items() if k != "messages")
+        yield from (f"{k}={v}" for k, v in (some or {}).items() if k != "own")
+
+
+def _row_words(configuration: Configuration) -> str:
+    """Return method and level of a row."""
+    return f"{configuration.method}, level {configuration.level}"
 
 
 def _print_results(rows: Sequence[Row], store: Store, summary: Summary) -> None:
     """Print every row that was asked for, then what was done."""
-    from rich.markup import escape
-    from rich.table import Table
-
     from gapgnn.evaluation import bootstrap_interval
 
     known = {(record.key, record.experiment): record for record in store.records()}
-    table = Table(*_COLUMNS, "mean", "95 %")
+    measured: list[list[str]] = []
     # A table of its own, since a terminal of 80 columns has no room for all in one.
-    beside = Table("data set", "row", "epsilon", "parameters", *_BESIDE.values())
+    beside: list[list[str]] = []
     for row in rows:
         record = known.get(row.identity)
         if record is None:
@@ -389,17 +406,17 @@ def _print_results(rows: Sequence[Row], store: Store, summary: Summary) -> None:
         names = _named(row.task)
         names["parameters"] = " ".join(_settings(record.parameters))
         low, high = bootstrap_interval(record.runs)
-        cells = [*names.values(), f"{record.mean:.1%}", f"{low:.1%} to {high:.1%}"]
-        table.add_row(*map(escape, cells))
+        measured.append([*names.values(), f"{record.mean:.1%}", f"{low:.1%} to {high:.1%}"])
         if record.figures("majority"):
             del names["experiment"]
             figures = [_mean(record.figures(name)) for name in _BESIDE]
-            beside.add_row(*map(escape, names.values()), *figures)
+            beside.append([*names.values(), *figures])
     out = console(to_stderr=False)
-    out.print(table)
-    if beside.row_count:
+    out.print(_table((*_COLUMNS, "mean", "95 %"), measured))
+    if beside:
+        columns = [name for name in _COLUMNS if name != "experiment"]
         out.print("Beside accuracy:")
-        out.print(beside)
+        out.print(_table((*columns, *_BESIDE.values()), beside))
     out.print(
         f"{summary.planned} rows: {summary.found} were there, {summary.ran} runs in "
         f"{duration(summary.seconds)}, {len(summary.failures)} failed. Results in {store.path}; "
@@ -410,6 +427,23 @@ def _print_results(rows: Sequence[Row], store: Store, summary: Summary) -> None:
     note("Note: computed from the data without noise, for the curator only.")
     if any(row.select == "validation" for row in rows):
         note("Note: parameters were chosen by validation accuracy; epsilon does not cover it.")
+
+
+def _table(columns: Sequence[str], lines: Sequence[Sequence[str]], *, title: str = "") -> Table:
+    """Return a table for the terminal, without the columns that every line leaves empty."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=title or None)
+    filled = [number for number in range(len(columns)) if any(line[number] for line in lines)]
+    for number in filled:
+        words = [word for line in lines for word in line[number].split()]
+        # The name of a method is never cut.
+        is_name = columns[number] == "method"
+        table.add_column(columns[number], min_width=max(map(len, words)) if is_name else None)
+    for line in lines:
+        table.add_row(*(escape(line[number]) for number in filled))
+    return table
 
 
 def _mean(figures: Sequence[float]) -> str:
@@ -500,7 +534,7 @@ class GridProgress:
 def _described(task: Task) -> str:
     """Return a task in a few words."""
     configuration = task.configuration
-    words = [task.source.name, configuration.method]
+    words = [task.source.name, configuration.method, f"level {configuration.level}"]
     if configuration.epsilon is not None:
         words.append(f"epsilon {configuration.epsilon:g}")
     words += _settings(configuration.parameters)

@@ -15,13 +15,16 @@ from gapgnn.cli.output import console, emit_json, say
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.privacy import (
     MOST_EPSILON,
+    DegreeBounded,
     Links,
+    Neighbors,
+    Symmetrized,
     aggregation_ratio,
-    aggregation_sensitivity,
     check_delta,
     check_epsilon,
     describe_relation,
     links_of,
+    parse_relation,
     resolve_relation,
 )
 
@@ -259,9 +262,10 @@ class _Question:
         return self._sensitivity(self.relation)
 
     def _sensitivity(self, relation: str) -> float:
-        return aggregation_sensitivity(
-            self.level, relation, max_degree=self.max_degree, both_ways=self.both_ways
-        )
+        neighbours = parse_relation(relation, self.level)
+        if self.level == "node":
+            return DegreeBounded.bound(neighbours, self.max_degree)
+        return (Symmetrized if self.both_ways else Neighbors).bound(neighbours)
 
     def sigma(self, multiplier: float) -> float:
         """The standard deviation of the noise of one hop."""
@@ -293,7 +297,7 @@ class _Question:
             return "replace" if self.relation == "add-remove" else "add-remove"
         links = links_of(self.relation)
         # One link of the same sort, or where it is one already the other sort.
-        return Links(1, are_arcs=links.are_arcs == (links.count > 1)).relation
+        return Links.of(1, are_arcs=links.are_arcs == (links.count > 1)).name
 
     def under_other_relation(self, multiplier: float) -> tuple[str, Composition]:
         """Another relation of the level, and the same noise as it appears there."""

@@ -197,7 +197,7 @@ def _figures(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _audit(folder: Path, records: list[Record]) -> None:
-    """Audit the noisy hops of every GAP row that has no audit yet, and keep the results.
+    """Audit the noisy hops of every row that has some and no audit yet, and keep the results.
 
     The shipped mechanism runs at the very noise of the results, on canaries and never on the data
     (privacy page, section 8). Each part is held to what it alone is accounted at.
@@ -217,10 +217,13 @@ def _audit(folder: Path, records: list[Record]) -> None:
 
 def _missing(records: list[Record], done: list[Audit]) -> list[dict[str, Any]]:
     """Return the options of every audit that is wanted and not there."""
+    from gapgnn.evaluation.report import HOPS
+
     have = {(one.relation, one.noise_multiplier) for one in done if one.mechanism == "aggregation"}
     wanted: dict[tuple[str, float], dict[str, Any]] = {}
     for record in records:
-        if record.experiment not in ("accuracy", "tradeoff") or not record.method.startswith("GAP"):
+        levels = HOPS.get(record.estimator, ())
+        if record.experiment not in ("accuracy", "tradeoff") or record.level not in levels:
             continue
         for event in record.events:
             if not isinstance(event, Mapping) or event.get("event") != "Gaussian":

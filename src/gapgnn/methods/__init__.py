@@ -8,6 +8,7 @@ from gapgnn.facade import front
 
 if TYPE_CHECKING:
     from gapgnn.methods.checks import choose_device as choose_device
+    from gapgnn.methods.configs.base import DegreeBoundConfig as DegreeBoundConfig
     from gapgnn.methods.configs.base import option as option
     from gapgnn.methods.edge_reader import EdgeReader as EdgeReader
     from gapgnn.methods.edgefacts import EdgeFacts as EdgeFacts
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
     from gapgnn.methods.folder import keep_audit as keep_audit
     from gapgnn.methods.folder import load_folder as load_folder
     from gapgnn.methods.gap import GAP as GAP
+    from gapgnn.methods.graphsage import EVENT as EVENT
+    from gapgnn.methods.graphsage import HOP as HOP
+    from gapgnn.methods.graphsage import NETWORK as NETWORK
     from gapgnn.methods.graphsage import GraphSAGE as GraphSAGE
+    from gapgnn.methods.graphsage import GraphSAGESettings as GraphSAGESettings
     from gapgnn.methods.hops import blocks_of as blocks_of
     from gapgnn.methods.hops import direction_and_size as direction_and_size
     from gapgnn.methods.hops import events_per_hop as events_per_hop

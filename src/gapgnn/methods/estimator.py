@@ -66,13 +66,14 @@ from gapgnn.privacy import (
     Checkpoint,
     Guarantee,
     NoCheckpoint,
+    OutDegreeNormalized,
     Plan,
     PlannedHops,
     PlannedTraining,
     PrivateSession,
     PublicFacts,
     SessionOptions,
-    aggregation_sensitivity,
+    parse_relation,
     resolve_relation,
 )
 from gapgnn.privacy.accounting import Event
@@ -384,7 +385,7 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
         """Return the budget under ``add-remove`` that buys as little noise; 0 at other levels."""
         if self.level != "node":
             return 0.0
-        return self.epsilon / aggregation_sensitivity(self.level, relation, is_divided=True)
+        return self.epsilon / OutDegreeNormalized.bound(parse_relation(relation))
 
     # Fitting ------------------------------------------------------------------------------------
 

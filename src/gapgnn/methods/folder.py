@@ -49,7 +49,8 @@ from gapgnn.graph import WHOLE_NUMBER, as_names
 from gapgnn.methods.releases import ReleasedHops
 from gapgnn.privacy.card import PrivacyCard
 
-FORMAT = 1
+# Format 1 is of versions up to 0.2, which stored no plan.
+FORMAT = 2
 CONFIG = "config.json"
 _AUDITS = "audits/"
 
@@ -288,6 +289,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )
     if config.pop("checksum", None) != _checksum(config):
         raise DataError(f"the model folder is damaged: {str(path)!r} is not what was saved.")
+    if "plan" not in config:
+        raise InputError(
+            f"the model folder {str(folder)!r} was written by gapgnn {config.get('gapgnn')}, "
+            "before models had a plan. Open it with gapgnn 0.2, or train again."
+        )
     if not isinstance(config.get("files"), dict):
         raise DataError(f"the model folder is damaged: {str(path)!r} lists no files.")
     pending = config.get("pending") or {"files": {}, "changes": {}}
@@ -341,9 +347,7 @@ def _read_hops(release: str, contents: Mapping[str, bytes]) -> ReleasedHops:
     raw = contents[name]
     size = int.from_bytes(raw[:8], "little")
     about = json.loads(raw[8 : 8 + size]).get("__metadata__", {})
-    # Version 0.1 wrote two keys.
-    written = [about.get("release"), about.get("has_hop_zero") == "1"]
-    owner, has_hop_zero = json.loads(about["hops"]) if "hops" in about else written
+    owner, has_hop_zero = json.loads(about["hops"])
     if owner != release:
         raise DataError(f"{name!r} must hold this model's hops. Got those of another release.")
     tensors = tensors_from_bytes(raw)

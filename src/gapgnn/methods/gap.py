@@ -62,7 +62,7 @@ class GAP(GAPConfig, EdgeReader[GAPSettings]):
     >>> graph = load_dataset("social")
     >>> model = GAP(level="edge", epsilon=4.0, epochs=5).fit(graph)
     >>> model.predict(graph).shape
-    (2000,)
+    (10000,)
     """
 
     method: ClassVar[str] = "gap"

@@ -16,7 +16,7 @@ from gapgnn.methods.configs import MLPConfig
 from gapgnn.methods.estimator import Fit, NodeClassifier, Shape
 from gapgnn.methods.settings import Settings
 from gapgnn.methods.unused import Unused
-from gapgnn.nn import LinearBySize, ReplicaMLP
+from gapgnn.nn import LinearBySize, ReplicaMLP, ShrunkRegression
 from gapgnn.privacy import Plan, PlannedTraining, PublicFacts
 from gapgnn.privacy.card import ReleaseFacts
 from gapgnn.training import (
@@ -182,6 +182,7 @@ class MLP(MLPConfig, NodeClassifier[MLPSettings]):
                 count, width, shape.classes, hidden=settings.hidden, **shared
             )
             modules["linear"] = LinearBySize(count, width, shape.classes)
+            modules["shrunk"] = ShrunkRegression(count, width, shape.classes)
         return modules
 
     def train(self, fit: Fit[MLPSettings]) -> Tensor:
@@ -202,7 +203,7 @@ class MLP(MLPConfig, NodeClassifier[MLPSettings]):
         with fit.timed("classifier"):
             if crossfit is not None:
                 train("shallow", modules["shallow"])
-                crossfit.solve(Voices.of(modules, NETWORK).linear, fit.trainer, inputs)
+                crossfit.solve(Voices.of(modules, NETWORK), fit.trainer, inputs)
             return self._scores(inputs, crossfit, fit.repeats)
 
     def _features(self, graph: Graph, device: torch.device) -> FeatureInputs:

@@ -20,9 +20,11 @@ from gapgnn.graph.tables import Preparation, Schema
 from gapgnn.methods.edgefacts import EdgeFacts
 from gapgnn.methods.estimator import NodeClassifier, Shape
 from gapgnn.methods.folder import Saved, add_releases, changing, load_folder, save_folder
+from gapgnn.methods.hops import events_per_hop
 from gapgnn.methods.releases import Releases
 from gapgnn.nn import build_network, describe_network
 from gapgnn.privacy import Guarantee, Plan
+from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.card import noise_source
 from gapgnn.training import features_read
 
@@ -192,6 +194,7 @@ def _check_card(model: NodeClassifier[Any], *, was_seeded: bool) -> None:
     for name, configured, stated in pairs:
         if configured != stated:
             raise ValueError(f"its configuration says {name} {configured}, its card {stated}.")
+    _check_hops(model)
     _check_listed(model)
 
 
@@ -204,6 +207,35 @@ def _of_promise(promise: Guarantee, card: Any) -> list[tuple[str, Any, Any]]:
         ("noise multiplier", promise.noise_multiplier, card.noise_multiplier),
         ("events", [event.to_dict() for event in promise.events], list(map(dict, card.events))),
     ]
+
+
+def _check_hops(model: NodeClassifier[Any]) -> None:
+    """Raise if planned hops release more, or otherwise cut, sums than the card's events pay for.
+
+    Predictions on other graphs repeat these hops at the price of these events.
+    """
+    plan, card = model.plan_, model.card_
+    if plan.level == "none":
+        return
+    for hops in plan.hops.values():
+        events = [event for event in plan.promise.events if event.label == hops.event]
+        if not events:
+            raise ValueError(
+                f"its plan releases hops of {hops.event!r}, its card has no such event."
+            )
+        per_hop = events_per_hop(
+            model.num_types_, protected=card.protects or "any", with_union=hops.with_union
+        )
+        for event in events:
+            if isinstance(event, Gaussian) and event.count != hops.count * per_hop:
+                raise ValueError(
+                    f"its plan releases {hops.count * per_hop} sums of {hops.event!r}, its card "
+                    f"{event.count}."
+                )
+        if plan.level == "node" and hops.max_degree != card.max_degree:
+            raise ValueError(
+                f"its configuration says max_degree {hops.max_degree}, its card {card.max_degree}."
+            )
 
 
 def _check_listed(model: NodeClassifier[Any]) -> None:

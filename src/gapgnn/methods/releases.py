@@ -21,7 +21,7 @@ from gapgnn.privacy.ledger import Charge, Ledger
 from gapgnn.rng import system_entropy
 
 if TYPE_CHECKING:
-    from gapgnn.methods.base import NodeClassifier
+    from gapgnn.methods.estimator import NodeClassifier
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gapgnn.nn.fast import doors
 from gapgnn.nn.layers import ReplicaLinear, ReplicaMLP
 from gapgnn.nn.specification import specified
 
@@ -158,10 +157,7 @@ class MultiHopClassifier(nn.Module):
 
     def embed(self, hops: Sequence[Any]) -> Tensor:
         """Return the combined hops, shape (replicas, nodes, width)."""
-        codes = self._codes(hops)
-        if self.embedding is not None and self.combine == "concat":
-            return self.embedding.of_blocks(codes)
-        combined = self._combined(codes)
+        combined = self._combined(self._codes(hops))
         return combined if self.embedding is None else self.embedding(combined)
 
     def encode_first(self, hop: Any) -> Encoded:
@@ -198,7 +194,7 @@ class MultiHopClassifier(nn.Module):
 
     def _combined(self, codes: list[Tensor]) -> Tensor:
         if self.combine == "concat":
-            return doors.joined(codes)
+            return torch.cat(codes, dim=-1)
         stacked = torch.stack(codes, dim=-2)
         if self.combine == "sum":
             return stacked.sum(dim=-2)

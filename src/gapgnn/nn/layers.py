@@ -5,8 +5,11 @@ its own, initialised from its own generator, so its result does not depend on ho
 beside it (up to the rounding of batched products). The same modules train by plain autograd and,
 through the tape of :mod:`gapgnn.privacy.dpsgd.ghost`, by DP-SGD.
 
-Here a layer is its formula. Whatever is faster is in :mod:`gapgnn.nn.fast`, which is asked first at
-its doors and tested against this.
+The layers compute their formulas by torch's own operations and are complete without anything else.
+Optional kernels (:mod:`gapgnn.nn.kernels`) replace some operations and are tested against them.
+
+On a CPU with one thread a replica's bits do not depend on the other replicas. Where a batched
+operation rounds differently from a single one, replicas are therefore computed one by one.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
-from gapgnn.nn.fast import Chosen, Masks, Moments, Sample, doors
+from gapgnn.nn.kernels import lookup
+from gapgnn.nn.row_subsets import RowSubset, RowsWithMoments
 from gapgnn.nn.sparse_rows import BatchRows, SparseRows
 from gapgnn.nn.specification import specified
 from gapgnn.privacy.dpsgd import active_tape
@@ -36,6 +40,12 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "elu": F.elu,
     "gelu": F.gelu,
+}
+# Those of which torch rounds the last values of a tensor differently from the others.
+IN_PLACE: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "selu": torch.selu_,
+    "elu": F.elu_,
+    "tanh": torch.tanh_,
 }
 # A value is blanked where its byte is below a threshold, so rates are whole 256ths.
 LEVELS = 256
@@ -60,7 +70,8 @@ class ReplicaDropout(nn.Module):
         self.set_rate(probability)
         self._seeds: list[int] | None = None
         self._calls = 0
-        self._masks: Masks | None = None
+        # The masks of a kernel, if one draws them on the device.
+        self._masks: Any = None
 
     def set_rate(self, probability: float) -> None:
         """Change how much is blanked; what is known of the graph may come after the network."""
@@ -83,15 +94,26 @@ class ReplicaDropout(nn.Module):
             return inputs
         if self._seeds is None:
             raise InputError("`reset` must be called before training with dropout. Got no seeds.")
-        if self._masks is None or self._masks.device != inputs.device:
-            self._masks = doors.masks(self._seeds, inputs.device)
-        if self._masks is not None:
-            return self._masks.dropped(inputs, self._threshold, LEVELS)
+        masks = lookup("dropout", inputs.device, self._seeds, inputs.device)
+        if masks is not None:
+            if self._masks is None or self._masks.device != inputs.device:
+                self._masks = masks(self._seeds, inputs.device)
+            dropped: Tensor = self._masks.dropped(inputs, self._threshold, LEVELS)
+            return dropped
         seeds = [experiment_seed(seed, "dropout", self._calls) for seed in self._seeds]
         self._calls += 1
         draws = torch.stack([_bytes(inputs[0], seed) for seed in seeds])
-        dropped: Tensor = _Dropout.apply(inputs, draws, self._threshold)  # type: ignore[no-untyped-call]
+        dropped = _Dropout.apply(inputs, draws, self._threshold)  # type: ignore[no-untyped-call]
         return dropped
+
+
+def can_record_dropout(device: torch.device) -> bool:
+    """Return whether a recorded CUDA graph drops other values every time it is replayed.
+
+    >>> can_record_dropout(torch.device("cpu"))
+    False
+    """
+    return lookup("dropout", device, (), device) is not None
 
 
 def _bytes(like: Tensor, seed: int) -> Tensor:
@@ -138,14 +160,31 @@ def linear(inputs: Inputs, weight: Tensor, bias: Tensor | None) -> Tensor:
     >>> linear(torch.ones(1, 3), torch.ones(2, 3, 1), None).flatten().tolist()
     [3.0, 3.0]
     """
-    if not isinstance(inputs, Tensor):
+    if isinstance(inputs, BatchRows):
         product = inputs.matmul(weight)
         return product if bias is None else product + bias
-    if inputs.ndim == 2:
-        inputs = inputs.expand(len(weight), -1, -1)
+    if isinstance(inputs, SparseRows):
+        return _with_bias(inputs.matmul(weight), bias)
     if inputs.ndim == 4:
         return linear(inputs.flatten(1, 2), weight, bias).view(*inputs.shape[:-1], weight.shape[2])
+    kernel = lookup("linear", inputs.device, [inputs], weight, bias)
+    if kernel is not None:
+        found: Tensor = kernel([inputs], weight, bias)
+        return found
+    if inputs.ndim == 2:
+        return _with_bias(torch.stack([inputs @ own for own in weight]), bias)
+    if weight.shape[2] == 1 and not inputs.is_cuda:
+        # A batch of products with vectors rounds differently from a single one.
+        column = (inputs * weight.transpose(1, 2)).sum(-1, keepdim=True)
+        return column if bias is None else column + bias
     return torch.bmm(inputs, weight) if bias is None else torch.baddbmm(bias, inputs, weight)
+
+
+def _with_bias(values: Tensor, bias: Tensor | None) -> Tensor:
+    """Add each replica's bias by itself, so that its gradient is also summed by itself."""
+    if bias is None:
+        return values
+    return torch.stack([own + shift for own, shift in zip(values, bias, strict=True)])
 
 
 def activate(values: Tensor, name: str) -> Tensor:
@@ -154,8 +193,16 @@ def activate(values: Tensor, name: str) -> Tensor:
     >>> activate(torch.tensor([[-1.0, 2.0]]), "relu").tolist()
     [[0.0, 2.0]]
     """
-    done = doors.activation(values, name)
-    return ACTIVATIONS[name](values) if done is None else done
+    if values.is_cuda or name not in IN_PLACE:
+        return ACTIVATIONS[name](values)
+    # In place of a copy: autograd then keeps the result instead of the values.
+    function = IN_PLACE[name]
+    # DP-SGD fills batches up to the widest of all replicas, which changes the rounding anyway.
+    if len(values) == 1 or active_tape() is not None:
+        return function(values.clone(memory_format=torch.contiguous_format))
+    return torch.stack(
+        [function(own.clone(memory_format=torch.contiguous_format)) for own in values]
+    )
 
 
 class ReplicaLinear(nn.Module):
@@ -205,37 +252,34 @@ class ReplicaLinear(nn.Module):
         weight, bias = self.weight, self.bias
         tape = active_tape() if weight.requires_grad else None
         if tape is None:
-            return self._product(inputs, weight, bias)
+            return linear(inputs, weight, bias)
         # The tape makes the gradients of the parameters itself and needs those of outputs alone.
         if isinstance(inputs, Tensor) and inputs.requires_grad:
             apart = weight.detach(), None if bias is None else bias.detach()
-            outputs = self._product(inputs, *apart)
+            outputs = linear(inputs, *apart)
         else:
             with torch.no_grad():
-                outputs = self._product(inputs, weight, bias)
+                outputs = linear(inputs, weight, bias)
             outputs.requires_grad_()
         tape.record(inputs, outputs, weight, bias)
         return outputs
 
     def of_blocks(self, blocks: Sequence[Tensor]) -> Tensor:
         """As :meth:`forward`, for inputs in blocks of columns, each ``(R, N, some of in)``."""
+        scores: Tensor
         if active_tape() is None:
-            done = doors.linear_of_blocks(blocks, self.weight, self.bias)
-            if done is not None:
-                return done
-        scores: Tensor = self(doors.joined(blocks))
+            kernel = lookup("linear", self.weight.device, blocks, self.weight, self.bias)
+            if kernel is not None:
+                scores = kernel(blocks, self.weight, self.bias)
+                return scores
+        scores = self(torch.cat(list(blocks), dim=-1))
         return scores
-
-    @staticmethod
-    def _product(inputs: Inputs, weight: Tensor, bias: Tensor | None) -> Tensor:
-        done = doors.linear(inputs, weight, bias)
-        return linear(inputs, weight, bias) if done is None else done
 
 
 class ReplicaBatchNorm(nn.Module):
     """Batch normalisation of each replica's channels, as ``torch.nn.BatchNorm1d`` does for one.
 
-    One native call over ``R * C`` channels. Mixes the examples of a batch, so DP-SGD refuses it.
+    Mixes the examples of a batch, so DP-SGD refuses it.
     """
 
     mixes_examples = "Set batch_norm=False at node level."
@@ -248,8 +292,6 @@ class ReplicaBatchNorm(nn.Module):
     ) -> None:
         super().__init__()
         self.momentum, self.epsilon = momentum, epsilon
-        # What its fast form knows of inputs that stay the same.
-        self.moments = Moments()
         self.weight = nn.Parameter(torch.ones(replicas, channels))
         self.bias = nn.Parameter(torch.zeros(replicas, channels))
         self.register_buffer("running_mean", torch.zeros(replicas, channels))
@@ -263,22 +305,63 @@ class ReplicaBatchNorm(nn.Module):
         self.running_mean.zero_()
         self.running_var.fill_(1)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Normalise ``(R, N, C)`` over N: by the batch in training, by running statistics after."""
+    def forward(
+        self,
+        inputs: Tensor,
+        *,
+        counts: Tensor | None = None,
+    ) -> Tensor:
+        """Normalise ``(R, N, C)`` over N: by the batch in training, by running statistics after.
+
+        Args:
+            inputs: ``(R, N, C)``.
+            counts: how often each of the N rows counts in training, ``(N,)``, if not once.
+        """
+        if self.training and counts is not None:
+            return self._by_counts(inputs, counts)
+        if not inputs.is_cuda:
+            # Channels of several replicas in one register round differently from those of one, and
+            # so do rows apart in memory.
+            own = [self._native(rows.contiguous(), place) for place, rows in enumerate(inputs)]
+            return torch.stack(own)
         replicas, count, channels = inputs.shape
         beside = inputs.permute(1, 0, 2).reshape(count, replicas * channels)
-        normal = F.batch_norm(
-            beside,
-            self.running_mean.view(-1),
-            self.running_var.view(-1),
-            self.weight.reshape(-1),
-            self.bias.reshape(-1),
+        normal = self._native(beside, slice(None))
+        # One copy here; strided rows would make each operation after it several times slower.
+        return normal.view(count, replicas, channels).permute(1, 0, 2).contiguous()
+
+    def _native(self, inputs: Tensor, replicas: int | slice) -> Tensor:
+        """Return torch's own batch norm of ``(N, C)``, with the channels of some replicas."""
+        return F.batch_norm(
+            inputs,
+            self.running_mean[replicas].view(-1),
+            self.running_var[replicas].view(-1),
+            self.weight[replicas].reshape(-1),
+            self.bias[replicas].reshape(-1),
             self.training,
             self.momentum,
             self.epsilon,
         )
-        # One copy here; strided rows would make each operation after it several times slower.
-        return normal.view(count, replicas, channels).permute(1, 0, 2).contiguous()
+
+    def _by_counts(self, inputs: Tensor, counts: Tensor) -> Tensor:
+        """Normalise by the batch statistics of rows that count several times."""
+        total = int(counts.sum())
+        shares = counts.to(inputs.dtype).unsqueeze(1) / total
+        mean = (inputs * shares).sum(1, keepdim=True)
+        centred = inputs - mean
+        variance = (centred.square() * shares).sum(1, keepdim=True)
+        self.move_statistics(mean, variance, total)
+        return centred * self.scale(variance) + self.bias.unsqueeze(1)
+
+    def scale(self, variance: Tensor) -> Tensor:
+        """Return what channels of this variance are multiplied by, ``(R, 1, C)``."""
+        return self.weight.unsqueeze(1) * (variance + self.epsilon).rsqrt()
+
+    @torch.no_grad()
+    def move_statistics(self, mean: Tensor, variance: Tensor, count: int) -> None:
+        """Move the running statistics towards those of ``count`` rows, each ``(R, 1, C)``."""
+        self.running_mean.lerp_(mean.squeeze(1), self.momentum)
+        self.running_var.lerp_(variance.squeeze(1) * (count / max(1, count - 1)), self.momentum)
 
 
 class Layer(NamedTuple):
@@ -289,10 +372,47 @@ class Layer(NamedTuple):
     activation: str | None
     dropout: ReplicaDropout | None
 
-    def __call__(self, inputs: Inputs) -> Tensor:
-        """Return linear, batch norm, activation and dropout, one after the other."""
+    def __call__(
+        self,
+        inputs: Inputs,
+        *,
+        counts: Tensor | None = None,
+        moments: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Return linear, batch norm, activation and dropout, one after the other.
+
+        Args:
+            inputs: what a linear layer takes.
+            counts: how often each row counts in the batch statistics, if not once.
+            moments: mean ``(R, 1, in)`` and covariance ``(R, in, in)`` of the inputs of all nodes,
+                if batch statistics are theirs and not those of these rows.
+        """
+        norm = self.norm
+        if norm is None:
+            return self.drop(self.activate(self.linear(inputs)))
+        if norm.training and moments is not None:
+            return self.drop(self.activate(self._by_moments(inputs, *moments)))
         product: Tensor = self.linear(inputs)
-        return self.drop(self.activate(product if self.norm is None else self.norm(product)))
+        if norm.training and counts is None:
+            kernel = lookup("norm_activation", product.device, product, norm, self.activation)
+            if kernel is not None:
+                return self.drop(kernel(product, norm, self.activation))
+        return self.drop(self.activate(norm(product, counts=counts)))
+
+    def _by_moments(self, inputs: Inputs, mean: Tensor, covariance: Tensor) -> Tensor:
+        """Return the product with batch norm, given the moments of the inputs.
+
+        With mean ``m`` and covariance ``S`` of the inputs, channel ``c`` of their product with
+        ``W`` has mean ``m W_c`` and variance ``W_c^T S W_c``: batch norm only changes the weights.
+        """
+        norm, weight = self.norm, self.linear.weight
+        assert norm is not None
+        assert self.linear.bias is None
+        centre = torch.matmul(mean, weight)
+        variance = (weight * torch.matmul(covariance, weight)).sum(1, keepdim=True).clamp(min=0)
+        norm.move_statistics(centre, variance, inputs.shape[-2])
+        factor = norm.scale(variance)
+        return linear(inputs, weight * factor, norm.bias.unsqueeze(1) - centre * factor)
 
     def activate(self, values: Tensor) -> Tensor:
         """Return the activation of the values."""
@@ -360,26 +480,22 @@ class ReplicaMLP(nn.Module):
         """Whether a node's output follows from its own row and the moments of the inputs."""
         return len(self.norms) <= 1
 
-    def forward(self, inputs: Inputs | Sample | Chosen) -> Tensor:
+    def forward(self, inputs: Inputs | RowsWithMoments | RowSubset) -> Tensor:
         """Return the last layer's output, ``(R, N, out)``."""
-        done = doors.mlp(self, inputs)
-        if done is not None:
-            return done
+        if isinstance(inputs, RowSubset):
+            outputs: Tensor = self(inputs.inputs)
+            return inputs.of(outputs)
         hidden: Any = inputs
+        counts = moments = None
+        if isinstance(inputs, RowsWithMoments):
+            hidden, moments = inputs.rows, inputs.moments
+        elif isinstance(inputs, SparseRows):
+            counts = inputs.counts()
         for layer in self.layers:
-            hidden = layer(hidden)
+            hidden = layer(hidden, counts=counts, moments=moments)
+            moments = None
         if not isinstance(hidden, Tensor):
             raise InputError("`inputs` must be dense for an MLP without layers. Got sparse rows.")
-        return hidden
-
-    def of_blocks(self, blocks: Sequence[Tensor]) -> Tensor:
-        """As :meth:`forward`, for activations in blocks of columns, each ``(R, N, some of in)``."""
-        first, *others = self.layers
-        hidden = doors.layer_of_blocks(first, blocks)
-        if hidden is None:
-            return self.forward(doors.joined(blocks))
-        for layer in others:
-            hidden = layer(hidden)
         return hidden
 
 
@@ -419,9 +535,10 @@ def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
     >>> cross_entropy(torch.zeros(2, 3, 4), torch.tensor([0, 1, 3])).shape
     torch.Size([2, 3])
     """
-    done = doors.cross_entropy(scores, labels)
-    if done is not None:
-        return done
+    kernel = lookup("cross_entropy", scores.device, scores, labels)
+    if kernel is not None:
+        losses: Tensor = kernel(scores, labels)
+        return losses
     # With the classes in the middle, torch's softmax runs along the examples: 3.5 times faster.
     targets = labels.expand(scores.shape[:2])
     return F.cross_entropy(scores.transpose(1, 2), targets, reduction="none")
@@ -445,3 +562,14 @@ def cross_entropy_slopes(scores: Tensor, targets: Tensor, totals: Tensor) -> tup
     """
     chances = torch.softmax(scores.detach().transpose(1, 2), dim=1)
     return (chances * totals).sub_(targets).transpose(1, 2), chances
+
+
+def best_class(scores: Tensor) -> Tensor:
+    """Return the index of every row's largest score.
+
+    >>> best_class(torch.tensor([[0.0, 2.0, 1.0]])).tolist()
+    [1]
+    """
+    kernel = lookup("best_class", scores.device, scores)
+    found: Tensor = scores.argmax(dim=-1) if kernel is None else kernel(scores)
+    return found

@@ -46,7 +46,6 @@ class SparseRows:
         *,
         device: str | torch.device = "cpu",
         counts: NDArray[np.int64] | None = None,
-        is_passing: bool = False,
     ) -> None:
         self._scipy = matrix
         self._counts = counts
@@ -55,9 +54,6 @@ class SparseRows:
         self._csr = _torch_csr(matrix, self.device)
         self._transposed: Tensor | None = None
         self._one = torch.ones(0, device=self.device)
-        self._moments: tuple[Tensor, Tensor] | None = None
-        # Whether the rows are those of one step, whose moments nobody asks for again.
-        self.is_passing = is_passing
 
     @classmethod
     def from_scipy(cls, matrix: Any, *, device: str | torch.device = "cpu") -> SparseRows:
@@ -88,7 +84,7 @@ class SparseRows:
         >>> rows.taken(np.array([2, 0])).shape
         (2, 2)
         """
-        return SparseRows(self._scipy[nodes], device=self.device, is_passing=True)
+        return SparseRows(self._scipy[nodes], device=self.device)
 
     def gram(self) -> Tensor:
         """Return the product of every two rows, ``(N, N)``.
@@ -97,19 +93,6 @@ class SparseRows:
         [[1.0, 2.0], [2.0, 5.0]]
         """
         return torch.from_numpy((self._scipy @ self._scipy.T).toarray()).to(self.device)
-
-    def moments(self) -> tuple[Tensor, Tensor]:
-        """Return mean ``(1, 1, in)`` and covariance ``(1, in, in)`` of the rows, computed once."""
-        if self._moments is None:
-            rows = self._scipy.astype(np.float64)
-            counts = np.ones(self.shape[0]) if self._counts is None else self._counts
-            weighted = sp.csr_array(rows.T).multiply(counts / counts.sum()).tocsr()
-            mean = weighted.sum(axis=1).reshape(1, -1)
-            squares = (weighted @ rows).toarray() - mean.T @ mean
-            found = (torch.from_numpy(part).float().to(self.device) for part in (mean, squares))
-            first, second = (part.unsqueeze(0) for part in found)
-            self._moments = first, second
-        return self._moments
 
     def counts(self) -> Tensor | None:
         """Return how often each row counts, ``(N,)``; None if each counts once."""

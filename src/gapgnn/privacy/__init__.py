@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from gapgnn.privacy.guarantee import Guarantee as Guarantee
     from gapgnn.privacy.guarantee import check_finite_budget as check_finite_budget
     from gapgnn.privacy.guarantee import count_entities as count_entities
+    from gapgnn.privacy.operators import Arcs as Arcs
+    from gapgnn.privacy.operators import DegreeBounded as DegreeBounded
+    from gapgnn.privacy.operators import Messages as Messages
+    from gapgnn.privacy.operators import Neighbors as Neighbors
+    from gapgnn.privacy.operators import Operator as Operator
+    from gapgnn.privacy.operators import OutDegreeNormalized as OutDegreeNormalized
+    from gapgnn.privacy.operators import Symmetrized as Symmetrized
+    from gapgnn.privacy.operators import UnionOfTypes as UnionOfTypes
+    from gapgnn.privacy.operators import kinds_growth as kinds_growth
+    from gapgnn.privacy.operators import squared_growth as squared_growth
     from gapgnn.privacy.plan import Plan as Plan
     from gapgnn.privacy.plan import PlannedHops as PlannedHops
     from gapgnn.privacy.plan import PlannedTraining as PlannedTraining
@@ -29,21 +39,27 @@ if TYPE_CHECKING:
     from gapgnn.privacy.relations import LEVELS as LEVELS
     from gapgnn.privacy.relations import RELATIONS as RELATIONS
     from gapgnn.privacy.relations import RELATIONS_OF_LEVEL as RELATIONS_OF_LEVEL
+    from gapgnn.privacy.relations import AddRemove as AddRemove
+    from gapgnn.privacy.relations import Directed as Directed
+    from gapgnn.privacy.relations import KArcs as KArcs
+    from gapgnn.privacy.relations import KEdges as KEdges
     from gapgnn.privacy.relations import Links as Links
+    from gapgnn.privacy.relations import Records as Records
+    from gapgnn.privacy.relations import Relation as Relation
+    from gapgnn.privacy.relations import RelationLike as RelationLike
+    from gapgnn.privacy.relations import Replace as Replace
+    from gapgnn.privacy.relations import Undirected as Undirected
+    from gapgnn.privacy.relations import Unprotected as Unprotected
     from gapgnn.privacy.relations import aggregation_ratio as aggregation_ratio
-    from gapgnn.privacy.relations import aggregation_sensitivity as aggregation_sensitivity
     from gapgnn.privacy.relations import auto_delta as auto_delta
     from gapgnn.privacy.relations import check_relation as check_relation
-    from gapgnn.privacy.relations import covers as covers
     from gapgnn.privacy.relations import describe_relation as describe_relation
-    from gapgnn.privacy.relations import group_size as group_size
-    from gapgnn.privacy.relations import kinds_growth as kinds_growth
     from gapgnn.privacy.relations import links_of as links_of
+    from gapgnn.privacy.relations import parse_relation as parse_relation
     from gapgnn.privacy.relations import protected_entities as protected_entities
     from gapgnn.privacy.relations import public_count as public_count
     from gapgnn.privacy.relations import resolve_kinds as resolve_kinds
     from gapgnn.privacy.relations import resolve_relation as resolve_relation
-    from gapgnn.privacy.relations import squared_growth as squared_growth
     from gapgnn.privacy.relations import strictest as strictest
     from gapgnn.privacy.session import PrivateSession as PrivateSession
     from gapgnn.privacy.session import SessionOptions as SessionOptions

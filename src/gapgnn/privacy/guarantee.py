@@ -21,12 +21,12 @@ from gapgnn.privacy.accounting import (
     calibrate,
 )
 from gapgnn.privacy.budget import check_delta, check_epsilon, check_part, stated_epsilon
+from gapgnn.privacy.operators import Neighbors, kinds_growth
 from gapgnn.privacy.relations import (
     Links,
-    aggregation_sensitivity,
     auto_delta,
-    kinds_growth,
     links_of,
+    parse_relation,
     protected_entities,
     resolve_relation,
 )
@@ -189,7 +189,7 @@ class Guarantee:
         counts the dearest (:func:`~gapgnn.privacy.accounting.worst_cases`).
         """
         dearest = max(options, key=lambda option: option.epsilon or 0.0)
-        price = first.times * first.pair(dearest.relation).pure_epsilon
+        price = first.times * first.pair(parse_relation(dearest.relation)).pure_epsilon
         events: dict[Event, None] = {}
         for number, option in enumerate(options, start=1):
             for event in option.events:
@@ -315,18 +315,21 @@ class Guarantee:
 
     def undirected_epsilon(self) -> float | None:
         """Return what the same noise costs for whole edges, where as many arcs are promised."""
-        if self.level != "edge" or not self.events or not links_of(self.relation).are_arcs:
+        if self.level != "edge" or not self.events:
+            return None
+        promised = links_of(self.relation)
+        if not promised.are_arcs:
             return None
         if self.delta == 0 and self.epsilon is not None:
             # Two bits, each of which a pure release protects.
             return 2 * self.epsilon
         if not all(isinstance(event, Gaussian) for event in self.events):
             return None
-        whole = Links(links_of(self.relation).count, are_arcs=False).relation
+        whole = Links.of(promised.count, are_arcs=False)
         # The sensitivity of an edge of two arcs is sqrt(2) times that of one (section 1).
-        promised, wanted = (aggregation_sensitivity("edge", r) for r in (self.relation, whole))
-        events = [event.scaled(promised / wanted) for event in self.events]
-        return account(events, self.delta, relation=whole).epsilon
+        ratio = Neighbors.bound(promised) / Neighbors.bound(whole)
+        events = [event.scaled(ratio) for event in self.events]
+        return account(events, self.delta, relation=whole.name).epsilon
 
     def every_kind_epsilon(self, num_kinds: int, *, has_total: bool) -> float | None:
         """Return what the same noise costs for links of every kind at once, promised for any."""

@@ -1,18 +1,22 @@
-"""Neighbouring relations, and how far two neighbours can be apart (privacy page, section 1).
+"""Neighbouring relations: which two graphs a guarantee makes hard to tell apart.
 
-A level says what is protected (an edge, or a node's whole record), a relation says which two graphs
-count as neighbours. Between one edge and a whole record lie the relations that name a number:
-``5-edges`` is up to five undirected edges of one person, ``5-arcs`` up to five arcs out of one. The
-number is part of the word, so it goes wherever the relation goes. Everything here is public
-arithmetic: no graph is read.
+A level says what is protected (an edge, or a node's whole record), a relation which two graphs are
+neighbours (privacy page, section 1). A relation is an object: ``Undirected()``, ``KEdges(5)``,
+``Replace()``. It knows its level, its one name, the relations it covers and how many steps of a
+weaker relation make one step of it. Text is its form on the command line, in the ledger, on cards
+and in saved files: :func:`parse_relation` reads it and ``str`` writes it. How far an operator moves
+between two neighbours is stated by the operator (:mod:`gapgnn.privacy.operators`).
+
+Everything here is public arithmetic: no graph is read.
 """
 
 from __future__ import annotations
 
-import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
 
 from gapgnn.errors import InputError, check_choice, check_integer
 
@@ -26,76 +30,326 @@ RELATIONS_OF_LEVEL = {
 RELATIONS = ("directed", "undirected", "add-remove", "replace")
 _SAMPLES = ("5-edges", "5-arcs")
 
-_WHO_DIFFERS = {
-    "directed": "Two graphs are neighbours if they differ in one arc u->v.",
-    "undirected": (
-        "Two graphs are neighbours if they differ in one undirected edge, stored as the two arcs "
-        "u->v and v->u."
-    ),
-    "add-remove": (
-        "Two graphs are neighbours if one person's record (features, label and own out-list) is in "
-        "one and not in the other."
-    ),
-    "replace": (
-        "Two graphs are neighbours if one person's record (features, label and own out-list) is "
-        "exchanged for another record."
-    ),
-    "none": "No two graphs are told apart by a guarantee: nothing is protected.",
-}
+
+class Relation(ABC):
+    """Which two graphs are neighbours; each relation is a frozen dataclass.
+
+    Attributes:
+        level: what is protected: ``none``, ``edge`` or ``node``.
+        contributions: how many contributions of one link or record lie between two neighbours at
+            most: 2 where an old and a new one can oppose each other.
+    """
+
+    level: ClassVar[str]
+    contributions: ClassVar[int] = 1
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The relation's one name, as it is written everywhere."""
+
+    @property
+    @abstractmethod
+    def sentence(self) -> str:
+        """Which two graphs are neighbours, in words."""
+
+    @abstractmethod
+    def covers(self, other: Relation) -> bool:
+        """Tell whether what this relation protects includes all that another one does."""
+
+    @abstractmethod
+    def group_size(self, other: Relation) -> int:
+        """Return how many neighbours under a weaker relation lead to a neighbour under this one."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    def check_covers(self, other: Relation) -> None:
+        """Raise unless this relation covers another one."""
+        if not self.covers(other):
+            raise InputError(f"`relation` must cover {other}. Got {self.name!r}.")
 
 
 @dataclass(frozen=True)
-class Links:
-    """What a relation of edge level protects: up to so many links of one person.
+class Unprotected(Relation):
+    """Level none: nothing is protected.
+
+    >>> str(Unprotected()), Unprotected().covers(Unprotected())
+    ('none', True)
+    """
+
+    level: ClassVar[str] = "none"
+
+    @property
+    def name(self) -> str:
+        """``none``."""
+        return "none"
+
+    @property
+    def sentence(self) -> str:
+        """That nothing is promised."""
+        return "No two graphs are told apart by a guarantee: nothing is protected."
+
+    def covers(self, other: Relation) -> bool:
+        """Tell whether the other one protects nothing either."""
+        return self == other
+
+    def group_size(self, other: Relation) -> int:
+        """Return 1, of itself."""
+        self.check_covers(other)
+        return 1
+
+
+class Links(Relation):
+    """Up to so many links of one person: arcs out of that person, or undirected edges.
+
+    An undirected edge is stored as two arcs, u->v and v->u.
 
     Attributes:
         count: how many.
-        are_arcs: arcs out of that person; otherwise undirected edges, which are two arcs each.
+        are_arcs: whether links are arcs.
 
-    >>> links_of("undirected"), links_of("5-arcs")
-    (Links(count=1, are_arcs=False), Links(count=5, are_arcs=True))
+    >>> Links.of(1, are_arcs=False), Links.of(5, are_arcs=True)
+    (Undirected(), KArcs(count=5))
     """
 
+    level: ClassVar[str] = "edge"
     count: int
-    are_arcs: bool
+    are_arcs: ClassVar[bool]
+
+    @staticmethod
+    def of(count: int, *, are_arcs: bool) -> Links:
+        """Return the relation of so many links."""
+        if count == 1:
+            return Directed() if are_arcs else Undirected()
+        return KArcs(count) if are_arcs else KEdges(count)
 
     @property
-    def relation(self) -> str:
-        """The relation's one name."""
+    def name(self) -> str:
+        """``directed``, ``undirected``, or with a number: ``5-arcs``, ``5-edges``."""
         if self.count == 1:
             return "directed" if self.are_arcs else "undirected"
         return f"{self.count}-{'arcs' if self.are_arcs else 'edges'}"
 
-    def sensitivity(self, *, both_ways: bool, summed_kinds: int = 1) -> float:
-        """Return how far a hop can move (privacy page, section 1).
+    @property
+    def sentence(self) -> str:
+        """Which two graphs are neighbours, in words."""
+        if self.are_arcs:
+            one = "one arc u->v"
+            several = f"up to {self.count} arcs out of one person"
+        else:
+            one = "one undirected edge, stored as the two arcs u->v and v->u"
+            several = f"up to {self.count} undirected edges of one person, each stored as two arcs"
+        return f"Two graphs are neighbours if they differ in {one if self.count == 1 else several}."
 
-        k edges move that person's own row by at most k and k other rows by at most 1 each. k arcs
-        out of somebody move k other rows, and the own one where messages also go against arcs.
-        Both arcs of a pair move both rows twice then.
+    def covers(self, other: Relation) -> bool:
+        """Tell whether what this relation protects includes all that another one does.
 
-        In the total over M kinds of edges, arcs u->v of different kinds move the same row: row v by
-        at most min(k, M) messages, all rows together by k. The squares add up to k min(k, M).
+        Edges include arcs, of as many links or fewer. Arcs out of one person never include a whole
+        edge, whose second arc is somebody else's.
 
-        For edges, and for arcs both ways, a total alone may move by more than is returned, and then
-        the sums of its kinds move by less. The k links are cells of a table, kinds by ends. In the
-        kinds' sums the own row moves by the row sums r, the others by 1 for each cell; in the total
-        the own row moves by k, the others by the column sums c: together sum(r^2) + k + k^2 +
-        sum(c^2). Now sum(r^2) counts the ordered pairs of cells in one row, sum(c^2) those in one
-        column. Different cells do not share both, so each of their k^2 - k pairs counts at most
-        once, and each cell with itself twice: sum(r^2) + sum(c^2) <= k^2 + k. Kinds and total are
-        so within two events of sqrt(k^2 + k).
-
-        Args:
-            both_ways: messages go along arcs and against them.
-            summed_kinds: M, of a total that is released beside the sum of each kind; 1 elsewhere.
-
-        >>> Links(5, are_arcs=True).sensitivity(both_ways=False, summed_kinds=5)
-        5.0
+        >>> KEdges(5).covers(Undirected()), KEdges(5).covers(KArcs(5)), KArcs(5).covers(KEdges(2))
+        (True, True, False)
         """
-        k = self.count
-        if self.are_arcs and not both_ways:
-            return math.sqrt(k * min(k, summed_kinds))
-        return math.sqrt(k * k + k) * (2 if both_ways and not self.are_arcs else 1)
+        if not isinstance(other, Links):
+            return False
+        return self.count >= other.count and (other.are_arcs or not self.are_arcs)
+
+    def group_size(self, other: Relation) -> int:
+        """Return how many neighbours under a weaker relation lead to a neighbour under this one.
+
+        k edges are ceil(k / j) groups of at most j. k edges as arcs are those out of one person,
+        and one out of each of k others.
+
+        >>> KEdges(5).group_size(Undirected()), KEdges(5).group_size(KEdges(2))
+        (5, 3)
+        >>> Undirected().group_size(Directed()), KEdges(5).group_size(KArcs(5))
+        (2, 6)
+        """
+        self.check_covers(other)
+        if self == other or not isinstance(other, Links):
+            return 1
+        own = -(-self.count // other.count)
+        return own + self.count if other.are_arcs and not self.are_arcs else own
+
+
+@dataclass(frozen=True)
+class Directed(Links):
+    """Two graphs are neighbours if they differ in one arc."""
+
+    count: int = field(default=1, init=False, repr=False)
+    are_arcs: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Undirected(Links):
+    """Two graphs are neighbours if they differ in one undirected edge, which is two arcs."""
+
+    count: int = field(default=1, init=False, repr=False)
+    are_arcs: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class KArcs(Links):
+    """Two graphs are neighbours if they differ in up to k arcs out of one person; k is above 1."""
+
+    count: int
+    are_arcs: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_integer("count", self.count, at_least=2)
+
+
+@dataclass(frozen=True)
+class KEdges(Links):
+    """Two graphs are neighbours if they differ in up to k undirected edges of one person.
+
+    k is above 1.
+
+    >>> str(KEdges(5)), parse_relation("5-edges") == KEdges(5)
+    ('5-edges', True)
+    """
+
+    count: int
+    are_arcs: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_integer("count", self.count, at_least=2)
+
+
+class Records(Relation):
+    """One person's record: features, label and own out-list."""
+
+    level: ClassVar[str] = "node"
+
+    def covers(self, other: Relation) -> bool:
+        """Tell whether what this relation protects includes all that another one does.
+
+        >>> Replace().covers(AddRemove()), AddRemove().covers(Replace())
+        (True, False)
+        """
+        return isinstance(other, Records) and self.contributions >= other.contributions
+
+    def group_size(self, other: Relation) -> int:
+        """Return 2 for a replaced record, which is one removed and one added; 1 of itself.
+
+        >>> Replace().group_size(AddRemove())
+        2
+        """
+        self.check_covers(other)
+        return 1 if self == other else 2
+
+
+@dataclass(frozen=True)
+class AddRemove(Records):
+    """Two graphs are neighbours if one record is in one of them and not in the other."""
+
+    @property
+    def name(self) -> str:
+        """``add-remove``."""
+        return "add-remove"
+
+    @property
+    def sentence(self) -> str:
+        """Which two graphs are neighbours, in words."""
+        return (
+            "Two graphs are neighbours if one person's record (features, label and own out-list) "
+            "is in one and not in the other."
+        )
+
+
+@dataclass(frozen=True)
+class Replace(Records):
+    """Two graphs are neighbours if one record is exchanged for another."""
+
+    contributions: ClassVar[int] = 2
+
+    @property
+    def name(self) -> str:
+        """``replace``."""
+        return "replace"
+
+    @property
+    def sentence(self) -> str:
+        """Which two graphs are neighbours, in words."""
+        return (
+            "Two graphs are neighbours if one person's record (features, label and own out-list) "
+            "is exchanged for another record."
+        )
+
+
+# A relation, or its name where users write it.
+RelationLike: TypeAlias = Relation | str
+
+
+def parse_relation(text: object, level: str | None = None) -> Relation:
+    """Return the relation of a name, or refuse it: any, or one of a level.
+
+    A relation is returned as it is, if it is of the level.
+
+    >>> parse_relation("5-edges"), parse_relation("1-edges"), parse_relation("replace", "node")
+    (KEdges(count=5), Undirected(), Replace())
+    >>> parse_relation("k-edges")
+    Traceback (most recent call last):
+    ...
+    gapgnn.errors.InputError: `relation` must have a number for k: 5-edges. Got 'k-edges'.
+    """
+    if isinstance(text, Relation) and level in (None, text.level):
+        return text
+    name = text.name if isinstance(text, Relation) else text
+    if level == "none" and name == "none":
+        return Unprotected()
+    found = _parsed(name)
+    if level is not None:
+        _check_belongs(level, name, found)
+    if found is None:
+        check_choice("relation", name, (*RELATIONS, *_SAMPLES))
+        raise InputError(f"`relation` must be a relation. Got {name!r}.")
+    return found
+
+
+def _parsed(name: object) -> Relation | None:
+    """Return the relation of a name; None where there is none of this name."""
+    alone: dict[object, Relation] = {
+        one.name: one for one in (Directed(), Undirected(), AddRemove(), Replace())
+    }
+    if not isinstance(name, str) or name in alone:
+        return alone.get(name)
+    if not re.search(r"(edge|arc)s?$", name):
+        return None
+    found = re.fullmatch(r"([1-9][0-9]{0,8})-(edges|arcs)", name)
+    if found is None:
+        sample = _SAMPLES["arc" in name]
+        raise InputError(f"`relation` must have a number for k: {sample}. Got {name!r}.")
+    return Links.of(int(found[1]), are_arcs=found[2] == "arcs")
+
+
+def _check_belongs(level: str, name: object, found: Relation | None) -> None:
+    check_choice("level", level, LEVELS)
+    if found is not None and found.level == level:
+        return
+    if level == "none":
+        raise InputError(f"`relation` has no meaning at level none. Got {name!r}. Use auto.")
+    known = RELATIONS_OF_LEVEL[level]
+    listed = (*known, *_SAMPLES) if level == "edge" else known
+    raise InputError(
+        f"`relation` at level {level!r} must be one of auto, {', '.join(listed)}. Got {name!r}."
+    )
+
+
+def strictest(relations: Iterable[Relation]) -> Relation:
+    """Return the weakest relation that covers all of these.
+
+    >>> strictest([Directed(), Undirected()]), strictest([KArcs(5), KEdges(2)])
+    (Undirected(), KEdges(count=5))
+    """
+    known = list(relations)
+    links = [one for one in known if isinstance(one, Links)]
+    if not links:
+        return next(one for one in known if all(one.covers(other) for other in known))
+    if len(links) < len(known):
+        raise InputError("`relations` must be of one level. Got several.")
+    return Links.of(max(one.count for one in links), are_arcs=all(one.are_arcs for one in links))
 
 
 @dataclass(frozen=True)
@@ -118,101 +372,19 @@ def check_relation(relation: object, *, level: str | None = None) -> str:
 
     >>> check_relation("5-edges"), check_relation("1-edges"), check_relation("1-arcs", level="edge")
     ('5-edges', 'undirected', 'directed')
-    >>> check_relation("k-edges")
-    Traceback (most recent call last):
-    ...
-    gapgnn.errors.InputError: `relation` must have a number for k: 5-edges. Got 'k-edges'.
     """
-    links = _links(relation)
-    known = links.relation if links else relation
-    if level is not None:
-        _check_belongs(level, relation)
-    elif links is None:
-        check_choice("relation", relation, (*RELATIONS, *_SAMPLES))
-    return str(known)
+    return parse_relation(relation, level).name
 
 
-def links_of(relation: str) -> Links:
+def links_of(relation: RelationLike) -> Links:
     """Return what a relation of edge level protects.
 
     >>> links_of("12-edges").count
     12
     """
-    links = _links(relation)
-    if links is None:
-        _check_belongs("edge", relation)
-        raise InputError(f"`relation` must be of level edge. Got {relation!r}.")
-    return links
-
-
-def covers(relation: str, other: str) -> bool:
-    """Tell whether what one relation protects includes all that another one does.
-
-    Edges include arcs, of as many links or fewer. Arcs out of one person never include a whole
-    edge, whose second arc is somebody else's.
-
-    >>> covers("5-edges", "undirected"), covers("5-edges", "5-arcs"), covers("5-arcs", "undirected")
-    (True, True, False)
-    """
-    if relation in RELATIONS_OF_LEVEL["node"] or other in RELATIONS_OF_LEVEL["node"]:
-        return relation == other or (relation, other) == ("replace", "add-remove")
-    strict, weak = links_of(relation), links_of(other)
-    return strict.count >= weak.count and (weak.are_arcs or not strict.are_arcs)
-
-
-def strictest(relations: Iterable[str]) -> str:
-    """Return the weakest relation that covers all of these.
-
-    >>> strictest(["directed", "undirected"]), strictest(["5-arcs", "2-edges"])
-    ('undirected', '5-edges')
-    """
-    known = list(relations)
-    if any(relation in RELATIONS_OF_LEVEL["node"] for relation in known):
-        return max(known, key=RELATIONS_OF_LEVEL["node"].index)
-    links = [links_of(relation) for relation in known]
-    return Links(
-        max(one.count for one in links), are_arcs=all(one.are_arcs for one in links)
-    ).relation
-
-
-def group_size(charged: str, counted: str) -> int:
-    """Return how many neighbours under one relation lead to a neighbour under a stricter one.
-
-    k edges are ceil(k / j) groups of at most j. k edges as arcs are those out of one person, and
-    one out of each of k others. A replaced record is one removed and one added.
-
-    >>> group_size("undirected", "5-edges"), group_size("2-edges", "5-edges")
-    (5, 3)
-    >>> group_size("directed", "undirected"), group_size("5-arcs", "5-edges")
-    (2, 6)
-    """
-    _check_covers(counted, charged)
-    if charged == counted:
-        return 1
-    if counted == "replace":
-        return 2
-    strict, weak = links_of(counted), links_of(charged)
-    own = -(-strict.count // weak.count)
-    return own + strict.count if weak.are_arcs and not strict.are_arcs else own
-
-
-def squared_growth(charged: str, counted: str) -> float:
-    """Return by what factor the squared sensitivity of a hop grows towards a stricter relation.
-
-    An event does not say whether messages also went against arcs, so the larger of both counts: the
-    second arc of an edge doubles the squared distance along arcs, and both ways the distance.
-
-    >>> round(squared_growth("undirected", "5-edges"), 9), squared_growth("2-edges", "2-edges")
-    (15.0, 1.0)
-    >>> round(squared_growth("directed", "undirected"), 9)
-    4.0
-    """
-    _check_covers(counted, charged)
-    strict, weak = links_of(counted), links_of(charged)
-    return max(
-        (strict.sensitivity(both_ways=ways) / weak.sensitivity(both_ways=ways)) ** 2
-        for ways in (False, True)
-    )
+    found = parse_relation(relation, "edge")
+    assert isinstance(found, Links)
+    return found
 
 
 def resolve_kinds(level: str, kinds: str = "auto") -> str:
@@ -226,35 +398,15 @@ def resolve_kinds(level: str, kinds: str = "auto") -> str:
     ('any', 'each', 'each')
     """
     check_choice("level", level, LEVELS)
-    check_choice("kinds", kinds, ("auto", "each", "any"))
+    check_choice("edge_types", kinds, ("auto", "each", "any"))
     if level == "node" and kinds == "any":
         raise InputError(
-            "`kinds` must be auto or each at level node: a record holds its lists of all kinds of "
-            "edges, so withdrawing it changes every kind. Got 'any'."
+            "`edge_types` must be auto or each at level node: a record holds its adjacency lists "
+            "of all types, so withdrawing it changes every type. Got 'any'."
         )
     if kinds == "auto":
         return "each" if level == "node" else "any"
     return kinds
-
-
-def kinds_growth(num_kinds: int, *, has_total: bool) -> float:
-    """Return by what factor what was charged under ``any`` grows for links of every kind at once.
-
-    That is the squared distance, in all sums of a hop together, of graphs that differ in the same
-    links of every kind, over the largest of those that differ in one kind. Of M kinds M sums move
-    instead of one. A total moves by M messages instead of one, and without it nothing else was
-    charged: M, or (M + M^2) / 2. Where a total has more noise than the sums (``k-arcs``), that is
-    an upper bound.
-
-    >>> kinds_growth(2, has_total=False), kinds_growth(2, has_total=True)
-    (2.0, 3.0)
-    """
-    return (num_kinds + num_kinds**2) / 2 if has_total else float(num_kinds)
-
-
-def _check_covers(relation: str, other: str) -> None:
-    if not covers(relation, other):
-        raise InputError(f"`relation` must cover {other}. Got {relation!r}.")
 
 
 def resolve_relation(level: str, relation: str = "auto", *, is_directed: bool) -> str:
@@ -280,7 +432,7 @@ def resolve_relation(level: str, relation: str = "auto", *, is_directed: bool) -
         if level == "edge":
             return "directed" if is_directed else "undirected"
         return "add-remove" if level == "node" else "none"
-    if _links(relation) is None:
+    if _parsed(relation) is None:
         check_choice("relation", relation, ("auto", *RELATIONS, *_SAMPLES))
     return check_relation(relation, level=level)
 
@@ -294,83 +446,18 @@ def describe_relation(level: str, relation: str, *, is_directed: bool) -> Relati
     True
     """
     resolved = resolve_relation(level, relation, is_directed=is_directed)
-    links, warning = _links(resolved), None
-    if links is not None and links.are_arcs and not is_directed:
+    links, warning = parse_relation(resolved, level), None
+    if isinstance(links, Links) and links.are_arcs and not is_directed:
         whole = "a whole edge" if links.count == 1 else f"{links.count} whole edges"
         warning = (
             f"The graph is symmetric but only one arc of each edge is protected: for {whole} "
             f"the noise multiplier is smaller by a factor of sqrt({links.count + 1}), so the real "
             "epsilon is larger than the one stated here."
         )
-    return RelationDescription(resolved, _sentence(resolved, links), warning)
+    return RelationDescription(resolved, links.sentence, warning)
 
 
-def _sentence(relation: str, links: Links | None) -> str:
-    if links is None or links.count == 1:
-        return _WHO_DIFFERS[relation]
-    if links.are_arcs:
-        what = f"{links.count} arcs out of one person"
-    else:
-        what = f"{links.count} undirected edges of one person, each stored as two arcs"
-    return f"Two graphs are neighbours if they differ in up to {what}."
-
-
-def aggregation_sensitivity(
-    level: str,
-    relation: str,
-    *,
-    max_degree: int | None = None,
-    is_divided: bool = False,
-    both_ways: bool = False,
-    summed_kinds: int = 1,
-) -> float:
-    """Return the L2 sensitivity of one hop of aggregation (privacy page, section 1).
-
-    One hop is ``A^T X`` with rows of norm at most 1: 1 for ``directed``, sqrt(2) for
-    ``undirected``, sqrt(k^2 + k) for ``k-edges`` and sqrt(k) for ``k-arcs``, sqrt(D) for
-    ``add-remove`` and 2 sqrt(D) for ``replace``, where D bounds every out-list. At node level the
-    rows of all *other* nodes are covered. Where messages are divided by the root of their list's
-    length, all that a person writes has norm 1, however long the list is: 1 for ``add-remove`` and
-    2 for ``replace``.
-
-    Where messages travel along an arc and against it, ``(A + A^T) X`` without self-loops, one arc
-    moves two rows: sqrt(2) for ``directed``, and 2 sqrt(2) for both arcs of a pair, which then move
-    both rows twice; sqrt(k^2 + k) for ``k-arcs`` and twice that for ``k-edges``.
-
-    The total over M kinds of edges (``summed_kinds``) moves by sqrt(k min(k, M)) for ``k-arcs``
-    along arcs: those of different kinds may end in one row. Otherwise a total and the sums of its
-    kinds are together within two events of what is returned (:meth:`Links.sensitivity`).
-
-    >>> aggregation_sensitivity("edge", "directed")
-    1.0
-    >>> round(aggregation_sensitivity("edge", "5-edges") ** 2, 6)
-    30.0
-    >>> round(aggregation_sensitivity("edge", "directed", both_ways=True) ** 2, 6)
-    2.0
-    >>> aggregation_sensitivity("node", "replace", max_degree=100)
-    20.0
-    >>> aggregation_sensitivity("node", "replace", is_divided=True)
-    2.0
-    """
-    _check_belongs(level, relation)
-    if level == "edge":
-        if is_divided:
-            raise InputError("messages are divided at level node. Got level 'edge'.")
-        return links_of(relation).sensitivity(both_ways=both_ways, summed_kinds=summed_kinds)
-    if both_ways:
-        raise InputError("messages go both ways at level edge. Got level 'node'.")
-    if summed_kinds > 1:
-        raise InputError("totals over several kinds are of level edge. Got level 'node'.")
-    if (max_degree is None) == (not is_divided):
-        raise InputError(
-            "`max_degree` is needed at level node, or divided messages: either bounds what one "
-            f"record can change. Got {'neither' if max_degree is None else 'both'}."
-        )
-    degree = 1 if max_degree is None else check_integer("max_degree", max_degree, at_least=1)
-    return math.sqrt(degree) * (1.0 if relation == "add-remove" else 2.0)
-
-
-def aggregation_ratio(relation: str) -> float:
+def aggregation_ratio(relation: RelationLike) -> float:
     """Return one record's contribution to a hop as a share of the sensitivity: 1, or 1/2.
 
     A :class:`~gapgnn.privacy.accounting.events.Gaussian` event counts its noise in sensitivities, a
@@ -385,8 +472,7 @@ def aggregation_ratio(relation: str) -> float:
     >>> aggregation_ratio("add-remove"), aggregation_ratio("replace")
     (1.0, 0.5)
     """
-    check_relation(relation)
-    return 0.5 if relation == "replace" else 1.0
+    return 1 / parse_relation(relation).contributions
 
 
 def protected_entities(level: str, num_nodes: int, num_edges: int) -> int:
@@ -431,29 +517,3 @@ def public_count(count: int) -> int:
     number = check_integer("count", count, at_least=0)
     step: int = 10 ** max(0, len(str(number)) - 2)
     return (number + step // 2) // step * step
-
-
-def _links(relation: object) -> Links | None:
-    """Return what a word says of links; None where it is a relation of records, or none at all."""
-    if relation in RELATIONS_OF_LEVEL["edge"]:
-        return Links(1, are_arcs=relation == "directed")
-    if not isinstance(relation, str) or not re.search(r"(edge|arc)s?$", relation):
-        return None
-    found = re.fullmatch(r"([1-9][0-9]{0,8})-(edges|arcs)", relation)
-    if found is None:
-        sample = _SAMPLES["arc" in relation]
-        raise InputError(f"`relation` must have a number for k: {sample}. Got {relation!r}.")
-    return Links(int(found[1]), are_arcs=found[2] == "arcs")
-
-
-def _check_belongs(level: str, relation: object) -> None:
-    check_choice("level", level, LEVELS)
-    known = RELATIONS_OF_LEVEL[level]
-    if relation in known or (level == "edge" and _links(relation) is not None):
-        return
-    if not known:
-        raise InputError(f"`relation` has no meaning at level none. Got {relation!r}. Use auto.")
-    listed = (*known, *_SAMPLES) if level == "edge" else known
-    raise InputError(
-        f"`relation` at level {level!r} must be one of auto, {', '.join(listed)}. Got {relation!r}."
-    )

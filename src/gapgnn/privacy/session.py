@@ -95,7 +95,7 @@ class PrivateSession:
         checkpoint: keeps finished steps, for a run that can be killed and resumed.
         about: what must be the same when a run is resumed.
         announce: told the price before it is charged.
-        record_at: also put on the ledger's record that exact adjacency lists are read.
+        reads_lists: also put on the ledger's record that exact adjacency lists are read.
 
     >>> from gapgnn import GAP, load_dataset
     >>> graph = load_dataset("social")
@@ -104,7 +104,7 @@ class PrivateSession:
     ...     rows = torch.nn.functional.normalize(torch.ones(graph.num_nodes, 4))
     ...     (hop,) = session.release("aggregation", rows, normalise=True)
     >>> tuple(hop.shape), session.transcript
-    ((2000, 4), ('aggregation',))
+    ((10000, 4), ('aggregation',))
     """
 
     def __init__(
@@ -403,9 +403,9 @@ class PrivateSession:
             relation=plan.relation,
             noise_multiplier=plan.multiplier_of(hops.event),
             max_degree=hops.max_degree if plan.level == "node" else None,
-            is_divided=hops.is_normalised,
+            normalised=hops.is_normalised,
             to_self=hops.to_self,
-            both_ways=hops.is_symmetrised,
+            symmetrised=hops.is_symmetrised,
             with_total=hops.with_union,
             keys=keys,
             noise=self.options.noise,

@@ -10,11 +10,14 @@ Beside each network stands a shallow one, and what both say is the mean: one lea
 say together, the other is the better where they speak for themselves. Where training nodes are few,
 a linear network that is solved stands beside them as well (:class:`gapgnn.nn.LinearBySize`), and is
 heard as much as both.
+
+Where a class is rare, a regression with small weights (:class:`gapgnn.nn.ShrunkRegression`) may
+stand in their place or beside them: what says most of the validation nodes decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -25,7 +28,7 @@ from torch import Tensor, nn
 
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph, folds_of
-from gapgnn.nn import LinearBySize, ReplicaDropout, ReplicaMLP
+from gapgnn.nn import LinearBySize, ReplicaDropout, ReplicaMLP, ShrunkRegression, mixed, scores_of
 from gapgnn.rng import experiment_seed
 from gapgnn.training.inputs import FeatureInputs
 from gapgnn.training.recipe import FEW
@@ -57,6 +60,9 @@ class FeatureNetworks(NamedTuple):
 FEATURE_WIDTH, FEATURE_DECAY = 64, 5e-4
 # Nodes that finished networks read at a time.
 AT_ONCE = 1 << 15
+# A class is rare below this share of an even one. Penalty of the regression that is tried then, and
+# its shares in what is said (docs/research-notes.md).
+RARE_BELOW, PENALTY, REGRESSION_SHARES = 0.25, 10.0, (0.5, 1.0)
 
 
 class Voices(NamedTuple):
@@ -66,18 +72,21 @@ class Voices(NamedTuple):
         networks: give scores (repeats times folds, nodes, classes) for rows of features.
         shallow: others; None in models that were saved without them.
         linear: linear ones, which say nothing until they are solved.
+        shrunk: regressions, likewise; None in models that were saved without them.
     """
 
     networks: Callable[[Any], Tensor]
     shallow: nn.Module | None
     linear: LinearBySize
+    shrunk: ShrunkRegression | None = None
 
     @classmethod
     def of(cls, modules: Mapping[str, nn.Module], name: str) -> Voices:
         """Return a model's networks; the first of them is called ``name``."""
-        linear = modules["linear"]
+        linear, shrunk = modules["linear"], modules.get("shrunk")
         assert isinstance(linear, LinearBySize)
-        return cls(modules[name], modules.get("shallow"), linear)
+        assert shrunk is None or isinstance(shrunk, ShrunkRegression)
+        return cls(modules[name], modules.get("shallow"), linear, shrunk)
 
     def scores(self, rows: Any) -> Tensor:
         """Return what they say together, each network of a fold with those beside it."""
@@ -85,7 +94,8 @@ class Voices(NamedTuple):
         if self.shallow is not None:
             others = torch.log_softmax(self.shallow(rows), dim=-1)
             scores = (torch.log_softmax(scores, dim=-1) + others) / 2
-        return self.linear.beside(scores, rows)
+        scores = self.linear.beside(scores, rows)
+        return scores if self.shrunk is None else self.shrunk.beside(scores, rows)
 
 
 def shallow_networks(
@@ -191,20 +201,65 @@ class CrossFit:
         )
         return replace(trainer, splits=self.splits(trainer.splits), recipe=recipe)
 
-    def solve(self, linear: LinearBySize, trainer: Trainer, features: FeatureInputs) -> None:
-        """Solve a linear network for each one that is trained, where training nodes are few.
+    def solve(self, voices: Voices, trainer: Trainer, features: FeatureInputs) -> None:
+        """Solve what is not trained, beside networks that are.
+
+        A linear network for each one that is trained, where training nodes are few; a regression
+        for each one, where a class is rare.
 
         Args:
-            linear: of all repeats and folds.
+            voices: of all repeats and folds.
             trainer: of the repeats.
             features: of every node.
         """
-        if int(trainer.splits.train[0].sum()) > FEW:
-            return
-        for replica, learns in enumerate(self.splits(trainer.splits).train):
-            nodes = torch.from_numpy(np.flatnonzero(learns)).to(trainer.labels.device)
-            labels, worth = trainer.labels[nodes], torch.ones(len(nodes), device=nodes.device)
-            linear.solve(replica, features.taken(nodes), labels, worth)
+        splits = self.splits(trainer.splits)
+        learning = [
+            torch.from_numpy(np.flatnonzero(learns)).to(trainer.labels.device)
+            for learns in splits.train
+        ]
+        if int(trainer.splits.train[0].sum()) <= FEW:
+            for replica, nodes in enumerate(learning):
+                labels, worth = trainer.labels[nodes], torch.ones(len(nodes), device=nodes.device)
+                voices.linear.solve(replica, features.taken(nodes), labels, worth)
+        if voices.shrunk is not None and has_rare_class(trainer):
+            self._shrink(voices, voices.shrunk, learning, trainer, features)
+
+    @torch.no_grad()
+    def _shrink(
+        self,
+        voices: Voices,
+        shrunk: ShrunkRegression,
+        learning: Sequence[Tensor],
+        trainer: Trainer,
+        features: FeatureInputs,
+    ) -> None:
+        """Solve regressions, and keep them where they make the validation nodes more likely.
+
+        Validation labels are public wherever networks cross-fit, and no training node has one: what
+        is said about a training node does not follow from its own label (privacy page, section 10).
+        """
+        with torch.enable_grad():
+            parts = [
+                shrunk.solved(features.taken(nodes), trainer.labels[nodes], penalty=PENALTY)
+                for nodes in learning
+            ]
+        found = torch.stack(parts)
+        shares = found.new_zeros(len(found))
+        for repeat, mask in enumerate(trainer.splits.val):
+            nodes = torch.from_numpy(np.flatnonzero(mask)).to(trainer.labels.device)
+            if not len(nodes):
+                continue
+            rows, labels = features.taken(nodes), trainer.labels[nodes]
+            own = slice(repeat * self.folds, (repeat + 1) * self.folds)
+            scores = voices.scores(rows)[own]
+            said = torch.stack([scores_of(rows, one) for one in found[own]])
+            losses = {
+                share: validation_loss(mixed(scores, said, share), labels)
+                for share in (0.0, *REGRESSION_SHARES)
+            }
+            shares[own] = min(losses, key=lambda share: losses[share])
+        if bool(shares.any()):
+            shrunk.keep(found, shares)
 
     def heard(self, scores: Tensor, training: Tensor, nodes: NDArray[np.int64]) -> Tensor:
         """Return log-probabilities of some nodes, (repeats, nodes, classes).
@@ -239,3 +294,19 @@ class CrossFit:
             whole = features.all() if len(nodes) == len(self.fold) else features.taken(places)
             parts.append(self.heard(voices.scores(whole), training[:, nodes], nodes))
         return torch.cat(parts, dim=1)
+
+
+def has_rare_class(trainer: Trainer) -> bool:
+    """Tell whether a class has less than a quarter of an even share of the training nodes.
+
+    Training labels decide it, which are public wherever networks cross-fit.
+    """
+    train = torch.from_numpy(trainer.splits.train[0]).to(trainer.labels.device)
+    counts = torch.bincount(trainer.labels[train])
+    return float(counts.min()) < RARE_BELOW * float(counts.sum()) / len(counts)
+
+
+def validation_loss(scores: Tensor, labels: Tensor) -> float:
+    """Return the log loss of the mean log-probabilities of all folds, (folds, nodes, classes)."""
+    logs = torch.log_softmax(torch.log_softmax(scores, dim=-1).mean(dim=0), dim=-1)
+    return -float(logs.gather(-1, labels.unsqueeze(-1)).double().mean())

@@ -18,9 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapgnn.nn import MultiHopClassifier, ReplicaDropout, cross_entropy, cross_entropy_slopes
-from gapgnn.nn.fast import best_class
-from gapgnn.nn.fast import cross_entropy_slopes as fused_slopes
+from gapgnn.nn import (
+    MultiHopClassifier,
+    ReplicaDropout,
+    best_class,
+    cross_entropy,
+    cross_entropy_slopes,
+)
+from gapgnn.nn.kernels import lookup
 from gapgnn.privacy.dpsgd import FlatParameters
 from gapgnn.training.criterion import Criterion
 from gapgnn.training.inputs import FeatureInputs, HopInputs, Inputs
@@ -99,9 +104,11 @@ class FullBatch:
         scores = self._model(self._argument())
         accuracy = None if self.has_dropout else self.best.consider(scores.detach())
         if self._targets is None:
-            slopes = None if is_watched else fused_slopes(scores, self._known, self._weights)
-            if slopes is not None:
-                return self._flat.gradient(scores, slopes), scores.new_zeros(()), accuracy
+            wanted = (scores, self._known, self._weights)
+            kernel = lookup("cross_entropy_gradient", scores.device, *wanted)
+            if kernel is not None and not is_watched:
+                gradient = self._flat.gradient(scores, kernel(*wanted))
+                return gradient, scores.new_zeros(()), accuracy
             loss = (cross_entropy(scores, self._known) * self._weights).sum()
             return self._flat.gradient(loss), loss.detach(), accuracy
         slopes, chances = cross_entropy_slopes(scores, *self._targets.of(scores))

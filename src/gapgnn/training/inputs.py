@@ -15,8 +15,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.graph import Graph
-from gapgnn.nn import Arcs, Examples, InLists, SparseRows, WholeGraph
-from gapgnn.nn.fast import Chosen, Places, Sample, can_norm, input_moments
+from gapgnn.nn import (
+    Arcs,
+    Examples,
+    InLists,
+    RowSubset,
+    RowsWithMoments,
+    SparseRows,
+    WholeGraph,
+    has_cheap_moments,
+    input_moments,
+)
 from gapgnn.privacy.dpsgd import Members
 from gapgnn.privacy.mechanisms import copy_on
 from gapgnn.training.row_scale import RowScale
@@ -100,9 +109,9 @@ class Distinct:
         """Return the argument."""
         return self.argument
 
-    def chosen(self, nodes: Tensor) -> Chosen:
+    def chosen(self, nodes: Tensor) -> RowSubset:
         """Return the argument for some nodes."""
-        return Chosen(self.argument, Places(self.index[nodes], self.argument.shape[0]))
+        return RowSubset(self.argument, self.index[nodes])
 
 
 class FeatureInputs:
@@ -231,7 +240,7 @@ class HopInputs:
 
     def sampled(
         self, nodes: Tensor, *, first_whole: bool, alike: bool
-    ) -> list[Sample | Chosen] | None:
+    ) -> list[RowsWithMoments | RowSubset] | None:
         """Return what a network needs to score nodes ``(replicas, nodes)``, on a CPU.
 
         Args:
@@ -239,25 +248,24 @@ class HopInputs:
             first_whole: hop 0 must be read as a whole.
             alike: nodes with the same features have the same code at hop 0.
         """
-        first: Sample | Chosen
+        first: RowsWithMoments | RowSubset
         if isinstance(self._first, FeatureInputs):
             found = self._first.distinct() if alike else None
             whole = Distinct(self._first.all(), torch.arange(self._hops[0].shape[1]))
             first = (found or whole).chosen(nodes)
-        elif not isinstance(self._first, Tensor) or not can_norm(self._first):
+        elif not isinstance(self._first, Tensor) or not has_cheap_moments(self._first):
             return None
         else:
-            places = Places(nodes, self._first.shape[1])
-            first = Chosen(self._first, places) if first_whole else self._sample(0, nodes)
-        if not all(can_norm(hop) for hop in self._hops):
+            first = RowSubset(self._first, nodes) if first_whole else self._sample(0, nodes)
+        if not all(has_cheap_moments(hop) for hop in self._hops):
             return None
         return [first, *(self._sample(hop, nodes) for hop in range(1, len(self._hops) + 1))]
 
-    def _sample(self, hop: int, nodes: Tensor) -> Sample:
+    def _sample(self, hop: int, nodes: Tensor) -> RowsWithMoments:
         values = self._hops[hop - 1] if hop else self._first
         if hop not in self._moments:
             self._moments[hop] = input_moments(values)
-        return Sample.of(values, nodes, self._moments[hop])
+        return RowsWithMoments.of(values, nodes, self._moments[hop])
 
     def rows(self, positions: Tensor, valid: Tensor | None = None) -> list[Any]:
         """Return the hops of each replica's batch."""

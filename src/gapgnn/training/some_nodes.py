@@ -15,9 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gapgnn.nn import cross_entropy_slopes
+from gapgnn.nn import can_record_dropout, cross_entropy_slopes
 from gapgnn.privacy.dpsgd import FlatParameters
-from gapgnn.privacy.mechanisms import can_use_triton
 from gapgnn.training.criterion import Criterion
 from gapgnn.training.full_batch import EVERY, BestEpoch, Targets, dropouts
 from gapgnn.training.inputs import Taken
@@ -90,7 +89,7 @@ class SomeNodes:
     def can_record(self) -> bool:
         """Whether a step is the same operations on the same tensors every time."""
         device = self._known.device
-        is_counted = not dropouts(self._model) or can_use_triton(device)
+        is_counted = not dropouts(self._model) or can_record_dropout(device)
         return device.type == "cuda" and self._inputs.is_recordable and is_counted
 
     def deal(self) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapgnn.graph import Graph, repeat_roles, roles
-from gapgnn.nn.fast import best_class
+from gapgnn.nn import best_class
 from gapgnn.rng import experiment_seed
 
 # Of `random_split`, unless it is told others.

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gapgnn.nn import ReplicaBatchNorm, cross_entropy
+from gapgnn.nn import ReplicaBatchNorm, can_record_dropout, cross_entropy
 from gapgnn.privacy import active_witness
 from gapgnn.privacy.dpsgd import (
     FlatParameters,
@@ -32,7 +32,7 @@ from gapgnn.privacy.dpsgd import (
     make_optimiser,
     record_linears,
 )
-from gapgnn.privacy.mechanisms import NoiseSource, can_use_triton
+from gapgnn.privacy.mechanisms import NoiseSource
 from gapgnn.rng import experiment_rng
 from gapgnn.training.callbacks import Callback, Silent
 from gapgnn.training.criterion import Criterion
@@ -143,7 +143,7 @@ class Trainer:
 
         work: Callable[[], tuple[Tensor, Tensor | None]] = epoch
         looked: Callable[[], tuple[Tensor, Tensor | None]] = look
-        is_counted = not batch.has_dropout or can_use_triton(device)
+        is_counted = not batch.has_dropout or can_record_dropout(device)
         if self.labels.is_cuda and getattr(inputs, "is_recordable", False) and is_counted:
             work, looked = RecordedEpochs(epoch), RecordedEpochs(look)
         for step in range(1, self.recipe.epochs + 1):

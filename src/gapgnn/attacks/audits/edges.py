@@ -24,6 +24,7 @@ from gapgnn.attacks.audits.aggregation import bare_graph
 from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores
 from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, confirmed
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
+from gapgnn.privacy import parse_relation
 from gapgnn.privacy.mechanisms import (
     COUNT_SHARE,
     PERTURBATIONS,
@@ -163,7 +164,8 @@ class _Attack:
         events = perturbation_events(
             self.perturbation, self.epsilon, bits_per_edge=accounted.bits_per_edge
         )
-        price = sum(event.times * event.pair(self.relation).pure_epsilon for event in events)
+        relation = parse_relation(self.relation)
+        price = sum(event.times * event.pair(relation).pure_epsilon for event in events)
         counted = [
             Check("bits that one edge changes", self.bits, accounted.bits_per_edge),
             Check("epsilon of all events", price, self.epsilon),

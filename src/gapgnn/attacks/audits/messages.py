@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.base import clone
 
 from gapgnn.attacks import fitted
 from gapgnn.attacks.audits.aggregation import without
@@ -35,10 +36,19 @@ from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, gaussian_price
 from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, confirmed
 from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.graph import Graph
-from gapgnn.methods import SHARES, LabelGAP, NodeLabelGAP, class_codes
-from gapgnn.privacy import aggregation_sensitivity, links_of, resolve_relation
+from gapgnn.methods import LabelGAP, NodeLabelGAP, class_codes
+from gapgnn.methods.label_gap import SHARES
+from gapgnn.privacy import (
+    Neighbors,
+    OutDegreeNormalized,
+    Plan,
+    PublicFacts,
+    Symmetrized,
+    links_of,
+    parse_relation,
+    resolve_relation,
+)
 from gapgnn.privacy.accounting import Event, Gaussian, account, group_of
-from gapgnn.privacy.plan import Plan, PublicFacts
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -121,7 +131,7 @@ def _audit_role(
     estimator: NodeClassifier, role: str, trials: int, **options: Unpack[Options]
 ) -> AuditReport:
     """Audit what people of one role are in."""
-    size = 1 + (_Canaries(estimator).links if estimator.level == "edge" else _NEIGHBOURS)
+    size = 2 * _Canaries(estimator).links if estimator.level == "edge" else 1 + _NEIGHBOURS
     if role == "others":
         size += 2 * _FEEDERS
     at_once = max(LEAST_TRIALS, _NODES_PER_FIT // size)
@@ -222,7 +232,8 @@ class _Canaries:
         graph = _graph(nobody, nobody, labels, directed=self.is_directed)
         facts = PublicFacts.of(graph, level=self.estimator.level)
         # As many train as in any batch.
-        return self.estimator.plan(replace(facts, num_train=_NODES_PER_FIT))
+        plain: NodeClassifier = clone(self.estimator).set_params(**NO_CLASSES)
+        return plain.plan(replace(facts, num_train=_NODES_PER_FIT))
 
     def scores(self, worlds: NDArray[np.bool_]) -> Scores:
         """Return per canary how far the sums moved, in units of what its presence moves them by."""
@@ -257,12 +268,7 @@ class _Canaries:
             return np.zeros((1, len(worlds)))
         price = account(events, self.delta, relation=self.relation).epsilon
         self.epsilon = min(price, card.epsilon)
-        std = events[0].noise_multiplier * aggregation_sensitivity(
-            card.level,
-            self.relation,
-            is_divided=self.is_normalised,
-            both_ways=self.is_symmetrised,
-        )
+        std = events[0].noise_multiplier * self._sensitivity(card)
         # Hops are kept in units of their noise; the class code of two classes has one coordinate.
         if self.is_normalised:
             place = ROLES.index(self.role)
@@ -274,15 +280,25 @@ class _Canaries:
         along: Scores = seen.mean(axis=1)[None]
         return along / 2 + 0.5 if self.relation == "replace" else along
 
+    def _sensitivity(self, card: PrivacyCard) -> float:
+        """Return how far one hop moves, by the operator that the card describes."""
+        neighbours = parse_relation(self.relation, card.level)
+        if card.level == "edge":
+            return (Symmetrized if self.is_symmetrised else Neighbors).bound(neighbours)
+        return OutDegreeNormalized.bound(neighbours)
+
     def _stars(
         self, worlds: NDArray[np.bool_]
     ) -> tuple[Graph, NDArray[np.int64], NDArray[np.float64]]:
-        """Nodes of one class and as many of the other as links are protected, joined by coin."""
-        size = self.links + 1
+        """Nodes of one class and as many of the other as links are protected, joined by coin.
+
+        With unconnected nodes beside them both classes are as common, so that all codes are long.
+        """
+        size = 2 * self.links
         centre = size * np.arange(len(worlds))
-        others = centre[:, None] + np.arange(1, size)
-        labels = np.ones(size * len(worlds), dtype=np.int64)
-        labels[centre] = 0
+        others = centre[:, None] + np.arange(1, 1 + self.links)
+        labels = np.zeros(size * len(worlds), dtype=np.int64)
+        labels[others] = 1
         ends = np.repeat(centre[worlds], self.links), others[worlds].ravel()
         graph = _graph(*ends, labels, directed=self.is_directed)
         # What presence adds to each row: the centre's code, and to the centre that of all others.

@@ -28,6 +28,7 @@ from gapgnn.attacks.audits.subgraphs import audit_subgraphs
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph
 from gapgnn.methods import EdgeFacts, EdgeReader, LabelGAP, NeighborVote, NodeLabelGAP
+from gapgnn.privacy import parse_relation
 from gapgnn.privacy.accounting import (
     Event,
     Gaussian,
@@ -175,7 +176,7 @@ def _audit_event(
     elif isinstance(event, LabelResponse) and isinstance(estimator, NeighborVote):
         yield audit_labels(response=event, **used, **shared)
     elif _is_mean_degree(estimator, event):
-        epsilon = event.pair(card.relation).pure_epsilon
+        epsilon = event.pair(parse_relation(card.relation)).pure_epsilon
         yield audit_mean_degree(epsilon=epsilon, **used, **fewer)
 
 

@@ -52,7 +52,14 @@ from gapgnn.attacks.audits.replay import (
 )
 from gapgnn.errors import GapgnnError, InputError, check_choice
 from gapgnn.graph import roles
-from gapgnn.privacy import auto_delta, links_of, public_count, resolve_kinds, watched_by
+from gapgnn.privacy import (
+    auto_delta,
+    links_of,
+    parse_relation,
+    public_count,
+    resolve_kinds,
+    watched_by,
+)
 from gapgnn.privacy.accounting import (
     Composition,
     Event,
@@ -290,7 +297,7 @@ def _audit_pair(case: Case, run: Run, pair: Neighbours) -> Outcome:
             *(f"{name}: drawn twice under one charge" for name in recording.drawn_twice()),
             *_uncharged(second, watcher.compared),
             *_overspent(second, watcher.compared, case.relation),
-            *_underpriced(second, watcher.compared),
+            *_underpriced(second, watcher.compared, pair.entities),
             *_untrue(card, watcher.compared),
             *more,
         )
@@ -356,12 +363,13 @@ def _has_noise_of(one: Compared, event: Event) -> bool:
     return one.mechanism in made_by.get(type(event), ()) and math.isclose(one.noise, noise)
 
 
-def _underpriced(ran: _Ran, compared: Sequence[Compared]) -> list[str]:
+def _underpriced(ran: _Ran, compared: Sequence[Compared], entities: int) -> list[str]:
     """Compose what was observed anew, and hold it to the epsilon that was charged.
 
     The person or link in question moved these releases by so much, under noise of this scale. Each
     is an event of its own here, without a group or an option, so that nothing rests on how the
-    accountant takes groups apart. Steps of DP-SGD are left out: what remains costs no more.
+    accountant takes groups apart. Steps of DP-SGD are left out: what remains costs no more. Of
+    several entities that differ each is charged for its part, as in the sensitivity of a release.
     """
     charges = _charges(ran)
     if not charges or any(charge.delta is None for charge in charges):
@@ -370,8 +378,9 @@ def _underpriced(ran: _Ran, compared: Sequence[Compared]) -> list[str]:
     for one in compared:
         if one.observed <= 0 or one.scale <= 0 or one.mechanism not in ("hop", "number", "other"):
             continue
-        noise = one.scale / one.observed
-        event = Laplace(noise) if one.mechanism == "number" else Gaussian(noise)
+        is_number = one.mechanism == "number"
+        moved = one.observed / (entities if is_number else math.sqrt(entities))
+        event = Laplace(one.scale / moved) if is_number else Gaussian(one.scale / moved)
         repeats.setdefault(one.name.partition(" of repeat ")[2], []).append(event)
     findings = []
     for name, events in repeats.items():
@@ -418,12 +427,13 @@ def _overspent(ran: _Ran, compared: Sequence[Compared], relation: str) -> list[s
         for event in _events_of(charge)
         if isinstance(event, Gaussian)
     ]
-    cases = worst_cases(charged, relation=relation)
+    neighbours = parse_relation(relation)
+    cases = worst_cases(charged, relation=neighbours)
     findings = []
     for name, hops in repeats.items():
         # Where somebody changes the role, events have twice the noise: they meet half the distance.
         if any(
-            _explains(case, hops, len(repeats), 1 if other == relation else 2)
+            _explains(case, hops, len(repeats), 1 if other == neighbours else 2)
             for case, other in cases
         ):
             continue

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Price, Scores
 from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, confirmed
 from gapgnn.errors import check_choice, check_integer, check_number
+from gapgnn.privacy import parse_relation
 from gapgnn.privacy.accounting import LabelResponse, Laplace
 from gapgnn.privacy.mechanisms import SafeOrFast, noisy_list_length, randomised_labels
 from gapgnn.rng import NoiseKey
@@ -71,7 +72,7 @@ def audit_labels(
     check_integer("trials", trials, at_least=LEAST_TRIALS)
     if response is None:
         response = LabelResponse.of(epsilon, classes)
-    epsilon = response.pair(relation).pure_epsilon
+    epsilon = response.pair(parse_relation(relation)).pure_epsilon
     told = partial(_label_scores, response, relation, noise)
 
     def attempt(run: Attempt) -> AuditReport:
@@ -179,7 +180,7 @@ def audit_mean_degree(
     check_choice("relation", relation, RELATIONS)
     check_number("epsilon", epsilon, above=0, at_most=_MOST_EPSILON)
     check_integer("trials", trials, at_least=LEAST_TRIALS)
-    claimed = Laplace(1 / epsilon).pair(relation).pure_epsilon
+    claimed = Laplace(1 / epsilon).pair(parse_relation(relation)).pure_epsilon
     told = partial(_degree_scores, epsilon, relation, noise)
 
     def attempt(run: Attempt) -> AuditReport:

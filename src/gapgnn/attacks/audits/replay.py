@@ -11,6 +11,7 @@ to amplification, not to how far it may move a step.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -100,7 +101,8 @@ class Recording(_Watcher):
     def __init__(self, person: str | None, interrupt_after: int | None) -> None:
         super().__init__(person, interrupt_after)
         self.releases: list[_Seen] = []
-        self.batches: dict[tuple[str, int], list[list[str]]] = {}
+        # An interrupted training takes its first steps twice, with other batches.
+        self.batches: dict[tuple[str, int], list[list[list[str]]]] = {}
 
     def release(self, release: Release, output: Any) -> Any:
         """Write a release down."""
@@ -126,7 +128,7 @@ class Recording(_Watcher):
                 drawn = torch.cat([drawn[drawn != place], drawn.new_tensor([place])]).sort().values
             chosen.append(drawn)
         names = [[self._ids[place] for place in drawn.tolist()] for drawn in chosen]
-        self.batches[phase, batch.step] = names
+        self.batches.setdefault((phase, batch.step), []).append(names)
         return _padded(batch, chosen, members)
 
 
@@ -145,6 +147,7 @@ class Replaying(_Watcher):
         self.findings: list[str] = []
         self._recorded, self._entities = recorded, entities
         self._next = 0
+        self._taken: Counter[tuple[str, int]] = Counter()
 
     def release(self, release: Release, output: Any) -> Any:
         """Hold a release to its accounted sensitivity, and answer with the recorded output."""
@@ -191,7 +194,10 @@ class Replaying(_Watcher):
 
     def batch(self, phase: str, batch: PoissonBatch, members: list[Tensor]) -> PoissonBatch:
         """Return the recorded batch as far as its people are here."""
-        recorded = self._recorded.batches.get((phase, batch.step))
+        step = phase, batch.step
+        kept = self._recorded.batches.get(step, [])[self._taken[step] :][:1]
+        self._taken[step] += 1
+        recorded = kept[0] if kept else None
         if recorded is None or len(recorded) != len(members):
             self.findings.append(f"{phase} step {batch.step + 1}: no such batch in the other run")
             return batch

@@ -36,15 +36,13 @@ from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, steps_price
 from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, claim, confirmed
 from gapgnn.errors import check_choice, check_integer, check_number
 from gapgnn.graph import Graph
-from gapgnn.methods import GraphSAGE, Shape
-from gapgnn.methods.graphsage import EVENT, HOP, NETWORK, GraphSAGESettings
+from gapgnn.methods import EVENT, HOP, NETWORK, GraphSAGE, GraphSAGESettings, Shape
 from gapgnn.nn import ReplicaLinear, Sage
-from gapgnn.privacy import Guarantee
+from gapgnn.privacy import Guarantee, Plan, PublicFacts
 from gapgnn.privacy.accounting import Gaussian, MixtureOfGaussians
 from gapgnn.privacy.dpsgd import PrivateTraining, neighbourhood_sensitivity
 from gapgnn.privacy.ledger import scratch_ledger
 from gapgnn.privacy.mechanisms import SafeOrFast
-from gapgnn.privacy.plan import Plan, PublicFacts
 from gapgnn.training import Inputs, Trainer
 
 if TYPE_CHECKING:

@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from gapgnn.evaluation.grid.executors import Executor as Executor
     from gapgnn.evaluation.grid.executors import local_executor as local_executor
     from gapgnn.evaluation.grid.plans import EXPERIMENTS as EXPERIMENTS
+    from gapgnn.evaluation.grid.plans import LEVELS as LEVELS
     from gapgnn.evaluation.grid.plans import METHODS as METHODS
+    from gapgnn.evaluation.grid.plans import Configuration as Configuration
     from gapgnn.evaluation.grid.plans import plan as plan
+    from gapgnn.evaluation.grid.plans import title_of as title_of
     from gapgnn.evaluation.grid.records import FIGURES as FIGURES
     from gapgnn.evaluation.grid.records import Record as Record
     from gapgnn.evaluation.grid.records import Store as Store

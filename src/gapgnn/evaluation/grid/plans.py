@@ -1,4 +1,7 @@
-"""What each experiment runs: the rows of the paper's tables and figures, and ours beside them."""
+"""What each experiment runs: the rows of the paper's tables and figures, and ours beside them.
+
+A row is a method by its own name at one level. The paper's are ``gap``, ``sage`` and ``mlp``.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ NODE_EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0)
 HOPS = (1, 2, 3, 4, 5)
 DEGREES = (10, 20, 50, 100, 200, 300, 400)
 SELECTED_DEGREES = (100, 200, 300, 400)
-SWEPT_DEGREE = 100
 LAYERS = (1, 2, 3, 4, 5)
 # Wide enough to remember its training nodes, so that there is something to attack.
 ATTACKED_WIDTH = 64
@@ -26,8 +28,8 @@ class Configuration:
     """One row of an experiment: everything but the data set, the repeats and the seed.
 
     Attributes:
-        method: the row's label.
-        estimator: which method is fitted: ``gap``, ``sage``, ``mlp`` or ``vote``.
+        method: the name of the row: of its method, and what it sets otherwise than by default.
+        estimator: the name of the method that is fitted.
         epsilon: None at level none, 0.0 for a model that releases nothing of edges.
         relation: ``auto`` or one of the level's.
         delta: stated, as published tables do; None is ``auto``.
@@ -52,7 +54,10 @@ class Configuration:
 
     def seconds(self, *, arcs: int, repeats: int) -> float:
         """Return how long it may take on a graph of so many arcs, by a few measured times."""
-        each = _ROWS[self.method].seconds * (1.0 if self.attack is None else _ATTACK_FACTOR)
+        times = _ROWS[self.method].seconds
+        # A method that is free at edge level takes as long at level none.
+        each = times.get(self.level, times.get("edge", 0.0))
+        each *= 1.0 if self.attack is None else _ATTACK_FACTOR
         return 1.0 + repeats * each * arcs / MEASURED_ARCS
 
     def constructor(self) -> dict[str, Any]:
@@ -70,40 +75,34 @@ class Configuration:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of the tables; its time is in seconds per repeat, and grows with the arcs."""
+    """A row of the tables; its times are in seconds per repeat, and grow with the arcs."""
 
-    estimator: str
-    level: str
-    seconds: float
+    title: str
+    seconds: Mapping[str, float]
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 # Times of 10 repeats together on one core, and the arcs of the graph they were measured on
-# (`gapgnn experiment accuracy --datasets facebook100/Cornell5`, x86_64, 2026-11-15).
+# (`gapgnn experiment accuracy --datasets facebook100/Cornell5`, x86_64, 2026-11-15, ProGAP
+# 2026-11-19).
 MEASURED_ARCS = 1_303_452
-_FEATURES, _LABELS = {"messages": "features"}, {"messages": "labels"}
 _ROWS = {
-    "GAP-inf": _Row("gap", "none", 0.8, _FEATURES),
-    "GAP-inf labels": _Row("gap", "none", 7.0, _LABELS),
-    "SAGE-inf": _Row("sage", "none", 4.3),
-    "GAP-EDP": _Row("gap", "edge", 0.7, _FEATURES),
-    "GAP-EDP labels": _Row("gap", "edge", 6.8, _LABELS),
-    "SAGE-EDP": _Row("sage", "edge", 3.4),
-    "MLP": _Row("mlp", "edge", 0.3),
-    "Vote": _Row("vote", "edge", 0.3),
-    "GAP-NDP": _Row("gap", "node", 0.6, _FEATURES),
-    "GAP-NDP labels": _Row("gap", "node", 0.4, _LABELS),
-    "SAGE-NDP": _Row("sage", "node", 5.4),
-    "MLP-DP": _Row("mlp", "node", 0.1),
-    "GAP-NDP own nothing": _Row("gap", "node", 0.4, {**_LABELS, "own": "nothing"}),
-    "GAP-NDP own record": _Row("gap", "node", 0.5, {**_LABELS, "own": "record"}),
-    "Vote-NDP": _Row("vote", "node", 0.1),
+    "gap": _Row("GAP", {"none": 0.8, "edge": 0.7, "node": 0.6}),
+    "progap": _Row("ProGAP", {"none": 3.9, "edge": 4.0, "node": 1.2}),
+    "label-gap": _Row("LabelGAP", {"none": 7.0, "edge": 6.8}),
+    "node-label-gap": _Row("NodeLabelGAP", {"node": 0.4}),
+    "sage": _Row("GraphSAGE", {"none": 4.3, "edge": 3.4, "node": 5.4}),
+    "mlp": _Row("MLP", {"edge": 0.3, "node": 0.1}),
+    "vote": _Row("NeighborVote", {"edge": 0.3, "node": 0.1}),
+    "node-label-gap own nothing": _Row("NodeLabelGAP", {"node": 0.4}, {"own": "nothing"}),
+    "node-label-gap own record": _Row("NodeLabelGAP", {"node": 0.5}, {"own": "record"}),
 }
 METHODS = tuple(_ROWS)
+LEVELS = ("none", "edge", "node")
 # At edge level these release nothing: one reads no edge, the other its own person's list alone.
-_FREE = ("MLP", "Vote")
+_FREE = (("mlp", "edge"), ("vote", "edge"))
 # These hold at delta 0, whatever is stated for the others.
-_PURE = (*_FREE, "SAGE-EDP", "Vote-NDP")
+_PURE = (*_FREE, ("sage", "edge"), ("vote", "node"))
 # An attack trains a shadow and a target model in every run, one after the other.
 _ATTACK_FACTOR = 4.0
 
@@ -112,46 +111,61 @@ _ATTACK_FACTOR = 4.0
 class _Design:
     """What an experiment varies: epsilons by level, and a constructor parameter.
 
-    Its methods run unless others, or some more, are asked for.
+    Its methods run, at these levels, unless others, or some more, are asked for.
     """
 
-    methods: tuple[str, ...]
+    methods: Mapping[str, tuple[str, ...]]
     edge: tuple[float, ...] = ()
     node: tuple[float, ...] = ()
     sweep: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    others: tuple[str, ...] = ()
+    others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+_EVERY = {name: tuple(row.seconds) for name, row in _ROWS.items()}
+_PRIVATE, _ATTACKED = ("edge", "node"), ("none", "node")
 _DESIGNS = {
-    "accuracy": _Design(METHODS, (4.0,), (8.0,)),
-    "tradeoff": _Design(METHODS, EDGE_EPSILONS, NODE_EPSILONS),
-    "encoder": _Design(
-        ("GAP-EDP", "GAP-NDP"), EDGE_EPSILONS, NODE_EPSILONS, {"encoder_layers": (2, 0)}
-    ),
+    "accuracy": _Design(_EVERY, (4.0,), (8.0,)),
+    "tradeoff": _Design(_EVERY, EDGE_EPSILONS, NODE_EPSILONS),
+    "encoder": _Design({"gap": _PRIVATE}, EDGE_EPSILONS, NODE_EPSILONS, {"encoder_layers": (2, 0)}),
     "hops": _Design(
-        ("GAP-EDP", "GAP-NDP"),
+        {"gap": _PRIVATE},
         (1.0, 4.0),
         (8.0, 16.0),
         {"hops": HOPS},
-        ("GAP-EDP labels", "GAP-NDP labels"),
+        {"progap": _PRIVATE, "label-gap": ("edge",)},
     ),
     "degree": _Design(
-        ("GAP-NDP",), (), (4.0, 16.0), {"max_degree": DEGREES}, ("GAP-NDP labels", "SAGE-NDP")
+        {"gap": ("node",)},
+        (),
+        (4.0, 16.0),
+        {"max_degree": DEGREES},
+        {"progap": ("node",), "sage": ("node",)},
     ),
     "membership": _Design(
-        ("GAP-inf", "SAGE-inf", "MLP", "GAP-NDP", "SAGE-NDP", "MLP-DP"),
+        {"gap": _ATTACKED, "sage": _ATTACKED, "mlp": _ATTACKED},
         (),
         NODE_EPSILONS,
-        others=("GAP-inf labels", "GAP-NDP labels"),
+        others={"progap": _ATTACKED, "label-gap": ("none",), "node-label-gap": ("node",)},
     ),
 }
 EXPERIMENTS = tuple(_DESIGNS)
+
+
+def title_of(method: str) -> str:
+    """Return what the method of a row is called in tables and figures: the name on its card.
+
+    >>> title_of("label-gap"), title_of("node-label-gap own record")
+    ('LabelGAP', 'NodeLabelGAP own record')
+    """
+    name, *setting = method.split(" ", 1)
+    return " ".join([_ROWS[name].title if name in _ROWS else name, *setting])
 
 
 def plan(
     experiment: str,
     *,
     methods: Sequence[str] | None = None,
+    levels: Sequence[str] | None = None,
     epsilons: Sequence[float] | None = None,
     relation: str = "auto",
     deltas: Mapping[str, float | None] | None = None,
@@ -161,7 +175,8 @@ def plan(
 
     Args:
         experiment: one of ``EXPERIMENTS``.
-        methods: row labels; a hyphen may stand for the space of ``GAP-EDP labels``.
+        methods: names of rows; a hyphen may stand for the space of ``node-label-gap own record``.
+        levels: those of them that are wanted; all of the experiment if left out.
         epsilons: instead of the paper's, for every private row.
         relation: for the rows of the level it belongs to; ``directed`` is the paper's at edge
             level.
@@ -169,9 +184,9 @@ def plan(
         attack_on: for membership: measured on the ``target`` model, on the ``shadow`` model as
             published, or on each.
 
-    >>> [row.method for row in plan("accuracy", methods=["GAP-EDP", "mlp"])]
-    ['GAP-EDP', 'MLP']
-    >>> [row.parameters["hops"] for row in plan("hops", methods=["GAP-NDP"], epsilons=[8])]
+    >>> [(row.method, row.level) for row in plan("accuracy", methods=["gap", "MLP"])]
+    [('gap', 'none'), ('gap', 'edge'), ('gap', 'node'), ('mlp', 'edge'), ('mlp', 'node')]
+    >>> [row.parameters["hops"] for row in plan("hops", levels=["node"], epsilons=[8])]
     [1, 2, 3, 4, 5]
     """
     from gapgnn.privacy import RELATIONS
@@ -179,21 +194,31 @@ def plan(
     check_choice("experiment", experiment, EXPERIMENTS)
     check_choice("relation", relation, ("auto", *RELATIONS))
     design = _DESIGNS[experiment]
-    names = design.methods
+    names = tuple(design.methods)
     if methods is not None:
         names = tuple(dict.fromkeys(_known(name, design, experiment) for name in methods))
+    wanted = LEVELS if levels is None else [check_choice("levels", one, LEVELS) for one in levels]
     budgets = None if epsilons is None else [check_number("epsilons", e, above=0) for e in epsilons]
+    by_name = {**design.methods, **design.others}
+    bases = [
+        _without_budget(name, level, experiment, relation, deltas or {})
+        for name in names
+        for level in by_name[name]
+        if level in wanted
+    ]
+    if not bases:
+        raise InputError(
+            f"`levels` must be of a row of {experiment}: "
+            f"{', '.join(dict.fromkeys(level for name in names for level in by_name[name]))}. "
+            f"Got {', '.join(wanted)}."
+        )
     rows = []
-    for name in names:
-        base = _without_budget(experiment, name, relation, deltas or {})
+    for base in bases:
         prices: Sequence[float | None] = [base.epsilon]
         if base.level != "none" and base.epsilon is None:
             prices = budgets or (design.edge if base.level == "edge" else design.node)
         for price, values in itertools.product(prices, itertools.product(*design.sweep.values())):
             swept: dict[str, Any] = dict(zip(design.sweep, values, strict=True))
-            if "hops" in swept and name == "GAP-NDP labels":
-                # Any number of hops: with cut lists and a network after every hop.
-                swept["max_degree"] = SWEPT_DEGREE
             rows.append(replace(base, epsilon=price, parameters={**base.parameters, **swept}))
     if experiment != "membership":
         return rows
@@ -209,44 +234,39 @@ def plan(
 
 
 def _without_budget(
-    experiment: str, method: str, relation: str, deltas: Mapping[str, float | None]
+    method: str, level: str, experiment: str, relation: str, deltas: Mapping[str, float | None]
 ) -> Configuration:
     """Return a row before it has an epsilon, which is None unless the row releases nothing."""
     from gapgnn.privacy import RELATIONS_OF_LEVEL
 
-    row = _ROWS[method]
-    level = "none" if method == "MLP" and experiment == "membership" else row.level
     return Configuration(
         experiment=experiment,
         method=method,
-        estimator=row.estimator,
+        estimator=method.split(" ", 1)[0],
         level=level,
-        epsilon=0.0 if method in _FREE and level == "edge" else None,
+        epsilon=0.0 if (method, level) in _FREE else None,
         relation=relation if relation in RELATIONS_OF_LEVEL[level] else "auto",
-        delta=None if method in _PURE else deltas.get(level),
-        parameters=dict(row.parameters),
+        delta=None if (method, level) in _PURE else deltas.get(level),
+        parameters=dict(_ROWS[method].parameters),
     )
 
 
 def candidates(configuration: Configuration) -> list[Configuration]:
     """Return what is compared on validation accuracy for one row, as the paper does.
 
-    Hops 1 to 5 for GAP, 1 to 5 layers for SAGE (at node level one is all there is), and at node
-    level a degree bound of 100 to 400. What the row itself fixes, such as the number of hops in
-    that ablation, stays. An MLP and a vote have nothing to choose, and neither has what reads its
-    own person otherwise than by default.
+    Hops 1 to 5 for ``gap``, 1 to 5 layers for ``sage`` (at node level one is all there is), and at
+    node level a degree bound of 100 to 400; of the others, whoever has such a parameter. What the
+    row itself fixes, such as the number of hops in that ablation, stays.
 
-    >>> [one.parameters["hops"] for one in candidates(plan("accuracy", methods=["GAP-EDP"])[0])]
+    >>> [one.parameters["hops"] for one in candidates(plan("accuracy", levels=["edge"])[0])]
     [1, 2, 3, 4, 5]
     """
     choices: dict[str, tuple[int, ...]] = {}
-    if configuration.estimator in ("mlp", "vote") or "own" in configuration.parameters:
-        return [configuration]
-    if configuration.estimator == "gap":
+    if configuration.estimator in ("gap", "progap", "label-gap"):
         choices["hops"] = HOPS
     if configuration.estimator == "sage" and configuration.level != "node":
         choices["layers"] = LAYERS
-    if configuration.level == "node":
+    if configuration.level == "node" and configuration.estimator in ("gap", "progap", "sage"):
         choices["max_degree"] = SELECTED_DEGREES
     free = {
         name: values for name, values in choices.items() if name not in configuration.parameters
@@ -261,12 +281,12 @@ def candidates(configuration: Configuration) -> list[Configuration]:
 
 
 def _known(name: str, design: _Design, experiment: str) -> str:
-    """Return the label somebody means, or name the nearest one this experiment has."""
+    """Return the row somebody means, or name the nearest one this experiment has."""
     allowed = (*design.methods, *design.others)
-    spellings = {_plain(label): label for label in allowed}
+    spellings = {_plain(known): known for known in allowed}
     if _plain(name) in spellings:
         return spellings[_plain(name)]
-    near = did_you_mean(name, allowed) or did_you_mean(str(name).upper(), allowed)
+    near = did_you_mean(str(name).lower(), allowed)
     raise InputError(
         f"`methods` of {experiment} must be among {', '.join(allowed)}. Got {name!r}.{near}"
     )

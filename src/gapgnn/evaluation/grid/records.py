@@ -33,7 +33,8 @@ from gapgnn.errors import DataError, UnavailableError, check_choice
 from gapgnn.evaluation.grid.plans import EXPERIMENTS
 from gapgnn.training import Metrics, Ranking
 
-FORMAT = 1
+# Format 1 named methods that are others now.
+FORMAT = 2
 FILE = "results.jsonl"
 # What was tried to choose a row's parameters; such records are only read to resume.
 CANDIDATE = "candidate"
@@ -62,7 +63,7 @@ class Record:
         experiment: one of ``EXPERIMENTS``, or ``CANDIDATE``.
         dataset: its name.
         fingerprint: of the data; never hand it out for a private data set.
-        method: the row's label, one of ``METHODS``; ``labels`` is the package's own default.
+        method: the row's name, one of ``METHODS``: of its method, and what it sets besides.
         level: ``none``, ``edge`` or ``node``.
         relation: the neighbouring relation of the guarantee; ``none`` at level none.
         epsilon: as asked; None is infinity (no privacy), 0.0 is a model that releases nothing of
@@ -139,6 +140,11 @@ class Record:
             )
 
     @property
+    def estimator(self) -> str:
+        """The name of the method, without what the row sets besides."""
+        return self.method.split(" ", 1)[0]
+
+    @property
     def mean(self) -> float:
         """Mean over the repeats."""
         return sum(self.runs) / len(self.runs)
@@ -165,8 +171,7 @@ class Record:
         """
         if self.level != "node":
             return ""
-        reads_lists = not self.method.startswith("MLP")
-        return str(self.extra.get("notion") or ("own record" if reads_lists else "strict"))
+        return str(self.extra.get("notion") or ("strict" if self.method == "mlp" else "own record"))
 
     @property
     def headline(self) -> str:
@@ -211,12 +216,12 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Record:
-        """Read a record back; a newer format, unknown or missing keys are an error.
+        """Read a record back; another format, unknown or missing keys are an error.
 
         >>> Record.from_json('{"format": 99}')
         Traceback (most recent call last):
         ...
-        gapgnn.errors.DataError: A result must have format 1. Got 99; use a newer gapgnn to read it.
+        gapgnn.errors.DataError: A result must have format 2. Got 99; use a newer gapgnn to read it.
         """
         try:
             values = json.loads(text)
@@ -287,7 +292,14 @@ def newest(records: Iterable[Record]) -> list[Record]:
 def _check_format(found: object) -> None:
     if found == FORMAT:
         return
-    advice = "; use a newer gapgnn to read it" if isinstance(found, int) and found > FORMAT else ""
+    advice = ""
+    if isinstance(found, int):
+        is_newer = found > FORMAT
+        advice = (
+            "; use a newer gapgnn to read it"
+            if is_newer
+            else ", whose methods had other names; measure again into another folder"
+        )
     raise DataError(f"A result must have format {FORMAT}. Got {found!r}{advice}.")
 
 

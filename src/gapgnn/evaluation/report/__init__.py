@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gapgnn.facade import front
 
 if TYPE_CHECKING:
+    from gapgnn.evaluation.report.content import HOPS as HOPS
     from gapgnn.evaluation.report.findings import FILE as FILE
     from gapgnn.evaluation.report.findings import Audit as Audit
     from gapgnn.evaluation.report.findings import load_findings as load_findings

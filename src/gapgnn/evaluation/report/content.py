@@ -21,13 +21,19 @@ from gapgnn.privacy.card import texts as texts
 
 # The experiments that vary nothing but the method and the budget.
 COMPARED = ("tradeoff", "accuracy")
-# Beginnings of the methods whose mechanism an audit runs.
-AUDITED = {
-    "aggregation": ("GAP",),
-    "prediction": ("GAP",),
-    "sampler": ("GAP-NDP", "SAGE-NDP"),
-    "dpsgd": ("GAP-NDP", "MLP-DP"),
-    "edges": ("SAGE-EDP",),
+# The methods whose mechanism an audit runs, with the levels where they have it.
+HOPS = {
+    "gap": ("edge", "node"),
+    "progap": ("edge", "node"),
+    "label-gap": ("edge",),
+    "node-label-gap": ("node",),
+}
+AUDITED: dict[str, dict[str, tuple[str, ...]]] = {
+    "aggregation": HOPS,
+    "prediction": HOPS,
+    "sampler": {"gap": ("node",), "progap": ("node",), "sage": ("node",)},
+    "dpsgd": dict.fromkeys(("gap", "progap", "node-label-gap", "mlp"), ("node",)),
+    "edges": {"sage": ("edge",)},
 }
 TITLES = {
     "undirected": "One undirected edge",
@@ -118,12 +124,12 @@ def _faults(record: Record) -> list[str]:
 
 def _against_no_graph(best: Record, rows: Sequence[Record]) -> str:
     """Say where the best private row of a level is no better than features alone."""
-    if best.method.startswith("MLP"):
+    if best.method == "mlp":
         return "This row ignores the graph: no row that reads it is better."
     plain = [
         r
         for r in rows
-        if r.method.startswith("MLP")
+        if r.method == "mlp"
         and r.level == best.level
         and r.epsilon is not None
         and r.epsilon <= (best.epsilon or 0)
@@ -189,6 +195,7 @@ def checked(records: Sequence[Record], audits: Sequence[Audit]) -> list[dict[str
                 {
                     "dataset": dataset,
                     "method": method,
+                    "level": level,
                     "epsilon": price(epsilon),
                     "accuracy": accuracy[0] if accuracy else None,
                     "attack": cell_of(attack[0]) if attack else None,
@@ -205,7 +212,7 @@ def _audits_of(records: Sequence[Record], audits: Sequence[Audit]) -> tuple[Audi
     """
     found: list[Audit] = []
     for mechanism, methods in AUDITED.items():
-        rows = [r for r in records if r.epsilon and r.method.startswith(methods)]
+        rows = [r for r in records if r.epsilon and r.level in methods.get(r.estimator, ())]
         here = [a for a in audits if a.mechanism == mechanism]
         pairs = [(a, r) for a in here for r in rows if a.relation == r.relation]
         exact = unique(audit for audit, record in pairs if _has_noise(record, audit))

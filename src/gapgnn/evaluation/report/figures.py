@@ -301,6 +301,7 @@ def marker(style: int) -> str:
         "^": "M0-6L5.6 4.5h-11.2z",
         "v": "M0 6L5.6-4.5h-11.2z",
         "P": "M-2-6h4v4h4v4h-4v4h-4v-4h-4v-4h4z",
+        "p": "M0-5L4.8-1.5L2.9 4.1H-2.9L-4.8-1.5z",
         "X": "M-5-3L-3-5L0-2L3-5L5-3L2 0L5 3L3 5L0 2L-3 5L-5 3L-2 0z",
     }[STYLES[style].marker]
 

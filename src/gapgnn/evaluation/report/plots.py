@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gapgnn.evaluation import bootstrap_interval
-from gapgnn.evaluation.grid import FIGURES, METHODS, Record
+from gapgnn.evaluation.grid import FIGURES, LEVELS, METHODS, Record, title_of
 from gapgnn.training import CURVE_RECALLS, Ranking
 
 
@@ -37,6 +37,7 @@ STYLES = (
     Style("#5b5b5b", "v", (8, 2, 2, 2), (1, 1)),
     Style("#8a6100", "P", (4, 1, 1, 1), (2, 4)),
     Style("#a3195b", "X", (1, 1), (6, 1)),
+    Style("#00707a", "p", (5, 1, 2, 1), (3, 1.5)),
 )
 
 
@@ -94,22 +95,28 @@ class Plot:
         return panel.y_label or self.y_label
 
 
-def shown(record: Record) -> str:
-    """Return a record's row label for people.
+def row_title(record: Record) -> str:
+    """Return the name of a record's row in tables and figures; what is not private is marked."""
+    return title_of(record.method) + ("-∞" if record.level == "none" else "")
 
-    >>> class Row: method, select, extra = "GAP-inf", "validation", {}
+
+def shown(record: Record) -> str:
+    """Return what a record is called for people: its row, and how it was chosen or measured.
+
+    >>> class Row: method, level, select, extra = "gap", "none", "validation", {}
     >>> shown(Row)
     'GAP-∞, selected'
     """
     selected = ", selected" if record.select == "validation" else ""
     attack = record.extra.get("attack") or {}
     shadow = ", shadow model" if attack.get("on") == "shadow" else ""
-    return record.method.replace("-inf", "-∞") + selected + shadow
+    return row_title(record) + selected + shadow
 
 
-def order(record: Record) -> int:
-    """Return the place of a record's method in the tables; unknown ones come last."""
-    return METHODS.index(record.method) if record.method in METHODS else len(METHODS)
+def order(record: Record) -> tuple[int, int]:
+    """Return the place of a record in the tables, by level and method; unknown ones come last."""
+    place = METHODS.index(record.method) if record.method in METHODS else len(METHODS)
+    return LEVELS.index(record.level), place
 
 
 def headlined(records: Iterable[Record]) -> list[Record]:
@@ -136,6 +143,17 @@ def named(record: Record) -> str:
     return record.dataset if is_usual else f"{record.dataset} ({FIGURES[record.headline]})"
 
 
+_STYLES = {
+    "gap": 0,
+    "label-gap": 1,
+    "node-label-gap": 1,
+    "sage": 2,
+    "mlp": 3,
+    "vote": 4,
+    "node-label-gap own record": 5,
+    "node-label-gap own nothing": 6,
+    "progap": 7,
+}
 SWEPT = {
     "encoder": ("encoder_layers", "encoder layers"),
     "hops": ("hops", "K ="),
@@ -151,17 +169,12 @@ def setting(record: Record) -> str:
 
 
 def style_of(method: str) -> int:
-    """Return the style of a method's family: GAP, label messages, SAGE, MLP, Vote, own record.
+    """Return the style of a row; the two methods of class codes are never at one level.
 
-    >>> [style_of(m) for m in ("GAP-EDP", "GAP-NDP labels", "SAGE-inf", "MLP-DP", "Vote-NDP")]
-    [0, 1, 2, 3, 4]
+    >>> [style_of(name) for name in ("gap", "label-gap", "node-label-gap", "another")]
+    [0, 1, 1, 4]
     """
-    for style, words in ((5, "own record"), (6, "own nothing")):
-        if words in method:
-            return style
-    if "labels" in method:
-        return 1
-    return {"GAP": 0, "SAGE": 2, "MLP": 3}.get(method.split("-")[0], 4)
+    return _STYLES.get(method, 4)
 
 
 def value_of(record: Record, x: float) -> Value:
@@ -214,8 +227,8 @@ def plots(records: Sequence[Record]) -> list[Plot]:
 _ACCURACY = "test accuracy (%)"
 _EPSILON = "privacy budget ε (smaller is more private)"
 _JOINT = (
-    " Vote and “own record” also read each person's own list, for that person alone: another "
-    "promise (joint differential privacy)."
+    " NeighborVote and “own record” also read each person's own list, for that person alone: "
+    "another promise (joint differential privacy)."
 )
 _INTERVAL = "Bars are 95 % bootstrap intervals over repeats."
 
@@ -358,9 +371,8 @@ def curve_groups(records: Sequence[Record]) -> list[tuple[str, list[Record]]]:
                 key = (record.dataset, name, record.level, record.relation)
                 groups.setdefault(key, []).append(record)
     places = unique(key[:2] for key in groups)
-    levels = ("none", "edge", "node")
     titled = []
-    for key in sorted(groups, key=lambda key: (places.index(key[:2]), levels.index(key[2]), key)):
+    for key in sorted(groups, key=lambda key: (places.index(key[:2]), LEVELS.index(key[2]), key)):
         dataset, name, level, relation = key
         budget = _middle_budget(groups[key])
         group = [r for r in groups[key] if r.epsilon in (budget, 0.0)]
@@ -469,7 +481,7 @@ def _axis(group: Sequence[Record]) -> str:
     return "" if name == "accuracy" else f"test {FIGURES[name]} (%)"
 
 
-def _price(record: Record) -> tuple[float, int]:
+def _price(record: Record) -> tuple[float, tuple[int, int]]:
     return float("inf") if record.epsilon is None else record.epsilon, order(record)
 
 

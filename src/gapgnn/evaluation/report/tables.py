@@ -25,6 +25,7 @@ from gapgnn.evaluation.report.plots import (
     named,
     order,
     ranked_class,
+    row_title,
     setting,
     shown,
     unique,
@@ -46,41 +47,41 @@ LEVELS = {
 # The papers' graphs under this package's names: Facebook, Reddit, Amazon.
 DATASETS = ("facebook100/UIllinois20", "reddit", "amazon")
 
-# Test accuracy by method and epsilon (None is infinity), in the order of DATASETS. ProGAP (2024)
-# computes delta from an edge count of 0, so its edge-level epsilon holds at delta 0.1 only.
-ACCURACY: dict[tuple[str, float | None], tuple[float, float, float]] = {
-    ("GAP-inf", None): (80.0, 99.4, 91.2),
-    ("SAGE-inf", None): (83.2, 99.1, 92.7),
-    ("GAP-EDP", 4.0): (76.3, 98.7, 83.8),
-    ("SAGE-EDP", 4.0): (50.4, 84.6, 68.3),
-    ("MLP", 0.0): (50.8, 82.4, 71.1),
-    ("GAP-NDP", 8.0): (63.2, 94.0, 77.4),
-    ("SAGE-NDP", 8.0): (37.2, 60.5, 27.5),
-    ("MLP-DP", 8.0): (50.2, 81.5, 73.6),
-    ("ProGAP-EDP", 1.0): (77.2, 97.8, 84.2),
-    ("ProGAP-NDP", 8.0): (69.3, 94.0, 79.1),
+# Test accuracy by method, level and epsilon (None is infinity), in the order of DATASETS. ProGAP
+# (2024) computes delta from an edge count of 0, so its edge-level epsilon holds at delta 0.1 only.
+ACCURACY: dict[tuple[str, str, float | None], tuple[float, float, float]] = {
+    ("gap", "none", None): (80.0, 99.4, 91.2),
+    ("sage", "none", None): (83.2, 99.1, 92.7),
+    ("gap", "edge", 4.0): (76.3, 98.7, 83.8),
+    ("sage", "edge", 4.0): (50.4, 84.6, 68.3),
+    ("mlp", "edge", 0.0): (50.8, 82.4, 71.1),
+    ("gap", "node", 8.0): (63.2, 94.0, 77.4),
+    ("sage", "node", 8.0): (37.2, 60.5, 27.5),
+    ("mlp", "node", 8.0): (50.2, 81.5, 73.6),
+    ("progap", "edge", 1.0): (77.2, 97.8, 84.2),
+    ("progap", "node", 8.0): (69.3, 94.0, 79.1),
 }
 
 # AUC of the membership attack, measured on the shadow model (not the target).
-MEMBERSHIP: dict[tuple[str, float | None], tuple[float, float, float]] = {
-    ("GAP-NDP", 1.0): (50.16, 50.04, 50.06),
-    ("GAP-NDP", 2.0): (50.25, 50.39, 50.23),
-    ("GAP-NDP", 4.0): (50.61, 51.20, 50.54),
-    ("GAP-NDP", 8.0): (51.11, 52.23, 51.53),
-    ("GAP-NDP", 16.0): (52.66, 52.54, 51.72),
-    ("GAP-inf", None): (81.67, 54.97, 66.68),
-    ("SAGE-NDP", 1.0): (50.25, 49.97, 49.93),
-    ("SAGE-NDP", 2.0): (50.20, 49.97, 49.93),
-    ("SAGE-NDP", 4.0): (50.23, 49.95, 49.93),
-    ("SAGE-NDP", 8.0): (50.17, 50.00, 49.92),
-    ("SAGE-NDP", 16.0): (50.20, 49.98, 49.97),
-    ("SAGE-inf", None): (62.49, 50.05, 59.41),
-    ("MLP-DP", 1.0): (50.32, 51.25, 50.30),
-    ("MLP-DP", 2.0): (50.72, 53.09, 50.58),
-    ("MLP-DP", 4.0): (52.13, 55.13, 51.43),
-    ("MLP-DP", 8.0): (53.44, 56.72, 52.31),
-    ("MLP-DP", 16.0): (54.77, 58.32, 53.34),
-    ("MLP", None): (81.57, 71.35, 72.97),
+MEMBERSHIP: dict[tuple[str, str, float | None], tuple[float, float, float]] = {
+    ("gap", "node", 1.0): (50.16, 50.04, 50.06),
+    ("gap", "node", 2.0): (50.25, 50.39, 50.23),
+    ("gap", "node", 4.0): (50.61, 51.20, 50.54),
+    ("gap", "node", 8.0): (51.11, 52.23, 51.53),
+    ("gap", "node", 16.0): (52.66, 52.54, 51.72),
+    ("gap", "none", None): (81.67, 54.97, 66.68),
+    ("sage", "node", 1.0): (50.25, 49.97, 49.93),
+    ("sage", "node", 2.0): (50.20, 49.97, 49.93),
+    ("sage", "node", 4.0): (50.23, 49.95, 49.93),
+    ("sage", "node", 8.0): (50.17, 50.00, 49.92),
+    ("sage", "node", 16.0): (50.20, 49.98, 49.97),
+    ("sage", "none", None): (62.49, 50.05, 59.41),
+    ("mlp", "node", 1.0): (50.32, 51.25, 50.30),
+    ("mlp", "node", 2.0): (50.72, 53.09, 50.58),
+    ("mlp", "node", 4.0): (52.13, 55.13, 51.43),
+    ("mlp", "node", 8.0): (53.44, 56.72, 52.31),
+    ("mlp", "node", 16.0): (54.77, 58.32, 53.34),
+    ("mlp", "none", None): (81.57, 71.35, 72.97),
 }
 _LATEX = str.maketrans(
     {
@@ -241,7 +242,7 @@ def _accuracy(records: Sequence[Record]) -> Table | None:
     columns: list[tuple[str, bool]] = []
     for dataset in datasets:
         columns.append((dataset, False))
-        if any(published(dataset, record.method, record.epsilon) for record in rows):
+        if any(published(dataset, r.method, r.level, r.epsilon) for r in rows):
             columns.append((dataset, True))
     made = []
     for block, label, epsilon in unique(
@@ -250,7 +251,7 @@ def _accuracy(records: Sequence[Record]) -> Table | None:
         group = [r for r in rows if (_block(r), shown(r), r.epsilon) == (block, label, epsilon)]
         own = {r.dataset: cell_of(r, marks) for r in reversed(group)}
         cells = tuple(
-            _published_cell(dataset, group[0].method, epsilon) if from_paper else own.get(dataset)
+            _published_cell(dataset, group[0], epsilon) if from_paper else own.get(dataset)
             for dataset, from_paper in columns
         )
         made.append(Row(block, (label, *_promised(group, rows), price(epsilon)), cells))
@@ -463,12 +464,14 @@ def _membership(records: Sequence[Record]) -> Table | None:
 def _published_attacks(dataset: str, records: Sequence[Record]) -> list[Row]:
     budgets = _budgets(records)["columns"]
     made = []
-    for method in unique(r.method for r in sorted(records, key=order) if r.dataset == dataset):
+    here = [record for record in records if record.dataset == dataset]
+    known = {(one.method, one.level): one for one in sorted(here, key=order)}
+    for record in known.values():
         cells = tuple(
-            _published_cell(dataset, method, budget, experiment="membership") for budget in budgets
+            _published_cell(dataset, record, budget, experiment="membership") for budget in budgets
         )
         if any(cells):
-            made.append(Row(f"{dataset}, published", (method.replace("-inf", "-∞"),), cells))
+            made.append(Row(f"{dataset}, published", (row_title(record),), cells))
     return made
 
 
@@ -576,9 +579,9 @@ def _competes(record: Record, dataset: str, block: str, epsilon: float | None) -
 
 
 def _published_cell(
-    dataset: str, method: str, epsilon: float | None, *, experiment: str = "accuracy"
+    dataset: str, record: Record, epsilon: float | None, *, experiment: str = "accuracy"
 ) -> Cell | None:
-    number = published(dataset, method, epsilon, experiment=experiment)
+    number = published(dataset, record.method, record.level, epsilon, experiment=experiment)
     return None if number is None else Cell(number)
 
 
@@ -614,10 +617,10 @@ def _notes(records: Sequence[Record], marks: dict[str, tuple[bool, bool]]) -> tu
             "own lists read: joint differential privacy. A prediction is for its own person, and "
             "what all others get hides the record or link; not to be compared with other blocks."
         )
-    if any("labels" in record.method for record in records):
+    if any(record.estimator in ("label-gap", "node-label-gap") for record in records):
         notes.append(
-            "labels: this package's default, training labels travel along the edges; "
-            "the other GAP rows are the method as published."
+            "LabelGAP and NodeLabelGAP are this package's recommended methods: class codes travel "
+            "along the edges. GAP is the method as published, with features."
         )
     if any(record.select == "validation" for record in records):
         notes.append(
@@ -628,17 +631,18 @@ def _notes(records: Sequence[Record], marks: dict[str, tuple[bool, bool]]) -> tu
 
 
 def published(
-    dataset: str, method: str, epsilon: float | None, *, experiment: str = "accuracy"
+    dataset: str, method: str, level: str, epsilon: float | None, *, experiment: str = "accuracy"
 ) -> float | None:
     """Return the papers' figure for one cell of ``accuracy`` or ``membership``, if there is one.
 
-    >>> published("reddit", "GAP-EDP", 4.0)
+    >>> published("reddit", "gap", "edge", 4.0)
     0.987
-    >>> published("social", "GAP-EDP", 4.0) is None
+    >>> published("social", "gap", "edge", 4.0) is None
     True
     """
     check_choice("experiment", experiment, ("accuracy", "membership"))
-    figures = (ACCURACY if experiment == "accuracy" else MEMBERSHIP).get((method, epsilon))
+    known = ACCURACY if experiment == "accuracy" else MEMBERSHIP
+    figures = known.get((method, level, epsilon))
     if figures is None or dataset not in DATASETS:
         return None
     return round(figures[DATASETS.index(dataset)] / 100, 6)

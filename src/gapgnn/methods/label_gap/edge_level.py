@@ -30,14 +30,23 @@ from gapgnn.methods.label_gap.codes import ClassPrior
 from gapgnn.methods.label_gap.new_people import NewPeople
 from gapgnn.methods.label_gap.own_record import OwnNeighbours
 from gapgnn.methods.label_gap.stages import HOPS, MEMBERS, First, Stages, stage_names
-from gapgnn.nn import COMBINATIONS, Encoded, Encoder, LinearBySize, MultiHopClassifier
+from gapgnn.nn import (
+    COMBINATIONS,
+    Encoded,
+    Encoder,
+    LinearBySize,
+    MultiHopClassifier,
+    ShrunkRegression,
+)
 from gapgnn.privacy import (
     Guarantee,
+    Neighbors,
     Plan,
     PlannedHops,
     PrivateSession,
     PublicFacts,
-    aggregation_sensitivity,
+    Symmetrized,
+    parse_relation,
     resolve_relation,
 )
 from gapgnn.privacy.accounting import Event, Gaussian
@@ -112,7 +121,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
     >>> graph = load_dataset("social")
     >>> model = LabelGAP(epsilon=4.0, hops=2, epochs=5).fit(graph)
     >>> model.predict(graph).shape
-    (2000,)
+    (10000,)
     """
 
     method: ClassVar[str] = "label-gap"
@@ -263,6 +272,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
             ),
             "shallow": shallow_networks(count, features, classes, **own),
             "linear": LinearBySize(count, features, classes),
+            "shrunk": ShrunkRegression(count, features, classes),
         }
 
     # Training -----------------------------------------------------------------------------------
@@ -280,8 +290,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
                 )
         if stages.crossfit is not None:
             with fit.timed("encoder"):
-                linear = Voices.of(modules, "encoder").linear
-                stages.crossfit.solve(linear, fit.trainer, features)
+                stages.crossfit.solve(Voices.of(modules, "encoder"), fit.trainer, features)
 
         def train_stage(name: str, inputs: Inputs) -> None:
             fit.train(name, modules[name], inputs, trainer=self._trainer_of(name, fit, stages))
@@ -483,8 +492,9 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
     def _hop_std(self, graph: Graph) -> float:
         """Return the noise of the hops along one edge type."""
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
-        both_ways = self.plan_.settings.symmetrises and graph.is_directed
-        sensitivity = aggregation_sensitivity(self.level, relation, both_ways=both_ways)
+        is_symmetrised = self.plan_.settings.symmetrises and graph.is_directed
+        operator = Symmetrized if is_symmetrised else Neighbors
+        sensitivity = operator.bound(parse_relation(relation))
         assert self.noise_multiplier_ is not None
         return self.noise_multiplier_ * sensitivity
 

@@ -37,12 +37,13 @@ from gapgnn.methods.label_gap.node_votes import (
 from gapgnn.nn import COMBINATIONS, MultiHopClassifier
 from gapgnn.privacy import (
     Guarantee,
+    OutDegreeNormalized,
     Plan,
     PlannedHops,
     PlannedTraining,
     PrivateSession,
     PublicFacts,
-    aggregation_sensitivity,
+    parse_relation,
     resolve_relation,
 )
 from gapgnn.privacy.accounting import Event, Gaussian, Laplace, gaussian_shift
@@ -118,7 +119,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
     >>> graph = load_dataset("social")
     >>> model = NodeLabelGAP(epsilon=8.0, epochs=1).fit(graph)
     >>> model.card_.level, model.predict(graph).shape
-    ('node', (2000,))
+    ('node', (10000,))
     """
 
     method: ClassVar[str] = "node-label-gap"
@@ -388,7 +389,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
     def _hop_std(self, graph: Graph) -> float:
         """Return the noise of the first hop, in which the own messages are counted."""
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
-        sensitivity = aggregation_sensitivity(self.level, relation, is_divided=True)
+        sensitivity = OutDegreeNormalized.bound(parse_relation(relation))
         return self.plan_.multiplier_of(OF_TRAINING) * sensitivity
 
     # Released rows ------------------------------------------------------------------------------

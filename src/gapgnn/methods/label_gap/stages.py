@@ -41,6 +41,8 @@ HOPS = "aggregation"
 MEMBERS = 2
 # Mixing weights of a stage; finer ones follow the luck of the validation nodes.
 MIXING_WEIGHTS = (1.0, 0.5, 0.0)
+# By how much log-probabilities of feature models are sharpened in hop 1 where a class is rare.
+SHARPENING = 1.15
 
 
 def stage_names(hops: int) -> tuple[str, ...]:
@@ -234,13 +236,25 @@ class Stages:
         codes, name = self.codes.to(labels.device), f"stage{hop - 1}"
         posteriors: Tensor | None = None
         if self.crossfit is not None:
-            posteriors = self.scores(name, first, released) if released else first  # type: ignore[assignment]
+            assert isinstance(first, Tensor)
+            posteriors = self.scores(name, first, released) if released else self._sharpened(first)
         elif hop > 1:
             posteriors = self._applied(name, first, released)
         elif "encoder" in self.modules:
             posteriors = self.modules["encoder"](features.all())
         guesses = None if posteriors is None else mean_codes(posteriors, codes)
         return label_messages(labels, sends_label, codes, guesses)
+
+    def _sharpened(self, first: Tensor) -> Tensor:
+        """Return the scores that nodes without a training label send in hop 1.
+
+        Those of the feature models. Where a regression stands beside the networks, as a class is
+        rare, a little surer than that, which leans towards the common class. Calibrated posteriors
+        cancel in a sum: only with the lean does it say how many neighbours there are, so that a
+        classifier can tell many neighbours from many neighbours of the rare class.
+        """
+        shrunk = Voices.of(self.modules, "encoder").shrunk
+        return first * SHARPENING if shrunk is not None and shrunk.is_solved else first
 
     def _with_known(self, hop: int, rows: Tensor) -> Tensor:
         """Return the rows of a hop with those that were released before in their place."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gapgnn.errors import InputError, check_choice, check_number
-from gapgnn.privacy import check_relation
+from gapgnn.privacy import RelationLike, parse_relation
 from gapgnn.privacy.accounting.events import Event, merge, worst_cases
 from gapgnn.privacy.accounting.pld import pld_delta, pld_epsilon
 from gapgnn.privacy.accounting.rdp import rdp_delta, rdp_epsilon
@@ -53,7 +53,7 @@ class Spend:
 class Price(Protocol):
     """How an accountant answers."""
 
-    def __call__(self, events: Sequence[Event], at: float, /, *, relation: str) -> float:
+    def __call__(self, events: Sequence[Event], at: float, /, *, relation: RelationLike) -> float:
         """Return epsilon at a delta, or delta at an epsilon."""
 
 
@@ -65,20 +65,20 @@ class Accountant:
     _epsilon: Price
     _delta: Price
 
-    def epsilon(self, events: Sequence[Event], delta: float, *, relation: str) -> float:
+    def epsilon(self, events: Sequence[Event], delta: float, *, relation: RelationLike) -> float:
         """Return an epsilon such that the composition is (epsilon, delta)-DP."""
         check_number("delta", delta, above=0, below=1)
         cases = worst_cases(events, relation=relation)
         return max(self._epsilon(case, delta, relation=other) for case, other in cases)
 
-    def delta(self, events: Sequence[Event], epsilon: float, *, relation: str) -> float:
+    def delta(self, events: Sequence[Event], epsilon: float, *, relation: RelationLike) -> float:
         """Return a delta such that the composition is (epsilon, delta)-DP."""
         check_number("epsilon", epsilon, at_least=0)
         cases = worst_cases(events, relation=relation)
         return max(self._delta(case, epsilon, relation=other) for case, other in cases)
 
 
-def _shift(events: Sequence[Event], relation: str) -> float:
+def _shift(events: Sequence[Event], relation: RelationLike) -> float:
     merged = merge(events, relation=relation)
     if not merged.is_gaussian:
         kinds = sorted({type(event).__name__ for event in events} - {"Gaussian"})
@@ -88,22 +88,22 @@ def _shift(events: Sequence[Event], relation: str) -> float:
     return merged.shift
 
 
-def _exact_epsilon(events: Sequence[Event], delta: float, *, relation: str) -> float:
+def _exact_epsilon(events: Sequence[Event], delta: float, *, relation: RelationLike) -> float:
     return gaussian_epsilon(_shift(events, relation), delta)
 
 
-def _exact_delta(events: Sequence[Event], epsilon: float, *, relation: str) -> float:
+def _exact_delta(events: Sequence[Event], epsilon: float, *, relation: RelationLike) -> float:
     return math.exp(log_delta(epsilon, _shift(events, relation)))
 
 
-def _tight_epsilon(events: Sequence[Event], delta: float, *, relation: str) -> float:
+def _tight_epsilon(events: Sequence[Event], delta: float, *, relation: RelationLike) -> float:
     """Gaussian noise alone is left to the exact curve."""
     if merge(events, relation=relation).is_gaussian:
         return _exact_epsilon(events, delta, relation=relation)
     return math.inf if delta < SMALLEST_PLD_DELTA else pld_epsilon(events, delta, relation=relation)
 
 
-def _tight_delta(events: Sequence[Event], epsilon: float, *, relation: str) -> float:
+def _tight_delta(events: Sequence[Event], epsilon: float, *, relation: RelationLike) -> float:
     is_gaussian = merge(events, relation=relation).is_gaussian
     return (_exact_delta if is_gaussian else pld_delta)(events, epsilon, relation=relation)
 
@@ -130,7 +130,7 @@ def accountant_named(name: str) -> Accountant:
     return ACCOUNTANTS[check_choice("accountant", name, ACCOUNTANTS)]
 
 
-def account(events: Sequence[Event], delta: float, *, relation: str) -> Spend:
+def account(events: Sequence[Event], delta: float, *, relation: RelationLike) -> Spend:
     """Return what a composition costs, by the tightest accountant that applies.
 
     Exact for Gaussian noise alone, PLD otherwise, and RDP where PLD has no digits left. At delta 0
@@ -147,13 +147,13 @@ def account(events: Sequence[Event], delta: float, *, relation: str) -> Spend:
     >>> round(spend.epsilon, 3), spend.accountant
     (4.377, 'exact')
     """
-    check_relation(relation)
+    neighbours = parse_relation(relation)
     cases = worst_cases(events, relation=relation)
     if len(cases) > 1:
         spends = [account(case, delta, relation=other) for case, other in cases]
         return max(spends, key=lambda spend: spend.epsilon)
     if delta == 0:
-        prices = (event.times * event.pair(relation).pure_epsilon for event in events)
+        prices = (event.times * event.pair(neighbours).pure_epsilon for event in events)
         return Spend(math.fsum(prices), 0.0, "pure")
     name = "exact" if merge(events, relation=relation).is_gaussian else "pld"
     epsilon = ACCOUNTANTS[name].epsilon(events, delta, relation=relation)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from gapgnn.errors import CalibrationError, InputError
-from gapgnn.privacy import check_delta, check_part, check_relation
+from gapgnn.privacy import RelationLike, check_delta, check_part, parse_relation
 from gapgnn.privacy.accounting.accountants import account, gaussian_shift
 from gapgnn.privacy.accounting.events import Composition, Event, Gaussian, group_of, merge
 from gapgnn.privacy.accounting.rdp import ORDERS, rdp_epsilon
@@ -69,7 +69,7 @@ def calibrate(
     *,
     epsilon: float,
     delta: float,
-    relation: str,
+    relation: RelationLike,
     fixed: Sequence[Event] = (),
     cache: bool = True,
 ) -> Calibrated:
@@ -124,11 +124,11 @@ class _Request:
     fixed: Composition
     epsilon: float
     delta: float
-    relation: str
+    relation: RelationLike
 
     def check(self) -> None:
         """Say why if the question has no answer."""
-        check_relation(self.relation)
+        parse_relation(self.relation)
         check_part(self.epsilon)
         check_delta(self.delta, can_be_zero=False)
         if not self.template:
@@ -181,7 +181,7 @@ class _Request:
                 "fixed": [_nameless(event) for event in self.fixed],
                 "epsilon": float(self.epsilon),
                 "delta": float(self.delta),
-                "relation": self.relation,
+                "relation": parse_relation(self.relation).name,
             },
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

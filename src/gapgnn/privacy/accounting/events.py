@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
-from gapgnn.privacy import check_relation
+from gapgnn.privacy import AddRemove, Relation, RelationLike, parse_relation
 from gapgnn.privacy.accounting.pairs import DiscretePair, GaussianPair, LaplacePair, Pair
 from gapgnn.registration import load_registered
 
@@ -66,7 +66,7 @@ class Event(ABC):
         _KINDS[cls.__name__] = cls
 
     @abstractmethod
-    def pair(self, relation: str) -> Pair:
+    def pair(self, relation: Relation) -> Pair:
         """Return the dominating pair of one release under a run's neighbouring relation."""
 
     @property
@@ -182,7 +182,7 @@ class Gaussian(_Counted):
     {'event': 'Gaussian', 'noise_multiplier': 2.0, 'count': 2, 'label': ''}
     """
 
-    def pair(self, relation: str) -> Pair:
+    def pair(self, relation: Relation) -> Pair:
         """Return N(1/m, 1) against N(0, 1)."""
         return GaussianPair.shifted(1.0 / self.noise_multiplier)
 
@@ -217,14 +217,14 @@ class PoissonGaussian(_Noisy):
         """One for each step."""
         return self.steps
 
-    def pair(self, relation: str) -> Pair:
+    def pair(self, relation: Relation) -> Pair:
         """Return the worst case of one step; at rate 1 it is a plain Gaussian release."""
         scale, rate = 1.0 / self.noise_multiplier, self.sampling_rate
-        distance = -scale if relation == "replace" else 0.0
+        distance = -scale if relation.contributions == 2 else 0.0
         if rate == 1.0:
             return GaussianPair((scale,), (1.0,), (distance,))
         weights = (1.0 - rate, rate)
-        if relation == "replace":
+        if relation.contributions == 2:
             return GaussianPair((0.0, scale), weights, (0.0, distance), weights)
         return GaussianPair((0.0, scale), weights)
 
@@ -268,9 +268,9 @@ class MixtureOfGaussians(_Noisy):
         """One for each step."""
         return self.steps
 
-    def pair(self, relation: str) -> Pair:
+    def pair(self, relation: Relation) -> Pair:
         """Return the worst case of one step; under ``replace`` none is known."""
-        if relation == "replace":
+        if relation.contributions == 2:
             raise InputError(
                 "a mixture of Gaussians has no accounting under `replace`. "
                 "Use relation 'add-remove'."
@@ -290,11 +290,12 @@ class Laplace(_Counted):
     relation, so each release is (1 / noise_multiplier)-DP. Worst case: Laplace(0, m) against
     Laplace(1, m).
 
-    >>> Laplace(2.0).pair("directed").pure_epsilon
+    >>> from gapgnn.privacy import Directed
+    >>> Laplace(2.0).pair(Directed()).pure_epsilon
     0.5
     """
 
-    def pair(self, relation: str) -> Pair:
+    def pair(self, relation: Relation) -> Pair:
         """Return the pair of Laplace noise."""
         return LaplacePair(1.0 / self.noise_multiplier)
 
@@ -308,7 +309,8 @@ class RandomisedResponse(Event):
     directions. Flip probabilities rather than their complements are stored because they stay exact
     when tiny.
 
-    >>> round(RandomisedResponse.symmetric(2.0).pair("directed").pure_epsilon, 9)
+    >>> from gapgnn.privacy import Directed
+    >>> round(RandomisedResponse.symmetric(2.0).pair(Directed()).pure_epsilon, 9)
     2.0
     """
 
@@ -335,7 +337,7 @@ class RandomisedResponse(Event):
         """One for each bit."""
         return self.count
 
-    def pair(self, relation: str) -> Pair:
+    def pair(self, relation: Relation) -> Pair:
         """Return Bernoulli(1 - drop) against Bernoulli(add)."""
         return DiscretePair(
             (math.log1p(-self.drop), math.log(self.drop)),
@@ -354,7 +356,7 @@ class LabelResponse(Event):
     from a mean is larger than the largest from its parts (it is jointly convex), so the same pair
     dominates both relations.
 
-    >>> round(LabelResponse.of(2.0, 6).pair("add-remove").pure_epsilon, 9)
+    >>> round(LabelResponse.of(2.0, 6).pair(AddRemove()).pure_epsilon, 9)
     2.0
     """
 
@@ -390,7 +392,7 @@ class LabelResponse(Event):
         """One for each class that is released."""
         return self.count
 
-    def pair(self, relation: str) -> Pair:
+    def pair(self, relation: Relation) -> Pair:
         """Return the responses to two different classes."""
         keep, other = math.log1p(-(self.classes - 1) * self.other), math.log(self.other)
         rest = (math.log((self.classes - 2) * self.other),) if self.classes > 2 else ()
@@ -423,7 +425,9 @@ class Merged:
         return not self.rest
 
 
-def worst_cases(events: Sequence[Event], *, relation: str) -> list[tuple[Composition, str]]:
+def worst_cases(
+    events: Sequence[Event], *, relation: RelationLike
+) -> list[tuple[Composition, Relation]]:
     """Return what one protected entity can be in: a composition, with its relation, per group.
 
     Groups compose in parallel (privacy page, section 1). A person's group is a function of that
@@ -443,7 +447,7 @@ def worst_cases(events: Sequence[Event], *, relation: str) -> list[tuple[Composi
     """
     options = sorted({option_of(event) for event in events} - {0}) or [0]
     # A dict: options that release the same to a group are one case.
-    cases: dict[tuple[Composition, str], None] = {}
+    cases: dict[tuple[Composition, Relation], None] = {}
     for case, other in group_cases(events, relation=relation):
         for option in options:
             chosen = tuple(event for event in case if option_of(event) in (0, option))
@@ -451,21 +455,24 @@ def worst_cases(events: Sequence[Event], *, relation: str) -> list[tuple[Composi
     return list(cases)
 
 
-def group_cases(events: Sequence[Event], *, relation: str) -> list[tuple[Composition, str]]:
+def group_cases(
+    events: Sequence[Event], *, relation: RelationLike
+) -> list[tuple[Composition, Relation]]:
     """Return what one record can be in, with its relation, per group; with all options.
 
     Under ``replace`` a pair of groups between which a record changes is one more case.
     """
     groups = sorted({group_of(event) for event in events} - {""})
-    cases = [(_of_groups(events, [group]), relation) for group in groups or [""]]
-    if relation == "replace" and len(groups) > 1:
+    neighbours = parse_relation(relation)
+    cases = [(_of_groups(events, [group]), neighbours) for group in groups or [""]]
+    if neighbours.contributions == 2 and len(groups) > 1:
         of_all = [event for event in events if isinstance(event, _Noisy) and not event.group]
         if not all(isinstance(event, Laplace) for event in of_all):
             raise InputError(
                 "beside events of some groups, an event of all must be Laplace under `replace`."
             )
         for pair in itertools.combinations(groups, 2):
-            cases.append((_changing(_of_groups(events, pair)), "add-remove"))
+            cases.append((_changing(_of_groups(events, pair)), AddRemove()))
     return cases
 
 
@@ -498,19 +505,19 @@ def option_of(event: Event) -> int:
     return event.option if isinstance(event, _Noisy) else 0
 
 
-def merge(events: Sequence[Event], *, relation: str) -> Merged:
+def merge(events: Sequence[Event], *, relation: RelationLike) -> Merged:
     """Bring the composition that one record can be in to its shortest equal form.
 
     >>> merge([Gaussian(2.0, count=2), Gaussian(1.0)], relation="add-remove").shift == 1.5**0.5
     True
     """
-    check_relation(relation)
+    neighbours = parse_relation(relation)
     squares: list[float] = []
     rest: dict[Pair, int] = {}
     for event in events:
         if not isinstance(event, Event):
             raise InputError(f"an event must be one of gapgnn.privacy.accounting. Got {event!r}.")
-        pair = event.pair(relation)
+        pair = event.pair(neighbours)
         if isinstance(pair, GaussianPair) and (shift := pair.shift) is not None:
             # The product overflows to infinity where a power would raise.
             squares.append(event.times * (shift * shift))

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from gapgnn.privacy import RelationLike
 from gapgnn.privacy.accounting.events import Event, Merged, merge
 from gapgnn.privacy.accounting.pairs import (
     Array,
@@ -50,7 +51,7 @@ _LARGEST_JOINED = 600.0
 
 
 def pld_epsilon(
-    events: Sequence[Event], delta: float, *, relation: str, resolution: float = FINE
+    events: Sequence[Event], delta: float, *, relation: RelationLike, resolution: float = FINE
 ) -> float:
     """Return an upper bound on epsilon; infinite where the FFT cannot resolve ``delta``.
 
@@ -75,7 +76,7 @@ def _upper_bound(merged: Merged, delta: float, resolution: float) -> float:
     return _smallest_epsilon(loss, left)
 
 
-def pld_delta(events: Sequence[Event], epsilon: float, *, relation: str) -> float:
+def pld_delta(events: Sequence[Event], epsilon: float, *, relation: RelationLike) -> float:
     """Return an upper bound on delta at ``epsilon``."""
     merged = merge(events, relation=relation)
     chance = _chance_of_any_effect(merged)

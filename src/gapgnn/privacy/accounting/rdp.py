@@ -17,6 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from gapgnn.errors import check_integer, check_number
+from gapgnn.privacy import RelationLike
 from gapgnn.privacy.accounting.events import Event, merge, worst_cases
 from gapgnn.privacy.accounting.pairs import Array, DiscretePair, GaussianPair, LaplacePair, Pair
 
@@ -36,7 +37,9 @@ _FARTHEST_PEAK = 150.0
 _ROUNDING = 1e-14
 
 
-def renyi_curve(events: Sequence[Event], *, relation: str, orders: Array = ORDERS) -> Array:
+def renyi_curve(
+    events: Sequence[Event], *, relation: RelationLike, orders: Array = ORDERS
+) -> Array:
     """Return the Renyi divergence of the composition at each order; of the dearest role there.
 
     >>> from gapgnn.privacy.accounting.events import Gaussian
@@ -56,7 +59,7 @@ def renyi_curve(events: Sequence[Event], *, relation: str, orders: Array = ORDER
 
 
 def rdp_epsilon(
-    events: Sequence[Event], delta: float, *, relation: str, orders: Array = ORDERS
+    events: Sequence[Event], delta: float, *, relation: RelationLike, orders: Array = ORDERS
 ) -> float:
     """Return the epsilon that RDP proves at ``delta`` (Canonne, Kamath and Steinke 2020, Prop. 12).
 
@@ -76,7 +79,7 @@ def rdp_epsilon(
     return max(0.0, float(bounds.min()))
 
 
-def rdp_delta(events: Sequence[Event], epsilon: float, *, relation: str) -> float:
+def rdp_delta(events: Sequence[Event], epsilon: float, *, relation: RelationLike) -> float:
     """Return the delta that RDP proves at ``epsilon``."""
     curve = renyi_curve(events, relation=relation)
     logs = (ORDERS - 1) * (curve - epsilon + np.log1p(-1 / ORDERS)) - np.log(ORDERS)
@@ -99,7 +102,7 @@ def paper_edge_epsilon(sigma: float, hops: int, delta: float) -> float:
     return shift * shift / 2 + shift * math.sqrt(2 * _log_inverse(delta))
 
 
-def plain_rdp_epsilon(events: Sequence[Event], delta: float, *, relation: str) -> float:
+def plain_rdp_epsilon(events: Sequence[Event], delta: float, *, relation: RelationLike) -> float:
     """Return epsilon by the paper's conversion from RDP, for any composition and relation.
 
     >>> from gapgnn.privacy.accounting.events import Gaussian

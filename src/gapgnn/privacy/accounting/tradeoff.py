@@ -22,6 +22,7 @@ from functools import lru_cache
 import numpy as np
 
 from gapgnn.errors import check_number
+from gapgnn.privacy import Relation, RelationLike, parse_relation
 from gapgnn.privacy.accounting.accountants import (
     SMALLEST_PLD_DELTA,
     gaussian_epsilon,
@@ -219,7 +220,7 @@ def _smallest(bound: object, last: float) -> float:
     return float(min(values.min(), bound(close).min()))  # type: ignore[operator]
 
 
-def attack_bounds(events: Sequence[Event], *, relation: str) -> AttackBounds:
+def attack_bounds(events: Sequence[Event], *, relation: RelationLike) -> AttackBounds:
     """Return what an attacker can make of one release; the worst over its groups and options.
 
     >>> from gapgnn.privacy.accounting.events import Gaussian, PoissonGaussian
@@ -231,7 +232,7 @@ def attack_bounds(events: Sequence[Event], *, relation: str) -> AttackBounds:
     return privacy_profile([(tuple(events), 1)], relation=relation).bounds()
 
 
-def privacy_profile(releases: Iterable[Release], *, relation: str) -> PrivacyProfile:
+def privacy_profile(releases: Iterable[Release], *, relation: RelationLike) -> PrivacyProfile:
     """Return the curve of several releases on the same people, each independent of the others.
 
     Args:
@@ -240,7 +241,8 @@ def privacy_profile(releases: Iterable[Release], *, relation: str) -> PrivacyPro
             own.
         relation: the neighbouring relation of all of them.
     """
-    return _profile(tuple((tuple(events), count) for events, count in releases if events), relation)
+    made = tuple((tuple(events), count) for events, count in releases if events)
+    return _profile(made, parse_relation(relation))
 
 
 @dataclass(frozen=True)
@@ -253,7 +255,7 @@ class _Case:
     wholes: tuple[Merged, ...]
 
     @classmethod
-    def of(cls, events: Composition, relation: str) -> _Case:
+    def of(cls, events: Composition, relation: RelationLike) -> _Case:
         numbers = sorted({option_of(event) for event in events} - {0})
         common = [event for event in events if not option_of(event)]
         options = [[e for e in events if option_of(e) == number] for number in numbers]
@@ -277,7 +279,7 @@ class _Case:
 
 
 @lru_cache(maxsize=64)
-def _profile(releases: tuple[Release, ...], relation: str) -> PrivacyProfile:
+def _profile(releases: tuple[Release, ...], relation: Relation) -> PrivacyProfile:
     square, others = 0.0, []
     for events, count in releases:
         cases = [_Case.of(case, other) for case, other in group_cases(events, relation=relation)]

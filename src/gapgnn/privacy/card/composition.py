@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gapgnn.errors import PrivacyError, check_choice, check_number
-from gapgnn.privacy import RELATIONS_OF_LEVEL, check_relation, group_size, squared_growth, strictest
+from gapgnn.privacy import Relation, parse_relation, squared_growth, strictest
 from gapgnn.privacy.accounting import AttackBounds, Event, Gaussian, account, privacy_profile
 
 PURPOSES = ("training", "prediction", "prediction for new people")
@@ -43,7 +43,7 @@ class ChargedRelease:
 
     def __post_init__(self) -> None:
         check_choice("purpose", self.purpose, PURPOSES)
-        check_relation(self.relation)
+        parse_relation(self.relation)
         check_number("epsilon", self.epsilon, at_least=0)
         check_number("delta", self.delta, at_least=0, below=1)
 
@@ -67,7 +67,7 @@ def composed(releases: Sequence[ChargedRelease], delta: float) -> tuple[float, A
     >>> round(epsilon, 2), round(attacker.mu, 2)
     (2.1, 0.43)
     """
-    relation = strictest(release.relation for release in releases)
+    relation = strictest(parse_relation(release.relation) for release in releases)
     added, parts = 0.0, list[tuple[Event, ...]]()
     for release in releases:
         pure, events = _under(relation, release)
@@ -75,7 +75,7 @@ def composed(releases: Sequence[ChargedRelease], delta: float) -> tuple[float, A
         parts.append(events)
     # Basic composition, where the deltas leave room for it.
     epsilon = math.inf
-    if all(one.relation == relation for one in releases):
+    if all(parse_relation(one.relation) == relation for one in releases):
         spent = math.fsum(one.delta for one in releases)
         epsilon = math.fsum(one.epsilon for one in releases) if spent <= delta else math.inf
     if delta == 0:
@@ -93,19 +93,20 @@ def composed(releases: Sequence[ChargedRelease], delta: float) -> tuple[float, A
     return epsilon, bounds.within(epsilon, delta)
 
 
-def _under(relation: str, release: ChargedRelease) -> tuple[float, tuple[Event, ...]]:
+def _under(relation: Relation, release: ChargedRelease) -> tuple[float, tuple[Event, ...]]:
     """Return the events of a release under a relation, and what is added as a pure epsilon."""
     events = tuple(Event.from_dict(dict(event)) for event in release.events)
-    if release.relation == relation:
+    charged = parse_relation(release.relation)
+    if charged == relation:
         return 0.0, events
     is_hop = all(isinstance(event, Gaussian) for event in events)
-    if is_hop and relation not in RELATIONS_OF_LEVEL["node"]:
-        growth = math.sqrt(squared_growth(release.relation, relation))
+    if is_hop and relation.level == "edge":
+        growth = math.sqrt(squared_growth(charged, relation))
         return 0.0, tuple(event.scaled(1 / growth) for event in events)
-    pure = account(events, 0.0, relation=release.relation).epsilon
+    pure = account(events, 0.0, relation=charged).epsilon
     if math.isinf(pure):
         raise PrivacyError(
             f"releases under {release.relation} and {relation} must be of one relation, to be "
             f"composed on one privacy card. Predict under {release.relation}."
         )
-    return group_size(release.relation, relation) * pure, ()
+    return relation.group_size(charged) * pure, ()

@@ -12,46 +12,47 @@ import math
 from collections.abc import Sequence
 
 from gapgnn.errors import GapgnnError, PrivacyError
-from gapgnn.privacy import covers, squared_growth
+from gapgnn.privacy import Relation, RelationLike, parse_relation, squared_growth
 from gapgnn.privacy.accounting import Event, Gaussian, PrivacyProfile, account, privacy_profile
 from gapgnn.privacy.ledger.ledger import Charge
 from gapgnn.privacy.ledger.rules import Budget
 
 
-def composed_profile(charges: Sequence[Charge], *, relation: str) -> PrivacyProfile | None:
+def composed_profile(charges: Sequence[Charge], *, relation: RelationLike) -> PrivacyProfile | None:
     """Return the privacy curve of everything that was charged, under one relation.
 
     None where that is not known: a charge does not list what it paid for, or was stated under
     another relation and is not Gaussian noise alone.
     """
-    releases = []
+    neighbours, releases = parse_relation(relation), []
     for charge in charges:
         if not charge.count or not (charge.epsilon or charge.events):
             continue
         try:
             events = tuple(Event.from_dict(dict(event)) for event in charge.events)
-            releases.append((_under(relation, events, charge), charge.count))
+            releases.append((_under(neighbours, events, charge), charge.count))
         except GapgnnError:
             return None
         if not events:
             return None
     try:
-        return privacy_profile(releases, relation=relation)
+        return privacy_profile(releases, relation=neighbours)
     except GapgnnError:
         return None
 
 
-def _under(relation: str, events: tuple[Event, ...], charge: Charge) -> tuple[Event, ...]:
+def _under(relation: Relation, events: tuple[Event, ...], charge: Charge) -> tuple[Event, ...]:
     """Return the events of a charge as they are under a relation that covers the charge's own."""
-    if charge.relation == relation:
+    charged = parse_relation(charge.relation)
+    if charged == relation:
         return events
     is_hop = charge.level == "edge" and all(isinstance(event, Gaussian) for event in events)
-    if not is_hop or not covers(relation, charge.relation):
+    if not is_hop or not relation.covers(charged):
         raise PrivacyError(
             f"Only Gaussian noise can be counted under another relation, {relation}. Got a charge "
             f"under {charge.relation}."
         )
-    growth = math.sqrt(squared_growth(charge.relation, relation))
+    growth = math.sqrt(squared_growth(charged, relation))
     return tuple(event.scaled(1 / growth) for event in events)
 
 

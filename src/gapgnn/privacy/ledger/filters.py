@@ -24,7 +24,7 @@ from functools import lru_cache
 import numpy as np
 
 from gapgnn.errors import InputError, PrivacyError, check_choice, check_number
-from gapgnn.privacy import covers, group_size, squared_growth, strictest
+from gapgnn.privacy import Relation, squared_growth, strictest
 from gapgnn.privacy.accounting import (
     ORDERS,
     Event,
@@ -51,7 +51,7 @@ class Spend:
         events: of one release, as JSON.
     """
 
-    relation: str
+    relation: Relation
     amount: Amount
     count: int
     events: str
@@ -68,10 +68,11 @@ class Filter:
         amount: epsilon and delta that were granted.
         order: of the Renyi divergence; 0 for the other rules.
 
+    >>> from gapgnn.privacy import Undirected
     >>> events = json.dumps([{"event": "Gaussian", "noise_multiplier": 6.617, "count": 2}])
-    >>> fit = Spend("undirected", Amount.of(1.0, 1e-7), 10, events)
+    >>> fit = Spend(Undirected(), Amount.of(1.0, 1e-7), 10, events)
     >>> for rule in ("sum", "gaussian", "renyi"):
-    ...     budget = Filter.granted(rule, "edge", "undirected", Amount.of(4.0, 1e-7))
+    ...     budget = Filter.granted(rule, "edge", Undirected(), Amount.of(4.0, 1e-7))
     ...     print(rule, round(budget.together([fit]), 2))
     sum 10.0
     gaussian 3.46
@@ -80,12 +81,12 @@ class Filter:
 
     composition: str
     level: str
-    relation: str
+    relation: Relation
     amount: Amount
     order: float = 0.0
 
     @classmethod
-    def granted(cls, composition: str, level: str, relation: str, amount: Amount) -> Filter:
+    def granted(cls, composition: str, level: str, relation: Relation, amount: Amount) -> Filter:
         """Return the filter of a new budget; for ``renyi`` its order is chosen here, for good."""
         check_choice("composition", composition, COMPOSITIONS)
         order = 0.0
@@ -163,9 +164,9 @@ class Filter:
     def _sum(self, spends: Iterable[Spend]) -> Amount:
         total = Amount(Fraction(0), Fraction(0))
         for spend in spends:
-            if not covers(self.relation, spend.relation):
+            if not self.relation.covers(spend.relation):
                 raise self._uncountable(spend)
-            size = group_size(spend.relation, self.relation)
+            size = self.relation.group_size(spend.relation)
             total = total.plus(spend.amount.grouped(size).times(spend.count))
         return total
 
@@ -182,7 +183,7 @@ class Filter:
         if spend.relation != self.relation:
             # What a hop's squared shift is under a stricter relation follows from its sensitivity.
             is_hop = self.level == "edge" and self.composition == "gaussian"
-            if not is_hop or not covers(self.relation, spend.relation):
+            if not is_hop or not self.relation.covers(spend.relation):
                 raise self._uncountable(spend)
             growth = squared_growth(spend.relation, self.relation)
         used = _gaussian_price if self.composition == "gaussian" else _renyi_price
@@ -205,7 +206,7 @@ def _converted(orders: np.ndarray, delta: float) -> np.ndarray:
 
 
 @lru_cache(maxsize=1024)
-def _gaussian_price(events: str, relation: str, order: float) -> float:
+def _gaussian_price(events: str, relation: Relation, order: float) -> float:
     """Return the squared shift of one release, for the dearest group; other noise has none."""
     cases = worst_cases(_events(events), relation=relation)
     merged = [merge(case, relation=other) for case, other in cases]
@@ -219,7 +220,7 @@ def _gaussian_price(events: str, relation: str, order: float) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _renyi_price(events: str, relation: str, order: float) -> float:
+def _renyi_price(events: str, relation: Relation, order: float) -> float:
     """Return the Renyi divergence of one release."""
     curve = renyi_curve(_events(events), relation=relation, orders=np.array([order]))
     return float(curve[0])

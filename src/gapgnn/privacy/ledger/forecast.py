@@ -21,7 +21,7 @@ from gapgnn.errors import (
     check_integer,
     did_you_mean,
 )
-from gapgnn.privacy import check_epsilon
+from gapgnn.privacy import Relation, check_epsilon
 from gapgnn.privacy.accounting import Event, Gaussian, account, calibrate
 from gapgnn.privacy.ledger.amounts import COMPOSITIONS, Amount
 from gapgnn.privacy.ledger.file import transaction
@@ -143,7 +143,7 @@ def forecast_fits(
     return Forecast(
         population=population,
         level=level,
-        relation=budget.relation,
+        relation=budget.relation.name,
         composition=budget.composition,
         until=state.until,
         granted_epsilon=float(budget.amount.epsilon),
@@ -163,8 +163,9 @@ def forecast_fits(
 def count_fits(budget: Filter, spends: Sequence[Spend], planned: Spend) -> int:
     """Return how often ``planned`` still fits the budget after ``spends``: by halving, exactly.
 
-    >>> budget = Filter("sum", "edge", "undirected", Amount.of(1, 0))
-    >>> tenth = Spend("undirected", Amount.of(0.1, 0), 1, "[]")
+    >>> from gapgnn.privacy import Undirected
+    >>> budget = Filter("sum", "edge", Undirected(), Amount.of(1, 0))
+    >>> tenth = Spend(Undirected(), Amount.of(0.1, 0), 1, "[]")
     >>> count_fits(budget, [tenth], tenth)
     9
     """
@@ -282,7 +283,7 @@ class _State:
 
 
 def _kinds(
-    template: Sequence[Event], hops: int | None, *, epsilon: float, delta: float, relation: str
+    template: Sequence[Event], hops: int | None, *, epsilon: float, delta: float, relation: Relation
 ) -> list[tuple[int | None, Spend]]:
     """Return what a fit costs, last, and before it one with fewer hops and the same noise."""
     if not template:
@@ -297,7 +298,7 @@ def _kinds(
     ]
 
 
-def _spend(events: Sequence[Event], delta: float, relation: str) -> Spend:
+def _spend(events: Sequence[Event], delta: float, relation: Relation) -> Spend:
     price = account(events, delta, relation=relation).epsilon
     written = json.dumps([event.to_dict() for event in events])
     return Spend(relation, Amount.of(price, delta), 1, written)

@@ -33,7 +33,14 @@ from gapgnn.errors import (
     check_choice,
     check_integer,
 )
-from gapgnn.privacy import check_delta, check_epsilon, check_price
+from gapgnn.privacy import (
+    Relation,
+    RelationLike,
+    check_delta,
+    check_epsilon,
+    check_price,
+    parse_relation,
+)
 from gapgnn.privacy.ledger.amounts import Amount
 from gapgnn.privacy.ledger.file import (
     LedgerNotice,
@@ -191,7 +198,7 @@ class Ledger:
         people: People | None = None,
         *,
         level: str,
-        relation: str,
+        relation: RelationLike,
         epsilon: float,
         delta: float,
         composition: str = "auto",
@@ -215,12 +222,13 @@ class Ledger:
             reason: for people.
         """
         check_population(population)
-        relation = check_stated(level, relation)
+        neighbours = check_stated(level, relation)
         check_epsilon(epsilon)
         check_delta(delta)
         amount = Amount.of(epsilon, delta)
         if composition != "auto":
-            Filter.granted(composition, level, relation, amount)  # refused before anything is made
+            # Refused before anything is made.
+            Filter.granted(composition, level, neighbours, amount)
         if until is not None:
             _check_day(until)
         origin = Origin.here()
@@ -229,8 +237,8 @@ class Ledger:
             books, moment = Books(db, self.path), chain_time(db)
             shared = [] if people is None else _note_overlaps(db, books, people, origin)
             found = self._population(books, population, people, moment)
-            budget = _grantable(books, found, composition, level, relation, amount)
-            row = (found, level, relation, repr(float(epsilon)), repr(float(delta)))
+            budget = _grantable(books, found, composition, level, neighbours, amount)
+            row = (found, level, neighbours.name, repr(float(epsilon)), repr(float(delta)))
             terms = (budget.composition, budget.order or None, until, moment)
             db.execute(
                 "INSERT INTO grants (population, level, relation, epsilon, delta, composition, "
@@ -285,7 +293,7 @@ class Ledger:
         people: People,
         *,
         level: str,
-        relation: str,
+        relation: RelationLike,
         epsilon: float,
         delta: float,
         events: Sequence[Mapping[str, Any]],
@@ -309,11 +317,11 @@ class Ledger:
             count: number of independent releases; each is charged.
             reason: why, in the user's words.
         """
-        relation = check_stated(level, relation)
+        neighbours = check_stated(level, relation)
         check_integer("count", count, at_least=1)
         check_price(epsilon)
         check_delta(delta)
-        asked = Spend(relation, Amount.of(epsilon, delta), int(count), _written(events))
+        asked = Spend(neighbours, Amount.of(epsilon, delta), int(count), _written(events))
         charge_id, origin = system_entropy(12).hex(), Origin.here()
         create(self.path)
         with self._noting_end(), transaction(self.path, writing=True) as db:
@@ -321,7 +329,7 @@ class Ledger:
             shared = _note_overlaps(db, books, people, origin)
             charged = _paying(books, people, asked, level, moment)
             price = (repr(float(epsilon)), repr(float(delta)), int(count))
-            bought = (people.fingerprint, level, relation, *price, purpose, asked.events)
+            bought = (people.fingerprint, level, neighbours.name, *price, purpose, asked.events)
             noted = (moment, None, *origin, reason)
             _record(db, [(charge_id, population, *bought, *noted) for population in charged])
             names = [books.name(population) for population in charged]
@@ -332,7 +340,7 @@ class Ledger:
             population=names[0],
             fingerprint=people.fingerprint,
             level=level,
-            relation=relation,
+            relation=neighbours.name,
             epsilon=float(epsilon),
             delta=float(delta),
             count=int(count),
@@ -350,7 +358,7 @@ class Ledger:
         people: People,
         *,
         level: str,
-        relation: str,
+        relation: RelationLike,
         releases: Sequence[tuple[float, float, Sequence[Mapping[str, Any]]]],
     ) -> None:
         """Refuse what :meth:`charge` would refuse sooner or later, before the first of them.
@@ -375,11 +383,11 @@ class Ledger:
         ...
         gapgnn.errors.BudgetExceededError: The budget of customers ... request for epsilon 1.2 ...
         """
-        relation = check_stated(level, relation)
+        neighbours = check_stated(level, relation)
         if not releases or not self._is_made():
             return
         asked = [
-            Spend(relation, Amount.of(epsilon, delta), 1, _written(events))
+            Spend(neighbours, Amount.of(epsilon, delta), 1, _written(events))
             for epsilon, delta, events in releases
         ]
         with self._noting_end(), transaction(self.path, writing=False) as db:
@@ -428,19 +436,22 @@ class Ledger:
             reason = curator_only or ""
             self.look(people, level=level, relation=relation, purpose=purpose, reason=reason)
 
-    def look(self, people: People, *, level: str, relation: str, purpose: str, reason: str) -> None:
+    def look(
+        self, people: People, *, level: str, relation: RelationLike, purpose: str, reason: str
+    ) -> None:
         """Record that the curator looked at private data without releasing anything.
 
         Nothing is charged: what the curator sees and keeps to herself is not a release.
         """
-        relation = check_stated(level, relation)
+        neighbours = check_stated(level, relation)
         if not reason.strip():
             raise InputError("a look without a charge must have a reason. Got none.")
         origin = Origin.here()
         create(self.path)
         with transaction(self.path, writing=True) as db:
             books, moment = Books(db, self.path), chain_time(db)
-            seen = (people.fingerprint, level, relation, "0.0", "0.0", 0, f"look: {purpose}", "[]")
+            stated = people.fingerprint, level, neighbours.name
+            seen = (*stated, "0.0", "0.0", 0, f"look: {purpose}", "[]")
             rows = [
                 (system_entropy(12).hex(), population, *seen, moment, moment, *origin, reason)
                 for population in books.touched(people, books.hashes(people))
@@ -548,7 +559,7 @@ class Ledger:
             for row in rows:
                 amount = Amount.of(float(row[5]), float(row[6]))
                 before = so_far.setdefault((row[1], row[3]), [])
-                before.append(Spend(row[4], amount, row[7], row[9]))
+                before.append(Spend(parse_relation(row[4]), amount, row[7], row[9]))
                 if population not in (None, names[row[1]]):
                     continue
                 rule = rules.get((row[1], row[3]))
@@ -681,7 +692,7 @@ def scratch_ledger() -> Iterator[Path]:
 
 
 def _grantable(
-    books: Books, population: int, composition: str, level: str, relation: str, amount: Amount
+    books: Books, population: int, composition: str, level: str, relation: Relation, amount: Amount
 ) -> Filter:
     """Return the budget to grant; refuse one that does not cover what was spent."""
     before = books.granted(population, level)

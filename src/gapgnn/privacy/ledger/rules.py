@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapgnn.errors import BudgetExceededError, InputError, PrivacyError, check_choice
-from gapgnn.privacy import RELATIONS_OF_LEVEL, check_relation, covers, strictest
+from gapgnn.privacy import RELATIONS_OF_LEVEL, Relation, RelationLike, parse_relation, strictest
 from gapgnn.privacy.ledger.amounts import Amount
 from gapgnn.privacy.ledger.file import ID_SPELLING, chain_time, damaged, secret_key, setting
 from gapgnn.privacy.ledger.filters import Filter, Spend
@@ -84,10 +84,10 @@ class Budget:
     charges: int
 
 
-def check_stated(level: str, relation: str) -> str:
-    """Return the relation's one name; refuse one that is not of a level with a price."""
+def check_stated(level: str, relation: RelationLike) -> Relation:
+    """Return the relation; refuse one that is not of a level with a price."""
     check_choice("level", level, RELATIONS)
-    return check_relation(relation, level=level)
+    return parse_relation(relation, level)
 
 
 def check_population(name: object) -> str:
@@ -277,7 +277,7 @@ class Books:
             return []
         needs_grant = setting(self.db, "require-grant") == "on"
         budgets = [
-            (self.name(population), limited, granted[0].relation)
+            (self.name(population), limited, granted[0].relation.name)
             for population in touched
             for limited in RELATIONS
             if (granted := self.granted(population, limited)) is not None
@@ -354,12 +354,13 @@ class Books:
     def check_grantable(self, population: int, budget: Filter) -> None:
         """Refuse a budget below what is spent, or one under which a charge cannot be counted."""
         used = self._relations(population, budget.level)
-        beyond = [relation for relation in used if not covers(budget.relation, relation)]
+        beyond = [one for one in used if not budget.relation.covers(parse_relation(one))]
         if beyond:
+            wanted = strictest(map(parse_relation, used))
             raise PrivacyError(
-                f"`relation` must be {strictest(used)}: the ledger holds charges under "
+                f"`relation` must be {wanted}: the ledger holds charges under "
                 f"{' and '.join(beyond)}, which cannot be counted under a relation that does not "
-                f"cover them. Got {budget.relation!r}."
+                f"cover them. Got {budget.relation.name!r}."
             )
         spends = self.spends(population, budget.level)
         if not budget.allows(spends):
@@ -378,7 +379,7 @@ class Books:
             rule, until = granted
             left = rule.left(spends)
         else:
-            relation = strictest(used)
+            relation = strictest(map(parse_relation, used))
             nothing = Amount(Fraction(0), Fraction(0))
             rule, until, left = Filter("sum", level, relation, nothing), None, None
         spent = rule.spent(spends)
@@ -391,7 +392,7 @@ class Books:
             namespace=self.namespace(population),
             people=self.members.count(population),
             level=level,
-            relation=rule.relation,
+            relation=rule.relation.name,
             relations=used,
             composition=rule.composition,
             until=until,
@@ -429,7 +430,7 @@ class Books:
         if row is None:
             return None
         amount = self._amount(row[2], row[3])
-        return Filter(row[0], level, row[1], amount, float(row[4] or 0.0)), row[5]
+        return Filter(row[0], level, parse_relation(row[1]), amount, float(row[4] or 0.0)), row[5]
 
     def spends(self, population: int, level: str) -> list[Spend]:
         """Return what was charged to a population at one level."""
@@ -439,7 +440,7 @@ class Books:
             (population, level),
         )
         return [
-            Spend(used, self._amount(epsilon, delta), count, events)
+            Spend(parse_relation(used), self._amount(epsilon, delta), count, events)
             for used, epsilon, delta, count, events in rows
         ]
 

@@ -9,7 +9,7 @@ from gapgnn.facade import front
 if TYPE_CHECKING:
     from gapgnn.privacy.mechanisms.aggregation import PrivateAggregation as PrivateAggregation
     from gapgnn.privacy.mechanisms.aggregation import kind_aggregations as kind_aggregations
-    from gapgnn.privacy.mechanisms.aggregation import row_normalise as row_normalise
+    from gapgnn.privacy.mechanisms.backends import row_normalise as row_normalise
     from gapgnn.privacy.mechanisms.device import can_use_triton as can_use_triton
     from gapgnn.privacy.mechanisms.device import copy_on as copy_on
     from gapgnn.privacy.mechanisms.device import csr_tensor as csr_tensor
@@ -32,7 +32,11 @@ if TYPE_CHECKING:
     from gapgnn.privacy.mechanisms.noise import check_scale as check_scale
     from gapgnn.privacy.mechanisms.noise import grid_slack as grid_slack
     from gapgnn.privacy.mechanisms.noise import on_grid as on_grid
+    from gapgnn.privacy.mechanisms.sums import ROW_GRID as ROW_GRID
+    from gapgnn.privacy.mechanisms.sums import WEIGHTED_GRID as WEIGHTED_GRID
     from gapgnn.privacy.mechanisms.sums import add_up as add_up
+    from gapgnn.privacy.mechanisms.sums import divide_rows as divide_rows
+    from gapgnn.privacy.mechanisms.sums import quantise_rows as quantise_rows
     from gapgnn.privacy.mechanisms.triton_jit import constexpr as constexpr
     from gapgnn.privacy.mechanisms.triton_jit import jit as jit
     from gapgnn.privacy.mechanisms.triton_jit import tl as tl

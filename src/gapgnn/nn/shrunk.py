@@ -1,0 +1,121 @@
+"""Softmax regression whose weights are kept small: what features say where one class is rare.
+
+Networks that meet a few dozen nodes of a class among many irrelevant columns learn those nodes by
+heart, and what they say is worse than the class prior. A penalty on the weights leaves the columns
+that tell the classes apart and little of the others. The loss is convex, so the weights are solved
+for, without rates or early stopping. As with :class:`~gapgnn.nn.LinearBySize` this is for levels
+where features and training labels are public.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gapgnn.nn.sparse_rows import SparseRows
+from gapgnn.nn.specification import specified
+
+ITERATIONS = 60
+
+
+@specified
+class ShrunkRegression(nn.Module):
+    """Replicas of the regression; before one is solved they leave other scores as they are.
+
+    Args:
+        replicas: R.
+        num_features: width of a row.
+        num_classes: C.
+
+    >>> shrunk = ShrunkRegression(1, 2, 2)
+    >>> shrunk.keep(shrunk.solved(torch.eye(2), torch.tensor([0, 1]), penalty=1.0)[None], 1.0)
+    >>> shrunk.beside(torch.zeros(1, 2, 2), torch.eye(2)).argmax(dim=-1).tolist()
+    [[0, 1]]
+    """
+
+    weight: Tensor
+    share: Tensor
+
+    def __init__(self, replicas: int, num_features: int, num_classes: int) -> None:
+        super().__init__()
+        self._whole = (replicas, num_features + 1, num_classes)
+        # Without rows until solved: where classes are even the networks stand alone.
+        self.register_buffer("weight", torch.empty(replicas, 0, num_classes))
+        self.register_buffer("share", torch.zeros(replicas))
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether there are weights."""
+        return self.weight.shape[1] > 0
+
+    def solved(self, rows: Tensor | SparseRows, labels: Tensor, *, penalty: float) -> Tensor:
+        """Return the weights of least log loss and penalty, the constant last, (features + 1, C).
+
+        Args:
+            rows: features of the training nodes, (n, features).
+            labels: their classes.
+            penalty: of half the squared norm of the weights against the loss of one node. The
+                constant has none, so the class prior is met.
+        """
+        _, width, classes = self._whole
+        wanted = F.one_hot(labels, classes).float()
+        weights = torch.zeros(width, classes, device=labels.device, requires_grad=True)
+        solver = torch.optim.LBFGS(
+            [weights], max_iter=ITERATIONS, history_size=10, line_search_fn="strong_wolfe"
+        )
+
+        def loss() -> Tensor:
+            with torch.no_grad():
+                logs = torch.log_softmax(scores_of(rows, weights), dim=-1)
+                missed = (logs.exp() - wanted) / len(labels)
+                slopes = (
+                    rows.transposed_times(missed)
+                    if isinstance(rows, SparseRows)
+                    else rows.T @ missed
+                )
+                own = penalty / len(labels) * weights[:-1]
+                weights.grad = torch.cat([slopes + own, missed.sum(dim=0, keepdim=True)])
+                return -(logs * wanted).sum() / len(labels) + (own * weights[:-1]).sum() / 2
+
+        solver.step(loss)  # type: ignore[no-untyped-call]
+        return weights.detach()
+
+    def keep(self, weights: Tensor, share: float | Tensor) -> None:
+        """Take these weights, (R, features + 1, C), and their share in what is said, of each."""
+        self.weight = weights
+        self.share = torch.as_tensor(share, dtype=weights.dtype).expand(len(weights)).clone()
+        self.share = self.share.to(weights.device)
+
+    def beside(self, scores: Tensor, rows: Tensor | SparseRows) -> Tensor:
+        """Return the mean of these log-probabilities, at their share, and those of other scores."""
+        if not self.is_solved:
+            return scores
+        said = torch.stack([scores_of(rows, one) for one in self.weight])
+        return mixed(scores, said, self.share.view(-1, 1, 1))
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        # Models of earlier versions have none.
+        found = state_dict.setdefault(f"{prefix}weight", self.weight[:, :0])
+        state_dict.setdefault(f"{prefix}share", self.share)
+        if found.shape[1] == 0 or found.shape == self._whole:
+            self.weight = torch.empty_like(found, device=self.weight.device)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def scores_of(rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
+    """Return the scores of rows under one replica's weights, (n, C)."""
+    along = rows.times(weights[:-1]) if isinstance(rows, SparseRows) else rows @ weights[:-1]
+    return along + weights[-1]
+
+
+def mixed(scores: Tensor, others: Tensor, share: float | Tensor) -> Tensor:
+    """Return log-probabilities of two kinds of scores, the others at a share.
+
+    >>> mixed(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]), 0.0).exp().tolist()
+    [[0.5, 0.5]]
+    """
+    logs, beside = torch.log_softmax(scores, dim=-1), torch.log_softmax(others, dim=-1)
+    return (1 - share) * logs + share * beside

@@ -1,0 +1,61 @@
+"""With every kernel off, the layers alone train every method at every level."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from methodgraphs import small_graph
+
+from gapgnn import GAP, MLP, SAGE, Ledger, Vote
+from gapgnn.nn.kernels import kernels_off
+
+PRIVATE = {"level": "node", "epsilon": 16.0, "batch_size": 60}
+PAPER = {"messages": "features", "hops": 2}
+PROGRESSIVE = {**PAPER, "progressive": True}
+# Method, options, and whether so few nodes and epochs are enough to be right in most cases.
+CASES = {
+    "GAP, none": (GAP, {**PAPER, "level": "none"}, True),
+    "GAP, edge": (GAP, {**PAPER, "epsilon": 8.0}, True),
+    "GAP, node": (GAP, {**PAPER, **PRIVATE, "max_degree": 6}, False),
+    "ProGAP, none": (GAP, {**PROGRESSIVE, "level": "none"}, True),
+    "ProGAP, edge": (GAP, {**PROGRESSIVE, "epsilon": 8.0}, True),
+    "ProGAP, node": (GAP, {**PROGRESSIVE, **PRIVATE, "max_degree": 6}, False),
+    "LabelGAP, none": (GAP, {"level": "none"}, True),
+    "LabelGAP, edge": (GAP, {"epsilon": 8.0}, True),
+    "LabelGAP without cross-fitting, edge": (GAP, {"epsilon": 8.0, "folds": 0}, True),
+    "NodeLabelGAP, node": (GAP, PRIVATE, False),
+    "NodeLabelGAP, own record": (GAP, {**PRIVATE, "own": "record"}, False),
+    "NeighborVote, edge": (Vote, {"level": "edge"}, True),
+    "NeighborVote, node": (Vote, {"level": "node", "epsilon": 16.0}, False),
+    "GraphSAGE, none": (SAGE, {"level": "none"}, True),
+    "GraphSAGE, edge": (SAGE, {"epsilon": 8.0}, False),
+    "GraphSAGE, node": (SAGE, {**PRIVATE, "max_degree": 4}, False),
+    "MLP, edge": (MLP, {"level": "edge"}, True),
+    "MLP, node": (MLP, PRIVATE, False),
+}
+
+
+def trained(name, graph, folder, device):
+    method, options, _ = CASES[name]
+    epochs = {} if options.get("level") == "node" and method is Vote else {"epochs": 30}
+    ledger = Ledger.init(folder / "ledger.sqlite").path
+    noise = {"insecure_noise_seed": 7} if "epsilon" in options else {}
+    model = method(**epochs, **noise, **options, seed=1, ledger=ledger, device=device)
+    return model.fit(graph)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return small_graph(num_nodes=500)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_method_trains(name, device, graph, tmp_path):
+    with kernels_off():
+        model = trained(name, graph, tmp_path, device)
+        chances = model.predict_proba(graph)
+    assert np.isfinite(chances).all()
+    assert chances.shape == (500, 3)
+    if CASES[name][2]:
+        assert model.repeat_scores_[0] > 0.5
