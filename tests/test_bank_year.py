@@ -71,7 +71,7 @@ def test_the_ledger_holds_one_fit_of_these_customers(story):
     folder = story.folder
     ledger = Ledger(folder / "bank.sqlite")
     (charge,) = ledger.entries("scored")
-    assert (charge.reason, charge.purpose) == ("scores of November", "gap fit")
+    assert (charge.reason, charge.purpose) == ("scores of November", "label-gap fit")
     assert 3.9 < charge.epsilon <= 4
     assert ledger.problems() == []
 

@@ -28,7 +28,7 @@ def story(request, tmp_path_factory):
 
 def test_only_the_training_without_a_schema_is_refused(story):
     (refused,) = (step for step in story.steps if step.code)
-    assert refused.words[:2] == ("train", "gap")
+    assert refused.words[:2] == ("train", "--edges")
     assert "`--schema` must say at node level" in refused.said
     assert "gapgnn schema --nodes patients.csv --label readmitted" in refused.said
 
@@ -63,7 +63,7 @@ def test_the_officers_page_speaks_of_patients_and_shows_no_accuracy(story):
     assert not re.search(r"\b(person|people|friend\w*)\b", text, re.I)
     assert not re.search(r"accuracy|AUC", text)
     card = load_model(story.folder / "calls").card_
-    assert (card.level, card.relation, card.max_degree) == ("node", "add-remove", 10)
+    assert (card.level, card.relation, card.max_degree) == ("node", "add-remove", None)
     for stated in (card.ledger.charge_id, "whom to call after discharge", f"{card.epsilon:.2f}"):
         assert stated in text
     assert text.count("holds") + text.count("no violation found") >= 2
@@ -80,7 +80,7 @@ def test_the_ledger_holds_both_fits_and_the_look(story):
     ledger = Ledger(story.folder / "hospital.sqlite")
     found = [(entry.purpose, entry.reason) for entry in ledger.entries("patients")]
     assert found == [
-        ("gap fit", "whom to call after discharge"),
+        ("node-label-gap fit", "whom to call after discharge"),
         ("mlp fit", "what the columns alone say"),
         ("look: audit pipeline", "before the release"),
     ]

@@ -40,8 +40,8 @@ def test_its_cells_run_in_one_namespace_and_write_to_a_temporary_folder(
             code = compile("".join(cell["source"]), f"{PATH.name} cell {number}", "exec")
             exec(code, vars(module))
     said = capsys.readouterr().out
-    assert "GAP on graph: level edge, relation undirected" in said
-    assert "gap fit 3.0 a first look" in said
+    assert "LabelGAP on graph: level edge, relation undirected" in said
+    assert "label-gap fit 3.0 a first look" in said
     assert "nothing was charged" in said
     # What lay in the reader's folder is as it was, and nothing else does.
     assert {path.name: path.read_text() for path in here.iterdir()} == mine

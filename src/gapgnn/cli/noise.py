@@ -9,16 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 # Named, and not what they offer: that loads NumPy and torch, and a misspelt option needs neither.
+import gapgnn.privacy as privacy
 import gapgnn.privacy.accounting as accounting
 import gapgnn.privacy.dpsgd as dpsgd
 from gapgnn.cli.output import console, emit_json, say
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.privacy import (
     MOST_EPSILON,
-    DegreeBounded,
     Links,
-    Neighbors,
-    Symmetrized,
     aggregation_ratio,
     check_delta,
     check_epsilon,
@@ -264,8 +262,8 @@ class _Question:
     def _sensitivity(self, relation: str) -> float:
         neighbours = parse_relation(relation, self.level)
         if self.level == "node":
-            return DegreeBounded.bound(neighbours, self.max_degree)
-        return (Symmetrized if self.both_ways else Neighbors).bound(neighbours)
+            return privacy.DegreeBounded.bound(neighbours, self.max_degree)
+        return (privacy.Symmetrized if self.both_ways else privacy.Neighbors).bound(neighbours)
 
     def sigma(self, multiplier: float) -> float:
         """The standard deviation of the noise of one hop."""
