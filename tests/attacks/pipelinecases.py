@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gapgnn.attacks.audits.neighbours import Tables
-from gapgnn.attacks.audits.pipeline import Case, Outcome, audit_pipeline
+from gapgnn.audits.neighbours import Tables
+from gapgnn.audits.pipeline import Case, Outcome, audit_pipeline
 from gapgnn.cli.main import main
 
 CITIES, TEAMS = ("Rome", "Bern", "Oslo"), ("red", "green", "blue")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gapgnn import GAP, MLP, GraphSAGE, LabelGAP, Ledger, NodeLabelGAP, ProGAP
-from gapgnn.attacks.audits import (
+from gapgnn.audits import (
     audit_aggregation,
     audit_dpsgd,
     audit_edges,

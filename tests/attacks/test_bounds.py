@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gapgnn.attacks.audits.bounds import (
+from gapgnn.audits.bounds import (
     Trials,
     binomial_lower,
     binomial_upper,
@@ -15,7 +15,7 @@ from gapgnn.attacks.audits.bounds import (
     gaussian_price,
     threshold_bound,
 )
-from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, confirmed
+from gapgnn.audits.report import Attempt, AuditReport, Check, confirmed
 from gapgnn.errors import InputError
 from gapgnn.privacy.accounting.accountants import gaussian_epsilon
 

@@ -14,8 +14,8 @@ import torch
 from pipelinecases import findings, tables
 
 from gapgnn import NodeLabelGAP
-from gapgnn.attacks.audits.neighbours import Tables
-from gapgnn.attacks.audits.pipeline import Case, audit_pipeline
+from gapgnn.audits.neighbours import Tables
+from gapgnn.audits.pipeline import Case, audit_pipeline
 from gapgnn.cli.main import main
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import random_split

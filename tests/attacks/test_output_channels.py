@@ -20,7 +20,7 @@ from pipelinecases import findings, tables
 from safetensors.numpy import load_file, save_file
 
 from gapgnn import Ledger
-from gapgnn.attacks.audits.pipeline import Case, audit_pipeline
+from gapgnn.audits.pipeline import Case, audit_pipeline
 from gapgnn.cli.main import main
 from gapgnn.privacy import Release, shown
 

@@ -23,8 +23,8 @@ from pipelinecases import (
 )
 
 from gapgnn import GAP, Ledger, NodeLabelGAP
-from gapgnn.attacks.audits import pipeline
-from gapgnn.attacks.audits.neighbours import (
+from gapgnn.audits import pipeline
+from gapgnn.audits.neighbours import (
     EDGE_KINDS,
     NODE_KINDS,
     edge_neighbours,

@@ -18,8 +18,8 @@ import torch
 from pipelinecases import tables
 
 from gapgnn import GAP, Graph, LabelGAP, Ledger, NodeLabelGAP
-from gapgnn.attacks.audits import aggregation as aggregation_audit
-from gapgnn.attacks.audits import (
+from gapgnn.audits import aggregation as aggregation_audit
+from gapgnn.audits import (
     audit_aggregation,
     audit_dpsgd,
     audit_edges,
@@ -27,12 +27,12 @@ from gapgnn.attacks.audits import (
     audit_sampler,
     audit_subgraphs,
 )
-from gapgnn.attacks.audits import edges as edges_audit
-from gapgnn.attacks.audits import messages as messages_audit
-from gapgnn.attacks.audits import model as model_audit
-from gapgnn.attacks.audits import subgraphs as subgraph_audit
-from gapgnn.attacks.audits.model import audit_prediction
-from gapgnn.attacks.audits.pipeline import Case, audit_pipeline
+from gapgnn.audits import edges as edges_audit
+from gapgnn.audits import messages as messages_audit
+from gapgnn.audits import model as model_audit
+from gapgnn.audits import subgraphs as subgraph_audit
+from gapgnn.audits.model import audit_prediction
+from gapgnn.audits.pipeline import Case, audit_pipeline
 from gapgnn.cli.main import main
 from gapgnn.errors import CalibrationError, PrivacyError
 from gapgnn.graph.datasets.synthetic import social_graph

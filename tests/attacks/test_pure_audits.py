@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from gapgnn import MLP, GraphSAGE, Ledger, NeighborVote, load_model
-from gapgnn.attacks.audits import (
+from gapgnn.audits import (
     audit_edges,
     audit_labels,
     audit_mean_degree,
     audit_model,
 )
-from gapgnn.attacks.audits import model as model_audit
+from gapgnn.audits import model as model_audit
 from gapgnn.cli.main import main
 from gapgnn.errors import InputError
 from gapgnn.evaluation.report import write_model_page
@@ -72,7 +72,7 @@ class TestLabels:
         def silent(given, speaks, *args, **options):
             return original(given, speaks & (given >= 0), *args, **options)
 
-        from gapgnn.attacks.audits import pure
+        from gapgnn.audits import pure
 
         monkeypatch.setattr(pure, "randomised_labels", silent)
         report = audit_labels(relation="add-remove", **LABELS)
@@ -123,7 +123,7 @@ class TestMeanDegree:
         def exact(given, *, num_people, **options):
             return original(given, num_people=2 * len(given), **options)
 
-        from gapgnn.attacks.audits import pure
+        from gapgnn.audits import pure
 
         monkeypatch.setattr(pure, "noisy_list_length", exact)
         assert "doublings that a record without neighbours adds" in broken_checks(
@@ -310,8 +310,8 @@ class TestNothingAudited:
         assert "no violation found" not in page
 
     def test_a_pipeline_audit_without_a_pair_is_one_line(self, tmp_path, monkeypatch):
-        from gapgnn.attacks import audits
-        from gapgnn.attacks.audits import Outcome
+        from gapgnn import audits
+        from gapgnn.audits import Outcome
 
         skipped = [Outcome("strict", "nobody", skipped="the card does not claim it")]
         monkeypatch.setattr(audits, "audit_pipeline", lambda *args, **options: skipped)

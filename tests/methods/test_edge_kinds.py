@@ -11,7 +11,7 @@ from methodgraphs import small_graph
 from sklearn.base import clone
 
 from gapgnn import GAP, MLP, GraphSAGE, LabelGAP, NodeLabelGAP, ProGAP, load_model
-from gapgnn.attacks.audits.model import audit_model
+from gapgnn.audits.model import audit_model
 from gapgnn.errors import InputError
 from gapgnn.graph import csr
 from gapgnn.graph.store import open_store, store_graph

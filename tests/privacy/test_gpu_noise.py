@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import special, stats
 
-from gapgnn.attacks.audits import audit_aggregation
+from gapgnn.audits import audit_aggregation
 from gapgnn.graph.graph import Graph
 from gapgnn.nn.layers import ReplicaMLP, cross_entropy
 from gapgnn.privacy.dpsgd.flat import FlatAdam, FlatParameters

@@ -42,10 +42,10 @@ ALLOWED: dict[str, dict[str, str]] = {
         "rng.py": "defines it",
         "graph/degree.py": "takes the bytes of a caller's key",
         "methods/estimator.py": "one key per run and repeat",
-        "attacks/audits/aggregation.py": "a trial is a release with its own key",
-        "attacks/audits/dpsgd.py": "a trial is a training with its own key",
-        "attacks/audits/edges.py": "a trial is a release with its own key",
-        "attacks/audits/pure.py": "a trial is a release with its own key",
+        "audits/aggregation.py": "a trial is a release with its own key",
+        "audits/dpsgd.py": "a trial is a training with its own key",
+        "audits/edges.py": "a trial is a release with its own key",
+        "audits/pure.py": "a trial is a release with its own key",
     },
     "NumPy generator": {
         "rng.py": "seeded experiments",
@@ -70,7 +70,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "privacy/mechanisms/lengths.py": "one number: how long lists are",
         "privacy/dpsgd/poisson.py": "the coins of Poisson batches",
         "training/trainer.py": "hands DP-SGD its noise, one source per replica",
-        "attacks/audits/dpsgd.py": "audits the step that training takes",
+        "audits/dpsgd.py": "audits the step that training takes",
     },
     "epsilon": {
         "privacy/accounting/accountants.py": "prices events",
@@ -79,8 +79,8 @@ ALLOWED: dict[str, dict[str, str]] = {
         "privacy/accounting/tradeoff.py": "the same events as a bound on an attacker",
         "privacy/accounting/__init__.py": "offers the names",
         "privacy/ledger/filters.py": "what a budget's charges come to by the rule it was granted",
-        "attacks/audits/bounds.py": "a measured distance on the Gaussian curve; no release",
-        "attacks/audits/pipeline.py": "measured distances on the Gaussian curve; no release",
+        "audits/bounds.py": "a measured distance on the Gaussian curve; no release",
+        "audits/pipeline.py": "measured distances on the Gaussian curve; no release",
     },
 }
 

@@ -15,7 +15,7 @@ from gapgnn.cli.output import complain, console, emit_json, progress_bars, say
 from gapgnn.errors import CalibrationError, InputError, PrivacyError
 
 if TYPE_CHECKING:
-    from gapgnn.attacks.audits import AuditReport
+    from gapgnn.audits import AuditReport
     from gapgnn.methods import NodeClassifier
 
 MECHANISMS = {
@@ -220,7 +220,7 @@ def execute(args: argparse.Namespace) -> int:
         raise InputError(
             f"`--model` must come without a mechanism: the folder says which. Got {args.mechanism}."
         )
-    from gapgnn.attacks import audits as audit
+    from gapgnn import audits as audit
     from gapgnn.privacy import check_epsilon
 
     if (epsilon := getattr(args, "epsilon", None)) is not None:
@@ -288,7 +288,7 @@ class Audited(NamedTuple):
 
 def audit_saved(folder: Path, *, trials: int = MODEL_TRIALS) -> Audited:
     """Audit all mechanisms of a saved model on canaries, and keep the results in its folder."""
-    from gapgnn.attacks.audits import audit_model, events_without_audit
+    from gapgnn.audits import audit_model, events_without_audit
     from gapgnn.methods import keep_audit, load_model
 
     model = load_model(folder)
@@ -336,7 +336,7 @@ def _audit_messages(
     **shared: Any,
 ) -> AuditReport:
     """Audit the method that sends class codes at a level, fitted with the given options."""
-    from gapgnn.attacks.audits import audit_messages
+    from gapgnn.audits import audit_messages
     from gapgnn.methods import LabelGAP, NodeLabelGAP
 
     for name, value, wanted in (("hops", hops, "edge"), ("own", own, "node")):

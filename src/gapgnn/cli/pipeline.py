@@ -17,7 +17,7 @@ from gapgnn.cli.output import complain, console, emit_json, progress_bars, say
 from gapgnn.errors import InputError
 
 if TYPE_CHECKING:
-    from gapgnn.attacks.audits import Case, Outcome, Tables
+    from gapgnn.audits import Case, Outcome, Tables
     from gapgnn.graph.tables import Preparation, TableFile
 
 TEXT = "a whole command, from table to folder, on neighbouring files"
@@ -83,7 +83,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Audit the command and report; anything found is exit code 1."""
-    from gapgnn.attacks.audits import audit_pipeline
+    from gapgnn.audits import audit_pipeline
     from gapgnn.cli.main import main
 
     words = [word for word in args.command if word != "--"]
@@ -216,7 +216,7 @@ def case_of(
     ...
     gapgnn.errors.InputError: `level` must be edge or node to be audited. Got 'none'.
     """
-    from gapgnn.attacks.audits import Case
+    from gapgnn.audits import Case
 
     if not words or words[0] not in ("train", "predict"):
         raise InputError(
@@ -338,7 +338,7 @@ def _parsed(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def _tables(parsed: argparse.Namespace) -> Tables:
     """Read the input of a command as rows of text; a known data set is written as tables first."""
-    from gapgnn.attacks.audits import Tables
+    from gapgnn.audits import Tables
     from gapgnn.cli.data import check_options, dialect_of, edge_files, edge_options
     from gapgnn.graph.tables import Schema, end_columns, open_table
 
@@ -450,7 +450,7 @@ def _tables_of_dataset(parsed: argparse.Namespace) -> Tables:
     """Return a known data set as tables: ids and classes, links, and its features as a matrix."""
     import numpy as np
 
-    from gapgnn.attacks.audits import Tables
+    from gapgnn.audits import Tables
     from gapgnn.cli.data import DEFAULT_DATASET
     from gapgnn.graph import csr
     from gapgnn.graph.datasets import load_dataset

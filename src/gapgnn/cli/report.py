@@ -202,7 +202,7 @@ def _audit(folder: Path, records: list[Record]) -> None:
     The shipped mechanism runs at the very noise of the results, on canaries and never on the data
     (privacy page, section 8). Each part is held to what it alone is accounted at.
     """
-    from gapgnn.attacks.audits import audit_aggregation
+    from gapgnn.audits import audit_aggregation
     from gapgnn.evaluation.report import FILE, load_findings
 
     wanted = _missing(records, load_findings(folder)[0])

@@ -218,7 +218,7 @@ def _how_to_go_on(checkpoint: Checkpoint | None) -> str:
 
 def _audited(estimator: NodeClassifier) -> list[dict[str, Any]]:
     """Audit what the model used and put the findings on its card (privacy page, section 8)."""
-    from gapgnn.attacks.audits import audit_model
+    from gapgnn.audits import audit_model
 
     audits = audit_model(estimator)
     for audit in audits:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gapgnn.attacks.audits.aggregation import bare_graph
-from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores
-from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, confirmed
+from gapgnn.audits.aggregation import bare_graph
+from gapgnn.audits.bounds import LEAST_TRIALS, Scores
+from gapgnn.audits.report import Attempt, AuditReport, Check, Options, confirmed
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.privacy import parse_relation
 from gapgnn.privacy.mechanisms import (

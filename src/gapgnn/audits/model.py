@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from gapgnn.attacks import fitted
-from gapgnn.attacks.audits.aggregation import audit_aggregation, audit_sampler
-from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Price, Scores, Trials, gaussian_price
-from gapgnn.attacks.audits.dpsgd import audit_dpsgd
-from gapgnn.attacks.audits.edges import audit_edges
-from gapgnn.attacks.audits.messages import NO_CLASSES, audit_messages, check_card
-from gapgnn.attacks.audits.pure import audit_labels, audit_mean_degree
-from gapgnn.attacks.audits.report import Attempt, AuditReport, Options, confirmed
-from gapgnn.attacks.audits.subgraphs import audit_subgraphs
+from gapgnn.audits.aggregation import audit_aggregation, audit_sampler
+from gapgnn.audits.bounds import LEAST_TRIALS, Price, Scores, Trials, gaussian_price
+from gapgnn.audits.dpsgd import audit_dpsgd
+from gapgnn.audits.edges import audit_edges
+from gapgnn.audits.messages import NO_CLASSES, audit_messages, check_card
+from gapgnn.audits.pure import audit_labels, audit_mean_degree
+from gapgnn.audits.report import Attempt, AuditReport, Options, confirmed
+from gapgnn.audits.subgraphs import audit_subgraphs
 from gapgnn.errors import InputError, check_integer
 from gapgnn.graph import Graph
 from gapgnn.methods import EdgeFacts, EdgeReader, LabelGAP, NeighborVote, NodeLabelGAP

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from gapgnn.attacks.audits.bounds import Price, Scores, Trials, curve_bound, threshold_bound
+from gapgnn.audits.bounds import Price, Scores, Trials, curve_bound, threshold_bound
 from gapgnn.errors import check_number
 from gapgnn.privacy.accounting import (
     Gaussian,

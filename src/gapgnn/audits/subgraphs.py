@@ -31,9 +31,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gapgnn.attacks.audits.aggregation import without
-from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, steps_price
-from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, claim, confirmed
+from gapgnn.audits.aggregation import without
+from gapgnn.audits.bounds import LEAST_TRIALS, Scores, steps_price
+from gapgnn.audits.report import Attempt, AuditReport, Check, Options, claim, confirmed
 from gapgnn.errors import check_choice, check_integer, check_number
 from gapgnn.graph import Graph
 from gapgnn.methods import EVENT, HOP, NETWORK, GraphSAGE, GraphSAGESettings, Shape

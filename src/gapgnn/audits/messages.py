@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from gapgnn.attacks import fitted
-from gapgnn.attacks.audits.aggregation import without
-from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, gaussian_price
-from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, confirmed
+from gapgnn.audits.aggregation import without
+from gapgnn.audits.bounds import LEAST_TRIALS, Scores, gaussian_price
+from gapgnn.audits.report import Attempt, AuditReport, Check, Options, confirmed
 from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.graph import Graph
 from gapgnn.methods import LabelGAP, NodeLabelGAP, class_codes

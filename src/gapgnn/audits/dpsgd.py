@@ -31,8 +31,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, steps_price
-from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, claim, confirmed
+from gapgnn.audits.bounds import LEAST_TRIALS, Scores, steps_price
+from gapgnn.audits.report import Attempt, AuditReport, Check, Options, claim, confirmed
 from gapgnn.errors import check_choice, check_integer, check_number
 from gapgnn.nn import ReplicaLinear
 from gapgnn.privacy.accounting import PoissonGaussian

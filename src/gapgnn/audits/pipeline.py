@@ -1,7 +1,7 @@
 """The audit from table to folder: the real command on neighbouring files, compared byte for byte.
 
 Privacy page, section 9. For each pair of neighbours the command runs twice, once recorded and once
-replayed (:mod:`gapgnn.attacks.audits.replay`), in folders of their own, with a throw-away ledger
+replayed (:mod:`gapgnn.audits.replay`), in folders of their own, with a throw-away ledger
 and the same bytes in place of the operating system's entropy. Then every release moved by at most
 what is accounted, all hops together by no more than what was charged for them, and everything that
 leaves is the same: exit status, messages, names and contents of files. Excepted are, at node level,
@@ -30,7 +30,7 @@ from unittest import mock
 import numpy as np
 from safetensors.numpy import load as tensors_from_bytes
 
-from gapgnn.attacks.audits.neighbours import (
+from gapgnn.audits.neighbours import (
     AMOUNTS,
     EACH_KIND,
     EDGE_KINDS,
@@ -43,7 +43,7 @@ from gapgnn.attacks.audits.neighbours import (
     edge_neighbours,
     node_neighbours,
 )
-from gapgnn.attacks.audits.replay import (
+from gapgnn.audits.replay import (
     ROUNDING,
     Compared,
     Interrupted,

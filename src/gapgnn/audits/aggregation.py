@@ -37,8 +37,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Scores, gaussian_price
-from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, claim, confirmed
+from gapgnn.audits.bounds import LEAST_TRIALS, Scores, gaussian_price
+from gapgnn.audits.report import Attempt, AuditReport, Check, Options, claim, confirmed
 from gapgnn.errors import InputError, check_choice, check_integer
 from gapgnn.graph import Graph, induced, join_kinds
 from gapgnn.graph.store import open_store, store_graph

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gapgnn.attacks.audits.bounds import LEAST_TRIALS, Price, Scores
-from gapgnn.attacks.audits.report import Attempt, AuditReport, Check, Options, confirmed
+from gapgnn.audits.bounds import LEAST_TRIALS, Price, Scores
+from gapgnn.audits.report import Attempt, AuditReport, Check, Options, confirmed
 from gapgnn.errors import check_choice, check_integer, check_number
 from gapgnn.privacy import parse_relation
 from gapgnn.privacy.accounting import LabelResponse, Laplace

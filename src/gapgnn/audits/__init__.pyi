@@ -1,0 +1,15 @@
+from .aggregation import audit_aggregation as audit_aggregation
+from .aggregation import audit_sampler as audit_sampler
+from .dpsgd import audit_dpsgd as audit_dpsgd
+from .edges import audit_edges as audit_edges
+from .messages import audit_messages as audit_messages
+from .model import audit_model as audit_model
+from .model import events_without_audit as events_without_audit
+from .neighbours import Tables as Tables
+from .pipeline import Case as Case
+from .pipeline import Outcome as Outcome
+from .pipeline import audit_pipeline as audit_pipeline
+from .pure import audit_labels as audit_labels
+from .pure import audit_mean_degree as audit_mean_degree
+from .report import AuditReport as AuditReport
+from .subgraphs import audit_subgraphs as audit_subgraphs

@@ -1,0 +1,9 @@
+from .content import HOPS as HOPS
+from .findings import FILE as FILE
+from .findings import Audit as Audit
+from .findings import load_findings as load_findings
+from .model import curator_figures as curator_figures
+from .model import write_model_page as write_model_page
+from .page import load_results as load_results
+from .page import screenshot as screenshot
+from .page import write_report as write_report

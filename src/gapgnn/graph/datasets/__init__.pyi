@@ -1,0 +1,9 @@
+from .examples import write_example as write_example
+from .load import dataset_info as dataset_info
+from .load import dataset_names as dataset_names
+from .load import default_metric as default_metric
+from .load import fetch_dataset as fetch_dataset
+from .load import load_dataset as load_dataset
+from .load import local_status as local_status
+from .registry import DatasetInfo as DatasetInfo
+from .registry import register_dataset as register_dataset

@@ -1,0 +1,9 @@
+from .arcs import Limits as Limits
+from .arcs import PartFile as PartFile
+from .arcs import find_limits as find_limits
+from .build import build_store as build_store
+from .build import store_graph as store_graph
+from .format import check_once as check_once
+from .graph import InProcess as InProcess
+from .graph import StoredGraph as StoredGraph
+from .graph import open_store as open_store

@@ -1,0 +1,11 @@
+from .base import DegreeBoundConfig as DegreeBoundConfig
+from .base import MethodConfig as MethodConfig
+from .base import help_texts as help_texts
+from .base import own_parameters as own_parameters
+from .gap import GAPConfig as GAPConfig
+from .graphsage import GraphSAGEConfig as GraphSAGEConfig
+from .label_gap import LabelGAPConfig as LabelGAPConfig
+from .mlp import MLPConfig as MLPConfig
+from .neighbor_vote import NeighborVoteConfig as NeighborVoteConfig
+from .node_label_gap import NodeLabelGAPConfig as NodeLabelGAPConfig
+from .progap import ProGAPConfig as ProGAPConfig

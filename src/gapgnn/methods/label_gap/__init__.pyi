@@ -1,0 +1,1 @@
+from .budget import SHARES as SHARES

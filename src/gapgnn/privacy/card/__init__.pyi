@@ -1,0 +1,13 @@
+from .card import PrivacyCard as PrivacyCard
+from .card import ReleaseFacts as ReleaseFacts
+from .card import attacker_facts as attacker_facts
+from .card import attacker_of as attacker_of
+from .card import guarantee_sentence as guarantee_sentence
+from .card import make_card as make_card
+from .composition import ChargedRelease as ChargedRelease
+from .texts import IN_HOPS as IN_HOPS
+from .texts import noise_source as noise_source
+from .texts import promise as promise
+from .texts import protected as protected
+from .texts import public_facts as public_facts
+from .texts import rounded_up as rounded_up

@@ -1,0 +1,17 @@
+from .amounts import COMPOSITIONS as COMPOSITIONS
+from .composed import composed_epsilon as composed_epsilon
+from .composed import composed_profile as composed_profile
+from .file import LedgerNotice as LedgerNotice
+from .forecast import Forecast as Forecast
+from .forecast import forecast_fits as forecast_fits
+from .ledger import SETTINGS as SETTINGS
+from .ledger import Charge as Charge
+from .ledger import Grant as Grant
+from .ledger import Ledger as Ledger
+from .ledger import Note as Note
+from .ledger import is_day as is_day
+from .ledger import scratch_ledger as scratch_ledger
+from .people import People as People
+from .rules import RELATIONS as RELATIONS
+from .rules import Budget as Budget
+from .rules import check_population as check_population
