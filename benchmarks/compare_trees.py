@@ -48,7 +48,7 @@ from gapgnn.graph import join_kinds
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.methods import NodeClassifier
-from gapgnn.privacy import Release, watched_by
+from gapgnn.privacy import Release, observed_by
 from gapgnn.privacy.checkpoint import Checkpoint
 
 # Parts of a recording that are the same on every machine.
@@ -303,7 +303,7 @@ def _recorded(case: Case, scratch: Path) -> dict[str, Any]:
 
     observer, model = Observer(2 if case.way == "resume" else None), fresh()
     first = checkpoint()
-    with watched_by(observer):
+    with observed_by(observer):
         try:
             model.fit(graph, checkpoint=first)
         except Killed:
@@ -315,7 +315,7 @@ def _recorded(case: Case, scratch: Path) -> dict[str, Any]:
     if case.way in ("predict", "own"):
         other = random_split(GRAPHS[case.graph](4), seed=0)
         own = {"own": "record"} if case.way == "own" else {}
-        with watched_by(observer):
+        with observed_by(observer):
             found["predictions"]["another graph"] = _digest(model.predict_proba(other, **own))
     model.save(scratch / "model")
     model = load_model(scratch / "model", ledger=ledger.path)

@@ -21,7 +21,7 @@ from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import random_split
 from gapgnn.methods.label_gap import node_level
 from gapgnn.methods.label_gap.node_votes import OF_OTHERS
-from gapgnn.privacy import watched_by
+from gapgnn.privacy import observed_by
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 from gapgnn.privacy.session import PrivateSession
 
@@ -134,7 +134,7 @@ class Answering:
 def test_the_released_mean_out_degree_decides_and_the_exact_one_does_not(doublings, has_hops):
     graph = random_split(social_graph(num_nodes=300, mean_degree=12, num_classes=3), seed=0)
     observer = Answering(doublings, 230)
-    with watched_by(observer):
+    with observed_by(observer):
         model = NodeLabelGAP(epsilon=8.0, epochs=1).fit(graph)
     assert ("hop 1" in observer.names) == has_hops
     assert bool(model.card_.edges_unread) != has_hops

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save_file
 from gapgnn import Ledger
 from gapgnn.audits.pipeline import Case, audit_pipeline
 from gapgnn.cli.main import main
-from gapgnn.privacy import Release, shown
+from gapgnn.privacy import Release, observe
 
 LEVELS = ("edge", "node")
 RELATION = {"edge": "undirected", "node": "add-remove"}
@@ -186,37 +186,37 @@ def card_for_people(rows):
 
 def released_by_the_first(rows):
     if is_first(rows):
-        shown(lambda: Release("a count", np.zeros((1, 1)), 1.0, 1.0), torch.zeros(1, 1))
+        observe(lambda: Release("a count", np.zeros((1, 1)), 1.0, 1.0), torch.zeros(1, 1))
 
 
 def released_by_the_second(rows):
     if not is_first(rows):
-        shown(lambda: Release("a count", np.zeros((1, 1)), 1.0, 1.0), torch.zeros(1, 1))
+        observe(lambda: Release("a count", np.zeros((1, 1)), 1.0, 1.0), torch.zeros(1, 1))
 
 
 def name_of_a_release(rows):
-    shown(lambda: Release(f"of {rows}", np.zeros((1, 1)), 1.0, 1.0), torch.zeros(1, 1))
+    observe(lambda: Release(f"of {rows}", np.zeros((1, 1)), 1.0, 1.0), torch.zeros(1, 1))
 
 
 def scale_of_a_release(rows):
-    shown(lambda: Release("a count", np.zeros((1, 1)), 1.0 * rows, 1.0), torch.zeros(1, 1))
+    observe(lambda: Release("a count", np.zeros((1, 1)), 1.0 * rows, 1.0), torch.zeros(1, 1))
 
 
 def sensitivity_of_a_release(rows):
-    shown(lambda: Release("a count", np.zeros((1, 1)), 1.0, 1.0 * rows), torch.zeros(1, 1))
+    observe(lambda: Release("a count", np.zeros((1, 1)), 1.0, 1.0 * rows), torch.zeros(1, 1))
 
 
 def shape_of_a_release(rows):
-    shown(lambda: Release("a count", np.zeros((rows, 1)), 1.0, 1.0), torch.zeros(rows, 1))
+    observe(lambda: Release("a count", np.zeros((rows, 1)), 1.0, 1.0), torch.zeros(rows, 1))
 
 
 def value_of_a_release(rows):
     size = 9.0 * rows
-    shown(lambda: Release("a count", np.full((1, 1), size), 1.0, 1.0), torch.zeros(1, 1))
+    observe(lambda: Release("a count", np.full((1, 1), size), 1.0, 1.0), torch.zeros(1, 1))
 
 
 def a_release_nobody_paid_for(rows):
-    shown(lambda: Release("a count", np.zeros((1, 1)), 1.0, 1.0), torch.zeros(1, 1))
+    observe(lambda: Release("a count", np.zeros((1, 1)), 1.0, 1.0), torch.zeros(1, 1))
 
 
 CHANNELS = [

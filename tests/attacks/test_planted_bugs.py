@@ -49,8 +49,8 @@ from gapgnn.privacy import (
     Symmetrized,
     UnionOfTypes,
     guarantee,
+    observe,
     parse_relation,
-    shown,
 )
 from gapgnn.privacy.accounting import accountants, calibration, events
 from gapgnn.privacy.accounting.events import Gaussian, MixtureOfGaussians
@@ -838,7 +838,7 @@ class TestGroups:
             count = torch.tensor([float(len(mine))], dtype=torch.float64)
 
             seen = Release(name, count.clone().numpy(), 1.0, 1.0, measure="l1")
-            shown(
+            observe(
                 lambda seen=seen: seen, NoiseSource(NoiseKey.fresh()).add_laplace(count, 1.0, name)
             )
         return 0

@@ -22,7 +22,7 @@ from gapgnn import (
     NodeLabelGAP,
     ProGAP,
 )
-from gapgnn.privacy import Release, watched_by
+from gapgnn.privacy import Release, observed_by
 from gapgnn.privacy import session as session_module
 from gapgnn.privacy.mechanisms import backends
 from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource
@@ -127,7 +127,7 @@ def fitted(name: str, graph: Graph, runs: dict[str, tuple[Watching, Any]]) -> tu
         watching.checked.add(scale)
         check(what, scale, noise)
 
-    with pytest.MonkeyPatch.context() as patch, watched_by(watching):
+    with pytest.MonkeyPatch.context() as patch, observed_by(watching):
         patch.setattr(NoiseSource, "_checked_scale", scaled)
         patch.setattr(backends, "row_normalise", normalised)
         patch.setattr(session_module, "check_scale", checked)

@@ -15,7 +15,7 @@ from gapgnn.graph import induced, random_split
 from gapgnn.methods import Releases
 from gapgnn.privacy import Release
 from gapgnn.privacy.ledger import People
-from gapgnn.privacy.witness import watched_by
+from gapgnn.privacy.observer import observed_by
 
 KNOWN = 250
 # With other noise the mixing weight may be 0, and edges are not read.
@@ -83,7 +83,7 @@ class TestWhatIsReleased:
         first_known = np.flatnonzero(some_new & ~both_new & (arcs.row < KNOWN))[0]
         chosen = [first_known, np.flatnonzero(both_new & (arcs.row < arcs.col))[0]]
         graphs = [whole, *(without_edge(whole, arcs.row[k], arcs.col[k]) for k in chosen)]
-        with watched_by(observed):
+        with observed_by(observed):
             for graph in graphs:
                 model.predict(graph, new_people=True)
                 values.append(dict(observed.releases))
@@ -118,7 +118,7 @@ class TestWhatIsReleased:
         model = trained(whole, ledger)
         observed, values = Observed(), []
         training = model.releases_.training()
-        with watched_by(observed):
+        with observed_by(observed):
             for sign in (1, -1):
                 hops = (training.hops[0], *(sign * hop for hop in training.hops[1:]))
                 model.releases_ = Releases({training.release: replace(training, hops=hops)})

@@ -18,7 +18,7 @@ from gapgnn import GAP, MLP, Graph, GraphSAGE, LabelGAP, Ledger, NeighborVote, N
 from gapgnn.graph import join_kinds
 from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.transforms import induced, random_split
-from gapgnn.privacy import watched_by
+from gapgnn.privacy import observed_by
 from gapgnn.privacy.checkpoint import Checkpoint
 
 NODE = {"epochs": 1, "batch_size": 100}
@@ -164,7 +164,7 @@ def test_no_release_is_drawn_a_second_time_under_one_charge(run, graph, typed, n
         checkpoint = Checkpoint(tmp_path / name, ledger=ledger.path, resume=resume)
         model = method(**options, ledger=ledger.path, device="cpu")
         try:
-            with watched_by(watching):
+            with observed_by(watching):
                 model.fit(given, checkpoint=checkpoint)
         finally:
             checkpoint.close()

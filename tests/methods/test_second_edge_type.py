@@ -14,7 +14,7 @@ from gapgnn.cli.main import main
 from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph.transforms import with_absent
 from gapgnn.methods import NeighborVote
-from gapgnn.privacy import auto_delta, watched_by
+from gapgnn.privacy import auto_delta, observed_by
 from gapgnn.privacy.ledger import People
 
 NODE = {"epochs": 1, "batch_size": 60, "epsilon": 8.0}
@@ -39,7 +39,7 @@ class Observer:
 
 def observed(model, graph):
     observer = Observer()
-    with watched_by(observer):
+    with observed_by(observer):
         model.fit(graph)
     return {release.name: release for release in observer.seen}
 

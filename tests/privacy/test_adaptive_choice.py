@@ -15,7 +15,7 @@ import torch
 from gapgnn import Graph, Ledger, NodeLabelGAP
 from gapgnn.graph import random_split
 from gapgnn.graph.datasets.synthetic import social_graph
-from gapgnn.privacy import Guarantee, Release, watched_by
+from gapgnn.privacy import Guarantee, Release, observed_by
 from gapgnn.privacy.accounting import Event, Gaussian, Laplace, PoissonGaussian, account
 
 FIRST = Laplace(20.0, label="first")
@@ -127,7 +127,7 @@ def test_charge_and_card_list_what_could_be_and_what_was_released(told, has_hop,
     ledger = Ledger.init(tmp_path / "ledger.sqlite")
     model = NodeLabelGAP(epsilon=40.0, epochs=1, batch_size=60, ledger=ledger.path)
     plan = model.guarantee(graph)
-    with watched_by(Telling(told)):  # type: ignore[arg-type]
+    with observed_by(Telling(told)):  # type: ignore[arg-type]
         model.fit(graph)
     (entry,) = ledger.entries()
     # The charge: the release that decides, and all options, of which one is without hops.

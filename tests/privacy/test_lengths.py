@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gapgnn.privacy import Release, watched_by
+from gapgnn.privacy import Release, observed_by
 from gapgnn.privacy.mechanisms import noisy_list_length
 from gapgnn.privacy.mechanisms.lengths import MOST
 from gapgnn.privacy.mechanisms.noise import GRID, MAX_SCALE, MAX_VALUE, MIN_SCALE
@@ -33,9 +33,9 @@ class Seeing:
 
 
 def released(lengths: list[int], *, people: int = 50, epsilon: float = 0.5, seed: int = 0, **more):
-    """Return the mean degree that is released, and what a witness saw."""
+    """Return the mean degree that is released, and what a observer saw."""
     watching = Seeing(**more)
-    with watched_by(watching):  # type: ignore[arg-type]
+    with observed_by(watching):  # type: ignore[arg-type]
         length = noisy_list_length(
             np.array(lengths), num_people=people, epsilon=epsilon, key=NoiseKey.insecure(seed)
         )

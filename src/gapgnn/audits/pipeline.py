@@ -55,10 +55,10 @@ from gapgnn.graph import roles
 from gapgnn.privacy import (
     auto_delta,
     links_of,
+    observed_by,
     parse_relation,
     public_count,
     resolve_kinds,
-    watched_by,
 )
 from gapgnn.privacy.accounting import (
     Composition,
@@ -525,7 +525,7 @@ def _execute(
             with contextlib.redirect_stdout(io.StringIO()):
                 ran.exits.append(_exit_code(run, store, stderr))
             data = ["--store", STORE]
-        with watched_by(watcher):
+        with observed_by(watcher):
             try:
                 ran.exits.append(_exit_code(run, [*words, *data], stderr))
             except Interrupted:

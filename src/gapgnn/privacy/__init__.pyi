@@ -13,6 +13,10 @@ from .guarantee import EntityCounts as EntityCounts
 from .guarantee import Guarantee as Guarantee
 from .guarantee import check_finite_budget as check_finite_budget
 from .guarantee import count_entities as count_entities
+from .observer import Release as Release
+from .observer import active_observer as active_observer
+from .observer import observe as observe
+from .observer import observed_by as observed_by
 from .operators import Arcs as Arcs
 from .operators import DegreeBounded as DegreeBounded
 from .operators import Messages as Messages
@@ -55,7 +59,3 @@ from .relations import strictest as strictest
 from .session import PrivateSession as PrivateSession
 from .session import SessionOptions as SessionOptions
 from .session import charged_release as charged_release
-from .witness import Release as Release
-from .witness import active_witness as active_witness
-from .witness import shown as shown
-from .witness import watched_by as watched_by

@@ -46,8 +46,8 @@ from gapgnn.privacy.mechanisms import (
     check_scale,
     kind_aggregations,
 )
+from gapgnn.privacy.observer import active_observer
 from gapgnn.privacy.plan import Plan
-from gapgnn.privacy.witness import active_witness
 from gapgnn.rng import NoiseKey
 
 
@@ -156,8 +156,8 @@ class PrivateSession:
         self._check_paid()
         self._check_free()
         self.charge = self._checkpoint.charged(self._about, self._charge)
-        if (witness := active_witness()) is not None:
-            witness.begin(
+        if (observer := active_observer()) is not None:
+            observer.begin(
                 self._purpose,
                 ids=self.graph.ids,
                 level=self.plan.level,

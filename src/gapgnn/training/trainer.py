@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from gapgnn.nn import ReplicaBatchNorm, can_record_dropout, cross_entropy
-from gapgnn.privacy import active_witness
+from gapgnn.privacy import active_observer
 from gapgnn.privacy.dpsgd import (
     FlatParameters,
     Optimiser,
@@ -292,11 +292,11 @@ class Trainer:
                 mean_batch=schedule.sampling_rate * max(len(mine) for mine in members),
                 device=self.labels.device,
             )
-        witness = active_witness()
+        observer = active_observer()
         self.callback.start(phase, schedule.steps)
         for batch in batches:
-            if witness is not None:
-                batch = witness.batch(phase, batch, members)
+            if observer is not None:
+                batch = observer.batch(phase, batch, members)
             work(batch.positions, batch.valid)
             self.callback.advance(phase)
 

@@ -27,7 +27,7 @@ EXPONENT = 0.6
 def vote_weights(friends: Tensor) -> Tensor:
     """Return what the class of one friend counts for somebody with so many, as a log-odds.
 
-    Friends of one person are not independent witnesses: each of many says less.
+    Friends of one person are not independent evidence: each of many says less.
 
     >>> [round(odds, 2) for odds in vote_weights(torch.tensor([1.0, 6.0, 60.0])).exp().tolist()]
     [6.0, 6.0, 1.57]

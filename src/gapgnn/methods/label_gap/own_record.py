@@ -8,7 +8,7 @@ page, section 1). Nothing of it is stored.
 
 Networks learned from noisy rows, and where noise outweighs a neighbourhood they learned to ignore
 it. So the list also votes beside them: naive Bayes with fixed odds for each friend, and less for
-each of many, because friends of one person are not independent witnesses. The rule is fixed. It
+each of many, because friends of one person are not independent evidence. The rule is fixed. It
 depends on the graph only through released rows and public labels, which say whether friends are
 alike at all; where they are not, the networks answer alone.
 """

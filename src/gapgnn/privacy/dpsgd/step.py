@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from gapgnn.errors import InputError, PrivacyError, check_number
-from gapgnn.privacy import Release, active_witness, shown
+from gapgnn.privacy import Release, active_observer, observe
 from gapgnn.privacy.dpsgd.flat import FlatParameters, Optimiser
 from gapgnn.privacy.dpsgd.ghost import (
     Tape,
@@ -178,13 +178,13 @@ class PrivateStep:
             self._saw_examples_apart = True
         total = self._clipped_sum(tape, losses, valid, shares)
         # Fast noise is added in place, so a copy is kept for whoever watches.
-        seen = total.clone() if active_witness() is not None else total
-        released = shown(lambda: self._describe(seen), self._noised(total))
+        seen = total.clone() if active_observer() is not None else total
+        released = observe(lambda: self._describe(seen), self._noised(total))
         self.steps += 1
         self.optimiser.step(released.mul_(self.clip / self.expected_batch))
 
     def _describe(self, total: Tensor) -> Release:
-        """Return what a witness sees of one step: the clipped sums in clips, NOT private."""
+        """Return what a observer sees of one step: the clipped sums in clips, NOT private."""
         return Release(
             f"{self.phase} step {self.steps + 1}",
             total.double().cpu().numpy(),
@@ -196,7 +196,7 @@ class PrivateStep:
     @property
     def can_record(self) -> bool:
         """Whether steps can be recorded as a CUDA graph: not where somebody watches them."""
-        return self.flat.values.is_cuda and active_witness() is None
+        return self.flat.values.is_cuda and active_observer() is None
 
     def record(self, take: Callable[[], None]) -> Callable[[], None]:
         """Record the step that ``take`` takes, and return what takes it again.

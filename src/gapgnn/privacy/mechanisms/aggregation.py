@@ -35,9 +35,9 @@ from gapgnn.privacy import (
     Symmetrized,
     UnionOfTypes,
     Unprotected,
-    active_witness,
+    active_observer,
+    observe,
     parse_relation,
-    shown,
 )
 from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.mechanisms.backends import BlockRelease, backend_of, in_lists
@@ -182,8 +182,8 @@ class PrivateAggregation:
             backend.release(hop, sent, out[repeat])
             if self.is_private:
                 describe = partial(self._describe, repeat, sent, index, len(batch))
-                released = shown(describe, out[repeat])
-                if active_witness() is not None:
+                released = observe(describe, out[repeat])
+                if active_observer() is not None:
                     out[repeat] = released
         return out.reshape(rows.shape)
 
@@ -216,7 +216,7 @@ class PrivateAggregation:
         return quantise_rows(rows, dtype=torch.float32 if is_single else torch.float64)
 
     def _describe(self, repeat: int, sent: Tensor, index: int, repeats: int) -> Release:
-        """Return what a witness sees of one hop: the sums without noise, NOT private."""
+        """Return what a observer sees of one hop: the sums without noise, NOT private."""
         messages = self._messages[repeat]
         sums = torch.empty(sent.shape, dtype=torch.float64)
         if self.noise == "safe":

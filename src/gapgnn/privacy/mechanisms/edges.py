@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from gapgnn.errors import InputError, check_choice, check_number
 from gapgnn.graph import Graph, csr
-from gapgnn.privacy import Release, links_of, shown
+from gapgnn.privacy import Release, links_of, observe
 from gapgnn.privacy.accounting import Event, Laplace, RandomisedResponse
 from gapgnn.privacy.mechanisms.draws import Coins
 from gapgnn.privacy.mechanisms.noise import NoiseSource, SafeOrFast
@@ -306,7 +306,7 @@ def perturb_edges(
     true = cells.of_graph(graph)
     places, noisy_edges = getattr(release, perturbation)(true)
     seen = Release("edges", true, 0.0, float(cells.bits_per_edge), measure="bits")
-    places, noisy_edges = shown(lambda: seen, (places, noisy_edges))
+    places, noisy_edges = observe(lambda: seen, (places, noisy_edges))
     sources, targets = _ends(cells, places)
     indptr, indices = csr.build(sources, targets, cells.num_nodes, symmetric=cells.is_paired)
     return PerturbedEdges(indptr, indices, cells.is_paired, noisy_edges)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gapgnn.privacy import Release, shown
+from gapgnn.privacy import Release, observe
 from gapgnn.privacy.accounting import LabelResponse
 from gapgnn.privacy.mechanisms.draws import Coins
 from gapgnn.privacy.mechanisms.noise import SafeOrFast
@@ -79,7 +79,7 @@ def randomised_labels(
             counts_records=True,
         )
 
-    released: Tensor = shown(describe, torch.from_numpy(said))
+    released: Tensor = observe(describe, torch.from_numpy(said))
     return released
 
 

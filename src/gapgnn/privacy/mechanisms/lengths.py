@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gapgnn.privacy import Release, shown
+from gapgnn.privacy import Release, observe
 from gapgnn.privacy.mechanisms.noise import GRID, MAX_SCALE, MAX_VALUE, NoiseSource, SafeOrFast
 from gapgnn.rng import NoiseKey
 
@@ -60,7 +60,7 @@ def noisy_list_length(
     def describe() -> Release:
         return Release("length of lists", value.numpy(), scale, sensitivity, measure="l1")
 
-    mean = float(shown(describe, released)) * unit / num_people
+    mean = float(observe(describe, released)) * unit / num_people
     return float(2.0 ** min(max(mean, 0.0), MOST) - 1)
 
 

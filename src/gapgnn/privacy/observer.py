@@ -1,17 +1,17 @@
-"""The seam through which a run is watched and replayed (privacy page, section 9).
+"""Release observers: how an audit records and replays a run (privacy page, section 9).
 
-A mechanism's audit cannot see a leak beside the mechanism. So every mechanism shows each release
-that is charged to the *witness*, if an audit has put one in place: its name, its value without
-noise, how much noise it has, how far one protected entity may move it, and what came out. What the
-witness answers is what the rest of the run sees. Replaying a run on a neighbour means to answer
-with what came out the first time: everything that follows is then computed from the same
-transcript, and whatever still differs was read from private data beside the releases.
+An audit of a mechanism cannot see a leak beside the mechanism. So every mechanism reports each
+charged release to the *release observer*, if an audit has installed one: its name, its value
+without noise, the scale of its noise, its sensitivity, and its output. What the observer returns is
+what the rest of the run sees. Replaying a run on a neighbour means returning the recorded outputs:
+everything that follows is then computed from the same transcript, and whatever still differs was
+read from private data beside the releases.
 
-Poisson batches pass through the witness too: the guarantee of DP-SGD compares runs in which
+Poisson batches pass through the observer too: the guarantee of DP-SGD compares runs in which
 everybody else has the same coins.
 
-Without an audit there is no witness, and nothing of this costs or changes anything. A witness holds
-values without noise, so it lives and dies inside the curator's process.
+Without an audit there is no observer, and nothing of this costs or changes anything. An observer
+holds values without noise, so it never leaves the curator's process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Release:
-    """One charged release as the witness sees it.
+    """One charged release as the observer sees it.
 
     Attributes:
         name: what it is, unique in a run: ``"hop 1"``, ``"encoder step 17"``.
@@ -58,8 +58,8 @@ class Release:
     counts_records: bool = False
 
 
-class Witness(Protocol):
-    """What an audit puts in place to watch a run."""
+class ReleaseObserver(Protocol):
+    """What an audit installs to observe a run."""
 
     def begin(self, purpose: str, *, ids: NDArray[Any], level: str, relation: str) -> None:
         """Learn who is who, by position, and what is promised, before anything is released."""
@@ -71,33 +71,33 @@ class Witness(Protocol):
         """See the batch of one DP-SGD step, and answer with the one to use."""
 
 
-_ACTIVE: ContextVar[Witness | None] = ContextVar("gapgnn_witness", default=None)
+_ACTIVE: ContextVar[ReleaseObserver | None] = ContextVar("gapgnn_observer", default=None)
 
 
-def active_witness() -> Witness | None:
-    """Return the witness that releases must be shown to, if an audit has put one in place.
+def active_observer() -> ReleaseObserver | None:
+    """Return the observer that releases must be shown to, if an audit has put one in place.
 
-    >>> active_witness() is None
+    >>> active_observer() is None
     True
     """
     return _ACTIVE.get()
 
 
 @contextmanager
-def watched_by(witness: Witness) -> Iterator[None]:
-    """Show every release made inside the block to a witness."""
-    token = _ACTIVE.set(witness)
+def observed_by(observer: ReleaseObserver) -> Iterator[None]:
+    """Show every release made inside the block to an observer."""
+    token = _ACTIVE.set(observer)
     try:
         yield
     finally:
         _ACTIVE.reset(token)
 
 
-def shown(describe: Callable[[], Release], output: Any) -> Any:
-    """Show a release to the witness and return what to go on with: the output itself without one.
+def observe(describe: Callable[[], Release], output: Any) -> Any:
+    """Show a release to the observer and return what to go on with: the output itself without one.
 
-    >>> shown(lambda: 1 / 0, "nobody watches")
-    'nobody watches'
+    >>> observe(lambda: 1 / 0, "nobody observes")
+    'nobody observes'
     """
-    witness = _ACTIVE.get()
-    return output if witness is None else witness.release(describe(), output)
+    observer = _ACTIVE.get()
+    return output if observer is None else observer.release(describe(), output)
