@@ -19,7 +19,7 @@ import torch
 
 from gapgnn.graph.degree import bound_out_degrees
 from gapgnn.graph.graph import Graph
-from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
+from gapgnn.privacy.mechanisms import hop_mechanisms, row_normalise
 from gapgnn.rng import NoiseKey
 
 
@@ -57,7 +57,7 @@ def product_and_hops(graph: Graph, rows: torch.Tensor) -> dict[str, Callable[[],
     copies = cycle([rows.clone() for _ in range(8)])
     works: dict[str, Callable[[], object]] = {"bare product": lambda: bare @ next(copies)}
     for noise in ("fast", "safe"):
-        aggregation = kind_aggregations(
+        aggregation = hop_mechanisms(
             graph,
             level="edge",
             relation="directed",
@@ -108,7 +108,7 @@ def measure_hop(num_nodes: int, num_arcs: int, columns: int, device: str) -> Non
         ("edge, fast", "edge", "fast"),
         ("edge, safe", "edge", "safe"),
     ):
-        aggregation = kind_aggregations(
+        aggregation = hop_mechanisms(
             graph,
             level=level,
             relation="none" if level == "none" else "directed",

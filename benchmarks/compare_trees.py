@@ -44,7 +44,7 @@ from gapgnn import (
     load_model,
     random_split,
 )
-from gapgnn.graph import join_kinds
+from gapgnn.graph import join_edge_types
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.methods import NodeClassifier
@@ -142,7 +142,7 @@ def _of_types(base: Graph, *, weights: bool = False) -> Graph:
         found[name] = _built(
             base, source[mine], target[mine], directed=base.is_directed, weights=some
         )
-    return join_kinds(found)
+    return join_edge_types(found)
 
 
 GRAPHS: dict[str, Callable[[int], Graph]] = {

@@ -25,7 +25,7 @@ import torch
 import generated
 from gapgnn import GAP, LabelGAP, Ledger, NodeLabelGAP, load_dataset
 from gapgnn.graph.graph import Graph
-from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
+from gapgnn.privacy.mechanisms import hop_mechanisms, row_normalise
 from gapgnn.privacy.mechanisms.device import in_lists_on
 from gapgnn.rng import NoiseKey
 
@@ -106,7 +106,7 @@ def measure_hop(graph: Graph, columns: int) -> Measured:
     asked = {"level edge, safe noise": "3.0 ms"} if columns == 16 else {}
     found = [("torch CSR, randn, normalise", milliseconds(plain))]
     for level, noise in (("edge", "safe"), ("edge", "fast"), ("none", "fast")):
-        aggregation = kind_aggregations(
+        aggregation = hop_mechanisms(
             graph,
             level=level,
             relation="none" if level == "none" else "undirected",

@@ -1,4 +1,4 @@
-"""What two kinds of edges cost: the edges of a graph, and two random halves of them as two kinds.
+"""What two edge types cost: the edges of a graph, and two random halves of them as two kinds.
 
     GAPGNN_DATA=DIR python benchmarks/kinds.py --seed 12 --markdown docs/generated/kinds.md
 
@@ -20,7 +20,7 @@ import numpy as np
 
 import generated
 from gapgnn import GAP, LabelGAP, ProGAP, load_dataset
-from gapgnn.graph import Graph, csr, join_kinds
+from gapgnn.graph import Graph, csr, join_edge_types
 from gapgnn.privacy.accounting import Event, account
 from gapgnn.privacy.ledger import Ledger
 from gapgnn.rng import experiment_rng
@@ -38,7 +38,7 @@ def halves(graph: Graph, seed: int) -> Graph:
             sources[chosen], targets[chosen], graph.num_nodes, symmetric=True
         )
         kinds[name] = graph._replace(indptr=indptr, indices=indices)
-    return join_kinds(kinds)
+    return join_edge_types(kinds)
 
 
 METHODS = {method.__name__: method for method in (LabelGAP, ProGAP, GAP)}
@@ -101,7 +101,7 @@ def main() -> None:
             rows.append((name, promise, f"{mean:.1f}", spread, f"{whole - mean:.1f}"))
             print(*rows[-1], sep="\t", flush=True)
     heads = ("edges", "hidden", "accuracy (%)", f"of {arguments.repeats} repeats", "points lost")
-    title = f"Two kinds of edges on {arguments.dataset} at epsilon {arguments.epsilon:g}"
+    title = f"Two edge types on {arguments.dataset} at epsilon {arguments.epsilon:g}"
     body = generated.table(heads, rows)
     generated.write(arguments.markdown, title, body, device=arguments.device)
 

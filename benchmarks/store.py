@@ -135,7 +135,7 @@ def aggregate(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from gapgnn.graph.store.graph import open_store
-    from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
+    from gapgnn.privacy.mechanisms import hop_mechanisms, row_normalise
     from gapgnn.rng import NoiseKey
 
     paths = sorted((args.folder / "store").iterdir())
@@ -144,7 +144,7 @@ def aggregate(args: argparse.Namespace) -> dict[str, Any]:
     graph = open_store(args.folder / "store")
     opened = time.perf_counter() - started
     node = args.level == "node"
-    mechanism = kind_aggregations(
+    mechanism = hop_mechanisms(
         graph,
         level=args.level,
         relation="add-remove" if node else "undirected",

@@ -98,7 +98,7 @@ def weighed(given: Tables, *, bounds: tuple[str, str] = ("1", "50")) -> Tables:
 
 
 def dealt(given: Tables) -> Tables:
-    """Deal the links to two kinds of edges."""
+    """Deal the links to two edge types."""
     more = (("visits", given.edge_columns, given.edges[1::2]),)
     return replace(given, kind="calls", edges=given.edges[::2], more=more)
 

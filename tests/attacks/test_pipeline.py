@@ -827,7 +827,7 @@ class TestPlantedLeaks:
             assert "all releases: cost epsilon" in found[1]
 
     def test_a_total_that_adds_up_one_kind_twice(self, monkeypatch):
-        real = session_module.kind_aggregations
+        real = session_module.hop_mechanisms
 
         def twice(graph, **options):
             *kinds, total = real(graph, **options)
@@ -835,7 +835,7 @@ class TestPlantedLeaks:
             total._messages = [replace(messages, arcs=(*messages.arcs, messages.arcs[-1]))]
             return [*kinds, total]
 
-        monkeypatch.setattr(session_module, "kind_aggregations", twice)
+        monkeypatch.setattr(session_module, "hop_mechanisms", twice)
         given = dealt(tables(schema=None))
         words = "train label-gap --epochs 2 --hops 2"
         found = findings(audit(words, "edge", "undirected", given, kinds=["other-kind"]))

@@ -37,7 +37,7 @@ from gapgnn.cli.main import main
 from gapgnn.errors import CalibrationError, PrivacyError
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.store import StoredGraph
-from gapgnn.graph.transforms import join_kinds, random_split
+from gapgnn.graph.transforms import join_edge_types, random_split
 from gapgnn.methods import graphsage
 from gapgnn.methods.label_gap import edge_level
 from gapgnn.methods.label_gap.node_votes import OF_OTHERS
@@ -62,7 +62,7 @@ from gapgnn.privacy.mechanisms import (
     aggregation,
     backends,
     edges,
-    kind_aggregations,
+    hop_mechanisms,
     sums,
 )
 from gapgnn.privacy.mechanisms.noise import NoiseSource
@@ -227,7 +227,7 @@ def test_arcs_of_several_kinds_that_meet_in_one_row_charged_as_if_they_did_not(
     # A model that would release such a total is audited as it was trained.
     monkeypatch.setattr(edge_level, "releases_union", lambda num_types, **_: num_types > 1)
     halves = [social_graph(num_nodes=100, mean_degree=6, seed=seed) for seed in (1, 2)]
-    graph = random_split(join_kinds({"calls": halves[0], "visits": halves[1]}), seed=0)
+    graph = random_split(join_edge_types({"calls": halves[0], "visits": halves[1]}), seed=0)
     model = LabelGAP(relation="2-arcs", epochs=1, hops=1).fit(graph)
     monkeypatch.setattr(model_audit, "audit_messages", lambda *_, **__: report)
     found = {one["mechanism"]: one for one in model_audit.audit_model(model, trials=200)}
@@ -263,7 +263,7 @@ def test_whoever_lists_itself_writes_to_its_own_row_twice(monkeypatch, relation)
 
 def test_a_total_that_shares_the_noise_of_a_kind(monkeypatch):
     """Less the sum of that kind, the total is what arrives along the others, without noise."""
-    original = aggregation.kind_aggregations
+    original = aggregation.hop_mechanisms
 
     def shared(graph, *, keys, **settings):
         *kinds, total = original(graph, keys=keys, **settings)
@@ -275,7 +275,7 @@ def test_a_total_that_shares_the_noise_of_a_kind(monkeypatch):
         # Numbers of hops differ between sums, so that a shared key alone does no harm.
         return drawn(self, first, rows, columns, std, "hop", (path[1] + 2) // 3, **more)
 
-    monkeypatch.setattr(aggregation_audit, "kind_aggregations", shared)
+    monkeypatch.setattr(aggregation_audit, "hop_mechanisms", shared)
     options = {"kinds": 2, "epsilon": 1.0, "trials": 2_000}
     assert_counted(audit_aggregation(**options), "correlation of the noise of two sums")
     drawn = NoiseSource.gaussian_rows
@@ -287,7 +287,7 @@ def test_a_total_that_shares_the_noise_of_a_kind(monkeypatch):
 
 def test_a_total_that_adds_up_one_kind_twice(monkeypatch):
     """An edge of that kind moves the total by two messages."""
-    original = aggregation.kind_aggregations
+    original = aggregation.hop_mechanisms
 
     def twice(graph, *, keys, **settings):
         *kinds, total = original(graph, keys=keys, **settings)
@@ -296,7 +296,7 @@ def test_a_total_that_adds_up_one_kind_twice(monkeypatch):
             total._messages = [replace(messages, arcs=(messages.arcs[0], *messages.arcs))]
         return [*kinds, total]
 
-    monkeypatch.setattr(aggregation_audit, "kind_aggregations", twice)
+    monkeypatch.setattr(aggregation_audit, "hop_mechanisms", twice)
     report = audit_aggregation(kinds=2, epsilon=1.0, trials=TRIALS)
     assert_counted(report, *EVENTS_OF_KINDS)
 
@@ -314,14 +314,14 @@ def test_kinds_that_share_a_noise_key(monkeypatch, options):
     original = NoiseSource.gaussian_rows
 
     def shared(graph, *, keys, with_total, **settings):
-        alone = [one._changed(more=()) for one in graph.kinds]
-        return [kind_aggregations(one, keys=keys, **settings)[0] for one in alone]
+        alone = [one._changed(more=()) for one in graph.edge_types]
+        return [hop_mechanisms(one, keys=keys, **settings)[0] for one in alone]
 
     def same_hop(self, first, rows, columns, std, *path, **more):
         # Numbers of hops differ between kinds, so that a shared key alone does no harm.
         return original(self, first, rows, columns, std, "hop", (path[1] + 1) // 2, **more)
 
-    monkeypatch.setattr(aggregation_audit, "kind_aggregations", shared)
+    monkeypatch.setattr(aggregation_audit, "hop_mechanisms", shared)
     options = {"kinds": 2, "epsilon": 1.0, "trials": 2_000, **options}
     assert_counted(audit_aggregation(**options), "correlation of the noise of two sums")
     monkeypatch.setattr(NoiseSource, "gaussian_rows", same_hop)

@@ -118,7 +118,7 @@ BOTH = [*CALLS, "--edges", "payments.csv"]
         ([*CALLS, "--weight", "amount", "--weight-bounds", "5", "5"], "0 <= LOW < HIGH"),
         ([*CALLS, "--weight", "amount", "--weight-bounds", "-1", "5"], "0 <= LOW < HIGH"),
         ([*CALLS, "--weight", "amount", "--weight-bounds", "0", "inf"], "two finite numbers"),
-        ([*CALLS, "--edges", "calls.csv"], "must name each kind of edges once. Got 'calls' twice"),
+        ([*CALLS, "--edges", "calls.csv"], "must name each edge type once. Got 'calls' twice"),
         ([*CALLS, "--edges", "=payments.csv"], "`--edges` must be FILE or NAME=FILE"),
         ([*CALLS, "--edges", "money=nowhere.csv"], "which is not there"),
         ([*BOTH, *WEIGHT, *WEIGHT], "must be KIND=COLUMN where it is given several times"),
@@ -161,14 +161,14 @@ def test_sage_and_attacks_on_links_say_what_they_cannot_read(gapgnn, files):
     both = [*BOTH, *files]
     code, _, err = gapgnn("train", "sage", *both, *TRAIN, "--out", "model")
     assert code == 2
-    assert "must have one kind of edges for sage. Got calls, payments; use gap." in err
+    assert "must have one edge type for sage. Got calls, payments; use gap." in err
     words = ["--edges", "calls.csv", *files, *WEIGHT]
     code, _, err = gapgnn("train", "sage", *words, *TRAIN, "--out", "model")
     assert code == 2
     assert "must have edges without weights for sage" in err
     code, _, err = gapgnn("attack", "link-stealing", *both, "--epochs", "2", "--pairs", "20")
     assert code == 2
-    assert "one kind of edges for an attack on links" in err
+    assert "one edge type for an attack on links" in err
     code, _, err = gapgnn(
         "attack", "link-stealing", *words, "--epochs", "2", "--pairs", "20", "--json"
     )

@@ -20,7 +20,7 @@ from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.store.build import store_graph
 from gapgnn.graph.store.graph import open_store
 from gapgnn.privacy.ledger.ledger import Ledger
-from gapgnn.privacy.mechanisms import PrivateAggregation, kind_aggregations, row_normalise
+from gapgnn.privacy.mechanisms import PrivateAggregation, hop_mechanisms, row_normalise
 from gapgnn.rng import NoiseKey
 
 pytest.importorskip("ray")
@@ -43,7 +43,7 @@ def store(graph, tmp_path_factory):
 
 
 def mechanism(graph) -> PrivateAggregation:
-    return kind_aggregations(
+    return hop_mechanisms(
         graph,
         level="node",
         relation="add-remove",

@@ -20,9 +20,9 @@ from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.degree import split_key
 from gapgnn.graph.store.build import store_graph
 from gapgnn.graph.store.graph import open_store
-from gapgnn.graph.transforms import join_kinds, random_split
+from gapgnn.graph.transforms import join_edge_types, random_split
 from gapgnn.methods import GAP, LabelGAP, NeighborVote, NodeLabelGAP
-from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
+from gapgnn.privacy.mechanisms import hop_mechanisms, row_normalise
 from gapgnn.rng import NoiseKey
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
@@ -51,7 +51,7 @@ def cluster(two_nodes):
 
 def hops(graph, key: NoiseKey, *, level: str = "edge", count: int = 2) -> list[torch.Tensor]:
     node = level == "node"
-    mechanism = kind_aggregations(
+    mechanism = hop_mechanisms(
         graph,
         level=level,
         relation="add-remove" if node else "undirected",
@@ -67,12 +67,12 @@ def test_weights_and_kinds_on_a_cluster_are_those_in_memory(graph, cluster, tmp_
     shares = (np.arange(graph.num_nodes) % 257) / 256
     sources = csr.sources(graph.indptr, np.int64)
     heavy = graph._replace(weights=np.minimum(shares[sources], shares[graph.indices]))
-    both = join_kinds({"calls": heavy, "visits": graph})
+    both = join_edge_types({"calls": heavy, "visits": graph})
     store_graph(both, tmp_path / "store", parts=5)
     key = NoiseKey.fresh()
     stored = open_store(tmp_path / "store").with_executor(cluster)
     for level in ("edge", "node"):
-        for here, there in zip(both.kinds, stored.kinds, strict=True):
+        for here, there in zip(both.edge_types, stored.edge_types, strict=True):
             near, far = (hops(one, key, level=level) for one in (here, there))
             assert all(torch.equal(a, b) for a, b in zip(near, far, strict=True))
     here, there = (total(one, key) for one in (both, stored))
@@ -80,8 +80,8 @@ def test_weights_and_kinds_on_a_cluster_are_those_in_memory(graph, cluster, tmp_
 
 
 def total(graph, key: NoiseKey) -> torch.Tensor:
-    """Return the first hop of the total over all kinds of edges."""
-    mechanism = kind_aggregations(
+    """Return the first hop of the total over all edge types."""
+    mechanism = hop_mechanisms(
         graph,
         level="edge",
         relation="undirected",

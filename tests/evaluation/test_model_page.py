@@ -27,7 +27,7 @@ from gapgnn.evaluation.report.model import (
     render_model,
     write_model_page,
 )
-from gapgnn.graph import Wording, join_kinds
+from gapgnn.graph import Wording, join_edge_types
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import one_class_against_all
 from gapgnn.methods.folder import _checksum, keep_audit, load_folder
@@ -255,7 +255,7 @@ def test_so_does_the_page_of_every_kind_of_model(
 def test_the_page_names_several_kinds_of_edges(
     protects: str, question: str, graph: Any, ledger: Ledger, tmp_path: Path
 ) -> None:
-    both = join_kinds({"visits": graph, "calls": graph})
+    both = join_edge_types({"visits": graph, "calls": graph})
     model = LabelGAP(epsilon=1.0, epochs=2, edge_types=protects).fit(both)
     model.save(tmp_path / "model")
     page = render_model(tmp_path / "model")
@@ -267,12 +267,12 @@ def test_the_page_names_several_kinds_of_edges(
 def test_what_kinds_of_edges_are_called_is_not_reworded(
     graph: Any, ledger: Ledger, tmp_path: Path
 ) -> None:
-    both = join_kinds({"friends": graph, "links": graph})
+    both = join_edge_types({"friends": graph, "links": graph})
     LabelGAP(epsilon=1.0, epochs=2).fit(both).save(tmp_path / "model")
     page = render_model(tmp_path / "model", words=Wording.of("customer", "payment"))
     text = " ".join(re.sub(r"<[^>]+>", " ", page).split())
     assert text.count("(friends, links)") >= 2
-    assert "kinds of edges friends, links: given by name" in text
+    assert "edge types friends, links: given by name" in text
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_every_format_gives_the_same_graph(files, tmp_path, suffix):
         ({"time": "day", "since": "yesterday"}, "`since` must be a date"),
         ({"time": "day", "since": "2024-01-01", "until": 7}, "both be dates or both numbers"),
         ({"time": "day", "since": "2024-02-01", "until": "2024-02-01"}, "must be before"),
-        ({"weight": {"calls": "x"}, "weight_bounds": {"calls": (0, 1)}}, "of a kind of edges"),
+        ({"weight": {"calls": "x"}, "weight_bounds": {"calls": (0, 1)}}, "of a edge type"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(files, options, message):
@@ -164,12 +164,12 @@ def test_several_tables_are_several_kinds(files, tmp_path):
         "dangling": "keep",
     }
     graph = read_tables(**{**files, "edges": edges}, **options).graph
-    assert graph.kind_names == ("calls", "payments")
+    assert graph.edge_type_names == ("calls", "payments")
     assert named(graph)["ann", "dan"] == 0.5
-    assert [kind.num_dangling for kind in graph.kinds] == [1, 0]
+    assert [kind.num_dangling for kind in graph.edge_types] == [1, 0]
     one = {**options, "weight": {"calls": "minutes"}, "weight_bounds": {"calls": (0, 60)}}
     graph = read_tables(**{**files, "edges": edges}, **one).graph
-    assert [kind.is_weighted for kind in graph.kinds] == [True, False]
+    assert [kind.is_weighted for kind in graph.edge_types] == [True, False]
     built = build_store(
         tmp_path / "store", **{**files, "edges": edges}, **options, parts=2, min_class_count=1
     )

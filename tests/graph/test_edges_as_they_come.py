@@ -46,7 +46,7 @@ def test_kinds_and_amounts_in_another_dialect_are_the_same_graph(tmp_path):
     plain = read_tables(**files(tmp_path), **OPTIONS, dangling="drop")
     spelled = read_tables(**in_semicolons(tmp_path), **OPTIONS, dangling="drop", dialect=GERMAN)
     assert spelled.graph.fingerprint == plain.graph.fingerprint
-    calls, money = spelled.graph.kinds
+    calls, money = spelled.graph.edge_types
     # 1,234.5 and 0.5 are half of the upper bound.
     assert money.weights.max() == 0.5
     assert calls.weights is None
@@ -64,7 +64,7 @@ def test_strangers_are_counted_over_all_kinds_in_memory_and_in_a_store(
     built = build_store(tmp_path / "store", **given, parts=2)
     for found in (tables, built):
         assert found.dropped_dangling == dropped
-        assert sum(kind.num_dangling for kind in found.graph.kinds) == kept
+        assert sum(kind.num_dangling for kind in found.graph.edge_types) == kept
         assert (found.dropped_self_loops, found.dropped_duplicates) == (0, 1)
     assert built.counts == tables.counts
     assert built.graph.fingerprint == tables.graph.fingerprint

@@ -1,4 +1,4 @@
-"""Several kinds of edges over the same nodes, wherever the graph goes."""
+"""Several edge types over the same nodes, wherever the graph goes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gapgnn.errors import DataError, InputError
 from gapgnn.graph.convert import to_networkx, to_pyg, to_scipy
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.store import open_store, store_graph
-from gapgnn.graph.transforms import filter_classes, induced, join_kinds, random_split
+from gapgnn.graph.transforms import filter_classes, induced, join_edge_types, random_split
 
 
 def one(*arcs, directed=False, count=4, **options):
@@ -35,33 +35,33 @@ def one(*arcs, directed=False, count=4, **options):
 def test_kinds_are_kept_in_the_order_of_their_names():
     calls, visits = one((0, 1)), one((1, 2), (2, 3))
     first, second = (
-        join_kinds(dict(kinds))
+        join_edge_types(dict(kinds))
         for kinds in (
             [("calls", calls), ("visits", visits)],
             [("visits", visits), ("calls", calls)],
         )
     )
-    assert first.kind_names == second.kind_names == ("calls", "visits")
+    assert first.edge_type_names == second.edge_type_names == ("calls", "visits")
     assert first.fingerprint == second.fingerprint
-    assert [kind.num_edges for kind in first.kinds] == [1, 2]
+    assert [kind.num_edges for kind in first.edge_types] == [1, 2]
     assert first.more[0].num_features == 0
     assert second.features is visits.features
 
 
 def test_one_kind_stays_the_graph_it_was():
     graph = one((0, 1))
-    assert join_kinds({"calls": graph}) is graph
-    assert (graph.kinds, graph.kind_names) == ((graph,), ())
+    assert join_edge_types({"calls": graph}) is graph
+    assert (graph.edge_types, graph.edge_type_names) == ((graph,), ())
 
 
 def test_names_and_arcs_of_every_kind_are_content():
     calls, visits = one((0, 1)), one((1, 2))
-    base = join_kinds({"calls": calls, "visits": visits}).fingerprint
+    base = join_edge_types({"calls": calls, "visits": visits}).fingerprint
     others = [
-        join_kinds({"calls": visits, "visits": calls}),
-        join_kinds({"calls": calls, "walks": visits}),
-        join_kinds({"calls": calls, "visits": one((1, 3))}),
-        join_kinds({"calls": calls, "visits": visits, "walks": visits}),
+        join_edge_types({"calls": visits, "visits": calls}),
+        join_edge_types({"calls": calls, "walks": visits}),
+        join_edge_types({"calls": calls, "visits": one((1, 3))}),
+        join_edge_types({"calls": calls, "visits": visits, "walks": visits}),
         calls,
     ]
     assert len({base, *(graph.fingerprint for graph in others)}) == 6
@@ -74,13 +74,13 @@ def test_names_and_arcs_of_every_kind_are_content():
         ({"a": one((0, 1)), "b": one((0, 1), count=6)}, "same nodes"),
         ({"a": one((0, 1)), "b": one((0, 1), directed=True)}, "direction or none"),
         ({"a": one((0, 1)), "": one((0, 1))}, "named by text"),
-        ({"a": one((0, 1)), "b": join_kinds({"x": one(), "y": one()})}, "one kind of edges each"),
+        ({"a": one((0, 1)), "b": join_edge_types({"x": one(), "y": one()})}, "one edge type each"),
         ({"a": one((0, 1)), "b": one((0, 1), ids=[3, 2, 1, 0])}, "same order"),
     ],
 )
 def test_kinds_that_do_not_fit_together_are_refused(kinds, message):
     with pytest.raises(DataError, match=message):
-        join_kinds(kinds)
+        join_edge_types(kinds)
 
 
 @fifty
@@ -92,8 +92,8 @@ def test_nodes_that_go_leave_every_kind(graph, data):
     keep[-1] = True
     for dangle in (False, True):
         left = induced(graph, keep, dangle=dangle)
-        assert left.kind_names == graph.kind_names
-        for after, before in zip(left.kinds, graph.kinds, strict=True):
+        assert left.edge_type_names == graph.edge_type_names
+        for after, before in zip(left.edge_types, graph.edge_types, strict=True):
             alone = induced(before._changed(more=()), keep, dangle=dangle)
             assert np.array_equal(after.indices, alone.indices)
             assert after.num_dangling == alone.num_dangling
@@ -101,19 +101,19 @@ def test_nodes_that_go_leave_every_kind(graph, data):
 
 
 def test_the_class_filter_and_the_split_keep_all_kinds():
-    graph = join_kinds({"calls": one((0, 1)), "visits": one((1, 2))})
-    assert random_split(graph, seed=1).kind_names == graph.kind_names
+    graph = join_edge_types({"calls": one((0, 1)), "visits": one((1, 2))})
+    assert random_split(graph, seed=1).edge_type_names == graph.edge_type_names
     rare = graph._replace(labels=np.array([0, 1, -1, 0]))
-    assert [kind.num_arcs for kind in filter_classes(rare, 1).kinds] == [2, 0]
+    assert [kind.num_arcs for kind in filter_classes(rare, 1).edge_types] == [2, 0]
     assert graph._replace(ids=np.arange(4) + 9).more[0].ids.tolist() == [9, 10, 11, 12]
     turned = graph._replace(is_directed=True)
-    assert all(kind.is_directed for kind in turned.kinds)
+    assert all(kind.is_directed for kind in turned.edge_types)
 
 
 @pytest.mark.parametrize("convert", [to_pyg, to_networkx, to_scipy])
 def test_kinds_go_out_one_by_one(convert):
-    graph = join_kinds({"calls": one((0, 1)), "visits": one((1, 2))})
-    with pytest.raises(InputError, match="one kind of edges to be converted"):
+    graph = join_edge_types({"calls": one((0, 1)), "visits": one((1, 2))})
+    with pytest.raises(InputError, match="one edge type to be converted"):
         convert(graph)
     convert(graph.more[0])
 
@@ -125,9 +125,9 @@ def test_a_store_holds_every_kind(graph, parts):
         path = Path(folder, "store")
         store_graph(graph, path, parts=min(parts, graph.num_nodes))
         found = open_store(path)
-        assert found.kind_names == graph.kind_names
+        assert found.edge_type_names == graph.edge_type_names
         assert found.fingerprint == graph.fingerprint
-        for there, here in zip(found.kinds, graph.kinds, strict=True):
+        for there, here in zip(found.edge_types, graph.edge_types, strict=True):
             assert np.array_equal(there.indices, here.indices)
             assert there.is_weighted == here.is_weighted
         files = [file for file in path.rglob("*") if file.is_file()]
@@ -136,7 +136,7 @@ def test_a_store_holds_every_kind(graph, parts):
 
 def test_a_store_with_another_kind_inside_is_refused(tmp_path):
     for name, arcs in (("a", [(1, 2)]), ("b", [(1, 3)])):
-        graph = join_kinds({"calls": one((0, 1)), "visits": one(*arcs)})
+        graph = join_edge_types({"calls": one((0, 1)), "visits": one(*arcs)})
         store_graph(graph, tmp_path / name, parts=2)
     inner = "kind-00001"
     (tmp_path / "a" / inner).rename(tmp_path / "spare")

@@ -9,7 +9,7 @@ from graph_strategies import graph_parts
 from hypothesis import strategies as st
 
 from gapgnn.graph.graph import Graph
-from gapgnn.graph.transforms import join_kinds
+from gapgnn.graph.transforms import join_edge_types
 
 AMOUNTS = st.sampled_from([0.0, 1.0, 2.5, 7.0, 1e-9, 1e300, -3.0, np.nan, np.inf, -np.inf])
 BOUNDS = st.sampled_from([(0.0, 1.0), (0.0, 5.0), (1.0, 100.0), (3, 3.5)])
@@ -30,7 +30,7 @@ def weighted_graphs(draw: st.DrawFn) -> Graph:
 
 @st.composite
 def kind_graphs(draw: st.DrawFn) -> Graph:
-    """Two or three kinds of edges over the same nodes, some with weights."""
+    """Two or three edge types over the same nodes, some with weights."""
     first = draw(graph_parts())
     graph = Graph.from_arcs(**first)
     node = st.integers(0, graph.num_nodes - 1)
@@ -47,4 +47,4 @@ def kind_graphs(draw: st.DrawFn) -> Graph:
             ids=graph.ids,
             weights=weights,
         )
-    return join_kinds(kinds)
+    return join_edge_types(kinds)

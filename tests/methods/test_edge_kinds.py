@@ -15,7 +15,7 @@ from gapgnn.audits.model import audit_model
 from gapgnn.errors import InputError
 from gapgnn.graph import csr
 from gapgnn.graph.store import open_store, store_graph
-from gapgnn.graph.transforms import induced, join_kinds, random_split
+from gapgnn.graph.transforms import induced, join_edge_types, random_split
 from gapgnn.methods.hops import blocks_of, reconciled
 from gapgnn.methods.label_gap import edge_level
 from gapgnn.privacy.accounting import Event, account
@@ -37,7 +37,7 @@ def dealt(graph, *, names=("calls", "visits"), weights=False, seed=0):
         kinds[name] = graph._replace(indptr=indptr, indices=indices)
         if weights:
             kinds[name] = weighed(kinds[name])
-    return join_kinds(kinds)
+    return join_edge_types(kinds)
 
 
 def weighed(graph, bounds=(0.0, 50.0)):
@@ -207,16 +207,16 @@ def test_the_card_says_what_is_hidden(kinds, ledger):
             (GAP, {"level": "node", "max_degree": 5}),
         )
     )
-    assert "of each kind of edges at once (calls, visits)" in guarantee_sentence(each)
-    assert "of one kind of edges (calls, visits), whichever, are in" in guarantee_sentence(one)
+    assert "of each edge type at once (calls, visits)" in guarantee_sentence(each)
+    assert "of one edge type (calls, visits), whichever, are in" in guarantee_sentence(one)
     assert "own out-lists of all kinds (calls, visits)" in guarantee_sentence(node)
     assert "One edge of each kind (calls, visits), all at once." in each.covered
     assert any("several kinds at once" in line for line in one.not_covered)
-    assert (each.kinds, each.protects, one.protects) == (("calls", "visits"), "each", "any")
-    assert "| kinds of edges | calls, visits |" in each.to_markdown()
+    assert (each.edge_types, each.protects, one.protects) == (("calls", "visits"), "each", "any")
+    assert "| edge types | calls, visits |" in each.to_markdown()
     for card in (each, one, node):
         assert type(card).from_json(card.to_json()) == card
-    assert ("kinds of edges", "calls, visits: given by name") in each.public
+    assert ("edge types", "calls, visits: given by name") in each.public
 
 
 def test_any_is_refused_at_node_level(kinds, ledger):
@@ -236,7 +236,7 @@ def test_weights_are_on_the_card_and_change_no_price(plain, ledger):
 @pytest.mark.parametrize("level", ["none", "edge", "node"])
 def test_sage_refuses_weights_and_kinds_before_a_charge(plain, kinds, ledger, level):
     sage = GraphSAGE(level=level, epochs=1, ledger=ledger.path)
-    with pytest.raises(InputError, match=r"must have one kind of edges for sage\. Got calls, vis"):
+    with pytest.raises(InputError, match=r"must have one edge type for sage\. Got calls, vis"):
         sage.fit(kinds)
     with pytest.raises(InputError, match="must have edges without weights for sage"):
         sage.fit(weighed(plain))
@@ -281,10 +281,10 @@ def test_a_saved_model_predicts_as_before_and_wants_the_same_kinds(
     if model.level != "none":
         assert len(entries) == before + 1
         assert entries[-1].events[0]["count"] == hop_events(model)
-    swapped = join_kinds({"visits": _arcs(second, 1), "calls": _arcs(second, 0)})
+    swapped = join_edge_types({"visits": _arcs(second, 1), "calls": _arcs(second, 0)})
     assert np.array_equal(loaded.predict_proba(swapped), loaded.predict_proba(second))
     for graph, message in (
-        (plain, r"the kinds of edges of training, calls, visits\. Got a single one\."),
+        (plain, r"the edge types of training, calls, visits\. Got a single one\."),
         (dealt(plain, names=("calls", "walks")), "Got calls, walks"),
         (dealt(plain, weights=True), r"bounds of training, none\. Got 0 to 50"),
     ):
@@ -294,7 +294,7 @@ def test_a_saved_model_predicts_as_before_and_wants_the_same_kinds(
 
 def _arcs(graph, place):
     """Return one kind of a graph with all nodes' features again."""
-    kind = graph.kinds[place]
+    kind = graph.edge_types[place]
     return graph._replace(
         indptr=kind.indptr, indices=kind.indices, kind="links", more=(), weights=kind.weights
     )

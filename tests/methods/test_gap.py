@@ -42,7 +42,7 @@ class TestPrediction:
             poison = np.full(len(getattr(graph, name)), np.nan)
             object.__setattr__(graph, name, poison)
         forbid(monkeypatch, Graph, "adjacency", "out_list", "out_degrees")
-        forbid(monkeypatch, session_module, "kind_aggregations")
+        forbid(monkeypatch, session_module, "hop_mechanisms")
         np.testing.assert_array_equal(model.predict_proba(graph), wanted)
         if level != "node":
             np.testing.assert_array_equal(model.predict_proba(), wanted)
@@ -182,7 +182,7 @@ class TestBudget:
     def test_a_second_fit_that_stops_does_not_keep_the_first_ones_card(self, graph, monkeypatch):
         model = quick("edge").fit(graph)
         model.set_params(level="none", epsilon=1.0)
-        forbid(monkeypatch, session_module, "kind_aggregations")
+        forbid(monkeypatch, session_module, "hop_mechanisms")
         with pytest.raises(AssertionError):
             model.fit(graph)
         with pytest.raises(NotFittedError):

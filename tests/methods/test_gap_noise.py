@@ -127,7 +127,7 @@ class TestNoise:
 
         monkeypatch.setattr(guarantee_module, "calibrate", broken)
         forbid(monkeypatch, Trainer, "fit")
-        forbid(monkeypatch, session_module, "kind_aggregations")
+        forbid(monkeypatch, session_module, "hop_mechanisms")
         with pytest.raises(PrivacyError, match="must have noise"):
             quick(level, ledger=ledger.path).fit(graph)
         assert ledger.entries() == []

@@ -25,7 +25,7 @@ from gapgnn import (
     load_model,
 )
 from gapgnn.errors import DataError, InputError
-from gapgnn.graph import join_kinds
+from gapgnn.graph import join_edge_types
 from gapgnn.methods import NodeClassifier
 from gapgnn.methods import gap as gap_module
 from gapgnn.methods import graphsage as sage_module
@@ -137,7 +137,7 @@ class TestAReceivedFolderIsTrustedAsFarAsItsCard:
             "calls": with_arcs(halves[0], is_call),
             "visits": with_arcs(halves[0], ~is_call),
         }
-        model = GAP(epsilon=4.0, epochs=2).fit(join_kinds(types))
+        model = GAP(epsilon=4.0, epochs=2).fit(join_edge_types(types))
         model.save(tmp_path / "model")
         load_model(tmp_path / "model")
         forge(tmp_path / "model", params=params)

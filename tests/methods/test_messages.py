@@ -109,7 +109,7 @@ def test_every_method_trains_predicts_and_charges_what_ran(method, level, option
 def test_prediction_reads_no_edge(level, graph, monkeypatch):
     model = by_labels(level).fit(graph)
     expected = model.predict(graph)
-    forbid(monkeypatch, session_module, "kind_aggregations")
+    forbid(monkeypatch, session_module, "hop_mechanisms")
     np.testing.assert_array_equal(model.predict(graph), expected)
 
 

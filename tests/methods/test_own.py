@@ -12,7 +12,7 @@ from gapgnn.errors import InputError
 from gapgnn.graph import with_absent
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.store import open_store, store_graph
-from gapgnn.graph.transforms import induced, join_kinds, random_split
+from gapgnn.graph.transforms import induced, join_edge_types, random_split
 from gapgnn.methods.label_gap.budget import learnability, record_share, vote_weight
 from gapgnn.methods.label_gap.codes import class_codes, class_scores
 from gapgnn.methods.label_gap.node_votes import Votes, padded
@@ -58,9 +58,9 @@ def votes_of(graph: Graph, own: str) -> Votes:
 
 
 def some_rows(graph: Graph, own: str, seed: int = 0) -> dict[object, torch.Tensor]:
-    """Return made-up released rows by id: one block for each hop and kind of edges."""
+    """Return made-up released rows by id: one block for each hop and edge type."""
     generator = torch.Generator().manual_seed(seed)
-    hops, width = (1 if own == "record" else 2), len(graph.kinds) * (graph.num_classes - 1)
+    hops, width = (1 if own == "record" else 2), len(graph.edge_types) * (graph.num_classes - 1)
     return {
         name: 3 * torch.randn(hops, width, generator=generator)
         for name in with_absent(graph).ids.tolist()
@@ -91,7 +91,7 @@ def two_kinds(graph: Graph) -> Graph:
             directed=graph.is_directed,
             **{key: getattr(graph, key) for key in rows},
         )
-    return join_kinds(parts)
+    return join_edge_types(parts)
 
 
 @pytest.mark.parametrize("own", OWN)
@@ -256,7 +256,7 @@ class TestListsVote:
         found, width = self.votes(graph, rows), graph.num_classes - 1
         person = int(np.flatnonzero(graph.train_mask)[3])
         counted, friends = torch.zeros(graph.num_classes), 0
-        for place, kind in enumerate(graph.kinds):
+        for place, kind in enumerate(graph.edge_types):
             one = kind.indices[kind.indptr[person] : kind.indptr[person + 1]]
             wrote = class_codes(graph.num_classes)[int(graph.labels[person])]
             wrote = wrote / np.sqrt(len(one) + 1) / STD
@@ -350,7 +350,7 @@ class TestOwnLabel:
         monkeypatch.setattr(
             Votes,
             "_written",
-            property(lambda self: [torch.zeros_like(self._labels)] * len(self.graph.kinds)),
+            property(lambda self: [torch.zeros_like(self._labels)] * len(self.graph.edge_types)),
         )
         noise = in_order(graph, some_rows(graph, "record"))
         before = self.read(graph, noise)

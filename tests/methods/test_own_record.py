@@ -12,7 +12,7 @@ from suited import suited
 
 from gapgnn import GAP, MLP, Graph, GraphSAGE, LabelGAP, Ledger, NodeLabelGAP, load_model
 from gapgnn.errors import InputError
-from gapgnn.graph import join_kinds
+from gapgnn.graph import join_edge_types
 from gapgnn.methods import exact_sums
 from gapgnn.methods.label_gap import own_neighbours, own_record
 from gapgnn.methods.label_gap.own_record import are_alike
@@ -121,11 +121,11 @@ def test_links_of_several_kinds_are_read_with_or_without_their_total(kinds, grap
     arcs = graph.adjacency().tocoo()
     is_first = (arcs.row + arcs.col) % 2 == 0
     parts = {"calls": with_arcs(graph, is_first), "visits": with_arcs(graph, ~is_first)}
-    both = join_kinds(parts)
+    both = join_edge_types(parts)
     model = LabelGAP(**QUICK, edge_types=kinds).fit(both)
     for name in parts:
         smaller, people = neighbour(parts[name], 77)
-        assert moved_by(model, both, join_kinds({**parts, name: smaller})) == people
+        assert moved_by(model, both, join_edge_types({**parts, name: smaller})) == people
     scores = (model.predict(both, own="record") == both.labels)[both.test_mask].mean()
     assert scores > (model.predict(both) == both.labels)[both.test_mask].mean() + 0.05
 

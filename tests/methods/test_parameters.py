@@ -26,7 +26,7 @@ from gapgnn.evaluation.grid import EXPERIMENTS, Source, Task, plan
 from gapgnn.evaluation.grid.plans import candidates
 from gapgnn.graph import Graph, random_split
 from gapgnn.graph.datasets.synthetic import generate
-from gapgnn.graph.transforms import join_kinds
+from gapgnn.graph.transforms import join_edge_types
 from gapgnn.methods import NodeClassifier
 from gapgnn.methods.label_gap.budget import MOST_SHARE, learnability, record_share
 from gapgnn.training import FeatureNetworks
@@ -365,7 +365,7 @@ def test_where_there_are_edge_types_what_is_hidden_of_them_is_used(ledger):
         name: with_arcs(lambda arcs, odd=odd: (arcs.row + arcs.col) % 2 == odd, directed=False)
         for odd, name in enumerate(("calls", "visits"))
     }
-    data = join_kinds(types)
+    data = join_edge_types(types)
     shared = {"epochs": 2, "insecure_noise_seed": 1, "ledger": ledger.path}
     for method in (GAP, ProGAP, LabelGAP):
         first, second = (

@@ -15,7 +15,7 @@ import torch
 from methodgraphs import with_arcs
 
 from gapgnn import GAP, MLP, Graph, GraphSAGE, LabelGAP, Ledger, NeighborVote, NodeLabelGAP, ProGAP
-from gapgnn.graph import join_kinds
+from gapgnn.graph import join_edge_types
 from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.transforms import induced, random_split
 from gapgnn.privacy import observed_by
@@ -142,7 +142,9 @@ def graph() -> Graph:
 def typed(graph) -> Graph:
     arcs = graph.adjacency().tocoo()
     is_call = (arcs.row + arcs.col) % 3 == 0
-    return join_kinds({"calls": with_arcs(graph, is_call), "visits": with_arcs(graph, ~is_call)})
+    return join_edge_types(
+        {"calls": with_arcs(graph, is_call), "visits": with_arcs(graph, ~is_call)}
+    )
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gapgnn import Graph
-from gapgnn.graph import join_kinds
+from gapgnn.graph import join_edge_types
 from gapgnn.graph.datasets.synthetic import generate
 from gapgnn.graph.transforms import random_split
 
@@ -46,4 +46,4 @@ def unlike_types(
             val_mask=people.val_mask,
             test_mask=people.test_mask,
         )
-    return join_kinds(graphs)
+    return join_edge_types(graphs)

@@ -14,7 +14,7 @@ from gapgnn.errors import InputError, PrivacyError
 from gapgnn.privacy.accounting.events import Gaussian
 from gapgnn.privacy.mechanisms import (
     backends,
-    kind_aggregations,
+    hop_mechanisms,
     quantise_rows,
     row_normalise,
 )
@@ -36,7 +36,7 @@ def random_graph(num_nodes=300, num_arcs=4000, *, directed=False, seed=0):
 
 def private(graph, level="edge", relation=None, *, keys=(KEY,), multiplier=2.0, **options):
     default = {"edge": "undirected", "node": "add-remove", "none": "none"}[level]
-    return kind_aggregations(
+    return hop_mechanisms(
         graph,
         level=level,
         relation=relation or default,
@@ -305,7 +305,7 @@ def test_a_private_level_without_noise_is_refused(multiplier):
 
 def test_noise_at_level_none_is_refused():
     with pytest.raises(InputError, match="`noise_multiplier` must be"):
-        kind_aggregations(
+        hop_mechanisms(
             random_graph(), level="none", relation="none", noise_multiplier=1.0, keys=[KEY]
         )[0]
 
@@ -324,7 +324,7 @@ def test_options_that_would_break_the_stated_sensitivity_are_refused():
     with pytest.raises(InputError, match="`relation`"):
         private(random_graph(), "node", "undirected", max_degree=5)
     with pytest.raises(InputError, match="`level` must be one of none, edge, node"):
-        kind_aggregations(
+        hop_mechanisms(
             random_graph(), level="egde", relation="directed", noise_multiplier=1.0, keys=[KEY]
         )[0]
 

@@ -400,7 +400,7 @@ def test_no_sentence_of_a_card_knows_better_words_than_the_user(
     stated = card(
         level=level,
         relation=relation,
-        kinds=kinds,
+        edge_types=kinds,
         protects="any" if kinds else "",
         own=own or ("features" if level == "node" else ""),
         is_weighted=True,

@@ -24,7 +24,7 @@ from gapgnn.graph.store import open_store, store_graph
 from gapgnn.graph.transforms import induced, with_absent
 from gapgnn.privacy import AddRemove, Directed, OutDegreeNormalized, Replace
 from gapgnn.privacy.mechanisms import aggregation as aggregation_module
-from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
+from gapgnn.privacy.mechanisms import hop_mechanisms, row_normalise
 from gapgnn.privacy.mechanisms.sums import ROW_GRID, check_contributions, divide_rows
 from gapgnn.rng import NoiseKey
 
@@ -83,7 +83,7 @@ def hop(graph, sent, *, relation="add-remove", to_self=False, noise="safe"):
         to_self: whether everybody writes to the own row too.
         noise: ``safe`` or ``fast``.
     """
-    mechanism = kind_aggregations(
+    mechanism = hop_mechanisms(
         graph,
         level="node",
         relation=relation,
@@ -294,11 +294,11 @@ class TestRefusals:
         graph = graph_of([{1: 1.0}, {}])
         options = {"noise_multiplier": 1.0, "keys": [NoiseKey.insecure(0)]}
         with pytest.raises(InputError, match="`max_degree` must be None"):
-            kind_aggregations(
+            hop_mechanisms(
                 graph, level="node", relation="add-remove", max_degree=3, normalised=True, **options
             )
         with pytest.raises(InputError, match="Bound or normalise out-degrees"):
-            kind_aggregations(graph, level="node", relation="add-remove", **options)
+            hop_mechanisms(graph, level="node", relation="add-remove", **options)
         with pytest.raises(InputError, match="node level for degree-normalised"):
             OutDegreeNormalized.bound(Directed())
 
@@ -306,7 +306,7 @@ class TestRefusals:
         """A cut list has no slot for it, and the own row would not be covered."""
         graph = graph_of([{1: 1.0}, {}])
         with pytest.raises(PrivacyError, match="to_self"):
-            kind_aggregations(
+            hop_mechanisms(
                 graph,
                 level="node",
                 relation="add-remove",
@@ -342,7 +342,7 @@ def test_a_store_of_any_partition_releases_the_same_bits(weighted, noise, to_sel
     shared = {"level": "node", "relation": "add-remove", "noise_multiplier": 0.5}
 
     def released(one):
-        mechanism = kind_aggregations(
+        mechanism = hop_mechanisms(
             one,
             normalised=True,
             to_self=to_self,

@@ -8,10 +8,10 @@ import torch
 
 from gapgnn.graph.degree import bound_out_degrees
 from gapgnn.graph.graph import Graph
-from gapgnn.graph.transforms import join_kinds
+from gapgnn.graph.transforms import join_edge_types
 from gapgnn.privacy.dpsgd.poisson import PoissonBatches, plan_steps
 from gapgnn.privacy.mechanisms import device as kernels
-from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
+from gapgnn.privacy.mechanisms import hop_mechanisms, row_normalise
 from gapgnn.privacy.mechanisms.device import (
     SEGMENT,
     InLists,
@@ -127,7 +127,7 @@ def graph_of(num_nodes, num_arcs, *, directed, seed=0):
 
 
 def aggregation(graph, level, noise, device, **options):
-    return kind_aggregations(
+    return hop_mechanisms(
         graph,
         level=level,
         relation={"edge": "undirected", "node": "add-remove", "none": "none"}[level],
@@ -162,7 +162,7 @@ def test_cuda_releases_what_the_cpu_releases(level, max_degree, width, directed)
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("noise", ["safe", "fast"])
 def test_the_total_over_kinds_is_that_of_the_cpu(width, directed, noise):
-    graph = join_kinds(
+    graph = join_edge_types(
         {
             name: graph_of(5000, 60_000, directed=directed, seed=seed)
             for seed, name in enumerate(("calls", "letters", "visits"))
@@ -171,7 +171,7 @@ def test_the_total_over_kinds_is_that_of_the_cpu(width, directed, noise):
     options = {"relation": "undirected", "noise": noise, "symmetrised": directed}
     rows = unit_rows(5000, width).cpu()
     here, there = (
-        kind_aggregations(
+        hop_mechanisms(
             graph,
             level="edge",
             noise_multiplier=2.0 if noise == "safe" else 1e-3,

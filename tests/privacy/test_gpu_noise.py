@@ -20,7 +20,7 @@ from gapgnn.privacy.dpsgd.ghost import record_linears
 from gapgnn.privacy.dpsgd.poisson import DPSchedule, PoissonBatches
 from gapgnn.privacy.dpsgd.step import PrivateStep
 from gapgnn.privacy.mechanisms import device as kernels
-from gapgnn.privacy.mechanisms import kind_aggregations
+from gapgnn.privacy.mechanisms import hop_mechanisms
 from gapgnn.privacy.mechanisms.device import CipherNoise
 from gapgnn.privacy.mechanisms.noise import GRID, NoiseSource
 from gapgnn.rng import NoiseKey
@@ -139,7 +139,7 @@ def hop_noise(indices=(1, 2)):
     """Return the noise of two hops of two replicas as the hop's own kernel draws it."""
     keys = [NoiseKey.insecure(1), NoiseKey.insecure(2)]
     options = {"level": "edge", "relation": "undirected", "keys": keys, "device": "cuda"}
-    private = kind_aggregations(GRAPH, noise_multiplier=STD / math.sqrt(2), **options)[0]
+    private = hop_mechanisms(GRAPH, noise_multiplier=STD / math.sqrt(2), **options)[0]
     rows = torch.zeros(2, GRAPH.num_nodes, WIDTH, device="cuda")
     return torch.stack([private.hop(rows, index, normalise=False) for index in indices])
 

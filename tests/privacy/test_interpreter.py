@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from gapgnn.graph import Graph, join_kinds
+from gapgnn.graph import Graph, join_edge_types
 from gapgnn.privacy.dpsgd.poisson import DPSchedule, PoissonBatches
 from gapgnn.privacy.mechanisms import device as kernels
-from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
+from gapgnn.privacy.mechanisms import hop_mechanisms, row_normalise
 from gapgnn.privacy.mechanisms.backends import BlockRelease, OnDevice, _added_up
 from gapgnn.privacy.mechanisms.device import SEGMENT, CipherNoise, InLists, cipher_halves
 from gapgnn.privacy.mechanisms.draws import Coins, Draws, cipher_key, cipher_words, device_heads
@@ -226,8 +226,8 @@ def test_the_total_of_a_graph_is_that_of_the_cpu(symmetrised):
         )
         for name in ("calls", "letters", "visits")
     }
-    total = kind_aggregations(
-        join_kinds(kinds),
+    total = hop_mechanisms(
+        join_edge_types(kinds),
         level="edge",
         relation="directed" if symmetrised else "undirected",
         noise_multiplier=2.0,

@@ -33,7 +33,7 @@ class Seeing:
 
 
 def released(lengths: list[int], *, people: int = 50, epsilon: float = 0.5, seed: int = 0, **more):
-    """Return the mean degree that is released, and what a observer saw."""
+    """Return the mean degree that is released, and what an observer saw."""
     watching = Seeing(**more)
     with observed_by(watching):  # type: ignore[arg-type]
         length = noisy_list_length(

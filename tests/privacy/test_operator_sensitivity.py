@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gapgnn.errors import InputError, PrivacyError
-from gapgnn.graph import Graph, join_kinds
+from gapgnn.graph import Graph, join_edge_types
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.privacy import (
     AddRemove,
@@ -39,7 +39,7 @@ from gapgnn.privacy import (
     Symmetrized,
     Undirected,
     UnionOfTypes,
-    kinds_growth,
+    edge_types_growth,
     operators,
 )
 from gapgnn.privacy.mechanisms import PrivateAggregation, backends
@@ -140,7 +140,7 @@ class World:
                     weights=np.array([*there.values()]) / STEP if self.weighted else None,
                 )
             rows = torch.tensor(side.rows, dtype=torch.float32)[here] / STEP
-            yield join_kinds(graphs), rows, here
+            yield join_edge_types(graphs), rows, here
 
 
 def spread(sums: Tensor, here: list[int]) -> Tensor:
@@ -167,7 +167,7 @@ def shares(
     kept = [row for row in range(SIZE) if world.covers_own_row or row != world.person]
     sums, stated = [], []
     for graph, rows, here in world.graphs():
-        types = [make(one) for one in graph.kinds]
+        types = [make(one) for one in graph.edge_types]
         unions = [unite(types), unite(types, beside_types=True)] if has_union else []
         released = [*types, *unions]
         sums.append(torch.stack([spread(one.sums(rows), here) for one in released])[:, kept])
@@ -180,10 +180,10 @@ def shares(
     is_each = world.each or not has_union
     found = {f"type {place}": float(square) for place, square in enumerate(moved[:count])}
     # One event pays for links of any type, with the union beside them two; each is one elsewhere.
-    found["types"] = of_types / (kinds_growth(count, has_total=False) if is_each else 1)
+    found["types"] = of_types / (edge_types_growth(count, has_total=False) if is_each else 1)
     if has_union:
         beside = of_types + float(moved[-1])
-        found["beside"] = beside / 2 / (kinds_growth(count, has_total=True) if is_each else 1)
+        found["beside"] = beside / 2 / (edge_types_growth(count, has_total=True) if is_each else 1)
         if not is_each:
             found["union"] = float(moved[count])
     return {name: math.sqrt(square) for name, square in found.items()}
@@ -415,7 +415,7 @@ class TestNeighbours:
         others = [row for row in range(SIZE) if row != world.person]
         matrices = [[], []]
         for found, (graph, _, here) in zip(matrices, world.graphs(), strict=True):
-            for one in graph.kinds:
+            for one in graph.edge_types:
                 matrix = torch.zeros(SIZE, SIZE, dtype=torch.float64)
                 matrix[np.ix_(here, here)] = weights_of(OPERATORS[world.operator](one))
                 assert ((matrix != 0).sum(dim=1) <= 2).all()
@@ -433,7 +433,7 @@ class TestSums:
     @given(world=worlds)
     def test_are_those_of_dense_matrices(self, world):
         graph, _, _ = next(world.graphs())
-        for one, arcs in zip(graph.kinds, world.first.types, strict=True):
+        for one, arcs in zip(graph.edge_types, world.first.types, strict=True):
             adjacency = np.zeros((SIZE, SIZE))
             for (source, target), weight in arcs.items():
                 adjacency[source, target] = weight / STEP
@@ -462,7 +462,7 @@ class TestSums:
     @pytest.mark.usefixtures("without_noise")
     def test_of_every_backend_are_those_of_the_operator(self, world):
         for graph, rows, _ in world.graphs():
-            types = [OPERATORS[world.operator](one) for one in graph.kinds]
+            types = [OPERATORS[world.operator](one) for one in graph.edge_types]
             unions = [UnionOfTypes(types)] if world.operator in EDGE_OPERATORS else []
             for operator in (*types, *unions):
                 wanted, messages = operator.sums(rows), operator.messages
@@ -478,9 +478,11 @@ class TestSums:
     def test_of_a_store_are_those_of_the_operator(self, name, tmp_path):
         _, world = WORST[name]
         graph, rows, _ = next(world.graphs())
-        types = [OPERATORS[world.operator](one) for one in graph.kinds]
+        types = [OPERATORS[world.operator](one) for one in graph.edge_types]
         store_graph(graph, tmp_path / "store", parts=3)
-        stored = [OPERATORS[world.operator](one) for one in open_store(tmp_path / "store").kinds]
+        stored = [
+            OPERATORS[world.operator](one) for one in open_store(tmp_path / "store").edge_types
+        ]
         if world.operator in EDGE_OPERATORS:
             types, stored = ([*made, UnionOfTypes(made)] for made in (types, stored))
         for here, there in zip(types, stored, strict=True):

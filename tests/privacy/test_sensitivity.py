@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from gapgnn.graph.degree import OutLists
 from gapgnn.privacy import AddRemove, DegreeBounded, Directed, Neighbors, Replace, parse_relation
-from gapgnn.privacy.mechanisms import backends, kind_aggregations
+from gapgnn.privacy.mechanisms import backends, hop_mechanisms
 from gapgnn.rng import NoiseKey
 
 
 def sums(graph, rows, level, relation, *, max_degree=None):
-    aggregation = kind_aggregations(
+    aggregation = hop_mechanisms(
         graph,
         level=level,
         relation=relation,

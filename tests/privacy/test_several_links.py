@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gapgnn import MLP, GraphSAGE, LabelGAP, Ledger
 from gapgnn.errors import InputError, PrivacyError
-from gapgnn.graph import Graph, join_kinds
+from gapgnn.graph import Graph, join_edge_types
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.privacy import (
     AddRemove,
@@ -28,7 +28,7 @@ from gapgnn.privacy import (
     Undirected,
     check_relation,
     describe_relation,
-    kinds_growth,
+    edge_types_growth,
     parse_relation,
     resolve_relation,
     squared_growth,
@@ -39,7 +39,7 @@ from gapgnn.privacy.card import PrivacyCard, guarantee_sentence
 from gapgnn.privacy.ledger import People
 from gapgnn.privacy.ledger.amounts import Amount
 from gapgnn.privacy.ledger.filters import Filter, Spend
-from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
+from gapgnn.privacy.mechanisms import hop_mechanisms, row_normalise
 from gapgnn.rng import NoiseKey
 
 SIZE = 9
@@ -59,7 +59,7 @@ def graph_of(arcs, *, directed, weights=None):
 
 def released(graph, rows, relation, *, symmetrised=False, **options):
     """One hop under a key that is always the same: two of them differ without any noise."""
-    mechanism = kind_aggregations(
+    mechanism = hop_mechanisms(
         graph,
         level="edge",
         relation=relation,
@@ -177,7 +177,7 @@ def test_amounts_between_their_bounds_move_no_more(k, weights, rows):
 
 @settings(deadline=None)
 @given(
-    kinds=st.lists(st.sets(st.integers(1, SIZE - 1)), min_size=1, max_size=3),
+    edge_types=st.lists(st.sets(st.integers(1, SIZE - 1)), min_size=1, max_size=3),
     rows=rows_drawn,
 )
 def test_links_of_several_kinds_together_move_no_more_than_as_many_of_one(kinds, rows):
@@ -189,8 +189,8 @@ def test_links_of_several_kinds_together_move_no_more_than_as_many_of_one(kinds,
             f"kind {place}": graph_of([(0, o) for o in others] * there, directed=False)
             for place, others in enumerate(kinds)
         }
-        mechanisms = kind_aggregations(
-            join_kinds(graphs),
+        mechanisms = hop_mechanisms(
+            join_edge_types(graphs),
             level="edge",
             relation=f"{k}-edges",
             noise_multiplier=1.0,
@@ -211,8 +211,8 @@ def squared_shifts(first, second, rows, relation, **options):
         graphs = {
             f"kind {place}": graph_of(arcs, directed=True) for place, arcs in enumerate(kinds)
         }
-        mechanisms = kind_aggregations(
-            join_kinds(graphs),
+        mechanisms = hop_mechanisms(
+            join_edge_types(graphs),
             level="edge",
             relation=relation,
             noise_multiplier=1.0,
@@ -230,7 +230,7 @@ def squared_shifts(first, second, rows, relation, **options):
 @pytest.mark.parametrize("word", ["arcs", "edges"])
 @settings(deadline=None, max_examples=60)
 @given(
-    kinds=st.lists(st.sets(st.integers(1, SIZE - 1)), min_size=2, max_size=4),
+    edge_types=st.lists(st.sets(st.integers(1, SIZE - 1)), min_size=2, max_size=4),
     rows=rows_drawn,
     same=st.booleans(),
 )
@@ -263,7 +263,7 @@ def test_a_total_over_kinds_has_the_noise_of_arcs_that_meet_in_one_row(k, kinds)
 def test_arcs_of_one_person_are_released_without_a_total_and_charged_so():
     """With its noise the total would say less than the kinds' sums do together."""
     halves = [social_graph(num_nodes=200, mean_degree=8, seed=seed) for seed in (1, 2)]
-    graph = join_kinds({"calls": halves[0], "visits": halves[1]})
+    graph = join_edge_types({"calls": halves[0], "visits": halves[1]})
     for relation, events in (("directed", 2), ("5-arcs", 1), ("undirected", 2), ("5-edges", 2)):
         model = LabelGAP(relation=relation, epochs=1).fit(graph)
         (hops,) = model.card_.events
@@ -274,10 +274,10 @@ def test_arcs_of_one_person_are_released_without_a_total_and_charged_so():
 
 def all_sums(kinds, rows, *, directed=False, symmetrised=False, relation="undirected"):
     """Return the sums of every kind and their total, under a key that is always the same."""
-    graph = join_kinds(
+    graph = join_edge_types(
         {f"kind {place}": graph_of(arcs, directed=directed) for place, arcs in enumerate(kinds)}
     )
-    mechanisms = kind_aggregations(
+    mechanisms = hop_mechanisms(
         graph,
         level="edge",
         relation=relation,
@@ -327,7 +327,7 @@ def test_links_of_every_kind_at_once_move_as_much_as_the_card_prices(count, has_
     )
     last = count + has_total
     far, near = (float((sums - of_none)[:last].square().sum()) for sums in (of_all, of_one))
-    assert far / near == pytest.approx(kinds_growth(count, has_total=has_total), rel=1e-4)
+    assert far / near == pytest.approx(edge_types_growth(count, has_total=has_total), rel=1e-4)
 
 
 def test_one_link_is_the_relation_there_was():

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from gapgnn.graph import Graph, join_kinds
+from gapgnn.graph import Graph, join_edge_types
 from gapgnn.privacy.accounting import LabelResponse
 from gapgnn.privacy.dpsgd import PoissonBatches, plan_steps
 from gapgnn.privacy.dpsgd.poisson import BLOCK_DRAWS
-from gapgnn.privacy.mechanisms import Coins, NoiseSource, kind_aggregations, randomised_labels
+from gapgnn.privacy.mechanisms import Coins, NoiseSource, hop_mechanisms, randomised_labels
 from gapgnn.privacy.mechanisms.aggregation import BlockRelease
 from gapgnn.privacy.mechanisms.draws import BLOCK
 from gapgnn.privacy.mechanisms.noise import PIECE_BLOCKS
@@ -91,7 +91,7 @@ def star(first: int, second: int) -> Graph:
     count = first + second + 1
     senders, features = np.arange(1, count), np.zeros((count, 1), dtype=np.float32)
     types = {"calls": senders[:first], "visits": senders[first:]}
-    return join_kinds(
+    return join_edge_types(
         {
             name: Graph.from_arcs(
                 some, np.zeros_like(some), num_nodes=count, features=features, directed=True
@@ -136,7 +136,7 @@ def test_a_released_union_has_the_noise_of_the_exact_sum(monkeypatch):
             (rows, columns), -exact, dtype=torch.float64
         ),
     )
-    *_, union = kind_aggregations(
+    *_, union = hop_mechanisms(
         graph, level="edge", relation="directed", noise_multiplier=1.0, keys=[KEY], with_total=True
     )
     assert union.name == "all kinds"

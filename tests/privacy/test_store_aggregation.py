@@ -24,7 +24,7 @@ from gapgnn.methods import GAP, MLP, LabelGAP, NodeLabelGAP
 from gapgnn.privacy.ledger.ledger import Ledger
 from gapgnn.privacy.mechanisms import (
     backends,
-    kind_aggregations,
+    hop_mechanisms,
     row_normalise,
 )
 from gapgnn.privacy.mechanisms.backends import BlockRelease, PartFiles, release_part
@@ -74,7 +74,7 @@ def hops(graph, **options):
     chosen = {"level": "edge", "relation": "undirected", "noise_multiplier": 0.5, **options}
     keys = [NoiseKey.insecure(seed) for seed in range(2)]
     rows = torch.randn(2, graph.num_nodes, 5, generator=torch.Generator().manual_seed(1))
-    mechanism = kind_aggregations(graph, keys=keys, **chosen)[0]
+    mechanism = hop_mechanisms(graph, keys=keys, **chosen)[0]
     normalise = options.get("noise") != "fast"
     first = mechanism.hop(row_normalise(rows), 1, normalise=normalise)
     return [first, mechanism.hop(row_normalise(first), 2)]

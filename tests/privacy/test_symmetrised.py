@@ -16,7 +16,7 @@ from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph import Graph
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.privacy import AddRemove, Symmetrized
-from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
+from gapgnn.privacy.mechanisms import hop_mechanisms, row_normalise
 from gapgnn.privacy.mechanisms.sums import ROW_GRID
 from gapgnn.rng import NoiseKey
 
@@ -40,7 +40,7 @@ def graph_of(arcs, *, directed=True, weights=None):
 
 def released(graph, rows, *, relation="directed", symmetrised=True, noise="safe"):
     """One hop under a key that is always the same, so that differences are without noise."""
-    mechanism = kind_aggregations(
+    mechanism = hop_mechanisms(
         graph,
         level="edge",
         relation=relation,

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from gapgnn.errors import PrivacyError
 from gapgnn.graph.graph import Graph
 from gapgnn.graph.store import open_store, store_graph
-from gapgnn.graph.transforms import induced, join_kinds
+from gapgnn.graph.transforms import induced, join_edge_types
 from gapgnn.privacy import AddRemove, DegreeBounded, Neighbors, Replace, Undirected, parse_relation
 from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.mechanisms import aggregation as aggregation_module
-from gapgnn.privacy.mechanisms import kind_aggregations, row_normalise
+from gapgnn.privacy.mechanisms import hop_mechanisms, row_normalise
 from gapgnn.privacy.mechanisms.backends import BlockRelease, OnDevice, device_lists
 from gapgnn.privacy.mechanisms.device import InLists
 from gapgnn.privacy.mechanisms.noise import GRID
@@ -59,7 +59,7 @@ def unit_rows(count, seed, width=5):
 
 
 def mechanisms(graph, relation, *, max_degree=None, **options):
-    return kind_aggregations(
+    return hop_mechanisms(
         graph,
         level=LEVELS[relation][0],
         relation=relation,
@@ -166,7 +166,7 @@ class TestWeighted:
 class TestKinds:
     @staticmethod
     def kinds(arcs, second, count, directed):
-        return join_kinds(
+        return join_edge_types(
             {
                 "calls": weighted(arcs, count, directed=directed),
                 "visits": weighted(second, count, directed=directed),
@@ -185,14 +185,14 @@ class TestKinds:
         rows = unit_rows(count, seed)
         bound = Neighbors.bound(parse_relation(relation)) + SLACK
         plain, more = (
-            sums(self.kinds(lines, second, count, directed), rows, relation)
+            sums(self.edge_types(lines, second, count, directed), rows, relation)
             for lines in (rest, [*rest, extra])
         )
         changed = moved(plain, more)
         assert changed[0] <= bound
         assert changed[1] == 0
-        both = sums(self.kinds([*rest, extra], [extra], count, directed), rows, relation)
-        none = sums(self.kinds(rest, [], count, directed), rows, relation)
+        both = sums(self.edge_types([*rest, extra], [extra], count, directed), rows, relation)
+        none = sums(self.edge_types(rest, [], count, directed), rows, relation)
         assert (moved(both, none) <= bound).all()
 
     @settings(max_examples=40)
@@ -203,7 +203,7 @@ class TestKinds:
         person = data.draw(st.integers(0, count - 1))
         keep = np.array([node != person for node in range(count)])
         rows = unit_rows(count, seed)
-        whole = self.kinds(arcs, second, count, directed=True)
+        whole = self.edge_types(arcs, second, count, directed=True)
         before = sums(whole, rows, "add-remove", max_degree=limit)[:, keep]
         after = sums(induced(whole, keep, dangle=True), rows[keep], "add-remove", max_degree=limit)
         bound = DegreeBounded.bound(AddRemove(), limit)
@@ -212,7 +212,7 @@ class TestKinds:
     def test_every_kind_reaches_the_bound_at_once(self):
         edge, nothing = ([(0, 1, 10.0)], [])
         found = [
-            sums(self.kinds(arcs, arcs, 2, directed=False), torch.eye(2), "undirected")
+            sums(self.edge_types(arcs, arcs, 2, directed=False), torch.eye(2), "undirected")
             for arcs in (edge, nothing)
         ]
         assert moved(*found).tolist() == pytest.approx([math.sqrt(2)] * 2)
@@ -220,7 +220,7 @@ class TestKinds:
 
 def test_kinds_have_noise_of_their_own():
     empty = weighted([], 5_000, directed=True)
-    graph = join_kinds({"calls": empty, "visits": empty})
+    graph = join_edge_types({"calls": empty, "visits": empty})
     rows = torch.zeros(5_000, 2)
     first, second = (one.hop(rows, 1, normalise=False) for one in mechanisms(graph, "directed"))
     assert abs(float(torch.corrcoef(torch.stack([first.flatten(), second.flatten()]))[0, 1])) < 0.05
@@ -232,7 +232,7 @@ def test_kinds_have_noise_of_their_own():
 
 def test_a_total_has_noise_of_its_own():
     empty = weighted([], 5_000, directed=True)
-    graph = join_kinds({"calls": empty, "visits": empty})
+    graph = join_edge_types({"calls": empty, "visits": empty})
     rows = torch.zeros(5_000, 2)
     noise = torch.stack([one.hop(rows, 1, normalise=False).flatten() for one in total_of(graph)])
     alike = torch.corrcoef(noise).triu(diagonal=1).abs()
@@ -252,7 +252,7 @@ def test_a_total_is_the_same_in_memory_on_disk_and_by_a_product(directed, weighs
     """And it is the exact sum of the kinds with noise of one release on top."""
     plain = over_same_nodes(3, directed=directed)
     names = ("calls", "payments", "visits")
-    graph = join_kinds(
+    graph = join_edge_types(
         {
             name: one if place in weighs else one._replace(weights=None, weight_bounds=None)
             for place, (name, one) in enumerate(zip(names, plain, strict=True))
@@ -266,7 +266,7 @@ def test_a_total_is_the_same_in_memory_on_disk_and_by_a_product(directed, weighs
         store_graph(graph, tmp_path / f"{parts}", parts=parts)
         stored = open_store(tmp_path / f"{parts}")
         assert torch.equal(total_of(stored, **options)[-1].hop(rows, 1), wanted), parts
-        assert not any("indices" in kind.__dict__ for kind in stored.kinds), "arcs were loaded"
+        assert not any("indices" in kind.__dict__ for kind in stored.edge_types), "arcs were loaded"
     if noise == "fast":
         return
     cut = quantise_rows(rows, grid=WEIGHTED_GRID) if weighs else quantise_rows(rows)
@@ -294,7 +294,7 @@ def test_kinds_in_other_parts_are_not_added_up(tmp_path):
 
 
 def test_a_total_is_refused_at_node_level():
-    graph = join_kinds(dict(zip(("calls", "visits"), over_same_nodes(2), strict=True)))
+    graph = join_edge_types(dict(zip(("calls", "visits"), over_same_nodes(2), strict=True)))
     with pytest.raises(PrivacyError, match="a union must be of types that are all summed"):
         mechanisms(graph, "add-remove", max_degree=3, with_total=True)
 
@@ -391,7 +391,7 @@ class TestExact:
         dense[torch.from_numpy(sources), torch.from_numpy(graph.indices.astype(np.int64))] = (
             torch.from_numpy(graph.weights.copy())
         )
-        free = kind_aggregations(
+        free = hop_mechanisms(
             graph, level="none", relation="none", noise_multiplier=0.0, keys=[NoiseKey.insecure(1)]
         )[0]
         found = free.hop(rows, 1, normalise=False)

@@ -256,11 +256,11 @@ def reconstruction_attack(
 
 
 def check_one_kind(graph: Graph) -> None:
-    """Refuse several kinds of edges: which of them a pair is linked by is another question."""
+    """Refuse several edge types: which of them a pair is linked by is another question."""
     if graph.more:
         raise InputError(
-            "`graph` must have one kind of edges for an attack on links. Got "
-            f"{', '.join(graph.kind_names)}; attack the edges of one table at a time."
+            "`graph` must have one edge type for an attack on links. Got "
+            f"{', '.join(graph.edge_type_names)}; attack the edges of one table at a time."
         )
 
 

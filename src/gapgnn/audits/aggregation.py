@@ -15,9 +15,9 @@ secret key draws the same noise, so two neighbouring graphs that are released un
 by what the noise is there to hide, and by nothing else. A hop that forgets to cut the lists shows
 outright, wherever it runs and whichever of the hops it is.
 
-With several kinds of edges, neighbours differ in an edge of one kind (``any``), or in one of every
+With several edge types, neighbours differ in an edge of one kind (``any``), or in one of every
 kind at once (``each``): then every other kind has the edge where the first has not, which is where
-shared noise would show most. Under ``any`` the total over all kinds is released too, and read
+shared noise would show most. Under ``any`` the total over all edge types is released too, and read
 beside the kind in question. How far all sums move together is compared with what is charged.
 """
 
@@ -40,14 +40,14 @@ from torch import Tensor
 from gapgnn.audits.bounds import LEAST_TRIALS, Scores, gaussian_price
 from gapgnn.audits.report import Attempt, AuditReport, Check, Options, claim, confirmed
 from gapgnn.errors import InputError, check_choice, check_integer
-from gapgnn.graph import Graph, induced, join_kinds
+from gapgnn.graph import Graph, induced, join_edge_types
 from gapgnn.graph.store import open_store, store_graph
-from gapgnn.privacy import Links, links_of, resolve_kinds, resolve_relation
+from gapgnn.privacy import Links, links_of, resolve_edge_types, resolve_relation
 from gapgnn.privacy.accounting import Gaussian
 from gapgnn.privacy.mechanisms import (
     PrivateAggregation,
     SafeOrFast,
-    kind_aggregations,
+    hop_mechanisms,
     row_normalise,
 )
 from gapgnn.rng import NoiseKey
@@ -73,7 +73,7 @@ class _Setting:
     noise_multiplier: float
     max_degree: int | None
     noise: SafeOrFast
-    kinds: int = 1
+    edge_types: int = 1
     protects: str = "each"
     apart: bool = False
     weighted: bool = False
@@ -100,8 +100,8 @@ class _Setting:
 
     @property
     def has_total(self) -> bool:
-        """Whether the total over all kinds of edges is released beside them."""
-        return self.kinds > 1 and self.protects == "any" and not self.apart
+        """Whether the total over all edge types is released beside them."""
+        return self.edge_types > 1 and self.protects == "any" and not self.apart
 
     @property
     def is_directed(self) -> bool:
@@ -111,14 +111,14 @@ class _Setting:
     def aggregation(
         self, graph: Graph, *, key: NoiseKey | None = None, device: str = "cpu"
     ) -> PrivateAggregation:
-        """Return the shipped mechanism of one kind of edges."""
+        """Return the shipped mechanism of one edge type."""
         return self.aggregations(graph, key=key, device=device)[0]
 
     def aggregations(
         self, graph: Graph, *, key: NoiseKey | None = None, device: str = "cpu"
     ) -> list[PrivateAggregation]:
         """Return the shipped mechanisms, with a fresh secret key unless one is given."""
-        return kind_aggregations(
+        return hop_mechanisms(
             graph,
             level=self.level,
             relation=self.relation,
@@ -143,7 +143,7 @@ class _Setting:
         graphs = [
             bare_graph(*ends, num_nodes, directed=directed, weighted=self.weighted) for ends in arcs
         ]
-        return join_kinds({f"kind {place}": graph for place, graph in enumerate(graphs)})
+        return join_edge_types({f"kind {place}": graph for place, graph in enumerate(graphs)})
 
     def audited(
         self,
@@ -172,8 +172,12 @@ class _Setting:
             details["divided"] = True
         elif self.max_degree is not None:
             details["max_degree"] = self.max_degree
-        if self.kinds > 1:
-            details |= {"kinds": self.kinds, "protects": self.protects, "total": self.has_total}
+        if self.edge_types > 1:
+            details |= {
+                "edge_types": self.edge_types,
+                "protects": self.protects,
+                "total": self.has_total,
+            }
         if self.weighted:
             details["weighted"] = True
 
@@ -203,7 +207,7 @@ def audit_aggregation(
     noise_multiplier: float | None = None,
     max_degree: int = 10,
     noise: SafeOrFast = "safe",
-    kinds: int = 1,
+    edge_types: int = 1,
     protects: str = "auto",
     apart: bool = False,
     weighted: bool = False,
@@ -238,11 +242,11 @@ def audit_aggregation(
         noise_multiplier: audit this noise instead; the claim is then what it is accounted at.
         max_degree: D at node level.
         noise: ``safe`` or ``fast``.
-        kinds: number of kinds of edges, each with its own hops.
+        edge_types: number of edge types, each with its own hops.
         protects: ``each`` if neighbours differ in every kind, ``any`` if in one of them; auto is
             any, at node level each.
-        apart: under ``any``, release no total over all kinds beside each of them, as where each
-            kind has a chain of hops of its own (the paper's messages).
+        apart: under ``any``, release no sum over the union of the edge types, as GAP does: each
+            type has a chain of hops of its own.
         weighted: give the edges weights; a canary weighs 1, the most there is.
         divided: at node level, audit messages that are divided by the root of their list's length;
             ``max_degree`` is then how many entries a canary's list has.
@@ -258,14 +262,14 @@ def audit_aggregation(
     relation = resolve_relation(level, relation, is_directed=False)
     check_integer("hops", hops, at_least=1)
     check_integer("max_degree", max_degree, at_least=1)
-    check_integer("kinds", kinds, at_least=1)
+    check_integer("edge_types", edge_types, at_least=1)
     if divided and level != "node":
         raise InputError("`divided` must be False at level edge. Got True.")
     if both_ways and level != "edge":
         raise InputError(f"`both_ways` must be False for relation {relation}. Got True.")
     choices = ("auto", "each") if level == "node" else ("auto", "each", "any")
-    protects = resolve_kinds(level, check_choice("protects", protects, choices))
-    moved = kinds if protects == "each" else 1 + (kinds > 1 and not apart)
+    protects = resolve_edge_types(level, check_choice("protects", protects, choices))
+    moved = edge_types if protects == "each" else 1 + (edge_types > 1 and not apart)
     paid = hops * moved if charged is None else check_integer("charged", charged, at_least=1)
     multiplier, epsilon = claim(
         Gaussian(1.0, count=paid), relation, epsilon, delta, noise_multiplier
@@ -278,7 +282,7 @@ def audit_aggregation(
         multiplier,
         bound,
         noise,
-        kinds=kinds,
+        edge_types=edge_types,
         protects=protects,
         apart=apart,
         weighted=weighted,
@@ -336,18 +340,19 @@ def audit_sampler(
 def _edge_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
     """Groups of one node and as many others as links are protected, joined where the coin says so.
 
-    Under ``any`` group i is joined by kind i modulo their number, and read in that kind's sums and
-    in the total; under ``each`` by all kinds, every second one of which has the edges where the
-    coin says not.
+    Under ``any`` group i is joined by type i modulo their number, and read in that type's sums and
+    in those of the union; under ``each`` by all edge types, every second one of which has the edges
+    where the coin says not.
     """
-    links, kinds = setting.links, setting.kinds
+    links, edge_types = setting.links, setting.edge_types
     size = links.count + 1
     centre = size * np.arange(len(worlds))
     others = centre[:, None] + np.arange(1, size)
-    mine = np.arange(len(worlds)) % kinds
+    mine = np.arange(len(worlds)) % edge_types
     is_each = setting.protects == "each"
     joined = [
-        worlds ^ (kind % 2 == 1) if is_each else worlds & (mine == kind) for kind in range(kinds)
+        worlds ^ (kind % 2 == 1) if is_each else worlds & (mine == kind)
+        for kind in range(edge_types)
     ]
     graph = setting.graph(
         [setting.star_arcs(centre[there], others[there]) for there in joined],
@@ -376,7 +381,7 @@ def _edge_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
             if is_each:
                 added += unit - along if kind % 2 else along
             else:
-                is_read = (mine == kind) | (kind == kinds)
+                is_read = (mine == kind) | (kind == edge_types)
                 added += torch.where(torch.from_numpy(is_read), along, 0.0)
             seen.append(at[:, 1:].mean(dim=1))
             sent.append(says[:, 0])
@@ -385,8 +390,8 @@ def _edge_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
                 # Noisy rows of many point in many directions: the worst case is chosen anew.
                 rows = _star_rows(graph.num_nodes, size, hop)
         of_kinds.append((seen, sent))
-    scores = [added / (setting.hops * unit * (kinds if is_each else 1 + setting.has_total))]
-    if kinds == 1:
+    scores = [added / (setting.hops * unit * (edge_types if is_each else 1 + setting.has_total))]
+    if edge_types == 1:
         scores += _difference(*of_kinds[0])
     else:
         scores += _between_kinds([seen[0] for seen, _ in of_kinds], sent[0], mine, setting)
@@ -406,14 +411,14 @@ def _between_kinds(
 ) -> list[Tensor]:
     """Return the component of one sum of the first hop less another, along what both were sent.
 
-    Of two kinds, and of the total and each kind where the canary is of another. Noise of their own
-    leaves it useless; noise that two of them share cancels and leaves the canary.
+    Of two edge types, and of the union and each type where the canary is of another. Noise of their
+    own leaves it useless; noise that two of them share cancels and leaves the canary.
     """
     if setting.protects == "each":
         return [((seen[0] - seen[1]) * _first_way(sent)).sum(dim=1) / 2 + 0.5]
     stacked, places = torch.stack(seen), torch.from_numpy(mine)
     pairs = torch.arange(len(mine))
-    own, other = stacked[places, pairs], stacked[(places + 1) % setting.kinds, pairs]
+    own, other = stacked[places, pairs], stacked[(places + 1) % setting.edge_types, pairs]
     scores = [((own - other) * _first_way(sent)).sum(dim=1)]
     if setting.has_total:
         less = [((seen[-1] - kind) * _first_way(sent)).sum(dim=1) for kind in seen[:-1]]
@@ -427,13 +432,13 @@ def _first_way(sent: Tensor) -> Tensor:
 
 
 def _node_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
-    """Canary records that write to D rows each: there or not, or of one of two opposite kinds."""
+    """Canary records that write to D rows each: there or not, or of two opposite ones."""
     degree = setting.max_degree or 1
     size = degree + 1
     centre = size * np.arange(len(worlds))
     targets = centre[:, None] + np.arange(1, size)
     arcs = np.repeat(centre, degree), targets.ravel()
-    graph = setting.graph([arcs] * setting.kinds, size * len(worlds), directed=True)
+    graph = setting.graph([arcs] * setting.edge_types, size * len(worlds), directed=True)
     is_replace = setting.relation == "replace"
     stays = worlds | is_replace
     graph, place = without(graph, centre[~stays])
@@ -442,17 +447,17 @@ def _node_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
     received = torch.from_numpy(place[targets])
     aggregations = setting.aggregations(graph)
     projections, sent, seen = [], [], []
-    for number in range(1, setting.hops * setting.kinds + 1):
+    for number in range(1, setting.hops * setting.edge_types + 1):
         # Another direction at the next hop, so that noise used twice would cancel visibly.
         column = (number - 1) % _WIDTH
         rows = torch.zeros(graph.num_nodes, _WIDTH)
         rows[canaries, column] = signs
-        aggregation = aggregations[(number - 1) % setting.kinds]
+        aggregation = aggregations[(number - 1) % setting.edge_types]
         noisy = aggregation.hop(rows, number, normalise=False).double()[received]
         projections.append(noisy[:, :, column].sum(dim=1))
         seen.append(noisy.mean(dim=1))
         sent.append(torch.eye(_WIDTH, dtype=torch.float64)[column].expand(len(worlds), _WIDTH))
-    shift = float(setting.hops * setting.kinds * degree)
+    shift = float(setting.hops * setting.edge_types * degree)
     if setting.divided:
         shift /= math.sqrt(degree)
     total = torch.stack(projections).sum(dim=0) / shift
@@ -526,7 +531,7 @@ def _check_hops(setting: _Setting) -> list[Check]:
     return checks
 
 
-# Noise of two kinds, or of a kind and the total, is drawn for this many rows and compared.
+# Noise of two edge types, or of a kind and the total, is drawn for this many rows and compared.
 _COMPARED_ROWS = 4096
 
 
@@ -536,7 +541,7 @@ def _check_kinds(setting: _Setting) -> list[Check]:
     Every kind has the neighbours of :func:`_neighbours`; under ``any`` the first kind alone, with
     which the total moves.
     """
-    if setting.kinds == 1:
+    if setting.edge_types == 1:
         return []
     silent = replace(setting, noise_multiplier=1.0)
     graphs, sent, owners = _neighbours(silent)
@@ -548,18 +553,20 @@ def _check_kinds(setting: _Setting) -> list[Check]:
         key, released = NoiseKey.fresh(), []
         for world, (graph, rows) in enumerate(zip(graphs, sent, strict=True)):
             same = graphs[0] if setting.protects == "any" and world else graph
-            kinds = {f"kind {kind}": same if kind else graph for kind in range(setting.kinds)}
-            with _placed(join_kinds(kinds), place) as placed:
+            edge_types = {
+                f"kind {kind}": same if kind else graph for kind in range(setting.edge_types)
+            }
+            with _placed(join_edge_types(edge_types), place) as placed:
                 mechanisms = silent.aggregations(placed, key=key, device=device)
                 done = [one.hop(rows, n, normalise=False) for n, one in enumerate(mechanisms, 1)]
             released.append(torch.stack(done).cpu().double())
         squares = (released[0] - released[1]).square().sum(dim=(0, 2)) / mechanisms[0].std ** 2
         moved = torch.zeros(int(owners.max()) + 1, dtype=torch.float64)
         moved.index_add_(0, torch.from_numpy(owners), squares)
-        name = f"events of a hop along all kinds ({place})"
+        name = f"events of a hop along all edge types ({place})"
         checks.append(Check(name, float(moved.max()), events))
     nothing = setting.graph(
-        [(np.zeros(0, np.int64),) * 2] * setting.kinds, _COMPARED_ROWS, directed=True
+        [(np.zeros(0, np.int64),) * 2] * setting.edge_types, _COMPARED_ROWS, directed=True
     )
     noise = [
         one.hop(torch.zeros(_COMPARED_ROWS, _WIDTH), 1, normalise=False).flatten()
@@ -606,7 +613,7 @@ def _check_loops(setting: _Setting, *, to_self: bool) -> Check:
     rows[:2, 0] = 1
     key, released = NoiseKey.fresh(), []
     for graph, sent in zip(graphs, (rows, -rows if graphs[1].num_arcs else 0 * rows), strict=True):
-        (aggregation,) = kind_aggregations(
+        (aggregation,) = hop_mechanisms(
             graph,
             level=setting.level,
             relation=setting.relation,
@@ -624,15 +631,15 @@ def _check_loops(setting: _Setting, *, to_self: bool) -> Check:
 
 
 def _check_meeting(setting: _Setting) -> Check:
-    """Return how many events arcs of different kinds are that all end in one row of the total."""
-    meet = min(setting.links.count, setting.kinds)
+    """Return how many events arcs of different types are that all end in one row of the union."""
+    meet = min(setting.links.count, setting.edge_types)
     nothing = (np.zeros(0, np.int64),) * 2
     arc = np.array([0]), np.array([1])
-    arcs = [[arc] * meet + [nothing] * (setting.kinds - meet), [nothing] * setting.kinds]
+    arcs = [[arc] * meet + [nothing] * (setting.edge_types - meet), [nothing] * setting.edge_types]
     rows, key = torch.tensor([[1.0, 0.0]] * 2), NoiseKey.fresh()
     released = []
-    for kinds in arcs:
-        mechanisms = setting.aggregations(setting.graph(kinds, 2, directed=True), key=key)
+    for edge_types in arcs:
+        mechanisms = setting.aggregations(setting.graph(edge_types, 2, directed=True), key=key)
         done = [one.hop(rows, n, normalise=False) for n, one in enumerate(mechanisms, 1)]
         released.append(torch.stack(done).double())
     squares = (released[0] - released[1]).square().sum(dim=(1, 2))

@@ -189,8 +189,8 @@ def _hops(estimator: NodeClassifier, event: Gaussian) -> dict[str, Any]:
         "hops": len(kept.hops) - int(kept.has_hop_zero),
         "charged": event.count,
     }
-    if card.kinds:
-        hops |= {"kinds": len(card.kinds), "protects": card.protects}
+    if card.edge_types:
+        hops |= {"kinds": len(card.edge_types), "protects": card.protects}
         hops["apart"] = not any(one.with_union for one in planned)
     bounds = getattr(estimator, "edges_", EdgeFacts()).bounds
     hops["weighted"] = any(pair is not None for pair in bounds)

@@ -104,7 +104,7 @@ class Tables:
         return replace(self, edges=change(self), more=tuple(more))
 
     def turned(self) -> Tables:
-        """Return the input with the last kind of edges as the first; once more turns it back."""
+        """Return the input with the last edge type as the first; once more turns it back."""
         *rest, (name, columns, rows) = self.more
         mine = (self.kind, self.edge_columns, self.edges)
         return replace(self, kind=name, edge_columns=columns, edges=rows, more=(*rest, mine))
@@ -167,7 +167,7 @@ AMOUNTS = {
     "amount-missing": "",
     "amount-not-a-number": "nan",
 }
-# Where there are several kinds of edges.
+# Where there are several edge types.
 OTHER_KIND, EACH_KIND = "other-kind", "each-kind"
 # Where moreover several arcs of one person are protected: those of all kinds end in the same rows.
 # Edges are left out: by them a total alone may move further than the joint bound of all sums says.
@@ -186,7 +186,7 @@ def edge_neighbours(tables: Tables, kind: str, *, relation: str, seed: int = 0) 
     direction a line is two arcs, which is what the pair then differs in. Of several links the one
     that ``kind`` describes is the first, and the others are that person's too: of its two ends the
     one with more links, or the one whose arc it is. Kinds ``amount-`` give one
-    link another amount, ``other-kind`` takes away a link of the last kind of edges,
+    link another amount, ``other-kind`` takes away a link of the last edge type,
     ``each-kind`` one of every kind at once, and ``shared-ends`` adds several arcs of all kinds to
     as few people as it takes.
     """
@@ -267,9 +267,9 @@ def _between(tables: Tables, ends: tuple[str, ...], links: Links) -> set[tuple[s
 
 
 def _of_kinds(tables: Tables, kind: str, *, relation: str, seed: int) -> Neighbours:
-    """Take away links of the last kind of edges, or of every kind: several are one person's."""
+    """Take away links of the last edge type, or of every kind: several are one person's."""
     if not tables.more:
-        raise InputError(f"`{kind}` must have several kinds of edges. Got one.")
+        raise InputError(f"`{kind}` must have several edge types. Got one.")
     options: Any = {"relation": relation, "seed": seed}
     if kind == OTHER_KIND:
         pair = edge_neighbours(tables.turned(), "random", **options)
@@ -321,13 +321,13 @@ def _of_each_kind(tables: Tables, links: Links) -> Neighbours:
 
 def _of_shared_ends(tables: Tables, links: Links, rng: np.random.Generator) -> Neighbours:
     """Add as many arcs as are protected of one person, of all kinds in turn to the same people."""
-    num_kinds = 1 + len(tables.more)
-    if num_kinds == 1 or links.count == 1 or not links.are_arcs:
-        raise InputError(f"`{SHARED_ENDS}` must have several kinds of edges and several arcs.")
+    num_types = 1 + len(tables.more)
+    if num_types == 1 or links.count == 1 or not links.are_arcs:
+        raise InputError(f"`{SHARED_ENDS}` must have several edge types and several arcs.")
     every = (*tables.edges, *(row for _, _, rows in tables.more for row in rows))
-    person, *others = _unlinked(replace(tables, edges=every), rng, -(-links.count // num_kinds))
-    ends = [(place, other) for other in others for place in range(num_kinds)][: links.count]
-    places = iter(range(num_kinds))
+    person, *others = _unlinked(replace(tables, edges=every), rng, -(-links.count // num_types))
+    ends = [(place, other) for other in others for place in range(num_types)][: links.count]
+    places = iter(range(num_types))
 
     def more(one: Tables) -> EdgeLines:
         place = next(places)
@@ -335,7 +335,7 @@ def _of_shared_ends(tables: Tables, links: Links, rng: np.random.Generator) -> N
         middle = len(one.edges) // 2
         return (*one.edges[:middle], *new, *one.edges[middle:])
 
-    who = f"{len(ends)} arcs of {person} of {num_kinds} kinds to the same people"
+    who = f"{len(ends)} arcs of {person} of {num_types} kinds to the same people"
     entities = _entities(tables, links)
     return Neighbours(SHARED_ENDS, tables, tables.all_kinds(more), who, entities=entities)
 

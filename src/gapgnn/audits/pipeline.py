@@ -58,7 +58,7 @@ from gapgnn.privacy import (
     observed_by,
     parse_relation,
     public_count,
-    resolve_kinds,
+    resolve_edge_types,
 )
 from gapgnn.privacy.accounting import (
     Composition,
@@ -103,7 +103,7 @@ class Case:
         interrupt_after: kill the run after so many releases and resume it.
         model: for ``predict``: the saved model.
         ledger: for ``predict``: the ledger of the training, of which a copy is used.
-        protects: with several kinds of edges: ``each``, ``any`` or what ``auto`` is at this level.
+        protects: with several edge types: ``each``, ``any`` or what ``auto`` is at this level.
         keeps_rows: whether whoever withdraws keeps a row, as where own lists are read.
     """
 
@@ -121,7 +121,7 @@ class Case:
     keeps_rows: bool = False
 
     @property
-    def kinds(self) -> tuple[str, ...]:
+    def neighbour_kinds(self) -> tuple[str, ...]:
         """Every kind of neighbours there is at this level."""
         if self.level == "node":
             if self.keeps_rows:
@@ -129,7 +129,7 @@ class Case:
                 return tuple(kind for kind in NODE_KINDS if kind != "dangling")
             return (*NODE_KINDS, STRICT_KIND)
         weighed = tuple(AMOUNTS) if self.tables.weight is not None else ()
-        is_each = resolve_kinds(self.level, self.protects) == "each"
+        is_each = resolve_edge_types(self.level, self.protects) == "each"
         several = (OTHER_KIND, *((EACH_KIND,) if is_each else ()))
         links = links_of(self.relation)
         if links.are_arcs and links.count > 1:
@@ -253,9 +253,9 @@ def audit_pipeline(
         progress: called with the number of finished pairs and their total.
     """
     check_choice("level", case.level, ("edge", "node"))
-    chosen = list(case.kinds if kinds is None else kinds)
+    chosen = list(case.neighbour_kinds if kinds is None else kinds)
     for kind in chosen:
-        check_choice("neighbours", kind, case.kinds)
+        check_choice("neighbours", kind, case.neighbour_kinds)
     outcomes = []
     for done, kind in enumerate(chosen):
         pair = case.neighbours(kind, seed)

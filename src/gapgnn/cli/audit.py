@@ -42,7 +42,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "hops": number(2, "noisy hops"),
         "max-degree": number(10, "D at node level"),
-        "kinds": number(1, "kinds of edges"),
+        "edge-types": number(1, "edge types"),
         "protects": {
             "choices": ["auto", "each", "any"],
             "default": "auto",
@@ -139,7 +139,7 @@ examples:
   gapgnn audit aggregation --level edge --relation undirected --epsilon 1 --hops 2
   gapgnn audit aggregation --relation 5-edges --epsilon 1
   gapgnn audit aggregation --level node --max-degree 10 --epsilon 8
-  gapgnn audit aggregation --kinds 2 --weighted --epsilon 1
+  gapgnn audit aggregation --edge-types 2 --weighted --epsilon 1
   gapgnn audit dpsgd --epsilon 1 --steps 50 --sampling-rate 0.1 --trials 20000
   gapgnn audit sampler --epsilon 4
   gapgnn audit edges --perturbation arr --epsilon 2 --json

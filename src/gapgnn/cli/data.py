@@ -28,7 +28,7 @@ one row per node with its id, class and features, and one row per edge with two 
 that `gapgnn partition` made of either, for graphs that do not fit in memory.
 For example: --edges friends.csv --nodes people.csv --label year --drop name
 or of a spreadsheet: --edges e.csv --nodes n.csv --label year --delimiter semicolon --decimal ,
-Several edge tables are several kinds of edges over the same nodes; edges may have weights:
+Several edge tables are several edge types over the same nodes; edges may have weights:
 --edges calls.csv --edges payments.csv --weight payments=amount --weight-bounds 0 5000"""
 
 # What edge tables had that could not be used, for the curator, by its name in the counts.
@@ -102,7 +102,7 @@ def _add_edge_table_options(group: argparse._ArgumentGroup) -> None:
         action="append",
         help="your edge table: its first two columns are node ids, or those called source and "
         "target, src and dst, id_1 and id_2, or those of --source and --target; "
-        "several times for several kinds of edges, named by their files or as NAME=FILE",
+        "several times for several edge types, named by their files or as NAME=FILE",
     )
     group.add_argument(
         "--source",
@@ -568,7 +568,7 @@ def _remembered(
 
 
 def edge_files(words: Sequence[str]) -> dict[str, Path]:
-    """Return the edge tables by the names of their kinds of edges: as stated, or of the files.
+    """Return the edge tables by the names of their edge types: as stated, or of the files.
 
     >>> edge_files(["calls.csv", "money=2024/payments.csv"])
     {'calls': PosixPath('calls.csv'), 'money': PosixPath('2024/payments.csv')}
@@ -582,7 +582,7 @@ def edge_files(words: Sequence[str]) -> dict[str, Path]:
             raise InputError(f"`--edges` must be FILE or NAME=FILE. Got {word!r}.")
         if name in found:
             raise InputError(
-                f"`--edges` must name each kind of edges once. Got {name!r} twice; name them apart "
+                f"`--edges` must name each edge type once. Got {name!r} twice; name them apart "
                 f"as NAME={path}."
             )
         found[name] = Path(path)

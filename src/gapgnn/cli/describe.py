@@ -140,10 +140,10 @@ def _summary(loaded: LoadedGraph) -> dict[str, Any]:
     return {
         "dataset": graph.name,
         "nodes": graph.num_nodes,
-        "arcs": sum(kind.num_arcs for kind in graph.kinds),
-        "kinds": {kind.kind: _edges(kind) for kind in graph.kinds} if graph.more else None,
+        "arcs": sum(kind.num_arcs for kind in graph.edge_types),
+        "kinds": {kind.kind: _edges(kind) for kind in graph.edge_types} if graph.more else None,
         "weights": None if graph.more else _edges(graph)["weights"],
-        "dangling": sum(kind.num_dangling for kind in graph.kinds),
+        "dangling": sum(kind.num_dangling for kind in graph.edge_types),
         "features": graph.num_features,
         "declared": declared,
         "inferred": list(graph.inferred),

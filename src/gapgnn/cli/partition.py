@@ -74,7 +74,7 @@ def execute(args: argparse.Namespace) -> int:
     check_options(args, needs_label=False)
     loaded = _from_tables(args) if args.edges is not None else _from_dataset(args)
     graph = loaded.graph
-    arcs = sum(kind.num_arcs for kind in graph.kinds)
+    arcs = sum(kind.num_arcs for kind in graph.edge_types)
     counts = {} if loaded.counts is None else asdict(loaded.counts)
     size = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file())
     if args.json:
@@ -83,8 +83,8 @@ def execute(args: argparse.Namespace) -> int:
                 "dataset": graph.name,
                 "nodes": graph.num_nodes,
                 "arcs": arcs,
-                "kinds": list(graph.kind_names),
-                "weighted": any(kind.is_weighted for kind in graph.kinds),
+                "kinds": list(graph.edge_type_names),
+                "weighted": any(kind.is_weighted for kind in graph.edge_types),
                 "dropped_self_loops": loaded.dropped_self_loops,
                 "dropped_duplicates": loaded.dropped_duplicates,
                 "dropped_dangling": loaded.dropped_dangling,
@@ -95,7 +95,7 @@ def execute(args: argparse.Namespace) -> int:
             }
         )
         return 0
-    kinds = f" of {', '.join(graph.kind_names)}" if graph.more else ""
+    kinds = f" of {', '.join(graph.edge_type_names)}" if graph.more else ""
     say(
         f"{graph.num_nodes:,} nodes and {arcs:,} arcs{kinds} in {args.parts} parts, "
         f"{size / 1e6:,.1f} MB, written to {args.out}"

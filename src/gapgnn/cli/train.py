@@ -387,7 +387,7 @@ def _print_table(
     if estimator.level != "node":
         title += f": {graph.num_nodes:,} nodes"
     if estimator.level == "none":
-        title += f", {sum(kind.num_arcs for kind in graph.kinds):,} arcs"
+        title += f", {sum(kind.num_arcs for kind in graph.edge_types):,} arcs"
     columns = ("test nodes", "accuracy", "balanced", "F1", "AUC", "epsilon", "delta")
     table = Table(*columns, title=escape(title))
     own = f"{estimator.card_.method}, level {estimator.level}"

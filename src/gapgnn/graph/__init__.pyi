@@ -45,7 +45,7 @@ from .transforms import check_declared as check_declared
 from .transforms import check_trainable as check_trainable
 from .transforms import filter_classes as filter_classes
 from .transforms import induced as induced
-from .transforms import join_kinds as join_kinds
+from .transforms import join_edge_types as join_edge_types
 from .transforms import one_class_against_all as one_class_against_all
 from .transforms import random_split as random_split
 from .transforms import with_absent as with_absent

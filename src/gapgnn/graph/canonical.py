@@ -137,10 +137,10 @@ def as_names(key: str, names: ArrayLike) -> NDArray[Any]:
     """
     array = np.asarray(names)
     if array.dtype.kind == "O":
-        kinds = {type(name) for name in array.tolist()}
-        if kinds <= {str}:
+        edge_types = {type(name) for name in array.tolist()}
+        if edge_types <= {str}:
             array = array.astype(np.str_)
-        elif kinds <= {int}:
+        elif edge_types <= {int}:
             array = np.asarray(array.tolist())
     if array.dtype.kind == "T":
         array = array.astype(np.str_)

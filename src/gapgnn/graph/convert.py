@@ -3,7 +3,7 @@
 Going out and coming back gives the same graph: ids, direction, dangling entries and self-loops
 that were kept travel as extra attributes. Weights of
 edges are read where that is asked for, with declared bounds; weights and attributes that are not
-read are warned of. A graph with several kinds of edges goes out kind by kind. Unless it is told, or
+read are warned of. A graph with several edge types goes out kind by kind. Unless it is told, or
 finds a note left by the outward conversion, each ``from_`` function looks whether every arc has its
 reverse, and calls the graph undirected if so. Neither torch, PyG nor NetworkX is loaded
 before it is needed.
@@ -151,8 +151,8 @@ def amounts_of(graph: Graph) -> NDArray[np.float64] | None:
 def _check_one_kind(graph: Graph) -> None:
     if graph.more:
         raise InputError(
-            "`graph` must have one kind of edges to be converted. Got "
-            f"{', '.join(graph.kind_names)}; convert each of `graph.kinds` by itself."
+            "`graph` must have one edge type to be converted. Got "
+            f"{', '.join(graph.edge_type_names)}; convert each of `graph.edge_types` by itself."
         )
 
 

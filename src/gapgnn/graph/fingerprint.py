@@ -89,7 +89,7 @@ def digest_of(
     if weights is not None:
         digest.update(b"weights" + weights.digest())
     if graph.more:
-        for kind in graph.kinds:
+        for kind in graph.edge_types:
             digest.update(f"kind {len(kind.kind)} {kind.kind}".encode())
         for kind in graph.more:
             digest.update(kind.fingerprint.encode())

@@ -72,9 +72,9 @@ class Graph:
             weigh 1. In an undirected graph both arcs of an edge weigh the same.
         weight_bounds: the declared bounds of the amounts that became weights; not part of the
             content.
-        kind: what the edges are called, where there are several kinds of them.
-        more: the further kinds of edges over the same nodes, as graphs without features; see
-            :func:`gapgnn.graph.transforms.join_kinds`.
+        kind: what the edges are called, where there are several edge types of them.
+        more: the further edge types over the same nodes, as graphs without features; see
+            :func:`gapgnn.graph.transforms.join_edge_types`.
         label_names: the outside name of each class, in the order of ``labels``.
         feature_names: the outside name of each feature column, where known; not part of the
             content.
@@ -309,18 +309,18 @@ class Graph:
                 raise DataError(f"`{key}_mask` must select labelled nodes. Got {unknown} without.")
 
     def _validate_kinds(self) -> None:
-        names = [graph.kind for graph in self.kinds]
+        names = [graph.kind for graph in self.edge_types]
         if len(set(names)) < len(names):
-            raise DataError(f"Kinds of edges must have different names. Got {', '.join(names)}.")
+            raise DataError(f"Edge types must have different names. Got {', '.join(names)}.")
         for other in self.more:
             if other.num_nodes != self.num_nodes:
                 raise DataError(
-                    f"Kinds of edges must be over the same {self.num_nodes} nodes. Got "
+                    f"Edge types must be over the same {self.num_nodes} nodes. Got "
                     f"{other.num_nodes} for {other.kind!r}."
                 )
             if other.is_directed != self.is_directed:
                 raise DataError(
-                    "Kinds of edges must all have a direction or none. Got both: "
+                    "Edge types must all have a direction or none. Got both: "
                     f"{self.kind!r} and {other.kind!r}."
                 )
 
@@ -355,14 +355,14 @@ class Graph:
         return len(self.indptr) - 1
 
     @property
-    def kinds(self) -> tuple[Graph, ...]:
-        """The kinds of edges in the order of their names, this graph being the first of them."""
+    def edge_types(self) -> tuple[Graph, ...]:
+        """The edge types in the order of their names, this graph being the first of them."""
         return (self, *self.more)
 
     @property
-    def kind_names(self) -> tuple[str, ...]:
-        """The names of the kinds of edges; none where there is only one kind."""
-        return tuple(graph.kind for graph in self.kinds) if self.more else ()
+    def edge_type_names(self) -> tuple[str, ...]:
+        """The names of the edge types; none where there is only one kind."""
+        return tuple(graph.kind for graph in self.edge_types) if self.more else ()
 
     @property
     def is_weighted(self) -> bool:
@@ -513,7 +513,7 @@ class Graph:
         kind = "directed" if self.is_directed else "undirected"
         arcs = f"arcs={self.num_arcs:,}"
         if self.more:
-            arcs = ", ".join(f"{graph.kind}={graph.num_arcs:,}" for graph in self.kinds)
+            arcs = ", ".join(f"{graph.kind}={graph.num_arcs:,}" for graph in self.edge_types)
         return (
             f"Graph({self.name!r}, {kind}, nodes={self.num_nodes:,}, {arcs}, "
             f"features={self.num_features:,}, classes={self.num_classes})"

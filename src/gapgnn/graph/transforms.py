@@ -175,11 +175,11 @@ def with_absent(graph: Graph) -> Graph:
     ([0, 1, 7], [1, 2, 0])
     """
     targets: list[NDArray[Any]] = [
-        kind.dangling_targets for kind in graph.kinds if kind.dangling_targets is not None
+        kind.dangling_targets for kind in graph.edge_types if kind.dangling_targets is not None
     ]
     if not targets:
         return graph
-    if any(kind.is_weighted for kind in graph.kinds):
+    if any(kind.is_weighted for kind in graph.edge_types):
         raise InputError("`graph` must have no weights: those of dangling entries are not kept.")
     names: NDArray[Any] = np.unique(np.concatenate(targets))
     added = len(names)
@@ -221,8 +221,8 @@ def _absent_arcs(graph: Graph, names: NDArray[Any]) -> dict[str, Any]:
     return arcs
 
 
-def join_kinds(graphs: Mapping[str, Graph]) -> Graph:
-    """Return one graph with several kinds of edges over the same nodes.
+def join_edge_types(graphs: Mapping[str, Graph]) -> Graph:
+    """Return one graph with several edge types over the same nodes.
 
     Features, labels and the split are those of the first graph; the others give their arcs, weights
     and dangling entries. Kinds are kept in the order of their names, so that the order in which
@@ -232,17 +232,17 @@ def join_kinds(graphs: Mapping[str, Graph]) -> Graph:
     >>> calls, visits = (
     ...     Graph.from_arcs([0], [to], num_nodes=3, features=np.eye(3)) for to in (1, 2)
     ... )
-    >>> join_kinds({"visits": visits, "calls": calls})
+    >>> join_edge_types({"visits": visits, "calls": calls})
     Graph('graph', undirected, nodes=3, calls=2, visits=2, features=3, classes=0)
     """
     if not graphs:
-        raise DataError("`graphs` must have at least one kind of edges. Got none.")
+        raise DataError("`graphs` must have at least one edge type. Got none.")
     nodes = next(iter(graphs.values()))
     for name, graph in graphs.items():
         if not isinstance(name, str) or not name.strip():
             raise DataError(f"`graphs` must be named by text. Got {name!r}.")
         if graph.more:
-            raise DataError(f"`graphs` must have one kind of edges each. Got several in {name!r}.")
+            raise DataError(f"`graphs` must have one edge type each. Got several in {name!r}.")
         if not np.array_equal(graph.ids, nodes.ids):
             raise DataError(
                 f"`graphs` must have the same nodes in the same order. Got others in {name!r}."

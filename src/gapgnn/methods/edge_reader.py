@@ -83,7 +83,7 @@ class EdgeReader(NodeClassifier[S]):
     def unused_on(self, graph: Graph) -> Iterator[Unused]:
         """Yield the parameters that do nothing on this graph."""
         yield from super().unused_on(graph)
-        if len(graph.kinds) == 1:
+        if len(graph.edge_types) == 1:
             only = resolve_edge_types(self.level)
             yield Unused(("edge_types",), "with one edge type", (only,))
 
@@ -97,7 +97,7 @@ class EdgeReader(NodeClassifier[S]):
         check_choice("notion", self.notion, ("own", "strict"))
         if self.notion == "own" or self.level != "node":
             return
-        if max(int(kind.out_degrees.max()) for kind in graph.kinds) > self.max_degree:
+        if max(int(kind.out_degrees.max()) for kind in graph.edge_types) > self.max_degree:
             raise PrivacyError(
                 "`notion` must be own where adjacency lists are cut: some are longer than "
                 f"{self.max_degree}, and which neighbours are kept changes with every mention that "
@@ -107,7 +107,7 @@ class EdgeReader(NodeClassifier[S]):
     def space_needed(self, graph: Graph) -> int:
         """Return how many bytes a fit holds at the least: scores, and hops of as many columns."""
         plan = getattr(self, "plan_", None) or self.plan_for(graph)
-        num_types = len(graph.kinds)
+        num_types = len(graph.edge_types)
         hops = sum(
             planned.count * (num_types + planned.with_union) for planned in plan.hops.values()
         )
@@ -199,7 +199,7 @@ class EdgeReader(NodeClassifier[S]):
 
     def prediction_plan(self, graph: Graph) -> Plan[S]:
         """Return what reading an unread graph for prediction releases, and its price."""
-        return self.priced(graph, self.prediction_events(len(graph.kinds)), delta=self.delta)
+        return self.priced(graph, self.prediction_events(len(graph.edge_types)), delta=self.delta)
 
     def prediction_events(self, num_types: int) -> tuple[Event, ...]:
         """Return what a prediction on an unread graph releases: as many hops as the training."""
@@ -273,8 +273,8 @@ class EdgeReader(NodeClassifier[S]):
         return replace(
             facts,
             steps=steps,
-            kinds=self.edges_.kinds,
-            protects=getattr(settings, "edge_types", "") if self.edges_.kinds else "",
+            edge_types=self.edges_.edge_types,
+            protects=getattr(settings, "edge_types", "") if self.edges_.edge_types else "",
             has_total=any(hops.with_union for hops in self.plan_.hops.values()),
             is_weighted=any(bounds is not None for bounds in self.edges_.bounds),
             is_divided=any(hops.is_normalised for hops in self.plan_.hops.values()),

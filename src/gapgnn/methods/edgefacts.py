@@ -1,4 +1,4 @@
-"""What a model knows about the edges it was trained on: their kinds, and the bounds of weights.
+"""What a model declares about the edges it was trained on: their types, and bounds of weights.
 
 Both are declared, so they are saved with the model, and a graph to predict on must have the same.
 """
@@ -17,12 +17,12 @@ Bounds = tuple[float, float] | None
 
 @dataclass(frozen=True)
 class EdgeFacts:
-    """The kinds of edges in their order, none where there is one kind, and the bounds of each.
+    """The edge types in their order, none where there is one kind, and the bounds of each.
 
     Beside them is whether edges have a direction, which another graph may have or not.
     """
 
-    kinds: tuple[str, ...] = ()
+    edge_types: tuple[str, ...] = ()
     bounds: tuple[Bounds, ...] = (None,)
     is_directed: bool = False
 
@@ -30,14 +30,15 @@ class EdgeFacts:
     def of(cls, graph: Graph) -> EdgeFacts:
         """Return what a graph declares about its edges."""
         bounds = [
-            (one.weight_bounds or (0.0, 1.0)) if one.is_weighted else None for one in graph.kinds
+            (one.weight_bounds or (0.0, 1.0)) if one.is_weighted else None
+            for one in graph.edge_types
         ]
-        return cls(graph.kind_names, tuple(bounds), graph.is_directed)
+        return cls(graph.edge_type_names, tuple(bounds), graph.is_directed)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as JSON can hold them."""
         bounds = [None if pair is None else list(pair) for pair in self.bounds]
-        return {"kinds": list(self.kinds), "bounds": bounds, "directed": self.is_directed}
+        return {"edge_types": list(self.edge_types), "bounds": bounds, "directed": self.is_directed}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any] | None) -> EdgeFacts:
@@ -52,17 +53,17 @@ class EdgeFacts:
             None if pair is None else (float(pair[0]), float(pair[1])) for pair in values["bounds"]
         ]
         is_directed = bool(values.get("directed", False))
-        return cls(tuple(map(str, values["kinds"])), tuple(bounds), is_directed)
+        return cls(tuple(map(str, values["edge_types"])), tuple(bounds), is_directed)
 
     def check(self, graph: Graph) -> None:
-        """Refuse a graph whose edges are of other kinds or weighed by other bounds."""
+        """Refuse a graph whose edges are of other edge types or weighed by other bounds."""
         found = EdgeFacts.of(graph)
-        if found.kinds != self.kinds:
+        if found.edge_types != self.edge_types:
             raise InputError(
-                f"The graph must have the kinds of edges of training, {_listed(self.kinds)}. "
-                f"Got {_listed(found.kinds)}."
+                f"The graph must have the edge types of training, {_listed(self.edge_types)}. "
+                f"Got {_listed(found.edge_types)}."
             )
-        names = self.kinds or ("edges",)
+        names = self.edge_types or ("edges",)
         for name, wanted, given in zip(names, self.bounds, found.bounds, strict=True):
             if wanted != given:
                 raise InputError(
@@ -71,8 +72,8 @@ class EdgeFacts:
                 )
 
 
-def _listed(kinds: tuple[str, ...]) -> str:
-    return ", ".join(kinds) if kinds else "a single one"
+def _listed(edge_types: tuple[str, ...]) -> str:
+    return ", ".join(edge_types) if edge_types else "a single one"
 
 
 def _shown(bounds: Bounds) -> str:
@@ -80,7 +81,7 @@ def _shown(bounds: Bounds) -> str:
 
 
 def check_plain(graph: Graph, method: str) -> None:
-    """Refuse a graph with weights or several kinds of edges for a method that knows neither.
+    """Refuse a graph with weights or several edge types for a method that knows neither.
 
     >>> import numpy as np
     >>> check_plain(Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2), weights=[1]), "SAGE")
@@ -91,8 +92,8 @@ whether there is an edge and not how heavy it is. Got weights; use gap.
     """
     if graph.more:
         raise InputError(
-            f"`graph` must have one kind of edges for {method}. Got "
-            f"{', '.join(graph.kind_names)}; use gap."
+            f"`graph` must have one edge type for {method}. Got "
+            f"{', '.join(graph.edge_type_names)}; use gap."
         )
     if graph.is_weighted:
         raise InputError(

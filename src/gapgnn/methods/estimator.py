@@ -196,7 +196,7 @@ class Learned(Generic[S]):
     @property
     def num_types_(self) -> int:
         """Number of edge types of the training graph."""
-        return len(self.edges_.kinds) or 1
+        return len(self.edges_.edge_types) or 1
 
 
 class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ignore[misc]
@@ -474,7 +474,7 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
         )
         # What cannot be built, trained or held must fail here, before the charge.
         self._check_memory(graph, session.options.device, plan)
-        shape = Shape(1, graph.num_features, graph.num_classes, len(graph.kinds))
+        shape = Shape(1, graph.num_features, graph.num_classes, len(graph.edge_types))
         for option in plan.options or (plan,):
             session.check_noise(list(self.networks(option.settings, shape).values()))
         splits = repeat_splits(
@@ -668,7 +668,7 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
 
         Each weight is there four times: itself, its gradient and the two moments of Adam.
         """
-        shape = Shape(1, graph.num_features, graph.num_classes, len(graph.kinds))
+        shape = Shape(1, graph.num_features, graph.num_classes, len(graph.edge_types))
         settings = (plan.options or (plan,))[0].settings
         with torch.device("meta"):
             modules = self.networks(settings, shape)
@@ -744,7 +744,7 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
             is_symmetric=not graph.is_directed,
             max_degree=max_degree,
             native_degree_bounded=max_degree is not None
-            and max(int(kind.out_degrees.max()) for kind in graph.kinds) <= max_degree,
+            and max(int(kind.out_degrees.max()) for kind in graph.edge_types) <= max_degree,
             public=self.public_facts(graph, plan, facts, max_degree),
             wording=graph.wording,
         )
@@ -763,7 +763,7 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
             inferred=graph.inferred,
             has_schema=graph.schema is not None,
             max_degree=max_degree,
-            kinds=self.edges_.kinds,
+            edge_types=self.edges_.edge_types,
             weight_bounds=self.edges_.bounds,
         )
 

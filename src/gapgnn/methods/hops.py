@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gapgnn.privacy import links_of
-from gapgnn.privacy import resolve_kinds as resolve_edge_types
+from gapgnn.privacy import resolve_edge_types as resolve_edge_types
 from gapgnn.privacy.mechanisms import row_normalise
 
 __all__ = [

@@ -34,7 +34,7 @@ class _Arcs(NamedTuple):
 
 
 def _arcs_of(graph: Graph, device: torch.device) -> Iterator[_Arcs]:
-    """Yield all arcs of one kind of edges; those of a store part after part."""
+    """Yield all arcs of one edge type; those of a store part after part."""
     if not isinstance(graph, StoredGraph):
         indices = copy_on(graph, "indices", device)
         sources = _repeated(0, copy_on(graph, "indptr", device), len(indices))
@@ -70,7 +70,7 @@ def sums_over_lists(
     partition of a store and the device change no bit.
 
     Args:
-        graph: one kind of edges.
+        graph: one edge type.
         shape: repeats, nodes, width.
         summand: what is added up, one row for each of a fixed number of entries; those that only
             fill up are not added.
@@ -107,7 +107,7 @@ def sums_of_rows(graph: Graph, rows: Tensor) -> Tensor:
     is on, to the bit: both add up multiples of the grid.
 
     Args:
-        graph: one kind of edges.
+        graph: one edge type.
         rows: what those on a list say, (repeats, nodes, width).
 
     >>> import numpy as np
@@ -142,7 +142,7 @@ def exact_sums(
     reads.
 
     Args:
-        graph: one kind of edges.
+        graph: one edge type.
         sent: one row per node.
         arriving: read what is sent along the arcs that end at a node, as a hop does, and not the
             list that starts there; without directions they are the same.

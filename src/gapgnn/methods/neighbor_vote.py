@@ -103,7 +103,7 @@ class NeighborVote(NeighborVoteConfig, MLP):
     def check_edges(self, graph: Graph) -> None:
         """Refuse weights, several edge types, and at node level neighbours without a row."""
         if graph.more or graph.is_weighted:
-            types = f"the edge types {', '.join(graph.kind_names)}"
+            types = f"the edge types {', '.join(graph.edge_type_names)}"
             found = "weights" if graph.is_weighted else types
             raise InputError(
                 f"`graph` must have one edge type without weights for vote. Got {found}; use gap."

@@ -25,7 +25,7 @@ from .operators import Operator as Operator
 from .operators import OutDegreeNormalized as OutDegreeNormalized
 from .operators import Symmetrized as Symmetrized
 from .operators import UnionOfTypes as UnionOfTypes
-from .operators import kinds_growth as kinds_growth
+from .operators import edge_types_growth as edge_types_growth
 from .operators import squared_growth as squared_growth
 from .plan import Plan as Plan
 from .plan import PlannedHops as PlannedHops
@@ -53,7 +53,7 @@ from .relations import links_of as links_of
 from .relations import parse_relation as parse_relation
 from .relations import protected_entities as protected_entities
 from .relations import public_count as public_count
-from .relations import resolve_kinds as resolve_kinds
+from .relations import resolve_edge_types as resolve_edge_types
 from .relations import resolve_relation as resolve_relation
 from .relations import strictest as strictest
 from .session import PrivateSession as PrivateSession

@@ -21,7 +21,7 @@ from gapgnn.privacy.accounting import (
     calibrate,
 )
 from gapgnn.privacy.budget import check_delta, check_epsilon, check_part, stated_epsilon
-from gapgnn.privacy.operators import Neighbors, kinds_growth
+from gapgnn.privacy.operators import Neighbors, edge_types_growth
 from gapgnn.privacy.relations import (
     Links,
     auto_delta,
@@ -51,11 +51,11 @@ class EntityCounts:
     @classmethod
     def of(cls, graph: Graph) -> EntityCounts:
         """Count the entities of a graph."""
-        kinds = graph.kinds
+        edge_types = graph.edge_types
         return cls(
             num_nodes=graph.num_nodes,
-            num_edges=sum(one.num_edges for one in kinds),
-            num_arcs=sum(one.num_arcs for one in kinds),
+            num_edges=sum(one.num_edges for one in edge_types),
+            num_arcs=sum(one.num_arcs for one in edge_types),
             is_directed=graph.is_directed,
         )
 
@@ -247,8 +247,8 @@ class Guarantee:
         check_finite_budget(level, epsilon)
         spent = account(events, 0.0, relation=promise.relation).epsilon
         if math.isinf(spent):
-            kinds = ", ".join(sorted({type(event).__name__ for event in events}))
-            raise PrivacyError(f"A pure guarantee must have pure events. Got {kinds}.")
+            edge_types = ", ".join(sorted({type(event).__name__ for event in events}))
+            raise PrivacyError(f"A pure guarantee must have pure events. Got {edge_types}.")
         is_all = math.isclose(spent, epsilon, rel_tol=1e-9)
         if spent > epsilon and not is_all:
             raise PrivacyError(
@@ -331,12 +331,12 @@ class Guarantee:
         events = [event.scaled(ratio) for event in self.events]
         return account(events, self.delta, relation=whole.name).epsilon
 
-    def every_kind_epsilon(self, num_kinds: int, *, has_total: bool) -> float | None:
+    def every_type_epsilon(self, num_types: int, *, has_total: bool) -> float | None:
         """Return what the same noise costs for links of every kind at once, promised for any."""
         if self.level != "edge" or not all(isinstance(event, Gaussian) for event in self.events):
             return None
         # Squared distances of Gaussian noise add up (section 3).
-        further = math.sqrt(kinds_growth(num_kinds, has_total=has_total))
+        further = math.sqrt(edge_types_growth(num_types, has_total=has_total))
         events = [event.scaled(1 / further) for event in self.events]
         return account(events, self.delta, relation=self.relation).epsilon
 

@@ -443,7 +443,7 @@ def squared_growth(charged: Relation, counted: Relation) -> float:
     return max((bound(counted) / bound(charged)) ** 2 for bound in bounds)
 
 
-def kinds_growth(num_kinds: int, *, has_total: bool) -> float:
+def edge_types_growth(num_types: int, *, has_total: bool) -> float:
     """Return by what factor what was charged for any edge type grows for links of every type.
 
     That is the squared distance, in all sums of a hop together, of graphs that differ in the same
@@ -452,10 +452,10 @@ def kinds_growth(num_kinds: int, *, has_total: bool) -> float:
     charged: M, or (M + M^2) / 2. Where a union has more noise than the types (``KArcs``), that is
     an upper bound.
 
-    >>> kinds_growth(2, has_total=False), kinds_growth(2, has_total=True)
+    >>> edge_types_growth(2, has_total=False), edge_types_growth(2, has_total=True)
     (2.0, 3.0)
     """
-    return (num_kinds + num_kinds**2) / 2 if has_total else float(num_kinds)
+    return (num_types + num_types**2) / 2 if has_total else float(num_types)
 
 
 def _csr(graph: Graph, indptr: Any, indices: Any, weights: Any = None) -> sp.csr_array:

@@ -81,7 +81,7 @@ class PublicFacts:
             class_names=tuple(graph.label_names or map(str, range(graph.num_classes))),
             declared_rates=None if declared is None else tuple(declared),
             counted_rates=counted,
-            edge_types=graph.kind_names,
+            edge_types=graph.edge_type_names,
             is_directed=graph.is_directed,
             counts=EntityCounts.of(graph),
             num_nodes=0 if is_node else graph.num_nodes,

@@ -387,26 +387,26 @@ def links_of(relation: RelationLike) -> Links:
     return found
 
 
-def resolve_kinds(level: str, kinds: str = "auto") -> str:
-    """Return in which kinds of edges neighbours differ, where there are several.
+def resolve_edge_types(level: str, edge_types: str = "auto") -> str:
+    """Return in which edge types neighbours differ, where there are several.
 
     ``any``, in one of them, whichever: the promise is then that of one table, one edge. ``each``,
     in all of them at once; at node level it is nothing else. ``auto`` is ``any`` unless records are
     protected (privacy page, section 1).
 
-    >>> resolve_kinds("edge"), resolve_kinds("node"), resolve_kinds("edge", "each")
+    >>> resolve_edge_types("edge"), resolve_edge_types("node"), resolve_edge_types("edge", "each")
     ('any', 'each', 'each')
     """
     check_choice("level", level, LEVELS)
-    check_choice("edge_types", kinds, ("auto", "each", "any"))
-    if level == "node" and kinds == "any":
+    check_choice("edge_types", edge_types, ("auto", "each", "any"))
+    if level == "node" and edge_types == "any":
         raise InputError(
             "`edge_types` must be auto or each at level node: a record holds its adjacency lists "
             "of all types, so withdrawing it changes every type. Got 'any'."
         )
-    if kinds == "auto":
+    if edge_types == "auto":
         return "each" if level == "node" else "any"
-    return kinds
+    return edge_types
 
 
 def resolve_relation(level: str, relation: str = "auto", *, is_directed: bool) -> str:

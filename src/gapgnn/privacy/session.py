@@ -44,7 +44,7 @@ from gapgnn.privacy.mechanisms import (
     PrivateAggregation,
     SafeOrFast,
     check_scale,
-    kind_aggregations,
+    hop_mechanisms,
 )
 from gapgnn.privacy.observer import active_observer
 from gapgnn.privacy.plan import Plan
@@ -193,7 +193,7 @@ class PrivateSession:
         """
         if self.plan.level == "none":
             return
-        num_types = len(self.graph.kinds)
+        num_types = len(self.graph.edge_types)
         for plan in self.plan.options or (self.plan,):
             paid = {event.label: event.times for event in plan.promise.events}
             for name, hops in plan.hops.items():
@@ -417,7 +417,7 @@ class PrivateSession:
         self, plan: Plan[Any], name: str, keys: Sequence[NoiseKey], device: torch.device | str
     ) -> list[PrivateAggregation]:
         hops = plan.hops[name]
-        return kind_aggregations(
+        return hop_mechanisms(
             self.graph,
             level=plan.level,
             relation=plan.relation,

@@ -238,8 +238,8 @@ def _facts(card: PrivacyCard) -> list[tuple[str, str, str]]:
         ]
     if card.edges_unread:
         rows.append(("edges", "Predictions read edges", "no"))
-    if card.kinds:
-        rows.append(("kinds", "Kinds of edges", ", ".join(card.kinds)))
+    if card.edge_types:
+        rows.append(("kinds", "Edge types", ", ".join(card.edge_types)))
     if card.max_degree is not None:
         rows.append(("max-degree", "Own lists cut to", str(card.max_degree)))
     if card.node_notion is not None:

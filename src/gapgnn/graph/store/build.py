@@ -143,7 +143,7 @@ def build_store(
             preparation=scanned.preparation(),
         )
         graph = writer.finish(source.write_arcs(first, writer), about, more)
-    duplicates = source.links - sum(kind.num_edges for kind in graph.kinds) + source.repeated
+    duplicates = source.links - sum(kind.num_edges for kind in graph.edge_types) + source.repeated
     counted = source.loops, duplicates, source.left_out, source.counts
     return Built(graph.moved(Path(folder)), *counted, scanned.ignored)
 
@@ -277,7 +277,7 @@ def _arcs_of(graph: Graph) -> ArcPieces:
 
 @dataclass(frozen=True)
 class _Edges:
-    """What a store says of one kind of edges: between whom they are, and whom else they name."""
+    """What a store says of one edge type: between whom they are, and whom else they name."""
 
     name: str
     ids: NDArray[Any]
@@ -301,7 +301,7 @@ class _Edges:
 
 @dataclass(frozen=True)
 class _Nodes:
-    """What a store says of its nodes; the store of a further kind of edges says nothing."""
+    """What a store says of its nodes; the store of a further edge type says nothing."""
 
     labels: NDArray[np.int64] | None = None
     label_names: Sequence[str] | None = None
@@ -328,7 +328,7 @@ class _StoreWriter:
         self._lengths: dict[str, NDArray[np.int64]] = {}
 
     def inner(self, number: int) -> _StoreWriter:
-        """Return a writer for a further kind of edges: a store without features inside this one."""
+        """Return a writer for a further edge type: a store without features inside this one."""
         folder = self._folder / inner_folder(number)
         folder.mkdir(mode=0o700)
         parts = len(self._bounds) - 1

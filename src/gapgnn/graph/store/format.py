@@ -10,7 +10,7 @@ Layout, for P parts::
     features.npy              float32 features, one row per node; or, where they are sparse,
     features-indptr.npy, features-indices.npy, features-values.npy
     dangling.parquet          entries of out-lists that name nobody, where there are some
-    kind-00001/               a further kind of edges: a store of its own, without features
+    kind-00001/               a further edge type: a store of its own, without features
 
 A store is the private data itself and belongs where the curator keeps such data: every file is
 readable by its owner only. The manifest holds the fingerprint, which never goes anywhere else.
@@ -29,7 +29,7 @@ from typing import Any
 from gapgnn.errors import DataError, InputError, UnavailableError
 from gapgnn.graph import Progress, file_digest
 
-# A store of one kind of edges without weights has the first format, which every version reads.
+# A store of one edge type without weights has the first format, which every version reads.
 FORMAT = 2
 MANIFEST = "manifest.json"
 NODES = "nodes.parquet"
@@ -48,7 +48,7 @@ def part_file(row: str, part: int) -> str:
 
 
 def inner_folder(number: int) -> str:
-    """Return the name of the folder of a further kind of edges.
+    """Return the name of the folder of a further edge type.
 
     >>> inner_folder(1)
     'kind-00001'

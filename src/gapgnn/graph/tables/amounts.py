@@ -181,7 +181,7 @@ def edge_columns(
     source: str | Mapping[str, str] | None = None,
     target: str | Mapping[str, str] | None = None,
 ) -> EdgeColumns:
-    """Return what is read of the table of one kind of edges.
+    """Return what is read of the table of one edge type.
 
     Args:
         kind: its name; None where there is only one kind.

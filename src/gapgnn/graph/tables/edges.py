@@ -306,7 +306,7 @@ def ignored_columns(table: TableFile, columns: EdgeColumns) -> tuple[str, ...]:
 
 
 class EdgeTable(NamedTuple):
-    """The table of one kind of edges, and what is read of it.
+    """The table of one edge type, and what is read of it.
 
     Attributes:
         kind: the name of the kind; None where there is only one.
@@ -342,7 +342,7 @@ def edge_tables(
         if strangers:
             known = ", ".join(kinds)
             complaints.add(
-                InputError(f"`{key}` must be of a kind of edges ({known}). Got {strangers[0]!r}.")
+                InputError(f"`{key}` must be of a edge type ({known}). Got {strangers[0]!r}.")
             )
     found = []
     for name, path in kinds.items():

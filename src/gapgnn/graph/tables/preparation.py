@@ -34,7 +34,7 @@ class Preparation:
         population: namespace of the ids in the ledger.
         dialect: how cells are written, as the keyword arguments of
             :class:`~gapgnn.graph.tables.files.Dialect`.
-        edges: for each kind of edges, "" where there is one, the columns ``weight``, ``time``,
+        edges: for each edge type, "" where there is one, the columns ``weight``, ``time``,
             ``source`` and ``target`` and the ``weight_bounds``, where they were said. Not the
             window's two moments, which belong to one table.
         entity: what the user calls one of those in the tables, as ``SINGULAR`` or
@@ -106,7 +106,7 @@ class Preparation:
         return Dialect(**self.dialect)
 
     def edge_options(self, kinds: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
-        """Return columns and bounds by kind of edges, as ``read_tables`` takes them.
+        """Return columns and bounds by edge type, as ``read_tables`` takes them.
 
         Args:
             kinds: of the other tables, "" where there is one; None is those that are remembered.

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapgnn.errors import Complaints, InputError, check_choice, check_integer
-from gapgnn.graph import Graph, NotFinite, Progress, Wording, filter_classes, join_kinds
+from gapgnn.graph import Graph, NotFinite, Progress, Wording, filter_classes, join_edge_types
 from gapgnn.graph.tables.amounts import EdgeColumns, EdgeCounts, EdgeFiles, Moment
 from gapgnn.graph.tables.edges import (
     DANGLING,
@@ -302,7 +302,7 @@ def read_tables(
     Everything that is wrong with the columns of all tables is told in one message.
 
     Args:
-        edges: the edge table; or several, by the names of their kinds of edges, such as
+        edges: the edge table; or several, by the names of their edge types, such as
             ``{"calls": "calls.csv", "payments": "payments.csv"}``.
         nodes: the node table.
         label: the column with the class; None for a graph without labels.
@@ -420,7 +420,7 @@ def _joined(scanned: ScannedTables, progress: Progress | None) -> Tables:
         loops += own
         repeated += len(arcs.sources) - own - one.num_edges + arcs.repeated_dangling
         left_out += arcs.left_out
-    graph = join_kinds(graphs)
+    graph = join_edge_types(graphs)
     if options.min_class_count > 0 and found.labels is not None:
         graph = filter_classes(graph, options.min_class_count)
     return Tables(graph, found.feature_names, loops, repeated, left_out, counts, scanned.ignored)

@@ -575,7 +575,9 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         Few new edges would make an automatic delta large.
         """
         delta = self.delta if self.card_.delta is None else self.card_.delta
-        return self.priced(new.graph, self.prediction_events(len(new.graph.kinds)), delta=delta)
+        return self.priced(
+            new.graph, self.prediction_events(len(new.graph.edge_types)), delta=delta
+        )
 
     def _read_new(self, new: NewPeople, session: PrivateSession) -> ReleasedHops:
         """Read the new edges of a graph that was paid for, and keep the rows of new people."""

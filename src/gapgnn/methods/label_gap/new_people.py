@@ -82,7 +82,7 @@ class NewPeople:
         places[is_new] = np.arange(count)
         places[~is_new] = count + _found(before, by_name, now[~is_new])
         parts, named = [], [np.arange(count)]
-        for kind in graph.kinds:
+        for kind in graph.edge_types:
             arcs = _new_arcs(kind, places, count, before, by_name, needs_rows=needs_rows)
             named.append(np.unique(arcs[0]))
             named.append(np.unique(arcs[1]))

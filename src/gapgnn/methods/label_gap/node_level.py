@@ -146,14 +146,14 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         as the model is used: so whoever withdraws keeps a row, without a record (privacy page,
         section 1).
         """
-        if any(kind.is_weighted for kind in graph.kinds):
+        if any(kind.is_weighted for kind in graph.edge_types):
             raise PrivacyError(
                 "edges must have no amounts where messages are degree-normalised: how heavy an "
                 "entry was that names somebody without a row is not kept, and it must not change "
                 "when that person leaves. Train gap, which cuts adjacency lists instead, or leave "
                 "out the amounts."
             )
-        missing = sum(kind.num_dangling for kind in graph.kinds)
+        missing = sum(kind.num_dangling for kind in graph.edge_types)
         if self.own == "record" and missing:
             raise PrivacyError(
                 f"own=record needs a row for everybody on a list. Got {missing} entries that name "
@@ -352,7 +352,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         assert facts is not None
 
         def run() -> dict[str, Tensor]:
-            degrees = sum(kind.out_degrees for kind in graph.kinds)
+            degrees = sum(kind.out_degrees for kind in graph.edge_types)
             found = noisy_list_length(
                 np.asarray(degrees)[fit.splits.train[0]],
                 num_people=facts.num_train,

@@ -45,14 +45,14 @@ OF_TRAINING, OF_OTHERS = "aggregation", "aggregation by the others"
 SHARPNESS = 2.0
 
 
-def vote_width(num_classes: int, num_kinds: int, own: str) -> int:
+def vote_width(num_classes: int, num_types: int, own: str) -> int:
     """Return how many numbers a classifier reads of what was released, without votes.
 
     >>> vote_width(6, 1, "features"), vote_width(6, 1, "record"), vote_width(6, 2, "record")
     (18, 12, 30)
     """
-    blocks = num_kinds + 1 if num_kinds > 1 else 1
-    return num_classes * (blocks + num_kinds if own == "record" else 2 * blocks + 1)
+    blocks = num_types + 1 if num_types > 1 else 1
+    return num_classes * (blocks + num_types if own == "record" else 2 * blocks + 1)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Votes:
         num_classes: C.
         own: what a prediction reads of its own person.
         sends_label: who sends the own label, (repeats, nodes): the training people.
-        std: standard deviation of the noise of the first hop, the same for every kind of edges.
+        std: standard deviation of the noise of the first hop, the same for every edge type.
         prior: of the classes, around which codes lie, (repeats, C), the same for all repeats: it is
             declared; None is uniform.
     """
@@ -118,7 +118,7 @@ class Votes:
 
     @property
     def _num_types(self) -> int:
-        return len(self.graph.kinds)
+        return len(self.graph.edge_types)
 
     def _hop(
         self, session: PrivateSession, name: str, rows: Sequence[Tensor], keep: bool
@@ -140,7 +140,7 @@ class Votes:
         """What people without a training label send: what the released rows of their lists say."""
         sums = [
             sums_listed(kind, rows)
-            for kind, rows in zip(self.graph.kinds, self._by_kind(released), strict=True)
+            for kind, rows in zip(self.graph.edge_types, self._by_kind(released), strict=True)
         ]
         codes, log_prior = self._codes, self._log_prior
 
@@ -150,20 +150,20 @@ class Votes:
         guesses = row_by_row(guess, _Rows(_together(sums)))
         # Rounding aside, whoever lists nobody has nothing to say.
         lists = sum(
-            torch.tensor(kind.out_degrees, device=guesses.device) for kind in self.graph.kinds
+            torch.tensor(kind.out_degrees, device=guesses.device) for kind in self.graph.edge_types
         )
         sends = ~self.sends_label & (lists > 0)
         return [guesses * sends.unsqueeze(-1)] * len(sums)
 
     def _by_kind(self, released: Tensor) -> Sequence[Tensor]:
-        return released.chunk(len(self.graph.kinds), dim=-1)
+        return released.chunk(len(self.graph.edge_types), dim=-1)
 
     @cached_property
     def _written(self) -> list[Tensor]:
         """What each node wrote to every row of its list, kind by kind, in units of the noise."""
         to_self = int(self.own == "record")
         found = []
-        for kind in self.graph.kinds:
+        for kind in self.graph.edge_types:
             degrees = torch.from_numpy(kind.out_degrees + to_self).to(self.sends_label.device)
             roots = degrees.clamp(min=1).double().sqrt().unsqueeze(-1)
             scale = self.std or 1.0
@@ -181,7 +181,7 @@ class Votes:
             sums = list(zip(self._by_kind(released[0]), self._written, strict=True))
             listed = [
                 posteriors_listed(kind, rows, own, self._codes, self._log_prior)
-                for kind, (rows, own) in zip(self.graph.kinds, sums, strict=True)
+                for kind, (rows, own) in zip(self.graph.edge_types, sums, strict=True)
             ]
             blocks = [*_with_sum([rows - own for rows, own in sums]), *listed]
             votes = [self._votes_listed(listed)[:, : self.num_present]]
@@ -196,12 +196,12 @@ class Votes:
         """Return what own lists vote, as class scores: each friend for the class its row says.
 
         Args:
-            listed: of each kind of edges, what :func:`posteriors_listed` returns.
+            listed: of each edge type, what :func:`posteriors_listed` returns.
         """
         device = listed[0].device
         lengths = [
             torch.tensor(kind.out_degrees, dtype=torch.float64, device=device).unsqueeze(-1)
-            for kind in self.graph.kinds
+            for kind in self.graph.edge_types
         ]
         parts = [said * length.sqrt() for said, length in zip(listed, lengths, strict=True)]
         sums = torch.stack(parts).sum(dim=0)
@@ -234,7 +234,7 @@ class _Rows:
 
 
 def _with_sum(sums: Sequence[Tensor]) -> list[Tensor]:
-    """Return what was released along each kind of edges and, of several, what they say together."""
+    """Return what was released along each edge type and, of several, what they say together."""
     return [*sums, _together(sums)] if len(sums) > 1 else list(sums)
 
 

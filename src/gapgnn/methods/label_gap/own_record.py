@@ -43,7 +43,7 @@ class OwnNeighbours:
     Attributes:
         stages: what is sent, and the networks.
         graph: whose lists are read, with the training labels that are sent.
-        released: noisy rows of each hop in units of their noise, (1, nodes, width): kinds of edges
+        released: noisy rows of each hop in units of their noise, (1, nodes, width): edge types
             side by side, and their total where it was released.
         std: standard deviation of that noise.
         both_ways: hops went along arcs and against them.
@@ -67,7 +67,7 @@ class OwnNeighbours:
         arriving = [self._arriving(rows[0]) for rows in sent]
         exact = [self._as_released(kinds).unsqueeze(0) / self.std for kinds in arriving]
         scores = self.stages.scores("classifier", first, exact)[0]
-        # Of several kinds of edges, what they say together.
+        # Of several edge types, what they say together.
         heard = [self._together(hop) for hop in self.released]
         num_classes = self.stages.num_classes
         prior_sent = self.stages.prior
@@ -91,10 +91,10 @@ class OwnNeighbours:
         return blocks_of(hop, stages.num_types, with_union=stages.with_union)[-1][0]
 
     def _arriving(self, rows: Tensor) -> list[Tensor]:
-        """Return the exact sums of what arrives at every node along each kind of edges."""
+        """Return the exact sums of what arrives at every node along each edge type."""
         return [
             exact_sums(kind, rows, arriving=True, both_ways=self.both_ways)
-            for kind in self.graph.kinds
+            for kind in self.graph.edge_types
         ]
 
     def _as_released(self, kinds: Sequence[Tensor]) -> Tensor:

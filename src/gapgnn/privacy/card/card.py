@@ -99,9 +99,9 @@ class PrivacyCard:
         version: of the library.
         public: (what, where from) of every fact of the data that is taken to be public.
         audits: results of audits of this configuration.
-        kinds: the names of several kinds of edges; empty where there is one.
-        protects: with several kinds, ``each`` (an edge of every kind at once) or ``any`` (an edge
-            of one of them).
+        edge_types: the names of several edge types; empty where there is one.
+        protects: with several edge types, ``each`` (an edge of every type at once) or ``any`` (an
+            edge of one of them).
         own: at node level, what a prediction reads of its own person: ``nothing``, ``features`` or
             ``record``; at edge level ``record`` where it reads the own list; empty elsewhere.
         edges_unread: why the predictions of a method for graphs depend on no edge, a name in
@@ -140,7 +140,7 @@ class PrivacyCard:
     version: str
     public: tuple[tuple[str, str], ...] = ()
     audits: tuple[Mapping[str, Any], ...] = ()
-    kinds: tuple[str, ...] = ()
+    edge_types: tuple[str, ...] = ()
     protects: str = ""
     own: str = ""
     edges_unread: str = ""
@@ -157,7 +157,7 @@ class PrivacyCard:
         else:
             check_relation(self.relation, level=self.level)
         check_choice("noise_source", self.noise_source, texts.NOISE_SOURCES)
-        check_choice("protects", self.protects, texts.PROTECTS if self.kinds else ("",))
+        check_choice("protects", self.protects, texts.PROTECTS if self.edge_types else ("",))
         choices = {"none": (), "edge": ("record",), "node": texts.OWN}[self.level]
         check_choice("own", self.own, ("", *choices))
         check_choice("edges_unread", self.edges_unread, ("", *texts.EDGES_UNREAD))
@@ -414,7 +414,7 @@ def _guarantee_of_training(card: PrivacyCard) -> str:
         card.relation,
         card.epsilon,
         card.delta,
-        kinds=card.kinds,
+        edge_types=card.edge_types,
         protects=card.protects,
         own=card.own,
     )
@@ -452,9 +452,9 @@ class ReleaseFacts:
         public: what :func:`gapgnn.privacy.card.public_facts` returned.
         warnings: further ones.
         audits: results of audits.
-        kinds: the names of several kinds of edges.
+        edge_types: the names of several edge types.
         protects: ``each`` or ``any`` of them.
-        has_total: whether hops released the total over all kinds beside each of them.
+        has_total: whether hops released the total over all edge types beside each of them.
         is_weighted: whether edges have weights.
         own: what a prediction reads of its own person; at edge level only ``record`` is told.
         is_divided: whether messages are divided by the root of their list's length.
@@ -475,7 +475,7 @@ class ReleaseFacts:
     public: Sequence[tuple[str, str]] = ()
     warnings: Sequence[str] = ()
     audits: Sequence[Mapping[str, Any]] = ()
-    kinds: Sequence[str] = ()
+    edge_types: Sequence[str] = ()
     protects: str = ""
     has_total: bool = False
     is_weighted: bool = False
@@ -548,7 +548,7 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
         version=__version__,
         public=said_pairs(facts.public),
         audits=tuple(dict(audit) for audit in facts.audits),
-        kinds=tuple(facts.kinds),
+        edge_types=tuple(facts.edge_types),
         protects=facts.protects,
         own=own,
         edges_unread=facts.edges_unread,
@@ -592,20 +592,20 @@ def _node_notion(level: str, facts: ReleaseFacts) -> str | None:
 
 def _edges_covered(guarantee: Guarantee, facts: ReleaseFacts) -> tuple[str, ...]:
     return texts.covered_edges(
-        guarantee.level, guarantee.relation, facts.kinds, facts.protects, facts.is_weighted
+        guarantee.level, guarantee.relation, facts.edge_types, facts.protects, facts.is_weighted
     )
 
 
 def _edges_not_covered(guarantee: Guarantee, facts: ReleaseFacts) -> tuple[str, ...]:
     every_kind = None
     if facts.protects == "any":
-        every_kind = guarantee.every_kind_epsilon(len(facts.kinds), has_total=facts.has_total)
+        every_kind = guarantee.every_type_epsilon(len(facts.edge_types), has_total=facts.has_total)
     return texts.not_covered_edges(
         guarantee.level,
         guarantee.relation,
-        facts.kinds,
+        facts.edge_types,
         facts.protects,
-        every_kind_epsilon=every_kind,
+        every_type_epsilon=every_kind,
     )
 
 

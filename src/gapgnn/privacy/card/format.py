@@ -19,7 +19,7 @@ _OF_TRAINING: dict[str, Any] = {"releases": None, "composed_epsilon": None, **_U
 _UNBOUNDED: dict[str, Any] = {"attacker": None, **_OF_TRAINING}
 _EDGES_READ: dict[str, Any] = {"edges_unread": "", **_UNBOUNDED}
 _NO_OWN: dict[str, Any] = {"own": "", **_EDGES_READ}
-_ONE_KIND: dict[str, Any] = {"kinds": [], "protects": "", **_NO_OWN}
+_ONE_KIND: dict[str, Any] = {"edge_types": [], "protects": "", **_NO_OWN}
 _ADDED = {
     1: {"public": [], **_ONE_KIND},
     2: _ONE_KIND,
@@ -29,7 +29,7 @@ _ADDED = {
     6: _OF_TRAINING,
     7: _UNWORDED,
 }
-_LISTS_OF_TEXTS = ("covered", "not_covered", "warnings", "kinds", "templates")
+_LISTS_OF_TEXTS = ("covered", "not_covered", "warnings", "edge_types", "templates")
 _LISTS_OF_OBJECTS = ("events", "audits")
 _TEXTS = (
     "method",
@@ -135,7 +135,7 @@ def markdown(card: PrivacyCard) -> str:
         ),
         ("travelled along the edges", card.messages),
         *([("predictions read edges", "no")] if card.edges_unread else []),
-        *([("kinds of edges", ", ".join(card.kinds))] if card.kinds else []),
+        *([("edge types", ", ".join(card.edge_types))] if card.edge_types else []),
         ("ledger", str(card.ledger or "nothing was charged")),
         ("gapgnn", card.version),
     ]

@@ -39,13 +39,13 @@ SEVERAL_ARCS = (
     "{{entity}})"
 )
 
-# What one of the entities is where there are several kinds of edges.
+# What one of the entities is where there are several edge types.
 PROTECTS = ("each", "any")
-KINDS_OF = {
-    "each": " of each kind of edges at once ({})",
-    "any": " of one kind of edges ({}), whichever,",
+TYPES_OF = {
+    "each": " of each edge type at once ({})",
+    "any": " of one edge type ({}), whichever,",
 }
-KINDS_OF_SEVERAL = {**KINDS_OF, "any": ", all kinds of edges ({}) taken together,"}
+TYPES_OF_SEVERAL = {**TYPES_OF, "any": ", all edge types ({}) taken together,"}
 
 _POSTERIORS = (
     "Class codes (vectors of norm at most 1, centred at the class prior) of the training labels, "
@@ -237,24 +237,24 @@ def protected(relation: str) -> str:
     return (SEVERAL_ARCS if links.are_arcs else SEVERAL_EDGES).format(count=links.count)
 
 
-def hidden(relation: str, place: str, *, kinds: Sequence[str] = (), protects: str = "") -> str:
-    """Say what is hidden, of which kinds of edges where there are several.
+def hidden(relation: str, place: str, *, edge_types: Sequence[str] = (), protects: str = "") -> str:
+    """Say what is hidden, of which edge types where there are several.
 
     >>> hidden("directed", "it")
     'whether or not all {links} from any one {entity} to any other together (one arc) are in it'
-    >>> hidden("undirected", "it", kinds=("calls", "visits"), protects="any")[54:]
-    'together (one undirected edge) of one kind of edges (calls, visits), whichever, are in it'
+    >>> hidden("undirected", "it", edge_types=("calls", "visits"), protects="any")[54:]
+    'together (one undirected edge) of one edge type (calls, visits), whichever, are in it'
     """
-    listed, what = ", ".join(kinds), protected(relation)
+    listed, what = ", ".join(edge_types), protected(relation)
     if relation in RELATIONS_OF_LEVEL["node"]:
-        if kinds:
-            what = what.replace("own out-list", f"own out-lists of all kinds ({listed})")
+        if edge_types:
+            what = what.replace("own out-list", f"own out-lists of all edge types ({listed})")
         if relation == "replace":
             return f"whether {what} is the true one or another"
         return f"whether or not {what} is in {place}"
-    if kinds:
-        of_kinds = KINDS_OF if relation in PROTECTED else KINDS_OF_SEVERAL
-        what += of_kinds[protects].format(listed)
+    if edge_types:
+        of_types = TYPES_OF if relation in PROTECTED else TYPES_OF_SEVERAL
+        what += of_types[protects].format(listed)
     return f"whether or not {what} are in {place}"
 
 
@@ -277,7 +277,7 @@ def promise(
     epsilon: float | None,
     delta: float | None,
     *,
-    kinds: Sequence[str] = (),
+    edge_types: Sequence[str] = (),
     protects: str = "",
     own: str = "",
 ) -> str:
@@ -305,7 +305,7 @@ def promise(
     else:
         seen, data = "this model and the predictions for everybody else", "the data"
     place = "it" if 0 < epsilon <= 1 else data
-    what = hidden(relation, place, kinds=kinds, protects=protects)
+    what = hidden(relation, place, edge_types=edge_types, protects=protects)
     if epsilon == 0:
         return f"{seen[0].upper()}{seen[1:]} are the same {what}: epsilon 0."
     if epsilon <= 1:
@@ -380,32 +380,32 @@ def covered(level: str, relation: str, *, notion: str | None) -> tuple[str, ...]
 
 
 def covered_edges(
-    level: str, relation: str, kinds: Sequence[str], protects: str, is_weighted: bool
+    level: str, relation: str, edge_types: Sequence[str], protects: str, is_weighted: bool
 ) -> tuple[str, ...]:
-    """Say what is covered of kinds and weights of edges.
+    """Say what is covered of edge types and weights of edges.
 
     >>> covered_edges("edge", "undirected", ("calls", "visits"), "each", False)
     ('One edge of each kind (calls, visits), all at once.',)
     >>> covered_edges("edge", "5-edges", ("calls", "visits"), "any", False)
-    ("Up to 5 of one {entity}'s edges, those of all kinds (calls, visits) counted together.",)
+    ("Up to 5 of one {entity}'s edges, those of all edge types (calls, visits) counted together.",)
     """
     if level == "none":
         return ()
     lines = []
-    if kinds and level == "edge":
-        names = ", ".join(kinds)
+    if edge_types and level == "edge":
+        names = ", ".join(edge_types)
         each = f"One edge of each kind ({names}), all at once."
         any_kind = f"One edge of one kind ({names}), whichever."
         count = links_of(relation).count
         if count > 1:
             each = f"Up to {count} of one {{entity}}'s edges of each kind ({names}), all at once."
             any_kind = (
-                f"Up to {count} of one {{entity}}'s edges, those of all kinds ({names}) counted "
-                "together."
+                f"Up to {count} of one {{entity}}'s edges, those of all edge types ({names}) "
+                "counted together."
             )
         lines.append(each if protects == "each" else any_kind)
-    elif kinds:
-        lines.append(f"The record's out-lists of all kinds of edges ({', '.join(kinds)}).")
+    elif edge_types:
+        lines.append(f"The record's out-lists of all edge types ({', '.join(edge_types)}).")
     if is_weighted:
         lines.append(
             "The amount of an edge, as part of it: an edge may come, go or have another amount."
@@ -416,32 +416,32 @@ def covered_edges(
 def not_covered_edges(
     level: str,
     relation: str,
-    kinds: Sequence[str],
+    edge_types: Sequence[str],
     protects: str,
     *,
-    every_kind_epsilon: float | None,
+    every_type_epsilon: float | None,
 ) -> tuple[str, ...]:
-    """Say what is not covered where there are several kinds of edges, and its own epsilon.
+    """Say what is not covered where there are several edge types, and its own epsilon.
 
     >>> two = ("calls", "visits")
-    >>> not_covered_edges("edge", "undirected", two, "any", every_kind_epsilon=1.836)[0][-45:]
+    >>> not_covered_edges("edge", "undirected", two, "any", every_type_epsilon=1.836)[0][-45:]
     'epsilon for all these edges together is 1.84.'
     """
-    if level != "edge" or not kinds or protects != "any":
+    if level != "edge" or not edge_types or protects != "any":
         return ()
     stated = (
         "is larger than stated"
-        if every_kind_epsilon is None
-        else f"is {rounded_up(every_kind_epsilon)}"
+        if every_type_epsilon is None
+        else f"is {rounded_up(every_type_epsilon)}"
     )
-    count, names = links_of(relation).count, ", ".join(kinds)
+    count, names = links_of(relation).count, ", ".join(edge_types)
     if count > 1:
         return (
             f"Up to {count} of one {{entity}}'s edges of every kind at once: what is covered "
-            f"counts all kinds together. Epsilon for {count} of each kind ({names}) {stated}.",
+            f"counts all edge types together. Epsilon for {count} of each kind ({names}) {stated}.",
         )
     return (
-        f"Edges of several kinds at once: where two {{entities}} are connected by every kind "
+        f"Edges of several edge types at once: where two {{entities}} are connected by every kind "
         f"({names}), epsilon for all these edges together {stated}.",
     )
 
@@ -574,7 +574,7 @@ def public_facts(
     has_schema: bool,
     max_degree: int | None,
     is_delta_compared: bool = False,
-    kinds: Sequence[str] = (),
+    edge_types: Sequence[str] = (),
     weight_bounds: Sequence[tuple[float, float] | None] = (),
 ) -> tuple[tuple[str, str], ...]:
     """Return every fact of the data that a release takes to be public, and where it came from.
@@ -591,7 +591,7 @@ def public_facts(
         inferred: what was read from the data and not declared.
         has_schema: whether a schema declares columns and classes.
         max_degree: the bound that out-lists were cut to.
-        kinds: the names of several kinds of edges.
+        edge_types: the names of several edge types.
         weight_bounds: of the weights of each kind.
 
     >>> facts = public_facts("node", num_train=12000, train_size_is_declared=False,
@@ -609,9 +609,9 @@ def public_facts(
     if has_schema:
         origin["columns"] = origin["classes"] = "declared in the schema"
     rows = [("options and seed of this run", "chosen by whoever ran it")]
-    if kinds:
-        rows.append(("kinds of edges", f"{', '.join(kinds)}: given by name"))
-    for name, bounds in zip(kinds or ("edges",), weight_bounds, strict=False):
+    if edge_types:
+        rows.append(("edge types", f"{', '.join(edge_types)}: given by name"))
+    for name, bounds in zip(edge_types or ("edges",), weight_bounds, strict=False):
         if bounds is not None:
             rows.append(
                 (f"bounds of the amounts of {name}", f"{bounds[0]:g} to {bounds[1]:g}: declared")

@@ -184,7 +184,7 @@ class PrivateStep:
         self.optimiser.step(released.mul_(self.clip / self.expected_batch))
 
     def _describe(self, total: Tensor) -> Release:
-        """Return what a observer sees of one step: the clipped sums in clips, NOT private."""
+        """Return what an observer sees of one step: the clipped sums in clips, NOT private."""
         return Release(
             f"{self.phase} step {self.steps + 1}",
             total.double().cpu().numpy(),

@@ -55,7 +55,7 @@ class People:
     def of(cls, graph: Graph) -> People:
         """Return everybody a graph names: those with a record, and those who are only listed."""
         ids = graph.ids
-        for kind in graph.kinds:
+        for kind in graph.edge_types:
             if kind.dangling_targets is None:
                 continue
             listed = np.asarray(kind.dangling_targets)

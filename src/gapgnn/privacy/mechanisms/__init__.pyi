@@ -1,5 +1,5 @@
 from .aggregation import PrivateAggregation as PrivateAggregation
-from .aggregation import kind_aggregations as kind_aggregations
+from .aggregation import hop_mechanisms as hop_mechanisms
 from .backends import row_normalise as row_normalise
 from .device import can_use_triton as can_use_triton
 from .device import copy_on as copy_on

@@ -216,7 +216,7 @@ class PrivateAggregation:
         return quantise_rows(rows, dtype=torch.float32 if is_single else torch.float64)
 
     def _describe(self, repeat: int, sent: Tensor, index: int, repeats: int) -> Release:
-        """Return what a observer sees of one hop: the sums without noise, NOT private."""
+        """Return what an observer sees of one hop: the sums without noise, NOT private."""
         messages = self._messages[repeat]
         sums = torch.empty(sent.shape, dtype=torch.float64)
         if self.noise == "safe":
@@ -270,7 +270,7 @@ class PrivateAggregation:
         return in_lists(arcs)[:2]
 
 
-def kind_aggregations(
+def hop_mechanisms(
     graph: Graph,
     *,
     level: str,
@@ -328,13 +328,15 @@ def kind_aggregations(
     if not graph.more:
         return [PrivateAggregation(operators(graph, keys), neighbours, keys=keys, **noise)]
     found, types = [], []
-    for one in graph.kinds:
+    for one in graph.edge_types:
         own = [key.derive("kind", one.kind) for key in keys]
         along = operators(one, own)
         found.append(PrivateAggregation(along, neighbours, keys=own, name=one.kind, **noise))
         types.append(along[0])
     if with_total:
-        own = [key.derive("total of all kinds") for key in keys]
+        own = [key.derive("total of all edge types") for key in keys]
         union = UnionOfTypes(types, beside_types=True)
-        found.append(PrivateAggregation(union, neighbours, keys=own, name="all kinds", **noise))
+        found.append(
+            PrivateAggregation(union, neighbours, keys=own, name="all edge types", **noise)
+        )
     return found

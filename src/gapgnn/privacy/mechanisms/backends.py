@@ -351,13 +351,15 @@ class StoredLists:
             block: the noise of this hop and repeat, and whether rows are normalised.
             rows: what every node sends, ``(N, d)``.
             out: takes the released rows, ``(N, d)`` float32.
-            more: whole lists of further kinds of edges, which are added up with these.
+            more: whole lists of further edge types, which are added up with these.
         """
-        graph, kinds = self._graph, (self, *more)
+        graph, edge_types = self._graph, (self, *more)
         if any(one._graph.bounds != graph.bounds for one in more):
-            raise PrivacyError("All kinds of edges must be cut into the same parts. Got others.")
-        tasks = [([one._files(part) for one in kinds], block) for part in range(graph.num_parts)]
-        is_weighted = any(one._graph.is_weighted for one in kinds)
+            raise PrivacyError("All edge types must be cut into the same parts. Got others.")
+        tasks = [
+            ([one._files(part) for one in edge_types], block) for part in range(graph.num_parts)
+        ]
+        is_weighted = any(one._graph.is_weighted for one in edge_types)
         everywhere = (
             _as_sent(rows.cpu(), is_weighted).numpy(),
             *(() if self._limits is None else self._limits.arrays),
@@ -418,7 +420,7 @@ class PartFiles:
 
 
 def release_part(
-    kinds: Sequence[PartFiles],
+    edge_types: Sequence[PartFiles],
     block: BlockRelease,
     values: NDArray[Any],
     *limits: Any,
@@ -429,18 +431,18 @@ def release_part(
     sections 1 and 2).
 
     Args:
-        kinds: where the arcs lie that are added up: of one kind of edges, or of all.
+        edge_types: where the arcs lie that are added up: of one edge type, or of all.
         block: the noise of this hop and repeat.
         values: what every node sends, ``(N, d)``.
         limits: what the cut needs to know of every node; nothing where nothing is cut.
     """
     cut = Limits(*limits) if limits else None
-    part = kinds[0].arriving
+    part = edge_types[0].arriving
     out = np.empty((len(part.lengths), values.shape[1]), dtype=np.float32)
     # The array of a cluster is read-only, and nobody writes to it.
     sent = shared(values)
     # Blocks end at the same rows in every file.
-    blocks = zip(*(one.blocks(cut) for one in kinds), strict=True)
+    blocks = zip(*(one.blocks(cut) for one in edge_types), strict=True)
     for run in _in_runs(blocks, CHUNK_NUMBERS // max(1, values.shape[1])):
         first = run[0][0][0]
         sums = torch.cat([block.add(sent, *(lists for _, lists in rows)) for rows in run])
@@ -477,10 +479,10 @@ def _lists_of_rows(lists: Lists, first: int, last: int) -> Lists:
     return pointers - pointers[0], indices[part], None if weights is None else weights[part]
 
 
-def _added_up(kinds: Sequence[DeviceLists], rows: Tensor) -> Tensor | None:
+def _added_up(edge_types: Sequence[DeviceLists], rows: Tensor) -> Tensor | None:
     """Return the exact sums over several lists on a device, together; None for no lists."""
     total = None
-    for lists in kinds:
+    for lists in edge_types:
         found = lists.sums(rows)
         total = found if total is None else total.add_(found)
     return total
