@@ -52,7 +52,7 @@ def released_in(outcome) -> set[str]:
     return {one.name.split(" step")[0] for one in outcome.releases}
 
 
-WHOLE = {"length of lists", "hop 1", "hop 2", "classifier"}
+WHOLE = {"mean out-degree", "hop 1", "hop 2", "classifier"}
 
 
 @pytest.mark.parametrize(
@@ -83,19 +83,19 @@ def test_default_training_on_short_lists_releases_no_hop():
     given = tables()
     (outcome,) = outcomes_of(QUICK, replace(given, edges=given.edges[:30]), "first")
     assert findings([outcome]) == []
-    assert released_in(outcome) == {"length of lists", "classifier"}
+    assert released_in(outcome) == {"mean out-degree", "classifier"}
 
 
 def test_the_number_that_decides_is_held_to_its_charge(monkeypatch):
     """A tenth of the noise, said as such to nobody but the observer of releases."""
-    original = node_level.noisy_list_length
+    original = node_level.noisy_mean_degree
 
     def louder(lengths, *, epsilon, **options):
         return original(lengths, epsilon=10 * epsilon, **options)
 
-    monkeypatch.setattr(node_level, "noisy_list_length", louder)
+    monkeypatch.setattr(node_level, "noisy_mean_degree", louder)
     found = findings(outcomes_of(QUICK, tables(), "first"))
-    assert any("length of lists: its noise multiplier" in text for text in found), found
+    assert any("mean out-degree: its noise multiplier" in text for text in found), found
 
 
 def test_a_second_hop_with_other_noise_than_was_charged_is_found(monkeypatch):
@@ -124,7 +124,7 @@ class Answering:
 
     def release(self, release, output):
         self.names.append(release.name)
-        return self._sum if release.name == "length of lists" else output
+        return self._sum if release.name == "mean out-degree" else output
 
     def batch(self, phase, batch, members):
         return batch
@@ -151,18 +151,18 @@ def test_noise_on_the_number_that_decides_is_drawn_once_for_all_repeats(monkeypa
     monkeypatch.setattr(NoiseSource, "add_laplace", counted)
     graph = random_split(social_graph(num_nodes=200, mean_degree=8, num_classes=3), seed=0)
     NodeLabelGAP(epsilon=8.0, epochs=1, repeats=2).fit(graph)
-    assert drawn == [("length of lists",)]
+    assert drawn == [("mean out-degree",)]
 
 
 def test_the_mean_is_over_the_public_number_of_people_and_not_the_exact_one(monkeypatch):
     counts = []
-    original = node_level.noisy_list_length
+    original = node_level.noisy_mean_degree
 
     def noted(lengths, *, num_people, **options):
         counts.append((len(lengths), num_people))
         return original(lengths, num_people=num_people, **options)
 
-    monkeypatch.setattr(node_level, "noisy_list_length", noted)
+    monkeypatch.setattr(node_level, "noisy_mean_degree", noted)
     graph = random_split(social_graph(num_nodes=200, mean_degree=8, num_classes=3), seed=0)
     exact = int(graph.train_mask.sum())
     NodeLabelGAP(epsilon=8.0, epochs=1, train_size=exact + 9).fit(graph)

@@ -366,7 +366,7 @@ class TestOwn:
         words = f"train node-label-gap {FAST}"
         outcomes = holds(words, "node", "add-remove", kinds=kinds)
         names = {one.name for outcome in outcomes for one in outcome.releases}
-        assert "length of lists" in names
+        assert "mean out-degree" in names
 
     def test_amounts_are_refused_whoever_is_there(self):
         """Whether a run is refused would otherwise say that somebody with a row withdrew."""

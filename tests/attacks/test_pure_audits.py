@@ -118,14 +118,14 @@ class TestMeanDegree:
 
     def test_the_exact_number_of_people(self, monkeypatch):
         """As if whoever is there were public: a record without neighbours moves the mean too."""
-        original = lengths.noisy_list_length
+        original = lengths.noisy_mean_degree
 
         def exact(given, *, num_people, **options):
             return original(given, num_people=2 * len(given), **options)
 
         from gapgnn.audits import pure
 
-        monkeypatch.setattr(pure, "noisy_list_length", exact)
+        monkeypatch.setattr(pure, "noisy_mean_degree", exact)
         assert "doublings that a record without neighbours adds" in broken_checks(
             audit_mean_degree(**DEGREE)
         )

@@ -112,9 +112,9 @@ DEMANDS = ("notion",)
 
 
 @cache
-def graph(*, is_dealt: bool = False) -> Graph:
+def graph(*, is_hash_split: bool = False) -> Graph:
     made = generate(num_nodes=240, mean_degree=10, num_features=6, num_classes=2, seed=1)
-    if is_dealt:
+    if is_hash_split:
         return random_split(made, seed=0)
     # Nobody validates: the last iterate is used, which every parameter of training moves.
     return random_split(made, seed=0, train=0.8, val=0.0)
@@ -145,7 +145,7 @@ def value_of(name: str, algorithm: str) -> Any:
 
 def graph_for(algorithm: str) -> Graph:
     # Of a vote at node level the seed decides whose roles are public, and who answers.
-    return graph(is_dealt=algorithm == "NeighborVote node")
+    return graph(is_hash_split=algorithm == "NeighborVote node")
 
 
 def outcome(model: NodeClassifier, graph: Graph) -> dict[str, Any]:

@@ -248,9 +248,9 @@ def test_irrelevant_columns_do_not_hide_what_features_say_of_a_rare_class(irrele
     """Networks alone learn the few nodes by heart, and are worse than the class prior."""
 
     def said():
-        chances = MLP(level="edge").fit(irrelevant).predict_proba(irrelevant)
+        probabilities = MLP(level="edge").fit(irrelevant).predict_proba(irrelevant)
         test = irrelevant.test_mask
-        is_rare, chance = irrelevant.labels[test] == 1, chances[test, 1]
+        is_rare, chance = irrelevant.labels[test] == 1, probabilities[test, 1]
         loss = -np.log(np.where(is_rare, chance, 1 - chance)).mean()
         return roc_auc_score(is_rare, chance), loss, is_rare.mean()
 

@@ -123,11 +123,11 @@ def test_norm_and_activation_are_those_of_float64(activation, count, channels, i
 def test_a_narrow_weight_gradient_is_that_of_float64(count, width, out):
     generator = torch.Generator().manual_seed(0)
     both = torch.randn(count, 3, width + out, generator=generator).cuda().permute(1, 0, 2)
-    inputs, slopes = both.split([width, out], dim=2)
-    found = fused.weight_gradient(inputs, slopes)
-    expected = torch.bmm(inputs.double().transpose(1, 2), slopes.double())
+    inputs, gradients = both.split([width, out], dim=2)
+    found = fused.weight_gradient(inputs, gradients)
+    expected = torch.bmm(inputs.double().transpose(1, 2), gradients.double())
     assert torch.allclose(found.double(), expected, atol=1e-5 * count**0.5, rtol=1e-4)
-    assert torch.equal(found, fused.weight_gradient(inputs, slopes))
+    assert torch.equal(found, fused.weight_gradient(inputs, gradients))
 
 
 @with_marks(on_gpu)
@@ -162,7 +162,9 @@ def test_slopes_alone_are_the_gradient_of_the_weighted_losses():
     weights = torch.rand(2, 301, generator=generator).cuda()
     loss = (cross_entropy(scores, labels) * weights).sum()
     (expected,) = torch.autograd.grad(loss, scores)
-    assert torch.allclose(fused.cross_entropy_slopes(scores, labels, weights), expected, atol=1e-6)
+    assert torch.allclose(
+        fused.cross_entropy_gradients(scores, labels, weights), expected, atol=1e-6
+    )
 
 
 @with_marks(on_gpu)

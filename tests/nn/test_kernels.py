@@ -23,7 +23,7 @@ COMPARED = {
     "normed_and_activated": "test_cuda_kernels.py",
     "Masks": "test_masks.py",
     "cross_entropy": "test_cuda_kernels.py",
-    "cross_entropy_slopes": "test_cuda_kernels.py",
+    "cross_entropy_gradients": "test_cuda_kernels.py",
     "best_class": "test_cuda_kernels.py",
 }
 
@@ -103,8 +103,8 @@ def test_a_narrow_product_has_the_values_and_gradients_of_the_layer(out, has_bia
     with kernels_off():
         wanted = linear(torch.cat(blocks, dim=2), weight, bias)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-    slopes = randn(*wanted.shape, seed=9)
-    pairs = (torch.autograd.grad(result, leaves, slopes) for result in (found, wanted))
+    gradients = randn(*wanted.shape, seed=9)
+    pairs = (torch.autograd.grad(result, leaves, gradients) for result in (found, wanted))
     for one, other in zip(*pairs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
 

@@ -242,14 +242,14 @@ def test_a_layer_knows_its_parts() -> None:
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 def test_an_activation_is_torchs(name: str) -> None:
     values = torch.linspace(-90, 20, 2000).view(2, 1000).requires_grad_()
-    slopes = randn(2, 1000)
+    gradients = randn(2, 1000)
     wanted = ACTIVATIONS[name](values)
     with record_linears():
         in_a_private_step = activate(values, name)
     for found in (activate(values, name), in_a_private_step):
         torch.testing.assert_close(found, wanted)
         pairs = (
-            torch.autograd.grad(result, values, slopes, retain_graph=True)[0]
+            torch.autograd.grad(result, values, gradients, retain_graph=True)[0]
             for result in (found, wanted)
         )
         torch.testing.assert_close(*pairs)
@@ -262,14 +262,14 @@ def test_an_activation_has_the_same_bits_alone_and_beside_others(
     name: str, columns: int, is_turned: bool, one_thread: None
 ) -> None:
     shape = (5, 3, columns)
-    values, slopes = randn(*shape), randn(*shape, seed=1)
+    values, gradients = randn(*shape), randn(*shape, seed=1)
     if is_turned:
-        values, slopes = values.transpose(1, 2), slopes.transpose(1, 2)
+        values, gradients = values.transpose(1, 2), gradients.transpose(1, 2)
 
     def activated(replicas: slice) -> tuple[Tensor, Tensor]:
         own = values[replicas].requires_grad_()
         result = activate(own, name)
-        return result.detach(), torch.autograd.grad(result, own, slopes[replicas])[0]
+        return result.detach(), torch.autograd.grad(result, own, gradients[replicas])[0]
 
     for one, other in zip(activated(slice(3, 4)), activated(slice(None)), strict=True):
         assert torch.equal(one[0], other[3])

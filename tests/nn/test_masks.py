@@ -73,8 +73,8 @@ def test_slopes_are_blanked_where_values_were(device):
     masks = Masks(SEEDS, device)
     first, second = (masks.dropped(values, THRESHOLD, LEVELS) for _ in range(2))
     for out in (first, second):
-        (slopes,) = torch.autograd.grad(out.sum(), values)
-        assert torch.equal(slopes, out.detach())
+        (gradients,) = torch.autograd.grad(out.sum(), values)
+        assert torch.equal(gradients, out.detach())
     assert not torch.equal(first, second)
 
 

@@ -54,8 +54,8 @@ def graph():
 def test_a_method_trains(name, device, graph, tmp_path):
     with kernels_off():
         model = trained(name, graph, tmp_path, device)
-        chances = model.predict_proba(graph)
-    assert np.isfinite(chances).all()
-    assert chances.shape == (500, 3)
+        probabilities = model.predict_proba(graph)
+    assert np.isfinite(probabilities).all()
+    assert probabilities.shape == (500, 3)
     if CASES[name][2]:
         assert model.repeat_scores_[0] > 0.5

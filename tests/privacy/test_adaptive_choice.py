@@ -107,7 +107,7 @@ class Telling:
         pass
 
     def release(self, release: Release, output: Any) -> Any:
-        if release.name != "length of lists":
+        if release.name != "mean out-degree":
             return output
         return torch.full_like(output, self.length)
 
@@ -133,7 +133,7 @@ def test_charge_and_card_list_what_could_be_and_what_was_released(told, has_hop,
     # The charge: the release that decides, and all options, of which one is without hops.
     written = [event.to_dict() for event in plan.events]
     assert [dict(event) for event in entry.events] == written
-    assert written[0]["label"] == "length of lists"
+    assert written[0]["label"] == "mean out-degree"
     # What all options with hops release alike, the hop of the others, is listed once.
     by_option = {
         number: {event["label"] for event in written if event.get("option", 0) in (number, 0)}
@@ -144,7 +144,7 @@ def test_charge_and_card_list_what_could_be_and_what_was_released(told, has_hop,
     assert all("classifier" in labels for labels in by_option.values())
     # The card: the release that decides, and the one option that was chosen.
     labels = [event["label"] for event in model.card_.events]
-    expected = {"length of lists", "classifier", *(hop if has_hop else ())}
+    expected = {"mean out-degree", "classifier", *(hop if has_hop else ())}
     assert set(labels) == expected
     assert len(labels) == len(expected)
     assert "option" not in model.card_.events[-1]

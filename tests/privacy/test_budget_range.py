@@ -296,7 +296,7 @@ def test_the_mean_degree_is_released_for_tiny_budgets_and_many_people(
 ) -> None:
     model = NodeLabelGAP(epochs=1, ledger=ledger.path, **{"epsilon": 1.0, **way}).fit(graph)
     assert model.card_.epsilon <= way.get("epsilon", 1.0)
-    assert "length of lists" in [event["label"] for event in model.card_.events]
+    assert "mean out-degree" in [event["label"] for event in model.card_.events]
 
 
 def test_noise_of_a_prediction_is_checked_before_its_charge(

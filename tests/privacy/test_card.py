@@ -459,7 +459,7 @@ def test_the_number_that_a_stated_delta_is_compared_with_is_listed_as_public(lev
 
 
 def test_the_accountant_is_that_of_the_chosen_option() -> None:
-    first = Laplace(50.0, label="length of lists")
+    first = Laplace(50.0, label="mean out-degree")
     options = [
         Guarantee(
             level="node",

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gapgnn.privacy import Release, observed_by
-from gapgnn.privacy.mechanisms import noisy_list_length
-from gapgnn.privacy.mechanisms.lengths import MOST
+from gapgnn.privacy.mechanisms import noisy_mean_degree
+from gapgnn.privacy.mechanisms.mean_degree import MOST
 from gapgnn.privacy.mechanisms.noise import GRID, MAX_SCALE, MAX_VALUE, MIN_SCALE
 from gapgnn.rng import NoiseKey
 
@@ -36,7 +36,7 @@ def released(lengths: list[int], *, people: int = 50, epsilon: float = 0.5, seed
     """Return the mean degree that is released, and what an observer saw."""
     watching = Seeing(**more)
     with observed_by(watching):  # type: ignore[arg-type]
-        length = noisy_list_length(
+        length = noisy_mean_degree(
             np.array(lengths), num_people=people, epsilon=epsilon, key=NoiseKey.insecure(seed)
         )
     return length, watching
@@ -120,6 +120,6 @@ def test_a_sum_that_the_grid_cannot_hold_is_cut_and_not_refused():
     seen = released([1023] * 100_000, people=1, epsilon=1.0)[1].seen
     assert float(seen.value[0]) == 1_000_000.0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gapgnn.privacy.mechanisms.lengths.MAX_VALUE", 1000.0)
+        patch.setattr("gapgnn.privacy.mechanisms.mean_degree.MAX_VALUE", 1000.0)
         seen = released([1023] * 1000, people=99, epsilon=1.0)[1].seen
         assert float(seen.value[0]) == 1000.0

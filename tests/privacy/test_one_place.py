@@ -67,7 +67,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "privacy/mechanisms/aggregation.py": "the hops of PMA",
         "privacy/mechanisms/edges.py": "randomised edges and their number",
         "privacy/mechanisms/labels.py": "randomised labels",
-        "privacy/mechanisms/lengths.py": "one number: how long lists are",
+        "privacy/mechanisms/mean_degree.py": "one number: how long lists are",
         "privacy/dpsgd/poisson.py": "the coins of Poisson batches",
         "training/trainer.py": "hands DP-SGD its noise, one source per replica",
         "audits/dpsgd.py": "audits the step that training takes",

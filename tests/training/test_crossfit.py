@@ -12,7 +12,7 @@ from gapgnn.errors import InputError
 from gapgnn.graph import folds_of
 from gapgnn.methods import Shape
 from gapgnn.nn import LinearBySize
-from gapgnn.training import CrossFit, Splits, Voices, some_nodes
+from gapgnn.training import CrossFit, FeatureModels, Splits, some_nodes
 from gapgnn.training import crossfit as crossfit_module
 
 QUICK = {"level": "edge", "epochs": 8, "hops": 2, "insecure_noise_seed": 1}
@@ -57,10 +57,10 @@ def test_a_training_node_that_is_told_by_all_networks_would_be_seen(graph, monke
     """Planted: a stage reads, of a training node, networks that have seen its label."""
     node = int(np.flatnonzero(graph.train_mask)[0])
     assert echo(graph, node) == 0
-    honest = CrossFit.heard
+    honest = CrossFit.out_of_fold
     monkeypatch.setattr(
         CrossFit,
-        "heard",
+        "out_of_fold",
         lambda self, scores, training, nodes: honest(self, scores, training & False, nodes),
     )
     assert echo(graph, node) > 0
@@ -171,15 +171,15 @@ def test_networks_of_a_fold_are_heard_alike_and_the_linear_one_as_much_as_both(g
     linear, labels = LinearBySize(2, 3, 3), torch.arange(9) % 3
     said = [torch.log_softmax(scores, -1) for scores in (networks, shallow)]
 
-    def heard():
-        return Voices(lambda _: networks, lambda _: shallow, linear).scores(rows[0])
+    def out_of_fold():
+        return FeatureModels(lambda _: networks, lambda _: shallow, linear).scores(rows[0])
 
-    torch.testing.assert_close(heard(), (said[0] + said[1]) / 2)
+    torch.testing.assert_close(out_of_fold(), (said[0] + said[1]) / 2)
     for replica in range(2):
         linear.solve(replica, rows[0], labels, torch.ones(9))
     third = torch.log_softmax(linear(rows[0]), -1)
     shares = said[0] / 4 + said[1] / 4 + third / 2
-    torch.testing.assert_close(torch.log_softmax(heard(), -1), torch.log_softmax(shares, -1))
+    torch.testing.assert_close(torch.log_softmax(out_of_fold(), -1), torch.log_softmax(shares, -1))
 
 
 def test_no_choice_of_width_or_activation_changes_which_networks_there_are(graph):
@@ -191,13 +191,13 @@ def test_no_choice_of_width_or_activation_changes_which_networks_there_are(graph
 def test_a_step_reads_part_of_many_nodes(monkeypatch):
     graph = small_graph(num_nodes=600)
     sizes = []
-    real = some_nodes.SomeNodes._wanted
+    real = some_nodes.Minibatches._wanted
 
     def wanted(self, nodes):
         sizes.append(len(nodes))
         return real(self, nodes)
 
-    monkeypatch.setattr(some_nodes.SomeNodes, "_wanted", wanted)
+    monkeypatch.setattr(some_nodes.Minibatches, "_wanted", wanted)
     monkeypatch.setattr("gapgnn.training.recipe.STEP_NODES", 50)
     model = MLP(level="edge", epochs=40, class_weight="balanced").fit(graph)
     roles = int((graph.train_mask | graph.val_mask | graph.test_mask).sum())

@@ -47,9 +47,9 @@ FREE = {"epochs": 3}
 def test_every_figure_is_the_one_of_scikit_learn(seed, nodes, classes, digits):
     rng = np.random.default_rng(seed)
     # Few digits make ties, which the area under the curve must count by half.
-    chances = np.round(rng.dirichlet(np.ones(classes), nodes), digits)
-    labels, answers = rng.integers(0, classes, nodes), chances.argmax(axis=1)
-    found = measure(chances, answers, labels)
+    probabilities = np.round(rng.dirichlet(np.ones(classes), nodes), digits)
+    labels, answers = rng.integers(0, classes, nodes), probabilities.argmax(axis=1)
+    found = measure(probabilities, answers, labels)
     assert found.accuracy == pytest.approx(oracle.accuracy_score(labels, answers))
     recalls = oracle.recall_score(labels, answers, average=None, labels=np.unique(labels))
     assert found.balanced_accuracy == pytest.approx(recalls.mean())
@@ -58,7 +58,7 @@ def test_every_figure_is_the_one_of_scikit_learn(seed, nodes, classes, digits):
     )
     assert found.majority == np.bincount(labels).max() / nodes
     areas = [
-        oracle.roc_auc_score(labels == k, chances[:, k])
+        oracle.roc_auc_score(labels == k, probabilities[:, k])
         for k in (range(classes) if classes > 2 else [1])
         if 0 < (labels == k).sum() < nodes
     ]
@@ -83,26 +83,28 @@ def test_probabilities_that_mean_what_they_say_have_no_calibration_error():
 @given(seed=st.integers(0, 2**32), nodes=st.integers(2, 40))
 def test_no_other_threshold_has_a_better_balanced_accuracy(seed, nodes):
     rng = np.random.default_rng(seed)
-    chances, members = np.round(rng.random(nodes), 1), rng.random(nodes) < 0.3
-    if members.all() or not members.any() or len(set(chances)) == 1:
-        assert best_threshold(chances, members) == 0.5
+    probabilities, members = np.round(rng.random(nodes), 1), rng.random(nodes) < 0.3
+    if members.all() or not members.any() or len(set(probabilities)) == 1:
+        assert best_threshold(probabilities, members) == 0.5
         return
 
     def balanced(line: float) -> float:
-        return ((chances >= line)[members].mean() + (chances < line)[~members].mean()) / 2
+        return (
+            (probabilities >= line)[members].mean() + (probabilities < line)[~members].mean()
+        ) / 2
 
     most = max(balanced(line) for line in np.arange(0.05, 1.0, 0.1))
     # Where no line is better than one answer for everybody, there is nothing to choose.
     if most > 0.5 + 1e-9:
-        assert balanced(best_threshold(chances, members)) >= most - 1e-9
+        assert balanced(best_threshold(probabilities, members)) >= most - 1e-9
 
 
 class TestShortcomings:
     labels = np.array([0] * 90 + [1] * 10)
 
-    def figures(self, answers, chances=None):
-        chances = np.eye(2)[answers] if chances is None else chances
-        return measure(chances, answers, self.labels, ["low", "high"])
+    def figures(self, answers, probabilities=None):
+        probabilities = np.eye(2)[answers] if probabilities is None else probabilities
+        return measure(probabilities, answers, self.labels, ["low", "high"])
 
     def test_a_model_that_only_answers_the_largest_class_is_told_so(self):
         found = shortcomings([self.figures(np.zeros(100, dtype=int))])
@@ -256,10 +258,10 @@ class TestClassWeights:
 class TestThreshold:
     def test_the_validation_nodes_choose_and_predictions_follow(self, graph, tmp_path):
         model = LabelGAP(level="edge", threshold="auto", repeats=2, **QUICK).fit(graph)
-        chances = model.predict_proba(graph)[:, 1]
-        assert np.array_equal(model.predict(graph), (chances >= model.threshold_).astype(int))
+        probabilities = model.predict_proba(graph)[:, 1]
+        assert np.array_equal(model.predict(graph), (probabilities >= model.threshold_).astype(int))
         val = graph.val_mask
-        assert model.threshold_ == best_threshold(chances[val], graph.labels[val] == 1)
+        assert model.threshold_ == best_threshold(probabilities[val], graph.labels[val] == 1)
         model.save(tmp_path / "model")
         loaded = LabelGAP.load(tmp_path / "model")
         assert np.array_equal(loaded.predict(graph), model.predict(graph))
@@ -344,8 +346,8 @@ def test_what_a_risk_desk_reads_is_right_whatever_the_order_of_equal_nodes(
 
 
 def _measured(scores, member):
-    chances = np.stack([1 - scores, scores], axis=1)
-    return measure(chances, chances.argmax(axis=1), member.astype(np.int64))
+    probabilities = np.stack([1 - scores, scores], axis=1)
+    return measure(probabilities, probabilities.argmax(axis=1), member.astype(np.int64))
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -357,10 +359,10 @@ def test_what_decides_on_validation_nodes_is_the_figure_that_is_reported(metric)
     found = Criterion(metric, 1).of(logits, labels, known)
     for repeat in range(3):
         mask = known[repeat].numpy()
-        chances = torch.softmax(logits[repeat], dim=-1).numpy()[mask]
+        probabilities = torch.softmax(logits[repeat], dim=-1).numpy()[mask]
         own = labels[repeat].numpy()[mask]
-        loss = oracle.log_loss(own, chances)
-        reported = measure(chances, chances.argmax(axis=1), own, positive=1).get(metric)
+        loss = oracle.log_loss(own, probabilities)
+        reported = measure(probabilities, probabilities.argmax(axis=1), own, positive=1).get(metric)
         assert float(found[repeat]) == pytest.approx(reported - LOSS_SHARE * loss, abs=1e-9)
     # Without a node of the class the loss alone decides.
     nobody = Criterion("average_precision", 1).of(logits, torch.zeros_like(labels), known)
@@ -391,9 +393,9 @@ class TestMetric:
 
     def test_a_threshold_on_validation_nodes_follows_it(self, graph):
         model = LabelGAP(level="edge", threshold="auto", metric="accuracy", **QUICK).fit(graph)
-        chances, val = model.predict_proba(graph)[:, 1], graph.val_mask
+        probabilities, val = model.predict_proba(graph)[:, 1], graph.val_mask
         of_class = graph.labels[val] == 1
-        assert model.threshold_ == best_threshold(chances[val], of_class, "accuracy")
+        assert model.threshold_ == best_threshold(probabilities[val], of_class, "accuracy")
         assert model.score(graph) == model.metrics(graph).accuracy
 
     def test_at_node_level_nothing_is_chosen_by_labels(self, graph, tmp_path):

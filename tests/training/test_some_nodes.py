@@ -11,7 +11,7 @@ from gapgnn.nn.layers import cross_entropy, reset_replicas
 from gapgnn.privacy.dpsgd.flat import FlatParameters
 from gapgnn.training import some_nodes
 from gapgnn.training.inputs import FeatureInputs, HopInputs
-from gapgnn.training.some_nodes import SomeNodes
+from gapgnn.training.minibatches import Minibatches
 from gapgnn.training.splits import Splits
 
 REPLICAS, NODES, CLASSES, WIDTH = 3, 400, 4, 5
@@ -38,7 +38,7 @@ def setting(*, hop_zero: str, most: int, validates: tuple[int, ...] = (60, 60, 6
         test[replica, order[300:]] = True
     labels = torch.randint(CLASSES, (NODES,), generator=generator)
     inputs, flat = HopInputs(first, hops), FlatParameters(model.train())
-    steps = SomeNodes(
+    steps = Minibatches(
         model,
         inputs,
         flat,

@@ -76,10 +76,10 @@ class _Network(nn.Module):
             self.first.weight.fill_(_SECOND / _PARTS[0])
             self.second.weight.fill_(1.0)
 
-    def losses(self, vectors: Tensor, slopes: Tensor) -> Tensor:
+    def losses(self, vectors: Tensor, gradients: Tensor) -> Tensor:
         """Return one loss per example: its own output times its slope."""
         outputs: Tensor = self.second(self.first(vectors))
-        return (outputs * slopes).sum(-1)
+        return (outputs * gradients).sum(-1)
 
 
 class _Recorder:
@@ -223,12 +223,12 @@ class _Attack:
         return scores
 
     def _examples(self, signs: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
-        """Return inputs and slopes of all canaries, and of one example without a gradient."""
+        """Return inputs and gradients of all canaries, and of one example without a gradient."""
         slope = _LENGTH * self.clip / float(np.linalg.norm(_PARTS))
         vectors = torch.eye(len(signs)) * float(_PARTS[0])
-        slopes = torch.diag(torch.from_numpy(signs * slope).float())
+        gradients = torch.diag(torch.from_numpy(signs * slope).float())
         nothing = torch.zeros(1, len(signs))
-        return torch.cat([vectors, nothing]), torch.cat([slopes, nothing])
+        return torch.cat([vectors, nothing]), torch.cat([gradients, nothing])
 
     def _step(
         self, network: _Network, keys: Sequence[NoiseKey], expected: float, recorder: _Recorder
@@ -263,10 +263,10 @@ class _Attack:
             members=[members] * len(keys),
             noise=self.noise,
         )
-        vectors, slopes = self._examples(signs)
+        vectors, gradients = self._examples(signs)
         for batch in batches:
             with record_linears() as tape:
-                losses = network.losses(vectors[batch.positions], slopes[batch.positions])
+                losses = network.losses(vectors[batch.positions], gradients[batch.positions])
             step.step(tape, losses, batch.valid)
         released = torch.stack(recorder.gradients).double() * (expected / self.clip)
         result: Scores = released.reshape(*released.shape[:2], len(_PARTS), len(signs)).numpy()

@@ -25,7 +25,7 @@ from gapgnn.audits.report import Attempt, AuditReport, Check, Options, confirmed
 from gapgnn.errors import check_choice, check_integer, check_number
 from gapgnn.privacy import parse_relation
 from gapgnn.privacy.accounting import LabelResponse, Laplace
-from gapgnn.privacy.mechanisms import SafeOrFast, noisy_list_length, randomised_labels
+from gapgnn.privacy.mechanisms import SafeOrFast, noisy_mean_degree, randomised_labels
 from gapgnn.rng import NoiseKey
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def _doublings(
     lengths: NDArray[np.int64], people: int, epsilon: float, key: NoiseKey, noise: SafeOrFast
 ) -> float:
     """Return the sum that one release was made from, with its noise."""
-    length = noisy_list_length(lengths, num_people=people, epsilon=epsilon, key=key, noise=noise)
+    length = noisy_mean_degree(lengths, num_people=people, epsilon=epsilon, key=key, noise=noise)
     return math.log2(length + 1) * people
 
 

@@ -24,17 +24,17 @@ from gapgnn.training import (
     FEATURE_WIDTH,
     CrossFit,
     FeatureInputs,
+    FeatureModels,
     FeatureNetworks,
     Recipe,
     RowScale,
-    Voices,
     features_read,
+    minibatch_recipe,
     node_learning_rate,
     node_recipe,
     resolve_folds,
     row_by_row,
     shallow_networks,
-    some_nodes_recipe,
 )
 
 # Name of the network and of its DP-SGD event.
@@ -165,11 +165,13 @@ class MLP(MLPConfig, NodeClassifier[MLPSettings]):
 
     def recipe(self, num_train: int) -> Recipe:
         """Return minibatch steps with folds, more steps of DP-SGD at node level."""
-        papers = super().recipe(num_train)
+        paper_recipe = super().recipe(num_train)
         given: dict[str, Any] = {"epochs": self.epochs, "batch_size": self.batch_size}
         if self._num_folds():
-            return some_nodes_recipe(papers, num_train, **given)
-        return node_recipe(papers, num_train, **given) if self.level == "node" else papers
+            return minibatch_recipe(paper_recipe, num_train, **given)
+        return (
+            node_recipe(paper_recipe, num_train, **given) if self.level == "node" else paper_recipe
+        )
 
     def networks(self, settings: MLPSettings, shape: Shape) -> dict[str, nn.Module]:
         """Return the network, or the three kinds of networks of all folds, untrained."""
@@ -208,7 +210,7 @@ class MLP(MLPConfig, NodeClassifier[MLPSettings]):
         with fit.timed("classifier"):
             if crossfit is not None:
                 train("shallow", modules["shallow"])
-                crossfit.solve(Voices.of(modules, NETWORK), fit.trainer, inputs)
+                crossfit.solve(FeatureModels.of(modules, NETWORK), fit.trainer, inputs)
             return self._scores(inputs, crossfit, fit.repeats)
 
     def _features(self, graph: Graph, device: torch.device) -> FeatureInputs:
@@ -224,7 +226,9 @@ class MLP(MLPConfig, NodeClassifier[MLPSettings]):
         if crossfit is not None:
             nobody = torch.zeros(repeats, len(crossfit.fold), dtype=torch.bool)
             nobody = nobody.to(inputs.device)
-            return crossfit.log_probabilities(Voices.of(self.modules_, NETWORK), inputs, nobody)
+            return crossfit.log_probabilities(
+                FeatureModels.of(self.modules_, NETWORK), inputs, nobody
+            )
         scores: Tensor = self.modules_[NETWORK](inputs.all())
         return scores
 

@@ -28,7 +28,7 @@ from gapgnn.privacy.card import texts as texts
 from gapgnn.privacy.ledger import Ledger, People
 from gapgnn.privacy.mechanisms import randomised_labels
 from gapgnn.rng import NoiseKey
-from gapgnn.training import is_dealt, public_training
+from gapgnn.training import is_hash_split, public_training
 
 SENT = {
     "edge": "The training labels of a node's own neighbours, to that node's person alone.",
@@ -178,7 +178,7 @@ class NeighborVote(NeighborVoteConfig, MLP):
 
     def _speaking(self, graph: Graph, repeats: int) -> NDArray[np.bool_]:
         """Return who answers in each repeat: who trains by the public hash, or else everybody."""
-        if is_dealt(graph, seed=self.seed):
+        if is_hash_split(graph, seed=self.seed):
             return public_training(graph, repeats=repeats, split=self.split, seed=self.seed)
         return np.ones((repeats, graph.num_nodes), dtype=np.bool_)
 
@@ -250,7 +250,7 @@ class NeighborVote(NeighborVoteConfig, MLP):
         # No rate and no number of steps follows from how many people train.
         kept = [fact for fact in facts if fact[0] != texts.NUM_TRAIN]
         origin = "a public hash of (seed, id)"
-        if not is_dealt(graph, seed=self.seed):
+        if not is_hash_split(graph, seed=self.seed):
             origin = "given with the records: those who do not train answer at random"
         return (*kept, ("where roles come from", origin))
 

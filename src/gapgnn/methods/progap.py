@@ -162,23 +162,25 @@ class ProGAP(ProGAPConfig, EdgeReader[ProGAPSettings]):
 
     def recipe(self, num_train: int) -> Recipe:
         """Return the paper's recipe with larger batches or minibatch steps; what is given stays."""
-        papers = super().recipe(num_train)
+        paper_recipe = super().recipe(num_train)
         if self.level == "node":
-            if self.batch_size != "auto" or papers.batch_size is None:
-                return papers
-            most = max(num_train // 4, papers.batch_size)
-            return replace(papers, batch_size=min(NODE_BATCHES * papers.batch_size, most))
-        longer = papers
+            if self.batch_size != "auto" or paper_recipe.batch_size is None:
+                return paper_recipe
+            most = max(num_train // 4, paper_recipe.batch_size)
+            return replace(
+                paper_recipe, batch_size=min(NODE_BATCHES * paper_recipe.batch_size, most)
+            )
+        longer = paper_recipe
         if self.epochs == "auto":
-            longer = replace(papers, epochs=round(EPOCHS * papers.epochs))
+            longer = replace(paper_recipe, epochs=round(EPOCHS * paper_recipe.epochs))
         # More and smaller steps are for graphs of which one reads a part.
         is_small = num_train <= STEP_NODES
         nodes: int | None = STEP_NODES
         if self.batch_size != "auto":
-            nodes = papers.batch_size or num_train
+            nodes = paper_recipe.batch_size or num_train
         if is_small and (nodes is None or nodes >= num_train):
             nodes = None
-        return replace(papers if is_small else longer, batch_size=None, nodes=nodes)
+        return replace(paper_recipe if is_small else longer, batch_size=None, nodes=nodes)
 
     # The networks -------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from .layers import best_class as best_class
 from .layers import can_record_dropout as can_record_dropout
 from .layers import count_replicas as count_replicas
 from .layers import cross_entropy as cross_entropy
-from .layers import cross_entropy_slopes as cross_entropy_slopes
+from .layers import cross_entropy_gradients as cross_entropy_gradients
 from .layers import replica_state as replica_state
 from .layers import reset_replicas as reset_replicas
 from .row_subsets import RowSubset as RowSubset

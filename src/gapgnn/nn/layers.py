@@ -135,8 +135,8 @@ class _Dropout(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor, None, None]:
-        return _kept(slopes, ctx.saved_tensors[0], ctx.threshold), None, None
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None, None]:
+        return _kept(gradients, ctx.saved_tensors[0], ctx.threshold), None, None
 
 
 def _kept(values: Tensor, draws: Tensor, threshold: int) -> Tensor:
@@ -544,7 +544,9 @@ def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(scores.transpose(1, 2), targets, reduction="none")
 
 
-def cross_entropy_slopes(scores: Tensor, targets: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
+def cross_entropy_gradients(
+    scores: Tensor, targets: Tensor, totals: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return the derivative of the losses by the scores, and the class probabilities.
 
     The loss is ``-sum targets log(probabilities)``. Half the work of :func:`cross_entropy` and its
@@ -556,12 +558,12 @@ def cross_entropy_slopes(scores: Tensor, targets: Tensor, totals: Tensor) -> tup
         totals: the weights of all classes together, ``(R, 1, N)``.
 
     >>> targets = torch.tensor([[[1.0], [0.0]]])
-    >>> slopes, _ = cross_entropy_slopes(torch.zeros(1, 1, 2), targets, targets.sum(1, True))
-    >>> slopes.tolist()
+    >>> gradients, _ = cross_entropy_gradients(torch.zeros(1, 1, 2), targets, targets.sum(1, True))
+    >>> gradients.tolist()
     [[[-0.5, 0.5]]]
     """
-    chances = torch.softmax(scores.detach().transpose(1, 2), dim=1)
-    return (chances * totals).sub_(targets).transpose(1, 2), chances
+    probabilities = torch.softmax(scores.detach().transpose(1, 2), dim=1)
+    return (probabilities * totals).sub_(targets).transpose(1, 2), probabilities
 
 
 def best_class(scores: Tensor) -> Tensor:

@@ -245,7 +245,7 @@ class Sage(nn.Module):
         # What follows a layer, up to the next one, works channel by channel: its derivative is the
         # gradient of its sum.
         followers = [record.inputs for record in records[1:]] + [codes]
-        slopes = [
+        gradients = [
             torch.autograd.grad(follower.sum(), record.outputs, retain_graph=True)[0]
             for record, follower in zip(records, followers, strict=True)
         ]
@@ -255,6 +255,6 @@ class Sage(nn.Module):
             codes = codes * scaling
         layers = [
             SharedLayer(record.inputs, slope, record.weight, record.bias)
-            for record, slope in zip(records, slopes, strict=True)
+            for record, slope in zip(records, gradients, strict=True)
         ]
         return SharedParts(layers, codes, inputs.members, scaling=scaling)

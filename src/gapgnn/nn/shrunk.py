@@ -71,13 +71,13 @@ class ShrunkRegression(nn.Module):
             with torch.no_grad():
                 logs = torch.log_softmax(scores_of(rows, weights), dim=-1)
                 missed = (logs.exp() - wanted) / len(labels)
-                slopes = (
+                gradients = (
                     rows.transposed_times(missed)
                     if isinstance(rows, SparseRows)
                     else rows.T @ missed
                 )
                 own = penalty / len(labels) * weights[:-1]
-                weights.grad = torch.cat([slopes + own, missed.sum(dim=0, keepdim=True)])
+                weights.grad = torch.cat([gradients + own, missed.sum(dim=0, keepdim=True)])
                 return -(logs * wanted).sum() / len(labels) + (own * weights[:-1]).sum() / 2
 
         solver.step(loss)  # type: ignore[no-untyped-call]

@@ -13,8 +13,8 @@ from .criterion import Criterion as Criterion
 from .crossfit import FEATURE_DECAY as FEATURE_DECAY
 from .crossfit import FEATURE_WIDTH as FEATURE_WIDTH
 from .crossfit import CrossFit as CrossFit
+from .crossfit import FeatureModels as FeatureModels
 from .crossfit import FeatureNetworks as FeatureNetworks
-from .crossfit import Voices as Voices
 from .crossfit import resolve_folds as resolve_folds
 from .crossfit import shallow_networks as shallow_networks
 from .inputs import ExampleInputs as ExampleInputs
@@ -37,13 +37,13 @@ from .metrics import share_threshold as share_threshold
 from .metrics import shortcomings as shortcomings
 from .recipe import Recipe as Recipe
 from .recipe import class_weights as class_weights
+from .recipe import minibatch_recipe as minibatch_recipe
 from .recipe import node_learning_rate as node_learning_rate
 from .recipe import node_recipe as node_recipe
-from .recipe import some_nodes_recipe as some_nodes_recipe
 from .row_scale import RowScale as RowScale
 from .row_scale import features_read as features_read
 from .splits import Splits as Splits
-from .splits import is_dealt as is_dealt
+from .splits import is_hash_split as is_hash_split
 from .splits import public_training as public_training
 from .splits import repeat_splits as repeat_splits
 from .trainer import Trainer as Trainer

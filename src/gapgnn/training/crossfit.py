@@ -1,18 +1,16 @@
-"""Cross-fitting: networks of which none says anything about a node that it has learned from.
+"""Cross-fitting: feature models that never score a node whose label they have learned from.
 
 Nodes are dealt to folds by a public hash of (seed, id), and there is a network for each fold that
-trains on all training nodes but those. What is said about a training node comes from the network of
-its fold, which has not seen its label; about everybody else all of them are heard. A network that
-learns from what is said then meets training nodes as it will meet the others: their own labels do
-not echo.
+trains on all training nodes but those. Training nodes are scored out of fold, all other nodes by
+the ensemble. A classifier that is trained on these scores then meets training nodes as it will meet
+the others: their own labels do not echo.
 
-Beside each network stands a shallow one, and what both say is the mean: one learns what features
-say together, the other is the better where they speak for themselves. Where training nodes are few,
-a linear network that is solved stands beside them as well (:class:`gapgnn.nn.LinearBySize`), and is
-heard as much as both.
+Beside each network stands a shallow one, and their log-probabilities are averaged. Where training
+nodes are few, a linear network that is solved stands beside them as well
+(:class:`gapgnn.nn.LinearBySize`), at the same weight as both.
 
 Where a class is rare, a regression with small weights (:class:`gapgnn.nn.ShrunkRegression`) may
-stand in their place or beside them: what says most of the validation nodes decides.
+stand in their place or beside them: the log loss of the validation nodes decides.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ AT_ONCE = 1 << 15
 RARE_BELOW, PENALTY, REGRESSION_SHARES = 0.25, 10.0, (0.5, 1.0)
 
 
-class Voices(NamedTuple):
+class FeatureModels(NamedTuple):
     """All networks that read features, of all repeats and folds.
 
     Attributes:
@@ -81,7 +79,7 @@ class Voices(NamedTuple):
     shrunk: ShrunkRegression | None = None
 
     @classmethod
-    def of(cls, modules: Mapping[str, nn.Module], name: str) -> Voices:
+    def of(cls, modules: Mapping[str, nn.Module], name: str) -> FeatureModels:
         """Return a model's networks; the first of them is called ``name``."""
         linear, shrunk = modules["linear"], modules.get("shrunk")
         assert isinstance(linear, LinearBySize)
@@ -180,14 +178,14 @@ class CrossFit:
         """
         return replace(trainer, splits=self.splits(trainer.splits), recipe=recipe)
 
-    def solve(self, voices: Voices, trainer: Trainer, features: FeatureInputs) -> None:
+    def solve(self, models: FeatureModels, trainer: Trainer, features: FeatureInputs) -> None:
         """Solve what is not trained, beside networks that are.
 
         A linear network for each one that is trained, where training nodes are few; a regression
         for each one, where a class is rare.
 
         Args:
-            voices: of all repeats and folds.
+            models: of all repeats and folds.
             trainer: of the repeats.
             features: of every node.
         """
@@ -199,14 +197,14 @@ class CrossFit:
         if int(trainer.splits.train[0].sum()) <= FEW:
             for replica, nodes in enumerate(learning):
                 labels, worth = trainer.labels[nodes], torch.ones(len(nodes), device=nodes.device)
-                voices.linear.solve(replica, features.taken(nodes), labels, worth)
-        if voices.shrunk is not None and has_rare_class(trainer):
-            self._shrink(voices, voices.shrunk, learning, trainer, features)
+                models.linear.solve(replica, features.taken(nodes), labels, worth)
+        if models.shrunk is not None and has_rare_class(trainer):
+            self._shrink(models, models.shrunk, learning, trainer, features)
 
     @torch.no_grad()
     def _shrink(
         self,
-        voices: Voices,
+        models: FeatureModels,
         shrunk: ShrunkRegression,
         learning: Sequence[Tensor],
         trainer: Trainer,
@@ -230,7 +228,7 @@ class CrossFit:
                 continue
             rows, labels = features.taken(nodes), trainer.labels[nodes]
             own = slice(repeat * self.folds, (repeat + 1) * self.folds)
-            scores = voices.scores(rows)[own]
+            scores = models.scores(rows)[own]
             said = torch.stack([scores_of(rows, one) for one in found[own]])
             losses = {
                 share: validation_loss(mixed(scores, said, share), labels)
@@ -240,7 +238,7 @@ class CrossFit:
         if bool(shares.any()):
             shrunk.keep(found, shares)
 
-    def heard(self, scores: Tensor, training: Tensor, nodes: NDArray[np.int64]) -> Tensor:
+    def out_of_fold(self, scores: Tensor, training: Tensor, nodes: NDArray[np.int64]) -> Tensor:
         """Return log-probabilities of some nodes, (repeats, nodes, classes).
 
         Args:
@@ -257,12 +255,12 @@ class CrossFit:
 
     @torch.no_grad()
     def log_probabilities(
-        self, voices: Voices, features: FeatureInputs, training: Tensor
+        self, models: FeatureModels, features: FeatureInputs, training: Tensor
     ) -> Tensor:
         """Return what finished networks say about every node, (repeats, nodes, classes).
 
         Args:
-            voices: the networks.
+            models: the networks.
             features: of every node.
             training: who trains in each repeat.
         """
@@ -271,7 +269,7 @@ class CrossFit:
             nodes = np.arange(start, min(start + AT_ONCE, len(self.fold)))
             places = torch.from_numpy(nodes).to(features.device)
             whole = features.all() if len(nodes) == len(self.fold) else features.taken(places)
-            parts.append(self.heard(voices.scores(whole), training[:, nodes], nodes))
+            parts.append(self.out_of_fold(models.scores(whole), training[:, nodes], nodes))
         return torch.cat(parts, dim=1)
 
 

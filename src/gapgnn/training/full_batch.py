@@ -23,7 +23,7 @@ from gapgnn.nn import (
     ReplicaDropout,
     best_class,
     cross_entropy,
-    cross_entropy_slopes,
+    cross_entropy_gradients,
 )
 from gapgnn.nn.kernels import lookup
 from gapgnn.privacy.dpsgd import FlatParameters
@@ -111,9 +111,9 @@ class FullBatch:
                 return gradient, scores.new_zeros(()), accuracy
             loss = (cross_entropy(scores, self._known) * self._weights).sum()
             return self._flat.gradient(loss), loss.detach(), accuracy
-        slopes, chances = cross_entropy_slopes(scores, *self._targets.of(scores))
-        loss = self._targets.loss(chances) if is_watched else scores.new_zeros(())
-        return self._flat.gradient(scores, slopes), loss, accuracy
+        gradients, probabilities = cross_entropy_gradients(scores, *self._targets.of(scores))
+        loss = self._targets.loss(probabilities) if is_watched else scores.new_zeros(())
+        return self._flat.gradient(scores, gradients), loss, accuracy
 
     def look(self) -> Tensor | None:
         """Remember the parameters if they are the best so far; return the mean accuracy."""
@@ -263,9 +263,9 @@ class Targets:
             self._found = targets, targets.sum(1, keepdim=True)
         return self._found
 
-    def loss(self, chances: Tensor) -> Tensor:
-        """Return the summed loss, for people who watch, from chances ``(R, classes, rows)``."""
-        own = chances.flatten(1).gather(1, self._places)
+    def loss(self, probabilities: Tensor) -> Tensor:
+        """Return the summed loss, for progress, from probabilities ``(R, classes, rows)``."""
+        own = probabilities.flatten(1).gather(1, self._places)
         logs = own.clamp_(min=torch.finfo(own.dtype).tiny).log_()
         return -logs.mul_(self._weights).sum()
 

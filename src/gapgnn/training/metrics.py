@@ -487,7 +487,7 @@ def _shown_auc(mean: dict[str, Any]) -> str:
 
 
 def best_threshold(
-    chances: NDArray[Any], is_member: NDArray[np.bool_], metric: str = "balanced_accuracy"
+    probabilities: NDArray[Any], is_member: NDArray[np.bool_], metric: str = "balanced_accuracy"
 ) -> float:
     """Return the probability from which to answer a class so that a metric is highest.
 
@@ -495,7 +495,7 @@ def best_threshold(
     nearest to a half.
 
     Args:
-        chances: probability of the class, one for each node.
+        probabilities: probability of the class, one for each node.
         is_member: which nodes are of it.
         metric: ``accuracy`` or ``macro_f1``; any other that answers are judged by stands for
             balanced accuracy, as a threshold does not change an order.
@@ -506,8 +506,8 @@ def best_threshold(
     members, others = int(is_member.sum()), int((~is_member).sum())
     if not members or not others:
         return 0.5
-    order = np.argsort(chances, kind="stable")[::-1]
-    sorted_chances = chances[order].astype(np.float64)
+    order = np.argsort(probabilities, kind="stable")[::-1]
+    sorted_chances = probabilities[order].astype(np.float64)
     hits, alarms = np.cumsum(is_member[order]), np.cumsum(~is_member[order])
     # Only between different probabilities can a line be drawn.
     cuts = np.flatnonzero(sorted_chances[1:] < sorted_chances[:-1])
@@ -517,7 +517,7 @@ def best_threshold(
     hits, alarms = hits[cuts], alarms[cuts]
     gains: Any = hits / members - alarms / others
     if metric == "accuracy":
-        gains = (hits - alarms) / len(chances)
+        gains = (hits - alarms) / len(probabilities)
     elif metric == "macro_f1":
         rejected = others - alarms
         of_others = 2 * rejected / (others + rejected + members - hits)
@@ -526,7 +526,7 @@ def best_threshold(
     return round(float(middles[best[np.argmin(np.abs(middles[best] - 0.5))]]), 6)
 
 
-def share_threshold(chances: NDArray[Any], share: float) -> float:
+def share_threshold(probabilities: NDArray[Any], share: float) -> float:
     """Return the probability from which a share of these nodes is answered.
 
     Between two neighbouring probabilities the middle is taken; of nodes with equal ones all or none
@@ -535,7 +535,7 @@ def share_threshold(chances: NDArray[Any], share: float) -> float:
     >>> share_threshold(np.array([0.1, 0.2, 0.3, 0.7]), 0.25)
     0.5
     """
-    values = np.sort(chances.astype(np.float64))[::-1]
+    values = np.sort(probabilities.astype(np.float64))[::-1]
     cuts = np.flatnonzero(values[1:] < values[:-1])
     if not len(cuts):
         return 0.5

@@ -103,7 +103,7 @@ class Recipe:
 
 
 def node_recipe(
-    papers: Recipe, num_train: int, *, epochs: int | str, batch_size: int | str
+    paper_recipe: Recipe, num_train: int, *, epochs: int | str, batch_size: int | str
 ) -> Recipe:
     """Return the paper's settings at node level with as many steps of DP-SGD on any graph.
 
@@ -113,8 +113,8 @@ def node_recipe(
     """
     if batch_size == "auto":
         rate = min(MOST_RATE, max(LEAST_RATE, STEP_PEOPLE / num_train))
-        papers = replace(papers, batch_size=max(1, round(rate * num_train)))
-    return replace(papers, steps=NODE_STEPS) if epochs == "auto" else papers
+        paper_recipe = replace(paper_recipe, batch_size=max(1, round(rate * num_train)))
+    return replace(paper_recipe, steps=NODE_STEPS) if epochs == "auto" else paper_recipe
 
 
 def node_learning_rate(num_train: int, worth: float) -> float:
@@ -133,8 +133,8 @@ def node_learning_rate(num_train: int, worth: float) -> float:
     return LEARNING_RATE * (1.0 if num_train > FEW else min(1.0, math.sqrt(AMPLE / worth)))
 
 
-def some_nodes_recipe(
-    papers: Recipe, num_train: int, *, epochs: int | str, batch_size: int | str
+def minibatch_recipe(
+    paper_recipe: Recipe, num_train: int, *, epochs: int | str, batch_size: int | str
 ) -> Recipe:
     """Return the paper's settings for steps that read some nodes each.
 
@@ -142,9 +142,9 @@ def some_nodes_recipe(
     counts.
     """
     steps = STEPS if num_train > FEW else FEW_STEPS
-    nodes = STEP_NODES if batch_size == "auto" else papers.batch_size or num_train
-    chosen = steps if epochs == "auto" else papers.epochs
-    return replace(papers, batch_size=None, nodes=nodes, epochs=chosen)
+    nodes = STEP_NODES if batch_size == "auto" else paper_recipe.batch_size or num_train
+    chosen = steps if epochs == "auto" else paper_recipe.epochs
+    return replace(paper_recipe, batch_size=None, nodes=nodes, epochs=chosen)
 
 
 def class_weights(

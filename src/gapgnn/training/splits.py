@@ -78,7 +78,7 @@ def repeat_splits(graph: Graph, *, level: str, repeats: int, split: str, seed: i
     return Splits(*masks)
 
 
-def is_dealt(graph: Graph, *, seed: int) -> bool:
+def is_hash_split(graph: Graph, *, seed: int) -> bool:
     """Tell whether roles are the standard split by a seed, a public hash of (seed, id).
 
     Who made them decides and not what they are: one given role that differs from the hash must not
@@ -89,7 +89,7 @@ def is_dealt(graph: Graph, *, seed: int) -> bool:
     >>> graph = Graph.from_arcs([], [], num_nodes=50, features=np.eye(50), labels=[0, 1] * 25)
     >>> dealt = random_split(graph, seed=3)
     >>> given = graph.with_masks(dealt.train_mask, dealt.val_mask, dealt.test_mask)
-    >>> is_dealt(dealt, seed=3), is_dealt(dealt, seed=4), is_dealt(given, seed=3)
+    >>> is_hash_split(dealt, seed=3), is_hash_split(dealt, seed=4), is_hash_split(given, seed=3)
     (True, False, False)
     """
     return graph.dealt == (seed, TRAIN_SHARE, VAL_SHARE)

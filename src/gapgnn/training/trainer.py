@@ -38,8 +38,8 @@ from gapgnn.training.callbacks import Callback, Silent
 from gapgnn.training.criterion import Criterion
 from gapgnn.training.full_batch import EVERY, BestEpoch, FullBatch, clean_scores, dropouts
 from gapgnn.training.inputs import Inputs, Taken
+from gapgnn.training.minibatches import Minibatches
 from gapgnn.training.recipe import Recipe
-from gapgnn.training.some_nodes import SomeNodes
 from gapgnn.training.splits import Splits
 
 # Taken one kernel at a time first: they load libraries and compile what needs compiling.
@@ -96,7 +96,7 @@ class Trainer:
         elif self.recipe.batch_size is not None:
             self._fit_batches(model, flat, inputs, phase, self.recipe.batch_size)
         elif self.recipe.nodes is not None:
-            self._fit_some(model, flat, inputs, phase, self.recipe.nodes)
+            self._fit_minibatches(model, flat, inputs, phase, self.recipe.nodes)
         else:
             self._fit_full(model, flat, inputs, phase)
         model.eval()
@@ -155,12 +155,12 @@ class Trainer:
         batch.best.restore()
         _settle_statistics(model, inputs.all())
 
-    def _fit_some(
+    def _fit_minibatches(
         self, model: nn.Module, flat: FlatParameters, inputs: Inputs, phase: str, most: int
     ) -> None:
-        """One step per epoch over at most so many nodes (:mod:`gapgnn.training.some_nodes`)."""
+        """One step per epoch over at most so many nodes (:mod:`gapgnn.training.minibatches`)."""
         optimiser, epochs = self._optimiser(flat), self.recipe.epochs
-        steps = SomeNodes(
+        steps = Minibatches(
             model,
             cast(Taken, inputs),
             flat,

@@ -405,9 +405,11 @@ class BlockModel:
         tilt = experiment_rng(self.seed, "field", field.name)
         popularity = -np.log(np.arange(size) + 2.0)
         scores = popularity + field.signal * tilt.standard_normal((self.num_classes, size))
-        chances = np.cumsum(np.exp(scores), axis=1)
-        chances = chances / chances[:, -1:] + np.arange(self.num_classes)[:, None]
+        probabilities = np.cumsum(np.exp(scores), axis=1)
+        probabilities = probabilities / probabilities[:, -1:] + np.arange(self.num_classes)[:, None]
         # One search over all classes: class c owns the stretch from c to c + 1.
-        code = np.searchsorted(chances.ravel(), labels + rng.random(len(labels)), side="right")
+        code = np.searchsorted(
+            probabilities.ravel(), labels + rng.random(len(labels)), side="right"
+        )
         code = np.minimum(code - labels * size, size - 1)
         return np.where(rng.random(len(labels)) < field.missing, -1, code)

@@ -57,16 +57,16 @@ from gapgnn.training import (
     FEATURE_WIDTH,
     CrossFit,
     FeatureInputs,
+    FeatureModels,
     FeatureNetworks,
     HopInputs,
     Inputs,
     Recipe,
     Splits,
     Trainer,
-    Voices,
+    minibatch_recipe,
     resolve_folds,
     shallow_networks,
-    some_nodes_recipe,
 )
 
 # From this budget on, so many hops at edge level: what a rare class says travels from its few
@@ -206,7 +206,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
             return {"feature_recipe": recipe, "feature_dropout": dropout}
         steps = suited.steps
         if self.epochs != "auto":
-            usual = some_nodes_recipe(recipe, facts.num_train, epochs="auto", batch_size="auto")
+            usual = minibatch_recipe(recipe, facts.num_train, epochs="auto", batch_size="auto")
             steps = max(1, round(suited.steps * self.epochs / usual.epochs))
         decay = recipe.weight_decay or FEATURE_DECAY
         own = replace(recipe, epochs=steps, weight_decay=decay)
@@ -234,13 +234,13 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
 
     def recipe(self, num_train: int) -> Recipe:
         """Return minibatch steps over some of the training nodes; what is given stays."""
-        papers = super().recipe(num_train)
+        paper_recipe = super().recipe(num_train)
         if self._folds():
-            return some_nodes_recipe(
-                papers, num_train, epochs=self.epochs, batch_size=self.batch_size
+            return minibatch_recipe(
+                paper_recipe, num_train, epochs=self.epochs, batch_size=self.batch_size
             )
-        nodes = STEP_NODES if self.batch_size == "auto" else papers.batch_size or num_train
-        return replace(papers, batch_size=None, nodes=nodes)
+        nodes = STEP_NODES if self.batch_size == "auto" else paper_recipe.batch_size or num_train
+        return replace(paper_recipe, batch_size=None, nodes=nodes)
 
     # The networks -------------------------------------------------------------------------------
 
@@ -315,7 +315,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
                 )
         if stages.crossfit is not None:
             with fit.timed("encoder"):
-                stages.crossfit.solve(Voices.of(modules, "encoder"), fit.trainer, features)
+                stages.crossfit.solve(FeatureModels.of(modules, "encoder"), fit.trainer, features)
 
         def train_stage(name: str, inputs: Inputs) -> None:
             fit.train(name, modules[name], inputs, trainer=self._trainer_of(name, fit, stages))

@@ -48,14 +48,14 @@ from gapgnn.privacy import (
 )
 from gapgnn.privacy.accounting import Event, Gaussian, Laplace, gaussian_shift
 from gapgnn.privacy.card import ReleaseFacts
-from gapgnn.privacy.mechanisms import noisy_list_length
+from gapgnn.privacy.mechanisms import noisy_mean_degree
 from gapgnn.training import (
     FeatureInputs,
     HopInputs,
     Recipe,
     RowScale,
     features_read,
-    is_dealt,
+    is_hash_split,
     node_learning_rate,
     node_recipe,
     public_training,
@@ -64,7 +64,7 @@ from gapgnn.training import (
 
 # Groups of people: who trains is in hop 1 and in DP-SGD, everybody else in hop 2 alone.
 TRAINING, OTHERS = "training", "others"
-MEAN_DEGREE = "length of lists"
+MEAN_DEGREE = "mean out-degree"
 OWN = ("nothing", "features", "record")
 HASHED_ROLES = ("where roles come from", "a public hash of (seed, id)")
 GIVEN_ROLES = ("where roles come from", "given with the records")
@@ -271,8 +271,8 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
 
     def recipe(self, num_train: int) -> Recipe:
         """Return as many steps of DP-SGD on any graph; what is given stays."""
-        papers = super().recipe(num_train)
-        return node_recipe(papers, num_train, epochs=self.epochs, batch_size=self.batch_size)
+        paper_recipe = super().recipe(num_train)
+        return node_recipe(paper_recipe, num_train, epochs=self.epochs, batch_size=self.batch_size)
 
     # The network --------------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
     def train(self, fit: Fit[NodeLabelGAPSettings]) -> Tensor:
         """Release the hops, train one classifier by DP-SGD; return class scores."""
         graph, session = fit.graph, fit.session
-        self.split_by_hash_ = is_dealt(graph, seed=self.seed)
+        self.split_by_hash_ = is_hash_split(graph, seed=self.seed)
         if fit.plan.options:
             session.choose(self._chosen_option(fit))
             self.plan_ = fit.plan
@@ -353,7 +353,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
 
         def run() -> dict[str, Tensor]:
             degrees = sum(kind.out_degrees for kind in graph.edge_types)
-            found = noisy_list_length(
+            found = noisy_mean_degree(
                 np.asarray(degrees)[fit.splits.train[0]],
                 num_people=facts.num_train,
                 epsilon=plan.settings.mean_degree_epsilon,

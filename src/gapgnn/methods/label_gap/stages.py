@@ -33,7 +33,7 @@ from gapgnn.methods import blocks_of, direction_and_size, in_noise_units
 from gapgnn.methods.label_gap.codes import class_codes, mean_codes
 from gapgnn.privacy import PrivateSession
 from gapgnn.privacy.mechanisms import row_normalise
-from gapgnn.training import Criterion, CrossFit, FeatureInputs, HopInputs, Inputs, Voices
+from gapgnn.training import Criterion, CrossFit, FeatureInputs, FeatureModels, HopInputs, Inputs
 
 First = Tensor | FeatureInputs
 HOPS = "aggregation"
@@ -96,8 +96,8 @@ class Stages:
                 return features
             with torch.no_grad():
                 return row_normalise(self.modules["encoder"].embed(features.all()))
-        voices = Voices.of(self.modules, "encoder")
-        found = self.crossfit.log_probabilities(voices, features, sends_label)
+        models = FeatureModels.of(self.modules, "encoder")
+        found = self.crossfit.log_probabilities(models, features, sends_label)
         return self._with_known(0, found)
 
     def inputs(self, first: First, released: Sequence[Tensor]) -> HopInputs:
@@ -253,7 +253,7 @@ class Stages:
         cancel in a sum: only with the lean does it say how many neighbours there are, so that a
         classifier can tell many neighbours from many neighbours of the rare class.
         """
-        shrunk = Voices.of(self.modules, "encoder").shrunk
+        shrunk = FeatureModels.of(self.modules, "encoder").shrunk
         return first * SHARPENING if shrunk is not None and shrunk.is_solved else first
 
     def _with_known(self, hop: int, rows: Tensor) -> Tensor:

@@ -58,10 +58,10 @@ class _NarrowProduct(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:
         weight, *blocks = ctx.saved_tensors
-        turned = slopes.transpose(1, 2).contiguous()
-        slopes = turned.transpose(1, 2)
+        turned = gradients.transpose(1, 2).contiguous()
+        gradients = turned.transpose(1, 2)
         parts = torch.split(weight.transpose(1, 2), [block.shape[2] for block in blocks], dim=2)
         for_weight = for_bias = None
         if ctx.needs_input_grad[0]:
@@ -75,7 +75,7 @@ class _NarrowProduct(torch.autograd.Function):
             for_bias = turned.sum(2).unsqueeze(1)
         # A transposed right side, small as it is, makes this product four times slower.
         for_blocks = [
-            torch.bmm(slopes, part.contiguous()) if needed else None
+            torch.bmm(gradients, part.contiguous()) if needed else None
             for part, needed in zip(parts, ctx.needs_input_grad[2:], strict=True)
         ]
         return for_weight, for_bias, *for_blocks

@@ -146,22 +146,22 @@ class _NormActivation(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slopes: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradients: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         from gapgnn.nn.kernels.triton import gradient_kernel
 
         values, mean, inverse, weight, bias = ctx.saved_tensors
         replicas, count, channels = values.shape
-        if slopes.stride(-1) != 1:
-            slopes = slopes.contiguous()
+        if gradients.stride(-1) != 1:
+            gradients = gradients.contiguous()
         out = torch.empty_like(values)
         if out.stride() != values.stride():
             values = values.contiguous()
         rows, sizes = _rows_of(channels)
         grid = (-(-count // rows), replicas)
         sizes |= {"SCALE": ctx.shape[0], "ALPHA": ctx.shape[1]}
-        strides = (*values.stride()[:2], *slopes.stride()[:2])
+        strides = (*values.stride()[:2], *gradients.stride()[:2])
         partial = values.new_empty(replicas, grid[0], 2, channels)
-        both = (values, slopes, mean, inverse, weight, bias)
+        both = (values, gradients, mean, inverse, weight, bias)
         gradient_kernel[grid](*both, mean, partial, count, *strides, **sizes, IS_SUM=True)
         sums = partial.sum(dim=1, dtype=torch.float64)
         means = sums.div(count).float()
@@ -235,8 +235,8 @@ class _Dropped(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
-        return _dropped(slopes, *ctx.saved_tensors, *ctx.sizes), None, None, None, None
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return _dropped(gradients, *ctx.saved_tensors, *ctx.sizes), None, None, None, None
 
 
 def _dropped(values: Tensor, seeds: Tensor, call: Tensor, threshold: int, levels: int) -> Tensor:
@@ -302,7 +302,7 @@ def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
     device="cuda",
     condition=lambda scores, labels, weights: can_fuse(scores),
 )
-def cross_entropy_slopes(scores: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+def cross_entropy_gradients(scores: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """Return the derivative of the losses by the scores, each loss with its weight, ``(R, N)``."""
     return _classes(scores.detach().contiguous(), labels.contiguous(), weights.contiguous())
 
@@ -381,16 +381,16 @@ class _LongProduct(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:
         weight, *blocks = ctx.saved_tensors
-        slopes = slopes.contiguous()
+        gradients = gradients.contiguous()
         parts = torch.split(weight, [block.shape[2] for block in blocks], dim=1)
         to_bias, to_blocks = ctx.needs_input_grad[1], ctx.needs_input_grad[2:]
         return (
-            torch.cat([weight_gradient(block, slopes) for block in blocks], dim=1),
-            slopes.sum(dim=1, keepdim=True) if to_bias else None,
+            torch.cat([weight_gradient(block, gradients) for block in blocks], dim=1),
+            gradients.sum(dim=1, keepdim=True) if to_bias else None,
             *(
-                _product(slopes, part.transpose(1, 2)) if needed else None
+                _product(gradients, part.transpose(1, 2)) if needed else None
                 for part, needed in zip(parts, to_blocks, strict=True)
             ),
         )
@@ -436,39 +436,43 @@ def _narrow_sizes(width: int, columns: int) -> dict[str, Any]:
     }
 
 
-def weight_gradient(inputs: Tensor, slopes: Tensor) -> Tensor:
-    """Return ``inputs^T slopes`` of each replica: ``(R, N, in)`` and ``(R, N, out)``.
+def weight_gradient(inputs: Tensor, gradients: Tensor) -> Tensor:
+    """Return ``inputs^T gradients`` of each replica: ``(R, N, in)`` and ``(R, N, out)``.
 
     >>> weight_gradient(torch.ones(1, 5, 2), torch.ones(1, 5, 1)).tolist()
     [[[5.0], [5.0]]]
     """
-    if can_fuse(inputs) and can_fuse(slopes) and max(inputs.shape[2], slopes.shape[2]) <= NARROW:
-        return _narrow_gradient(inputs, slopes)
+    if (
+        can_fuse(inputs)
+        and can_fuse(gradients)
+        and max(inputs.shape[2], gradients.shape[2]) <= NARROW
+    ):
+        return _narrow_gradient(inputs, gradients)
     parts = inputs.shape[1] // PART
     whole = parts * PART
-    total = torch.bmm(inputs[:, whole:].transpose(1, 2), slopes[:, whole:])
+    total = torch.bmm(inputs[:, whole:].transpose(1, 2), gradients[:, whole:])
     if parts:
         # One replica at a time: its rows lie in one piece and need no copy to be cut into parts.
-        for replica, (left, right) in enumerate(zip(inputs, slopes, strict=True)):
+        for replica, (left, right) in enumerate(zip(inputs, gradients, strict=True)):
             left, right = (values[:whole].unflatten(0, (parts, PART)) for values in (left, right))
             total[replica] += torch.bmm(left.transpose(1, 2), right).sum(dim=0)
     return total
 
 
-def _narrow_gradient(inputs: Tensor, slopes: Tensor) -> Tensor:
+def _narrow_gradient(inputs: Tensor, gradients: Tensor) -> Tensor:
     """As :func:`weight_gradient`, for few columns on either side, in one pass over both."""
     from gapgnn.nn.kernels.triton import weight_gradient_kernel
 
-    (replicas, count, width), out = inputs.shape, slopes.shape[2]
+    (replicas, count, width), out = inputs.shape, gradients.shape[2]
     programs = -(-count // (GRADIENT_ROWS * GRADIENT_STEPS))
     partial = inputs.new_empty(replicas, programs, width, out)
     weight_gradient_kernel[(programs, replicas)](
         inputs,
-        slopes,
+        gradients,
         partial,
         count,
         *inputs.stride()[:2],
-        *slopes.stride()[:2],
+        *gradients.stride()[:2],
         **_narrow_sizes(width, out),
         ROWS=GRADIENT_ROWS,
         STEPS=GRADIENT_STEPS,

@@ -80,7 +80,7 @@ def activate_kernel(
 @jit(do_not_specialize=["count"])
 def gradient_kernel(
     values,
-    slopes,
+    gradients,
     mean,
     spread,
     weight,
@@ -110,7 +110,7 @@ def gradient_kernel(
     cells = replica * by_replica + rows[:, None] * by_row + channels[None, :]
     slope_cells = replica * slope_by_replica + rows[:, None] * slope_by_row + channels[None, :]
     tile = tl.load(values + cells, mask=exists, other=0.0)
-    slope = tl.load(slopes + slope_cells, mask=exists, other=0.0)
+    slope = tl.load(gradients + slope_cells, mask=exists, other=0.0)
     own = replica * CHANNELS + channels
     used = channels < CHANNELS
     middle = tl.load(mean + own, mask=used, other=0.0)

@@ -70,17 +70,17 @@ class FlatParameters:
             rows.append(self._row(torch.zeros_like(value) if found is None else found))
         return torch.cat(rows, dim=1)
 
-    def gradient(self, result: Tensor, slopes: Tensor | None = None) -> Tensor:
+    def gradient(self, result: Tensor, gradients: Tensor | None = None) -> Tensor:
         """Return the plain gradient of a result, ``(R, P)``: for non-private training.
 
         Each replica's loss reads its own parameters only, so one sum serves all replicas.
 
         Args:
             result: losses, which are summed; or anything else, with
-            slopes: the derivative of the loss by the result.
+            gradients: the derivative of the loss by the result.
         """
-        result = result.sum() if slopes is None else result
-        found = torch.autograd.grad(result, self.parameters, slopes, allow_unused=True)
+        result = result.sum() if gradients is None else result
+        found = torch.autograd.grad(result, self.parameters, gradients, allow_unused=True)
         pairs = zip(self.parameters, found, strict=True)
         return self.collect({id(value): grad for value, grad in pairs if grad is not None})
 

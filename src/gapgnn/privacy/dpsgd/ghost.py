@@ -108,8 +108,8 @@ class LinearRecord:
             squares = inputs.square().sum(-1)
         else:
             squares = inputs.squared_norms().double()
-        slopes = delta.to(torch.float64, copy=True).square_().sum(-1)
-        return torch.addcmul(slopes, squares, slopes) if with_bias else squares * slopes
+        gradients = delta.to(torch.float64, copy=True).square_().sum(-1)
+        return torch.addcmul(gradients, squares, gradients) if with_bias else squares * gradients
 
     def clipped_sums(
         self, delta: Tensor, factors: Tensor, *, masked: bool, exact: bool
@@ -296,10 +296,10 @@ def _squared_norm_of_parts(inputs: Tensor, delta: Tensor, with_bias: bool) -> Te
     gram = inputs @ inputs.transpose(-1, -2)
     if with_bias:
         gram = gram + 1
-    slopes = delta @ delta.transpose(-1, -2)
-    sizes = gram.diagonal(dim1=-2, dim2=-1) * slopes.diagonal(dim1=-2, dim2=-1)
+    gradients = delta @ delta.transpose(-1, -2)
+    sizes = gram.diagonal(dim1=-2, dim2=-1) * gradients.diagonal(dim1=-2, dim2=-1)
     guard = PARTS_ROUNDING * sizes.sqrt().sum(-1).square()
-    return (gram * slopes).sum((-1, -2)).clamp_(min=0) + guard
+    return (gram * gradients).sum((-1, -2)).clamp_(min=0) + guard
 
 
 def clip_factors(

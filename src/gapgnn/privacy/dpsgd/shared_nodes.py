@@ -155,13 +155,13 @@ class SharedLayer:
 
     Attributes:
         inputs: ``(R, M, in)``, dense or sparse.
-        slopes: derivative of what follows the layer, channel by channel, ``(R, M, out)``.
+        gradients: derivative of what follows the layer, channel by channel, ``(R, M, out)``.
         weight: ``(R, in, out)``.
         bias: ``(R, 1, out)`` or None.
     """
 
     inputs: Tensor | NodeRows
-    slopes: Tensor
+    gradients: Tensor
     weight: Tensor
     bias: Tensor | None
 
@@ -265,10 +265,10 @@ class SharedParts:
             gradient.addcmul_(units, along, value=-1)
         found: list[Tensor] = []
         for place in reversed(range(len(self.layers))):
-            layer, slopes = self.layers[place], self.layers[place].slopes[replica]
+            layer, gradients = self.layers[place], self.layers[place].gradients[replica]
             if self._scaling is not None and not found:
-                slopes = slopes * self._scaling[replica]
-            gradient.mul_(_taken(slopes, nodes))
+                gradients = gradients * self._scaling[replica]
+            gradient.mul_(_taken(gradients, nodes))
             found.insert(0, gradient)
             if place:
                 gradient = gradient @ layer.weight[replica].detach().T
@@ -320,8 +320,8 @@ class SharedParts:
     def _guards(self, delta: Tensor) -> Tensor:
         """Return what rounding may have hidden, ``(R, B, layers)``: see the module's notes.
 
-        ``|d_t|`` is at most ``|g_i|`` times the node's scaling, its largest slopes and the norms of
-        the weights above; what unit rows take away makes no gradient longer.
+        ``|d_t|`` is at most ``|g_i|`` times the node's scaling, its largest gradients and the norms
+        of the weights above; what unit rows take away makes no gradient longer.
         """
         replicas, _, width = delta.shape
         bounds: list[Tensor] = []
@@ -329,9 +329,9 @@ class SharedParts:
         if self._scaling is not None:
             reach = self._scaling.squeeze(-1).double()
         for layer in reversed(self.layers):
-            # The node's own slopes: those of all nodes of the batch would let one of them, whose
-            # slopes are not finite, take everybody else's example out of the sum.
-            reach = reach * layer.slopes.abs().amax(-1)
+            # The node's own gradients: those of all nodes of the batch would let one of them, whose
+            # gradients are not finite, take everybody else's example out of the sum.
+            reach = reach * layer.gradients.abs().amax(-1)
             if isinstance(layer.inputs, Tensor):
                 lengths = _lengths(layer.inputs)
             else:

@@ -16,7 +16,7 @@ from .edges import perturb_edges as perturb_edges
 from .edges import perturbation_events as perturbation_events
 from .edges import response_probabilities as response_probabilities
 from .labels import randomised_labels as randomised_labels
-from .lengths import noisy_list_length as noisy_list_length
+from .mean_degree import noisy_mean_degree as noisy_mean_degree
 from .noise import GRID as GRID
 from .noise import NoiseSource as NoiseSource
 from .noise import SafeOrFast as SafeOrFast

@@ -21,7 +21,7 @@ from gapgnn.rng import NoiseKey
 MOST = 10.0
 
 
-def noisy_list_length(
+def noisy_mean_degree(
     lengths: NDArray[Any],
     *,
     num_people: int,
@@ -41,7 +41,7 @@ def noisy_list_length(
         key: the secret it is drawn from, used for nothing else.
         noise: ``safe`` or ``fast``.
 
-    >>> length = noisy_list_length(np.full(9000, 31), num_people=9000, epsilon=10.0,
+    >>> length = noisy_mean_degree(np.full(9000, 31), num_people=9000, epsilon=10.0,
     ...                            key=NoiseKey.fresh())
     >>> 30 < length < 32
     True
@@ -55,10 +55,10 @@ def noisy_list_length(
     value = torch.tensor([min(total, MAX_VALUE)], dtype=torch.float64)
     sensitivity = MOST / unit
     scale = sensitivity / epsilon
-    released = source.add_laplace(value.clone(), scale, "length of lists")
+    released = source.add_laplace(value.clone(), scale, "mean out-degree")
 
     def describe() -> Release:
-        return Release("length of lists", value.numpy(), scale, sensitivity, measure="l1")
+        return Release("mean out-degree", value.numpy(), scale, sensitivity, measure="l1")
 
     mean = float(observe(describe, released)) * unit / num_people
     return float(2.0 ** min(max(mean, 0.0), MOST) - 1)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gapgnn.nn import can_record_dropout, cross_entropy_slopes
+from gapgnn.nn import can_record_dropout, cross_entropy_gradients
 from gapgnn.privacy.dpsgd import FlatParameters
 from gapgnn.training.criterion import Criterion
 from gapgnn.training.full_batch import EVERY, BestEpoch, Targets, dropouts
@@ -32,7 +32,7 @@ LOSS_SHARE = 0.1
 STATISTICS = 1 << 15
 
 
-class SomeNodes:
+class Minibatches:
     """The steps of one training.
 
     Args:
@@ -110,8 +110,8 @@ class SomeNodes:
         # On a GPU read anew each time: a recorded step finds other nodes in the same place.
         argument, targets = self._reading() if self._places.is_cuda else self._read
         scores = self._model(argument)
-        slopes, chances = cross_entropy_slopes(scores, *targets.of(scores))
-        return self._flat.gradient(scores, slopes), targets.loss(chances)
+        gradients, probabilities = cross_entropy_gradients(scores, *targets.of(scores))
+        return self._flat.gradient(scores, gradients), targets.loss(probabilities)
 
     def _looking(self, val: NDArray[np.bool_]) -> tuple[Any, Tensor]:
         """Return what is read of validation nodes, and who they are, ``(R, n)``."""
