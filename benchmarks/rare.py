@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 import generated
-from gapgnn import GAP, MLP, Ledger, load_dataset
+from gapgnn import GAP, MLP, LabelGAP, Ledger, NodeLabelGAP, load_dataset
 from gapgnn.graph import Graph, random_split
 from gapgnn.graph.datasets.synthetic import rare_graph
 from gapgnn.graph.tables import Schema
@@ -49,16 +49,16 @@ Cell = dict[str, Any]
 NAMES = ("graph", "level", "method", "epsilon", "seed", "noise")
 METHODS: dict[str, dict[str, tuple[type, dict[str, Any]]]] = {
     "edge": {
-        "default": (GAP, {}),
-        "balanced": (GAP, {"class_weight": "balanced"}),
-        "GAP": (GAP, {"messages": "features"}),
+        "default": (LabelGAP, {}),
+        "balanced": (LabelGAP, {"class_weight": "balanced"}),
+        "GAP": (GAP, {}),
         "MLP": (MLP, {}),
     },
     "node": {
-        "default": (GAP, {}),
-        "balanced": (GAP, {"class_weight": "balanced"}),
-        "own=record": (GAP, {"own": "record"}),
-        "GAP": (GAP, {"messages": "features"}),
+        "default": (NodeLabelGAP, {}),
+        "balanced": (NodeLabelGAP, {"class_weight": "balanced"}),
+        "own=record": (NodeLabelGAP, {"own": "record"}),
+        "GAP": (GAP, {}),
         "MLP-DP": (MLP, {}),
     },
 }
@@ -222,7 +222,7 @@ def measured(cell: Cell) -> Cell:
         return {**cell, **figures(scores, np.zeros(graph.num_nodes), graph)}
     estimator, given = METHODS[cell["level"]][cell["method"]]
     given = {**given, "level": "none" if epsilon is None else cell["level"], "seed": seed}
-    if epsilon is not None and (estimator is GAP or is_node):
+    if epsilon is not None and (estimator is not MLP or is_node):
         given |= {"epsilon": epsilon, "delta": delta, "noise": cell["noise"]}
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.init(Path(folder, "ledger.sqlite")).path
