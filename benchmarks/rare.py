@@ -49,15 +49,15 @@ Cell = dict[str, Any]
 NAMES = ("graph", "level", "method", "epsilon", "seed", "noise")
 METHODS: dict[str, dict[str, tuple[type, dict[str, Any]]]] = {
     "edge": {
-        "LabelGAP": (LabelGAP, {}),
-        "LabelGAP balanced": (LabelGAP, {"class_weight": "balanced"}),
+        "default": (LabelGAP, {}),
+        "balanced": (LabelGAP, {"class_weight": "balanced"}),
         "GAP": (GAP, {}),
         "MLP": (MLP, {}),
     },
     "node": {
-        "NodeLabelGAP": (NodeLabelGAP, {}),
-        "NodeLabelGAP balanced": (NodeLabelGAP, {"class_weight": "balanced"}),
-        "NodeLabelGAP own=record": (NodeLabelGAP, {"own": "record"}),
+        "default": (NodeLabelGAP, {}),
+        "balanced": (NodeLabelGAP, {"class_weight": "balanced"}),
+        "own=record": (NodeLabelGAP, {"own": "record"}),
         "GAP": (GAP, {}),
         "MLP-DP": (MLP, {}),
     },

@@ -167,6 +167,20 @@ def _placed(num_classes: int, prior: Tensor) -> tuple[Tensor, Tensor]:
     return centre, lengths.amax(dim=-1)[..., None, None]
 
 
+def code_scale(num_classes: int, prior: Tensor | None = None) -> float:
+    """Return by how much codes were shortened around a prior: the longest before; 1 if uniform.
+
+    >>> code_scale(3), code_scale(2, torch.tensor([0.75, 0.25]))
+    (1.0, 1.5)
+    """
+    if prior is None:
+        return 1.0
+    shares = prior if prior.dim() == 1 else prior[0]
+    if bool((shares == shares[0]).all()):
+        return 1.0
+    return float(_placed(num_classes, shares)[1])
+
+
 def class_counts(sums: Tensor, prior: Tensor | None = None) -> Tensor:
     """Return how many messages in a sum are of each class, beyond those that the prior expects.
 

@@ -364,6 +364,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
             num_types=self.num_types_,
             with_union=settings.with_union,
             crossfit=crossfit,
+            noise_multiplier=self.plan_.multiplier_of(HOPS),
         )
 
     # Released rows ------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from gapgnn.methods.label_gap.codes import (
     class_codes,
     class_counts,
     class_scores,
+    code_scale,
     mean_codes,
 )
 from gapgnn.methods.label_gap.own_neighbours import posteriors_listed, sums_listed, vote_weights
@@ -143,9 +144,11 @@ class Votes:
             for kind, rows in zip(self.graph.edge_types, self._by_kind(released), strict=True)
         ]
         codes, log_prior = self._codes, self._log_prior
+        # Around a prior codes are nearer to each other, by what counts are longer.
+        sharpness = SHARPNESS * code_scale(self.num_classes, self.prior)
 
         def guess(rows: Tensor) -> Tensor:
-            return mean_codes(SHARPNESS * class_scores(rows, codes) + log_prior, codes)
+            return mean_codes(sharpness * class_scores(rows, codes) + log_prior, codes)
 
         guesses = row_by_row(guess, _Rows(_together(sums)))
         # Rounding aside, whoever lists nobody has nothing to say.
@@ -189,8 +192,16 @@ class Votes:
             first, second = (self._by_kind(hop) for hop in released)
             blocks = [*_with_sum(first), *_with_sum(second), _together([*first, *second])]
             votes = []
-        read = [direction_and_size(block[:, : self.num_present]) for block in blocks]
+        shown = _number_and_size if self._is_uneven_pair else direction_and_size
+        read = [shown(block[:, : self.num_present]) for block in blocks]
         return torch.cat([*read, *votes], dim=-1)
+
+    @property
+    def _is_uneven_pair(self) -> bool:
+        """Whether there are two classes, with declared rates that move their codes."""
+        if self.prior is None or self.num_classes != 2:
+            return False
+        return bool(self.prior[0, 0] != self.prior[0, 1])
 
     def _votes_listed(self, listed: Sequence[Tensor]) -> Tensor:
         """Return what own lists vote, as class scores: each friend for the class its row says.
@@ -231,6 +242,15 @@ class _Rows:
 
     def block(self, nodes: Tensor) -> Any:
         return self._rows[:, nodes]
+
+
+def _number_and_size(sums: Tensor) -> Tensor:
+    """Return what a classifier reads of a noisy sum of the codes of two classes.
+
+    Their direction is a sign, which says the same of a row of noise as of a sure one. Where one
+    class is rarer what counts is by how much a sum is on its side: the number itself.
+    """
+    return torch.cat([sums, torch.log1p(sums.abs()) / 2], dim=-1)
 
 
 def _with_sum(sums: Sequence[Tensor]) -> list[Tensor]:

@@ -41,8 +41,10 @@ HOPS = "aggregation"
 MEMBERS = 2
 # Mixing weights of a stage; finer ones follow the luck of the validation nodes.
 MIXING_WEIGHTS = (1.0, 0.5, 0.0)
-# By how much log-probabilities of feature models are sharpened in hop 1 where a class is rare.
-SHARPENING = 1.15
+# By how much log-probabilities of feature models are sharpened in hop 1 where a class is rare, and
+# the noise multiplier of a hop up to which they are. Chosen on generated graphs with a rare class
+# (docs/research-notes.md).
+SHARPENING, LITTLE_NOISE = 1.4, 1.25
 
 
 def stage_names(hops: int) -> tuple[str, ...]:
@@ -69,6 +71,7 @@ class Stages:
         crossfit: who learns from whom in the feature models, where they are cross-fitted.
         known: rows that were released before, of those who stand last among the nodes, hop 0
             first; they are taken as they are.
+        noise_multiplier: of each hop; 0: no noise.
     """
 
     hops: int
@@ -79,6 +82,7 @@ class Stages:
     with_union: bool = False
     crossfit: CrossFit | None = None
     known: tuple[Tensor, ...] = ()
+    noise_multiplier: float = 0.0
 
     @cached_property
     def codes(self) -> Tensor:
@@ -248,13 +252,16 @@ class Stages:
     def _sharpened(self, first: Tensor) -> Tensor:
         """Return the scores that nodes without a training label send in hop 1.
 
-        Those of the feature models. Where a regression stands beside the networks, as a class is
-        rare, a little surer than that, which leans towards the common class. Calibrated posteriors
-        cancel in a sum: only with the lean does it say how many neighbours there are, so that a
-        classifier can tell many neighbours from many neighbours of the rare class.
+        Those of the feature models. With little noise, and where a regression stands beside the
+        networks as a class is rare, a little surer than that, which leans towards the common class.
+        Calibrated posteriors cancel in a sum: only with the lean does it say how many neighbours
+        there are, so that a classifier can tell many neighbours from many neighbours of the rare
+        class. More noise hides what does not cancel, and under it the lean only loses.
         """
         shrunk = FeatureModels.of(self.modules, "encoder").shrunk
-        return first * SHARPENING if shrunk is not None and shrunk.is_solved else first
+        is_rare = shrunk is not None and shrunk.is_solved
+        leans = is_rare and self.noise_multiplier <= LITTLE_NOISE
+        return first * SHARPENING if leans else first
 
     def _with_known(self, hop: int, rows: Tensor) -> Tensor:
         """Return the rows of a hop with those that were released before in their place."""
