@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,31 @@ def _private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
         Ledger.init(folder / "ledger.sqlite")
         yield
+
+
+@pytest.fixture(autouse=True)
+def _names_are_looked_up_anew() -> Iterator[None]:
+    """Let packages look their names up again, so that what a test replaces in a module is found.
+
+    A package keeps a name once somebody has asked for it (lazy_loader).
+    """
+    _forget_names()
+    yield
+    _forget_names()
+
+
+def _forget_names() -> None:
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] != "gapgnn" or "__path__" not in vars(module):
+            continue
+        for offered in vars(module).get("__all__", ()):
+            kept = vars(module).get(offered)
+            if (
+                offered != "__version__"
+                and f"{name}.{offered}" not in sys.modules
+                and kept is not None
+            ):
+                del vars(module)[offered]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

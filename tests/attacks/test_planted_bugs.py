@@ -193,7 +193,7 @@ EVENTS_OF_KINDS = [f"events of a hop along all kinds ({p})" for p in ("in memory
 
 @edge_or_node
 def test_one_edge_of_each_kind_charged_as_one_of_any(level):
-    options = {"level": level, "kinds": 2, "protects": "each", "epsilon": 1.0, "trials": TRIALS}
+    options = {"level": level, "edge_types": 2, "protects": "each", "epsilon": 1.0, "trials": TRIALS}
     assert_sound(audit_aggregation, 0.4, **options)
     # Half the price is a small fault: fewer trials miss it now and then.
     report = audit_aggregation(**{**options, "trials": 5 * TRIALS}, charged=2)
@@ -203,7 +203,7 @@ def test_one_edge_of_each_kind_charged_as_one_of_any(level):
 
 def test_a_total_that_is_not_charged():
     """Beside the sum of one kind the total moves too: twice what was paid for."""
-    options = {"kinds": 2, "epsilon": 1.0, "trials": TRIALS}
+    options = {"edge_types": 2, "epsilon": 1.0, "trials": TRIALS}
     assert_sound(audit_aggregation, 0.4, **options)
     assert_sound(audit_aggregation, 0.4, **options, apart=True)
     report = audit_aggregation(**{**options, "trials": 5 * TRIALS}, charged=2)
@@ -216,7 +216,7 @@ def test_arcs_of_several_kinds_that_meet_in_one_row_charged_as_if_they_did_not(
     monkeypatch, relation, kinds
 ):
     """A total moves by sqrt(k min(k, M)) under `k-arcs`; sqrt(k) was charged."""
-    options = {"relation": relation, "kinds": kinds, "epsilon": 4.0, "trials": 1_000}
+    options = {"relation": relation, "edge_types": kinds, "epsilon": 4.0, "trials": 1_000}
     report = audit_aggregation(**options)
     assert report.holds, report.sentence
     monkeypatch.setattr(
@@ -276,7 +276,7 @@ def test_a_total_that_shares_the_noise_of_a_kind(monkeypatch):
         return drawn(self, first, rows, columns, std, "hop", (path[1] + 2) // 3, **more)
 
     monkeypatch.setattr(aggregation_audit, "hop_mechanisms", shared)
-    options = {"kinds": 2, "epsilon": 1.0, "trials": 2_000}
+    options = {"edge_types": 2, "epsilon": 1.0, "trials": 2_000}
     assert_counted(audit_aggregation(**options), "correlation of the noise of two sums")
     drawn = NoiseSource.gaussian_rows
     monkeypatch.setattr(NoiseSource, "gaussian_rows", same_hop)
@@ -322,7 +322,7 @@ def test_kinds_that_share_a_noise_key(monkeypatch, options):
         return original(self, first, rows, columns, std, "hop", (path[1] + 1) // 2, **more)
 
     monkeypatch.setattr(aggregation_audit, "hop_mechanisms", shared)
-    options = {"kinds": 2, "epsilon": 1.0, "trials": 2_000, **options}
+    options = {"edge_types": 2, "epsilon": 1.0, "trials": 2_000, **options}
     assert_counted(audit_aggregation(**options), "correlation of the noise of two sums")
     monkeypatch.setattr(NoiseSource, "gaussian_rows", same_hop)
     report = audit_aggregation(**options)

@@ -37,8 +37,8 @@ def test_describe_shows_kinds_weights_and_what_was_left_out(gapgnn, files, tmp_p
     code, out, err = gapgnn("describe", *edges, *WEIGHT, *window, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert list(found["kinds"]) == ["calls", "money"]
-    assert found["kinds"]["money"]["weights"]["high"] == 100
+    assert list(found["edge_types"]) == ["calls", "money"]
+    assert found["edge_types"]["money"]["weights"]["high"] == 100
     assert (found["without_amount"], found["without_time"]) == (1, 1)
     assert found["outside"] > 100
     code, out, err = gapgnn("describe", *edges, *WEIGHT, *window)
@@ -54,7 +54,7 @@ def test_train_predict_and_the_card(gapgnn, files, tmp_path, ledger):
     code, out, err = gapgnn("train", "label-gap", *edges, *TRAIN, "--out", "model", "--json")
     assert code == 0, err
     card = json.loads((tmp_path / "model" / "card.json").read_text())
-    assert (card["kinds"], card["protects"]) == (["calls", "payments"], "any")
+    assert (card["edge_types"], card["protects"]) == (["calls", "payments"], "any")
     assert sum(event["count"] for event in card["events"]) == 8
     # The other way round they are the same tables, so the answer costs nothing.
     swapped = ["--edges", "payments.csv", "--edges", "calls.csv", *files, *WEIGHT]
@@ -78,7 +78,7 @@ def test_a_store_of_several_weighted_kinds(gapgnn, files, tmp_path):
     code, out, _ = gapgnn("partition", *edges, "--parts", 3, "--out", "store", "--json")
     assert code == 0
     made = json.loads(out)
-    assert (made["kinds"], made["weighted"]) == (["calls", "payments"], True)
+    assert (made["edge_types"], made["weighted"]) == (["calls", "payments"], True)
     seed = ["--insecure-noise-seed", "1"]
     runs = []
     for place, data in enumerate((edges, ["--store", "store"])):
@@ -98,11 +98,11 @@ def test_a_configuration_file_names_several_tables(gapgnn, files, tmp_path):
     options = ["--config", "run.toml", "--device", "cpu", "--json"]
     code, _, err = gapgnn("train", "label-gap", *options, "--out", "two")
     assert code == 0, err
-    assert json.loads((tmp_path / "two" / "card.json").read_text())["kinds"] != []
+    assert json.loads((tmp_path / "two" / "card.json").read_text())["edge_types"] != []
     # The command line wins, also where an option may be repeated.
     code, _, err = gapgnn("train", "label-gap", *options, "--edges", "calls.csv", "--out", "one")
     assert code == 0, err
-    assert json.loads((tmp_path / "one" / "card.json").read_text())["kinds"] == []
+    assert json.loads((tmp_path / "one" / "card.json").read_text())["edge_types"] == []
 
 
 CALLS = ["--edges", "calls.csv"]
@@ -198,7 +198,7 @@ def test_spreadsheets_of_several_kinds(gapgnn, spelled, tmp_path, ledger):
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert (found["dropped_dangling"], found.get("without_amount")) == (4, None)
-    assert 0.1 < found["kinds"]["calls"]["weights"]["mean"] < 0.6
+    assert 0.1 < found["edge_types"]["calls"]["weights"]["mean"] < 0.6
     assert [column["name"] for column in found["columns"]] == ["id", "age", "team"]
     code, out, err = gapgnn("describe", *words)
     assert code == 0
@@ -206,7 +206,7 @@ def test_spreadsheets_of_several_kinds(gapgnn, spelled, tmp_path, ledger):
         assert text in out
     code, out, err = gapgnn("partition", *words, "--parts", 2, "--out", "store", "--json")
     made = json.loads(out)
-    assert (made["dropped_dangling"], made["kinds"]) == (4, ["calls", "payments"])
+    assert (made["dropped_dangling"], made["edge_types"]) == (4, ["calls", "payments"])
     assert made["outside"] == found["outside"]
     code, out, err = gapgnn("partition", *words, "--parts", 2, "--out", "second")
     assert "arcs of calls, payments in 2 parts" in " ".join(out.split())
@@ -284,7 +284,7 @@ class TestWeightOfASchema:
         words = [*BOTH, *declared, "--weight", "payments=amount", "--json"]
         code, out, err = gapgnn("describe", *words)
         assert code == 0, err
-        found = json.loads(out)["kinds"]
+        found = json.loads(out)["edge_types"]
         assert found["payments"]["weights"]["high"] == 100
         assert found["calls"]["weights"] is None
 

@@ -271,7 +271,7 @@ def test_a_saved_model_predicts_as_before_and_wants_the_same_kinds(
     model = gap(ledger, method, **options).fit(first)
     model.save(tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
-    edges = {"kinds": ["calls", "visits"], "bounds": [None, None], "directed": False}
+    edges = {"edge_types": ["calls", "visits"], "bounds": [None, None], "directed": False}
     assert config["edges"] == edges
     loaded = load_model(tmp_path / "model", ledger=ledger.path, device="cpu")
     assert np.array_equal(loaded.predict_proba(first), model.predict_proba(first))

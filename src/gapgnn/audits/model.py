@@ -190,14 +190,14 @@ def _hops(estimator: NodeClassifier, event: Gaussian) -> dict[str, Any]:
         "charged": event.count,
     }
     if card.edge_types:
-        hops |= {"kinds": len(card.edge_types), "protects": card.protects}
+        hops |= {"edge_types": len(card.edge_types), "protects": card.protects}
         hops["apart"] = not any(one.with_union for one in planned)
     bounds = getattr(estimator, "edges_", EdgeFacts()).bounds
     hops["weighted"] = any(pair is not None for pair in bounds)
     hops["both_ways"] = any(one.is_symmetrised for one in planned)
     if any(one.is_normalised for one in planned):
         # Each hop is of another group, and so an event of its own.
-        hops |= {"divided": True, "hops": 1, "kinds": event.count}
+        hops |= {"divided": True, "hops": 1, "edge_types": event.count}
     return hops
 
 

@@ -141,7 +141,7 @@ def _summary(loaded: LoadedGraph) -> dict[str, Any]:
         "dataset": graph.name,
         "nodes": graph.num_nodes,
         "arcs": sum(kind.num_arcs for kind in graph.edge_types),
-        "kinds": {kind.kind: _edges(kind) for kind in graph.edge_types} if graph.more else None,
+        "edge_types": {kind.kind: _edges(kind) for kind in graph.edge_types} if graph.more else None,
         "weights": None if graph.more else _edges(graph)["weights"],
         "dangling": sum(kind.num_dangling for kind in graph.edge_types),
         "features": graph.num_features,
@@ -184,7 +184,7 @@ def _print(summary: dict[str, Any]) -> None:
     table.add_row("nodes", f"{summary['nodes']:,}")
     kind = "directed" if summary["directed"] else "undirected, each edge counted twice"
     table.add_row("arcs", f"{summary['arcs']:,} ({kind})")
-    for name, about in (summary["kinds"] or {}).items():
+    for name, about in (summary["edge_types"] or {}).items():
         weighed = _weighed(about["weights"])
         table.add_row(escape(f"  {name}"), f"{about['arcs']:,}" + (weighed and f", {weighed}"))
     if summary["weights"]:

@@ -83,7 +83,7 @@ def execute(args: argparse.Namespace) -> int:
                 "dataset": graph.name,
                 "nodes": graph.num_nodes,
                 "arcs": arcs,
-                "kinds": list(graph.edge_type_names),
+                "edge_types": list(graph.edge_type_names),
                 "weighted": any(kind.is_weighted for kind in graph.edge_types),
                 "dropped_self_loops": loaded.dropped_self_loops,
                 "dropped_duplicates": loaded.dropped_duplicates,
