@@ -3,6 +3,7 @@
 python benchmarks/calibration.py
 """
 
+import argparse
 import os
 import tempfile
 import time
@@ -15,6 +16,7 @@ BUDGETS = [(8.0, 1e-5), (1.0, 1e-5), (0.01, 1e-12), (1000.0, 0.1)]
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
         print("relation     epsilon  delta  multiplier  accounted  uncached s  cached ms")

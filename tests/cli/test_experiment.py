@@ -18,7 +18,7 @@ from gapgnn import Ledger
 from gapgnn.cli.experiment import GridProgress, Pace
 from gapgnn.cli.main import COMMANDS
 from gapgnn.evaluation.grid import runner
-from gapgnn.evaluation.grid.plans import plan
+from gapgnn.evaluation.grid.plans import METHODS, plan
 from gapgnn.evaluation.grid.records import FILE, Record, load
 from gapgnn.evaluation.grid.runner import Failure
 from gapgnn.evaluation.grid.tasks import Source, Task
@@ -161,6 +161,15 @@ class TestDryRun:
         assert "32 rows, 32 runs of 10 repeats" in text
         assert "an estimate from runs on another machine, not a promise" in text
         assert not (tmp_path / "results").exists()
+
+    def test_no_name_of_a_method_and_no_figure_is_cut(self, gapgnn, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        _, out, _ = gapgnn("accuracy", "encoder", "--dry-run")
+        lines = [line.split("│") for line in out.splitlines() if line.startswith("│")]
+        assert {len(line) for line in lines} == {10}
+        names = {line[3].strip() for line in lines}
+        assert {*METHODS, "own record", "own nothing"} >= names - {""} >= {"node-label-gap", "sage"}
+        assert {line[8].strip()[-1:] for line in lines} <= {"s", "n", ""}
 
     def test_rows_that_are_there_are_not_counted(self, gapgnn, tables):
         gapgnn("accuracy", *tables, *FEW, "--out", "results", "--json")

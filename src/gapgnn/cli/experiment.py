@@ -436,13 +436,18 @@ def _table(columns: Sequence[str], lines: Sequence[Sequence[str]], *, title: str
 
     table = Table(title=title or None)
     filled = [number for number in range(len(columns)) if any(line[number] for line in lines)]
-    for number in filled:
-        words = [word for line in lines for word in line[number].split()]
-        # The name of a method is never cut.
-        is_name = columns[number] == "method"
-        table.add_column(columns[number], min_width=max(map(len, words)) if is_name else None)
+    is_name = [columns[number] == "method" for number in filled]
+    for number, is_whole in zip(filled, is_name, strict=True):
+        # Where there is little room the other columns give way: the name of a method is never cut.
+        table.add_column(columns[number], no_wrap=is_whole, overflow="fold")
     for line in lines:
-        table.add_row(*(escape(line[number]) for number in filled))
+        cells = [escape(line[number]) for number in filled]
+        table.add_row(
+            *(
+                cell.replace(" ", "\n", 1) if is_whole else cell
+                for cell, is_whole in zip(cells, is_name, strict=True)
+            )
+        )
     return table
 
 

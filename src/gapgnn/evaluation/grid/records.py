@@ -91,8 +91,7 @@ class Record:
             fast), and for an attack its setting in ``attack`` and all its figures in
             ``attack_runs``. Beside accuracies ``metrics`` has every figure of every repeat and
             ``headline`` the one that the data set is judged by; ``curator_only`` names what is
-            computed from private labels without noise (node level). Records of earlier versions
-            have none of these three.
+            computed from private labels without noise (node level).
     """
 
     key: str
