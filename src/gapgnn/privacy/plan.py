@@ -270,8 +270,7 @@ class Plan(Generic[Settings]):
             lines += [f"release: {_event_line(event)}" for event in promise.events]
         for name, hops in self.hops.items():
             lines.append(f"hops {name!r}: {_hops_line(hops)}")
-        settings = plain(self.settings)
-        lines.append("settings: " + ", ".join(f"{k}={_brief(v)}" for k, v in settings.items()))
+        lines += [f"{name}: {_brief(value)}" for name, value in plain(self.settings).items()]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -352,5 +351,7 @@ def _brief(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, dict):
-        return "(" + ", ".join(f"{k}={_brief(v)}" for k, v in value.items()) + ")"
-    return str(value)
+        return ", ".join(f"{k} {_brief(v)}" for k, v in value.items() if v is not None)
+    if isinstance(value, list):
+        return ", ".join(map(_brief, value))
+    return "none" if value is None else str(value)
