@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gapgnn import GAP, MLP, GraphSAGE, LabelGAP, Ledger, NodeLabelGAP, ProGAP
+from gapgnn import GAP, MLP, GraphSAGE, LabelGAP, Ledger, NodeLabelGAP, PrivateSession, ProGAP
 from gapgnn.audits import (
     audit_aggregation,
     audit_dpsgd,
@@ -17,7 +17,7 @@ from gapgnn.audits import (
     audit_sampler,
     audit_subgraphs,
 )
-from gapgnn.errors import InputError
+from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.privacy.card.card import PrivacyCard
 
@@ -276,6 +276,11 @@ def test_a_model_that_was_charged_for_fewer_hops_is_found(graph, ledger, monkeyp
 
     monkeypatch.setattr(kind, "plan", for_one_hop)
     options = {"hops": 3, "epochs": 2, "batch_norm": False}
+    with pytest.raises(PrivacyError, match="every hop must be paid for"):
+        kind(ledger=ledger, epsilon=1.0, **options).fit(graph)
+    assert Ledger(ledger).entries() == []
+    # And where nobody asked before the release, its audit finds it.
+    monkeypatch.setattr(PrivateSession, "_check_paid", lambda self: None)
     model = kind(ledger=ledger, epsilon=1.0, **options).fit(graph)
     found = {audit["mechanism"]: audit["holds"] for audit in audit_model(model, trials=8_000)}
     assert not found["aggregation"]

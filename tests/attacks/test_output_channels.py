@@ -160,7 +160,7 @@ def ids_of_saved_rows(rows):
 def weights(rows):
     path = only("weights.safetensors")
     values = load_file(path)
-    name = sorted(values)[-1]
+    name = max(name for name, value in values.items() if value.size)
     values[name] = values[name] + np.float32(rows)
     save_file(values, path)
 

@@ -472,7 +472,7 @@ class TestWeightsAndKinds:
         outcomes = holds(words, "edge", "undirected", given, kinds=["leaf", "other-kind"])
         for outcome, kind in zip(outcomes, ("calls", "visits"), strict=True):
             moved = {one.name.partition(" along ")[2] for one in outcome.releases if one.observed}
-            assert moved == ({kind, "all kinds"} if method == "label-gap" else {kind})
+            assert moved == ({kind, "all edge types"} if method == "label-gap" else {kind})
         with pytest.raises(InputError, match="neighbours"):
             audit(words, "edge", "undirected", given, kinds=["each-kind"])
 
@@ -802,7 +802,7 @@ class TestPlantedLeaks:
             UnionOfTypes, "sensitivity", lambda self, relation: self.types[0].sensitivity(relation)
         )
         found = findings(audit(*case))
-        assert any("along all kinds: moved by" in text for text in found), found
+        assert any("along all edge types: moved by" in text for text in found), found
         assert any("all releases: cost epsilon" in text for text in found), found
 
     def test_a_hop_that_is_drawn_again_after_a_kill(self, monkeypatch):
@@ -839,7 +839,7 @@ class TestPlantedLeaks:
         given = dealt(tables(schema=None))
         words = "train label-gap --epochs 2 --hops 2"
         found = findings(audit(words, "edge", "undirected", given, kinds=["other-kind"]))
-        assert any("along all kinds: moved by" in text for text in found)
+        assert any("along all edge types: moved by" in text for text in found)
         assert not any("along visits" in text for text in found)
 
     def test_a_list_of_one_kind_that_is_not_cut(self, monkeypatch):

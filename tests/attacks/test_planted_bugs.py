@@ -188,7 +188,7 @@ def test_a_sampler_that_refills(monkeypatch):
     assert_broken(audit_sampler(epsilon=1.0, trials=2_000))
 
 
-EVENTS_OF_KINDS = [f"events of a hop along all kinds ({p})" for p in ("in memory", "on disk")]
+EVENTS_OF_KINDS = [f"events of a hop along all edge types ({p})" for p in ("in memory", "on disk")]
 
 
 @edge_or_node

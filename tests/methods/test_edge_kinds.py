@@ -209,7 +209,7 @@ def test_the_card_says_what_is_hidden(kinds, ledger):
     )
     assert "of each edge type at once (calls, visits)" in guarantee_sentence(each)
     assert "of one edge type (calls, visits), whichever, are in" in guarantee_sentence(one)
-    assert "own out-lists of all kinds (calls, visits)" in guarantee_sentence(node)
+    assert "own out-lists of all edge types (calls, visits)" in guarantee_sentence(node)
     assert "One edge of each kind (calls, visits), all at once." in each.covered
     assert any("several kinds at once" in line for line in one.not_covered)
     assert (each.edge_types, each.protects, one.protects) == (("calls", "visits"), "each", "any")

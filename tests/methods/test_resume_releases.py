@@ -51,7 +51,7 @@ RUNS = {
     ),
     "edge types and their union": (
         (LabelGAP, {"epochs": 1, "hops": 1}),
-        ["hop 1 along calls", "hop 2 along visits", "hop 3 along all kinds"],
+        ["hop 1 along calls", "hop 2 along visits", "hop 3 along all edge types"],
     ),
     "encoded features": (
         (GAP, {"epochs": 1}),

@@ -139,6 +139,6 @@ def test_a_released_union_has_the_noise_of_the_exact_sum(monkeypatch):
     *_, union = hop_mechanisms(
         graph, level="edge", relation="directed", noise_multiplier=1.0, keys=[KEY], with_total=True
     )
-    assert union.name == "all kinds"
+    assert union.name == "all edge types"
     rows = torch.full((graph.num_nodes, 1), ALMOST)
     assert float(union.hop(rows, 1, normalise=False)[0, 0]) == 0.0

@@ -334,7 +334,7 @@ def hop_mechanisms(
         found.append(PrivateAggregation(along, neighbours, keys=own, name=one.kind, **noise))
         types.append(along[0])
     if with_total:
-        own = [key.derive("total of all edge types") for key in keys]
+        own = [key.derive("total of all kinds") for key in keys]
         union = UnionOfTypes(types, beside_types=True)
         found.append(
             PrivateAggregation(union, neighbours, keys=own, name="all edge types", **noise)
