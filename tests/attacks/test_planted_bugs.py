@@ -806,7 +806,7 @@ class TestRoles:
         monkeypatch.setattr(NodeLabelGAP, "_hop_events", lambda *args: original(*args)[:1])
         words = ["audit", "messages", "--level", "node", "--trials", "400"]
         assert main([*words, "--own", "nothing", "--epsilon", "2"]) == 1
-        assert "broken: a release must be planned" in " ".join(capsys.readouterr().err.split())
+        assert "broken: every hop must be paid for" in " ".join(capsys.readouterr().err.split())
 
 
 class TestGroups:

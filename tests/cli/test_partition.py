@@ -77,7 +77,7 @@ def test_the_other_methods_take_a_store_too(gapgnn, store, method):
 
 
 def test_an_experiment_takes_a_store(gapgnn, store):
-    words = ("--methods", "mlp", "--repeats", "1", "--out", "results", "--json")
+    words = ("--methods", "mlp", "--levels", "edge", "--repeats", "1", "--out", "results", "--json")
     code, printed, err = gapgnn("experiment", "accuracy", "--store", store, *words)
     assert (code, err, json.loads(printed)["ran"]) == (0, "", 1)
 

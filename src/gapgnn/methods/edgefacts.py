@@ -41,14 +41,12 @@ class EdgeFacts:
         return {"edge_types": list(self.edge_types), "bounds": bounds, "directed": self.is_directed}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any] | None) -> EdgeFacts:
-        """Read facts back; models of version 0.1 have none, and one kind without weights.
+    def from_dict(cls, values: Mapping[str, Any]) -> EdgeFacts:
+        """Read facts back.
 
         >>> EdgeFacts.from_dict(EdgeFacts(("calls", "visits"), (None, (0.0, 9.0))).to_dict()).bounds
         (None, (0.0, 9.0))
         """
-        if values is None:
-            return cls()
         bounds = [
             None if pair is None else (float(pair[0]), float(pair[1])) for pair in values["bounds"]
         ]
@@ -56,7 +54,7 @@ class EdgeFacts:
         return cls(tuple(map(str, values["edge_types"])), tuple(bounds), is_directed)
 
     def check(self, graph: Graph) -> None:
-        """Refuse a graph whose edges are of other edge types or weighed by other bounds."""
+        """Refuse a graph whose edges are of other types or weighed by other bounds."""
         found = EdgeFacts.of(graph)
         if found.edge_types != self.edge_types:
             raise InputError(

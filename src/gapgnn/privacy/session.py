@@ -198,10 +198,11 @@ class PrivateSession:
             paid = {event.label: event.times for event in plan.promise.events}
             for name, hops in plan.hops.items():
                 sums = num_types if plan.level == "node" else 1 + hops.with_union
-                if paid.get(hops.event, 0) < hops.count * sums:
+                needed, found = hops.count * sums, paid.get(hops.event, 0)
+                if found < needed:
                     raise PrivacyError(
-                        f"every hop must be paid for: {hops.count} of {name!r} move "
-                        f"{hops.count * sums} sums. Got events for {paid.get(hops.event, 0)}."
+                        f"every hop must be paid for: {name!r} needs {needed} in its event. "
+                        f"Got {found}."
                     )
 
     def _hop_noise(self, plan: Plan[Any]) -> list[tuple[str, float]]:
