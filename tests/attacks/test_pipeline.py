@@ -817,6 +817,7 @@ class TestPlantedLeaks:
 
     def test_a_total_that_is_not_charged(self, monkeypatch):
         monkeypatch.setattr(edge_level, "events_per_hop", lambda *_, **options: 1)
+        monkeypatch.setattr(PrivateSession, "_check_paid", lambda self: None)
         given = dealt(tables(schema=None))
         words = "train label-gap --epochs 2 --hops 2"
         for kind in ("hub", "other-kind"):
@@ -874,6 +875,9 @@ class TestPlantedLeaks:
         words = f"train node-label-gap {FAST}"
         assert findings(audit(words, "node", "add-remove", kinds=["first"])) == []
         monkeypatch.setattr(NodeLabelGAP, "edges_unread", lambda self: "")
+        # The card follows the transcript, whatever the method says.
+        assert findings(audit(words, "node", "add-remove", kinds=["first"])) == []
+        monkeypatch.setattr(PrivateSession, "_released_hops", True)
         found = findings(audit(words, "node", "add-remove", kinds=["first"]))
         assert any("no hop was released" in text for text in found)
 

@@ -297,7 +297,7 @@ def test_a_total_that_adds_up_one_kind_twice(monkeypatch):
         return [*kinds, total]
 
     monkeypatch.setattr(aggregation_audit, "hop_mechanisms", twice)
-    report = audit_aggregation(kinds=2, epsilon=1.0, trials=TRIALS)
+    report = audit_aggregation(edge_types=2, epsilon=1.0, trials=TRIALS)
     assert_counted(report, *EVENTS_OF_KINDS)
 
 
@@ -632,8 +632,17 @@ def charging(monkeypatch, changed):
     monkeypatch.setattr(LabelGAP, "plan", plan)
 
 
+def refused_and_then_let(monkeypatch):
+    """Hold a session to refusing unpaid hops, and then let them pass, so that an audit must see."""
+    graph = random_split(social_graph(num_nodes=120, mean_degree=6), seed=0)
+    with pytest.raises(PrivacyError, match="every hop must be paid for"):
+        LabelGAP(epsilon=2.0, hops=3).fit(graph)
+    monkeypatch.setattr(PrivateSession, "_check_paid", lambda self: None)
+
+
 def test_a_hop_of_label_messages_that_nobody_paid_for(monkeypatch):
     charging(monkeypatch, lambda events: tuple(replace(event, count=1) for event in events))
+    refused_and_then_let(monkeypatch)
     assert_broken(audit_messages(LabelGAP(epsilon=2.0, hops=3), trials=4_000))
 
 
@@ -651,6 +660,7 @@ def test_one_hop_fewer_charged_than_released(monkeypatch):
     model = LabelGAP(**TWO_HOPS)
     assert_sound(audit_messages, 0.5, estimator=model, trials=4_000)
     charging(monkeypatch, _one_hop_fewer)
+    refused_and_then_let(monkeypatch)
     report = audit_messages(model, trials=4_000)
     assert_broken(report)
     assert_counted(report, "hops released")

@@ -248,7 +248,7 @@ def test_so_does_the_page_of_every_kind_of_model(
 @pytest.mark.parametrize(
     ("protects", "question"),
     [
-        ("each", "are these edges, one of each kind (all payments of a pair), in the data?"),
+        ("each", "are these edges, one of each type (all payments of a pair), in the data?"),
         ("any", "are there payments between these two people in the data?"),
     ],
 )

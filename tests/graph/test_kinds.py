@@ -70,7 +70,7 @@ def test_names_and_arcs_of_every_kind_are_content():
 @pytest.mark.parametrize(
     ("kinds", "message"),
     [
-        ({}, "at least one kind"),
+        ({}, "at least one edge type"),
         ({"a": one((0, 1)), "b": one((0, 1), count=6)}, "same nodes"),
         ({"a": one((0, 1)), "b": one((0, 1), directed=True)}, "direction or none"),
         ({"a": one((0, 1)), "": one((0, 1))}, "named by text"),

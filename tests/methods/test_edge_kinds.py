@@ -10,9 +10,18 @@ import torch
 from methodgraphs import small_graph
 from sklearn.base import clone
 
-from gapgnn import GAP, MLP, GraphSAGE, LabelGAP, NodeLabelGAP, ProGAP, load_model
+from gapgnn import (
+    GAP,
+    MLP,
+    GraphSAGE,
+    LabelGAP,
+    NodeLabelGAP,
+    PrivateSession,
+    ProGAP,
+    load_model,
+)
 from gapgnn.audits.model import audit_model
-from gapgnn.errors import InputError
+from gapgnn.errors import InputError, PrivacyError
 from gapgnn.graph import csr
 from gapgnn.graph.store import open_store, store_graph
 from gapgnn.graph.transforms import induced, join_edge_types, random_split
@@ -170,13 +179,13 @@ def test_what_is_promised_for_links_of_every_kind_is_on_the_card(plain, ledger):
         events = [Event.from_dict(dict(e)) for e in card.events]
         whole = [event.scaled(growth**-0.5) for event in events]
         price = account(whole, card.delta, relation=card.relation).epsilon
-        (line,) = (line for line in card.not_covered if "several kinds at once" in line)
-        assert "connected by every kind (calls, letters, visits)" in line
+        (line,) = (line for line in card.not_covered if "several edge types at once" in line)
+        assert "connected by every type (calls, letters, visits)" in line
         assert float(line.rstrip(".").split()[-1]) == pytest.approx(price, abs=0.01)
         assert price > 1.5
     several = gap(ledger, relation="3-edges").fit(graph).card_
-    (line,) = (line for line in several.not_covered if "of every kind at once" in line)
-    assert "Epsilon for 3 of each kind (calls, letters, visits) is" in line
+    (line,) = (line for line in several.not_covered if "of every type at once" in line)
+    assert "Epsilon for 3 of each type (calls, letters, visits) is" in line
     each = gap(ledger, edge_types="each").fit(graph).card_
     assert not any("at once: epsilon" in line for line in each.not_covered)
 
@@ -210,8 +219,8 @@ def test_the_card_says_what_is_hidden(kinds, ledger):
     assert "of each edge type at once (calls, visits)" in guarantee_sentence(each)
     assert "of one edge type (calls, visits), whichever, are in" in guarantee_sentence(one)
     assert "own out-lists of all edge types (calls, visits)" in guarantee_sentence(node)
-    assert "One edge of each kind (calls, visits), all at once." in each.covered
-    assert any("several kinds at once" in line for line in one.not_covered)
+    assert "One edge of each type (calls, visits), all at once." in each.covered
+    assert any("several edge types at once" in line for line in one.not_covered)
     assert (each.edge_types, each.protects, one.protects) == (("calls", "visits"), "each", "any")
     assert "| edge types | calls, visits |" in each.to_markdown()
     for card in (each, one, node):
@@ -355,12 +364,16 @@ def test_a_fitted_model_of_several_kinds_is_audited_as_such(kinds, ledger):
         model = gap(ledger, method, epsilon=4.0, **options).fit(kinds)
         found = audit_model(model, trials=400)
         assert all(one["holds"] for one in found)
-        assert found[0]["kinds"] == 2
+        assert found[0]["edge_types"] == 2
         assert (found[0]["protects"], found[0]["total"], found[0]["hops"]) == expected
 
 
 def test_a_fitted_model_whose_total_nobody_paid_for_is_found(kinds, ledger, monkeypatch):
     monkeypatch.setattr(edge_level, "events_per_hop", lambda *args, **options: 1)
+    with pytest.raises(PrivacyError, match="every hop must be paid for"):
+        gap(ledger, epsilon=4.0).fit(kinds)
+    # And where nobody asked before the release, its audit finds it.
+    monkeypatch.setattr(PrivateSession, "_check_paid", lambda self: None)
     model = gap(ledger, epsilon=4.0).fit(kinds)
     assert not audit_model(model, trials=400)[0]["holds"]
 

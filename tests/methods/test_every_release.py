@@ -158,7 +158,7 @@ def test_every_released_value_lies_on_its_grid(name, graph, runs):
         elif kind == "labels":
             assert output.dtype == torch.int64
             assert set(output.unique().tolist()) <= set(range(-1, model.num_classes_))
-        elif kind in ("steps", "length"):
+        elif kind in ("steps", "mean"):
             assert is_on_grid(output), release.name
             # Without rounding the low bits would be there to be seen.
             assert not is_on_grid(np.asarray(output, dtype=np.float64) + GRID / 8)
@@ -190,7 +190,7 @@ def test_every_release_has_the_noise_of_its_charged_event(name, graph, runs):
     for release, output in watching.seen:
         kind = kind_of(release)
         noise = release.scale if kind == "labels" else release.scale / release.sensitivity
-        event = {"hop": "Gaussian", "length": "Laplace", "labels": "LabelResponse"}.get(kind)
+        event = {"hop": "Gaussian", "mean": "Laplace", "labels": "LabelResponse"}.get(kind)
         if kind == "steps":
             (event,) = (one for one in STEPS if one in charged)
             # A mixture counts in clips what one record touches in several.

@@ -417,7 +417,7 @@ def test_a_store_of_any_partition_gives_the_model_of_memory(
 @pytest.mark.parametrize("own", ["nothing", "record"])
 @pytest.mark.parametrize("level", ["none", "edge"])
 def test_other_levels_have_no_choice_of_what_is_read(own, level, graph, ledger):
-    with pytest.raises(InputError, match="`level` must be one of node"):
+    with pytest.raises(InputError, match="`level` must be node for node-label-gap"):
         quick(own, level=level, ledger=ledger.path).fit(graph)
     assert ledger.entries() == []
 

@@ -277,7 +277,7 @@ def test_a_saved_model_keeps_the_regression(irrelevant, tmp_path):
 
 def test_the_first_hop_tells_how_many_neighbours_there_are(irrelevant):
     """Calibrated posteriors cancel in a sum; many neighbours are not many of the rare class."""
-    model = GAP(level="none", epochs=8, hops=1).fit(irrelevant)
+    model = LabelGAP(level="none", epochs=8, hops=1).fit(irrelevant)
     hop = model.releases_.training().hops[1][:, 0].numpy()
     common, degrees = irrelevant.labels == 0, np.asarray(irrelevant.out_degrees)
     # The code of the rare class is -1, and that of the common one above 0.

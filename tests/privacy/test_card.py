@@ -218,7 +218,7 @@ def test_markdown_states_every_fact(tmp_path: Path) -> None:
     facts += [
         "120",
         "own record",
-        "Class codes (corners of a simplex, norm 1) of the training labels",
+        "Class codes (vectors of norm at most 1, centred at the class prior) of the training",
         charge.id,
         "granted epsilon 10",
     ]

@@ -332,7 +332,7 @@ class Guarantee:
         return account(events, self.delta, relation=whole.name).epsilon
 
     def every_type_epsilon(self, num_types: int, *, has_total: bool) -> float | None:
-        """Return what the same noise costs for links of every kind at once, promised for any."""
+        """Return what the same noise costs for links of every type at once, promised for any."""
         if self.level != "edge" or not all(isinstance(event, Gaussian) for event in self.events):
             return None
         # Squared distances of Gaussian noise add up (section 3).

@@ -258,7 +258,7 @@ def _question(card: PrivacyCard) -> str:
         rows = f"each: all {words.links} with one other {words.entity}"
         return f"are up to {count} {what}{each} of one {words.entity} ({rows}) in the data?"
     if card.level == "edge" and card.protects == "each":
-        return f"are these edges, one of each kind (all {words.links} of a pair), in the data?"
+        return f"are these edges, one of each type (all {words.links} of a pair), in the data?"
     return {
         "undirected": f"are there {words.links} between {both} in the data?",
         "directed": f"are there {words.links} from one of {both} to the other in the data?",

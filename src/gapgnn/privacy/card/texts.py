@@ -385,7 +385,7 @@ def covered_edges(
     """Say what is covered of edge types and weights of edges.
 
     >>> covered_edges("edge", "undirected", ("calls", "visits"), "each", False)
-    ('One edge of each kind (calls, visits), all at once.',)
+    ('One edge of each type (calls, visits), all at once.',)
     >>> covered_edges("edge", "5-edges", ("calls", "visits"), "any", False)
     ("Up to 5 of one {entity}'s edges, those of all edge types (calls, visits) counted together.",)
     """
@@ -394,16 +394,16 @@ def covered_edges(
     lines = []
     if edge_types and level == "edge":
         names = ", ".join(edge_types)
-        each = f"One edge of each kind ({names}), all at once."
-        any_kind = f"One edge of one kind ({names}), whichever."
+        each = f"One edge of each type ({names}), all at once."
+        any_type = f"One edge of one type ({names}), whichever."
         count = links_of(relation).count
         if count > 1:
-            each = f"Up to {count} of one {{entity}}'s edges of each kind ({names}), all at once."
-            any_kind = (
+            each = f"Up to {count} of one {{entity}}'s edges of each type ({names}), all at once."
+            any_type = (
                 f"Up to {count} of one {{entity}}'s edges, those of all edge types ({names}) "
                 "counted together."
             )
-        lines.append(each if protects == "each" else any_kind)
+        lines.append(each if protects == "each" else any_type)
     elif edge_types:
         lines.append(f"The record's out-lists of all edge types ({', '.join(edge_types)}).")
     if is_weighted:
@@ -437,11 +437,11 @@ def not_covered_edges(
     count, names = links_of(relation).count, ", ".join(edge_types)
     if count > 1:
         return (
-            f"Up to {count} of one {{entity}}'s edges of every kind at once: what is covered "
-            f"counts all edge types together. Epsilon for {count} of each kind ({names}) {stated}.",
+            f"Up to {count} of one {{entity}}'s edges of every type at once: what is covered "
+            f"counts all edge types together. Epsilon for {count} of each type ({names}) {stated}.",
         )
     return (
-        f"Edges of several edge types at once: where two {{entities}} are connected by every kind "
+        f"Edges of several edge types at once: where two {{entities}} are connected by every type "
         f"({names}), epsilon for all these edges together {stated}.",
     )
 
@@ -592,7 +592,7 @@ def public_facts(
         has_schema: whether a schema declares columns and classes.
         max_degree: the bound that out-lists were cut to.
         edge_types: the names of several edge types.
-        weight_bounds: of the weights of each kind.
+        weight_bounds: of the weights of each type.
 
     >>> facts = public_facts("node", num_train=12000, train_size_is_declared=False,
     ...                      delta_is_auto=True, inferred=(), has_schema=True, max_degree=100)
