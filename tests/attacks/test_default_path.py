@@ -151,7 +151,7 @@ def test_noise_on_the_number_that_decides_is_drawn_once_for_all_repeats(monkeypa
     monkeypatch.setattr(NoiseSource, "add_laplace", counted)
     graph = random_split(social_graph(num_nodes=200, mean_degree=8, num_classes=3), seed=0)
     NodeLabelGAP(epsilon=8.0, epochs=1, repeats=2).fit(graph)
-    assert drawn == [("mean out-degree",)]
+    assert drawn == [("length of lists",)]
 
 
 def test_the_mean_is_over_the_public_number_of_people_and_not_the_exact_one(monkeypatch):

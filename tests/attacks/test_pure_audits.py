@@ -28,7 +28,7 @@ from gapgnn.graph.transforms import random_split
 from gapgnn.methods import keep_audit
 from gapgnn.privacy.accounting import Event, LabelResponse
 from gapgnn.privacy.accounting.pairs import DiscretePair
-from gapgnn.privacy.mechanisms import edges, labels, lengths
+from gapgnn.privacy.mechanisms import edges, labels, mean_degree
 from gapgnn.privacy.mechanisms.noise import NoiseSource
 
 RELATIONS = ("add-remove", "replace")
@@ -113,12 +113,12 @@ class TestMeanDegree:
         assert broken_checks(tiny) == {"accounted over measured scale of the noise"}
 
     def test_lists_that_are_not_clamped(self, monkeypatch):
-        monkeypatch.setattr(lengths.np, "minimum", lambda values, most: values)
+        monkeypatch.setattr(mean_degree.np, "minimum", lambda values, most: values)
         assert MOVED in broken_checks(audit_mean_degree(**DEGREE))
 
     def test_the_exact_number_of_people(self, monkeypatch):
         """As if whoever is there were public: a record without neighbours moves the mean too."""
-        original = lengths.noisy_mean_degree
+        original = mean_degree.noisy_mean_degree
 
         def exact(given, *, num_people, **options):
             return original(given, num_people=2 * len(given), **options)

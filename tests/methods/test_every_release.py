@@ -209,7 +209,7 @@ def test_every_release_has_the_noise_of_its_charged_event(name, graph, runs):
     # No other noise was drawn than what was seen, and all of it was checked before the charge,
     # but for the mean out-degree, which is counted in units that the grid can carry.
     assert watching.drawn == drawn
-    length = {r.scale for r, _ in watching.seen if kind_of(r) == "length"}
+    length = {r.scale for r, _ in watching.seen if kind_of(r) == "mean"}
     assert drawn - length <= watching.checked
 
 

@@ -6,30 +6,38 @@ import numpy as np
 import pytest
 from methodgraphs import small_graph
 
-from gapgnn import GAP, MLP, SAGE, Ledger, Vote
+from gapgnn import (
+    GAP,
+    MLP,
+    GraphSAGE,
+    LabelGAP,
+    Ledger,
+    NeighborVote,
+    NodeLabelGAP,
+    ProGAP,
+)
 from gapgnn.nn.kernels import kernels_off
 
 PRIVATE = {"level": "node", "epsilon": 16.0, "batch_size": 60}
-PAPER = {"messages": "features", "hops": 2}
-PROGRESSIVE = {**PAPER, "progressive": True}
+TWO_HOPS = {"hops": 2}
 # Method, options, and whether so few nodes and epochs are enough to be right in most cases.
 CASES = {
-    "GAP, none": (GAP, {**PAPER, "level": "none"}, True),
-    "GAP, edge": (GAP, {**PAPER, "epsilon": 8.0}, True),
-    "GAP, node": (GAP, {**PAPER, **PRIVATE, "max_degree": 6}, False),
-    "ProGAP, none": (GAP, {**PROGRESSIVE, "level": "none"}, True),
-    "ProGAP, edge": (GAP, {**PROGRESSIVE, "epsilon": 8.0}, True),
-    "ProGAP, node": (GAP, {**PROGRESSIVE, **PRIVATE, "max_degree": 6}, False),
-    "LabelGAP, none": (GAP, {"level": "none"}, True),
-    "LabelGAP, edge": (GAP, {"epsilon": 8.0}, True),
-    "LabelGAP without cross-fitting, edge": (GAP, {"epsilon": 8.0, "folds": 0}, True),
-    "NodeLabelGAP, node": (GAP, PRIVATE, False),
-    "NodeLabelGAP, own record": (GAP, {**PRIVATE, "own": "record"}, False),
-    "NeighborVote, edge": (Vote, {"level": "edge"}, True),
-    "NeighborVote, node": (Vote, {"level": "node", "epsilon": 16.0}, False),
-    "GraphSAGE, none": (SAGE, {"level": "none"}, True),
-    "GraphSAGE, edge": (SAGE, {"epsilon": 8.0}, False),
-    "GraphSAGE, node": (SAGE, {**PRIVATE, "max_degree": 4}, False),
+    "GAP, none": (GAP, {**TWO_HOPS, "level": "none"}, True),
+    "GAP, edge": (GAP, {**TWO_HOPS, "epsilon": 8.0}, True),
+    "GAP, node": (GAP, {**TWO_HOPS, **PRIVATE, "max_degree": 6}, False),
+    "ProGAP, none": (ProGAP, {**TWO_HOPS, "level": "none"}, True),
+    "ProGAP, edge": (ProGAP, {**TWO_HOPS, "epsilon": 8.0}, True),
+    "ProGAP, node": (ProGAP, {**TWO_HOPS, **PRIVATE, "max_degree": 6}, False),
+    "LabelGAP, none": (LabelGAP, {"level": "none"}, True),
+    "LabelGAP, edge": (LabelGAP, {"epsilon": 8.0}, True),
+    "LabelGAP without cross-fitting, edge": (LabelGAP, {"epsilon": 8.0, "folds": 0}, True),
+    "NodeLabelGAP, node": (NodeLabelGAP, PRIVATE, False),
+    "NodeLabelGAP, own record": (NodeLabelGAP, {**PRIVATE, "own": "record"}, False),
+    "NeighborVote, edge": (NeighborVote, {"level": "edge"}, True),
+    "NeighborVote, node": (NeighborVote, {"level": "node", "epsilon": 16.0}, False),
+    "GraphSAGE, none": (GraphSAGE, {"level": "none"}, True),
+    "GraphSAGE, edge": (GraphSAGE, {"epsilon": 8.0}, False),
+    "GraphSAGE, node": (GraphSAGE, {**PRIVATE, "max_degree": 4}, False),
     "MLP, edge": (MLP, {"level": "edge"}, True),
     "MLP, node": (MLP, PRIVATE, False),
 }
@@ -37,7 +45,7 @@ CASES = {
 
 def trained(name, graph, folder, device):
     method, options, _ = CASES[name]
-    epochs = {} if options.get("level") == "node" and method is Vote else {"epochs": 30}
+    epochs = {} if options.get("level") == "node" and method is NeighborVote else {"epochs": 30}
     ledger = Ledger.init(folder / "ledger.sqlite").path
     noise = {"insecure_noise_seed": 7} if "epsilon" in options else {}
     model = method(**epochs, **noise, **options, seed=1, ledger=ledger, device=device)

@@ -77,7 +77,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "privacy/accounting/calibration.py": "searches the noise of a budget",
         "privacy/accounting/pld.py": "the PLD accountant",
         "privacy/accounting/tradeoff.py": "the same events as a bound on an attacker",
-        "privacy/accounting/__init__.py": "offers the names",
         "privacy/ledger/filters.py": "what a budget's charges come to by the rule it was granted",
         "audits/bounds.py": "a measured distance on the Gaussian curve; no release",
         "audits/pipeline.py": "measured distances on the Gaussian curve; no release",

@@ -177,7 +177,7 @@ def test_amounts_between_their_bounds_move_no_more(k, weights, rows):
 
 @settings(deadline=None)
 @given(
-    edge_types=st.lists(st.sets(st.integers(1, SIZE - 1)), min_size=1, max_size=3),
+    kinds=st.lists(st.sets(st.integers(1, SIZE - 1)), min_size=1, max_size=3),
     rows=rows_drawn,
 )
 def test_links_of_several_kinds_together_move_no_more_than_as_many_of_one(kinds, rows):
@@ -230,7 +230,7 @@ def squared_shifts(first, second, rows, relation, **options):
 @pytest.mark.parametrize("word", ["arcs", "edges"])
 @settings(deadline=None, max_examples=60)
 @given(
-    edge_types=st.lists(st.sets(st.integers(1, SIZE - 1)), min_size=2, max_size=4),
+    kinds=st.lists(st.sets(st.integers(1, SIZE - 1)), min_size=2, max_size=4),
     rows=rows_drawn,
     same=st.booleans(),
 )

@@ -185,14 +185,14 @@ class TestKinds:
         rows = unit_rows(count, seed)
         bound = Neighbors.bound(parse_relation(relation)) + SLACK
         plain, more = (
-            sums(self.edge_types(lines, second, count, directed), rows, relation)
+            sums(self.kinds(lines, second, count, directed), rows, relation)
             for lines in (rest, [*rest, extra])
         )
         changed = moved(plain, more)
         assert changed[0] <= bound
         assert changed[1] == 0
-        both = sums(self.edge_types([*rest, extra], [extra], count, directed), rows, relation)
-        none = sums(self.edge_types(rest, [], count, directed), rows, relation)
+        both = sums(self.kinds([*rest, extra], [extra], count, directed), rows, relation)
+        none = sums(self.kinds(rest, [], count, directed), rows, relation)
         assert (moved(both, none) <= bound).all()
 
     @settings(max_examples=40)
@@ -203,7 +203,7 @@ class TestKinds:
         person = data.draw(st.integers(0, count - 1))
         keep = np.array([node != person for node in range(count)])
         rows = unit_rows(count, seed)
-        whole = self.edge_types(arcs, second, count, directed=True)
+        whole = self.kinds(arcs, second, count, directed=True)
         before = sums(whole, rows, "add-remove", max_degree=limit)[:, keep]
         after = sums(induced(whole, keep, dangle=True), rows[keep], "add-remove", max_degree=limit)
         bound = DegreeBounded.bound(AddRemove(), limit)
@@ -212,7 +212,7 @@ class TestKinds:
     def test_every_kind_reaches_the_bound_at_once(self):
         edge, nothing = ([(0, 1, 10.0)], [])
         found = [
-            sums(self.edge_types(arcs, arcs, 2, directed=False), torch.eye(2), "undirected")
+            sums(self.kinds(arcs, arcs, 2, directed=False), torch.eye(2), "undirected")
             for arcs in (edge, nothing)
         ]
         assert moved(*found).tolist() == pytest.approx([math.sqrt(2)] * 2)

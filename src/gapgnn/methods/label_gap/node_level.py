@@ -48,7 +48,7 @@ from gapgnn.privacy import (
 )
 from gapgnn.privacy.accounting import Event, Gaussian, Laplace, gaussian_shift
 from gapgnn.privacy.card import ReleaseFacts
-from gapgnn.privacy.mechanisms import noisy_mean_degree
+from gapgnn.privacy.mechanisms import NOISE_PATH, noisy_mean_degree
 from gapgnn.training import (
     FeatureInputs,
     HopInputs,
@@ -357,7 +357,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
                 np.asarray(degrees)[fit.splits.train[0]],
                 num_people=facts.num_train,
                 epsilon=plan.settings.mean_degree_epsilon,
-                key=fit.session.options.keys[0].derive(MEAN_DEGREE),
+                key=fit.session.options.keys[0].derive(NOISE_PATH),
                 noise=self.noise,
             )
             return {"length": torch.tensor(found, dtype=torch.float64)}

@@ -16,6 +16,7 @@ from .edges import perturb_edges as perturb_edges
 from .edges import perturbation_events as perturbation_events
 from .edges import response_probabilities as response_probabilities
 from .labels import randomised_labels as randomised_labels
+from .mean_degree import NOISE_PATH as NOISE_PATH
 from .mean_degree import noisy_mean_degree as noisy_mean_degree
 from .noise import GRID as GRID
 from .noise import NoiseSource as NoiseSource

@@ -19,6 +19,8 @@ from gapgnn.rng import NoiseKey
 
 # Lists of 1023 entries and more count the same.
 MOST = 10.0
+# Names the noise, so that a seeded run draws what it always drew.
+NOISE_PATH = "length of lists"
 
 
 def noisy_mean_degree(
@@ -55,7 +57,7 @@ def noisy_mean_degree(
     value = torch.tensor([min(total, MAX_VALUE)], dtype=torch.float64)
     sensitivity = MOST / unit
     scale = sensitivity / epsilon
-    released = source.add_laplace(value.clone(), scale, "mean out-degree")
+    released = source.add_laplace(value.clone(), scale, NOISE_PATH)
 
     def describe() -> Release:
         return Release("mean out-degree", value.numpy(), scale, sensitivity, measure="l1")

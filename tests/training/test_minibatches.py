@@ -9,7 +9,7 @@ from gapcases import small_classifier
 from gapgnn.graph.graph import Graph
 from gapgnn.nn.layers import cross_entropy, reset_replicas
 from gapgnn.privacy.dpsgd.flat import FlatParameters
-from gapgnn.training import some_nodes
+from gapgnn.training import minibatches
 from gapgnn.training.inputs import FeatureInputs, HopInputs
 from gapgnn.training.minibatches import Minibatches
 from gapgnn.training.splits import Splits
@@ -79,7 +79,7 @@ def test_the_best_step_of_each_replica_is_kept():
         steps.look()
         scores = running_scores(model, inputs)
         right, losses = scores.argmax(-1) == labels, cross_entropy(scores, labels)
-        worth = (right * val).sum(1) - some_nodes.LOSS_SHARE * (losses * val).sum(1)
+        worth = (right * val).sum(1) - minibatches.LOSS_SHARE * (losses * val).sum(1)
         worths.append(worth / val.sum(1))
         seen.append(flat.values.clone())
     steps.best.restore()
@@ -112,6 +112,6 @@ def test_without_validation_nodes_nobody_looks_and_the_last_step_stays():
 
 
 def test_a_look_reads_so_many_nodes_at_the_most(monkeypatch):
-    monkeypatch.setattr(some_nodes, "LOOKED", 20)
+    monkeypatch.setattr(minibatches, "LOOKED", 20)
     _, _, _, steps, *_ = setting(hop_zero="codes", most=100)
     assert [block.shape[1] for block in steps._looked] == [20, 20, 20]
