@@ -390,8 +390,13 @@ class Layer(NamedTuple):
         norm = self.norm
         if norm is None:
             return self.drop(self.activate(self.linear(inputs)))
-        if norm.training and moments is not None:
-            return self.drop(self.activate(self._by_moments(inputs, *moments)))
+        if norm.training:
+            wanted = (inputs, self, counts, moments)
+            kernel = lookup("normed_layer", self.linear.weight.device, *wanted)
+            if kernel is not None:
+                return self.drop(kernel(*wanted))
+            if moments is not None:
+                return self.drop(self.activate(self._by_moments(inputs, *moments)))
         product: Tensor = self.linear(inputs)
         if norm.training and counts is None:
             kernel = lookup("norm_activation", product.device, product, norm, self.activation)

@@ -46,9 +46,12 @@ class SparseRows:
         *,
         device: str | torch.device = "cpu",
         counts: NDArray[np.int64] | None = None,
+        is_minibatch: bool = False,
     ) -> None:
         self._scipy = matrix
         self._counts = counts
+        # Whether the rows are used in one step only, so that nothing is worth keeping for the next.
+        self.is_minibatch = is_minibatch
         self.shape: tuple[int, int] = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.device = torch.device(device)
         self._csr = _torch_csr(matrix, self.device)
@@ -73,6 +76,25 @@ class SparseRows:
     def _squares(self) -> Tensor:
         return torch.from_numpy(_squared_norms(self._scipy)).to(self.device)
 
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        rows = self._scipy.astype(np.float64)
+        counts = np.ones(self.shape[0]) if self._counts is None else self._counts
+        weighted = sp.csr_array(rows.T).multiply(counts / counts.sum()).tocsr()
+        mean = weighted.sum(axis=1).reshape(1, -1)
+        covariance = (weighted @ rows).toarray() - mean.T @ mean
+        first, second = (torch.from_numpy(part).float() for part in (mean, covariance))
+        return first.unsqueeze(0).to(self.device), second.unsqueeze(0).to(self.device)
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Return mean ``(1, 1, in)`` and covariance ``(1, in, in)`` of the rows.
+
+        >>> rows = SparseRows.from_scipy(sp.csr_array([[1.0], [3.0]]))
+        >>> [float(moment) for moment in rows.moments()]
+        [2.0, 1.0]
+        """
+        return self._moments
+
     def squared_norms(self) -> Tensor:
         """Return the squared norm of every row, ``(N,)``, in float64."""
         return self._squares
@@ -84,7 +106,7 @@ class SparseRows:
         >>> rows.taken(np.array([2, 0])).shape
         (2, 2)
         """
-        return SparseRows(self._scipy[nodes], device=self.device)
+        return SparseRows(self._scipy[nodes], device=self.device, is_minibatch=True)
 
     def gram(self) -> Tensor:
         """Return the product of every two rows, ``(N, N)``.

@@ -31,6 +31,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # What a kernel can replace: the arguments that it gets, and what it returns.
 OPERATIONS = {
     "linear": "(blocks, weight, bias): the blocks joined along columns, times weight, plus bias",
+    "normed_layer": "(inputs, layer, counts, moments): a layer in training, up to its activation",
     "norm_activation": "(values, norm, activation): batch norm in training, then the activation",
     "dropout": "(seeds, device): an object that drops values as `ReplicaDropout` does",
     "cross_entropy": "(scores, labels): one loss per replica and example",
