@@ -182,30 +182,22 @@ def measure_private(clock: Clock, rounds: int, dataset: str) -> None:
 
 
 # Whole runs, and which of them the kernels of a CPU are kept for.
-KERNEL_RUNS: dict[str, tuple[str, bool, dict[str, Any]]] = {
-    "default, edge": ("social", False, {"level": "edge"}),
-    "default, edge, Cornell5": ("facebook100/Cornell5", False, {"level": "edge"}),
-    "default, node": ("social", False, {"level": "node", "epsilon": 8.0}),
-    "GAP, edge, full batch": (
-        "facebook100/Cornell5",
-        True,
-        {"level": "edge", "epsilon": 4.0, "messages": "features", "hops": 2},
-    ),
-    "ProGAP, edge": (
-        "facebook100/Cornell5",
-        False,
-        {"level": "edge", "epsilon": 4.0, "messages": "features", "progressive": True},
-    ),
+KERNEL_RUNS: dict[str, tuple[type, str, bool, dict[str, Any]]] = {
+    "LabelGAP, edge": (LabelGAP, "social", False, {}),
+    "LabelGAP, edge, Cornell5": (LabelGAP, "facebook100/Cornell5", False, {}),
+    "NodeLabelGAP, node": (NodeLabelGAP, "social", False, {"epsilon": 8.0}),
+    "GAP, edge, full batch": (GAP, "facebook100/Cornell5", True, {"epsilon": 4.0, "hops": 2}),
+    "ProGAP, edge": (ProGAP, "facebook100/Cornell5", False, {"epsilon": 4.0}),
 }
 KEPT_FROM = 1.25
 
 
 def measure_kernels(clock: Clock, rounds: int) -> None:
     """Whole runs with the kernels of the layers and without them."""
-    for what, (dataset, is_kept_for, options) in KERNEL_RUNS.items():
+    for what, (method, dataset, is_kept_for, options) in KERNEL_RUNS.items():
         graph = load_dataset(dataset, split_seed=0)
         with tempfile.TemporaryDirectory() as folder:
-            fit = trained(graph, Path(folder), GAP, **options)
+            fit = trained(graph, Path(folder), method, **options)
             fit(1)
 
             def without(fit: Callable[..., Any] = fit) -> None:
