@@ -799,7 +799,7 @@ class TestPlan:
         code, out, err = gapgnn("train", method, *own, *words, "--plan")
         assert (code, err.replace(err[err.find("For the curator only") :], "")) == (0, "")
         assert out.startswith(f"Plan of {method}: level {level[1]}, relation ")
-        assert "\nsettings: " in out
+        assert "\nrecipe: epochs " in out
         is_free = level[1] == "none" or (level[1] == "edge" and method in ("vote", "mlp"))
         assert ("\nrelease: " in out) == ("\nprice: epsilon " in out) == (not is_free)
         assert ledger.entries() == []

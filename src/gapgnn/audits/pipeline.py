@@ -309,7 +309,7 @@ def _untrue(card: PrivacyCard | None, compared: Sequence[Compared]) -> list[str]
     if card is None:
         return []
     was_released = any(one.name.startswith("hop ") for one in compared)
-    is_said = card.messages in {texts.MESSAGES[name] for name in texts.IN_HOPS}
+    is_said = card.messages in {card.wording.fill(texts.MESSAGES[one]) for one in texts.IN_HOPS}
     if is_said and not was_released:
         return [
             f"card.json: says what travelled along the edges, but no hop was released: "
