@@ -58,9 +58,9 @@ from gapgnn.privacy.ledger.file import (
 from gapgnn.privacy.ledger.filters import Filter, Spend
 from gapgnn.privacy.ledger.people import People
 from gapgnn.privacy.ledger.rules import (
-    Books,
     Budget,
     BudgetEndedError,
+    LedgerTransaction,
     check_population,
     check_stated,
 )
@@ -234,10 +234,10 @@ class Ledger:
         origin = Origin.here()
         create(self.path)
         with transaction(self.path, writing=True) as db:
-            books, moment = Books(db, self.path), chain_time(db)
-            shared = [] if people is None else _note_overlaps(db, books, people, origin)
-            found = self._population(books, population, people, moment)
-            budget = _grantable(books, found, composition, level, neighbours, amount)
+            tx, moment = LedgerTransaction(db, self.path), chain_time(db)
+            shared = [] if people is None else _note_overlaps(db, tx, people, origin)
+            found = self._population(tx, population, people, moment)
+            budget = _grantable(tx, found, composition, level, neighbours, amount)
             row = (found, level, neighbours.name, repr(float(epsilon)), repr(float(delta)))
             terms = (budget.composition, budget.order or None, until, moment)
             db.execute(
@@ -246,13 +246,15 @@ class Ledger:
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (*row, *terms, origin.who, origin.host, reason),
             )
-            granted = books.budget(found, level)
+            granted = tx.budget(found, level)
             _warn_of(shared)
         return granted
 
-    def _population(self, books: Books, name: str, people: People | None, moment: str) -> int:
+    def _population(
+        self, tx: LedgerTransaction, name: str, people: People | None, moment: str
+    ) -> int:
         """Return the population of a name, with everybody who is said to belong to it."""
-        found = books.named(name)
+        found = tx.named(name)
         if people is None:
             if found is None:
                 raise InputError(
@@ -260,32 +262,32 @@ class Ledger:
                     "name: give the table of its people (`--nodes`)."
                 )
             return found
-        if found is not None and books.namespace(found) not in ("", people.namespace):
+        if found is not None and tx.namespace(found) not in ("", people.namespace):
             raise InputError(
                 f"{name!r} must be a new name, or a population of {people.namespace!r}. Got one of "
-                f"{books.namespace(found)!r}, whose ids mean other people: choose another name."
+                f"{tx.namespace(found)!r}, whose ids mean other people: choose another name."
             )
-        hashes = books.hashes(people)
-        touched = books.touched(people, hashes)
+        hashes = tx.hashes(people)
+        touched = tx.touched(people, hashes)
         if found is None:
             # Those who were charged without a budget and are all among these people get the name.
             same = (
                 other
                 for other, common in touched.items()
-                if books.is_free(other) and common.sum() == books.members.count(other)
+                if tx.is_free(other) and common.sum() == tx.members.count(other)
             )
             found = next(same, None)
             if found is None:
-                found = books.add_population(name, people.namespace, moment)
+                found = tx.add_population(name, people.namespace, moment)
             else:
-                books.rename(found, name)
+                tx.rename(found, name)
         for other in touched:
             if other != found:
-                books.inherit(found, other)
-                if not books.namespace(other):
-                    books.meet(other, people, hashes)
+                tx.inherit(found, other)
+                if not tx.namespace(other):
+                    tx.meet(other, people, hashes)
         nobody = np.zeros(len(hashes), dtype=np.bool_)
-        books.welcome({found: touched.get(found, nobody)}, people, hashes, "edge")
+        tx.welcome({found: touched.get(found, nobody)}, people, hashes, "edge")
         return found
 
     def charge(
@@ -325,15 +327,15 @@ class Ledger:
         charge_id, origin = system_entropy(12).hex(), Origin.here()
         create(self.path)
         with self._noting_end(), transaction(self.path, writing=True) as db:
-            books, moment = Books(db, self.path), chain_time(db)
-            shared = _note_overlaps(db, books, people, origin)
-            charged = _paying(books, people, asked, level, moment)
+            tx, moment = LedgerTransaction(db, self.path), chain_time(db)
+            shared = _note_overlaps(db, tx, people, origin)
+            charged = _paying(tx, people, asked, level, moment)
             price = (repr(float(epsilon)), repr(float(delta)), int(count))
             bought = (people.fingerprint, level, neighbours.name, *price, purpose, asked.events)
             noted = (moment, None, *origin, reason)
             _record(db, [(charge_id, population, *bought, *noted) for population in charged])
-            names = [books.name(population) for population in charged]
-            budget = books.budget(charged[0], level)
+            names = [tx.name(population) for population in charged]
+            budget = tx.budget(charged[0], level)
             _warn_of(shared)
         return Charge(
             id=charge_id,
@@ -391,11 +393,11 @@ class Ledger:
             for epsilon, delta, events in releases
         ]
         with self._noting_end(), transaction(self.path, writing=False) as db:
-            books = Books(db, self.path)
-            touched = books.touched(people, books.hashes(people))
-            books.check_all_known(people, touched)
-            for population in books.by_weight(touched, level):
-                books.check_affordable(population, level=level, asked=asked)
+            tx = LedgerTransaction(db, self.path)
+            touched = tx.touched(people, tx.hashes(people))
+            tx.check_all_known(people, touched)
+            for population in tx.by_weight(touched, level):
+                tx.check_affordable(population, level=level, asked=asked)
 
     @contextmanager
     def _noting_end(self) -> Iterator[None]:
@@ -426,10 +428,10 @@ class Ledger:
         if not self._is_made():
             return
         with transaction(self.path, writing=False) as db:
-            books = Books(db, self.path)
-            touched = books.touched(people, books.hashes(people))
-            books.check_all_known(people, touched)
-            looked = books.check_unpriced(
+            tx = LedgerTransaction(db, self.path)
+            touched = tx.touched(people, tx.hashes(people))
+            tx.check_all_known(people, touched)
+            looked = tx.check_unpriced(
                 touched, level=level, purpose=purpose, is_curator=curator_only is not None
             )
         for level, relation in looked:
@@ -449,12 +451,12 @@ class Ledger:
         origin = Origin.here()
         create(self.path)
         with transaction(self.path, writing=True) as db:
-            books, moment = Books(db, self.path), chain_time(db)
+            tx, moment = LedgerTransaction(db, self.path), chain_time(db)
             stated = people.fingerprint, level, neighbours.name
             seen = (*stated, "0.0", "0.0", 0, f"look: {purpose}", "[]")
             rows = [
                 (system_entropy(12).hex(), population, *seen, moment, moment, *origin, reason)
-                for population in books.touched(people, books.hashes(people))
+                for population in tx.touched(people, tx.hashes(people))
             ]
             _record(db, rows)
 
@@ -463,14 +465,14 @@ class Ledger:
         if not self._is_made():
             return []
         with transaction(self.path, writing=False) as db:
-            books = Books(db, self.path)
-            touched = books.touched(people, books.hashes(people))
-            books.check_all_known(people, touched)
+            tx = LedgerTransaction(db, self.path)
+            touched = tx.touched(people, tx.hashes(people))
+            tx.check_all_known(people, touched)
             return [
-                books.budget(population, level)
+                tx.budget(population, level)
                 for population in touched
                 for level in ("edge", "node")
-                if books.granted(population, level) is not None
+                if tx.granted(population, level) is not None
             ]
 
     def claim(self, charge_id: str, previous: str | None, token: str) -> None:
@@ -537,7 +539,7 @@ class Ledger:
         if not self._is_made():
             return []
         with transaction(self.path, writing=False) as db:
-            books = Books(db, self.path)
+            tx = LedgerTransaction(db, self.path)
             names = dict(db.execute("SELECT id, name FROM populations").fetchall())
             rows = db.execute(
                 "SELECT id, population, fingerprint, level, relation, epsilon, delta, count, "
@@ -548,7 +550,7 @@ class Ledger:
                 (known, level): granted[0]
                 for known in names
                 for level in ("edge", "node")
-                if (granted := books.granted(known, level)) is not None
+                if (granted := tx.granted(known, level)) is not None
             }
         sharing: dict[str, list[str]] = {}
         for row in rows:
@@ -622,11 +624,11 @@ class Ledger:
         if not self._is_made():
             return []
         with transaction(self.path, writing=False) as db:
-            books = Books(db, self.path)
+            tx = LedgerTransaction(db, self.path)
             keys = db.execute(
                 "SELECT population, level FROM grants UNION SELECT population, level FROM charges"
             ).fetchall()
-            budgets = [books.budget(population, level) for population, level in keys]
+            budgets = [tx.budget(population, level) for population, level in keys]
         return sorted(budgets, key=lambda row: (row.population, row.level))
 
     def setting(self, name: str) -> str:
@@ -664,10 +666,10 @@ class Ledger:
         with transaction(self.path, writing=False, checking=False) as db:
             found = [str(row[0]) for row in db.execute("PRAGMA integrity_check").fetchall()]
             problems = [text for text in found if text != "ok"] + broken_links(db)
-            books = Books(db, self.path)
+            tx = LedgerTransaction(db, self.path)
             for population, name in db.execute("SELECT id, name FROM populations").fetchall():
                 try:
-                    for _ in books.members.parts(population):
+                    for _ in tx.members.parts(population):
                         pass
                 except sqlite3.DatabaseError as error:
                     problems.append(f"{name}: {error}")
@@ -692,37 +694,44 @@ def scratch_ledger() -> Iterator[Path]:
 
 
 def _grantable(
-    books: Books, population: int, composition: str, level: str, relation: Relation, amount: Amount
+    tx: LedgerTransaction,
+    population: int,
+    composition: str,
+    level: str,
+    relation: Relation,
+    amount: Amount,
 ) -> Filter:
     """Return the budget to grant; refuse one that does not cover what was spent."""
-    before = books.granted(population, level)
+    before = tx.granted(population, level)
     if composition == "auto":
         usual = "gaussian" if level == "edge" else "renyi"
         composition = usual if before is None else before[0].composition
     budget = Filter.granted(composition, level, relation, amount)
-    if before is not None and books.spends(population, level):
+    if before is not None and tx.spends(population, level):
         budget = budget.in_place_of(before[0])
-    books.check_grantable(population, budget)
+    tx.check_grantable(population, budget)
     # What the people who join bring with them counts at the other level too.
-    other = books.granted(population, "node" if level == "edge" else "edge")
+    other = tx.granted(population, "node" if level == "edge" else "edge")
     if other is not None:
-        books.check_grantable(population, other[0])
+        tx.check_grantable(population, other[0])
     return budget
 
 
-def _paying(books: Books, people: People, asked: Spend, level: str, moment: str) -> list[int]:
+def _paying(
+    tx: LedgerTransaction, people: People, asked: Spend, level: str, moment: str
+) -> list[int]:
     """Return the populations that pay for a release; refuse it unless every one of them can."""
-    hashes = books.hashes(people)
-    touched = books.touched(people, hashes)
+    hashes = tx.hashes(people)
+    touched = tx.touched(people, hashes)
     if not touched:
-        made = books.add_population(people.name or "data set", people.namespace, moment)
+        made = tx.add_population(people.name or "data set", people.namespace, moment)
         touched = {made: np.zeros(len(hashes), dtype=np.bool_)}
-    books.check_all_known(people, touched)
+    tx.check_all_known(people, touched)
     # The one whose budget matters most stands for the charge.
-    charged = books.by_weight(touched, level)
+    charged = tx.by_weight(touched, level)
     for population in charged:
-        books.check_affordable(population, level=level, asked=[asked])
-    books.welcome(touched, people, hashes, level)
+        tx.check_affordable(population, level=level, asked=[asked])
+    tx.welcome(touched, people, hashes, level)
     return charged
 
 
@@ -745,7 +754,7 @@ def _note(db: sqlite3.Connection, kind: str, about: str, origin: Origin) -> None
 
 
 def _note_overlaps(
-    db: sqlite3.Connection, books: Books, people: People, origin: Origin
+    db: sqlite3.Connection, tx: LedgerTransaction, people: People, origin: Origin
 ) -> list[str]:
     """Write down, once, that people of another namespace may be the same; return what is new."""
     known = "SELECT count(*) FROM fingerprints JOIN populations ON id = population "
@@ -754,7 +763,7 @@ def _note_overlaps(
         return []  # this graph was compared when it was first read
     noted = {row[0] for row in db.execute("SELECT about FROM notes WHERE kind = 'overlap'")}
     found = []
-    for name, namespace, common in books.overlaps(people, books.hashes(people)):
+    for name, namespace, common in tx.overlaps(people, tx.hashes(people)):
         pair = f"namespace {people.namespace!r} shares most ids with population {name!r}"
         if not any(about.startswith(pair) for about in noted):
             found.append(f"{pair} of namespace {namespace!r}: {common:,}")

@@ -100,7 +100,7 @@ def check_population(name: object) -> str:
     return name
 
 
-class Books:
+class LedgerTransaction:
     """The ledger's content as seen inside one transaction."""
 
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
