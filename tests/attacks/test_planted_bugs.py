@@ -193,7 +193,13 @@ EVENTS_OF_KINDS = [f"events of a hop along all kinds ({p})" for p in ("in memory
 
 @edge_or_node
 def test_one_edge_of_each_kind_charged_as_one_of_any(level):
-    options = {"level": level, "edge_types": 2, "protects": "each", "epsilon": 1.0, "trials": TRIALS}
+    options = {
+        "level": level,
+        "edge_types": 2,
+        "protects": "each",
+        "epsilon": 1.0,
+        "trials": TRIALS,
+    }
     assert_sound(audit_aggregation, 0.4, **options)
     # Half the price is a small fault: fewer trials miss it now and then.
     report = audit_aggregation(**{**options, "trials": 5 * TRIALS}, charged=2)

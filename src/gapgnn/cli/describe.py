@@ -141,7 +141,9 @@ def _summary(loaded: LoadedGraph) -> dict[str, Any]:
         "dataset": graph.name,
         "nodes": graph.num_nodes,
         "arcs": sum(kind.num_arcs for kind in graph.edge_types),
-        "edge_types": {kind.kind: _edges(kind) for kind in graph.edge_types} if graph.more else None,
+        "edge_types": {kind.kind: _edges(kind) for kind in graph.edge_types}
+        if graph.more
+        else None,
         "weights": None if graph.more else _edges(graph)["weights"],
         "dangling": sum(kind.num_dangling for kind in graph.edge_types),
         "features": graph.num_features,

@@ -91,7 +91,7 @@ class MultiHopClassifier(nn.Module):
             the network speaks alone.
     """
 
-    trust: Tensor
+    mixing_weight: Tensor
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class MultiHopClassifier(nn.Module):
         self.corrects_first = corrects_first
         self.corrects_votes = corrects_votes
         if corrects_first or corrects_votes:
-            self.register_buffer("trust", torch.ones(replicas))
+            self.register_buffer("mixing_weight", torch.ones(replicas))
         self.combine = combine
         layers = [first_layers] + [base_layers] * (len(widths) - 1)
         self.bases = nn.ModuleList(
@@ -167,9 +167,9 @@ class MultiHopClassifier(nn.Module):
     def forward(self, hops: Sequence[Any]) -> Tensor:
         """Return class scores (logits) for one input per hop, and votes where it corrects them."""
         if self.corrects_votes:
-            trust = self.trust.view(-1, 1, 1)
-            votes: Tensor = trust * hops[-1]
-            return votes + (1 - GIVES_WAY * trust) * self._scores(hops[:-1])
+            weight = self.mixing_weight.view(-1, 1, 1)
+            votes: Tensor = weight * hops[-1]
+            return votes + (1 - GIVES_WAY * weight) * self._scores(hops[:-1])
         scores = self._scores(hops)
         return scores + hops[0] if self.corrects_first else scores
 
