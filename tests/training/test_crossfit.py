@@ -12,7 +12,7 @@ from gapgnn.errors import InputError
 from gapgnn.graph import folds_of
 from gapgnn.methods import Shape
 from gapgnn.nn import LinearBySize
-from gapgnn.training import CrossFit, FeatureModels, Splits, some_nodes
+from gapgnn.training import CrossFit, FeatureModels, Splits, minibatches
 from gapgnn.training import crossfit as crossfit_module
 
 QUICK = {"level": "edge", "epochs": 8, "hops": 2, "insecure_noise_seed": 1}
@@ -191,13 +191,13 @@ def test_no_choice_of_width_or_activation_changes_which_networks_there_are(graph
 def test_a_step_reads_part_of_many_nodes(monkeypatch):
     graph = small_graph(num_nodes=600)
     sizes = []
-    real = some_nodes.Minibatches._wanted
+    real = minibatches.Minibatches._wanted
 
     def wanted(self, nodes):
         sizes.append(len(nodes))
         return real(self, nodes)
 
-    monkeypatch.setattr(some_nodes.Minibatches, "_wanted", wanted)
+    monkeypatch.setattr(minibatches.Minibatches, "_wanted", wanted)
     monkeypatch.setattr("gapgnn.training.recipe.STEP_NODES", 50)
     model = MLP(level="edge", epochs=40, class_weight="balanced").fit(graph)
     roles = int((graph.train_mask | graph.val_mask | graph.test_mask).sum())
