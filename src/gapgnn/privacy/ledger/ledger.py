@@ -1,10 +1,9 @@
 """The durable budget of people (privacy page, section 6).
 
 A budget belongs to a population at one level. A method charges it *before* it computes a release,
-so a kill at any moment leaves at worst a charge without a release. Who belongs to a population is
-told in :mod:`gapgnn.privacy.ledger.people`, what fits a budget in
-:mod:`gapgnn.privacy.ledger.rules`, why the file survives a kill in
-:mod:`gapgnn.privacy.ledger.file`.
+so a kill at any moment leaves at worst a charge without a release. Populations are described in
+:mod:`gapgnn.privacy.ledger.people`, the rules of budgets in :mod:`gapgnn.privacy.ledger.rules`, and
+the durability of the file in :mod:`gapgnn.privacy.ledger.file`.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class Note:
-    """Something in the chain that is neither a grant nor a charge.
+    """An entry of the chain that is neither a grant nor a charge.
 
     ``kind`` is ``setting`` (one was changed), ``overlap`` (ids of another namespace were named
     apart) or ``ended`` (a charge was refused because the budget's last day is over).
@@ -135,7 +134,7 @@ class Note:
 
 
 class Origin(NamedTuple):
-    """Who does something to the ledger, from where."""
+    """The user, machine and command behind an entry of the ledger."""
 
     who: str
     host: str
@@ -187,7 +186,7 @@ class Ledger:
 
     @classmethod
     def init(cls, path: str | Path) -> Ledger:
-        """Make a new, empty ledger at a path of one's own, or return the one that is there."""
+        """Create an empty ledger at a path, or return an existing one."""
         ledger = cls(path)
         create(ledger.path, named=True)
         return ledger
@@ -205,21 +204,21 @@ class Ledger:
         until: str | None = None,
         reason: str = "",
     ) -> Budget:
-        """Set or replace the budget of a population at one level; never below what is spent.
+        """Set or replace the budget of a population at one level; never below the spent amount.
 
         Args:
             population: its name; a new one needs ``people``.
-            people: who belongs to it; those who are new join. What was charged to a population
-                that shares a person with them counts for them too.
+            people: its members; new ones are enrolled. Charges of a population that shares a person
+                with them are copied.
             level: ``edge`` or ``node``.
             relation: the neighbouring relation of the budget.
-            epsilon: of everything that is ever released.
+            epsilon: of all releases together.
             delta: likewise.
-            composition: ``gaussian``, ``renyi`` or ``sum``, for good once something was charged
-                under it. auto is that of the budget which is replaced; for a new one gaussian at
-                edge level and renyi at node level.
+            composition: ``gaussian``, ``renyi`` or ``sum``; fixed once something was charged under
+                it. auto is that of the replaced budget; for a new one gaussian at edge level and
+                renyi at node level.
             until: last day on which it can be spent, such as ``2027-11-15``.
-            reason: for people.
+            reason: a note for readers of the ledger.
         """
         check_population(population)
         neighbours = check_stated(level, relation)
@@ -253,7 +252,7 @@ class Ledger:
     def _population(
         self, tx: LedgerTransaction, name: str, people: People | None, moment: str
     ) -> int:
-        """Return the population of a name, with everybody who is said to belong to it."""
+        """Return the population of a name, after enrolling the given people."""
         found = tx.named(name)
         if people is None:
             if found is None:
@@ -270,7 +269,7 @@ class Ledger:
         hashes = tx.hashes(people)
         touched = tx.touched(people, hashes)
         if found is None:
-            # Those who were charged without a budget and are all among these people get the name.
+            # A population without a budget whose members are all among these people is renamed.
             same = (
                 other
                 for other, common in touched.items()
@@ -283,11 +282,11 @@ class Ledger:
                 tx.rename(found, name)
         for other in touched:
             if other != found:
-                tx.inherit(found, other)
+                tx.copy_charges(found, other)
                 if not tx.namespace(other):
-                    tx.meet(other, people, hashes)
-        nobody = np.zeros(len(hashes), dtype=np.bool_)
-        tx.welcome({found: touched.get(found, nobody)}, people, hashes, "edge")
+                    tx.match(other, people, hashes)
+        none = np.zeros(len(hashes), dtype=np.bool_)
+        tx.enrol({found: touched.get(found, none)}, people, hashes, "edge")
         return found
 
     def charge(
@@ -314,8 +313,8 @@ class Ledger:
             relation: the neighbouring relation under which epsilon and delta are stated.
             epsilon: of one release.
             delta: of one release.
-            events: what one release consists of, as plain dictionaries.
-            purpose: what the release is for, for people.
+            events: of one release, as plain dictionaries.
+            purpose: of the release, as readable text.
             count: number of independent releases; each is charged.
             reason: why, in the user's words.
         """
@@ -363,9 +362,9 @@ class Ledger:
         relation: RelationLike,
         releases: Sequence[tuple[float, float, Sequence[Mapping[str, Any]]]],
     ) -> None:
-        """Refuse what :meth:`charge` would refuse sooner or later, before the first of them.
+        """Refuse releases of which :meth:`charge` would refuse one, before the first of them.
 
-        Nothing is charged or kept for the asker: somebody else may spend in between.
+        Nothing is charged or reserved: another process may spend in between.
 
         Args:
             people: whom the releases read.
@@ -401,7 +400,7 @@ class Ledger:
 
     @contextmanager
     def _noting_end(self) -> Iterator[None]:
-        """Write to the chain that a budget was found to have ended, so that its time stays over."""
+        """Record in the chain that a budget has ended, so that it stays ended."""
         try:
             yield
         except BudgetEndedError as error:
@@ -413,17 +412,18 @@ class Ledger:
     def check_free(
         self, people: People, *, level: str, purpose: str, curator_only: str | None
     ) -> None:
-        """Refuse a release that has no price, where it would walk around a budget.
+        """Refuse access without a charge that would circumvent a budget.
 
-        Without noise nothing can be charged, so people with a budget are only read that way by
-        their curator, on record. A model that reads no edge is free at edge level, but not where
-        only node level has a budget: there features are private.
+        A computation without noise cannot be charged, so only the curator may run it on people with
+        a budget, as a logged access. A model that reads no edge is free at edge level, but not if
+        only node level has a budget, because features are private there.
 
         Args:
-            people: whom the release reads.
+            people: whose records are read.
             level: ``none``, ``edge`` or ``node``.
-            purpose: what it is for.
-            curator_only: why the curator looks without spending; None if it is to be released.
+            purpose: of the access.
+            curator_only: the curator's reason for an access without a charge; None if the result is
+                to be released.
         """
         if not self._is_made():
             return
@@ -431,19 +431,19 @@ class Ledger:
             tx = LedgerTransaction(db, self.path)
             touched = tx.touched(people, tx.hashes(people))
             tx.check_all_known(people, touched)
-            looked = tx.check_unpriced(
+            logged = tx.check_unpriced(
                 touched, level=level, purpose=purpose, is_curator=curator_only is not None
             )
-        for level, relation in looked:
+        for level, relation in logged:
             reason = curator_only or ""
             self.look(people, level=level, relation=relation, purpose=purpose, reason=reason)
 
     def look(
         self, people: People, *, level: str, relation: RelationLike, purpose: str, reason: str
     ) -> None:
-        """Record that the curator looked at private data without releasing anything.
+        """Record a logged access: the curator read private data without releasing anything.
 
-        Nothing is charged: what the curator sees and keeps to herself is not a release.
+        Nothing is charged, because results that stay with the curator are not a release.
         """
         neighbours = check_stated(level, relation)
         if not reason.strip():
@@ -461,7 +461,7 @@ class Ledger:
             _record(db, rows)
 
     def budgets_of(self, people: People) -> list[Budget]:
-        """Return the granted budgets of everybody among these people, without charging any."""
+        """Return the granted budgets of the populations of these people; nothing is charged."""
         if not self._is_made():
             return []
         with transaction(self.path, writing=False) as db:
@@ -701,7 +701,7 @@ def _grantable(
     relation: Relation,
     amount: Amount,
 ) -> Filter:
-    """Return the budget to grant; refuse one that does not cover what was spent."""
+    """Return the budget to grant; refuse one below the spent amount."""
     before = tx.granted(population, level)
     if composition == "auto":
         usual = "gaussian" if level == "edge" else "renyi"
@@ -710,7 +710,7 @@ def _grantable(
     if before is not None and tx.spends(population, level):
         budget = budget.in_place_of(before[0])
     tx.check_grantable(population, budget)
-    # What the people who join bring with them counts at the other level too.
+    # Copied charges of enrolled people count at the other level too.
     other = tx.granted(population, "node" if level == "edge" else "edge")
     if other is not None:
         tx.check_grantable(population, other[0])
@@ -720,23 +720,23 @@ def _grantable(
 def _paying(
     tx: LedgerTransaction, people: People, asked: Spend, level: str, moment: str
 ) -> list[int]:
-    """Return the populations that pay for a release; refuse it unless every one of them can."""
+    """Return the populations charged for a release; refuse it if one has too little budget."""
     hashes = tx.hashes(people)
     touched = tx.touched(people, hashes)
     if not touched:
         made = tx.add_population(people.name or "data set", people.namespace, moment)
         touched = {made: np.zeros(len(hashes), dtype=np.bool_)}
     tx.check_all_known(people, touched)
-    # The one whose budget matters most stands for the charge.
+    # The first population represents the charge.
     charged = tx.by_weight(touched, level)
     for population in charged:
         tx.check_affordable(population, level=level, asked=[asked])
-    tx.welcome(touched, people, hashes, level)
+    tx.enrol(touched, people, hashes, level)
     return charged
 
 
 def _record(db: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
-    """Write a charge, or a look that costs nothing: one row for each population."""
+    """Write a charge or a logged access: one row for each population."""
     db.executemany(
         "INSERT INTO charges (id, population, fingerprint, level, relation, epsilon, delta, count, "
         "purpose, events, charged_at, completed_at, who, host, command, reason) "
@@ -746,7 +746,7 @@ def _record(db: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
 
 
 def _note(db: sqlite3.Connection, kind: str, about: str, origin: Origin) -> None:
-    """Write to the chain what is neither a grant nor a charge."""
+    """Write an entry to the chain that is neither a grant nor a charge."""
     db.execute(
         "INSERT INTO notes (kind, about, noted_at, who, host, command) VALUES (?, ?, ?, ?, ?, ?)",
         (kind, about, chain_time(db), *origin),
@@ -756,7 +756,7 @@ def _note(db: sqlite3.Connection, kind: str, about: str, origin: Origin) -> None
 def _note_overlaps(
     db: sqlite3.Connection, tx: LedgerTransaction, people: People, origin: Origin
 ) -> list[str]:
-    """Write down, once, that people of another namespace may be the same; return what is new."""
+    """Record, once, that ids overlap with another namespace; return the new entries."""
     known = "SELECT count(*) FROM fingerprints JOIN populations ON id = population "
     known += "WHERE fingerprint = ? AND namespace = ?"
     if db.execute(known, (people.fingerprint, people.namespace)).fetchone()[0]:
