@@ -170,8 +170,8 @@ class TestTrust:
         network.forward = lambda hops: scores.expand(MEMBERS, -1, -1)
         return stages_of(graph.num_classes, network)
 
-    @pytest.mark.parametrize(("is_right", "trust"), [(True, 1.0), (False, 0.0)])
-    def test_a_stage_that_knows_less_than_features_is_not_believed(self, is_right, trust, graph):
+    @pytest.mark.parametrize(("is_right", "weight"), [(True, 1.0), (False, 0.0)])
+    def test_a_stage_that_knows_less_than_features_is_not_believed(self, is_right, weight, graph):
         labels = torch.tensor(graph.labels)
         right = torch.nn.functional.one_hot(labels, graph.num_classes).float() * 4
         wrong = right.roll(1, dims=-1)
@@ -181,7 +181,7 @@ class TestTrust:
         released = [torch.zeros(1, graph.num_nodes, graph.num_classes - 1)]
         validates = torch.tensor(graph.val_mask).unsqueeze(0)
         stages.weigh("classifier", first, released, labels, validates)
-        assert stages.modules["classifier"].trust.tolist() == [trust] * MEMBERS
+        assert stages.modules["classifier"].mixing_weight.tolist() == [weight] * MEMBERS
         said = stages.scores("classifier", first, released)
         expected = torch.log_softmax(scores if is_right else other, dim=-1)
         torch.testing.assert_close(said[0], expected, atol=1e-5, rtol=1e-5)
@@ -200,7 +200,7 @@ class TestTrust:
             network = small_classifier(MEMBERS, [2, 2], 2, hidden=4, corrects_first=True)
             network.forward = lambda hops: scores.expand(MEMBERS, -1, -1)
             stages_of(2, network).weigh("classifier", first, released, labels, validates, criterion)
-            assert network.trust.tolist() == [expected] * MEMBERS
+            assert network.mixing_weight.tolist() == [expected] * MEMBERS
 
     def test_only_validation_labels_decide(self, graph):
         labels = torch.tensor(graph.labels)
@@ -212,11 +212,11 @@ class TestTrust:
         stages = self.stages(graph, scores)
         released = [torch.zeros(1, graph.num_nodes, graph.num_classes - 1)]
         stages.weigh("classifier", first, released, labels, val.unsqueeze(0))
-        assert stages.modules["classifier"].trust.tolist() == [0.0] * MEMBERS
+        assert stages.modules["classifier"].mixing_weight.tolist() == [0.0] * MEMBERS
 
     def test_it_is_saved_and_loaded(self, graph, tmp_path, ledger):
         model = by_labels("edge", hops=2, ledger=ledger.path).fit(graph)
-        model.modules_["classifier"].trust.fill_(0.0)
+        model.modules_["classifier"].mixing_weight.fill_(0.0)
         model.save(tmp_path / "model")
         alone = torch.softmax(model.releases_.training().hops[0].double(), dim=-1)
         loaded = LabelGAP.load(tmp_path / "model", ledger=ledger.path)

@@ -301,13 +301,13 @@ class TestListsVote:
     def test_what_they_count_is_saved(self, whole, fitted, tmp_path):
         model, ledger = fitted["record"]
         classifier = model.modules_["classifier"]
-        assert classifier.trust.tolist() == [1.0]
+        assert classifier.mixing_weight.tolist() == [1.0]
         answers = model.predict_proba(whole)
         model.save(tmp_path / "now")
         again = NodeLabelGAP.load(tmp_path / "now", ledger=ledger.path)
-        assert again.modules_["classifier"].trust.tolist() == [1.0]
+        assert again.modules_["classifier"].mixing_weight.tolist() == [1.0]
         np.testing.assert_array_equal(again.predict_proba(whole), answers)
-        again.modules_["classifier"].trust.zero_()
+        again.modules_["classifier"].mixing_weight.zero_()
         assert not np.allclose(again.predict_proba(whole), answers, atol=0.05)
 
     def test_they_count_less_where_a_network_learns_more(self):

@@ -72,7 +72,7 @@ def test_messages_recomputed_from_exact_rows_would_be_seen(graph, model, monkeyp
     # What friends send says nothing of their lists where their networks are not mixed.
     model = copy.deepcopy(model)
     for network in (model.modules_["stage1"], model.modules_["classifier"]):
-        network.trust.fill_(1.0)
+        network.mixing_weight.fill_(1.0)
     # Whoever trains sends the own label, whatever the list is.
     place = int(np.flatnonzero(~graph.train_mask[graph.adjacency().tocoo().row])[0])
     smaller, people = neighbour(graph, place)

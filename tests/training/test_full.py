@@ -118,7 +118,7 @@ def test_where_most_nodes_train_they_stand_for_all_in_deeper_networks(num_train,
     cosine = torch.nn.functional.cosine_similarity(found, wanted, dim=1)
     assert float(cosine.min()) > 0.98
     right = clean_scores(model, inputs.all()).argmax(-1) == labels
-    assert float(batch.look()) == pytest.approx(float((right & val).sum()) / 180, abs=1e-6)
+    assert float(batch.validate()) == pytest.approx(float((right & val).sum()) / 180, abs=1e-6)
 
 
 @pytest.mark.parametrize(("dropout", "looks"), [(0.2, [4, 8, 10]), (0.0, [*range(10), 10])])

@@ -51,7 +51,7 @@ def setting(*, hop_zero: str, most: int, validates: tuple[int, ...] = (60, 60, 6
 
 
 def running_scores(model, inputs):
-    """Return everybody's scores with the running statistics that a look uses."""
+    """Return everybody's scores with the running statistics of validation."""
     model.eval()
     with torch.no_grad():
         scores = model(inputs.all())
@@ -61,13 +61,13 @@ def running_scores(model, inputs):
 
 @pytest.mark.parametrize("hop_zero", ["features", "codes"])
 @pytest.mark.parametrize("validates", [(60, 60, 60), (60, 1, 37)])
-def test_a_look_counts_each_replicas_own_validation_nodes(hop_zero, validates):
+def test_validation_counts_each_replicas_own_validation_nodes(hop_zero, validates):
     model, inputs, _, steps, labels, _, val = setting(
         hop_zero=hop_zero, most=100, validates=validates
     )
     right = running_scores(model, inputs).argmax(-1) == labels
     wanted = (right & val).sum(dim=1) / val.sum(dim=1)
-    assert float(steps.look()) == pytest.approx(float(wanted.mean()), abs=1e-6)
+    assert float(steps.validate()) == pytest.approx(float(wanted.mean()), abs=1e-6)
 
 
 def test_the_best_step_of_each_replica_is_kept():
@@ -76,7 +76,7 @@ def test_the_best_step_of_each_replica_is_kept():
     generator, start, seen, worths = torch.Generator().manual_seed(2), flat.values.clone(), [], []
     for _ in range(6):
         flat.values.copy_(start + 0.1 * torch.randn(start.shape, generator=generator))
-        steps.look()
+        steps.validate()
         scores = running_scores(model, inputs)
         right, losses = scores.argmax(-1) == labels, cross_entropy(scores, labels)
         worth = (right * val).sum(1) - minibatches.LOSS_SHARE * (losses * val).sum(1)
@@ -92,7 +92,7 @@ def test_the_best_step_of_each_replica_is_kept():
 @pytest.mark.parametrize("hop_zero", ["features", "codes"])
 def test_the_gradient_is_that_of_the_training_nodes_among_those_dealt(hop_zero):
     model, inputs, flat, steps, labels, train, _ = setting(hop_zero=hop_zero, most=100)
-    steps.deal()
+    steps.next_batch()
     nodes = steps._places
     assert len(nodes) < NODES
     found, _ = steps.gradient()
@@ -104,7 +104,7 @@ def test_the_gradient_is_that_of_the_training_nodes_among_those_dealt(hop_zero):
 
 def test_without_validation_nodes_nobody_looks_and_the_last_step_stays():
     _, _, flat, steps, *_ = setting(hop_zero="features", most=100, validates=(0, 0, 0))
-    assert not any(steps.is_time(step, is_last=step == 40) for step in range(1, 41))
+    assert not any(steps.is_validated(step, is_last=step == 40) for step in range(1, 41))
     flat.values.add_(1.0)
     last = flat.values.clone()
     steps.best.restore()
@@ -114,4 +114,4 @@ def test_without_validation_nodes_nobody_looks_and_the_last_step_stays():
 def test_a_look_reads_so_many_nodes_at_the_most(monkeypatch):
     monkeypatch.setattr(minibatches, "LOOKED", 20)
     _, _, _, steps, *_ = setting(hop_zero="codes", most=100)
-    assert [block.shape[1] for block in steps._looked] == [20, 20, 20]
+    assert [block.shape[1] for block in steps._validated] == [20, 20, 20]

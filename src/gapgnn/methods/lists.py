@@ -1,7 +1,7 @@
-"""Own lists, read exactly: for the person whose list it is, and for nobody else.
+"""Exact sums over a node's own neighbours, for use under joint differential privacy.
 
-What a sum over one list says is not noisy and has no price, so it may only enter what is computed
-for that person (privacy page, section 1), and is never stored.
+Such a sum has no noise and is not charged, so it may only enter results for the node's own person
+(privacy page, section 1). It is never stored.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from gapgnn.graph import Graph
 from gapgnn.graph.store import StoredGraph
 from gapgnn.privacy.mechanisms import GRID, add_up, copy_on, csr_tensor
 
-# Arcs that are read at a time, on a CPU and elsewhere. One number for all graphs: how many rows a
-# product of matrices has decides the last bits of each.
+# Arcs in a batch, on a CPU and on other devices. The size is the same for all graphs, because the
+# number of rows of a matrix product determines how each row is rounded.
 ARCS = 1 << 16
 DEVICE_ARCS = 1 << 20
-# What is added up for some entries: of which repeat, whose list, who is on it, and how heavy the
-# entries are.
+# Returns the summands of some arcs, given the repeat, the owners of the lists, the neighbours, and
+# the weights of the arcs.
 Summand = Callable[[int, Tensor, Tensor, Tensor | float], Tensor]
 
 
 class _Arcs(NamedTuple):
-    """Some arcs: who lists, who is listed, and how heavy the entry is (None: 1)."""
+    """Some arcs: owner of the list, neighbour, and weight (None: 1)."""
 
     sources: Tensor
     targets: Tensor
@@ -34,7 +34,7 @@ class _Arcs(NamedTuple):
 
 
 def _arcs_of(graph: Graph, device: torch.device) -> Iterator[_Arcs]:
-    """Yield all arcs of one edge type; those of a store part after part."""
+    """Yield all arcs of one edge type; those of a store one partition at a time."""
     if not isinstance(graph, StoredGraph):
         indices = copy_on(graph, "indices", device)
         sources = _repeated(0, copy_on(graph, "indptr", device), len(indices))
@@ -50,7 +50,7 @@ def _arcs_of(graph: Graph, device: torch.device) -> Iterator[_Arcs]:
 
 
 def _repeated(first: int, pointers: Tensor, count: int) -> Tensor:
-    """Return the number of every entry's list, counted from ``first``."""
+    """Return the owner of every entry, counted from ``first``."""
     numbers = torch.arange(first, first + len(pointers) - 1, device=pointers.device)
     return torch.repeat_interleave(numbers, pointers.diff(), output_size=count)
 
@@ -64,20 +64,19 @@ def sums_over_lists(
     arriving: bool = False,
     with_self: bool = True,
 ) -> Tensor:
-    """Return for every node the sum of something over the entries of its own list, in float64.
+    """Return for every node the sum of ``summand`` over its neighbours, in float64.
 
-    Every summand is cut to the grid of the noise, where sums are exact: the order of a list, the
-    partition of a store and the device change no bit.
+    Every summand is truncated to the grid of the noise, on which sums are exact. The result does
+    not depend on the order of a list, the partitions of a store or the device.
 
     Args:
         graph: one edge type.
         shape: repeats, nodes, width.
-        summand: what is added up, one row for each of a fixed number of entries; those that only
-            fill up are not added.
+        summand: returns one row per arc for batches of a fixed size; rows of padding are ignored.
         device: where it is computed.
-        arriving: read the arcs that end at a node, as a hop does, and not the list that starts
+        arriving: sum over the arcs that end at a node, as a hop does, instead of those that start
             there; without directions they are the same.
-        with_self: whether an entry that names its own owner counts.
+        with_self: include self-loops.
     """
     total = torch.zeros(shape, dtype=torch.float64, device=device)
     size = ARCS if device.type == "cpu" else DEVICE_ARCS
@@ -95,20 +94,20 @@ def sums_over_lists(
             ends = _filled(readers[part].long(), size), _filled(read[part].long(), size)
             heavy = 1.0 if weights is None else _filled(weights[part], size)[:, None]
             for repeat, sums in enumerate(total):
-                found = summand(repeat, *ends, heavy)[:count]
-                sums.index_add_(0, ends[0][:count], _in_steps(found))
+                added = summand(repeat, *ends, heavy)[:count]
+                sums.index_add_(0, ends[0][:count], _in_steps(added))
     return total * GRID
 
 
 def sums_of_rows(graph: Graph, rows: Tensor) -> Tensor:
-    """Return for every node the sum of the rows of those on its own list, as one product.
+    """Return for every node the sum of its neighbours' rows, as one matrix product.
 
-    What :func:`sums_over_lists` returns where what an entry says does not depend on whose list it
-    is on, to the bit: both add up multiples of the grid.
+    The same bits as :func:`sums_over_lists` with a summand that does not depend on the owner of the
+    list: both sum multiples of the grid.
 
     Args:
         graph: one edge type.
-        rows: what those on a list say, (repeats, nodes, width).
+        rows: of every node, (repeats, nodes, width).
 
     >>> import numpy as np
     >>> graph = Graph.from_arcs([0, 0], [1, 2], num_nodes=3, features=np.eye(3), directed=True)
@@ -136,17 +135,16 @@ def sums_of_rows(graph: Graph, rows: Tensor) -> Tensor:
 def exact_sums(
     graph: Graph, sent: Tensor, *, arriving: bool = False, both_ways: bool = False
 ) -> Tensor:
-    """Return for every node the sum of what those on its own list say, without noise.
+    """Return for every node the sum of its neighbours' messages, without noise.
 
-    An entry that names its own owner is left out: nobody's own label is among what that person
-    reads.
+    Self-loops are left out, so that a node's own label is not among its inputs.
 
     Args:
         graph: one edge type.
-        sent: one row per node.
-        arriving: read what is sent along the arcs that end at a node, as a hop does, and not the
-            list that starts there; without directions they are the same.
-        both_ways: read both, as a hop does that goes along arcs and against them.
+        sent: messages, one row per node.
+        arriving: sum over the arcs that end at a node, as a hop does, instead of those that start
+            there; without directions they are the same.
+        both_ways: sum over both, as a symmetrised hop does.
 
     >>> import numpy as np
     >>> graph = Graph.from_arcs([0, 0, 2], [1, 2, 2], num_nodes=3, features=np.eye(3),
@@ -157,23 +155,23 @@ def exact_sums(
     [0.0, 1.0, 1.0]
     """
 
-    def said(_: int, readers: Tensor, read: Tensor, weights: Tensor | float) -> Tensor:
+    def message(_: int, readers: Tensor, read: Tensor, weights: Tensor | float) -> Tensor:
         return sent[read].double() * weights
 
     shape = (1, graph.num_nodes, sent.shape[-1])
-    ways = (False, True) if both_ways else (arriving,)
+    directions = (False, True) if both_ways else (arriving,)
     sums = [
-        sums_over_lists(graph, shape, said, sent.device, arriving=way, with_self=False)
-        for way in ways
+        sums_over_lists(graph, shape, message, sent.device, arriving=one, with_self=False)
+        for one in directions
     ]
     return sum(sums[1:], sums[0])[0].to(sent.dtype)
 
 
 def _in_steps(values: Tensor) -> Tensor:
-    """Return values in whole steps of the noise's grid, cut towards zero, in float64."""
+    """Return values as multiples of the noise's grid, truncated towards zero, in float64."""
     return torch.trunc(values.double() / GRID)
 
 
 def _filled(values: Tensor, size: int) -> Tensor:
-    """Return the values of some arcs, filled up to the one number that is read at a time."""
+    """Return the values of some arcs, padded to the batch size."""
     return values if len(values) == size else torch.cat([values, values.new_zeros(size)])[:size]

@@ -1,4 +1,4 @@
-"""NeighborVote: the simple baselines of predictions that are for their own person alone."""
+"""NeighborVote: a simple baseline for predictions under joint differential privacy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SENT = {
 EVENT = "labels"
 
 
-# What a vote at node level has of an MLP's parameters: those of releases and of runs.
+# Parameters of the MLP that also apply at node level: those of releases and of runs.
 _WITHOUT_TRAINING = (
     *("level", "epsilon", "delta", "relation", "threshold", "metric", "positive"),
     *("noise", "insecure_noise_seed"),
@@ -49,22 +49,22 @@ _WITHOUT_TRAINING = (
 
 
 class NeighborVote(NeighborVoteConfig, MLP):
-    """Node classifier that lets a node's own training neighbours vote for its class.
+    """Node classifier by the votes of a node's own training neighbours.
 
-    A prediction reads its own person's adjacency list exactly, so it is for that person, or for
-    whoever may know the list: joint differential privacy (privacy page, sections 1 and 5).
-    Predictions of everybody handed out together would tell lists.
+    A prediction reads the node's own neighbours exactly, so it is only for the node's own person,
+    or for parties that may know the adjacency list: joint differential privacy (privacy page,
+    sections 1 and 5). Publishing the predictions of all nodes together would reveal edges.
 
     At edge level labels are public and the vote needs no budget: its scores are the log-posterior
-    of an MLP on the own features, plus log(``odds``) for each vote. At node level the label of
-    every training person is released once by randomised response, at pure epsilon ``epsilon``, and
-    those answers vote; features are not read and nothing is trained. Whoever withdrew keeps a row
-    with empty cells and answers at random. Adjacency lists are read at prediction, from the graph
-    that is given, and never stored.
+    of an MLP on the node's own features, plus log(``odds``) for each vote. At node level the label
+    of every training node is released once by randomised response, at pure epsilon ``epsilon``, and
+    the released labels vote. Features are not read and nothing is trained. A person who withdrew
+    keeps a row with empty cells, whose label is drawn uniformly. Adjacency lists are read at
+    prediction, from the given graph, and never stored.
 
-    Who trains is public at node level where it follows from (seed, id), as ``random_split`` with
-    the seed of this estimator has it: only these people answer. With other masks everybody does,
-    those who do not train at random.
+    At node level the set of training nodes is public if it follows from (seed, id), as
+    ``random_split`` with the seed of this estimator has it; then only their labels are released.
+    With other masks a label is released for every row, drawn uniformly for nodes that do not train.
 
     Its parameters are those of
     :class:`~gapgnn.methods.configs.neighbor_vote.NeighborVoteConfig`; those of the MLP are refused
@@ -83,7 +83,7 @@ class NeighborVote(NeighborVoteConfig, MLP):
     reads_lists: ClassVar[bool] = True
 
     def check_parameters(self) -> None:
-        """Refuse parameters that cannot work."""
+        """Refuse invalid parameters."""
         super().check_parameters()
         check_number("odds", self.odds, above=1)
         if self.threshold in ("auto", "rate") and self.level != "none":
@@ -93,7 +93,7 @@ class NeighborVote(NeighborVoteConfig, MLP):
             )
 
     def unused(self) -> Iterator[Unused]:
-        """Yield the parameters that do nothing at this level."""
+        """Yield the parameters without an effect at this level."""
         yield from super().unused()
         if self.level == "node":
             trains = (part.name for part in fields(MLPConfig) if part.name not in _WITHOUT_TRAINING)
@@ -109,7 +109,7 @@ class NeighborVote(NeighborVoteConfig, MLP):
                 f"`graph` must have one edge type without weights for vote. Got {found}; use gap."
             )
         if self.level == "node" and graph.num_dangling:
-            # What v reads of its neighbours must not change when one of them leaves (section 1).
+            # The inputs from v's neighbours must not change when one is removed (section 1).
             raise PrivacyError(
                 f"vote needs a row for everybody on a list. Got {graph.num_dangling} entries that "
                 "name somebody without one. Keep a row with empty cells for people who withdrew; "
@@ -119,7 +119,7 @@ class NeighborVote(NeighborVoteConfig, MLP):
     # What is released ---------------------------------------------------------------------------
 
     def plan(self, facts: PublicFacts) -> Plan[MLPSettings]:
-        """Return randomised labels at node level, and nothing elsewhere."""
+        """Return randomised labels at node level, and no release at other levels."""
         settings = self._settings(facts)
         if self.level != "node":
             return self.make_plan(facts, settings)
@@ -131,11 +131,11 @@ class NeighborVote(NeighborVoteConfig, MLP):
         return LabelResponse.of(self.epsilon, num_classes, label=EVENT)
 
     def networks(self, settings: MLPSettings, shape: Shape) -> dict[str, nn.Module]:
-        """Return the networks of the MLP; at node level none."""
+        """Return the networks of the MLP; none at node level."""
         return {} if self.level == "node" else super().networks(settings, shape)
 
     def train(self, fit: Fit[MLPSettings]) -> Tensor:
-        """Train the MLP and add the votes; at node level release labels instead."""
+        """Train the MLP and add the votes; at node level, release labels instead."""
         if self.level == "node":
             return self._release(fit)
         prior = torch.log_softmax(super().train(fit), dim=-1)
@@ -147,24 +147,24 @@ class NeighborVote(NeighborVoteConfig, MLP):
         return prior + math.log(self.odds) * torch.stack(votes)
 
     def _release(self, fit: Fit[MLPSettings]) -> Tensor:
-        """Release a class for everybody who has a row, with a record or without.
+        """Release a class for every row, with or without a record.
 
         Relation ``add-remove`` or ``replace``: a record is one label, and its response costs
         ``epsilon`` at delta 0 for each repeat (privacy page, section 5).
         """
         graph, session = fit.graph, fit.session
-        speaks = self._speaking(graph, fit.repeats)
+        responds = self._responding(graph, fit.repeats)
 
         def run(repeat: int, key: NoiseKey) -> dict[str, Tensor]:
-            found = randomised_labels(
+            labels = randomised_labels(
                 _training_labels(graph, fit.splits.train[repeat]),
-                speaks[repeat],
+                responds[repeat],
                 self._response(self.num_classes_),
                 key=key.derive("labels"),
                 noise=self.noise,
                 name=f"labels of repeat {repeat + 1}",
             )
-            return {"labels": found}
+            return {"labels": labels}
 
         with fit.timed("aggregate"):
             released = [
@@ -176,35 +176,36 @@ class NeighborVote(NeighborVoteConfig, MLP):
         self.releases_.add(graph, session.charge, kept, has_hop_zero=False)
         return torch.stack(scores)
 
-    def _speaking(self, graph: Graph, repeats: int) -> NDArray[np.bool_]:
-        """Return who answers in each repeat: who trains by the public hash, or else everybody."""
+    def _responding(self, graph: Graph, repeats: int) -> NDArray[np.bool_]:
+        """Return the rows with a response in each repeat: training nodes by hash, or all rows."""
         if is_hash_split(graph, seed=self.seed):
             return public_training(graph, repeats=repeats, split=self.split, seed=self.seed)
         return np.ones((repeats, graph.num_nodes), dtype=np.bool_)
 
-    def _scores_of(self, graph: Graph, said: Tensor) -> Tensor:
-        """Return what the answers on everybody's own list say, as log-odds.
+    def _scores_of(self, graph: Graph, responses: Tensor) -> Tensor:
+        """Return the votes of every node's own neighbours, as log-odds.
 
-        An answer k is as likely as ``keep`` where its giver has class k and as ``other`` elsewhere;
-        the giver has the reader's class ``odds`` times as likely as any other. So an answer counts
-        less the more random it is, and as much as a label where it is none.
+        A response is k with probability ``keep`` if the neighbour has class k, and with probability
+        ``other`` if not. The neighbour has the node's class with ``odds`` against any other given
+        class. The log-odds of one response fall with the randomness of the response, and equal
+        those of a label if it has none.
         """
         response = self._response(self.num_classes_)
         alike = self.odds / (self.odds + self.num_classes_ - 1)
         unlike = (1 - alike) / (self.num_classes_ - 1)
         certainty = response.keep - response.other
         same, different = (response.other + share * certainty for share in (alike, unlike))
-        return math.log(same / different) * self._votes(graph, said.numpy())
+        return math.log(same / different) * self._votes(graph, responses.numpy())
 
     def _votes(self, graph: Graph, labels: NDArray[np.int64]) -> Tensor:
-        """Return how many on each node's own list have which class; those below 0 have none."""
+        """Return the number of each node's neighbours per class; negative labels do not vote."""
         ballots = torch.zeros(graph.num_nodes, self.num_classes_)
         voters = torch.from_numpy(np.flatnonzero(labels >= 0))
         ballots[voters, torch.from_numpy(labels[labels >= 0])] = 1.0
         return exact_sums(graph, ballots)
 
     def class_scores(self, graph: Graph | None) -> Tensor:
-        """Return class scores, each for its own person; the graph whose lists vote is given."""
+        """Return class scores, each for the node's own person, from the given graph's lists."""
         if graph is None:
             raise InputError("A vote keeps no lists: give the graph whose nodes to predict.")
         self.check_edges(graph)
@@ -214,7 +215,7 @@ class NeighborVote(NeighborVoteConfig, MLP):
         if not graph.train_mask.any():
             raise InputError("`graph` must have training labels, which vote. Got none.")
         if self.level == "edge":
-            # Free of charge, because each answer is for its own person; on record all the same.
+            # Free, because each prediction is for the node's own person; recorded nevertheless.
             Ledger(self.ledger).check_free(
                 People.of(graph),
                 level="none",
@@ -232,9 +233,9 @@ class NeighborVote(NeighborVoteConfig, MLP):
                 "`graph` must be the one whose labels were released. Got another: fit on it, which "
                 "is charged; there is nothing to learn from the first one."
             )
-        (said,) = released.hops
+        (responses,) = released.hops
         device = choose_device(self.device)
-        return self._scores_of(graph, said).to(device)
+        return self._scores_of(graph, responses).to(device)
 
     def scores_with(self, graph: Graph | None, own: str) -> Tensor:
         """Return class scores; a vote always reads the node's own neighbours."""
@@ -243,11 +244,11 @@ class NeighborVote(NeighborVoteConfig, MLP):
         return self.class_scores(graph)
 
     def public_facts(self, graph: Graph, *args: Any) -> tuple[tuple[str, str], ...]:
-        """Return what is taken to be public; at node level where roles came from."""
+        """Return the facts assumed public; at node level with the source of the roles."""
         facts = super().public_facts(graph, *args)
         if self.level != "node":
             return facts
-        # No rate and no number of steps follows from how many people train.
+        # No sampling rate or number of steps depends on the number of training nodes.
         kept = [fact for fact in facts if fact[0] != texts.NUM_TRAIN]
         origin = "a public hash of (seed, id)"
         if not is_hash_split(graph, seed=self.seed):
@@ -255,7 +256,7 @@ class NeighborVote(NeighborVoteConfig, MLP):
         return (*kept, ("where roles come from", origin))
 
     def card_facts(self) -> ReleaseFacts:
-        """Return what the card says of NeighborVote."""
+        """Return the card's facts about NeighborVote."""
         steps = ["preparation", "own list"]
         if self.level != "node":
             steps += ["training", "selection"]

@@ -1,11 +1,11 @@
-"""A linear network for each size of a row, solved instead of trained.
+"""A linear classifier with weights that depend on the size of a row, in closed form.
 
-Sparse features say two things: which ones a node has, the *direction* of its row, and how many, its
-*size*. A network that reads the row has to take them apart; here the scores of a node are linear in
-the direction, by weights that go over into others as the size grows. That is ridge regression on
-class labels, so the weights are known in closed form, without steps, rates or early stopping, and
-what it says is smooth where a network is too sure. What it says about a node follows from the
-node's own row and the training nodes, so it is for levels where these are public.
+A sparse feature row has a *direction*, which features a node has, and a *size*, how many. The
+scores of a node are linear in the direction, with weights that are interpolated between a few
+sizes. This is ridge regression on class labels, so the weights have a closed form, without learning
+rates or early stopping, and scores are less overconfident than those of a network. A node's scores
+depend on its own row and on the training nodes, so the classifier is only for levels where these
+are public.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from torch import Tensor, nn
 from gapgnn.nn.sparse_rows import SparseRows
 from gapgnn.nn.specification import specified
 
-# Sizes, as log(1 + squared norm), around which there are weights of their own.
+# Sizes, as log(1 + squared norm), between which weights are interpolated.
 SIZES = (0.0, 2.0, 4.0, 6.0)
-# Weight of the squared norm of all weights against one training node's squared error, and what a
-# whole class is worth as a difference of log-probabilities (docs/research-notes.md).
+# Penalty on the squared norm of the weights, relative to one training node's squared error, and the
+# regression target of a node's class, as a log-probability (docs/research-notes.md).
 PENALTY, SHARPNESS = 1.0, 6.0
 
 
 @specified
 class LinearBySize(nn.Module):
-    """Replicas of the network; before one is solved they say nothing.
+    """Replicas of the classifier, without effect until one is solved.
 
     Args:
         replicas: R.
@@ -47,7 +47,7 @@ class LinearBySize(nn.Module):
         super().__init__()
         self.num_classes = num_classes
         self._whole = (replicas, num_features + 1, len(SIZES) * num_classes)
-        # Without rows until solved: most graphs are too large for that.
+        # Empty until solved, because it is not solved on most graphs.
         self.register_buffer("weight", torch.empty(replicas, 0, self._whole[2]))
 
     @property
@@ -57,35 +57,35 @@ class LinearBySize(nn.Module):
 
     @torch.no_grad()
     def solve(self, replica: int, rows: Tensor | SparseRows, labels: Tensor, worth: Tensor) -> None:
-        """Give one replica the weights of least squared error and norm.
+        """Set one replica's weights to the minimum of squared error and penalty.
 
-        As many equations as there are rows: the weights are a sum over training rows, so their
-        number is that of the features only in the end.
+        The problem is solved in its dual form, with one unknown per training row and class: the
+        weights are linear combinations of training rows.
 
         Args:
-            replica: which.
+            replica: index of the replica.
             rows: features of the training nodes, (n, features).
             labels: their classes.
-            worth: what each of them counts.
+            worth: weight of each training node.
         """
         if not self.is_solved:
             self.weight = self.weight.new_zeros(self._whole)
-        sizes, inverse = _taken_apart(rows)
+        sizes, inverse = _sizes_and_norms(rows)
         products = rows.gram() if isinstance(rows, SparseRows) else rows @ rows.T
-        alike = (1 + products * inverse * inverse.T) * (sizes @ sizes.T)
-        alike.diagonal().add_(PENALTY / worth)
-        wanted = SHARPNESS * F.one_hot(labels, self.num_classes).float()
-        pulls = torch.cholesky_solve(wanted, torch.linalg.cholesky(alike))
-        pulls = (sizes.unsqueeze(-1) * pulls.unsqueeze(1)).flatten(1)
-        scaled = pulls * inverse
+        gram = (1 + products * inverse * inverse.T) * (sizes @ sizes.T)
+        gram.diagonal().add_(PENALTY / worth)
+        targets = SHARPNESS * F.one_hot(labels, self.num_classes).float()
+        dual = torch.cholesky_solve(targets, torch.linalg.cholesky(gram))
+        dual = (sizes.unsqueeze(-1) * dual.unsqueeze(1)).flatten(1)
+        scaled = dual * inverse
         self.weight[replica, :-1] = (
             rows.transposed_times(scaled) if isinstance(rows, SparseRows) else rows.T @ scaled
         )
-        self.weight[replica, -1] = pulls.sum(dim=0)
+        self.weight[replica, -1] = dual.sum(dim=0)
 
     def forward(self, rows: Tensor | SparseRows) -> Tensor:
         """Return class scores of rows that all replicas read, (R, nodes, C)."""
-        sizes, inverse = _taken_apart(rows)
+        sizes, inverse = _sizes_and_norms(rows)
         weight, constant = self.weight[:, :-1], self.weight[:, -1:]
         along = rows.product(weight) if isinstance(rows, SparseRows) else rows @ weight
         by_size = (along * inverse + constant).view(*along.shape[:2], len(SIZES), -1)
@@ -105,14 +105,14 @@ class LinearBySize(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-def _taken_apart(rows: Tensor | SparseRows) -> tuple[Tensor, Tensor]:
-    """Return how near each row's size is to each of SIZES, (n, sizes), and one over its norm."""
+def _sizes_and_norms(rows: Tensor | SparseRows) -> tuple[Tensor, Tensor]:
+    """Return interpolation weights of each row over SIZES, (n, sizes), and its inverse norm."""
     if isinstance(rows, SparseRows):
         squares = rows.squared_norms()
     else:
         squares = rows.double().square().sum(dim=-1)
     squares = squares.unsqueeze(-1)
-    # A softmax, as all of them are small far beyond the last.
+    # A softmax, so that weights do not vanish far beyond the last size.
     centres = torch.tensor(SIZES, dtype=squares.dtype, device=squares.device)
     near = torch.softmax(-((torch.log1p(squares) - centres) ** 2) / 2, dim=-1)
     inverse = torch.where(squares > 0, squares, torch.inf).rsqrt()

@@ -1,4 +1,4 @@
-"""GAP's trained modules: the encoder and the multi-hop classifier (paper, section 4)."""
+"""GAP's trained modules: the encoder and the multi-hop classifier (GAP, section 4)."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from gapgnn.nn.specification import specified
 
 
 class Encoded(NamedTuple):
-    """Hop 0 as it leaves its base network: what a saved model keeps instead of features."""
+    """Hop 0 after its base network, which a saved model keeps instead of features."""
 
     codes: Tensor
 
 
-# By how much what the network itself says gives way to votes that are believed: it starts from
-# random weights and learns by noisy steps. Chosen on public graphs (docs/research-notes.md).
+# Factor of the mixing weight of votes by which the network's own scores are reduced, because they
+# come from random initial weights and noisy steps. Chosen on public graphs
+# (docs/research-notes.md).
 GIVES_WAY = 0.5
 COMBINATIONS = ("concat", "sum", "max", "mean", "attention")
 
 
 @specified
 class Encoder(nn.Module):
-    """An MLP whose last hidden layer is the node's code, with a linear softmax head on top.
+    """An MLP whose last hidden layer is the node's embedding, with a linear softmax head.
 
-    The head exists to train the codes on features and labels (paper, equation 2); the edges are not
-    read, so at edge level this module is free.
+    The head trains the embeddings on features and labels (GAP, equation 2). No edge is read, so at
+    edge level this module is free.
     """
 
     def __init__(
@@ -56,19 +57,19 @@ class Encoder(nn.Module):
         self.head = ReplicaLinear(replicas, hidden, num_classes)
 
     def embed(self, inputs: Any) -> Tensor:
-        """Return the codes, shape (replicas, nodes, hidden)."""
+        """Return the embeddings, shape (replicas, nodes, hidden)."""
         codes: Tensor = self.mlp(inputs)
         return codes
 
     def forward(self, inputs: Any) -> Tensor:
-        """Return class scores (logits) from the codes."""
+        """Return class scores (logits) from the embeddings."""
         scores: Tensor = self.head(self.embed(inputs))
         return scores
 
 
 @specified
 class MultiHopClassifier(nn.Module):
-    """One base MLP per hop, a combination of the hops, and a head (paper, equations 6 to 8).
+    """One base MLP per hop, a combination of the hops, and a head (GAP, equations 6 to 8).
 
     Args:
         replicas: R.
@@ -79,19 +80,19 @@ class MultiHopClassifier(nn.Module):
         head_layers: layers of the head.
         hidden: width of all hidden layers.
         combine: one of ``COMBINATIONS``.
-        has_embedding: put a layer of width ``hidden`` after the combination, whose output is what a
-            node sends on when stages are trained one after another.
+        has_embedding: add a layer of width ``hidden`` after the combination, whose output is the
+            node's next message when stages are trained in sequence.
         activation: of every hidden layer.
         batch_norm: normalise before every activation.
         dropout: rate after every activation.
-        corrects_first: hop 0 is log-probabilities, and scores are what the network adds to them.
-            How much it is believed, from 0 to 1, is kept beside the parameters.
-        corrects_votes: after the hops comes what is voted, as class scores, and scores are what the
-            network adds to that. How much votes are believed is kept likewise; where they are not,
-            the network speaks alone.
+        corrects_first: hop 0 is log-probabilities, to which the network adds a correction. Its
+            mixing weight, from 0 to 1, is kept with the parameters.
+        corrects_votes: the last input is votes, as class scores, to which the network adds a
+            correction. Their mixing weight is kept likewise; at 0 the scores are those of the
+            network alone.
     """
 
-    trust: Tensor
+    mixing_weight: Tensor
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class MultiHopClassifier(nn.Module):
         self.corrects_first = corrects_first
         self.corrects_votes = corrects_votes
         if corrects_first or corrects_votes:
-            self.register_buffer("trust", torch.ones(replicas))
+            self.register_buffer("mixing_weight", torch.ones(replicas))
         self.combine = combine
         layers = [first_layers] + [base_layers] * (len(widths) - 1)
         self.bases = nn.ModuleList(
@@ -141,7 +142,7 @@ class MultiHopClassifier(nn.Module):
 
     @property
     def takes_samples(self) -> bool:
-        """Whether a node's scores follow from its code at hop 0, its rows and their moments."""
+        """Whether a node's scores follow from its own inputs and the moments of all inputs."""
         if self.corrects_first or self.corrects_votes:
             return False
         parts = [*self.bases[1:], self.head] + ([] if self.embedding is None else [self.embedding])
@@ -151,7 +152,7 @@ class MultiHopClassifier(nn.Module):
 
     @property
     def reads_first_whole(self) -> bool:
-        """Whether a node's code at hop 0 follows from the rows of all nodes only."""
+        """Whether a node's embedding of hop 0 needs the rows of all nodes."""
         first = self.bases[0]
         return isinstance(first, ReplicaMLP) and not first.takes_samples
 
@@ -161,20 +162,20 @@ class MultiHopClassifier(nn.Module):
         return combined if self.embedding is None else self.embedding(combined)
 
     def encode_first(self, hop: Any) -> Encoded:
-        """Return hop 0 as it leaves its base network."""
+        """Return hop 0 after its base network."""
         return Encoded(self.bases[0](hop))
 
     def forward(self, hops: Sequence[Any]) -> Tensor:
-        """Return class scores (logits) for one input per hop, and votes where it corrects them."""
+        """Return class scores (logits) for one input per hop, plus votes if it corrects them."""
         if self.corrects_votes:
-            trust = self.trust.view(-1, 1, 1)
-            votes: Tensor = trust * hops[-1]
-            return votes + (1 - GIVES_WAY * trust) * self._scores(hops[:-1])
+            weight = self.mixing_weight.view(-1, 1, 1)
+            votes: Tensor = weight * hops[-1]
+            return votes + (1 - GIVES_WAY * weight) * self._scores(hops[:-1])
         scores = self._scores(hops)
         return scores + hops[0] if self.corrects_first else scores
 
     def _scores(self, hops: Sequence[Any]) -> Tensor:
-        """Return what the network itself says."""
+        """Return the network's own scores."""
         is_linear = self.embedding is None and len(self.head.linears) == 1
         scores: Tensor
         if is_linear and self.combine == "concat":
@@ -186,7 +187,7 @@ class MultiHopClassifier(nn.Module):
         return scores
 
     def _codes(self, hops: Sequence[Any]) -> list[Tensor]:
-        """Return each hop as it leaves its base network."""
+        """Return each hop after its base network."""
         return [
             hop.codes if isinstance(hop, Encoded) else base(hop)
             for base, hop in zip(self.bases, hops, strict=True)
@@ -202,7 +203,7 @@ class MultiHopClassifier(nn.Module):
             return stacked.mean(dim=-2)
         if self.combine == "max":
             return stacked.amax(dim=-2)
-        # Softmax over the hops of one node, never over nodes: a node's weights are its own.
+        # Softmax over the hops of one node, so that its weights do not depend on other nodes.
         assert self.query is not None
         weights = torch.softmax(self.query(stacked), dim=-2)
         return (weights * stacked).sum(dim=-2)

@@ -1,4 +1,4 @@
-"""Some of the nodes that a network scores, with what batch norm must know of the others."""
+"""Subsets of the nodes that a network scores, with the moments of all nodes for batch norm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# The covariance of wider inputs would cost more than the rows that it saves.
+# The covariance of wider inputs costs more than reading all rows.
 WIDEST = 64
 BLOCK_ROWS = 1 << 13
 
@@ -74,8 +74,8 @@ def has_cheap_moments(inputs: Tensor) -> bool:
 def input_moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and covariance of the rows.
 
-    The mean is made in float64. Rows without it are of the size of their spread, so float32 loses
-    nothing that counts in their products; blocks of these are added up in float64.
+    The mean is computed in float64. Centred rows have the magnitude of their spread, so float32 is
+    precise enough for their products; blocks of these are summed in float64.
     """
     replicas, count, width = inputs.shape
     mean = inputs.mean(1, keepdim=True, dtype=torch.float64).float()

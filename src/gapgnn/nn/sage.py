@@ -30,11 +30,11 @@ InLists = tuple[NDArray[Any], NDArray[Any]]
 
 
 class Arcs:
-    """Who writes to each node: one graph for all replicas, or each replica's own.
+    """In-neighbours of each node: one graph for all replicas, or one per replica.
 
     Args:
         in_lists: CSR in-lists ``(indptr, indices)``, one pair or one per replica.
-        is_symmetric: whether they are their own transpose; otherwise it is made.
+        is_symmetric: whether they are their own transpose; otherwise it is computed.
         device: where sums are computed.
 
     >>> arcs = Arcs([(np.array([0, 0, 2]), np.array([0, 1]))], is_symmetric=False)
@@ -84,9 +84,9 @@ class Arcs:
         return total
 
     def _matrix(self, indptr: NDArray[Any], indices: NDArray[Any]) -> Tensor:
-        kind = np.int32 if len(indices) < 2**31 else np.int64
+        dtype = np.int32 if len(indices) < 2**31 else np.int64
         pointers, columns = (
-            torch.from_numpy(part.astype(kind)).to(self.device) for part in (indptr, indices)
+            torch.from_numpy(part.astype(dtype)).to(self.device) for part in (indptr, indices)
         )
         ones = torch.ones(len(indices), device=self.device)
         return csr_tensor(pointers, columns, ones, (len(indptr) - 1,) * 2)
@@ -101,7 +101,7 @@ def _transposed(indptr: NDArray[Any], indices: NDArray[Any]) -> InLists:
 
 @dataclass(frozen=True)
 class WholeGraph:
-    """All nodes and their arcs; ``positions`` (R, B) chooses whose scores are wanted."""
+    """All nodes and their arcs; ``positions`` (R, B) are the nodes to score."""
 
     features: Inputs
     arcs: Arcs
@@ -110,11 +110,11 @@ class WholeGraph:
 
 @dataclass(frozen=True)
 class Examples:
-    """A batch of nodes with their in-neighbours: one example is one node's own little graph.
+    """A batch of nodes with their in-neighbours: one example is one node's subgraph.
 
     Attributes:
         nodes: features of all nodes that occur, ``(R, M, in)``, each once.
-        members: of which nodes each replica's examples consist.
+        members: the nodes of each replica's examples.
     """
 
     nodes: Inputs
@@ -143,7 +143,7 @@ class SageLayer(nn.Module):
 
 @specified
 class Sage(nn.Module):
-    """GraphSAGE between a pre-processing and a post-processing MLP (paper, section 6).
+    """GraphSAGE between a pre-processing and a post-processing MLP (GAP, section 6).
 
     Args:
         replicas: R.
@@ -156,8 +156,8 @@ class Sage(nn.Module):
         activation: after every hidden layer.
         batch_norm: normalise before each activation; not with :class:`Examples`.
         dropout: of the two MLPs.
-        unit_messages: send unit rows and normalise their sum, so that the sum has a sensitivity and
-            training sees what a noisy release gives; for one layer.
+        unit_messages: send unit rows and normalise their sum, so that the sum has a bounded
+            sensitivity and training matches prediction on noisy sums; for one layer.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Sage(nn.Module):
         )
 
     def forward(self, inputs: WholeGraph | Examples) -> Tensor:
-        """Return class scores (logits), ``(R, N, classes)``, or of the wanted nodes only."""
+        """Return class scores (logits), ``(R, N, classes)``, or of the given positions only."""
         if isinstance(inputs, Examples):
             return self._of_examples(inputs)
         rows = self.codes(inputs.features)
@@ -211,12 +211,12 @@ class Sage(nn.Module):
         return scores
 
     def codes(self, features: Inputs) -> Tensor:
-        """Return what each node sends, ``(R, N, hidden)``; unit rows with ``unit_messages``."""
+        """Return each node's message, ``(R, N, hidden)``; unit rows with ``unit_messages``."""
         codes: Tensor = self.pre(features)
         return F.normalize(codes, dim=-1, eps=SHORTEST) if self.unit_messages else codes
 
     def classify(self, codes: Tensor, summed: Tensor) -> Tensor:
-        """Return class scores of a one-layer network from own codes and (noisy) sums."""
+        """Return class scores of a one-layer network from own embeddings and (noisy) sums."""
         scores: Tensor = self.post(self.layers[0](codes, summed))
         return scores
 
@@ -238,12 +238,12 @@ class Sage(nn.Module):
         return self.classify(own, summed)
 
     def _shared(self, inputs: Examples) -> SharedParts:
-        """Run the first network once for every node, and keep what its gradients need."""
+        """Run the first network once for every node, and keep the inputs of its gradients."""
         with record_linears() as tape:
             codes: Tensor = self.pre(inputs.nodes)
         records: list[Any] = tape.records
-        # What follows a layer, up to the next one, works channel by channel: its derivative is the
-        # gradient of its sum.
+        # The operations between two layers are elementwise, so their derivative is the gradient of
+        # the sum of their outputs.
         followers = [record.inputs for record in records[1:]] + [codes]
         gradients = [
             torch.autograd.grad(follower.sum(), record.outputs, retain_graph=True)[0]
@@ -254,7 +254,7 @@ class Sage(nn.Module):
             scaling = codes.norm(dim=-1, keepdim=True).clamp_(min=SHORTEST).reciprocal_()
             codes = codes * scaling
         layers = [
-            SharedLayer(record.inputs, slope, record.weight, record.bias)
-            for record, slope in zip(records, gradients, strict=True)
+            SharedLayer(record.inputs, gradient, record.weight, record.bias)
+            for record, gradient in zip(records, gradients, strict=True)
         ]
         return SharedParts(layers, codes, inputs.members, scaling=scaling)

@@ -1,10 +1,10 @@
-"""Softmax regression whose weights are kept small: what features say where one class is rare.
+"""Penalised softmax regression on features, for rare classes.
 
-Networks that meet a few dozen nodes of a class among many irrelevant columns learn those nodes by
-heart, and what they say is worse than the class prior. A penalty on the weights leaves the columns
-that tell the classes apart and little of the others. The loss is convex, so the weights are solved
-for, without rates or early stopping. As with :class:`~gapgnn.nn.LinearBySize` this is for levels
-where features and training labels are public.
+With a few dozen nodes of a class and many irrelevant columns, networks overfit and their scores are
+worse than the class prior. A penalty on the weights keeps the columns that separate the classes and
+shrinks the others. The loss is convex, so the weights need no learning rate or early stopping. As
+with :class:`~gapgnn.nn.LinearBySize` this is only for levels where features and training labels are
+public.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ITERATIONS = 60
 
 @specified
 class ShrunkRegression(nn.Module):
-    """Replicas of the regression; before one is solved they leave other scores as they are.
+    """Replicas of the regression, without effect until one is solved.
 
     Args:
         replicas: R.
@@ -42,7 +42,7 @@ class ShrunkRegression(nn.Module):
     def __init__(self, replicas: int, num_features: int, num_classes: int) -> None:
         super().__init__()
         self._whole = (replicas, num_features + 1, num_classes)
-        # Without rows until solved: where classes are even the networks stand alone.
+        # Empty until solved, because it is not solved if classes are even.
         self.register_buffer("weight", torch.empty(replicas, 0, num_classes))
         self.register_buffer("share", torch.zeros(replicas))
 
@@ -57,11 +57,11 @@ class ShrunkRegression(nn.Module):
         Args:
             rows: features of the training nodes, (n, features).
             labels: their classes.
-            penalty: of half the squared norm of the weights against the loss of one node. The
-                constant has none, so the class prior is met.
+            penalty: factor on half the squared norm of the weights, relative to one node's loss.
+                The intercept has none, so the mean posterior equals the class frequencies.
         """
         _, width, classes = self._whole
-        wanted = F.one_hot(labels, classes).float()
+        targets = F.one_hot(labels, classes).float()
         weights = torch.zeros(width, classes, device=labels.device, requires_grad=True)
         solver = torch.optim.LBFGS(
             [weights], max_iter=ITERATIONS, history_size=10, line_search_fn="strong_wolfe"
@@ -70,21 +70,21 @@ class ShrunkRegression(nn.Module):
         def loss() -> Tensor:
             with torch.no_grad():
                 logs = torch.log_softmax(scores_of(rows, weights), dim=-1)
-                missed = (logs.exp() - wanted) / len(labels)
+                residuals = (logs.exp() - targets) / len(labels)
                 gradients = (
-                    rows.transposed_times(missed)
+                    rows.transposed_times(residuals)
                     if isinstance(rows, SparseRows)
-                    else rows.T @ missed
+                    else rows.T @ residuals
                 )
                 own = penalty / len(labels) * weights[:-1]
-                weights.grad = torch.cat([gradients + own, missed.sum(dim=0, keepdim=True)])
-                return -(logs * wanted).sum() / len(labels) + (own * weights[:-1]).sum() / 2
+                weights.grad = torch.cat([gradients + own, residuals.sum(dim=0, keepdim=True)])
+                return -(logs * targets).sum() / len(labels) + (own * weights[:-1]).sum() / 2
 
         solver.step(loss)  # type: ignore[no-untyped-call]
         return weights.detach()
 
     def keep(self, weights: Tensor, share: float | Tensor) -> None:
-        """Take these weights, (R, features + 1, C), and their share in what is said, of each."""
+        """Set the weights, (R, features + 1, C), and their share in the log-probabilities."""
         self.weight = weights
         self.share = torch.as_tensor(share, dtype=weights.dtype).expand(len(weights)).clone()
         self.share = self.share.to(weights.device)
@@ -93,8 +93,8 @@ class ShrunkRegression(nn.Module):
         """Return the mean of these log-probabilities, at their share, and those of other scores."""
         if not self.is_solved:
             return scores
-        said = torch.stack([scores_of(rows, one) for one in self.weight])
-        return mixed(scores, said, self.share.view(-1, 1, 1))
+        own = torch.stack([scores_of(rows, one) for one in self.weight])
+        return mixed(scores, own, self.share.view(-1, 1, 1))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         # Models of earlier versions have none.
@@ -112,7 +112,7 @@ def scores_of(rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
 
 
 def mixed(scores: Tensor, others: Tensor, share: float | Tensor) -> Tensor:
-    """Return log-probabilities of two kinds of scores, the others at a share.
+    """Return the weighted mean of two log-probabilities, ``others`` with weight ``share``.
 
     >>> mixed(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]), 0.0).exp().tolist()
     [[0.5, 0.5]]

@@ -1,4 +1,4 @@
-"""Every door to private data, and its price."""
+"""Relations, mechanisms, accounting, ledger and cards: all access to private data."""
 
 import lazy_loader
 

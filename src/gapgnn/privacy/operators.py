@@ -1,10 +1,10 @@
-"""Linear maps over a private graph, each with the proof of how far it moves between neighbours.
+"""Linear maps over a private graph, each with a proof of its sensitivity.
 
-An operator adds up rows of norm at most 1 along the arcs of a graph: ``S(X) = W^T X``. It says two
-things: the exact sums (:meth:`Operator.sums`), and the most, in L2 norm over all rows together, by
-which they differ between two neighbouring graphs (:meth:`Operator.sensitivity`). Noise is scaled to
-that number (:class:`~gapgnn.privacy.mechanisms.PrivateAggregation`), so this module is the one
-place where sensitivities of hops are derived (privacy page, section 1).
+An operator sums rows of norm at most 1 along the arcs of a graph: ``S(X) = W^T X``. It defines the
+exact sums (:meth:`Operator.sums`) and their sensitivity: the largest L2 distance, over all rows
+together, between two neighbouring graphs (:meth:`Operator.sensitivity`). Noise is scaled to that
+number (:class:`~gapgnn.privacy.mechanisms.PrivateAggregation`), so sensitivities of hops are
+derived in this module only (privacy page, section 1).
 
 Everywhere below, ``x_u`` is the row that node u sends, of norm at most 1, and a weight is between 0
 and 1, so a message ``w x_u`` has norm at most 1. Where the weight of a link differs between two
@@ -12,9 +12,9 @@ graphs, or the link itself, what it carries differs by ``(w - w') x_u``, of norm
 edge level rows are public and equal in both graphs. At node level p is the person whose record
 differs.
 
-How sums are computed fast is none of an operator's business: :attr:`Operator.messages` tells a
-backend (:mod:`gapgnn.privacy.mechanisms.backends`) which lists to add up and how rows are scaled.
-:meth:`Operator.sums` is the plain reference that every backend equals to the bit on the safe grid.
+Backends compute sums fast (:mod:`gapgnn.privacy.mechanisms.backends`): :attr:`Operator.messages`
+gives them the lists to sum and the scaling of rows. :meth:`Operator.sums` is the reference, which
+every backend equals to the bit on the safe grid.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Arcs:
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """What a backend adds up, and how rows are scaled before they are sent.
+    """The arcs that a backend sums over, and the scaling of rows.
 
     Attributes:
-        arcs: of every edge type; all are added up.
-        copies: of each node, how many copies of its row it sends at most. A row is divided by the
-            root of that number before it is cut to the grid. None: rows are sent as they are.
+        arcs: of every edge type; all are summed.
+        copies: the largest number of rows that each node contributes to. Its row is divided by the
+            square root of that number before it is truncated to the grid. None: no scaling.
         to_self: every node also sends to itself.
     """
 
@@ -90,22 +90,22 @@ class Operator(Protocol):
 
     @property
     def messages(self) -> Messages:
-        """What a backend adds up."""
+        """The arcs and the scaling for a backend."""
 
     def sums(self, rows: Tensor) -> Tensor:
         """Return the exact sums of rows ``(N, d)`` in float64, NOT private."""
 
     def sensitivity(self, relation: Relation) -> float:
-        """Return how far the sums of two neighbours are apart at most, in L2 norm.
+        """Return the largest L2 distance between the sums of two neighbouring graphs.
 
         Raises:
-            InputError: where no bound holds under this relation, with the reason.
+            InputError: if no bound holds under this relation, with the reason.
         """
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbors:
-    """The sum of what is sent along the arcs that end at a node: ``A^T X``.
+    """The sum of the messages along the arcs that end at a node: ``A^T X``.
 
     **Theorem.** The sensitivity is sqrt(k) for k arcs of one person and sqrt(k^2 + k) for k
     undirected edges: 1 for ``Directed()`` and sqrt(2) for ``Undirected()``.
@@ -156,7 +156,7 @@ class Neighbors:
 
 @dataclass(frozen=True, eq=False)
 class Symmetrized:
-    """What is sent along arcs and against them, without self-loops: ``(A + A^T - 2 diag A)^T X``.
+    """The symmetrised sum, without self-loops: ``(A + A^T - 2 diag A)^T X``.
 
     **Theorem.** The sensitivity is sqrt(k^2 + k) for k arcs of one person, and 2 sqrt(k^2 + k) for
     k undirected edges, which are both arcs of k pairs.
@@ -168,7 +168,7 @@ class Symmetrized:
     would change a single row by two messages, norm 2, where the claim for one arc is sqrt(2); so it
     is left out.
 
-    Under relations of records there is no bound: whoever lists p is read by p.
+    Under relations of records there is no bound: p receives messages of all nodes that list p.
 
     Args:
         graph: a private graph with directions.
@@ -212,7 +212,7 @@ class Symmetrized:
 
 @dataclass(frozen=True, eq=False)
 class DegreeBounded:
-    """The sum over out-lists that are cut to at most D entries each: ``cut(A)^T X``.
+    """The sum over out-lists truncated to at most D entries each: ``cut(A)^T X``.
 
     **Theorem.** Over the rows of everybody but p the sensitivity is sqrt(D) for ``AddRemove()`` and
     2 sqrt(D) for ``Replace()``.
@@ -273,7 +273,7 @@ class DegreeBounded:
 
 @dataclass(frozen=True, eq=False)
 class OutDegreeNormalized:
-    """Sums of rows that are divided by the root of their out-degree: ``A^T C^(-1/2) X``.
+    """Sums of degree-normalised rows: ``A^T C^(-1/2) X``.
 
     ``c_u`` is the length of u's list, dangling entries included, and one more where everybody also
     sends to oneself. Self-loops are then left out of the sums and still count in ``c_u``.
@@ -342,7 +342,7 @@ class OutDegreeNormalized:
 
 @dataclass(frozen=True, eq=False)
 class UnionOfTypes:
-    """The sum of what arrives along all of M edge types: ``sum_m S_m(X)``.
+    """The sum over the union of M edge types: ``sum_m S_m(X)``.
 
     A link of one type and a link of another may end at the same node and move one row of the union
     twice. The k links of person p are cells of a table, types by ends; r are the numbers of cells

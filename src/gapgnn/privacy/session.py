@@ -1,16 +1,16 @@
-"""The one way to a release: a session charges a plan, makes its releases and writes them down.
+"""Sessions: a session charges a plan, makes its releases and records them.
 
 A session owns the charge, the noise keys, the checkpoint and the transcript of one run over one
-graph. Opening it checks everything that can fail without reading private data, shows the price,
+graph. Opening it checks everything that can fail without reading private data, announces the price,
 and charges the ledger durably (privacy page, section 6). From then on every access to private data
 goes through it:
 
-- :meth:`PrivateSession.release` sends rows along the edges and returns noisy sums;
-- :meth:`PrivateSession.train` trains a network, by DP-SGD where the plan says so;
-- :meth:`PrivateSession.draw` is for any other mechanism.
+- :meth:`PrivateSession.release` aggregates rows along the edges and returns noisy sums;
+- :meth:`PrivateSession.train` trains a network, by DP-SGD if the plan contains it;
+- :meth:`PrivateSession.draw` runs any other mechanism.
 
-It refuses what the plan does not contain and what was already made. The transcript lists what was
-made, in order, and the privacy card is made from it.
+It refuses releases that the plan does not contain or that were already made. The transcript lists
+the releases in order, and the privacy card is made from it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who watches a run: progress bars, JSON lines, TensorBoard, or anything with the same methods.
+"""Callbacks of a run: progress bars, JSON lines, TensorBoard, or any object with these methods.
 
 docs/experiments.md shows a callback for Weights & Biases and one for MLflow. At node level neither
 loss nor accuracy is reported, because both are computed from private labels without noise. At edge
@@ -27,7 +27,7 @@ History: TypeAlias = dict[str, dict[str, list[float]]]
 
 
 class Callback(Protocol):
-    """What a run tells its watcher. Nothing a callback does changes the result.
+    """The events of a run. Nothing a callback does changes the result.
 
     At node level validation accuracy is computed from private labels without noise, so it is only
     reported when the caller asks for it, and then marked as not private.
@@ -45,25 +45,25 @@ class Callback(Protocol):
 
 
 def announce(callback: Callback, phases: Sequence[str]) -> None:
-    """Tell a watcher which trainings will follow, in their order, if it has an ``expect``."""
+    """Announce the coming phases, in their order, to a callback with an ``expect`` method."""
     expect = getattr(callback, "expect", None)
     if expect is not None:
         expect(phases)
 
 
 def quote(callback: Callback, price: str) -> None:
-    """Tell a watcher what is about to be charged, if it has a ``quote``."""
-    told = getattr(callback, "quote", None)
-    if told is not None:
-        told(price)
+    """Announce the coming charge to a callback with a ``quote`` method."""
+    method = getattr(callback, "quote", None)
+    if method is not None:
+        method(price)
 
 
 class Silent(Callback):
-    """The default watcher: says nothing."""
+    """The default callback, which ignores all events."""
 
 
 def duration(seconds: float) -> str:
-    """Return a time in the words of people.
+    """Return a time as readable text.
 
     >>> duration(9.4), duration(75), duration(7400)
     ('9 s', '1 min 15 s', '2 h 3 min')
@@ -77,16 +77,16 @@ def duration(seconds: float) -> str:
 
 
 class Outlook:
-    """How long a run of several phases still takes, learned from the phases that are behind it.
+    """Estimate of the remaining time of a run with several phases.
 
-    A phase that has begun goes on at its own speed. One that has not is taken to be as long as
-    those before it, at the speed of the last one; a phase that was left out, because a resumed run
-    had finished it, takes no time. Of several trainings in one command, such as a method and what
-    it is compared with, those that have not begun are taken to last as long as the one that runs.
+    A phase that has started continues at its own speed. One that has not started is assumed to have
+    as many steps as the mean of those before, at the speed of the last one. A phase that a resumed
+    run skips takes no time. Of several trainings in one command, such as a method and its baseline,
+    those that have not started are assumed to take as long as the current one.
 
     Args:
-        clock: tells the time.
-        trainings: how many there will be; each announces its phases when it begins.
+        clock: returns the time in seconds.
+        trainings: number of trainings; each announces its phases when it starts.
 
     >>> now = iter([0.0, 10.0, 10.0])
     >>> outlook = Outlook(lambda: next(now))
@@ -155,7 +155,7 @@ class Outlook:
         return left
 
     def __str__(self) -> str:
-        """Say it as of the moment the display is drawn."""
+        """Return the estimate at the time of the call, as text."""
         left = self.seconds_left()
         return "" if left is None else f"about {duration(left)} left"
 
@@ -212,7 +212,7 @@ class ProgressBars:
             self._bars.update(task, left="")
         self._outlook.start(phase, total)
         self._steps[phase] = (0, total, time.monotonic())
-        # Drawn again and again: each time it says what it knows then.
+        # Evaluated each time the display is drawn.
         left: Any = self._outlook
         self._tasks[phase] = self._bars.add_task(phase, total=total, note="", left=left)
 
@@ -244,13 +244,13 @@ class ProgressBars:
 
 
 def _can_draw(console: Console) -> bool:
-    """Tell whether bars can move: on a terminal, or in a notebook that has widgets."""
+    """Return whether bars can be drawn: on a terminal, or in a notebook with widgets."""
     has_widgets = console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
     return console.is_terminal or has_widgets
 
 
 class Recorder:
-    """Keeps what a run reports: ``history[phase]["loss"]`` and ``["accuracy"]``, epoch by epoch.
+    """Records ``history[phase]["loss"]`` and ``["accuracy"]`` of every epoch.
 
     >>> recorder = Recorder()
     >>> recorder.start("classifier", 1)
@@ -287,7 +287,7 @@ class Recorder:
 
 
 class Unwatched(Silent):
-    """Nobody watches, so that nothing is computed to be reported."""
+    """A callback without a receiver, for which no figures are computed."""
 
     def __init__(self) -> None:
         self.history: History = {}
@@ -297,7 +297,7 @@ class Unwatched(Silent):
 def watched(
     callback: Callback | None, progress: bool | None, *, on: str
 ) -> Iterator[Recorder | Unwatched]:
-    """Yield what a run reports to: it keeps the history, and tells bars and a callback.
+    """Yield a run's callback, which records the history and notifies bars and a given callback.
 
     On an accelerator nothing is kept of a run that nobody watches: there a loss takes longer than
     the fused step that does without it. ``Silent()`` as the callback says that nobody does.
@@ -327,7 +327,7 @@ def watched(
 
 
 def _is_notebook() -> bool:
-    """Tell whether this is a notebook; whoever runs one has loaded IPython."""
+    """Return whether this is a notebook, in which IPython is loaded."""
     if "IPython" not in sys.modules:
         return False
     from rich.console import Console
@@ -424,7 +424,7 @@ class TensorBoardLogger:
 
 
 class Several:
-    """Tells several callbacks the same.
+    """Notifies several callbacks.
 
     >>> from gapgnn.training.callbacks import Silent
     >>> Several(Silent(), Silent()).start("encoder", 1)

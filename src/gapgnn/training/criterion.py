@@ -1,8 +1,8 @@
-"""The figure that decisions on validation nodes follow, for all repeats at once.
+"""Model selection on validation nodes, for all repeats at once.
 
-:mod:`gapgnn.training.metrics` says how good a finished model is; this chooses while it is trained:
-which epoch is kept, and how far a stage is believed. Validation labels are public at edge level, so
-a choice by them is post-processing; at node level nothing is chosen by labels (privacy page,
+:mod:`gapgnn.training.metrics` evaluates a trained model; a criterion selects during training: the
+epoch that is kept, and the mixing weight of a stage. Validation labels are public at edge level, so
+the selection is post-processing. At node level nothing is selected by labels (privacy page,
 section 10).
 """
 
@@ -16,18 +16,18 @@ from torch import Tensor
 from gapgnn.errors import check_choice
 from gapgnn.training.metrics import METRICS, TOP_SHARES
 
-# Of the validation loss, what is taken off the figure: where nodes of a class are few, many
-# candidates have the same figure, and the best of them would be luck.
+# Share of the validation loss subtracted from the metric, which breaks ties between candidates if
+# nodes of a class are few.
 LOSS_SHARE = 1e-3
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """A metric as something to choose by: the higher the better.
+    """A metric for model selection; higher is better.
 
     Attributes:
         metric: one of :data:`~gapgnn.training.metrics.METRICS`.
-        positive: the class that is looked for.
+        positive: the positive class.
     """
 
     metric: str
@@ -37,15 +37,15 @@ class Criterion:
         check_choice("metric", self.metric, METRICS)
 
     def of(self, scores: Tensor, labels: Tensor, known: Tensor) -> Tensor:
-        """Return the figure of every repeat, ``(R,)``, less a thousandth of the log loss.
+        """Return the metric of every repeat, ``(R,)``, less a thousandth of the log loss.
 
-        Where the figure is not defined, as without a node of the class, the loss alone decides.
-        Nodes with equal scores stand in their order.
+        If the metric is not defined, for example without a node of the class, the loss alone
+        decides. Nodes with equal scores are ranked by position.
 
         Args:
             scores: logits or log-probabilities, ``(R, nodes, classes)``.
             labels: of these nodes, ``(R, nodes)``; any class where it is not known.
-            known: which of them count, ``(R, nodes)``.
+            known: mask of the nodes that count, ``(R, nodes)``.
 
         >>> scores = torch.tensor([[[0.0, 3.0], [0.0, 2.0], [0.0, 1.0], [0.0, -1.0]]])
         >>> labels, known = torch.tensor([[1, 0, 1, 0]]), torch.ones(1, 4, dtype=torch.bool)
@@ -97,6 +97,6 @@ def _area(scores: Tensor, member: Tensor, known: Tensor) -> Tensor:
     """Return the area under the ROC curve of one class; not a number where it is not defined."""
     found, place = _in_order(scores, member, known)
     members, total = found.sum(dim=1), known.sum(dim=1)
-    # Others that stand before a member: its place, less the members up to and with it.
+    # Others ranked above a member: its rank, less the number of members up to it.
     before = ((place - found.cumsum(dim=1)) * found).sum(dim=1)
     return 1 - before / (members * (total - members))

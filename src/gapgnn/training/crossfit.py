@@ -1,16 +1,16 @@
-"""Cross-fitting: feature models that never score a node whose label they have learned from.
+"""Cross-fitting: feature models whose scores of a training node do not depend on its label.
 
-Nodes are dealt to folds by a public hash of (seed, id), and there is a network for each fold that
-trains on all training nodes but those. Training nodes are scored out of fold, all other nodes by
-the ensemble. A classifier that is trained on these scores then meets training nodes as it will meet
-the others: their own labels do not echo.
+Nodes are assigned to folds by a public hash of (seed, id). For each fold there is a network that
+trains on all training nodes outside it. Training nodes are scored out of fold, all other nodes by
+the ensemble. A classifier trained on these scores therefore sees the same distribution at training
+nodes as at others.
 
-Beside each network stands a shallow one, and their log-probabilities are averaged. Where training
-nodes are few, a linear network that is solved stands beside them as well
-(:class:`gapgnn.nn.LinearBySize`), at the same weight as both.
+The log-probabilities of each network are averaged with those of a shallow one. If training nodes
+are few, the mean of both is averaged with a linear network in closed form
+(:class:`gapgnn.nn.LinearBySize`).
 
-Where a class is rare, a regression with small weights (:class:`gapgnn.nn.ShrunkRegression`) may
-stand in their place or beside them: the log loss of the validation nodes decides.
+If a class is rare, a regression with a weight penalty (:class:`gapgnn.nn.ShrunkRegression`) may
+replace them or be averaged with them: the log loss of the validation nodes decides.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ FOLDS = 4
 
 
 class FeatureNetworks(NamedTuple):
-    """Dropout and steps of networks that read features."""
+    """Dropout and number of steps of feature models."""
 
     dropout: float
     steps: int
 
     @classmethod
     def suited(cls, num_train: int, num_features: int) -> FeatureNetworks:
-        """Return what suits so many training nodes and features; chosen on development graphs.
+        """Return the values for a number of training nodes and features.
 
-        Where features are many and training nodes few, most of a layer is blanked.
+        Chosen on development graphs: dropout is high if training nodes are few for their features.
 
         >>> FeatureNetworks.suited(2000, 1433).dropout, FeatureNetworks.suited(10000, 767).dropout
         (0.7, 0.4)
@@ -54,23 +54,23 @@ class FeatureNetworks(NamedTuple):
         return cls(0.7, 60) if num_train < 4 * num_features else cls(0.4, 80)
 
 
-# Width of their hidden layers, and their weight decay unless another is chosen.
+# Width of the hidden layers of feature models, and their default weight decay.
 FEATURE_WIDTH, FEATURE_DECAY = 64, 5e-4
-# Nodes that finished networks read at a time.
+# Nodes scored at a time by trained networks.
 AT_ONCE = 1 << 15
-# A class is rare below this share of an even one. Penalty of the regression that is tried then, and
-# its shares in what is said (docs/research-notes.md).
+# A class is rare below this fraction of 1 / C. Penalty of the regression that is tried then, and
+# its candidate shares in the log-probabilities (docs/research-notes.md).
 RARE_BELOW, PENALTY, REGRESSION_SHARES = 0.25, 10.0, (0.5, 1.0)
 
 
 class FeatureModels(NamedTuple):
-    """All networks that read features, of all repeats and folds.
+    """The feature models of all repeats and folds.
 
     Attributes:
         networks: give scores (repeats times folds, nodes, classes) for rows of features.
-        shallow: others; None in models that were saved without them.
-        linear: linear ones, which say nothing until they are solved.
-        shrunk: regressions, likewise; None in models that were saved without them.
+        shallow: shallow networks; None in models saved without them.
+        linear: linear networks, without effect until they are solved.
+        shrunk: regressions, likewise; None in models saved without them.
     """
 
     networks: Callable[[Any], Tensor]
@@ -80,14 +80,14 @@ class FeatureModels(NamedTuple):
 
     @classmethod
     def of(cls, modules: Mapping[str, nn.Module], name: str) -> FeatureModels:
-        """Return a model's networks; the first of them is called ``name``."""
+        """Return the feature models among a model's networks; the main one is called ``name``."""
         linear, shrunk = modules["linear"], modules.get("shrunk")
         assert isinstance(linear, LinearBySize)
         assert shrunk is None or isinstance(shrunk, ShrunkRegression)
         return cls(modules[name], modules.get("shallow"), linear, shrunk)
 
     def scores(self, rows: Any) -> Tensor:
-        """Return what they say together, each network of a fold with those beside it."""
+        """Return the combined scores of each fold, (repeats times folds, nodes, classes)."""
         scores = self.networks(rows)
         if self.shallow is not None:
             others = torch.log_softmax(self.shallow(rows), dim=-1)
@@ -105,7 +105,7 @@ def shallow_networks(
     batch_norm: bool,
     dropout: float,
 ) -> ReplicaMLP:
-    """Return networks of one hidden layer, to stand beside others.
+    """Return networks of one hidden layer, as further ensemble members.
 
     >>> len(shallow_networks(2, 9, 3, hidden=8, batch_norm=True, dropout=0.4).layers)
     2
@@ -115,7 +115,7 @@ def shallow_networks(
 
 
 def resolve_folds(folds: int | str, *, can_cross_fit: bool) -> int:
-    """Return how many networks are cross-fitted, 0 for none.
+    """Return the number of folds, 0 for none.
 
     >>> resolve_folds("auto", can_cross_fit=True), resolve_folds(0, can_cross_fit=True)
     (4, 0)
@@ -135,11 +135,11 @@ def resolve_folds(folds: int | str, *, can_cross_fit: bool) -> int:
 
 @dataclass(frozen=True)
 class CrossFit:
-    """Who learns from whom.
+    """The assignment of nodes to folds.
 
     Attributes:
         fold: of every node.
-        folds: how many there are.
+        folds: number of folds.
     """
 
     fold: NDArray[np.int64]
@@ -147,19 +147,19 @@ class CrossFit:
 
     @classmethod
     def of(cls, graph: Graph, *, seed: int, folds: int = FOLDS) -> CrossFit:
-        """Deal the nodes of a graph.
+        """Assign the nodes of a graph to folds.
 
-        Folds of people for an evaluation are dealt by another hash, and tell nothing about these.
+        Evaluation folds use another hash, and are independent of these.
         """
         seed = experiment_seed(seed, "cross-fitting") % 2**31
         return cls(folds_of(graph.ids, seed=seed, folds=folds), folds)
 
     def splits(self, splits: Splits) -> Splits:
-        """Return whom each network trains on: those of the first repeat first, fold by fold.
+        """Return the split of each network: those of the first repeat first, by fold.
 
         >>> train = np.array([[True, True, False]])
-        >>> found = CrossFit(np.array([0, 1, 1]), 2).splits(Splits(train, ~train, ~train))
-        >>> found.train.tolist()
+        >>> splits = CrossFit(np.array([0, 1, 1]), 2).splits(Splits(train, ~train, ~train))
+        >>> splits.train.tolist()
         [[False, True, False], [True, False, False]]
         """
         repeats = len(splits.train)
@@ -170,7 +170,7 @@ class CrossFit:
         return Splits(train & ~left_out, val, test)
 
     def trainer(self, trainer: Trainer, recipe: Recipe) -> Trainer:
-        """Return the trainer of the feature models: each leaves its fold of the training nodes out.
+        """Return the trainer of the feature models; each omits the training nodes of its fold.
 
         Args:
             trainer: of the repeats.
@@ -179,10 +179,10 @@ class CrossFit:
         return replace(trainer, splits=self.splits(trainer.splits), recipe=recipe)
 
     def solve(self, models: FeatureModels, trainer: Trainer, features: FeatureInputs) -> None:
-        """Solve what is not trained, beside networks that are.
+        """Solve the feature models with a closed form or a convex loss.
 
-        A linear network for each one that is trained, where training nodes are few; a regression
-        for each one, where a class is rare.
+        One linear network per fold if training nodes are few, and one regression per fold if a
+        class is rare.
 
         Args:
             models: of all repeats and folds.
@@ -190,38 +190,39 @@ class CrossFit:
             features: of every node.
         """
         splits = self.splits(trainer.splits)
-        learning = [
-            torch.from_numpy(np.flatnonzero(learns)).to(trainer.labels.device)
-            for learns in splits.train
+        training = [
+            torch.from_numpy(np.flatnonzero(mask)).to(trainer.labels.device)
+            for mask in splits.train
         ]
         if int(trainer.splits.train[0].sum()) <= FEW:
-            for replica, nodes in enumerate(learning):
-                labels, worth = trainer.labels[nodes], torch.ones(len(nodes), device=nodes.device)
-                models.linear.solve(replica, features.taken(nodes), labels, worth)
+            for replica, nodes in enumerate(training):
+                labels, weights = trainer.labels[nodes], torch.ones(len(nodes), device=nodes.device)
+                models.linear.solve(replica, features.taken(nodes), labels, weights)
         if models.shrunk is not None and has_rare_class(trainer):
-            self._shrink(models, models.shrunk, learning, trainer, features)
+            self._shrink(models, models.shrunk, training, trainer, features)
 
     @torch.no_grad()
     def _shrink(
         self,
         models: FeatureModels,
         shrunk: ShrunkRegression,
-        learning: Sequence[Tensor],
+        training: Sequence[Tensor],
         trainer: Trainer,
         features: FeatureInputs,
     ) -> None:
-        """Solve regressions, and keep them where they make the validation nodes more likely.
+        """Solve regressions, and keep them in repeats where they reduce the validation loss.
 
-        Validation labels are public wherever networks cross-fit, and no training node has one: what
-        is said about a training node does not follow from its own label (privacy page, section 10).
+        Validation labels are public at every level with cross-fitting. Training nodes are not
+        validation nodes, so the scores of a training node still do not depend on its own label
+        (privacy page, section 10).
         """
         with torch.enable_grad():
             parts = [
                 shrunk.solved(features.taken(nodes), trainer.labels[nodes], penalty=PENALTY)
-                for nodes in learning
+                for nodes in training
             ]
-        found = torch.stack(parts)
-        shares = found.new_zeros(len(found))
+        solved = torch.stack(parts)
+        shares = solved.new_zeros(len(solved))
         for repeat, mask in enumerate(trainer.splits.val):
             nodes = torch.from_numpy(np.flatnonzero(mask)).to(trainer.labels.device)
             if not len(nodes):
@@ -229,40 +230,40 @@ class CrossFit:
             rows, labels = features.taken(nodes), trainer.labels[nodes]
             own = slice(repeat * self.folds, (repeat + 1) * self.folds)
             scores = models.scores(rows)[own]
-            said = torch.stack([scores_of(rows, one) for one in found[own]])
+            others = torch.stack([scores_of(rows, one) for one in solved[own]])
             losses = {
-                share: validation_loss(mixed(scores, said, share), labels)
+                share: validation_loss(mixed(scores, others, share), labels)
                 for share in (0.0, *REGRESSION_SHARES)
             }
             shares[own] = min(losses, key=lambda share: losses[share])
         if bool(shares.any()):
-            shrunk.keep(found, shares)
+            shrunk.keep(solved, shares)
 
     def out_of_fold(self, scores: Tensor, training: Tensor, nodes: NDArray[np.int64]) -> Tensor:
         """Return log-probabilities of some nodes, (repeats, nodes, classes).
 
         Args:
             scores: of all networks, (repeats times folds, nodes, classes).
-            training: which of these nodes train, (repeats, nodes): they are told by the network
-                that has not seen them.
-            nodes: who they are.
+            training: mask of the training nodes, (repeats, nodes): each is scored by the network of
+                its fold, which did not train on it.
+            nodes: their positions.
         """
-        said = torch.log_softmax(scores, dim=-1).view(-1, self.folds, *scores.shape[1:])
+        logs = torch.log_softmax(scores, dim=-1).view(-1, self.folds, *scores.shape[1:])
         fold = torch.from_numpy(self.fold[nodes]).to(scores.device)
-        alone = said[:, fold, torch.arange(len(nodes), device=scores.device)]
-        together = torch.log_softmax(said.mean(dim=1), dim=-1)
-        return torch.where(training.unsqueeze(-1), alone, together)
+        held_out = logs[:, fold, torch.arange(len(nodes), device=scores.device)]
+        ensemble = torch.log_softmax(logs.mean(dim=1), dim=-1)
+        return torch.where(training.unsqueeze(-1), held_out, ensemble)
 
     @torch.no_grad()
     def log_probabilities(
         self, models: FeatureModels, features: FeatureInputs, training: Tensor
     ) -> Tensor:
-        """Return what finished networks say about every node, (repeats, nodes, classes).
+        """Return log-probabilities of every node, (repeats, nodes, classes).
 
         Args:
-            models: the networks.
+            models: the trained networks.
             features: of every node.
-            training: who trains in each repeat.
+            training: mask of the training nodes of each repeat.
         """
         parts = []
         for start in range(0, len(self.fold), AT_ONCE):
@@ -274,9 +275,9 @@ class CrossFit:
 
 
 def has_rare_class(trainer: Trainer) -> bool:
-    """Tell whether a class has less than a quarter of an even share of the training nodes.
+    """Return whether a class has less than a quarter of 1 / C of the training nodes.
 
-    Training labels decide it, which are public wherever networks cross-fit.
+    It follows from training labels, which are public at every level with cross-fitting.
     """
     train = torch.from_numpy(trainer.splits.train[0]).to(trainer.labels.device)
     counts = torch.bincount(trainer.labels[train])

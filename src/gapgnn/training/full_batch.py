@@ -1,11 +1,11 @@
-"""Full-batch training: what one epoch computes.
+"""Full-batch training: the computation of one epoch.
 
-Nothing is computed twice or for nobody. Nodes with equal features have equal scores: where many are
-alike and nothing tells them apart, one row stands for all of them, and what the loss wants of it is
-added up beforehand. Where a node's scores follow from its own rows and the moments of the inputs,
-only training and validation nodes are scored; with dropout the training nodes in one pass, and the
-validation nodes in another one without it, every few epochs. Where most nodes train, they also
-stand for all in the batch statistics of an epoch with dropout; nodes validate by those of all.
+Redundant rows are not computed. Nodes with equal features and no other inputs have equal scores: if
+there are many, one row represents all of them, and their targets are summed beforehand. If a node's
+scores follow from its own rows and the moments of the inputs, only training and validation nodes
+are scored. With dropout these are separate passes: one for the training nodes, and one without
+dropout for the validation nodes, every few epochs. If most nodes train, batch statistics of an
+epoch with dropout are those of the training nodes; validation always uses those of all nodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gapgnn.privacy.dpsgd import FlatParameters
 from gapgnn.training.criterion import Criterion
 from gapgnn.training.inputs import FeatureInputs, HopInputs, Inputs
 
-# Where it takes a pass of its own, validation nodes are looked at after so many steps.
+# Number of steps between validations, where validation needs a separate pass.
 EVERY = 4
 
 
@@ -44,8 +44,8 @@ class FullBatch:
         labels: class of every node, -1 where unknown.
         train: each replica's training nodes, ``(R, nodes)``.
         val: each replica's validation nodes.
-        class_weights: what a node of each class counts, ``(classes,)``; None counts all alike.
-        criterion: what the best epoch is chosen by; None: weighted accuracy.
+        class_weights: weight of a node of each class, ``(classes,)``; None: all 1.
+        criterion: chooses the best epoch; None: weighted accuracy.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class FullBatch:
         self._weights = shares / shares.sum(dim=1, keepdim=True)
         view = clean = None
         if not labels.is_cuda:
-            # Dropout tells nodes apart that are alike, and is off where nodes validate.
+            # Under dropout nodes with equal features differ; validation has no dropout.
             used = train if self.has_dropout else train | val
             alike = None if self.has_dropout else _distinct(inputs, replicas)
             is_most = self.has_dropout and bool((2 * train.sum(dim=1) >= train.shape[1]).all())
@@ -77,10 +77,10 @@ class FullBatch:
             if self.has_dropout:
                 clean = _distinct(inputs, replicas) or _sampled(model, inputs, val, alike=True)
         nodes = torch.arange(len(labels), device=labels.device).expand(replicas, -1)
-        everybody = View(inputs.all, nodes, nodes)
-        view = view or everybody
+        complete = View(inputs.all, nodes, nodes)
+        view = view or complete
         # With dropout the training view may lack the validation nodes.
-        clean = clean or (everybody if self.has_dropout else view)
+        clean = clean or (complete if self.has_dropout else view)
         self._argument, self._clean_argument = view.argument, clean.argument
         self._targets = None
         if not labels.is_cuda:
@@ -97,9 +97,9 @@ class FullBatch:
         )
 
     def gradient(self, *, is_watched: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return gradient ``(R, P)``, summed loss (zero if nobody watches), validation accuracy.
+        """Return gradient ``(R, P)``, summed loss (zero unless watched), and validation accuracy.
 
-        With dropout nobody validates here: see :meth:`look`.
+        With dropout validation is a separate pass, :meth:`validate`.
         """
         scores = self._model(self._argument())
         accuracy = None if self.has_dropout else self.best.consider(scores.detach())
@@ -115,8 +115,8 @@ class FullBatch:
         loss = self._targets.loss(probabilities) if is_watched else scores.new_zeros(())
         return self._flat.gradient(scores, gradients), loss, accuracy
 
-    def look(self) -> Tensor | None:
-        """Remember the parameters if they are the best so far; return the mean accuracy."""
+    def validate(self) -> Tensor | None:
+        """Keep the parameters if they are the best so far; return the mean accuracy."""
         return self.best.consider(self.clean_scores())
 
     def clean_scores(self) -> Tensor:
@@ -126,11 +126,11 @@ class FullBatch:
 
 @dataclass(frozen=True)
 class View:
-    """What a network reads in training.
+    """A network's input in training.
 
     Attributes:
-        argument: returns it.
-        nodes: which nodes it covers, ``(R, n)``.
+        argument: returns the input.
+        nodes: the nodes it covers, ``(R, n)``.
         rows: the row of each of these nodes in the scores, ``(R, n)``.
     """
 
@@ -140,22 +140,22 @@ class View:
 
 
 def _distinct(inputs: Inputs, replicas: int) -> View | None:
-    """Return one row for all nodes that are alike, if there are many."""
-    found = inputs.distinct() if isinstance(inputs, FeatureInputs) else None
-    if found is None:
+    """Return a view with one row per distinct feature row, if many nodes share one."""
+    distinct = inputs.distinct() if isinstance(inputs, FeatureInputs) else None
+    if distinct is None:
         return None
-    rows = found.index.expand(replicas, -1)
+    rows = distinct.index.expand(replicas, -1)
     nodes = torch.arange(rows.shape[1]).expand(replicas, -1)
-    return View(found.all, nodes, rows)
+    return View(distinct.all, nodes, rows)
 
 
 def _sampled(
     model: nn.Module, inputs: Inputs, used: Tensor, *, alike: bool, is_most: bool = False
 ) -> View | None:
-    """Return the nodes that are used for something, if the network can do without the others.
+    """Return a view of the used nodes, if the network does not need the others.
 
-    ``alike``: nodes with the same features share what is computed from them. ``is_most``: they are
-    so many that batch statistics of theirs will do.
+    ``alike``: nodes with equal features share the computation. ``is_most``: the used nodes are a
+    majority, so that their batch statistics may replace those of all nodes.
     """
     counts = used.sum(dim=1)
     if not isinstance(inputs, HopInputs) or not counts[0] or bool((counts != counts[0]).any()):
@@ -172,17 +172,19 @@ def _sampled(
 
 
 class BestEpoch:
-    """Remembers each replica's parameters at its best validation accuracy (free at edge level).
+    """Keeps each replica's parameters at its best validation accuracy.
+
+    At edge level validation labels are public, so the choice is post-processing.
 
     Args:
         values: the parameters, ``(R, P)``, which training changes in place.
         labels: class of some nodes, ``(R, n)``.
         rows: the row of each of these nodes in the scores, ``(R, n)``.
         val: which of these nodes are for validation, ``(R, n)``.
-        class_weights: what a node of each class counts; None counts all alike.
-        loss_share: how much of the validation loss is taken off the accuracy. Where validation
-            nodes are few, many epochs have the same accuracy, and the best of them is luck.
-        criterion: what the best epoch is chosen by instead; None: weighted accuracy.
+        class_weights: weight of a node of each class; None: all 1.
+        loss_share: share of the validation loss subtracted from the accuracy, which breaks ties
+            between epochs if validation nodes are few.
+        criterion: chooses the best epoch; None: weighted accuracy.
     """
 
     def __init__(
@@ -200,14 +202,14 @@ class BestEpoch:
         self._criterion = criterion
         counts = val.sum(dim=1)
         self._can_choose = bool(counts.all())
-        # Each replica's validation nodes first, then others to fill up.
+        # Each replica's validation nodes first, then padding.
         order = val.int().argsort(dim=1, descending=True, stable=True)
         first = order[:, : int(counts.max())]
-        self._worth, self._labels = val.gather(1, first), labels.gather(1, first)
-        self._known = self._worth.bool()
+        self._weights, self._labels = val.gather(1, first), labels.gather(1, first)
+        self._known = self._weights.bool()
         if class_weights is not None:
-            self._worth = self._worth * class_weights[self._labels.clamp(min=0)]
-        self._total = self._worth.sum(dim=1)
+            self._weights = self._weights * class_weights[self._labels.clamp(min=0)]
+        self._total = self._weights.sum(dim=1)
         self._rows = rows.gather(1, first)
         self._replicas = torch.arange(len(val), device=labels.device).unsqueeze(1)
         self._best = torch.full((len(values),), -math.inf, device=labels.device)
@@ -215,21 +217,21 @@ class BestEpoch:
         self._has_chosen = False
 
     def consider(self, scores: Tensor) -> Tensor | None:
-        """Look at scores made with the current parameters; return the mean validation accuracy."""
+        """Validate scores of the current parameters; return the mean validation accuracy."""
         if not self._can_choose:
             return None
         self._has_chosen = True
         scores = scores[self._replicas, self._rows]
         right = best_class(scores) == self._labels
-        accuracy = (right * self._worth).sum(dim=1) / self._total
-        worth = accuracy
+        accuracy = (right * self._weights).sum(dim=1) / self._total
+        value = accuracy
         if self._loss_share:
-            losses = cross_entropy(scores, self._labels.clamp(min=0)) * self._worth
-            worth = accuracy - self._loss_share * losses.sum(dim=1) / self._total
+            losses = cross_entropy(scores, self._labels.clamp(min=0)) * self._weights
+            value = accuracy - self._loss_share * losses.sum(dim=1) / self._total
         if self._criterion is not None:
-            worth = self._criterion.of(scores, self._labels, self._known).to(worth.dtype)
-        better = worth > self._best
-        self._best.copy_(torch.where(better, worth, self._best))
+            value = self._criterion.of(scores, self._labels, self._known).to(value.dtype)
+        better = value > self._best
+        self._best.copy_(torch.where(better, value, self._best))
         self._values.copy_(torch.where(better.unsqueeze(1), self._current, self._values))
         return accuracy.mean()
 
@@ -240,7 +242,7 @@ class BestEpoch:
 
 
 class Targets:
-    """What the scores should say: each class's weight in the loss of each row.
+    """Targets of the scores: the weight of each class in the loss of each row.
 
     Args:
         labels: class of some nodes, ``(R, n)``.
@@ -250,18 +252,18 @@ class Targets:
 
     def __init__(self, labels: Tensor, rows: Tensor, weights: Tensor) -> None:
         self._labels, self._rows, self._weights = labels, rows, weights
-        self._found: tuple[Tensor, Tensor] | None = None
+        self._targets: tuple[Tensor, Tensor] | None = None
 
     def of(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weights by class, ``(R, classes, rows)``, and their sums, ``(R, 1, rows)``."""
-        if self._found is None:
+        if self._targets is None:
             replicas, rows, classes = scores.shape
             total = scores.new_zeros(replicas, classes * rows)
             self._places = self._labels * rows + self._rows
             total.scatter_add_(1, self._places, self._weights)
             targets = total.view(replicas, classes, rows)
-            self._found = targets, targets.sum(1, keepdim=True)
-        return self._found
+            self._targets = targets, targets.sum(1, keepdim=True)
+        return self._targets
 
     def loss(self, probabilities: Tensor) -> Tensor:
         """Return the summed loss, for progress, from probabilities ``(R, classes, rows)``."""
@@ -271,7 +273,7 @@ class Targets:
 
 
 def dropouts(model: nn.Module) -> list[ReplicaDropout]:
-    """Return the layers that blank channels at random in training."""
+    """Return the dropout layers with a positive rate."""
     return [
         part for part in model.modules() if isinstance(part, ReplicaDropout) and part.probability
     ]

@@ -1,4 +1,4 @@
-"""What a network reads: all nodes at once, or one batch per replica."""
+"""Inputs of networks: all nodes at once, or one batch per replica."""
 
 from __future__ import annotations
 
@@ -46,24 +46,23 @@ class Inputs(Protocol):
     def rows(self, positions: Tensor, valid: Tensor | None = None) -> Any:
         """Return the argument for each replica's batch of node positions, (replicas, batch).
 
-        Where ``valid`` is false a position only fills up its replica's batch, and what is computed
-        for it counts for nothing.
+        Where ``valid`` is false a position is padding, and its results are ignored.
         """
 
 
 class Taken(Inputs, Protocol):
-    """A network's argument, also for some nodes that are the same for all replicas."""
+    """A network's argument, also for nodes that are the same for all replicas."""
 
     def taken(self, nodes: Tensor) -> Any:
         """Return the argument for some nodes."""
 
     @property
     def is_recordable(self) -> bool:
-        """Whether that takes the same operations whoever they are."""
+        """Whether that takes the same operations for all nodes."""
 
 
 class Rows(Protocol):
-    """What a network reads of each node, to be taken in batches."""
+    """A network's input for each node, available in batches."""
 
     def everybody(self) -> Tensor:
         """Return the position of every node."""
@@ -73,29 +72,29 @@ class Rows(Protocol):
 
 
 def row_by_row(network: Callable[[Any], Tensor], inputs: Rows) -> Tensor:
-    """Return what a network makes of each node, (replicas, nodes, width), a fixed number at a time.
+    """Return a network's output for every node, (replicas, nodes, width), in batches of fixed size.
 
-    How many rows a product of matrices has decides which routine computes it, and with it the last
-    bits of every row: were all nodes read at once, one person's presence would show in what is
-    published about another. In batches of one size, a person's result is a function of that
-    person's rows alone (privacy page, section 4).
+    The number of rows of a matrix product determines its routine, and so the rounding of every row.
+    With all nodes in one batch, the presence of one record would change the last bits of another
+    record's result. In batches of one size, a node's result is a function of its own rows alone
+    (privacy page, section 4).
 
     Args:
         network: takes what ``inputs.block`` returns.
         inputs: of all nodes.
     """
-    everybody = inputs.everybody()
-    size = BATCH if everybody.device.type == "cpu" else DEVICE_BATCH
-    # The last batch is filled up with nodes from the beginning.
-    count = -(-len(everybody) // size) * size
-    order = torch.arange(count, device=everybody.device) % len(everybody)
-    found = [network(inputs.block(everybody[part])) for part in torch.split(order, size)]
-    return torch.cat(found, dim=1)[:, : len(everybody)].contiguous()
+    nodes = inputs.everybody()
+    size = BATCH if nodes.device.type == "cpu" else DEVICE_BATCH
+    # The last batch is padded with the first nodes.
+    count = -(-len(nodes) // size) * size
+    order = torch.arange(count, device=nodes.device) % len(nodes)
+    outputs = [network(inputs.block(nodes[part])) for part in torch.split(order, size)]
+    return torch.cat(outputs, dim=1)[:, : len(nodes)].contiguous()
 
 
 @dataclass(frozen=True)
 class Distinct:
-    """A network's argument with one row for all nodes that are alike.
+    """A network's argument with one row for all nodes with equal features.
 
     Attributes:
         argument: for the network.
@@ -139,7 +138,7 @@ class FeatureInputs:
                 # A batch of dense rows takes the same operations whoever is in it.
                 self._rows, self._scale = torch.from_numpy(self._dense()).to(device), None
         elif isinstance(graph.features, np.memmap):
-            # A store's rows are shared, not copied: those that are used come in from the disk.
+            # A store's rows are shared, not copied; used rows are read from disk.
             self._rows = torch.from_numpy(graph.features).to(device)
         else:
             self._rows = (
@@ -184,7 +183,7 @@ class FeatureInputs:
         return torch.from_numpy(np.asarray(rows, dtype=np.float32)).to(self.device)
 
     def distinct(self) -> Distinct | None:
-        """Return the rows that differ, on a CPU and where there are far fewer than nodes."""
+        """Return the distinct rows, on a CPU and if they are far fewer than the nodes."""
         if isinstance(self._rows, Tensor) or self.device.type != "cpu":
             return None
         if self._distinct is None:
@@ -241,18 +240,18 @@ class HopInputs:
     def sampled(
         self, nodes: Tensor, *, first_whole: bool, alike: bool
     ) -> list[RowsWithMoments | RowSubset] | None:
-        """Return what a network needs to score nodes ``(replicas, nodes)``, on a CPU.
+        """Return a network's inputs to score nodes ``(replicas, nodes)``, on a CPU.
 
         Args:
-            nodes: whom to score.
-            first_whole: hop 0 must be read as a whole.
-            alike: nodes with the same features have the same code at hop 0.
+            nodes: the nodes to score.
+            first_whole: hop 0 must be read for all nodes.
+            alike: nodes with equal features have equal embeddings at hop 0.
         """
         first: RowsWithMoments | RowSubset
         if isinstance(self._first, FeatureInputs):
-            found = self._first.distinct() if alike else None
+            distinct = self._first.distinct() if alike else None
             whole = Distinct(self._first.all(), torch.arange(self._hops[0].shape[1]))
-            first = (found or whole).chosen(nodes)
+            first = (distinct or whole).chosen(nodes)
         elif not isinstance(self._first, Tensor) or not has_cheap_moments(self._first):
             return None
         else:
@@ -286,31 +285,32 @@ def own_rows(values: Tensor, positions: Tensor) -> Tensor:
     number = torch.arange(replicas, device=positions.device).unsqueeze(1)
     if not values.is_contiguous():
         return values[number, positions]
-    # Whole rows by one number each: eight times faster than by two.
+    # Selecting rows by one flat index is eight times faster than by two.
     flat = values.view(-1, width).index_select(0, (positions + number * count).view(-1))
     return flat.view(*positions.shape, width)
 
 
 class GraphInputs:
-    """Features and arcs of a whole graph; a batch only chooses whose scores count."""
+    """Features and arcs of a whole graph; a batch selects the nodes that are scored."""
 
     def __init__(self, features: FeatureInputs, arcs: Arcs) -> None:
         self._features = features
         self._arcs = arcs
 
     def all(self) -> WholeGraph:
-        """Return the graph, with the scores of all nodes wanted."""
+        """Return the graph, with all nodes scored."""
         return WholeGraph(self._features.all(), self._arcs)
 
     def rows(self, positions: Tensor, valid: Tensor | None = None) -> WholeGraph:
-        """Return the graph, with the scores of each replica's batch wanted."""
+        """Return the graph, with each replica's batch scored."""
         return WholeGraph(self._features.all(), self._arcs, positions)
 
 
 class ExampleInputs:
-    """Each node with its in-neighbours as an example of its own; in-lists are each replica's.
+    """Examples of a node and its in-neighbours; every replica has its own in-lists.
 
-    Nodes with equal features send the same: where there are many, one row stands for all of them.
+    Nodes with equal features have equal messages: if there are many, one row represents all of
+    them.
     """
 
     def __init__(self, features: FeatureInputs, in_lists: Sequence[InLists]) -> None:
@@ -337,7 +337,7 @@ class ExampleInputs:
             for members, batch, mask in zip(self._members, positions, masks, strict=True)
         ]
         most = max(len(rows) for rows, _ in found)
-        # Filled up with the first row, whose further copies nobody refers to.
+        # Padded with the first row; no example refers to the padding.
         taken = torch.stack([F.pad(rows, (0, most - len(rows))) for rows, _ in found])
         return Examples(self._take(taken), [members for _, members in found])
 
@@ -345,7 +345,7 @@ class ExampleInputs:
 def _laid_out(
     indptr: NDArray[Any], indices: NDArray[Any], row_of: Tensor, device: torch.device
 ) -> Members:
-    """Return every node's example, itself and its in-neighbours, by their rows of features."""
+    """Return every node's example, itself and its in-neighbours, as indices of feature rows."""
     counts = torch.from_numpy(np.diff(indptr).astype(np.int64))
     neighbours = row_of.index_select(0, torch.from_numpy(np.array(indices)))
     members = Members.of(row_of, neighbours, counts)
@@ -354,7 +354,7 @@ def _laid_out(
 
 
 def _numbered(members: Members, num_rows: int) -> tuple[Tensor, Members]:
-    """Return the rows that occur in some examples, and the examples in terms of their ranks."""
+    """Return the rows that occur in examples, and the examples as ranks among these rows."""
     flat, device = members.nodes.view(-1), members.nodes.device
     occurs = torch.zeros(num_rows, dtype=torch.bool, device=device)
     nodes = occurs.index_fill_(0, flat.long(), True).nonzero()[:, 0]

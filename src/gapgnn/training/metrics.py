@@ -1,10 +1,9 @@
-"""How good predictions are, told so that a useless model cannot look like a good one.
+"""Metrics of predictions, chosen so that a trivial model is recognised as one.
 
-Where nine of ten nodes have one class, answering that class is 90 % accurate and finds nobody. So
-accuracy never stands alone: beside it are the share of the largest class, what each class gets, how
-well the scores order the nodes, and whether the probabilities mean what they say. Where one class
-is rare, the question is how many of it stand among the nodes with the highest probabilities:
-average precision, and recall, precision and lift of the top 1 % and 5 % (:class:`Ranking`).
+If nine of ten nodes have one class, always predicting it has 90 % accuracy and no use. Accuracy is
+therefore always reported with the share of the largest class, figures per class, ranking metrics
+and the calibration error. If one class is rare, the metrics of interest are average precision, and
+recall, precision and lift of the top 1 % and 5 % (:class:`Ranking`).
 
 All of it is computed from labels without noise. At edge level labels are public; at node level
 these figures are for the curator only (privacy page, section 2).
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from gapgnn.errors import InputError, check_choice
 
-# Shares of the nodes that a risk desk looks at first, by the names of the figures.
+# Shares of the nodes in a ranking's top, by the names of the figures.
 TOP_SHARES = {"top_1_percent": 0.01, "top_5_percent": 0.05}
 # The share of the nodes that are of the class: recall and precision are equal there.
 OWN_SHARE = "own_share"
@@ -37,7 +36,7 @@ CURVE_RECALLS = tuple(round(0.05 * step, 2) for step in range(1, 21))
 
 @dataclass(frozen=True)
 class ClassFigures:
-    """What one class gets.
+    """Figures of one class.
 
     Attributes:
         recall: share of its nodes that are predicted as it.
@@ -52,10 +51,10 @@ class ClassFigures:
 
 @dataclass(frozen=True)
 class Top:
-    """What is found among the nodes with the highest probability of a class.
+    """Figures of the nodes with the highest probability of a class.
 
-    Where several nodes have the probability at which the top ends, figures are means over the
-    orders in which they could stand.
+    If several nodes have the probability at which the top ends, figures are means over their
+    possible orders.
 
     Attributes:
         nodes: number of nodes in the top, at least 1.
@@ -72,14 +71,14 @@ class Top:
 
 @dataclass(frozen=True)
 class Ranking:
-    """How well the probabilities of one class put its nodes first.
+    """Ranking metrics of the probabilities of one class.
 
     Attributes:
         positive: name of the class.
         support: number of its nodes.
         share: of all nodes; the average precision of guessing.
-        average_precision: mean precision over the nodes of the class, each taken as the last one
-            that is looked at.
+        average_precision: mean over the nodes of the class of the precision of the nodes ranked
+            down to it.
         top: figures by name of the top: the highest 1 % and 5 % of the nodes, and as many nodes as
             are of the class.
         curve: the precision-recall curve: the highest precision that is reached with at least
@@ -114,7 +113,7 @@ class Metrics:
         calibration_error: mean distance between the probability of an answer and how often answers
             of that probability are right, over 15 bins of equal width.
         per_class: recall, precision and support by class name.
-        ranking: how well the positive class is put first; None where none or all are of it.
+        ranking: of the positive class; None if no node or all nodes are of it.
     """
 
     accuracy: float
@@ -181,7 +180,7 @@ def measure(
         answers: the class that is predicted for each node; need not be the most probable one.
         labels: the true class of each node.
         class_names: of the classes; numbers if left out.
-        positive: the class whose nodes are looked for; the rarest of these labels if left out.
+        positive: the positive class; the rarest of these labels if left out.
 
     >>> probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]])
     >>> found = measure(probabilities, np.zeros(4, dtype=int), np.array([0, 0, 0, 1]))
@@ -194,7 +193,7 @@ def measure(
         raise InputError("`labels` must have at least one node. Got none.")
     classes = probabilities.shape[1]
     names = [str(k) for k in range(classes)] if class_names is None else list(class_names)
-    # Not a number where nothing is divided: a class that does not occur has no recall.
+    # NaN for an empty denominator: a class that does not occur has no recall.
     precision, recall, f1, support = precision_recall_fscore_support(
         labels, answers, labels=np.arange(classes), zero_division=np.nan
     )
@@ -234,7 +233,7 @@ def rarest_class(labels: NDArray[np.int64], num_classes: int) -> int:
 def rank(
     probabilities: NDArray[Any], is_member: NDArray[np.bool_], positive: str
 ) -> Ranking | None:
-    """Return how well the nodes of a class are put first; None where none or all are of it.
+    """Return the ranking metrics of a class; None if no node or all nodes are of it.
 
     Args:
         probabilities: of the class, one for each node.
@@ -250,7 +249,7 @@ def rank(
     members, nodes = int(is_member.sum()), len(is_member)
     if not 0 < members < nodes:
         return None
-    # A network that has diverged gives no number: last.
+    # NaN of a diverged network ranks last.
     scores = np.nan_to_num(probabilities.astype(np.float64), nan=-1.0)
     precision, recall, _ = precision_recall_curve(is_member, scores)
     sizes = {name: max(1, round(share * nodes)) for name, share in TOP_SHARES.items()}
@@ -344,16 +343,16 @@ def shortcomings(
     metric: str = "auto",
     threshold: str | float | None = None,
 ) -> list[str]:
-    """Say plainly what a model fails at: one sentence each, none for a model that is fine.
+    """Return one sentence per shortcoming of a model.
 
-    Whoever sets a threshold, or names a metric of the order of the nodes, does not ask for the
-    most accurate answers: such a model is compared with guessing, not with the largest class.
+    With a threshold or a ranking metric accuracy is not the objective: the model is compared with
+    guessing, not with the largest class.
 
     Args:
         runs: the figures of every repeat.
         without_graph: those of a model that ignores the graph, if one was trained.
-        metric: that was named for the training; ``auto`` where none was.
-        threshold: that was asked for, by name or as a number; None where none was.
+        metric: chosen for the training; ``auto`` if none was.
+        threshold: given by name or as a number; None if none was.
 
     >>> answers, labels = np.zeros(10, dtype=int), np.array([0] * 9 + [1])
     >>> useless = measure(np.array([[0.9, 0.1]] * 10), answers, labels, ["low", "high"])
@@ -370,11 +369,11 @@ def shortcomings(
     error = (mean["accuracy"] * (1 - mean["accuracy"]) / sum(support.values())) ** 0.5
     still_ranked = _still_ranked(mean["ranking"], threshold)
     guessed = _against_guessing(mean, metric, threshold)
-    # Below the largest class in accuracy is no fault of a model that finds the others.
-    finds_others = mean["balanced_accuracy"] > guessing + 0.3 * (1 - guessing)
+    # A model with a high recall of the other classes may be below the majority in accuracy.
+    has_recall = mean["balanced_accuracy"] > guessing + 0.3 * (1 - guessing)
     if guessed is not None:
         sentences += [f"{guessed}{still_ranked}"] if guessed else []
-    elif mean["accuracy"] <= mean["majority"] + error and not finds_others:
+    elif mean["accuracy"] <= mean["majority"] + error and not has_recall:
         largest = max(support, key=lambda name: support[name] or 0)
         sentences.append(
             f"Not better than always answering {largest!r}, which is right for "
@@ -386,8 +385,8 @@ def shortcomings(
         names = ", ".join(repr(name) for name in lost[:5]) + (" ..." if len(lost) > 5 else "")
         classes, its = ("class", "its") if len(lost) == 1 else ("classes", "their")
         as_it = "it" if len(lost) == 1 else "its own class"
-        said_before = bool(sentences) or mean["ranking"] is None
-        is_ranked = not said_before and mean["ranking"]["positive"] in lost
+        is_first = not sentences and mean["ranking"] is not None
+        is_ranked = is_first and mean["ranking"]["positive"] in lost
         sentences.append(
             f"The recall of {classes} {names} is 0: not one of {its} test nodes is predicted as "
             f"{as_it}.{still_ranked if is_ranked else ''}"
@@ -408,14 +407,13 @@ def shortcomings(
 def _against_guessing(
     mean: dict[str, Any], metric: str, threshold: str | float | None
 ) -> str | None:
-    """Compare with guessing by what was asked for.
+    """Compare with guessing by the chosen threshold or metric.
 
-    Guessing predicts as many nodes as the class, or puts as many first: the share of the class is
-    its precision.
+    Guessing predicts or ranks nodes at random, so its precision is the share of the class.
 
     Returns:
-        A sentence where the model is not better; an empty one where it is; None where nothing
-        was asked for that guessing could be compared with.
+        A sentence if the model is not better; an empty string if it is; None if neither a threshold
+        nor a ranking metric was chosen.
     """
     ranking = mean["ranking"]
     if ranking is None:
@@ -443,7 +441,7 @@ def _against_guessing(
         )
     elif metric == "auc" and mean["auc"] is not None:
         others = support / share - support
-        # Of the rank sum of as many nodes in random order.
+        # Standard error of the rank sum under a random order.
         error = ((support + others + 1) / (12 * support * others)) ** 0.5
         if mean["auc"] > 0.5 + error:
             return ""
@@ -461,7 +459,7 @@ def _against_guessing(
 
 
 def _still_ranked(ranking: dict[str, Any] | None, threshold: str | float | None) -> str:
-    """Say that the order of the nodes is of use where the answers are not."""
+    """Return a note if the ranking is better than chance although the predictions are not."""
     guessed = None if ranking is None else {**ranking, "average_precision": ranking["share"]}
     if ranking is None or not _ranks_better(ranking, guessed):
         return ""
@@ -474,7 +472,7 @@ def _still_ranked(ranking: dict[str, Any] | None, threshold: str | float | None)
 
 
 def _ranks_better(ranking: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
-    """Whether average precision is higher by more than the error of so few nodes of the class."""
+    """Return whether average precision is higher by more than its standard error."""
     if ranking is None or other is None:
         return False
     reached = ranking["average_precision"]
@@ -489,16 +487,15 @@ def _shown_auc(mean: dict[str, Any]) -> str:
 def best_threshold(
     probabilities: NDArray[Any], is_member: NDArray[np.bool_], metric: str = "balanced_accuracy"
 ) -> float:
-    """Return the probability from which to answer a class so that a metric is highest.
+    """Return the threshold on a class's probability with the best value of a metric.
 
-    Between two neighbouring probabilities the middle is taken; of equally good places the one
-    nearest to a half.
+    Candidates are the midpoints between consecutive probabilities; of ties the one nearest to 0.5.
 
     Args:
         probabilities: probability of the class, one for each node.
         is_member: which nodes are of it.
-        metric: ``accuracy`` or ``macro_f1``; any other that answers are judged by stands for
-            balanced accuracy, as a threshold does not change an order.
+        metric: ``accuracy`` or ``macro_f1``; all others mean balanced accuracy, because a threshold
+            does not change a ranking.
 
     >>> best_threshold(np.array([0.1, 0.2, 0.3, 0.1]), np.array([False, True, True, False]))
     0.15
@@ -507,13 +504,13 @@ def best_threshold(
     if not members or not others:
         return 0.5
     order = np.argsort(probabilities, kind="stable")[::-1]
-    sorted_chances = probabilities[order].astype(np.float64)
+    ordered = probabilities[order].astype(np.float64)
     hits, alarms = np.cumsum(is_member[order]), np.cumsum(~is_member[order])
-    # Only between different probabilities can a line be drawn.
-    cuts = np.flatnonzero(sorted_chances[1:] < sorted_chances[:-1])
+    # Equal probabilities cannot be separated.
+    cuts = np.flatnonzero(ordered[1:] < ordered[:-1])
     if not len(cuts):
         return 0.5
-    middles = (sorted_chances[cuts] + sorted_chances[cuts + 1]) / 2
+    middles = (ordered[cuts] + ordered[cuts + 1]) / 2
     hits, alarms = hits[cuts], alarms[cuts]
     gains: Any = hits / members - alarms / others
     if metric == "accuracy":
@@ -527,10 +524,10 @@ def best_threshold(
 
 
 def share_threshold(probabilities: NDArray[Any], share: float) -> float:
-    """Return the probability from which a share of these nodes is answered.
+    """Return the threshold on a class's probability that predicts it for a share of these nodes.
 
-    Between two neighbouring probabilities the middle is taken; of nodes with equal ones all or none
-    are answered, whichever is nearer to the share.
+    It is the midpoint between two consecutive probabilities. Nodes with equal probabilities are all
+    on one side, whichever is nearer to the share.
 
     >>> share_threshold(np.array([0.1, 0.2, 0.3, 0.7]), 0.25)
     0.5

@@ -1,4 +1,4 @@
-"""How a network is trained: epochs, batches, optimiser, and what DP-SGD needs at node level."""
+"""Training recipes: epochs, batches, optimiser, and the schedule of DP-SGD at node level."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.privacy.accounting import PoissonGaussian
 from gapgnn.privacy.dpsgd import DPSchedule, plan_steps
 
-# The paper's batch sizes at node level by the size of its three graphs' training sets.
+# GAP's batch sizes at node level, by the size of its three graphs' training sets.
 NODE_BATCHES = ((50_000, 256), (500_000, 2_048))
 LARGEST_BATCH = 4_096
-# Steps of DP-SGD with messages of norm 1 and of the MLP, how many people one of them counts, and at
-# least and at most which share of all (docs/research-notes.md).
+# For the MLP and methods with messages of norm 1: steps of DP-SGD, expected batch size, and the
+# least and largest sampling rate (docs/research-notes.md).
 NODE_STEPS, STEP_PEOPLE, LEAST_RATE, MOST_RATE = 225, 1024, 0.06, 0.5
 LEARNING_RATE = 0.01
-# From this budget on, under ``add-remove``, few people are learned from by smaller steps.
+# Above this epsilon, under ``add-remove``, the learning rate falls if training nodes are few.
 AMPLE = 4.0
-# Where a step reads some nodes: how many training nodes it counts, and how many steps there are,
-# where training nodes are few and where they are not (docs/research-notes.md).
+# Minibatch steps: training nodes in a minibatch, and the number of steps if training nodes are few
+# and if they are not (docs/research-notes.md).
 STEP_NODES, FEW_STEPS, STEPS = 1024, 60, 240
-# Up to so many they are few.
+# The largest number of training nodes that counts as few.
 FEW = 4000
 
 
@@ -31,9 +31,9 @@ FEW = 4000
 class Recipe:
     """Resolved training settings.
 
-    ``batch_size`` None means all training nodes in every step. ``steps`` is how many steps of
-    DP-SGD there are, where that does not follow from the epochs. ``nodes`` is how many training
-    nodes a step without a batch size counts, among nodes that all replicas share; None for all.
+    ``batch_size`` None means all training nodes in every step. ``steps`` is the number of DP-SGD
+    steps, if it does not follow from the epochs. ``nodes`` is the number of training nodes in a
+    minibatch that all replicas share, used without a batch size; None for all.
     """
 
     epochs: int
@@ -58,7 +58,7 @@ class Recipe:
         optimizer: str,
         clip: float,
     ) -> Recipe:
-        """Fill in ``auto`` as in the paper: 100 full-batch epochs, or 10 epochs of DP-SGD.
+        """Fill in ``auto`` as in GAP: 100 full-batch epochs, or 10 epochs of DP-SGD.
 
         >>> Recipe.resolve(level="node", num_train=11530, epochs="auto", batch_size="auto",
         ...     learning_rate=0.01, weight_decay=0.0, optimizer="adam", clip=1.0).batch_size
@@ -97,7 +97,7 @@ class Recipe:
         return planned if self.steps is None else replace(planned, steps=self.steps)
 
     def event(self, num_train: int, *, ratio: float, label: str) -> PoissonGaussian:
-        """Return what one phase of DP-SGD releases, its noise as a ratio to the free multiplier."""
+        """Return the event of one phase of DP-SGD, its noise as a ratio to the free multiplier."""
         schedule = self.schedule(num_train)
         return PoissonGaussian(ratio, schedule.sampling_rate, schedule.steps, label)
 
@@ -105,11 +105,11 @@ class Recipe:
 def node_recipe(
     paper_recipe: Recipe, num_train: int, *, epochs: int | str, batch_size: int | str
 ) -> Recipe:
-    """Return the paper's settings at node level with as many steps of DP-SGD on any graph.
+    """Return GAP's settings at node level with a fixed number of DP-SGD steps.
 
-    A step counts 1,024 people, or 6 % of them where that is more, and at most half: the larger a
-    step, the less its noise weighs. What the caller chose stays. Chosen on the development graphs
-    (docs/research-notes.md), with rows as :class:`RowScale` has them.
+    The expected batch size is 1,024, or 6 % of the training nodes if that is more, and at most
+    half: a larger batch has a better signal-to-noise ratio. Given parameters are kept. Chosen on
+    the development graphs (docs/research-notes.md), with rows scaled by :class:`RowScale`.
     """
     if batch_size == "auto":
         rate = min(MOST_RATE, max(LEAST_RATE, STEP_PEOPLE / num_train))
@@ -118,14 +118,14 @@ def node_recipe(
 
 
 def node_learning_rate(num_train: int, worth: float) -> float:
-    """Return the step size for networks that learn from features by DP-SGD.
+    """Return the learning rate of networks that are trained on features by DP-SGD.
 
-    The features of few people are soon learned by heart, and with an ample budget no step needs to
-    be large to be heard above the noise. Chosen on the development graphs (docs/research-notes.md).
+    Few training nodes are easily overfitted, and under an ample budget the noise allows smaller
+    steps. Chosen on the development graphs (docs/research-notes.md).
 
     Args:
-        num_train: number of training people, as far as that is public.
-        worth: the budget under ``add-remove`` that buys about as little noise.
+        num_train: public number of training nodes.
+        worth: effective epsilon: the budget under ``add-remove`` with about the same noise.
 
     >>> [node_learning_rate(people, 16.0) for people in (2000, 9000)]
     [0.005, 0.01]
@@ -136,10 +136,9 @@ def node_learning_rate(num_train: int, worth: float) -> float:
 def minibatch_recipe(
     paper_recipe: Recipe, num_train: int, *, epochs: int | str, batch_size: int | str
 ) -> Recipe:
-    """Return the paper's settings for steps that read some nodes each.
+    """Return GAP's settings for minibatch steps.
 
-    What the caller chose stays: the number of steps, and how many training nodes each of them
-    counts.
+    A given number of steps and a given number of training nodes per step are kept.
     """
     steps = STEPS if num_train > FEW else FEW_STEPS
     nodes = STEP_NODES if batch_size == "auto" else paper_recipe.batch_size or num_train
@@ -153,14 +152,14 @@ def class_weights(
     names: Sequence[str],
     rates: Sequence[float] | None,
 ) -> list[float] | None:
-    """Return what a node of each class counts in the loss, on average 1; None for all alike.
+    """Return the weight of a node of each class in the loss, on average 1; None: all 1.
 
     Args:
-        given: ``balanced`` lets every class count the same in total; otherwise numbers, one for
-            each class or by name, also as text: ``"high=10,low=1"``.
+        given: ``balanced`` gives every class the same total weight; otherwise numbers, one for each
+            class or by name, also as text: ``"high=10,low=1"``.
         names: of the classes, in their order.
         rates: share of each class among the nodes. With privacy at node level they are declared,
-            because counts of people are private; None where they are not known.
+            because class counts are private; None if they are unknown.
 
     >>> class_weights("balanced", names=["high", "low"], rates=[0.1, 0.9])
     [5.0, 0.5555555555555556]

@@ -1,8 +1,8 @@
-"""Rows of features brought to one length, whatever their unit, with their size beside them.
+"""Feature rows scaled to a common norm, with a column for their original size.
 
-What becomes of a row is a function of that row alone, so at node level it is part of the own
-example and charged with it (privacy page, section 2). The constants were chosen on the development
-graphs (docs/research-notes.md).
+A scaled row is a function of that row alone, so at node level it is part of the record's own
+example and is charged with it (privacy page, section 2). The constants were chosen on the
+development graphs (docs/research-notes.md).
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from torch import Tensor
 from gapgnn.privacy.mechanisms import row_normalise
 from gapgnn.training.recipe import FEW
 
-# So much of log(1 + squared norm) stands beside a row, which leaves it small beside a norm of 6.
+# Factor on log(1 + squared norm) in the size column, which keeps it small against a norm of 6.
 SIZE_FACTOR = 0.3
-# A budget above this, under ``add-remove``, is large.
+# A larger epsilon, under ``add-remove``, is a large budget.
 LARGE = 8.0
 
 
 @dataclass(frozen=True)
 class RowScale:
-    """How long a row becomes: ``norm`` times ``sqrt(k / (k + few))``, and its size is one column.
+    """Scaling of rows to norm ``norm * sqrt(k / (k + few))``, with one column for the size.
 
-    ``k``, the square of the sum of absolute values over the sum of squares, counts the numbers a
-    row is made of: n where n are equal and all others zero. A row of few numbers says little.
+    ``k``, the squared sum of absolute values over the sum of squares, is the effective number of
+    nonzero entries of a row: n if n entries are equal and all others zero. Rows with few entries
+    carry little information and become shorter.
 
     Args:
-        norm: of rows that are made of many numbers.
-        few: a row of so many numbers has the norm over the square root of 2; 0 makes all as long.
+        norm: of rows with many entries.
+        few: the effective number of entries at which the norm is ``norm / sqrt(2)``; with 0 all
+            rows have norm ``norm``.
 
     >>> RowScale(6.0, few=16.0).lengths(np.array([48.0, 3.0, 0.0]), np.array([48.0, 9.0, 0.0]))
     array([5.19615242, 1.45521375, 0.        ])
@@ -44,16 +46,15 @@ class RowScale:
 
     @classmethod
     def suited(cls, num_train: int, worth: float = 0.0) -> RowScale:
-        """Return what suits DP-SGD with that many training people.
+        """Return the scaling for DP-SGD with a number of training nodes.
 
-        Where they are few, what a network learns of them is mostly noise; shorter rows hear less
-        of it. Of a large budget there is little noise to be heard above, and shorter rows are not
-        as soon learned by heart.
+        With few training nodes the learned weights are mostly noise, which shorter rows amplify
+        less. Under a large budget the noise is small, and shorter rows reduce overfitting.
 
         Args:
-            num_train: number of training people, as far as that is public.
-            worth: the budget under ``add-remove``, where nothing is read beside features: among
-                hops they have to be heard.
+            num_train: public number of training nodes.
+            worth: effective epsilon under ``add-remove`` if features are the only input; 0 if there
+                are hops, beside which features must not be too short.
 
         >>> RowScale.suited(15_000), RowScale.suited(1_500)
         (RowScale(norm=6.0, few=0.0), RowScale(norm=5.0, few=16.0))
@@ -95,7 +96,7 @@ class RowScale:
 
 
 def features_read(num_features: int, scale: RowScale | None) -> int:
-    """Return how many numbers a network reads of a row: where it is scaled, one more for its size.
+    """Return the number of columns of a feature row; a scaled row has one more for its size.
 
     >>> features_read(349, None), features_read(349, RowScale(6.0))
     (349, 350)

@@ -14,7 +14,7 @@ from gapgnn.graph import Graph, repeat_roles, roles
 from gapgnn.nn import best_class
 from gapgnn.rng import experiment_seed
 
-# Of `random_split`, unless it is told others.
+# Default shares of `random_split`.
 TRAIN_SHARE, VAL_SHARE = 0.75, 0.10
 
 
@@ -29,7 +29,7 @@ class Splits:
     def test_accuracies(self, scores: Tensor, labels: NDArray[np.int64]) -> list[float]:
         """Return each repeat's accuracy on its own test nodes, for class scores (R, nodes, C)."""
         device = scores.device
-        # Counted where the scores are: only the counts travel.
+        # Counted on the device of the scores, so that only the counts are copied.
         right = best_class(scores) == torch.tensor(labels, device=device)
         hits = (right & torch.from_numpy(self.test).to(device)).sum(dim=1).tolist()
         return [hit / max(1, int(mask.sum())) for hit, mask in zip(hits, self.test, strict=True)]
@@ -40,12 +40,12 @@ class Splits:
 
 
 def repeat_splits(graph: Graph, *, level: str, repeats: int, split: str, seed: int) -> Splits:
-    """Return the graph's own split for the first repeat, and for the others that one or fresh ones.
+    """Return the graph's split for the first repeat, and that one or fresh splits for the others.
 
-    ``fresh`` draws from all nodes the own split uses, so a repeat varies the split as well as the
-    initial weights. At node level a role is a hash of (seed, repeat, id), and the shares are public
-    (privacy page, section 2): nobody else's role changes when somebody leaves. Elsewhere every
-    repeat has exactly as many training and validation nodes as the own split.
+    ``fresh`` draws from all nodes that the graph's split uses, so repeats differ in the split and
+    in the initial weights. At node level a role is a hash of (seed, repeat, id), and the shares are
+    public (privacy page, section 2), so removing one record changes no other role. At other levels
+    every repeat has exactly as many training and validation nodes as the graph's split.
     """
     own = np.stack([graph.train_mask, graph.val_mask, graph.test_mask])
     masks = np.zeros((3, repeats, graph.num_nodes), dtype=np.bool_)
@@ -79,27 +79,27 @@ def repeat_splits(graph: Graph, *, level: str, repeats: int, split: str, seed: i
 
 
 def is_hash_split(graph: Graph, *, seed: int) -> bool:
-    """Tell whether roles are the standard split by a seed, a public hash of (seed, id).
+    """Return whether roles are the standard split of a seed, a public hash of (seed, id).
 
-    Who made them decides and not what they are: one given role that differs from the hash must not
-    change what is said or done about everybody.
+    It depends on how the roles were made, not on their values: one given role that differs from the
+    hash must not change the treatment of all records.
 
     >>> import numpy as np
     >>> from gapgnn.graph import random_split
     >>> graph = Graph.from_arcs([], [], num_nodes=50, features=np.eye(50), labels=[0, 1] * 25)
-    >>> dealt = random_split(graph, seed=3)
-    >>> given = graph.with_masks(dealt.train_mask, dealt.val_mask, dealt.test_mask)
-    >>> is_hash_split(dealt, seed=3), is_hash_split(dealt, seed=4), is_hash_split(given, seed=3)
+    >>> split = random_split(graph, seed=3)
+    >>> given = graph.with_masks(split.train_mask, split.val_mask, split.test_mask)
+    >>> is_hash_split(split, seed=3), is_hash_split(split, seed=4), is_hash_split(given, seed=3)
     (True, False, False)
     """
     return graph.dealt == (seed, TRAIN_SHARE, VAL_SHARE)
 
 
 def public_training(graph: Graph, *, repeats: int, split: str, seed: int) -> NDArray[np.bool_]:
-    """Return who trains by the public hash of (seed, id), with a record or without.
+    """Return the training nodes by the public hash of (seed, id), for rows with or without records.
 
-    What :func:`gapgnn.graph.random_split` and :func:`repeat_splits` do at node level, but for every
-    row, shape (repeats, nodes): of somebody who left nothing but the id is known, which is enough.
+    The same as :func:`gapgnn.graph.random_split` and :func:`repeat_splits` at node level, but for
+    every row, shape (repeats, nodes). It needs only the ids, which are known without a record.
 
     >>> import numpy as np
     >>> from gapgnn.graph import random_split
@@ -116,13 +116,13 @@ def public_training(graph: Graph, *, repeats: int, split: str, seed: int) -> NDA
         train, val = _shares(graph)
         for first in range(1, repeats, 4):
             four = range(first, min(first + 4, repeats))
-            dealt = repeat_roles(graph.ids, seed=seed, train=train, val=val, repeats=four)
-            found[four.start : four.stop] = dealt == 0
+            hashed = repeat_roles(graph.ids, seed=seed, train=train, val=val, repeats=four)
+            found[four.start : four.stop] = hashed == 0
     return found
 
 
 def _shares(graph: Graph) -> list[float]:
-    """Return the shares that roles were dealt by, or of given ones in whole percent: public."""
+    """Return the shares of a hash split, or those of given roles in whole percent: both public."""
     if graph.dealt is not None:
         _, train, val = graph.dealt
         return [train, val]

@@ -5,9 +5,8 @@ privacy it is DP-SGD on Poisson batches (privacy page, sections 2 to 4): the cal
 batches and noise come from the secret keys, and the last iterate is used, because choosing an epoch
 by validation accuracy would be another query.
 
-On a GPU, steps and epochs are recorded once as a CUDA graph and taken again and again: a DP-SGD
-step is some ninety small kernels, and launched one by one from Python they take several times as
-long as they run.
+On a GPU, steps and epochs are recorded once as a CUDA graph and replayed: a DP-SGD step is about
+ninety small kernels, whose launches from Python take several times as long as their execution.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from gapgnn.training.minibatches import Minibatches
 from gapgnn.training.recipe import Recipe
 from gapgnn.training.splits import Splits
 
-# Taken one kernel at a time first: they load libraries and compile what needs compiling.
+# Steps before recording, which load libraries and compile kernels.
 WARM_STEPS = 3
 
 
@@ -53,15 +52,15 @@ class Trainer:
     Attributes:
         labels: class of every node, -1 where unknown; on the device of the run.
         splits: each replica's training and validation nodes.
-        num_train: how many training nodes there are, as far as that is public: with privacy it
-            decides the sampling rate and the number of steps.
+        num_train: public number of training nodes: with privacy it decides the sampling rate and
+            the number of steps.
         recipe: epochs, batches, optimiser.
-        seed: of the experiment; decides shuffling and nothing that privacy rests on.
-        callback: told about every epoch, or every DP-SGD step.
-        class_weights: what a node of each class counts in the loss, ``(classes,)``; None counts all
-            alike. With privacy they scale a node's clipped gradient, the largest weight by 1, so
-            one record still moves a step by at most one clip (privacy page, section 2).
-        criterion: what an epoch is chosen by; None: validation accuracy, weighted as the loss is.
+        seed: of the experiment; decides shuffling, and no randomness of a privacy mechanism.
+        callback: notified of every epoch, or every DP-SGD step.
+        class_weights: weight of a node of each class in the loss, ``(classes,)``; None: all 1. With
+            privacy they scale a node's clipped gradient, the largest weight by 1, so one record
+            still changes the sum of a step by at most the clipping norm (privacy page, section 2).
+        criterion: chooses the epoch; None: validation accuracy, weighted like the loss.
     """
 
     labels: Tensor
@@ -138,18 +137,18 @@ class Trainer:
             optimiser.step(gradient)
             return loss / flat.replicas, accuracy
 
-        def look() -> tuple[Tensor, Tensor | None]:
-            return flat.values.new_zeros(()), batch.look()
+        def validate() -> tuple[Tensor, Tensor | None]:
+            return flat.values.new_zeros(()), batch.validate()
 
         work: Callable[[], tuple[Tensor, Tensor | None]] = epoch
-        looked: Callable[[], tuple[Tensor, Tensor | None]] = look
+        validated: Callable[[], tuple[Tensor, Tensor | None]] = validate
         is_counted = not batch.has_dropout or can_record_dropout(device)
         if self.labels.is_cuda and getattr(inputs, "is_recordable", False) and is_counted:
-            work, looked = RecordedEpochs(epoch), RecordedEpochs(look)
+            work, validated = RecordedEpochs(epoch), RecordedEpochs(validate)
         for step in range(1, self.recipe.epochs + 1):
             loss, accuracy = work()
             if step == self.recipe.epochs or (batch.has_dropout and step % EVERY == 0):
-                _, accuracy = looked()
+                _, accuracy = validated()
             if is_watched:
                 self.callback.advance(phase, loss=float(loss), accuracy=_number(accuracy))
         batch.best.restore()
@@ -158,7 +157,7 @@ class Trainer:
     def _fit_minibatches(
         self, model: nn.Module, flat: FlatParameters, inputs: Inputs, phase: str, most: int
     ) -> None:
-        """One step per epoch over at most so many nodes (:mod:`gapgnn.training.minibatches`)."""
+        """One minibatch step per epoch (:mod:`gapgnn.training.minibatches`)."""
         optimiser, epochs = self._optimiser(flat), self.recipe.epochs
         steps = Minibatches(
             model,
@@ -179,17 +178,17 @@ class Trainer:
             optimiser.step(gradient)
             return loss / flat.replicas, None
 
-        def look() -> tuple[Tensor, Tensor | None]:
-            return flat.values.new_zeros(()), steps.look()
+        def validate() -> tuple[Tensor, Tensor | None]:
+            return flat.values.new_zeros(()), steps.validate()
 
-        work, looked = take, look
+        work, validated = take, validate
         if steps.can_record:
-            work, looked = RecordedEpochs(take), RecordedEpochs(look)
+            work, validated = RecordedEpochs(take), RecordedEpochs(validate)
         for step in range(1, epochs + 1):
-            steps.deal()
+            steps.next_batch()
             loss, accuracy = work()
-            if steps.is_time(step, is_last=step == epochs):
-                _, accuracy = looked()
+            if steps.is_validated(step, is_last=step == epochs):
+                _, accuracy = validated()
             if is_watched:
                 self.callback.advance(phase, loss=float(loss), accuracy=_number(accuracy))
         steps.best.restore()
@@ -217,7 +216,7 @@ class Trainer:
         ]
         self.callback.start(phase, self.recipe.epochs)
         for _ in range(self.recipe.epochs):
-            # Who has fewer training nodes than others begins anew before they are through.
+            # Replicas with fewer training nodes than others repeat some within an epoch.
             orders = [
                 np.resize(rng.permutation(len(own)), longest)
                 for rng, own in zip(shuffles, members, strict=True)
@@ -236,7 +235,7 @@ class Trainer:
         _settle_statistics(model, inputs.all())
 
     def _losses(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of each node, as much as its class counts."""
+        """Return the loss of each node, times the weight of its class."""
         losses = cross_entropy(scores, labels)
         if self.class_weights is None:
             return losses
@@ -302,9 +301,9 @@ class Trainer:
 
 
 def _batches(shuffled: Tensor, size: int) -> list[Tensor]:
-    """Cut shuffled positions into batches; a last one of a single node joins the one before.
+    """Split shuffled positions into batches; a last batch of one node joins the one before.
 
-    Batch norm has no statistics of one row.
+    Batch norm needs more than one row.
     """
     batches = list(torch.split(shuffled, size, dim=1))
     if len(batches) > 1 and batches[-1].shape[1] == 1:
@@ -320,7 +319,7 @@ def _number(value: Tensor | None) -> float | None:
 def _settle_statistics(model: nn.Module, argument: Any) -> None:
     """Set the running statistics of batch norm to those of nodes under the final parameters.
 
-    Scores in evaluation mode are then those by which the epoch was chosen.
+    Scores in evaluation mode then equal those that the epoch was chosen by.
     """
     norms = [part for part in model.modules() if isinstance(part, ReplicaBatchNorm)]
     if not norms:
@@ -334,11 +333,11 @@ def _settle_statistics(model: nn.Module, argument: Any) -> None:
 
 
 class RecordedEpochs:
-    """Repeats one piece of work that reads and writes the same tensors every time.
+    """Repeats an epoch that reads and writes the same tensors, by a recorded CUDA graph.
 
     Args:
-        work: one epoch; returns its loss and, where there is one, the validation accuracy. What it
-            returns keeps its place: the next call writes there.
+        work: one epoch; returns its loss and, if there is one, the validation accuracy. The next
+            call overwrites the returned tensors.
     """
 
     def __init__(self, work: Callable[[], tuple[Tensor, Tensor | None]]) -> None:
@@ -361,18 +360,18 @@ class RecordedEpochs:
 
 
 class RecordedSteps:
-    """Takes steps by a graph as soon as one is recorded.
+    """Takes DP-SGD steps by a recorded CUDA graph.
 
-    Recording needs fixed shapes, so batches are padded to one width. No batch is cut to it: the
-    rare one that is wider is taken without the graph, and sampling stays exactly Poisson (privacy
-    page, section 4).
+    Recording needs fixed shapes, so batches are padded to one width. No batch is truncated: a rare
+    wider one is computed without the graph, so sampling stays exactly Poisson (privacy page,
+    section 4).
 
     Args:
-        take: takes one step for positions ``(R, B)`` and which of them are real.
-        step: what ``take`` calls; it provides each step's noise.
+        take: takes one step for positions ``(R, B)`` and the mask of those that are not padding.
+        step: called by ``take``; provides each step's noise.
         replicas: R.
-        mean_batch: mean size of a batch, of those who are there: the number that is public may be
-            smaller, and steps would hardly ever fit.
+        mean_batch: mean size of a batch from the actual number of training nodes; the public number
+            may be smaller, and most batches would then be wider.
         device: a CUDA device.
     """
 

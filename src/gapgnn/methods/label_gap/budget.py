@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 
-# The largest budget share of hop 1 where the mean out-degree is not released,
+# The largest budget share of hop 1 where the mean out-degree is not released.
 MOST_SHARE = 0.8
 
-# and the least where the node's own neighbours are read.
+# The smallest budget share of hop 1 where the node's own neighbours are read.
 LEAST_SHARE = 0.25
 
 
 def learnability(epsilon: float, *, num_train: int, num_features: int) -> float:
-    """Return how much a network can learn from a budget; from 1 on as much as from neighbours.
+    """Return how much a network can learn from features under a budget; from 1 on, enough.
 
-    The more people train and the fewer features there are, the more; all of it is public.
+    It grows with the number of training nodes and falls with the number of features, which are both
+    public.
 
     >>> round(learnability(1.0, num_train=12000, num_features=349), 2)
     1.28
@@ -25,8 +26,8 @@ def learnability(epsilon: float, *, num_train: int, num_features: int) -> float:
 def record_share(learned: float) -> float:
     """Return the first hop's share of the budget, as 1 / sigma squared, with ``own="record"``.
 
-    The more a network can learn, the less of the budget that takes. Chosen on the development
-    graphs (docs/research-notes.md).
+    The share grows with the learnability: a network that learns easily needs less of the budget for
+    DP-SGD. Chosen on the development graphs (docs/research-notes.md).
 
     Args:
         learned: what :func:`learnability` returns.
@@ -40,9 +41,8 @@ def record_share(learned: float) -> float:
 def vote_weight(learned: float) -> float:
     """Return the weight of the votes of the node's own neighbours in the scores.
 
-    1 where the network can learn little. Where it can learn more it knows better: not all
-    neighbours are alike, and those of some classes are not. Chosen on the development graphs
-    (docs/research-notes.md).
+    1 up to a learnability of 1, and less above: a network that learns enough estimates by itself
+    how informative neighbours are. Chosen on the development graphs (docs/research-notes.md).
 
     Args:
         learned: what :func:`learnability` returns.
@@ -53,19 +53,21 @@ def vote_weight(learned: float) -> float:
     return min(1.0, 1.0 / learned)
 
 
-# Budget shares considered for hop 1, and the utility score that each of the last two requires.
-# Below the first threshold the hop is not released.
+# Budget shares considered for hop 1, and the release thresholds: the utility score that each of the
+# last two requires. Below the first threshold the hop is not released.
 SHARES = (0.0, 0.75, 0.9)
 THRESHOLDS = (0.45, 1.1)
-# What the mean out-degree may cost: as a share of the budget, and times the number of people. With
-# the latter it is known to 0.07 of a doubling.
+# Price of the noisy mean out-degree: at most this share of the budget, and at most this number over
+# the number of training nodes, which estimates the degree to 0.07 of a doubling.
 DEGREE_SHARE, DEGREE_COST = 0.01, 143.0
-# And at least, so that it is never too little to be taken off the budget.
+# The least share of the budget, so that subtracting the price always changes the budget.
 DEGREE_LEAST = 1e-6
 
 
 def mean_degree_epsilon(epsilon: float, num_train: int) -> float:
-    """Return what of a budget the noisy mean out-degree costs; less, the more people are counted.
+    """Return the part of a budget that the noisy mean out-degree costs.
+
+    It falls with the number of training nodes.
 
     >>> mean_degree_epsilon(1.0, 2000), mean_degree_epsilon(1.0, 28600)
     (0.01, 0.005)
@@ -78,15 +80,15 @@ def hop_share(
 ) -> float:
     """Return the first hop's share of the budget where the node's own neighbours are not read.
 
-    A sum over few neighbours says little that its noise does not hide, the more so the more classes
-    there are to tell apart, and then the network needs the budget more. Chosen on the development
-    graphs (docs/research-notes.md).
+    A sum over few neighbours has a low signal-to-noise ratio, which falls with the number of
+    classes; the budget is then better spent on DP-SGD. Chosen on the development graphs
+    (docs/research-notes.md).
 
     Args:
-        epsilon: the budget, in terms of ``add-remove``.
+        epsilon: the budget under ``add-remove``.
         mean_degree: mean out-degree, as released.
-        num_train: number of training people, as far as that is public.
-        num_features: likewise.
+        num_train: public number of training nodes.
+        num_features: number of features.
         num_classes: C.
 
     >>> hop_share(1.0, 57.0, num_train=12000, num_features=349, num_classes=6)
@@ -94,6 +96,6 @@ def hop_share(
     >>> hop_share(1.0, 2.7, num_train=15000, num_features=500, num_classes=3)
     0.0
     """
-    told_apart = num_classes * math.sqrt(max(1, num_features))
-    utility = num_train * epsilon * mean_degree / (7_500.0 * told_apart)
+    difficulty = num_classes * math.sqrt(max(1, num_features))
+    utility = num_train * epsilon * mean_degree / (7_500.0 * difficulty)
     return SHARES[sum(utility >= least for least in THRESHOLDS)]

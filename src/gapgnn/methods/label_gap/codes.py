@@ -1,4 +1,4 @@
-"""One vector per class: what people send of their class, and how a sum of them is read."""
+"""Class codes: one vector per class, sent as a message, and estimates from sums of them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-# Where the class prior of a fitted model came from, as its card says it.
+# Sources of the class prior of a fitted model, as stated in its card.
 UNIFORM = "uniform: no rates are declared, and counts of classes are private at this level"
 DECLARED = "declared in the schema"
 COUNTED = "class frequencies of the training labels, which are public at this level"
 
 
-# How long the mean of the corners of a simplex is under a prior, from which codes begin to be
-# centred there, and from which they wholly are. Below that all classes are common, and shorter
-# codes only lose to the noise. Chosen on the development graphs (docs/research-notes.md).
+# Norm of the simplex corners' mean under the prior at which centring starts, and at which it is
+# complete. Below the first no class is rare, and centring would only shorten codes relative to the
+# noise. Chosen on the development graphs (docs/research-notes.md).
 EVEN, UNEVEN = 0.25, 0.5
 
 
@@ -37,12 +37,12 @@ def centring(shares: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class ClassPrior:
-    """The class probabilities around which codes lie, decided at fit and kept with the model.
+    """The class probabilities at which codes are centred, fixed at fit and kept with the model.
 
     Attributes:
         shares: of each class, for every repeat.
         source: where they came from.
-        centred: how far codes are centred at the shares, for every repeat, see :func:`centring`.
+        centred: degree of centring for every repeat, see :func:`centring`.
     """
 
     shares: tuple[tuple[float, ...], ...]
@@ -80,7 +80,7 @@ class ClassPrior:
         return cls.of([shares] * repeats, UNIFORM if rates is None else DECLARED)
 
     def first(self) -> ClassPrior:
-        """Return that of the first repeat, which is the one that a saved model holds."""
+        """Return the prior of the first repeat, which a saved model holds."""
         return ClassPrior(self.shares[:1], self.source, self.centred[:1])
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class ClassPrior:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any] | None, classes: int) -> ClassPrior | None:
-        """Read back what :meth:`to_dict` wrote; None: a model from before priors, which is uniform.
+        """Read what :meth:`to_dict` wrote; None for models saved without a prior (uniform).
 
         >>> ClassPrior.from_dict({"shares": [[1.0, -2.0]], "source": "", "centred": [1.0]}, 2)
         Traceback (most recent call last):
@@ -110,13 +110,13 @@ class ClassPrior:
         return cls(shares, str(values["source"]), centred)
 
     def tensor(self) -> Tensor:
-        """Return where codes are centred, (repeats, C)."""
+        """Return the class probabilities at which codes are centred, (repeats, C)."""
         shares = torch.tensor(self.shares, dtype=torch.float64)
         moved = torch.tensor(self.centred, dtype=torch.float64).unsqueeze(-1)
         return moved * shares + (1 - moved) / shares.shape[-1]
 
     def fact(self) -> tuple[str, str]:
-        """Return what a card says: the shares of the first repeat, and where they came from."""
+        """Return the card's statement: the shares of the first repeat, and their source."""
         shares = ", ".join(f"{share:.4g}" for share in self.shares[0])
         return f"class prior {shares}; class codes are centred at it by {self.centred[0]:.2g}", (
             self.source
@@ -126,22 +126,22 @@ class ClassPrior:
 def class_codes(
     num_classes: int, device: torch.device | None = None, prior: Tensor | None = None
 ) -> Tensor:
-    """Return one vector per class of norm at most 1: the corners of a simplex around the prior.
+    """Return one vector of norm at most 1 per class: simplex corners, centred at the prior.
 
-    One-hot codes of C classes are sqrt(2) apart and share a direction that says nothing about the
-    class. Without it C - 1 dimensions suffice, and at the same norm the corners of a regular
-    simplex are sqrt(2 C / (C - 1)) apart, so the same noise blurs them less.
+    One-hot codes of C classes have distance sqrt(2) and a common direction without information
+    about the class. Without it C - 1 dimensions suffice, and at the same norm the corners of a
+    regular simplex have distance sqrt(2 C / (C - 1)), a better signal-to-noise ratio.
 
-    Around the corners' mean a sum over many neighbours of a common class is long, and hides how
-    many of a rare one are among them. With a prior the corners are shifted so that their mean under
-    it is zero, and scaled so that the longest has norm 1: a rare class is sent by a vector of norm
-    1, a class that nearly all have by almost nothing. The sensitivity of a sum is the same, 1
-    (privacy page, section 1).
+    With uniform centring a sum over many neighbours of a common class is long, and masks the
+    contribution of a rare class. With a prior the corners are shifted so that their mean under it
+    is zero, and scaled so that the largest norm is 1: the code of a rare class has norm 1, that of
+    a class with nearly all nodes a norm near 0. One message changes a sum by at most 1 in either
+    case (privacy page, section 1).
 
     Args:
         num_classes: C.
         device: of the result.
-        prior: public probabilities of the classes, (C) or (repeats, C); None is uniform.
+        prior: public class probabilities, (C) or (repeats, C); None is uniform.
 
     Returns:
         (C, C - 1), or (repeats, C, C - 1).
@@ -160,7 +160,7 @@ def class_codes(
 
 
 def _placed(num_classes: int, prior: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of the corners under a prior, and how far the farthest is from it."""
+    """Return the mean of the corners under a prior, and the largest distance of a corner to it."""
     corners, known = _simplex(num_classes), prior.detach().to(device="cpu", dtype=torch.float64)
     centre = ((known / known.sum(dim=-1, keepdim=True)) @ corners).unsqueeze(-2)
     lengths = torch.linalg.vector_norm(corners - centre, dim=-1)
@@ -168,7 +168,7 @@ def _placed(num_classes: int, prior: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def code_scale(num_classes: int, prior: Tensor | None = None) -> float:
-    """Return by how much codes were shortened around a prior: the longest before; 1 if uniform.
+    """Return the factor by which centring at a prior shortened codes; 1 if it is uniform.
 
     >>> code_scale(3), code_scale(2, torch.tensor([0.75, 0.25]))
     (1.0, 1.5)
@@ -182,12 +182,12 @@ def code_scale(num_classes: int, prior: Tensor | None = None) -> float:
 
 
 def class_counts(sums: Tensor, prior: Tensor | None = None) -> Tensor:
-    """Return how many messages in a sum are of each class, beyond those that the prior expects.
+    """Return the number of messages of each class in a sum, less what the prior expects.
 
-    A uniform prior expects as many of each class.
+    A uniform prior expects equal numbers of all classes.
 
     Args:
-        sums: of class codes around the prior, (..., nodes, C - 1).
+        sums: of class codes centred at the prior, (..., nodes, C - 1).
         prior: as in :func:`class_codes`.
 
     >>> codes = class_codes(2, prior=torch.tensor([0.75, 0.25]))
@@ -206,7 +206,7 @@ def class_counts(sums: Tensor, prior: Tensor | None = None) -> Tensor:
 @cache
 def _simplex(num_classes: int) -> Tensor:
     codes = torch.zeros(num_classes, num_classes - 1, dtype=torch.float64)
-    # Corner k equals the earlier ones in the first k coordinates but for the last of them.
+    # Corners after k agree in coordinates 0 to k.
     for axis in range(num_classes - 1):
         rest = 1 - codes[axis, :axis].square().sum()
         codes[axis, axis] = rest.sqrt()
@@ -217,11 +217,11 @@ def _simplex(num_classes: int) -> Tensor:
 
 
 def mean_codes(scores: Tensor, codes: Tensor | None = None) -> Tensor:
-    """Return the mean of the class codes under a posterior: shorter, the nearer it is to the prior.
+    """Return the mean of the class codes under a posterior; zero if it equals the prior.
 
     Args:
         scores: calibrated class scores, (..., C).
-        codes: what :func:`class_codes` returned; None: around a uniform prior.
+        codes: from :func:`class_codes`; None: those of a uniform prior.
 
     >>> bool(mean_codes(torch.zeros(1, 4)).norm() < 1e-6)
     True
@@ -232,7 +232,7 @@ def mean_codes(scores: Tensor, codes: Tensor | None = None) -> Tensor:
 
 
 def class_scores(sums: Tensor, codes: Tensor | None = None) -> Tensor:
-    """Return how well a sum of class codes agrees with each class.
+    """Return the inner product of a sum of class codes with the code of each class.
 
     >>> class_scores(class_codes(3)[1:2]).argmax().item()
     1

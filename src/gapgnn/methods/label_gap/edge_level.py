@@ -1,4 +1,4 @@
-"""LabelGAP: class codes and class posteriors travel along the edges, in stages."""
+"""LabelGAP: aggregation of class codes and class posteriors, in stages."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ from gapgnn.training import (
     shallow_networks,
 )
 
-# From this budget on, so many hops at edge level: what a rare class says travels from its few
-# labelled nodes (docs/research-notes.md).
+# At edge level, the number of hops from this budget on: the few labels of a rare class then reach
+# more nodes (docs/research-notes.md).
 LARGE_EPSILON, HOPS_OF_LARGE = 8.0, 6
-# Training nodes that a step reads without cross-fitting, and the width that feature models are
-# twice as wide as; chosen on the development graphs (docs/research-notes.md).
+# Training nodes in a step without cross-fitting, and the value of ``hidden`` at which feature
+# models have width FEATURE_WIDTH; chosen on the development graphs (docs/research-notes.md).
 STEP_NODES, HIDDEN = 4096, 32
-# Networks that read features.
+# Feature models that are trained, not solved.
 OF_FEATURES = ("encoder", "shallow")
 
 
@@ -88,8 +88,7 @@ class LabelGAPSettings(Settings):
         folds: of the cross-fitted feature models; 0: none.
         feature_recipe: how the feature models are trained.
         feature_dropout: of the feature models.
-        symmetrises: whether messages travel along arcs and against them, where edges have a
-            direction.
+        symmetrises: whether messages are symmetrised, if edges have a direction.
         dropout: of the classifiers.
         edge_types: ``any`` or ``each``.
         with_union: whether hops release the sum over the union of the edge types.
@@ -106,18 +105,18 @@ class LabelGAPSettings(Settings):
 
 
 class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
-    """Node classifier to which neighbours send class codes of public labels, in stages.
+    """Node classifier that aggregates class codes of public labels, in stages.
 
     At edge level features and labels are public, so messages may carry labels. Training nodes send
-    the code of their class, a vector of norm at most 1; all other nodes send the mean code under
+    the code of their class, a vector of norm at most 1. All other nodes send the mean code under
     their class posterior: in hop 1 that of cross-fitted *feature models*, and in hop k + 1 that of
-    the classifier which was trained after hop k. Each hop is one Gaussian mechanism. Codes are
-    centred at the class prior, so that a rare class sends a long vector and a common one nearly
-    nothing (privacy page, sections 1 to 3).
+    the classifier trained after hop k. Each hop is one Gaussian mechanism. Codes are centred at the
+    class prior, so that the code of a rare class is long and that of a common class short (privacy
+    page, sections 1 to 3).
 
     Training is post-processing. Predictions on the training graph are free, and so are those that
     read the node's own neighbours (``own="record"``). Predicting on another graph releases and
-    charges its hops once; for people who came later only their own edges are read
+    charges its hops once. For nodes added after training only their own edges are read
     (``new_people=True``).
 
     Its parameters are those of :class:`~gapgnn.methods.configs.label_gap.LabelGAPConfig`.
@@ -134,11 +133,11 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
     levels: ClassVar[tuple[str, ...]] = ("none", "edge")
     keeps_releases: ClassVar[bool] = True
 
-    # The prior around which class codes lie; learned, and saved with the model.
+    # The prior at which class codes are centred; set at fit, and saved with the model.
     class_prior_: ClassPrior
 
     def check_parameters(self) -> None:
-        """Refuse parameters that cannot work."""
+        """Refuse invalid parameters."""
         check_integer("encoder_layers", self.encoder_layers, at_least=0)
         self._folds()
         for name in ("base_layers", "head_layers", "hidden"):
@@ -149,16 +148,16 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         resolve_edge_types(self.level, self.edge_types)
 
     def check_edge_types(self, graph: Graph) -> None:
-        """Any edges will do, with weights and of several types."""
+        """Accept any edges, also with weights and of several types."""
 
     def unused_on(self, graph: Graph) -> Iterator[Unused]:
-        """Yield the parameters that do nothing on this graph."""
+        """Yield the parameters without an effect on this graph."""
         yield from super().unused_on(graph)
         if not graph.is_directed:
             yield Unused(("directions",), "on a graph without directions", ("along",))
 
     def weighs_answers(self) -> bool:
-        """What is sent of a class is a posterior, which a weighted loss would move."""
+        """Weigh scores, not the loss: messages are posteriors, which a weighted loss would bias."""
         return True
 
     # What is released ---------------------------------------------------------------------------
@@ -199,7 +198,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         return self.make_plan(facts, settings, template=[released], hops=hops)
 
     def _of_features(self, facts: PublicFacts, recipe: Recipe) -> dict[str, Any]:
-        """Return how the feature models are trained: with as many steps in proportion."""
+        """Return the feature models' recipe; given epochs scale their number of steps."""
         suited = FeatureNetworks.suited(facts.num_train, facts.num_features)
         dropout = suited.dropout if self._folds() else self._dropout()
         if not self._folds():
@@ -226,14 +225,14 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         return resolve_folds(self.folds, can_cross_fit=self.encoder_layers > 0)
 
     def _symmetrises(self) -> bool:
-        """Return whether messages travel along arcs and against them, if there are directions."""
+        """Return whether messages are symmetrised, if edges have a direction."""
         if self.directions != "auto":
             return self.directions == "both"
-        # For more than one arc the noise would have to grow by more than a factor of sqrt(2).
+        # For more than one arc symmetrising multiplies the noise by more than sqrt(2).
         return self._folds() > 0 and self.relation in ("auto", "directed")
 
     def recipe(self, num_train: int) -> Recipe:
-        """Return minibatch steps over some of the training nodes; what is given stays."""
+        """Return the recipe of minibatch steps; given parameters are kept."""
         paper_recipe = super().recipe(num_train)
         if self._folds():
             return minibatch_recipe(
@@ -277,7 +276,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
     def _feature_models(
         self, settings: LabelGAPSettings, shape: Shape, shared: Mapping[str, Any]
     ) -> dict[str, nn.Module]:
-        """Return the networks that read features: of several kinds, where they are cross-fitted."""
+        """Return the feature models: an ensemble of architectures if they are cross-fitted."""
         if not self.encoder_layers:
             return {}
         layers, features, classes = self.encoder_layers, shape.features, shape.classes
@@ -285,7 +284,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
             encoder = Encoder(shape.replicas, features, classes, layers=layers, **shared)
             return {"encoder": encoder}
         count = shape.replicas * settings.folds
-        # As wide in proportion, and with a dropout of their own.
+        # A width in proportion to ``hidden``, and a dropout of their own.
         own: dict[str, Any] = {
             "hidden": round(FEATURE_WIDTH * self.hidden / HIDDEN),
             "batch_norm": settings.batch_norm,
@@ -336,7 +335,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         return scores
 
     def _trainer_of(self, name: str, fit: Fit[LabelGAPSettings], stages: Stages) -> Trainer:
-        """Return the trainer of a network: a repeat has several where they cross-fit."""
+        """Return the trainer of a network; with cross-fitting it has several per repeat."""
         trainer = fit.trainer
         if stages.crossfit is None:
             return trainer
@@ -354,7 +353,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         if graph is not None and settings.folds:
             crossfit = CrossFit.of(graph, seed=self.seed, folds=settings.folds)
         elif settings.folds:
-            # Released rows answer, and no feature model is asked.
+            # Scores follow from released rows; no feature model is evaluated.
             crossfit = CrossFit(np.zeros(0, dtype=np.int64), settings.folds)
         return Stages(
             hops=settings.hops,
@@ -370,7 +369,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
     # Released rows ------------------------------------------------------------------------------
 
     def _kept(self, first: First, released: Sequence[Tensor]) -> tuple[list[Tensor], bool]:
-        """Return hop 0, as classifiers read it, and all noisy rows."""
+        """Return hop 0, as an input of the classifiers, and all noisy rows."""
         if self.plan_.settings.folds:
             assert isinstance(first, Tensor)
             return [first, *released], True
@@ -380,7 +379,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
             return [classifier.encode_first(HopInputs(first, []).all()[0]).codes, *released], True
 
     def read(self, session: PrivateSession, graph: Graph) -> tuple[list[Tensor], bool]:
-        """Release the hops of another graph, by the networks as they are."""
+        """Release the hops of another graph, with the trained networks."""
         return self._kept(*self._run(session, graph, self._stages(graph)))
 
     def _run(
@@ -404,7 +403,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         return stages.scores("classifier", start, hops)[0]
 
     def prediction_plan(self, graph: Graph) -> Plan[LabelGAPSettings]:
-        """Return what reading an unread graph for prediction releases, and its price."""
+        """Return the release and the price of a prediction on a graph that was not read before."""
         if not self.encoder_layers and not graph.train_mask.any():
             raise InputError(
                 "`graph` must have training labels, which are what this model sends along edges. "
@@ -415,7 +414,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
     def priced(
         self, graph: Graph, events: Sequence[Event], *, delta: Any
     ) -> Plan[LabelGAPSettings]:
-        """Return the plan of a prediction, whose graph may have directions or not."""
+        """Return the plan of a prediction, whose graph may be directed or not."""
         plan = super().priced(graph, events, delta=delta)
         is_symmetrised = plan.settings.symmetrises and graph.is_directed
         hops = {
@@ -428,24 +427,24 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
     def edges_unread(self) -> str:
         """Return why predictions read no edges; empty where they do.
 
-        A function of what was released: of the mixing weight, which was chosen from the released
-        hops and public labels.
+        It follows from the release: from the mixing weight, which is chosen from released hops and
+        public labels.
         """
         if not self.plan_.settings.folds:
             return ""
         classifier = self.modules_["classifier"]
         assert isinstance(classifier, MultiHopClassifier)
-        return "" if bool((classifier.trust > 0).any()) else "weight 0"
+        return "" if bool((classifier.mixing_weight > 0).any()) else "weight 0"
 
     def class_scores(self, graph: Graph | None) -> Tensor:
         """Return class scores; where the mixing weight is 0, those of the feature models."""
         if graph is None or not self.edges_unread():
             return super().class_scores(graph)
-        # Whether other edges are refused must not depend on what the noise said of these.
+        # Whether other edges are refused must not depend on the mixing weight.
         self.edges_.check(graph)
         device = choose_device(self.device)
         self.networks_on(device)
-        # The graph of training is answered as before, by hop 0 of its release.
+        # Predictions on the training graph use hop 0 of its release.
         released = self.releases_.known(graph, Ledger(self.ledger))
         if released is not None:
             return self.scores_from(released, graph, device)
@@ -457,12 +456,12 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
     def prediction_guarantee(
         self, graph: Any, own: str | None = None, *, new_people: bool = False
     ) -> Guarantee | None:
-        """Return what predicting on a graph would release and charge; None: it is free of charge.
+        """Return the guarantee that predicting on a graph would be charged for; None if it is free.
 
         A model that reads no edges releases nothing of another graph.
         """
         self.check_fitted()
-        # The node's own neighbours are read beside released hops, whatever these say.
+        # own="record" needs released hops, whatever the mixing weight.
         reads_own = own == "record" and self.level == "edge"
         if self.edges_unread() and not reads_own and not new_people:
             return None
@@ -471,7 +470,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
     # The node's own neighbours ------------------------------------------------------------------
 
     def scores_with(self, graph: Graph | None, own: str) -> Tensor:
-        """Return class scores that read the node's own neighbours too, with ``record``."""
+        """Return class scores; with ``record`` they also read the node's own neighbours."""
         if self.level != "edge":
             return super().scores_with(graph, own)
         if check_choice("own", own, ("features", "record")) == "features":
@@ -500,7 +499,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         )
 
     def _hop_std(self, graph: Graph) -> float:
-        """Return the noise of the hops along one edge type."""
+        """Return the standard deviation of the hops' noise along one edge type."""
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
         is_symmetrised = self.plan_.settings.symmetrises and graph.is_directed
         operator = Symmetrized if is_symmetrised else Neighbors
@@ -508,10 +507,10 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         assert self.noise_multiplier_ is not None
         return self.noise_multiplier_ * sensitivity
 
-    # People who came after the training ---------------------------------------------------------
+    # Nodes added after training -----------------------------------------------------------------
 
     def _beside_training(self, graph: Graph | None) -> NewPeople:
-        """Put the new people of a graph beside those of the training."""
+        """Return the new nodes of a graph together with those of the training graph."""
         if graph is None:
             raise InputError("Give the graph with the new people.")
         self.edges_.check(graph)
@@ -521,7 +520,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
                 "otherwise. Got the other."
             )
         graph = self._split_as_fitted(graph, is_made=self._made_split)
-        # Embeddings of features are computed anew; what feature models gave was released.
+        # Without folds hop 0 is recomputed from features; with folds its rows were released.
         needs_rows = not self.plan_.settings.folds
         return NewPeople.beside(graph, self.releases_.training(), needs_rows=needs_rows)
 
@@ -529,7 +528,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         return replace(self._stages(new.graph), known=new.rows_of_known(device))
 
     def scores_of_new(self, graph: Graph | None, own: str | None) -> Tensor:
-        """Return class scores of the people of a graph who were not in the graph of training."""
+        """Return class scores of the nodes of a graph that were not in the training graph."""
         new, device = self._beside_training(graph), choose_device(self.device)
         self.networks_on(device)
         if own == "record":
@@ -553,7 +552,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         return self.scores_from(released, None, device)
 
     def _check_own_record(self) -> None:
-        """Refuse to read adjacency lists where nothing is hidden."""
+        """Refuse to read the node's own neighbours unless the level is edge."""
         if self.level != "edge":
             raise InputError(
                 "`own` must be features unless the level is edge: it is from what neighbours send "
@@ -561,7 +560,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
             )
 
     def guarantee_of_new(self, graph: Graph, own: str | None) -> Guarantee | None:
-        """Return what answering for new people would release; None: it is free of charge."""
+        """Return the guarantee of predictions for new nodes; None if they are free."""
         new = self._beside_training(graph)
         if own == "record" or self.level == "none" or self.edges_unread():
             return None
@@ -571,9 +570,9 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         return self._plan_of_new(new).promise
 
     def _plan_of_new(self, new: NewPeople) -> Plan[LabelGAPSettings]:
-        """Return the release of new people's rows, at the delta of the training.
+        """Return the release of new nodes' rows, at the delta of the training.
 
-        Few new edges would make an automatic delta large.
+        An automatic delta would be large for few new edges.
         """
         delta = self.delta if self.card_.delta is None else self.card_.delta
         return self.priced(
@@ -581,7 +580,7 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
         )
 
     def _read_new(self, new: NewPeople, session: PrivateSession) -> ReleasedHops:
-        """Read the new edges of a graph that was paid for, and keep the rows of new people."""
+        """Read the new edges of a charged graph, and keep the rows of the new nodes."""
         stages = self._stages_of(new, session.options.device)
         rows, _ = self._kept(*self._run(session, new.graph, stages))
         kept = tuple(hop[0].detach().clone()[: new.count] for hop in rows)
@@ -591,22 +590,22 @@ class LabelGAP(LabelGAPConfig, EdgeReader[LabelGAPSettings]):
     # Card and folder ----------------------------------------------------------------------------
 
     def learned(self) -> dict[str, Any]:
-        """Return the class prior, which codes are centred at on every graph."""
+        """Return the class prior at which codes are centred."""
         return {"class_prior": self.class_prior_.to_dict()}
 
     def restore(self, learned: Mapping[str, Any]) -> None:
-        """Take the class prior back."""
-        found = ClassPrior.from_dict(learned["class_prior"], self.num_classes_)
-        if found is None:
+        """Restore the class prior."""
+        prior = ClassPrior.from_dict(learned["class_prior"], self.num_classes_)
+        if prior is None:
             raise ValueError("a class prior must be given. Got none.")
-        self.class_prior_ = found
+        self.class_prior_ = prior
 
     def public_facts(self, *args: Any) -> tuple[tuple[str, str], ...]:
-        """Return what is taken to be public, the class prior too."""
+        """Return the facts assumed public, including the class prior."""
         return (*super().public_facts(*args), self.class_prior_.fact())
 
     def card_facts(self) -> ReleaseFacts:
-        """Return what the card says of LabelGAP."""
+        """Return the card's facts about LabelGAP."""
         steps = ["preparation", "training", "hop0", "classifier", "selection", "prediction"]
         settings, unread = self.plan_.settings, self.edges_unread()
         messages = "labels"

@@ -1,24 +1,23 @@
-"""Answers for people who came after the training, from their edges into the known graph.
+"""Predictions for nodes added after training, from their edges into the known graph.
 
-Below node level. The known people are those of the training graph, of whom every hop has a released
-row. A new person's row of hop k is the sum of what its neighbours send in hop k, and that follows
-from what was released: the rows of hops 0 to k - 1, the known people's from the training and the
-new people's as they are released here, from features and from labels, which are public. So nothing
-but the *new edges*, those with at least one new end, is read. No row of a known person is released
-again: a new edge also points to a known person, whose sum is thrown away unseen.
+Below node level. The known nodes are those of the training graph, each of which has a released row
+in every hop. A new node's row of hop k is the sum of its neighbours' messages in hop k. These
+follow from features and labels, which are public, and from released rows of hops 0 to k - 1: those
+of known nodes from the training, those of new nodes from this release. So only the *new edges*,
+those with at least one new end, are read. No row of a known node is released again: a new edge also
+contributes to the sum of a known node, which is discarded.
 
-**Neighbouring relation and sensitivity.** That of the training, over graphs of new edges: two
-inputs are neighbours if they differ in one new edge (or k of them). The release is the rows of new
-people of one hop over the graph of new edges. Leaving rows out moves nothing further, so the
-distance is at most the sensitivity of a whole hop: for one arc 1, for an edge between two new
-people sqrt(2), for an edge between a new and a known person 1. K hops are charged like those of any
-other graph, at the delta of the training, to everybody the new edges name. Which ids are new is
-public, as ids are.
+**Neighbouring relation and sensitivity.** The relation of the training, over graphs of new edges:
+two inputs are neighbours if they differ in one new edge (or k of them). A hop releases the rows of
+the new nodes. Omitting rows does not increase a distance, so the sensitivity is at most that of a
+whole hop: 1 for one arc, sqrt(2) for an edge between two new nodes, 1 for an edge between a new and
+a known node. K hops are charged like those of any other graph, at the delta of the training, to all
+nodes with a new edge. Which ids are new is public, as ids are.
 
-**What is free.** Under ``own="record"`` a prediction reads the exact sums over its own person's new
-edges, of what these people send; nothing is released, and the answer is for that person alone
-(joint differential privacy; privacy page, section 1). Other new people send then what their
-features and labels say, whatever edges they have.
+**What is free.** Under ``own="record"`` a prediction reads the exact sum of messages over the
+node's own new edges. Nothing is released, and the prediction is for the node's own person only
+(joint differential privacy; privacy page, section 1). The messages of other new nodes then follow
+from their features and labels, not from their edges.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ _REST = "Give the rows of the known people in the node table too."
 
 @dataclass(frozen=True)
 class NewPeople:
-    """New people beside everybody of a training graph, with the new edges alone.
+    """New nodes together with all nodes of the training graph, and the new edges only.
 
     Attributes:
-        graph: the new people, then the known ones in the order of their released rows.
-        count: how many are new.
-        known: released rows of the known ones.
-        named: positions of everybody with a new edge, and of all new people.
+        graph: the new nodes, then the known ones in the order of their released rows.
+        count: number of new nodes.
+        known: released rows of the known nodes.
+        named: positions of all new nodes, and of all nodes with a new edge.
     """
 
     graph: Graph
@@ -61,12 +60,12 @@ class NewPeople:
 
     @classmethod
     def beside(cls, graph: Graph, known: ReleasedHops, *, needs_rows: bool) -> NewPeople:
-        """Put the new people of a graph beside the known ones; edges of known people are dropped.
+        """Combine the new nodes of a graph with the known ones; edges of known nodes are dropped.
 
         Args:
-            graph: with rows of the new people, and of known ones or not.
+            graph: with rows of the new nodes, and optionally of known ones.
             known: of the training graph.
-            needs_rows: whether known people send what only their features say.
+            needs_rows: whether the messages of known nodes need their features.
         """
         if isinstance(graph, StoredGraph):
             raise InputError("new people must be in a graph in memory. Got a store.")
@@ -82,8 +81,8 @@ class NewPeople:
         places[is_new] = np.arange(count)
         places[~is_new] = count + _found(before, by_name, now[~is_new])
         parts, named = [], [np.arange(count)]
-        for kind in graph.edge_types:
-            arcs = _new_arcs(kind, places, count, before, by_name, needs_rows=needs_rows)
+        for edges in graph.edge_types:
+            arcs = _new_arcs(edges, places, count, before, by_name, needs_rows=needs_rows)
             named.append(np.unique(arcs[0]))
             named.append(np.unique(arcs[1]))
             parts.append(_as_lists(arcs, count + len(before)))
@@ -97,32 +96,32 @@ class NewPeople:
         }
         more = tuple(
             Graph._checked(
-                **{**kind._parts(), **empty, "ids": rows["ids"], **lists, **nothing, "more": ()}
+                **{**edges._parts(), **empty, "ids": rows["ids"], **lists, **nothing, "more": ()}
             )
-            for kind, lists in zip(graph.more, parts[1:], strict=True)
+            for edges, lists in zip(graph.more, parts[1:], strict=True)
         )
         whole = {**graph._parts(), **rows, **parts[0], **nothing, "more": more}
         return cls(Graph._checked(**whole), count, known, np.unique(np.concatenate(named)))
 
     @property
     def ids(self) -> NDArray[Any]:
-        """Return the names of the new people."""
+        """Return the ids of the new nodes."""
         return self.graph.ids[: self.count]
 
     @property
     def people(self) -> People:
-        """Return whom the release is charged to: the new people, and whom their edges name."""
+        """Return the people charged for the release: those with a new edge, and all new nodes."""
         text = f"new people beside {self.known.release}: {self.graph.fingerprint}"
         fingerprint = hashlib.sha256(text.encode()).hexdigest()
         ids = self.graph.ids[self.named]
         return People(ids, fingerprint, self.graph.population, self.graph.name)
 
     def rows_of_known(self, device: torch.device) -> tuple[Tensor, ...]:
-        """Return the released rows of the known people, hop 0 first."""
+        """Return the released rows of the known nodes, hop 0 first."""
         return tuple(hop.to(device) for hop in self.known.hops)
 
     def with_nothing_released(self, device: torch.device) -> list[Tensor]:
-        """Return the rows of all people in each hop from 1, those of new people being zero."""
+        """Return the rows of all nodes in each hop from 1, with zeros for new nodes."""
         return [
             torch.cat([hop.new_zeros(self.count, hop.shape[-1]), hop]).to(device).unsqueeze(0)
             for hop in self.known.hops[1:]
@@ -130,7 +129,7 @@ class NewPeople:
 
 
 def _new_arcs(
-    kind: Graph,
+    edges: Graph,
     places: NDArray[np.int64],
     count: int,
     before: NDArray[Any],
@@ -138,22 +137,22 @@ def _new_arcs(
     *,
     needs_rows: bool,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]:
-    """Return the arcs with a new end by place, and their weights."""
-    owners = np.repeat(np.arange(kind.num_nodes), np.diff(kind.indptr))
-    sources, targets = places[owners], places[kind.indices]
+    """Return sources and targets of the arcs with a new end, as positions, and their weights."""
+    owners = np.repeat(np.arange(edges.num_nodes), np.diff(edges.indptr))
+    sources, targets = places[owners], places[edges.indices]
     is_read = (sources < count) | (targets < count)
     sources, targets = sources[is_read], targets[is_read]
-    weights = None if kind.weights is None else kind.weights[is_read]
-    if kind.dangling_indptr is None or kind.dangling_targets is None:
+    weights = None if edges.weights is None else edges.weights[is_read]
+    if edges.dangling_indptr is None or edges.dangling_targets is None:
         return sources, targets, weights
-    owners = places[np.repeat(np.arange(kind.num_nodes), np.diff(kind.dangling_indptr))]
-    names, _ = alike(kind.dangling_targets, before)
+    owners = places[np.repeat(np.arange(edges.num_nodes), np.diff(edges.dangling_indptr))]
+    names, _ = alike(edges.dangling_targets, before)
     is_read = (owners < count) & np.isin(names, before)
     if not is_read.any():
         return sources, targets, weights
     why = {
         "edges have a direction, and those that arrive from them are in their lists": (
-            kind.is_directed
+            edges.is_directed
         ),
         "edges have amounts, which are not kept of entries without a row": weights is not None,
         "they send what their features say": needs_rows,
@@ -187,7 +186,7 @@ def _as_lists(
 
 
 def _rows(graph: Graph, places: NDArray[np.int64], count: int) -> dict[str, Any]:
-    """Return the rows of a graph at their places among more people, who have none."""
+    """Return node data of a graph at given positions among ``count`` nodes; others are empty."""
     to_places = sp.csr_array(
         (np.ones(len(places), dtype=np.float32), (places, np.arange(len(places)))),
         shape=(count, len(places)),
@@ -204,6 +203,6 @@ def _rows(graph: Graph, places: NDArray[np.int64], count: int) -> dict[str, Any]
 def _found(
     before: NDArray[Any], by_name: NDArray[np.int64], names: NDArray[Any]
 ) -> NDArray[np.int64]:
-    """Return where names stand among others that hold each of them."""
-    found: NDArray[np.int64] = by_name[np.searchsorted(before, names, sorter=by_name)]
-    return found
+    """Return the position in ``before`` of each name; all of them occur there."""
+    positions: NDArray[np.int64] = by_name[np.searchsorted(before, names, sorter=by_name)]
+    return positions

@@ -1,4 +1,4 @@
-"""NodeLabelGAP: degree-normalised class codes and one DP-SGD classifier, at node level."""
+"""NodeLabelGAP: degree-normalised messages of class codes and DP-SGD, at node level."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ from gapgnn.training import (
     row_by_row,
 )
 
-# Groups of people: who trains is in hop 1 and in DP-SGD, everybody else in hop 2 alone.
+# Groups of records: training nodes send in hop 1 and enter DP-SGD, the others send in hop 2 only.
 TRAINING, OTHERS = "training", "others"
 MEAN_DEGREE = "mean out-degree"
 OWN = ("nothing", "features", "record")
@@ -75,12 +75,12 @@ class NodeLabelGAPSettings(Settings):
     """NodeLabelGAP with nothing left to ``auto``.
 
     Attributes:
-        own: what a prediction reads of its own person.
+        own: what a prediction reads of the node's own record.
         reads_hops: whether hops are released.
-        vote_weight: what the votes of the node's own neighbours count.
-        prior: of the classes, around which their codes lie.
+        vote_weight: weight of the votes of the node's own neighbours.
+        prior: class probabilities at which codes are centred.
         prior_source: where the prior came from.
-        mean_degree_epsilon: price of the noisy mean out-degree; 0 where it is not asked.
+        mean_degree_epsilon: price of the noisy mean out-degree; 0 if it is not released.
         edge_types: ``each``: a record holds its adjacency lists of all types.
     """
 
@@ -94,23 +94,23 @@ class NodeLabelGAPSettings(Settings):
 
     @property
     def class_prior(self) -> ClassPrior:
-        """The prior as codes are centred at it."""
+        """The class prior at which codes are centred."""
         return ClassPrior.of([self.prior], self.prior_source)
 
 
 class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
-    """Node classifier at node level: class codes travel degree-normalised, one network is trained.
+    """Node classifier at node level: degree-normalised class codes and one DP-SGD classifier.
 
-    A message is divided by the root of its sender's out-degree, so that all that one person sends
-    has norm at most 1, however many neighbours there are: sensitivity 1 under ``add-remove`` and 2
-    under ``replace``. In the first hop training people send the codes of their classes; in the
-    second all other people send the mean code of what the released rows of their neighbours say.
-    People of the two groups compose in parallel. One classifier is trained by DP-SGD on features
-    and hops (privacy page, sections 1 to 3).
+    A message is divided by the square root of its sender's out-degree, so all messages of one
+    record together have norm at most 1: sensitivity 1 under ``add-remove`` and 2 under ``replace``.
+    In the first hop training nodes send the codes of their classes. In the second all other nodes
+    send the mean code of an estimate from the released rows of their neighbours. The two groups
+    compose in parallel. One classifier is trained by DP-SGD on features and hops (privacy page,
+    sections 1 to 3).
 
-    With ``own="features"`` a noisy mean out-degree decides how much of the budget hop 1 gets, and
-    whether hops are released at all: the plan has an option for each, and the price is that of the
-    dearest. With ``own="record"`` a prediction also reads the node's own neighbours, who vote, and
+    With ``own="features"`` a noisy mean out-degree decides the budget share of hop 1, and whether
+    hops are released at all. The plan has one option per share, and the charge is the largest of
+    them. With ``own="record"`` a prediction also reads the node's own neighbours, which vote, and
     there is no second hop (joint differential privacy).
 
     Its parameters are those of :class:`~gapgnn.methods.configs.node_label_gap.NodeLabelGAPConfig`.
@@ -127,11 +127,11 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
     levels: ClassVar[tuple[str, ...]] = ("node",)
     keeps_releases: ClassVar[bool] = True
 
-    # Whether training people were chosen by the public hash, or given with the records.
+    # Whether training nodes were chosen by the public hash, or given with the records.
     split_by_hash_: bool
 
     def check_parameters(self) -> None:
-        """Refuse parameters that cannot work."""
+        """Refuse invalid parameters."""
         check_choice("own", self.own, OWN)
         for name in ("base_layers", "head_layers", "hidden"):
             check_integer(name, getattr(self, name), at_least=1)
@@ -142,18 +142,18 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
     def check_edge_types(self, graph: Graph) -> None:
         """Refuse weights, and with ``own="record"`` neighbours without a row.
 
-        What v reads of its own neighbours must not change when one of them leaves, and for as long
-        as the model is used: so whoever withdraws keeps a row, without a record (privacy page,
-        section 1).
+        The inputs that v reads from its own neighbours must not change when one of them is removed,
+        as long as the model is used. A person who withdraws therefore keeps a row without a record
+        (privacy page, section 1).
         """
-        if any(kind.is_weighted for kind in graph.edge_types):
+        if any(edges.is_weighted for edges in graph.edge_types):
             raise PrivacyError(
                 "edges must have no amounts where messages are degree-normalised: how heavy an "
                 "entry was that names somebody without a row is not kept, and it must not change "
                 "when that person leaves. Train gap, which cuts adjacency lists instead, or leave "
                 "out the amounts."
             )
-        missing = sum(kind.num_dangling for kind in graph.edge_types)
+        missing = sum(edges.num_dangling for edges in graph.edge_types)
         if self.own == "record" and missing:
             raise PrivacyError(
                 f"own=record needs a row for everybody on a list. Got {missing} entries that name "
@@ -162,19 +162,19 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
             )
 
     def unused(self) -> Iterator[Unused]:
-        """Yield the parameters that do nothing with the others as they are."""
+        """Yield the parameters without an effect, given the others."""
         yield from super().unused()
         if self.own == "nothing":
             yield Unused(("combine",), "with `own=nothing`: there is one block to read")
 
     def released_graph(self, graph: Graph) -> Graph:
-        """Return the graph with a row for everybody who stands in an adjacency list."""
+        """Return the graph with a row for every id in an adjacency list."""
         return with_absent(graph)
 
     # What is released ---------------------------------------------------------------------------
 
     def plan(self, facts: PublicFacts) -> Plan[NodeLabelGAPSettings]:
-        """Return hops and DP-SGD; an option for each share, if a noisy mean out-degree decides."""
+        """Return hops and DP-SGD; with a noisy mean out-degree, one option per budget share."""
         relation = self.relation_on(facts)
         learned = learnability(
             self.add_remove_epsilon(relation),
@@ -199,13 +199,13 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         return self.make_plan(facts, asked, hops=options[-1].hops, first=first, options=options)
 
     def _asks_mean_degree(self) -> bool:
-        """Whether a noisy mean out-degree decides what the hop gets."""
+        """Whether a noisy mean out-degree decides the budget share of hop 1."""
         return self.own == "features" and self.hop_share == "auto"
 
     def _plan_with(
         self, facts: PublicFacts, share: float, epsilon: float, learned: float
     ) -> Plan[NodeLabelGAPSettings]:
-        """Return the plan in which hop 1 gets a share of a budget."""
+        """Return the plan with a given budget share of hop 1."""
         reads_hops = share > 0
         recipe, settings = self.recipe(facts.num_train), self._settings(facts, reads_hops, learned)
         training = recipe.event(facts.num_train, ratio=1.0, label="classifier")
@@ -233,7 +233,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         if self.learning_rate == "auto" and self.own == "features":
             rate = node_learning_rate(facts.num_train, budget)
             recipe = replace(recipe, learning_rate=rate)
-        # With the node's own neighbours, or hops, to read, features need not be spared their noise.
+        # With hops or own neighbours as inputs, features need not carry the signal alone.
         num_train = sys.maxsize if self.own == "record" else facts.num_train
         rates = facts.declared_rates
         prior = ClassPrior.declared(rates, classes=facts.num_classes, repeats=1)
@@ -252,14 +252,14 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
     def _hops_within(
         self, num_types: int, epsilon: float, share: float, delta: float
     ) -> tuple[Event, ...]:
-        """Return the hop of the training people, at a share of a budget, and that of the others.
+        """Return the hop of the training nodes, at a share of the budget, and that of the others.
 
-        Groups compose in parallel (privacy page, section 1): the hop of the others may cost the
-        whole of it.
+        The groups compose in parallel (privacy page, section 1), so the hop of the others may cost
+        the whole budget.
         """
         if not share:
             return ()
-        # A little less than the budget, so that rounding cannot end above it.
+        # Slightly less than the budget, so that rounding cannot exceed it.
         least = math.sqrt(num_types) / gaussian_shift(epsilon * (1 - 1e-6), delta)
         return self._hop_events(least / math.sqrt(share), least, num_types)
 
@@ -270,7 +270,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         return (*hops, Gaussian(others, count=count, label=OF_OTHERS, group=OTHERS))
 
     def recipe(self, num_train: int) -> Recipe:
-        """Return as many steps of DP-SGD on any graph; what is given stays."""
+        """Return the recipe with a fixed number of DP-SGD steps; given parameters are kept."""
         paper_recipe = super().recipe(num_train)
         return node_recipe(paper_recipe, num_train, epochs=self.epochs, batch_size=self.batch_size)
 
@@ -320,7 +320,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         classifier = self.modules_["classifier"]
         if settings.own == "record":
             assert isinstance(classifier, MultiHopClassifier)
-            classifier.trust.fill_(settings.vote_weight)
+            classifier.mixing_weight.fill_(settings.vote_weight)
         fit.train("classifier", classifier, inputs)
         with torch.no_grad():
             scores: Tensor = classifier(inputs.all())
@@ -328,13 +328,13 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         return scores
 
     def _release(self, fit: Fit[NodeLabelGAPSettings], votes: Votes, on_hop: Any) -> list[Tensor]:
-        """Release the hops; whoever only stands in adjacency lists has a row that is not kept."""
+        """Release the hops; rows of ids without a record are not kept."""
         count = fit.graph.num_nodes
         if votes.graph.num_nodes == count:
             return votes.run(fit.session, on_hop=on_hop)
 
-        # Who else stands in lists is not public, so their rows are not written. The second hop
-        # reads them: all hops are one step, drawn together or not at all.
+        # Which other ids occur in adjacency lists is not public, so their rows are not written. The
+        # second hop reads them, so all hops are one step of the checkpoint.
         def run() -> dict[str, Tensor]:
             hops = votes.run(fit.session, keep=False, on_hop=on_hop)
             return {f"hop-{k}": hop[:, :count] for k, hop in enumerate(hops)}
@@ -343,24 +343,24 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         return [kept[f"hop-{k}"].to(fit.device) for k in range(len(kept))]
 
     def _chosen_option(self, fit: Fit[NodeLabelGAPSettings]) -> int:
-        """Release a noisy mean out-degree, and return the option that follows from it.
+        """Release a noisy mean out-degree, and return the option that it selects.
 
-        One number for all repeats, that of the first.
+        The first repeat's release is used for all repeats.
         """
         graph, plan = fit.graph, fit.plan
         facts = plan.facts
         assert facts is not None
 
         def run() -> dict[str, Tensor]:
-            degrees = sum(kind.out_degrees for kind in graph.edge_types)
-            found = noisy_mean_degree(
+            degrees = sum(edges.out_degrees for edges in graph.edge_types)
+            mean_degree = noisy_mean_degree(
                 np.asarray(degrees)[fit.splits.train[0]],
                 num_people=facts.num_train,
                 epsilon=plan.settings.mean_degree_epsilon,
                 key=fit.session.options.keys[0].derive(NOISE_PATH),
                 noise=self.noise,
             )
-            return {"length": torch.tensor(found, dtype=torch.float64)}
+            return {"length": torch.tensor(mean_degree, dtype=torch.float64)}
 
         released = fit.session.draw("length", run, events=(MEAN_DEGREE,))
         share = hop_share(
@@ -373,21 +373,21 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         return SHARES.index(share)
 
     def _votes(self, graph: Graph, sends: Tensor) -> Votes:
-        """Return how the adjacency lists of a graph are read."""
-        settings, everybody = self.plan_.settings, with_absent(graph)
+        """Return the messages over a graph's adjacency lists."""
+        settings, complete = self.plan_.settings, with_absent(graph)
         std = self._hop_std(graph) if settings.reads_hops else 0.0
         return Votes(
-            everybody,
+            complete,
             graph.num_nodes,
             self.num_classes_,
             settings.own,
-            padded(sends, everybody.num_nodes),
+            padded(sends, complete.num_nodes),
             std,
             settings.class_prior.tensor(),
         )
 
     def _hop_std(self, graph: Graph) -> float:
-        """Return the noise of the first hop, in which the own messages are counted."""
+        """Return the standard deviation of the first hop's noise."""
         relation = resolve_relation(self.level, self.relation, is_directed=graph.is_directed)
         sensitivity = OutDegreeNormalized.bound(parse_relation(relation))
         return self.plan_.multiplier_of(OF_TRAINING) * sensitivity
@@ -395,7 +395,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
     # Released rows ------------------------------------------------------------------------------
 
     def _kept(self, released: Sequence[Tensor], graph: Graph) -> tuple[list[Tensor], bool]:
-        """Keep the rows of whoever has a record: who else stands in lists is not public."""
+        """Keep the rows of nodes with a record; which other ids have rows is not public."""
         return [hop[:, : graph.num_nodes] for hop in released], False
 
     def read(self, session: PrivateSession, graph: Graph) -> tuple[list[Tensor], bool]:
@@ -406,7 +406,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
     def scores_from(
         self, released: ReleasedHops, graph: Graph | None, device: torch.device
     ) -> Tensor:
-        """Return class scores from released hops and from what each person's own record says."""
+        """Return class scores from released hops and each node's own record."""
         hops = [hop.to(device).unsqueeze(0) for hop in released.hops]
         return self._scores(hops, graph, device)
 
@@ -423,22 +423,22 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         return row_by_row(self.modules_["classifier"], inputs)[0]
 
     def _senders(self, graph: Graph) -> NDArray[np.bool_]:
-        """Return whose label was sent on a graph, and is to be taken out of what they read.
+        """Return the nodes whose label was sent on a graph, to be subtracted from their inputs.
 
-        That is a fact of the release and not of the split that is asked about. On the training
-        graph it follows from ids where roles did; roles that were given are part of the records,
-        and are taken as they are given again.
+        This is a property of the release, not of the given split. On the training graph it follows
+        from the ids if roles did. Roles given with the records are part of them, and are read from
+        the given graph.
         """
         is_known = self.own == "record" and self.releases_.is_training(graph)
         if is_known and self.split_by_hash_:
-            dealt: NDArray[np.bool_] = public_training(
+            training: NDArray[np.bool_] = public_training(
                 graph, repeats=1, split=self.split, seed=self.seed
             )[0]
-            return dealt & (graph.labels >= 0)
+            return training & (graph.labels >= 0)
         return graph.train_mask
 
     def prediction_plan(self, graph: Graph) -> Plan[NodeLabelGAPSettings]:
-        """Return what reading an unread graph for prediction releases, and its price."""
+        """Return the release and the price of a prediction on a graph that was not read before."""
         if not graph.train_mask.any():
             raise InputError(
                 "`graph` must have training labels, which are what this model sends along edges. "
@@ -447,7 +447,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         return super().prediction_plan(graph)
 
     def prediction_events(self, num_types: int) -> tuple[Event, ...]:
-        """Return the hops of a prediction: those of the training, at the noise they had."""
+        """Return the hops of a prediction: those of the training, with the same noise."""
         promise: Guarantee = self.plan_.promise
         labels = {event.label for event in promise.events}
         training, others = (
@@ -466,7 +466,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         """Return class scores; where no hop was released, from features alone."""
         if graph is None or not self.edges_unread():
             return super().class_scores(graph)
-        # Whether other edges are refused must not depend on what the noise said of these.
+        # Whether other edges are refused must not depend on the released mean out-degree.
         self.edges_.check(graph)
         device = choose_device(self.device)
         self.networks_on(device)
@@ -475,9 +475,9 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
     def prediction_guarantee(
         self, graph: Any, own: str | None = None, *, new_people: bool = False
     ) -> Guarantee | None:
-        """Return what predicting on a graph would release and charge; None: it is free of charge.
+        """Return the guarantee that predicting on a graph would be charged for; None if it is free.
 
-        A model that released no hop reads no edges of another graph.
+        A model without hops reads no edges of another graph.
         """
         self.check_fitted()
         if self.edges_unread() and not new_people:
@@ -485,7 +485,7 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
         return super().prediction_guarantee(graph, own, new_people=new_people)
 
     def scores_of_new(self, graph: Graph | None, own: str | None) -> Tensor:
-        """Refuse: a new person's record also writes to the rows of known people."""
+        """Refuse: a new record also contributes to the rows of known nodes."""
         raise PrivacyError(
             "`new_people` must be left out at level node: a new person's record also writes to "
             "the rows of known people, which would have to be released again. Give the whole "
@@ -495,22 +495,22 @@ class NodeLabelGAP(NodeLabelGAPConfig, EdgeReader[NodeLabelGAPSettings]):
     # Card and folder ----------------------------------------------------------------------------
 
     def learned(self) -> dict[str, Any]:
-        """Return where roles came from."""
+        """Return the source of the roles."""
         return {"split_by_hash": self.split_by_hash_}
 
     def restore(self, learned: Mapping[str, Any]) -> None:
-        """Take it back."""
+        """Restore what :meth:`learned` returned."""
         self.split_by_hash_ = bool(learned["split_by_hash"])
 
     def public_facts(self, *args: Any) -> tuple[tuple[str, str], ...]:
-        """Return what is taken to be public: the class prior, and where roles came from."""
-        found = (*super().public_facts(*args), self.plan_.settings.class_prior.fact())
+        """Return the facts assumed public: also the class prior, and the source of the roles."""
+        facts = (*super().public_facts(*args), self.plan_.settings.class_prior.fact())
         if self.own != "record":
-            return found
-        return (*found, HASHED_ROLES if self.split_by_hash_ else GIVEN_ROLES)
+            return facts
+        return (*facts, HASHED_ROLES if self.split_by_hash_ else GIVEN_ROLES)
 
     def card_facts(self) -> ReleaseFacts:
-        """Return what the card says of NodeLabelGAP."""
+        """Return the card's facts about NodeLabelGAP."""
         steps = ["preparation", "training", "hop0", "classifier", "selection", "prediction"]
         unread = self.edges_unread()
         if unread:

@@ -1,18 +1,21 @@
-"""GAP at node level: training people send their class along their lists, and the others pass on.
+"""Hops of NodeLabelGAP: degree-normalised class codes at node level.
 
-One person's whole contribution to a hop has norm 1: a message is divided by the root of the
-sender's own list, nothing is cut, and the sensitivity is 1, or 2 where records are replaced
-(privacy page, section 1).
+Relation ``add-remove`` or ``replace`` on records. Messages are degree-normalised: each is divided
+by the square root of the sender's out-degree, so all messages of one record together have norm at
+most 1. Nothing is truncated. The sensitivity of a hop is 1 under ``add-remove`` and 2 under
+``replace`` (privacy page, section 1).
 
-In the first hop training people send the codes of their classes. What v then reads is the noisy sum
-of its own row, and under ``own="record"`` also what the rows of those on v's own list say, which is
-a function of v's record and of the release. There the list votes too, by fixed odds: a network of a
-small budget starts from that friends tend to be alike and need not learn it. Without the own list
-there is a second hop: people without a training label send what the released rows of *their* lists
-say about their class. Roles pay apart: nobody is in both hops, so neither makes the other dearer.
+In the first hop training nodes send the codes of their classes. Node v then reads its own noisy
+row and, under ``own="record"``, the released rows of its own neighbours, which is a function of v's
+record and of the release. In that case the neighbours also vote with fixed odds: under a small
+budget the network need not learn that neighbours tend to share a class. Otherwise there is a second
+hop, in which nodes without a training label send the mean code of an estimate from the released
+rows of *their* neighbours. Every record is in one of the two groups, so the hops compose in
+parallel and cost the maximum of the two.
 
-Everybody who stands in a list has a row, there or not (:func:`gapgnn.graph.with_absent`): what one
-person reads or sends does not change when another one leaves.
+Every id in an adjacency list has a row, with or without a record
+(:func:`gapgnn.graph.with_absent`), so the inputs and messages of one record do not change when
+another record is removed.
 """
 
 from __future__ import annotations
@@ -40,14 +43,14 @@ from gapgnn.methods.label_gap.own_neighbours import posteriors_listed, sums_list
 from gapgnn.privacy import PrivateSession
 from gapgnn.training import FeatureInputs, HopInputs, Inputs, row_by_row
 
-# Hops by who sends in them; a person is in one of the two.
+# Hops by the group that sends in them; a record is in one of the two groups.
 OF_TRAINING, OF_OTHERS = "aggregation", "aggregation by the others"
-# How much surer a person without a label is of the own class than the noise alone would say.
+# Factor on the scores of nodes without a label, relative to those that the noise alone justifies.
 SHARPNESS = 2.0
 
 
 def vote_width(num_classes: int, num_types: int, own: str) -> int:
-    """Return how many numbers a classifier reads of what was released, without votes.
+    """Return the number of released columns that a classifier reads, without votes.
 
     >>> vote_width(6, 1, "features"), vote_width(6, 1, "record"), vote_width(6, 2, "record")
     (18, 12, 30)
@@ -58,17 +61,17 @@ def vote_width(num_classes: int, num_types: int, own: str) -> int:
 
 @dataclass(frozen=True)
 class Votes:
-    """How one graph's lists are read.
+    """Messages over one graph's adjacency lists, and the inputs that follow from their release.
 
     Attributes:
-        graph: with a row for everybody.
-        num_present: how many of its nodes have a record; they come first.
+        graph: with a row for every id in an adjacency list.
+        num_present: number of nodes with a record; they come first.
         num_classes: C.
-        own: what a prediction reads of its own person.
-        sends_label: who sends the own label, (repeats, nodes): the training people.
+        own: what a prediction reads of the node's own record.
+        sends_label: mask of the nodes that send their own label, (repeats, nodes): training nodes.
         std: standard deviation of the noise of the first hop, the same for every edge type.
-        prior: of the classes, around which codes lie, (repeats, C), the same for all repeats: it is
-            declared; None is uniform.
+        prior: declared class probabilities at which codes are centred, (repeats, C), the same for
+            all repeats; None is uniform.
     """
 
     graph: Graph
@@ -87,7 +90,7 @@ class Votes:
 
     @cached_property
     def _log_prior(self) -> Tensor:
-        """The log-probabilities around which codes lie, (C)."""
+        """The logarithm of the class prior, (C)."""
         device = self.sends_label.device
         if self.prior is None:
             return torch.zeros(self.num_classes, device=device)
@@ -100,10 +103,10 @@ class Votes:
         keep: bool = True,
         on_hop: Callable[[], None] = lambda: None,
     ) -> list[Tensor]:
-        """Release the hops of a graph: the only reading of other people's adjacency lists.
+        """Release the hops of a graph; other nodes' adjacency lists are read nowhere else.
 
         Args:
-            session: which releases them.
+            session: releases the hops.
             keep: write each hop to the session's checkpoint.
             on_hop: called after every hop.
 
@@ -132,68 +135,70 @@ class Votes:
 
     @property
     def _labels(self) -> Tensor:
-        """What training people send: the code of their class; the others nothing."""
+        """Messages of the first hop: the code of a training node's class, zero for others."""
         device = self.sends_label.device
         labels = torch.tensor(self.graph.labels, device=device).clamp(min=0)
         return self._codes[labels] * self.sends_label.unsqueeze(-1)
 
     def _guesses(self, released: Tensor) -> list[Tensor]:
-        """What people without a training label send: what the released rows of their lists say."""
+        """Messages of the second hop: mean codes estimated from the rows of own neighbours."""
         sums = [
-            sums_listed(kind, rows)
-            for kind, rows in zip(self.graph.edge_types, self._by_kind(released), strict=True)
+            sums_listed(edges, rows)
+            for edges, rows in zip(self.graph.edge_types, self._by_type(released), strict=True)
         ]
         codes, log_prior = self._codes, self._log_prior
-        # Around a prior codes are nearer to each other, by what counts are longer.
+        # Centring at a prior shortens the codes by this factor.
         sharpness = SHARPNESS * code_scale(self.num_classes, self.prior)
 
         def guess(rows: Tensor) -> Tensor:
             return mean_codes(sharpness * class_scores(rows, codes) + log_prior, codes)
 
         guesses = row_by_row(guess, _Rows(_together(sums)))
-        # Rounding aside, whoever lists nobody has nothing to say.
-        lists = sum(
-            torch.tensor(kind.out_degrees, device=guesses.device) for kind in self.graph.edge_types
+        # Without neighbours the estimate is the prior, whose mean code is zero up to rounding.
+        degrees = sum(
+            torch.tensor(edges.out_degrees, device=guesses.device)
+            for edges in self.graph.edge_types
         )
-        sends = ~self.sends_label & (lists > 0)
+        sends = ~self.sends_label & (degrees > 0)
         return [guesses * sends.unsqueeze(-1)] * len(sums)
 
-    def _by_kind(self, released: Tensor) -> Sequence[Tensor]:
+    def _by_type(self, released: Tensor) -> Sequence[Tensor]:
         return released.chunk(len(self.graph.edge_types), dim=-1)
 
     @cached_property
     def _written(self) -> list[Tensor]:
-        """What each node wrote to every row of its list, kind by kind, in units of the noise."""
+        """Each node's contribution to its neighbours' rows, by edge type, in units of the noise."""
         to_self = int(self.own == "record")
-        found = []
-        for kind in self.graph.edge_types:
-            degrees = torch.from_numpy(kind.out_degrees + to_self).to(self.sends_label.device)
+        written = []
+        for edges in self.graph.edge_types:
+            degrees = torch.from_numpy(edges.out_degrees + to_self).to(self.sends_label.device)
             roots = degrees.clamp(min=1).double().sqrt().unsqueeze(-1)
             scale = self.std or 1.0
-            found.append((self._labels / roots / scale).float())
-        return found
+            written.append((self._labels / roots / scale).float())
+        return written
 
     def read(self, released: Sequence[Tensor]) -> Tensor:
-        """Return what everybody with a record reads of what was released, (repeats, nodes, width).
+        """Return the classifier's inputs from the release, (repeats, nodes, width).
 
-        A function of the release and of each reader's own record: of the own label, which is taken
-        out of the own row, and under ``own="record"`` of the own list. There the last columns, one
-        for each class, are what the list votes.
+        One row for each node with a record. It is a function of the release and of the node's own
+        record: of its label, whose message is subtracted from its own row, and under
+        ``own="record"`` of its adjacency list. In that case the last columns, one per class, are
+        the votes of its neighbours.
         """
         if self.own == "record":
-            sums = list(zip(self._by_kind(released[0]), self._written, strict=True))
+            sums = list(zip(self._by_type(released[0]), self._written, strict=True))
             listed = [
-                posteriors_listed(kind, rows, own, self._codes, self._log_prior)
-                for kind, (rows, own) in zip(self.graph.edge_types, sums, strict=True)
+                posteriors_listed(edges, rows, own, self._codes, self._log_prior)
+                for edges, (rows, own) in zip(self.graph.edge_types, sums, strict=True)
             ]
             blocks = [*_with_sum([rows - own for rows, own in sums]), *listed]
             votes = [self._votes_listed(listed)[:, : self.num_present]]
         else:
-            first, second = (self._by_kind(hop) for hop in released)
+            first, second = (self._by_type(hop) for hop in released)
             blocks = [*_with_sum(first), *_with_sum(second), _together([*first, *second])]
             votes = []
-        shown = _number_and_size if self._is_uneven_pair else direction_and_size
-        read = [shown(block[:, : self.num_present]) for block in blocks]
+        columns = _number_and_size if self._is_uneven_pair else direction_and_size
+        read = [columns(block[:, : self.num_present]) for block in blocks]
         return torch.cat([*read, *votes], dim=-1)
 
     @property
@@ -204,24 +209,24 @@ class Votes:
         return bool(self.prior[0, 0] != self.prior[0, 1])
 
     def _votes_listed(self, listed: Sequence[Tensor]) -> Tensor:
-        """Return what own lists vote, as class scores: each friend for the class its row says.
+        """Return the votes of every node's own neighbours as class scores.
 
         Args:
-            listed: of each edge type, what :func:`posteriors_listed` returns.
+            listed: of each edge type, from :func:`posteriors_listed`.
         """
         device = listed[0].device
-        lengths = [
-            torch.tensor(kind.out_degrees, dtype=torch.float64, device=device).unsqueeze(-1)
-            for kind in self.graph.edge_types
+        degrees = [
+            torch.tensor(edges.out_degrees, dtype=torch.float64, device=device).unsqueeze(-1)
+            for edges in self.graph.edge_types
         ]
-        parts = [said * length.sqrt() for said, length in zip(listed, lengths, strict=True)]
+        parts = [mean * degree.sqrt() for mean, degree in zip(listed, degrees, strict=True)]
         sums = torch.stack(parts).sum(dim=0)
         prior = None if self.prior is None else self.prior[0]
         votes = row_by_row(partial(class_counts, prior=prior), _Rows(sums.float()))
-        return (vote_weights(torch.stack(lengths).sum(dim=0)) * votes).float()
+        return (vote_weights(torch.stack(degrees).sum(dim=0)) * votes).float()
 
     def inputs(self, features: FeatureInputs, released: Sequence[Tensor]) -> Inputs:
-        """Return what a classifier reads of every node: features alone if nothing was released."""
+        """Return a classifier's inputs for every node: features alone if nothing was released."""
         if not released:
             return HopInputs(features, [])
         read = self.read(released)
@@ -245,26 +250,26 @@ class _Rows:
 
 
 def _number_and_size(sums: Tensor) -> Tensor:
-    """Return what a classifier reads of a noisy sum of the codes of two classes.
+    """Return a classifier's columns from a noisy sum of the codes of two classes.
 
-    Their direction is a sign, which says the same of a row of noise as of a sure one. Where one
-    class is rarer what counts is by how much a sum is on its side: the number itself.
+    With two classes the direction of a sum is a sign, which carries no information about its
+    signal-to-noise ratio. With uneven rates the magnitude matters, so the number itself is given.
     """
     return torch.cat([sums, torch.log1p(sums.abs()) / 2], dim=-1)
 
 
 def _with_sum(sums: Sequence[Tensor]) -> list[Tensor]:
-    """Return what was released along each edge type and, of several, what they say together."""
+    """Return the sums of each edge type and, if there are several, their combined sum."""
     return [*sums, _together(sums)] if len(sums) > 1 else list(sums)
 
 
 def _together(sums: Sequence[Tensor]) -> Tensor:
-    """Return a sum of noisy sums, as noisy as each: divided by the root of their number."""
+    """Return the sum over the square root of their number, which keeps the noise of one sum."""
     return torch.stack(list(sums)).sum(dim=0) / math.sqrt(len(sums))
 
 
 def padded(values: Tensor, count: int) -> Tensor:
-    """Return a mask of people with a record, with False for those who only stand in lists.
+    """Return a mask of nodes with a record, extended by False for ids without one.
 
     >>> padded(torch.tensor([[True, False]]), 3).tolist()
     [[True, False, False]]

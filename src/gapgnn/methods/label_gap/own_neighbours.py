@@ -1,9 +1,10 @@
-"""What a person's own list says: released rows, summed over the people the person lists.
+"""Sums of released rows over a node's own neighbours.
 
-Given what was released, such a sum is a function of one record: of the list, and of what the person
-wrote to the rows on it, which is taken out again. Nothing of anybody else is read, so no noise and
-no charge belong to it (privacy page, section 1). It is for messages that are charged when they are
-sent, and for the person's own example and prediction under ``own="record"``; it is never stored.
+Given the released rows, such a sum is a function of one record: of the node's adjacency list, and
+of the node's own contribution to its neighbours' rows, which is subtracted. No other record is
+read, so the sum needs no noise and is not charged (privacy page, section 1). It is used for
+messages, which are charged when they are sent, and for the node's own example and prediction under
+``own="record"``. It is never stored.
 """
 
 from __future__ import annotations
@@ -17,59 +18,64 @@ from gapgnn.graph import Graph
 from gapgnn.methods import sums_of_rows, sums_over_lists
 from gapgnn.methods.label_gap.codes import class_scores, mean_codes
 
-# Chosen on public graphs (docs/research-notes.md). A friend has the own class so much more often
-# than any other, and from so many friends on each counts less, by this power of their number.
+# Chosen on public graphs (docs/research-notes.md): the odds that a neighbour has the node's class
+# rather than any other given one; the number of neighbours above which each vote is discounted; and
+# the exponent of the discount.
 ODDS = 6.0
-FEW_FRIENDS = 6.0
+FEW_NEIGHBOURS = 6.0
 EXPONENT = 0.6
 
 
-def vote_weights(friends: Tensor) -> Tensor:
-    """Return what the class of one friend counts for somebody with so many, as a log-odds.
+def vote_weights(counts: Tensor) -> Tensor:
+    """Return the weight of one neighbour's vote, as log-odds, given the number of neighbours.
 
-    Friends of one person are not independent evidence: each of many says less.
+    Neighbours of one node are not independent evidence, so each of many votes weighs less.
 
     >>> [round(odds, 2) for odds in vote_weights(torch.tensor([1.0, 6.0, 60.0])).exp().tolist()]
     [6.0, 6.0, 1.57]
     """
-    return math.log(ODDS) * (FEW_FRIENDS / friends.clamp(min=FEW_FRIENDS)) ** EXPONENT
+    return math.log(ODDS) * (FEW_NEIGHBOURS / counts.clamp(min=FEW_NEIGHBOURS)) ** EXPONENT
 
 
 def posteriors_listed(
     graph: Graph, released: Tensor, own: Tensor, codes: Tensor, log_prior: Tensor
 ) -> Tensor:
-    """Return for every node what the neighbourhoods of those on its list say about their class.
+    """Return for every node the degree-normalised sum of its neighbours' mean class codes.
 
-    The sum of the mean class codes under softmax(codes S + log prior), over the root of the list's
-    length.
+    The mean code of a neighbour with released row S is taken under softmax(codes S + log prior).
+    The sum is divided by the square root of the node's out-degree.
 
     Args:
-        graph: whose out-lists are read.
+        graph: whose out-neighbours are read.
         released: noisy sums of class codes in units of their noise, (repeats, nodes, C - 1).
-        own: what each node wrote to every row of its list, likewise; taken out of those rows.
+        own: each node's contribution to the row of every neighbour, likewise; it is subtracted from
+            those rows.
         codes: of the classes, (C, C - 1).
-        log_prior: of the classes, (C): what a row of noise says.
+        log_prior: of the classes, (C): the posterior of a row without information.
     """
 
-    def said(repeat: int, readers: Tensor, read: Tensor, weights: Tensor | float) -> Tensor:
+    def neighbour_codes(
+        repeat: int, readers: Tensor, read: Tensor, weights: Tensor | float
+    ) -> Tensor:
         sums = released[repeat][read] - weights * own[repeat][readers]
         return mean_codes(class_scores(sums, codes) + log_prior, codes)
 
     repeats, nodes, width = released.shape
-    total = sums_over_lists(graph, (repeats, nodes, width), said, released.device)
-    return _over_root_of_length(graph, total)
+    total = sums_over_lists(graph, (repeats, nodes, width), neighbour_codes, released.device)
+    return _degree_normalised(graph, total)
 
 
 def sums_listed(graph: Graph, released: Tensor) -> Tensor:
-    """Return for every node the sum of the released rows of its list, over the root of its length.
+    """Return for every node the degree-normalised sum of its neighbours' released rows.
 
     Args:
-        graph: whose out-lists are read.
+        graph: whose out-neighbours are read.
         released: noisy sums in units of their noise, (repeats, nodes, width).
     """
-    return _over_root_of_length(graph, sums_of_rows(graph, released))
+    return _degree_normalised(graph, sums_of_rows(graph, released))
 
 
-def _over_root_of_length(graph: Graph, total: Tensor) -> Tensor:
-    lengths = torch.tensor(graph.out_degrees, device=total.device).clamp(min=1)
-    return (total / lengths.double().sqrt().unsqueeze(-1)).float()
+def _degree_normalised(graph: Graph, total: Tensor) -> Tensor:
+    """Return sums over the square root of each node's out-degree."""
+    degrees = torch.tensor(graph.out_degrees, device=total.device).clamp(min=1)
+    return (total / degrees.double().sqrt().unsqueeze(-1)).float()

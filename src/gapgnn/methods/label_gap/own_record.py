@@ -1,16 +1,17 @@
-"""``own="record"`` at edge level: a prediction that reads its own person's exact list.
+"""``own="record"`` at edge level: a prediction that reads the node's own neighbours exactly.
 
-Training is untouched, and everything that people sent is public: training labels, and what networks
-that were trained on released rows make of released rows and of features. So at prediction v's rows
-of all hops may be the exact sums, over v's own list, of what those people sent, without noise or
-charge: a link (u, v) stays hidden from everybody but u and v (joint differential privacy; privacy
-page, section 1). Nothing of it is stored.
+Training is unchanged, and all messages are public: they are training labels and outputs of networks
+that were trained on released rows, computed from released rows and features. So at prediction the
+rows of node v may be the exact sums, over v's own neighbours, of these messages, without noise and
+without a charge. An edge (u, v) stays protected against everyone but u and v (joint differential
+privacy; privacy page, section 1). The sums are never stored.
 
-Networks learned from noisy rows, and where noise outweighs a neighbourhood they learned to ignore
-it. So the list also votes beside them: naive Bayes with fixed odds for each friend, and less for
-each of many, because friends of one person are not independent evidence. The rule is fixed. It
-depends on the graph only through released rows and public labels, which say whether friends are
-alike at all; where they are not, the networks answer alone.
+The networks were trained on noisy rows, and where the noise exceeds the signal of a neighbourhood
+they learned to ignore it. The neighbours therefore also vote: naive Bayes with fixed odds for each
+neighbour, discounted by their number, because neighbours of one node are not independent evidence.
+The rule is fixed. It depends on the graph only through released rows and public labels, from which
+:func:`are_alike` decides whether neighbours tend to share a class; if they do not, there are no
+votes.
 """
 
 from __future__ import annotations
@@ -29,24 +30,25 @@ from gapgnn.methods.label_gap.own_neighbours import vote_weights
 from gapgnn.methods.label_gap.stages import Stages
 from gapgnn.training import FeatureInputs
 
-# Chosen on public graphs (docs/research-notes.md): the share in the prior of what features say
-# alone.
+# Chosen on public graphs (docs/research-notes.md): the share of the feature model in the prior of
+# the votes.
 PRIOR_SHARE = 0.75
-# Friends vote where they have the own class at least so much more often than any other.
+# Neighbours vote if the odds that they have the node's class, rather than any other given one,
+# exceed this.
 LEAST_ODDS = 3.0
 
 
 @dataclass(frozen=True)
 class OwnNeighbours:
-    """What everybody's own list says to that person.
+    """Predictions for every node from the exact messages of its own neighbours.
 
     Attributes:
-        stages: what is sent, and the networks.
-        graph: whose lists are read, with the training labels that are sent.
+        stages: messages and networks.
+        graph: whose adjacency lists are read, with the training labels that are sent.
         released: noisy rows of each hop in units of their noise, (1, nodes, width): edge types
-            side by side, and their total where it was released.
+            side by side, then the union of edge types where it was released.
         std: standard deviation of that noise.
-        both_ways: hops went along arcs and against them.
+        both_ways: the hops were symmetrised.
     """
 
     stages: Stages
@@ -56,7 +58,7 @@ class OwnNeighbours:
     both_ways: bool = False
 
     def scores(self) -> Tensor:
-        """Return the class scores of every node, each for its own person alone."""
+        """Return the class scores of every node; each row is for the node's own person only."""
         device = self.released[0].device
         features = FeatureInputs(self.graph, device)
         labels = torch.tensor(self.graph.labels, device=device)
@@ -65,43 +67,41 @@ class OwnNeighbours:
         sent = self.stages.messages(features, labels, training.unsqueeze(0), self.released)
         first = self.stages.hop_zero(features, training.unsqueeze(0))
         arriving = [self._arriving(rows[0]) for rows in sent]
-        exact = [self._as_released(kinds).unsqueeze(0) / self.std for kinds in arriving]
+        exact = [self._as_released(sums).unsqueeze(0) / self.std for sums in arriving]
         scores = self.stages.scores("classifier", first, exact)[0]
-        # Of several edge types, what they say together.
-        heard = [self._together(hop) for hop in self.released]
+        # One block per hop: of several edge types, their union.
+        unions = [self._union(hop) for hop in self.released]
         num_classes = self.stages.num_classes
-        prior_sent = self.stages.prior
-        if not are_alike(heard, labels, training, num_classes, prior_sent):
+        class_prior = self.stages.prior
+        if not are_alike(unions, labels, training, num_classes, class_prior):
             return scores
         prior = torch.log_softmax(scores, dim=-1)
         if "encoder" in modules:
-            is_said = self.stages.crossfit is not None
-            says: Any = first if is_said else modules["encoder"](features.all())
-            alone = torch.log_softmax(says[0], dim=-1)
+            is_cross_fitted = self.stages.crossfit is not None
+            of_features: Any = first if is_cross_fitted else modules["encoder"](features.all())
+            alone = torch.log_softmax(of_features[0], dim=-1)
             prior = (1 - PRIOR_SHARE) * prior + PRIOR_SHARE * alone
-        sums = torch.stack(arriving[-1]).sum(dim=0)
-        everybody = torch.ones_like(labels, dtype=prior.dtype).unsqueeze(-1)
-        friends = torch.stack(self._arriving(everybody)).sum(dim=0)
-        votes = class_counts(sums, prior_sent)
-        return prior + vote_weights(friends) * votes
+        total = torch.stack(arriving[-1]).sum(dim=0)
+        ones = torch.ones_like(labels, dtype=prior.dtype).unsqueeze(-1)
+        degrees = torch.stack(self._arriving(ones)).sum(dim=0)
+        return prior + vote_weights(degrees) * class_counts(total, class_prior)
 
-    def _together(self, hop: Tensor) -> Tensor:
-        """Return what a released hop says of all edge types together."""
+    def _union(self, hop: Tensor) -> Tensor:
+        """Return the block of a released hop that covers the union of the edge types."""
         stages = self.stages
         return blocks_of(hop, stages.num_types, with_union=stages.with_union)[-1][0]
 
     def _arriving(self, rows: Tensor) -> list[Tensor]:
-        """Return the exact sums of what arrives at every node along each edge type."""
+        """Return the exact sum of the messages at every node, for each edge type."""
         return [
-            exact_sums(kind, rows, arriving=True, both_ways=self.both_ways)
-            for kind in self.graph.edge_types
+            exact_sums(edges, rows, arriving=True, both_ways=self.both_ways)
+            for edges in self.graph.edge_types
         ]
 
-    def _as_released(self, kinds: Sequence[Tensor]) -> Tensor:
-        """Return exact sums side by side as noisy ones stand, with their total where it does."""
-        has_total = self.stages.with_union
-        total = [torch.stack(list(kinds)).sum(dim=0)] if has_total else []
-        return torch.cat([*kinds, *total], dim=-1)
+    def _as_released(self, sums: Sequence[Tensor]) -> Tensor:
+        """Return exact sums in the layout of released rows: each edge type, then the union."""
+        union = [torch.stack(list(sums)).sum(dim=0)] if self.stages.with_union else []
+        return torch.cat([*sums, *union], dim=-1)
 
 
 def are_alike(
@@ -111,25 +111,25 @@ def are_alike(
     num_classes: int,
     prior: Tensor | None = None,
 ) -> bool:
-    """Tell from released rows and public labels whether friends tend to have the own class.
+    """Return whether neighbours tend to share a class, from released rows and public labels.
 
-    The rows of all training nodes of a class, added up, say how many friends of each class they
-    have, up to one number times the prior. It is taken to be such that no class has fewer than
-    none, by more than two standard deviations of the noise.
+    The sum of the rows of all training nodes of a class estimates how many neighbours of each class
+    they have, up to a multiple of the prior. The multiple is chosen so that no count is negative by
+    more than two standard deviations of the noise.
 
     Args:
         released: noisy sums of class codes in units of their noise, (nodes, classes - 1) for each
             hop.
         labels: class of every node.
-        training: whose labels are known.
+        training: mask of the training nodes.
         num_classes: C.
-        prior: of the classes, (1, C), around which codes lie; None is uniform.
+        prior: class probabilities, (1, C), at which codes are centred; None is uniform.
 
     >>> labels = torch.arange(600) % 3
-    >>> codes, everybody = class_codes(3), torch.ones(600, dtype=torch.bool)
-    >>> are_alike([codes[labels]], labels, everybody, 3)
+    >>> codes, training = class_codes(3), torch.ones(600, dtype=torch.bool)
+    >>> are_alike([codes[labels]], labels, training, 3)
     True
-    >>> are_alike([codes[(labels + 1) % 3]], labels, everybody, 3)
+    >>> are_alike([codes[(labels + 1) % 3]], labels, training, 3)
     False
     """
     rows = torch.stack(list(released)).mean(dim=0)[training].double()
@@ -138,13 +138,13 @@ def are_alike(
     codes = class_codes(num_classes, rows.device).double()
     shares = torch.full((1, num_classes), 1 / num_classes, dtype=torch.float64)
     shares = (shares if prior is None else prior.double()).clamp(min=1e-9).to(rows.device)
-    # Counts in units of the noise: around a prior both are shorter by the same factor.
+    # Counts in units of the noise: centring scales both by the same factor.
     counts = totals @ codes.T
-    people = labels[training].bincount(minlength=num_classes).unsqueeze(-1)
-    noise = (people / len(released)).double().sqrt()
+    support = labels[training].bincount(minlength=num_classes).unsqueeze(-1)
+    noise = (support / len(released)).double().sqrt()
     lowest = ((counts + 2 * noise) / shares).min(dim=1, keepdim=True).values
     counts = (counts - lowest.clamp(max=0) * shares).clamp(min=0)
-    is_heard = counts.sum(dim=1) > 0
-    own_shares = counts.diagonal()[is_heard] / counts.sum(dim=1)[is_heard]
+    has_neighbours = counts.sum(dim=1) > 0
+    own_shares = counts.diagonal()[has_neighbours] / counts.sum(dim=1)[has_neighbours]
     own = float(own_shares.mean()) if len(own_shares) else 0.0
     return own * (num_classes - 1) > LEAST_ODDS * (1 - own)

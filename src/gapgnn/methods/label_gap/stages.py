@@ -1,21 +1,21 @@
-"""Stages of LabelGAP: what is sent in a hop, what is released, what the next classifier reads.
+"""Stages of LabelGAP: the messages of a hop, its release, and the inputs of the next classifier.
 
-A classifier is trained after every hop, and the class posterior that it gives to a node is what the
-node sends next. Training nodes send the code of their own class. Every message has norm at most 1
-and is computed from the sender's own record and from earlier releases, so one hop has the
-sensitivity of the stated relation whatever is sent (privacy page, section 1).
+A classifier is trained after every hop, and a node's next message is the mean code under its class
+posterior. Training nodes send the code of their own class. Every message has norm at most 1 and is
+computed from the sender's own record and from earlier releases, so one hop has the sensitivity of
+the stated relation whatever the messages are (privacy page, section 1).
 
-A node's own label does not come back to it: in a hop the labels of its neighbours arrive, and its
-own label is in none of them. From the second hop on, a neighbour without a training label sends its
-class posterior, which may have been moved by the node's label through the noisy sum of the hop
-before; that echo is one of many messages in that sum, under noise.
+A node's own label is not part of its own row of hop 1, which sums the messages of its neighbours.
+From the second hop on, a neighbour without a training label sends its class posterior, which may
+depend on the node's label through the noisy sum of the previous hop. That label is one of many
+messages in that sum, under noise.
 
 With cross-fitting, features are read through cross-fitted feature models
-(:mod:`gapgnn.training.crossfit`): their log-probabilities are hop 0, and what a node without a
-training label sends in hop 1. A stage then reads hop 0 and the *pool* of all hops so far: their
-sum, over the root of their number so that its noise is as large as that of one. Its networks add to
-the feature model: where edges tell nothing, nothing has to be learned. A stage's posterior is the
-mean over an ensemble of networks that differ in their initial weights.
+(:mod:`gapgnn.training.crossfit`). Their log-probabilities are hop 0, and determine the messages of
+nodes without a training label in hop 1. A stage then reads hop 0 and the *pool* of all hops so far:
+their sum over the square root of their number, which has the noise of one hop. Its networks add a
+correction to the feature model, which stays zero where edges are uninformative. A stage's posterior
+is the mean over ensemble members that differ in their initial weights.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from gapgnn.training import Criterion, CrossFit, FeatureInputs, FeatureModels, H
 
 First = Tensor | FeatureInputs
 HOPS = "aggregation"
-# Ensemble members of a stage, where features are read through others.
+# Ensemble members of a stage, with cross-fitting.
 MEMBERS = 2
-# Mixing weights of a stage; finer ones follow the luck of the validation nodes.
+# Candidate mixing weights of a stage; a finer grid overfits the validation nodes.
 MIXING_WEIGHTS = (1.0, 0.5, 0.0)
-# By how much log-probabilities of feature models are sharpened in hop 1 where a class is rare, and
-# the noise multiplier of a hop up to which they are. Chosen on generated graphs with a rare class
+# Factor on the log-probabilities of feature models in hop 1 where a class is rare, and the largest
+# noise multiplier of a hop at which it is applied. Chosen on generated graphs with a rare class
 # (docs/research-notes.md).
 SHARPENING, LITTLE_NOISE = 1.4, 1.25
 
 
 def stage_names(hops: int) -> tuple[str, ...]:
-    """Return the names of the classifiers, the one after each hop; the last one classifies.
+    """Return the names of the classifiers, one after each hop; the last one gives the predictions.
 
     >>> stage_names(3)
     ('stage1', 'stage2', 'classifier')
@@ -64,13 +64,13 @@ class Stages:
         hops: number K of noisy aggregations.
         modules: the networks by name.
         num_classes: C.
-        prior: of the classes, around which their codes lie, (repeats, C); None is uniform. The one
-            that the networks were trained with, on whichever graph they predict.
+        prior: class probabilities at which codes are centred, (repeats, C); None is uniform. That
+            of the training, on any graph to predict on.
         num_types: edge types, whose releases stand side by side.
-        with_union: whether the released sum over their union stands behind them.
-        crossfit: who learns from whom in the feature models, where they are cross-fitted.
-        known: rows that were released before, of those who stand last among the nodes, hop 0
-            first; they are taken as they are.
+        with_union: whether the released sum over the union of edge types follows them.
+        crossfit: folds of the feature models, if they are cross-fitted.
+        known: rows released earlier for the last nodes of the graph, hop 0 first; they replace the
+            computed ones.
         noise_multiplier: of each hop; 0: no noise.
     """
 
@@ -90,7 +90,7 @@ class Stages:
         return class_codes(self.num_classes, prior=self.prior)
 
     def hop_zero(self, features: FeatureInputs, sends_label: Tensor) -> First:
-        """Return what classifiers read as hop 0.
+        """Return hop 0 of the classifiers.
 
         Log-probabilities of the cross-fitted feature models, unit rows of the encoder's
         embeddings, or the features.
@@ -101,30 +101,30 @@ class Stages:
             with torch.no_grad():
                 return row_normalise(self.modules["encoder"].embed(features.all()))
         models = FeatureModels.of(self.modules, "encoder")
-        found = self.crossfit.log_probabilities(models, features, sends_label)
-        return self._with_known(0, found)
+        logs = self.crossfit.log_probabilities(models, features, sends_label)
+        return self._with_known(0, logs)
 
     def inputs(self, first: First, released: Sequence[Tensor]) -> HopInputs:
-        """Return what a classifier reads of hop 0 and of what was released."""
+        """Return a classifier's inputs, from hop 0 and the released hops."""
         if self.crossfit is not None:
             assert isinstance(first, Tensor)
-            # One for each member of a stage.
+            # One copy for each ensemble member.
             pool = torch.stack(list(released)).sum(dim=0) / math.sqrt(len(released))
             first, released = of_members(first), [of_members(pool)]
         read = []
         for hop in released:
             blocks = blocks_of(hop, self.num_types, with_union=self.with_union)
-            shown = [direction_and_size(sums) for sums in blocks]
-            read.append(shown[0] if len(shown) == 1 else torch.cat(shown, -1))
+            columns = [direction_and_size(sums) for sums in blocks]
+            read.append(columns[0] if len(columns) == 1 else torch.cat(columns, -1))
         return HopInputs(first, read)
 
     def scores(self, name: str, first: Any, released: Sequence[Tensor]) -> Tensor:
         """Return the class scores of a stage for every node, (repeats, nodes, classes)."""
-        found = self._applied(name, first, released)
+        scores = self._applied(name, first, released)
         if self.crossfit is None:
-            return found
-        weight = self.modules[name].trust.view(-1, MEMBERS)[:, :1, None]
-        return torch.log(mixed(found, first, weight))
+            return scores
+        weight = self.modules[name].mixing_weight.view(-1, MEMBERS)[:, :1, None]
+        return torch.log(mixed(scores, first, weight))
 
     def weigh(
         self,
@@ -135,32 +135,33 @@ class Stages:
         validates: Tensor,
         criterion: Criterion | None = None,
     ) -> None:
-        """Choose the mixing weight of a stage beside the feature model alone.
+        """Choose the mixing weight of a stage in its mixture with the feature model.
 
-        The one with the least validation loss, or the best of the named metric; validation labels
-        are public at edge level, and edges are not read again (privacy page, section 10). Where the
-        graph only distracts, a stage gives the scores of the feature model.
+        The weight with the least validation loss, or with the best value of the criterion.
+        Validation labels are public at edge level and no edge is read, so the choice is
+        post-processing (privacy page, section 10). At weight 0, where the graph does not help, a
+        stage gives the scores of the feature model.
         """
         assert isinstance(first, Tensor)
-        found, network = self._applied(name, first, released), self.modules[name]
-        weights = torch.tensor(MIXING_WEIGHTS, device=found.device)
+        scores, network = self._applied(name, first, released), self.modules[name]
+        weights = torch.tensor(MIXING_WEIGHTS, device=scores.device)
         known = labels.clamp(min=0).expand(len(first), -1).unsqueeze(-1)
         losses = torch.stack(
             [
-                -(mixed(found, first, weight).gather(-1, known)[..., 0].log() * validates).sum(1)
+                -(mixed(scores, first, weight).gather(-1, known)[..., 0].log() * validates).sum(1)
                 for weight in weights
             ]
         )
         if criterion is not None:
-            candidates = [torch.log(mixed(found, first, weight)) for weight in weights]
+            candidates = [torch.log(mixed(scores, first, weight)) for weight in weights]
             own = labels.expand(len(first), -1)
             losses = -torch.stack([criterion.of(one, own, validates) for one in candidates])
         best = weights[losses.argmin(dim=0)]
-        network.trust.copy_(of_members(best))
+        network.mixing_weight.copy_(of_members(best))
 
     def _applied(self, name: str, first: First, released: Sequence[Tensor]) -> Tensor:
-        found: Tensor = self.modules[name](self.inputs(first, released).all())
-        return found
+        scores: Tensor = self.modules[name](self.inputs(first, released).all())
+        return scores
 
     def run(
         self,
@@ -174,21 +175,21 @@ class Stages:
         criterion: Criterion | None = None,
         on_hop: Callable[[], None] = lambda: None,
     ) -> tuple[First, list[Tensor]]:
-        """Release all hops of a graph: the only reading of its edges.
+        """Release all hops of a graph; its edges are read nowhere else.
 
         Args:
-            session: which releases them.
+            session: releases the hops.
             features: of every node.
             labels: class of every node.
-            sends_label: which nodes send their own label, (repeats, nodes).
-            fit: trains a classifier after each hop; without it the networks are as they are.
-            validates: who validates in each repeat, which decides the mixing weights.
-            criterion: by which figure they are decided; None: log loss.
+            sends_label: mask of the nodes that send their own label, (repeats, nodes).
+            fit: trains a classifier after each hop; None: the networks are used as they are.
+            validates: mask of the validation nodes of each repeat, for the mixing weights.
+            criterion: metric that chooses the mixing weights; None: log loss.
             on_hop: called after every hop.
 
         Returns:
-            Hop 0, and the noisy sums of each hop in units of their noise, so that a classifier need
-            not know its level: edge types side by side and their union behind them.
+            Hop 0, and the noisy sums of each hop in units of their noise, so that classifiers do
+            not depend on its level: edge types side by side, then their union.
         """
         first = self.hop_zero(features, sends_label)
         released: list[Tensor] = []
@@ -217,9 +218,9 @@ class Stages:
         sends_label: Tensor,
         released: Sequence[Tensor],
     ) -> list[Tensor]:
-        """Return what every node sent in each hop, recomputed from what was released since.
+        """Return every node's message in each hop, recomputed from the released rows.
 
-        At edge level all of it is public: features, labels and released rows.
+        At edge level all inputs are public: features, labels and released rows.
         """
         first = self.hop_zero(features, sends_label)
         return [
@@ -236,7 +237,7 @@ class Stages:
         labels: Tensor,
         sends_label: Tensor,
     ) -> Tensor:
-        """Return what every node sends in one hop: rows of norm at most 1."""
+        """Return every node's message in one hop: rows of norm at most 1."""
         codes, name = self.codes.to(labels.device), f"stage{hop - 1}"
         posteriors: Tensor | None = None
         if self.crossfit is not None:
@@ -250,21 +251,22 @@ class Stages:
         return label_messages(labels, sends_label, codes, guesses)
 
     def _sharpened(self, first: Tensor) -> Tensor:
-        """Return the scores that nodes without a training label send in hop 1.
+        """Return the scores behind the messages of nodes without a training label in hop 1.
 
-        Those of the feature models. With little noise, and where a regression stands beside the
-        networks as a class is rare, a little surer than that, which leans towards the common class.
-        Calibrated posteriors cancel in a sum: only with the lean does it say how many neighbours
-        there are, so that a classifier can tell many neighbours from many neighbours of the rare
-        class. More noise hides what does not cancel, and under it the lean only loses.
+        They are those of the feature models. If a class is rare, which is when the regression is
+        solved, and the noise is small, they are sharpened, which biases them towards the common
+        class. The codes of calibrated posteriors cancel in a sum; with the bias the sum also grows
+        with the number of neighbours, so that a classifier can distinguish many neighbours from
+        many neighbours of the rare class. Under more noise that signal is lost and the bias only
+        reduces accuracy.
         """
         shrunk = FeatureModels.of(self.modules, "encoder").shrunk
         is_rare = shrunk is not None and shrunk.is_solved
-        leans = is_rare and self.noise_multiplier <= LITTLE_NOISE
-        return first * SHARPENING if leans else first
+        is_sharpened = is_rare and self.noise_multiplier <= LITTLE_NOISE
+        return first * SHARPENING if is_sharpened else first
 
     def _with_known(self, hop: int, rows: Tensor) -> Tensor:
-        """Return the rows of a hop with those that were released before in their place."""
+        """Return the rows of a hop, with the rows released earlier in place of the last ones."""
         if not self.known:
             return rows
         kept = self.known[hop].expand(len(rows), *self.known[hop].shape).to(rows.dtype)
@@ -272,12 +274,12 @@ class Stages:
 
 
 def mixed(scores: Tensor, alone: Tensor, weight: Tensor) -> Tensor:
-    """Return the mean posterior of a stage's members, mixed with that of the feature model.
+    """Return the mean posterior of the ensemble members, mixed with that of the feature model.
 
     Args:
-        scores: of the members, (repeats times members, nodes, classes).
+        scores: of the ensemble members, (repeats times members, nodes, classes).
         alone: log-probabilities of the feature model, (repeats, nodes, classes).
-        weight: of the members.
+        weight: mixing weight of the ensemble.
     """
     posterior = torch.softmax(scores, dim=-1).view(-1, MEMBERS, *scores.shape[1:]).mean(dim=1)
     tiny = torch.finfo(posterior.dtype).tiny
@@ -285,21 +287,21 @@ def mixed(scores: Tensor, alone: Tensor, weight: Tensor) -> Tensor:
 
 
 def of_members(values: Tensor) -> Tensor:
-    """Return what every member of a stage reads, one after the other: (repeats times members)."""
+    """Return one copy of the values per ensemble member, consecutively: (repeats times members)."""
     return values.repeat_interleave(MEMBERS, dim=0)
 
 
 def label_messages(
     labels: Tensor, sends_label: Tensor, codes: Tensor, guesses: Tensor | None
 ) -> Tensor:
-    """Return what nodes send of their class, shape (repeats, nodes, classes - 1).
+    """Return the messages of all nodes, shape (repeats, nodes, classes - 1).
 
     Args:
         labels: class of every node.
-        sends_label: which nodes send their own label, (repeats, nodes): the training nodes.
-        codes: of the classes, what :func:`class_codes` returned.
-        guesses: what the others send, (repeats, nodes, C - 1), see :func:`mean_codes`; None: they
-            send nothing.
+        sends_label: mask of the nodes that send their own label, (repeats, nodes): training nodes.
+        codes: of the classes, from :func:`class_codes`.
+        guesses: messages of the other nodes, (repeats, nodes, C - 1), see :func:`mean_codes`; None:
+            zero.
     """
     own = codes[..., labels.clamp(min=0), :]
     if guesses is None:

@@ -1,7 +1,7 @@
-"""How charges come together against a budget: fixed when it is granted (privacy page, section 6).
+"""Composition of charges against a budget, fixed when it is granted (privacy page, section 6).
 
-A budget is a *privacy filter*: whoever spends it may choose each release after seeing the ones
-before. Which composition is used cannot be chosen afterwards, so a grant names one.
+A budget is a *privacy filter*: each release may be chosen after the previous ones were seen. The
+composition cannot be chosen afterwards, so a grant names one.
 
 - ``sum``: epsilons and deltas add up, whatever the mechanisms were.
 - ``gaussian``: every charge is Gaussian noise. The squared shifts add up to at most that of the
@@ -42,7 +42,7 @@ _ROUNDING = 1e-13
 
 @dataclass(frozen=True)
 class Spend:
-    """What a charge says about its price.
+    """The price of a charge.
 
     Attributes:
         relation: under which it is stated.

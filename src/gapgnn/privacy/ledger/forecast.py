@@ -27,7 +27,7 @@ from gapgnn.privacy.ledger.amounts import COMPOSITIONS, Amount
 from gapgnn.privacy.ledger.file import transaction
 from gapgnn.privacy.ledger.filters import Filter, Spend
 from gapgnn.privacy.ledger.ledger import Charge, Ledger
-from gapgnn.privacy.ledger.rules import RELATIONS, Books
+from gapgnn.privacy.ledger.rules import RELATIONS, LedgerTransaction
 
 # So many fits are listed one by one; a plan beyond ten years of months is none.
 MOST_LISTED = 120
@@ -211,15 +211,15 @@ class _State:
                 f"{did_you_mean(population, names)}"
             )
         with transaction(ledger.path, writing=False) as db:
-            books = Books(db, ledger.path)
-            found = books.named(population)
-            granted = None if found is None else books.granted(found, level)
+            tx = LedgerTransaction(db, ledger.path)
+            found = tx.named(population)
+            granted = None if found is None else tx.granted(found, level)
             if found is None or granted is None:
                 raise InputError(
                     f"{population!r} has no budget at {level} level, so there is nothing to "
                     f"forecast. Grant one with `gapgnn ledger grant` and `--level {level}`."
                 )
-            return cls(population, *granted, books.spends(found, level), charges)
+            return cls(population, *granted, tx.spends(found, level), charges)
 
     def usual_delta(self) -> float:
         """Return the delta of the last charge that has one, or else the budget's."""

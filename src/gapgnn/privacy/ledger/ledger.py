@@ -1,10 +1,9 @@
 """The durable budget of people (privacy page, section 6).
 
 A budget belongs to a population at one level. A method charges it *before* it computes a release,
-so a kill at any moment leaves at worst a charge without a release. Who belongs to a population is
-told in :mod:`gapgnn.privacy.ledger.people`, what fits a budget in
-:mod:`gapgnn.privacy.ledger.rules`, why the file survives a kill in
-:mod:`gapgnn.privacy.ledger.file`.
+so a kill at any moment leaves at worst a charge without a release. Populations are described in
+:mod:`gapgnn.privacy.ledger.people`, the rules of budgets in :mod:`gapgnn.privacy.ledger.rules`, and
+the durability of the file in :mod:`gapgnn.privacy.ledger.file`.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ from gapgnn.privacy.ledger.file import (
 from gapgnn.privacy.ledger.filters import Filter, Spend
 from gapgnn.privacy.ledger.people import People
 from gapgnn.privacy.ledger.rules import (
-    Books,
     Budget,
     BudgetEndedError,
+    LedgerTransaction,
     check_population,
     check_stated,
 )
@@ -120,7 +119,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class Note:
-    """Something in the chain that is neither a grant nor a charge.
+    """An entry of the chain that is neither a grant nor a charge.
 
     ``kind`` is ``setting`` (one was changed), ``overlap`` (ids of another namespace were named
     apart) or ``ended`` (a charge was refused because the budget's last day is over).
@@ -135,7 +134,7 @@ class Note:
 
 
 class Origin(NamedTuple):
-    """Who does something to the ledger, from where."""
+    """The user, machine and command behind an entry of the ledger."""
 
     who: str
     host: str
@@ -187,7 +186,7 @@ class Ledger:
 
     @classmethod
     def init(cls, path: str | Path) -> Ledger:
-        """Make a new, empty ledger at a path of one's own, or return the one that is there."""
+        """Create an empty ledger at a path, or return an existing one."""
         ledger = cls(path)
         create(ledger.path, named=True)
         return ledger
@@ -205,21 +204,21 @@ class Ledger:
         until: str | None = None,
         reason: str = "",
     ) -> Budget:
-        """Set or replace the budget of a population at one level; never below what is spent.
+        """Set or replace the budget of a population at one level; never below the spent amount.
 
         Args:
             population: its name; a new one needs ``people``.
-            people: who belongs to it; those who are new join. What was charged to a population
-                that shares a person with them counts for them too.
+            people: its members; new ones are enrolled. Charges of a population that shares a person
+                with them are copied.
             level: ``edge`` or ``node``.
             relation: the neighbouring relation of the budget.
-            epsilon: of everything that is ever released.
+            epsilon: of all releases together.
             delta: likewise.
-            composition: ``gaussian``, ``renyi`` or ``sum``, for good once something was charged
-                under it. auto is that of the budget which is replaced; for a new one gaussian at
-                edge level and renyi at node level.
+            composition: ``gaussian``, ``renyi`` or ``sum``; fixed once something was charged under
+                it. auto is that of the replaced budget; for a new one gaussian at edge level and
+                renyi at node level.
             until: last day on which it can be spent, such as ``2027-11-15``.
-            reason: for people.
+            reason: a note for readers of the ledger.
         """
         check_population(population)
         neighbours = check_stated(level, relation)
@@ -234,10 +233,10 @@ class Ledger:
         origin = Origin.here()
         create(self.path)
         with transaction(self.path, writing=True) as db:
-            books, moment = Books(db, self.path), chain_time(db)
-            shared = [] if people is None else _note_overlaps(db, books, people, origin)
-            found = self._population(books, population, people, moment)
-            budget = _grantable(books, found, composition, level, neighbours, amount)
+            tx, moment = LedgerTransaction(db, self.path), chain_time(db)
+            shared = [] if people is None else _note_overlaps(db, tx, people, origin)
+            found = self._population(tx, population, people, moment)
+            budget = _grantable(tx, found, composition, level, neighbours, amount)
             row = (found, level, neighbours.name, repr(float(epsilon)), repr(float(delta)))
             terms = (budget.composition, budget.order or None, until, moment)
             db.execute(
@@ -246,13 +245,15 @@ class Ledger:
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (*row, *terms, origin.who, origin.host, reason),
             )
-            granted = books.budget(found, level)
+            granted = tx.budget(found, level)
             _warn_of(shared)
         return granted
 
-    def _population(self, books: Books, name: str, people: People | None, moment: str) -> int:
-        """Return the population of a name, with everybody who is said to belong to it."""
-        found = books.named(name)
+    def _population(
+        self, tx: LedgerTransaction, name: str, people: People | None, moment: str
+    ) -> int:
+        """Return the population of a name, after enrolling the given people."""
+        found = tx.named(name)
         if people is None:
             if found is None:
                 raise InputError(
@@ -260,32 +261,32 @@ class Ledger:
                     "name: give the table of its people (`--nodes`)."
                 )
             return found
-        if found is not None and books.namespace(found) not in ("", people.namespace):
+        if found is not None and tx.namespace(found) not in ("", people.namespace):
             raise InputError(
                 f"{name!r} must be a new name, or a population of {people.namespace!r}. Got one of "
-                f"{books.namespace(found)!r}, whose ids mean other people: choose another name."
+                f"{tx.namespace(found)!r}, whose ids mean other people: choose another name."
             )
-        hashes = books.hashes(people)
-        touched = books.touched(people, hashes)
+        hashes = tx.hashes(people)
+        touched = tx.touched(people, hashes)
         if found is None:
-            # Those who were charged without a budget and are all among these people get the name.
+            # A population without a budget whose members are all among these people is renamed.
             same = (
                 other
                 for other, common in touched.items()
-                if books.is_free(other) and common.sum() == books.members.count(other)
+                if tx.is_free(other) and common.sum() == tx.members.count(other)
             )
             found = next(same, None)
             if found is None:
-                found = books.add_population(name, people.namespace, moment)
+                found = tx.add_population(name, people.namespace, moment)
             else:
-                books.rename(found, name)
+                tx.rename(found, name)
         for other in touched:
             if other != found:
-                books.inherit(found, other)
-                if not books.namespace(other):
-                    books.meet(other, people, hashes)
-        nobody = np.zeros(len(hashes), dtype=np.bool_)
-        books.welcome({found: touched.get(found, nobody)}, people, hashes, "edge")
+                tx.copy_charges(found, other)
+                if not tx.namespace(other):
+                    tx.match(other, people, hashes)
+        none = np.zeros(len(hashes), dtype=np.bool_)
+        tx.enrol({found: touched.get(found, none)}, people, hashes, "edge")
         return found
 
     def charge(
@@ -312,8 +313,8 @@ class Ledger:
             relation: the neighbouring relation under which epsilon and delta are stated.
             epsilon: of one release.
             delta: of one release.
-            events: what one release consists of, as plain dictionaries.
-            purpose: what the release is for, for people.
+            events: of one release, as plain dictionaries.
+            purpose: of the release, as readable text.
             count: number of independent releases; each is charged.
             reason: why, in the user's words.
         """
@@ -325,15 +326,15 @@ class Ledger:
         charge_id, origin = system_entropy(12).hex(), Origin.here()
         create(self.path)
         with self._noting_end(), transaction(self.path, writing=True) as db:
-            books, moment = Books(db, self.path), chain_time(db)
-            shared = _note_overlaps(db, books, people, origin)
-            charged = _paying(books, people, asked, level, moment)
+            tx, moment = LedgerTransaction(db, self.path), chain_time(db)
+            shared = _note_overlaps(db, tx, people, origin)
+            charged = _paying(tx, people, asked, level, moment)
             price = (repr(float(epsilon)), repr(float(delta)), int(count))
             bought = (people.fingerprint, level, neighbours.name, *price, purpose, asked.events)
             noted = (moment, None, *origin, reason)
             _record(db, [(charge_id, population, *bought, *noted) for population in charged])
-            names = [books.name(population) for population in charged]
-            budget = books.budget(charged[0], level)
+            names = [tx.name(population) for population in charged]
+            budget = tx.budget(charged[0], level)
             _warn_of(shared)
         return Charge(
             id=charge_id,
@@ -361,9 +362,9 @@ class Ledger:
         relation: RelationLike,
         releases: Sequence[tuple[float, float, Sequence[Mapping[str, Any]]]],
     ) -> None:
-        """Refuse what :meth:`charge` would refuse sooner or later, before the first of them.
+        """Refuse releases of which :meth:`charge` would refuse one, before the first of them.
 
-        Nothing is charged or kept for the asker: somebody else may spend in between.
+        Nothing is charged or reserved: another process may spend in between.
 
         Args:
             people: whom the releases read.
@@ -391,15 +392,15 @@ class Ledger:
             for epsilon, delta, events in releases
         ]
         with self._noting_end(), transaction(self.path, writing=False) as db:
-            books = Books(db, self.path)
-            touched = books.touched(people, books.hashes(people))
-            books.check_all_known(people, touched)
-            for population in books.by_weight(touched, level):
-                books.check_affordable(population, level=level, asked=asked)
+            tx = LedgerTransaction(db, self.path)
+            touched = tx.touched(people, tx.hashes(people))
+            tx.check_all_known(people, touched)
+            for population in tx.by_weight(touched, level):
+                tx.check_affordable(population, level=level, asked=asked)
 
     @contextmanager
     def _noting_end(self) -> Iterator[None]:
-        """Write to the chain that a budget was found to have ended, so that its time stays over."""
+        """Record in the chain that a budget has ended, so that it stays ended."""
         try:
             yield
         except BudgetEndedError as error:
@@ -411,37 +412,38 @@ class Ledger:
     def check_free(
         self, people: People, *, level: str, purpose: str, curator_only: str | None
     ) -> None:
-        """Refuse a release that has no price, where it would walk around a budget.
+        """Refuse access without a charge that would circumvent a budget.
 
-        Without noise nothing can be charged, so people with a budget are only read that way by
-        their curator, on record. A model that reads no edge is free at edge level, but not where
-        only node level has a budget: there features are private.
+        A computation without noise cannot be charged, so only the curator may run it on people with
+        a budget, as a logged access. A model that reads no edge is free at edge level, but not if
+        only node level has a budget, because features are private there.
 
         Args:
-            people: whom the release reads.
+            people: whose records are read.
             level: ``none``, ``edge`` or ``node``.
-            purpose: what it is for.
-            curator_only: why the curator looks without spending; None if it is to be released.
+            purpose: of the access.
+            curator_only: the curator's reason for an access without a charge; None if the result is
+                to be released.
         """
         if not self._is_made():
             return
         with transaction(self.path, writing=False) as db:
-            books = Books(db, self.path)
-            touched = books.touched(people, books.hashes(people))
-            books.check_all_known(people, touched)
-            looked = books.check_unpriced(
+            tx = LedgerTransaction(db, self.path)
+            touched = tx.touched(people, tx.hashes(people))
+            tx.check_all_known(people, touched)
+            logged = tx.check_unpriced(
                 touched, level=level, purpose=purpose, is_curator=curator_only is not None
             )
-        for level, relation in looked:
+        for level, relation in logged:
             reason = curator_only or ""
             self.look(people, level=level, relation=relation, purpose=purpose, reason=reason)
 
     def look(
         self, people: People, *, level: str, relation: RelationLike, purpose: str, reason: str
     ) -> None:
-        """Record that the curator looked at private data without releasing anything.
+        """Record a logged access: the curator read private data without releasing anything.
 
-        Nothing is charged: what the curator sees and keeps to herself is not a release.
+        Nothing is charged, because results that stay with the curator are not a release.
         """
         neighbours = check_stated(level, relation)
         if not reason.strip():
@@ -449,28 +451,28 @@ class Ledger:
         origin = Origin.here()
         create(self.path)
         with transaction(self.path, writing=True) as db:
-            books, moment = Books(db, self.path), chain_time(db)
+            tx, moment = LedgerTransaction(db, self.path), chain_time(db)
             stated = people.fingerprint, level, neighbours.name
             seen = (*stated, "0.0", "0.0", 0, f"look: {purpose}", "[]")
             rows = [
                 (system_entropy(12).hex(), population, *seen, moment, moment, *origin, reason)
-                for population in books.touched(people, books.hashes(people))
+                for population in tx.touched(people, tx.hashes(people))
             ]
             _record(db, rows)
 
     def budgets_of(self, people: People) -> list[Budget]:
-        """Return the granted budgets of everybody among these people, without charging any."""
+        """Return the granted budgets of the populations of these people; nothing is charged."""
         if not self._is_made():
             return []
         with transaction(self.path, writing=False) as db:
-            books = Books(db, self.path)
-            touched = books.touched(people, books.hashes(people))
-            books.check_all_known(people, touched)
+            tx = LedgerTransaction(db, self.path)
+            touched = tx.touched(people, tx.hashes(people))
+            tx.check_all_known(people, touched)
             return [
-                books.budget(population, level)
+                tx.budget(population, level)
                 for population in touched
                 for level in ("edge", "node")
-                if books.granted(population, level) is not None
+                if tx.granted(population, level) is not None
             ]
 
     def claim(self, charge_id: str, previous: str | None, token: str) -> None:
@@ -537,7 +539,7 @@ class Ledger:
         if not self._is_made():
             return []
         with transaction(self.path, writing=False) as db:
-            books = Books(db, self.path)
+            tx = LedgerTransaction(db, self.path)
             names = dict(db.execute("SELECT id, name FROM populations").fetchall())
             rows = db.execute(
                 "SELECT id, population, fingerprint, level, relation, epsilon, delta, count, "
@@ -548,7 +550,7 @@ class Ledger:
                 (known, level): granted[0]
                 for known in names
                 for level in ("edge", "node")
-                if (granted := books.granted(known, level)) is not None
+                if (granted := tx.granted(known, level)) is not None
             }
         sharing: dict[str, list[str]] = {}
         for row in rows:
@@ -622,11 +624,11 @@ class Ledger:
         if not self._is_made():
             return []
         with transaction(self.path, writing=False) as db:
-            books = Books(db, self.path)
+            tx = LedgerTransaction(db, self.path)
             keys = db.execute(
                 "SELECT population, level FROM grants UNION SELECT population, level FROM charges"
             ).fetchall()
-            budgets = [books.budget(population, level) for population, level in keys]
+            budgets = [tx.budget(population, level) for population, level in keys]
         return sorted(budgets, key=lambda row: (row.population, row.level))
 
     def setting(self, name: str) -> str:
@@ -664,10 +666,10 @@ class Ledger:
         with transaction(self.path, writing=False, checking=False) as db:
             found = [str(row[0]) for row in db.execute("PRAGMA integrity_check").fetchall()]
             problems = [text for text in found if text != "ok"] + broken_links(db)
-            books = Books(db, self.path)
+            tx = LedgerTransaction(db, self.path)
             for population, name in db.execute("SELECT id, name FROM populations").fetchall():
                 try:
-                    for _ in books.members.parts(population):
+                    for _ in tx.members.parts(population):
                         pass
                 except sqlite3.DatabaseError as error:
                     problems.append(f"{name}: {error}")
@@ -692,42 +694,49 @@ def scratch_ledger() -> Iterator[Path]:
 
 
 def _grantable(
-    books: Books, population: int, composition: str, level: str, relation: Relation, amount: Amount
+    tx: LedgerTransaction,
+    population: int,
+    composition: str,
+    level: str,
+    relation: Relation,
+    amount: Amount,
 ) -> Filter:
-    """Return the budget to grant; refuse one that does not cover what was spent."""
-    before = books.granted(population, level)
+    """Return the budget to grant; refuse one below the spent amount."""
+    before = tx.granted(population, level)
     if composition == "auto":
         usual = "gaussian" if level == "edge" else "renyi"
         composition = usual if before is None else before[0].composition
     budget = Filter.granted(composition, level, relation, amount)
-    if before is not None and books.spends(population, level):
+    if before is not None and tx.spends(population, level):
         budget = budget.in_place_of(before[0])
-    books.check_grantable(population, budget)
-    # What the people who join bring with them counts at the other level too.
-    other = books.granted(population, "node" if level == "edge" else "edge")
+    tx.check_grantable(population, budget)
+    # Copied charges of enrolled people count at the other level too.
+    other = tx.granted(population, "node" if level == "edge" else "edge")
     if other is not None:
-        books.check_grantable(population, other[0])
+        tx.check_grantable(population, other[0])
     return budget
 
 
-def _paying(books: Books, people: People, asked: Spend, level: str, moment: str) -> list[int]:
-    """Return the populations that pay for a release; refuse it unless every one of them can."""
-    hashes = books.hashes(people)
-    touched = books.touched(people, hashes)
+def _paying(
+    tx: LedgerTransaction, people: People, asked: Spend, level: str, moment: str
+) -> list[int]:
+    """Return the populations charged for a release; refuse it if one has too little budget."""
+    hashes = tx.hashes(people)
+    touched = tx.touched(people, hashes)
     if not touched:
-        made = books.add_population(people.name or "data set", people.namespace, moment)
+        made = tx.add_population(people.name or "data set", people.namespace, moment)
         touched = {made: np.zeros(len(hashes), dtype=np.bool_)}
-    books.check_all_known(people, touched)
-    # The one whose budget matters most stands for the charge.
-    charged = books.by_weight(touched, level)
+    tx.check_all_known(people, touched)
+    # The first population represents the charge.
+    charged = tx.by_weight(touched, level)
     for population in charged:
-        books.check_affordable(population, level=level, asked=[asked])
-    books.welcome(touched, people, hashes, level)
+        tx.check_affordable(population, level=level, asked=[asked])
+    tx.enrol(touched, people, hashes, level)
     return charged
 
 
 def _record(db: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
-    """Write a charge, or a look that costs nothing: one row for each population."""
+    """Write a charge or a logged access: one row for each population."""
     db.executemany(
         "INSERT INTO charges (id, population, fingerprint, level, relation, epsilon, delta, count, "
         "purpose, events, charged_at, completed_at, who, host, command, reason) "
@@ -737,7 +746,7 @@ def _record(db: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
 
 
 def _note(db: sqlite3.Connection, kind: str, about: str, origin: Origin) -> None:
-    """Write to the chain what is neither a grant nor a charge."""
+    """Write an entry to the chain that is neither a grant nor a charge."""
     db.execute(
         "INSERT INTO notes (kind, about, noted_at, who, host, command) VALUES (?, ?, ?, ?, ?, ?)",
         (kind, about, chain_time(db), *origin),
@@ -745,16 +754,16 @@ def _note(db: sqlite3.Connection, kind: str, about: str, origin: Origin) -> None
 
 
 def _note_overlaps(
-    db: sqlite3.Connection, books: Books, people: People, origin: Origin
+    db: sqlite3.Connection, tx: LedgerTransaction, people: People, origin: Origin
 ) -> list[str]:
-    """Write down, once, that people of another namespace may be the same; return what is new."""
+    """Record, once, that ids overlap with another namespace; return the new entries."""
     known = "SELECT count(*) FROM fingerprints JOIN populations ON id = population "
     known += "WHERE fingerprint = ? AND namespace = ?"
     if db.execute(known, (people.fingerprint, people.namespace)).fetchone()[0]:
         return []  # this graph was compared when it was first read
     noted = {row[0] for row in db.execute("SELECT about FROM notes WHERE kind = 'overlap'")}
     found = []
-    for name, namespace, common in books.overlaps(people, books.hashes(people)):
+    for name, namespace, common in tx.overlaps(people, tx.hashes(people)):
         pair = f"namespace {people.namespace!r} shares most ids with population {name!r}"
         if not any(about.startswith(pair) for about in noted):
             found.append(f"{pair} of namespace {namespace!r}: {common:,}")

@@ -1,12 +1,12 @@
-"""Who a budget belongs to: people, known by keyed hashes of their ids (privacy page, section 6).
+"""Populations: the people of a budget, by keyed hashes of their ids (privacy page, section 6).
 
-A *population* is a named set of people in a *namespace*. Whoever reads a table reads people, and
-next month's table, one column fewer, an edited cell or ids written as text are the same people: a
-population is found by a single common id, whatever the rest of the table looks like.
+A *population* is a named set of people in a *namespace*. It is matched by a single common id,
+whatever the rest of a table holds: next month's table, one with fewer columns or edited cells, and
+one with ids as text refer to the same people.
 
 The ledger holds 16 bytes per person, SipHash of the id under a key that never leaves the ledger. In
-namespaces of their own, two tables that both count from 1 are different people; in one namespace
-they are charged together, which is the safe side.
+separate namespaces, two tables that both count from 1 have different people. In one namespace they
+are charged together, which is the conservative choice.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from gapgnn.privacy.ledger.spelling import normalize_ids
 
 # Sorted by the first half, then the second; 16 bytes each.
 Hashes = NDArray[np.uint64]
-# Hashed and compared this many at a time, which stays in cache.
+# Ids hashed and compared at a time, which fit into the cache.
 _CHUNK = 1 << 14
-# Of ids and of hashes, in bytes each.
+# Largest size of remembered ids and of remembered hashes, in bytes each.
 _MOST_REMEMBERED = 1 << 26
 _LARGEST = 2**63 - 1
-# SQLite takes pieces of up to a gigabyte; these have at most 64 MB.
+# Hashes per blob: SQLite takes blobs of up to a gigabyte, these have at most 64 MB.
 _PART_SIZE = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
 class People:
-    """The people whose records, or names, a release reads.
+    """The people whose records, or ids, a release reads.
 
     Attributes:
-        ids: outside names, numbers or texts.
+        ids: external ids, numbers or texts.
         fingerprint: of the graph that is read.
-        namespace: what the ids belong to; own tables are in ``default``.
-        name: what people call the data set.
+        namespace: of the ids; own tables are in ``default``.
+        name: of the data set.
     """
 
     ids: NDArray[Any]
@@ -53,12 +53,12 @@ class People:
 
     @classmethod
     def of(cls, graph: Graph) -> People:
-        """Return everybody a graph names: those with a record, and those who are only listed."""
+        """Return all ids of a graph: those with a record, and those only in adjacency lists."""
         ids = graph.ids
-        for kind in graph.edge_types:
-            if kind.dangling_targets is None:
+        for edges in graph.edge_types:
+            if edges.dangling_targets is None:
                 continue
-            listed = np.asarray(kind.dangling_targets)
+            listed = np.asarray(edges.dangling_targets)
             if listed.dtype.kind != ids.dtype.kind:
                 ids, listed = ids.astype(str), listed.astype(str)
             ids = np.concatenate([ids, listed])
@@ -66,7 +66,7 @@ class People:
 
     @classmethod
     def listed(cls, ids: NDArray[Any], *, namespace: str = "default", name: str = "") -> People:
-        """Return people who are known by their ids alone: no graph of theirs was read yet.
+        """Return people given by their ids alone, without a graph.
 
         >>> len(People.listed(np.array(["ann", "bob"])).fingerprint)
         64
@@ -80,9 +80,9 @@ class People:
 def hash_ids(ids: NDArray[Any], key: bytes) -> Hashes:
     """Return the sorted, distinct hashes of ids, ``(n, 2)``.
 
-    An id has one hash, however it is spelled (:mod:`gapgnn.privacy.ledger.spelling`): ``7``,
-    `` 7``, ``+7``, ``007``, ``7.0`` are one number, and what a program made of a column must not
-    make other people of them. Should two people differ in nothing else, they are charged as one.
+    The hash does not depend on the spelling of an id (:mod:`gapgnn.privacy.ledger.spelling`):
+    ``7``, `` 7``, ``+7``, ``007`` and ``7.0`` are one number, so that a program's column type does
+    not split a population. Two people whose ids differ in nothing else are charged as one.
 
     >>> numbers, texts = np.array([7, 8, 7]), np.array(["8.0", " 007"])
     >>> np.array_equal(hash_ids(numbers, b"k" * 32), hash_ids(texts, b"k" * 32))
@@ -92,18 +92,18 @@ def hash_ids(ids: NDArray[Any], key: bytes) -> Hashes:
 
 
 def respelled(ids: NDArray[Any], key: bytes) -> tuple[Hashes, Hashes]:
-    """Return the hashes that ledgers before version 4 kept for these ids, where they differ.
+    """Return the hashes of these ids in ledgers before version 4, where they differ.
 
     Returns:
-        The earlier hashes, sorted and distinct, and beside each the one of today. Ids that had the
-        same hash then have the same one now.
+        The earlier hashes, sorted and distinct, and the current hash of each. Ids with equal
+        earlier hashes have equal current ones.
 
     >>> [len(hashes) for hashes in respelled(np.array(["ann", "Bob", "7"]), b"k" * 32)]
     [1, 1]
     """
     if _are_numbers(ids):
-        nobody = np.empty((0, 2), dtype=np.uint64)
-        return nobody, nobody
+        empty = np.empty((0, 2), dtype=np.uint64)
+        return empty, empty
     before, now = (_hash_each(ids, key, spell) for spell in (_trimmed, normalize_ids))
     differs = (before != now).any(axis=1)
     before, now = before[differs], now[differs]
@@ -161,7 +161,7 @@ class Remembered:
         self._digest_of: tuple[Hashes, bytes] | None = None
 
     def of(self, ids: NDArray[Any], key: bytes) -> Hashes:
-        """Return :func:`hash_ids`, which nobody may change."""
+        """Return :func:`hash_ids`, which empty may change."""
         names = ids.astype(str) if ids.dtype.kind == "O" else ids
         own = hashlib.blake2b(b"remembered", key=key).digest()
         known, owner, hashes = self._last
@@ -193,7 +193,7 @@ def _trimmed(names: NDArray[np.str_]) -> NDArray[np.str_]:
     letters = np.ascontiguousarray(names).view(np.uint32).reshape(len(names), -1)
     if not letters.size:
         return names
-    # Nearly always nobody has any. Zeros behind a text wrap around to the largest number.
+    # Nearly always empty has any. Zeros behind a text wrap around to the largest number.
     has_space = (letters - np.uint32(1) < np.uint32(ord(" "))).any()
     if not has_space and letters.max() < 128:
         return names
@@ -349,7 +349,7 @@ class Members:
     def _pieces(
         self, population: int, people: Hashes | None = None
     ) -> Iterator[tuple[Hashes, bool]]:
-        """Return pieces that nobody changed, and whether one is just these people.
+        """Return pieces that empty changed, and whether one is just these people.
 
         Nearly always the one piece is the people who were read before. Comparing it with them takes
         a fraction of its digest, and theirs is remembered.

@@ -1,20 +1,20 @@
-"""What fits a budget: the rules on people, relations and levels.
+"""Rules of budgets: populations, relations and levels.
 
-The rules, chosen to be simple and sound (privacy page, section 6):
+The rules (privacy page, section 6):
 
-- *People.* A release is charged to every population of its namespace that has a member among those
-  it reads, all or none. Others it reads join the one with a budget that has most in common with
-  them, so that nobody is ever read without a budget that counts it; without any, they become a
-  population of their own.
+- *People.* A release is charged to every population of its namespace with a member among the ids it
+  reads, or to none of them. Ids without a population are enrolled in the charged population with
+  the largest overlap, one with a budget first, so that every record read is covered by a budget. If
+  no population is charged, they become a new population.
 - *Composition.* Fixed when a budget is granted (:mod:`gapgnn.privacy.ledger.filters`).
 - *Relation.* A budget is stated under one neighbouring relation, and a charge under another one is
-  refused. Charges made before there was a budget count under it where the rule knows how, if the
-  budget's relation covers theirs: arcs < edges, few links of a person < more.
-- *Level.* A population without any grant is recorded, not limited, unless the ledger requires a
-  grant. Once a budget is granted at one level, the other level is closed until it has a budget of
-  its own: otherwise a spent edge budget could be walked around at node level, and a node budget by
-  a release that calls features public.
-- *Time.* A budget may end on a day; after it nothing is charged. Time is that of the clock, but
+  refused. Charges made before the grant count under the budget's relation if it covers theirs:
+  edges cover arcs, and more links of a person cover fewer.
+- *Level.* Charges of a population without any grant are recorded but not limited, unless the ledger
+  requires a grant. Once a budget is granted at one level, the other level is closed until it has a
+  budget of its own: otherwise a spent edge budget could be circumvented at node level, and a node
+  budget by a release that treats features as public.
+- *Time.* A budget may end on a day; after it nothing is charged. The time is that of the clock, but
   never before the last row of the ledger.
 """
 
@@ -46,11 +46,11 @@ from gapgnn.privacy.ledger.people import (
     respelled,
 )
 
-# Populations, and who of the people read is known to be a member.
+# Populations, each with the mask of the people read who are members.
 Touched = dict[int, NDArray[np.bool_]]
 # The named relations of each level that has a price.
 RELATIONS = {level: RELATIONS_OF_LEVEL[level] for level in ("edge", "node")}
-# From this share on, of the people read or of those known, another namespace is worth a warning.
+# Share of ids in common with a population of another namespace from which on a warning is given.
 LARGE_OVERLAP = 0.5
 
 
@@ -60,11 +60,11 @@ class BudgetEndedError(BudgetExceededError):
 
 @dataclass(frozen=True)
 class Budget:
-    """What was granted, spent and is left for one population at one level.
+    """The granted, spent and remaining amounts of one population at one level.
 
-    Without a grant, the granted and left amounts are None, and what is spent is the plain sum.
-    ``relation`` is the one the amounts are stated under: the grant's, or else the strictest one
-    charged. ``relations`` are those charged.
+    Without a grant, the granted and remaining amounts are None, and the spent amount is the sum of
+    the charges. ``relation`` is the one the amounts are stated under: the grant's, or else the
+    strictest one charged. ``relations`` are those charged.
     """
 
     population: str
@@ -91,7 +91,7 @@ def check_stated(level: str, relation: RelationLike) -> Relation:
 
 
 def check_population(name: object) -> str:
-    """Refuse a name that could not be told from an option or would break a table."""
+    """Refuse a name that looks like an option or would break a table."""
     if not (isinstance(name, str) and re.fullmatch(r"[\w][\w ./@+-]{0,99}", name)):
         raise InputError(
             "a population must have a name of letters, digits and . _ / @ + -, at most 100. "
@@ -100,8 +100,8 @@ def check_population(name: object) -> str:
     return name
 
 
-class Books:
-    """The ledger's content as seen inside one transaction."""
+class LedgerTransaction:
+    """The ledger's content inside one database transaction."""
 
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self.db = db
@@ -114,7 +114,7 @@ class Books:
         return REMEMBERED.of(people.ids, secret_key(self.db))
 
     def touched(self, people: People, hashes: Hashes) -> Touched:
-        """Return the populations that a release on these people reads, and whom of each."""
+        """Return the populations that a release on these people reads, with its members."""
         found: Touched = {}
         for (population,) in self.db.execute(
             "SELECT id FROM populations WHERE namespace = ?", (people.namespace,)
@@ -122,7 +122,7 @@ class Books:
             common = self._known(population, people, hashes)
             if common.any():
                 found[population] = common
-        # A population of version 0.1 is known by the graph that was read, until its people are.
+        # A population of version 0.1 is identified by its graph, until its people are known.
         for (population,) in self.db.execute(
             "SELECT id FROM populations JOIN fingerprints ON population = id "
             "WHERE namespace = '' AND fingerprint = ?",
@@ -132,7 +132,7 @@ class Books:
         return found
 
     def _known(self, population: int, people: People, hashes: Hashes) -> NDArray[np.bool_]:
-        """Tell which people are members, also under the spelling of earlier versions."""
+        """Return the mask of the members, also under the spelling of earlier versions."""
         common = self.members.known(population, hashes)
         before, now = self._earlier(people)
         if len(before) and (found := self.members.known(population, before)).any():
@@ -140,16 +140,16 @@ class Books:
         return common
 
     def _earlier(self, people: People) -> tuple[Hashes, Hashes]:
-        """Return the hashes by which a ledger that was begun earlier may know these people."""
+        """Return the hashes of these people in a ledger of an earlier version."""
         if setting(self.db, ID_SPELLING) == "normalised":
-            nobody = np.empty((0, 2), dtype=np.uint64)
-            return nobody, nobody
+            empty = np.empty((0, 2), dtype=np.uint64)
+            return empty, empty
         if self._respelled is None or self._respelled[0] is not people:
             self._respelled = people, respelled(people.ids, secret_key(self.db))
         return self._respelled[1]
 
     def _respell(self, population: int, people: People) -> None:
-        """Keep the members who were read under today's hash, by which any spelling finds them."""
+        """Store today's hash of the members who were read, which does not depend on spelling."""
         before, now = self._earlier(people)
         if len(before) and (found := self.members.known(population, before)).any():
             self.members.replace(population, before[found], distinct(now[found]))
@@ -177,7 +177,7 @@ class Books:
         return found
 
     def add_population(self, name: str, namespace: str, moment: str) -> int:
-        """Make a population; a name that is taken gets a number."""
+        """Add a population; a number is appended to a name in use."""
         taken = {row[0] for row in self.db.execute("SELECT name FROM populations")}
         free, number = name, 2
         while free in taken:
@@ -188,8 +188,8 @@ class Books:
         )
         return int(made.lastrowid or 0)
 
-    def welcome(self, touched: Touched, people: People, hashes: Hashes, level: str) -> None:
-        """Let those who are in no population yet join one of those that are charged."""
+    def enrol(self, touched: Touched, people: People, hashes: Hashes, level: str) -> None:
+        """Enrol people without a population in the first of those that are charged."""
         known = np.zeros(len(hashes), dtype=np.bool_)
         for population, common in touched.items():
             known |= common
@@ -198,24 +198,24 @@ class Books:
                 "INSERT OR IGNORE INTO fingerprints VALUES (?, ?)",
                 (population, people.fingerprint),
             )
-        home = self.by_weight(touched, level)[0]
+        first = self.by_weight(touched, level)[0]
         for population in touched:
             if not self.namespace(population):
-                self.meet(population, people, hashes)
-            elif population == home:
-                self.members.join(home, hashes[~known])
+                self.match(population, people, hashes)
+            elif population == first:
+                self.members.join(first, hashes[~known])
 
-    def meet(self, population: int, people: People, hashes: Hashes) -> None:
-        """Learn who is in a population of version 0.1: all people of the graph it was known by."""
+    def match(self, population: int, people: People, hashes: Hashes) -> None:
+        """Set the members of a population of version 0.1: all people of its graph."""
         self.members.join(population, hashes)
         self.db.execute(
             "UPDATE populations SET namespace = ? WHERE id = ?", (people.namespace, population)
         )
 
     def by_weight(self, touched: Touched, level: str) -> list[int]:
-        """Return populations, the one that newcomers join first.
+        """Return populations in order of precedence; new people are enrolled in the first.
 
-        Those with a budget come first, then those that have most in common with the people read.
+        Those with a budget come first, then those with the largest overlap with the people read.
         """
         weights = {
             population: (self.granted(population, level) is None, -int(common.sum()), population)
@@ -228,13 +228,13 @@ class Books:
         self.db.execute("UPDATE populations SET name = ? WHERE id = ?", (name, population))
 
     def is_free(self, population: int) -> bool:
-        """Tell whether a population has no budget at any level."""
+        """Return whether a population has no budget at any level."""
         return all(self.granted(population, level) is None for level in RELATIONS)
 
-    def inherit(self, population: int, other: int) -> None:
-        """Count what was charged to another population that shares a person with this one.
+    def copy_charges(self, population: int, other: int) -> None:
+        """Copy the charges of another population that shares a person with this one.
 
-        A release on the other may have read whom they share, so it counts for both.
+        Its releases may have read the shared person, so they count for both.
         """
         columns = (
             "id, fingerprint, level, relation, epsilon, delta, count, purpose, events, charged_at, "
@@ -247,9 +247,10 @@ class Books:
         )
 
     def check_all_known(self, people: People, touched: Touched) -> None:
-        """Refuse people who may be those of a budget of version 0.1, which knew graphs alone.
+        """Refuse people who may belong to a budget of version 0.1, which stored graphs, not ids.
 
-        A graph that was read then has a budget of its own; published people are found by theirs.
+        A graph read by that version is identified by its fingerprint, a registered data set by its
+        namespace.
         """
         was_read = any(not self.namespace(population) for population in touched)
         if was_read or people.namespace.startswith("dataset "):
@@ -267,9 +268,9 @@ class Books:
     def check_unpriced(
         self, touched: Touched, *, level: str, purpose: str, is_curator: bool
     ) -> list[tuple[str, str]]:
-        """Refuse a release without a price on people with a budget.
+        """Refuse access without a charge to people with a budget, unless the curator keeps it.
 
-        Returns the levels and relations of the budgets that a curator looks past.
+        Returns the levels and relations of the budgets for which the access is logged.
         """
         if level != "none":
             for population in touched:
@@ -296,7 +297,7 @@ class Books:
         return [(limited, relation) for _, limited, relation in budgets]
 
     def _open_budget(self, population: int, level: str) -> tuple[Filter, str | None] | None:
-        """Return the budget that a charge at a level goes to; refuse a level that is closed."""
+        """Return the budget of charges at a level; refuse a closed level."""
         granted = self.granted(population, level)
         known = self.name(population)
         if granted is None:
@@ -314,7 +315,7 @@ class Books:
         return granted
 
     def check_affordable(self, population: int, *, level: str, asked: Sequence[Spend]) -> None:
-        """Refuse charges that their budget does not allow together."""
+        """Refuse charges that together exceed their budget."""
         granted, known = self._open_budget(population, level), self.name(population)
         if granted is None:
             return
@@ -334,25 +335,25 @@ class Books:
         spends = self.spends(population, level)
         if not budget.allows([*spends, *asked]):
             left = budget.left(spends)
-            # What rounding leaves of a spent budget is nothing to anybody.
+            # A remainder from rounding is reported as nothing.
             is_spent = left.epsilon <= budget.amount.epsilon / 10**6
-            wanted = asked[0].amount.times(asked[0].count)
+            requested = asked[0].amount.times(asked[0].count)
             for spend in asked[1:]:
-                wanted = wanted.plus(spend.amount.times(spend.count))
+                requested = requested.plus(spend.amount.times(spend.count))
             raise BudgetExceededError(
                 f"The budget of {known} at {level} level ({budget.relation}, {budget.composition}) "
                 f"has {'nothing' if is_spent else left} left. Got a request for "
-                f"{wanted}; nothing was charged." + self._name_apart(population)
+                f"{requested}; nothing was charged." + self._name_apart(population)
             )
 
     def _name_apart(self, population: int) -> str:
-        """Say what to do where ids of unrelated tables may only look the same."""
+        """Return the advice for tables whose ids coincide with those of other people."""
         if self.namespace(population) != "default":
             return ""
         return " If your tables are of other people, say so with `population=NAME`."
 
     def check_grantable(self, population: int, budget: Filter) -> None:
-        """Refuse a budget below what is spent, or one under which a charge cannot be counted."""
+        """Refuse a budget below the spent amount, or whose relation does not cover a charge."""
         used = self._relations(population, budget.level)
         beyond = [one for one in used if not budget.relation.covers(parse_relation(one))]
         if beyond:
@@ -371,7 +372,7 @@ class Books:
             )
 
     def budget(self, population: int, level: str) -> Budget:
-        """Return the state of one budget that was granted or charged."""
+        """Return the state of one budget."""
         granted = self.granted(population, level)
         used = self._relations(population, level)
         spends = self.spends(population, level)
@@ -411,12 +412,12 @@ class Books:
         return None if row is None else int(row[0])
 
     def name(self, population: int) -> str:
-        """Return what people call a population."""
+        """Return the name of a population."""
         row = self.db.execute("SELECT name FROM populations WHERE id = ?", (population,)).fetchone()
         return str(row[0])
 
     def namespace(self, population: int) -> str:
-        """Return what the ids of a population belong to."""
+        """Return the namespace of a population's ids."""
         wanted = "SELECT namespace FROM populations WHERE id = ?"
         return str(self.db.execute(wanted, (population,)).fetchone()[0])
 

@@ -1,9 +1,9 @@
-"""Randomised response on classes: everybody's label, released once (privacy page, section 5).
+"""Randomised response on class labels, released once per person (privacy page, section 5).
 
-With probability ``C other`` a person says a class drawn uniformly among all C, and the true one
-otherwise; the true one then comes out with probability ``1 - (C - 1) other``. Whoever has no label
-to give, because the record is not there or has none, says a uniformly random class: it is the same
-draw, so the release does not tell who is there.
+With probability ``C other`` the response is drawn uniformly from all C classes, and otherwise it is
+the true class, which therefore has probability ``1 - (C - 1) other``. Without a label, because the
+record is missing or has none, the response is uniform. Every id has a response, so the release does
+not reveal which records exist.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gapgnn.rng import NoiseKey
 
 SILENT = -1
 _WORD = 2.0**64
-# What a change of who speaks counts in an audit: more than any label may move.
+# Distance counted in an audit for a change of who responds: more than any label may contribute.
 _NOT_ACCOUNTED = 3.0
 
 
@@ -36,32 +36,33 @@ def randomised_labels(
     noise: SafeOrFast = "safe",
     name: str = "labels",
 ) -> Tensor:
-    """Release a class for everybody who speaks, and -1 for the others.
+    """Release a class for everyone who responds, and -1 for the others.
 
     Node level, relation ``add-remove`` or ``replace``: one record is one label, and the response
     costs its pure epsilon under both (:class:`gapgnn.privacy.accounting.LabelResponse`).
 
     Args:
-        labels: the class of each person, below 0 where there is none to give.
-        speaks: who says something. That must be public, and as true of somebody who left.
-        response: how likely a class is exchanged.
+        labels: the class of each person, below 0 without one.
+        speaks: mask of those who respond. It must be public, and not depend on whether a record
+            exists.
+        response: the probabilities of the response.
         key: of this release alone.
         noise: ``safe`` or ``fast`` coins.
         name: of the release, for audits.
 
     >>> labels, speaks = np.array([2, 2, -1, 0]), np.array([True, True, True, False])
-    >>> said = randomised_labels(labels, speaks, LabelResponse.of(30.0, 3),
+    >>> responses = randomised_labels(labels, speaks, LabelResponse.of(30.0, 3),
     ...                          key=NoiseKey.insecure(0))
-    >>> said[[0, 1, 3]].tolist(), 0 <= int(said[2]) < 3
+    >>> responses[[0, 1, 3]].tolist(), 0 <= int(responses[2]) < 3
     ([2, 2, -1], True)
     """
     coins = Coins(key, noise=noise)
     count, classes = len(labels), response.classes
-    # Rounded up to what a coin of 64 bits can do: never less random than accounted.
+    # Rounded up to a multiple of 2^-64: never less random than accounted.
     share = min(1.0, math.ceil(classes * response.other * _WORD) / _WORD)
     is_random = coins.each(count, share, "at random")
-    said = np.where(is_random | (labels < 0), _uniform(coins, count, classes), labels)
-    said[~speaks] = SILENT
+    responses = np.where(is_random | (labels < 0), _uniform(coins, count, classes), labels)
+    responses[~speaks] = SILENT
 
     def describe() -> Release:
         value = np.zeros((count, classes + 1))
@@ -79,7 +80,7 @@ def randomised_labels(
             counts_records=True,
         )
 
-    released: Tensor = observe(describe, torch.from_numpy(said))
+    released: Tensor = observe(describe, torch.from_numpy(responses))
     return released
 
 
@@ -87,6 +88,6 @@ def _uniform(coins: Coins, count: int, classes: int) -> NDArray[np.int64]:
     """Return a class for each of ``count`` people, all equally likely."""
     drawn = np.zeros(count, dtype=np.int64)
     for last in range(1, classes):
-        # Of the classes up to this one, each is then as likely as the others.
+        # All classes up to this one are then equally likely.
         drawn[coins.each(count, 1 / (last + 1), "class", last)] = last
     return drawn
