@@ -34,13 +34,13 @@ from gapgnn.training import (
 
 @dataclass(frozen=True)
 class Tested:
-    """What one repeat answers for its test nodes.
+    """Scores and labels of one repeat's test nodes.
 
     Attributes:
         scores: class scores.
         labels: the classes.
-        threshold: of the answer.
-        positive: the class that is looked for.
+        threshold: of the predictions.
+        positive: the positive class.
     """
 
     scores: Tensor
@@ -109,9 +109,9 @@ def rates_of(config: MethodConfig, facts: PublicFacts) -> Sequence[float]:
 
 
 def positive_class(config: MethodConfig, graph: Graph) -> int:
-    """Return the class that is looked for; it decides figures for the curator.
+    """Return the positive class, which figures for the curator refer to.
 
-    Below node level a metric about it may decide an epoch, with labels that are public.
+    Below node level a metric of it may select an epoch, from public labels.
     """
     if config.positive is not None:
         names = list(graph.label_names or map(str, range(graph.num_classes)))
