@@ -1,4 +1,4 @@
-"""What attackers have of their own: a classifier, and a measure of how well they rank."""
+"""Tools of attackers: a classifier, and ranking metrics of their scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gapgnn.rng import experiment_torch
 
 Rows = NDArray[np.float64]
 FALSE_ALARMS = 0.01
-# The classifier of the paper.
+# The attack network of GAP.
 _WIDTHS = (64, 64, 64)
 _BATCH = 1024
 _PATIENCE = 20
@@ -24,7 +24,7 @@ _PATIENCE = 20
 
 @dataclass(frozen=True)
 class Ranking:
-    """How an attacker's scores order the true cases before the others.
+    """Ranking metrics of an attacker's scores.
 
     Attributes:
         auc: probability that a true case is ranked before another; 0.5 is guessing.
@@ -40,7 +40,7 @@ class Ranking:
 
 
 def guessing(truth: NDArray[np.bool_]) -> dict[str, float]:
-    """Return what scores without any meaning reach, for every figure of a ranking.
+    """Return the expected value of every metric under random scores.
 
     >>> guessing(np.array([True, False, False, False]))["average_precision"]
     0.25
@@ -49,7 +49,7 @@ def guessing(truth: NDArray[np.bool_]) -> dict[str, float]:
 
 
 def rank(scores: ArrayLike, truth: NDArray[np.bool_]) -> Ranking:
-    """Judge scores against the truth.
+    """Return the ranking metrics of scores.
 
     >>> rank([0.9, 0.8, 0.3, 0.1], np.array([True, True, False, False])).auc
     1.0
@@ -73,8 +73,8 @@ def rank(scores: ArrayLike, truth: NDArray[np.bool_]) -> Ranking:
 class AttackNetwork:
     """A binary classifier on standardised inputs, trained on cases the attacker knows.
 
-    A tenth of the cases is kept aside, and the epoch that does best on them is used: an attack that
-    learnt its examples by heart would look weaker than it is.
+    A tenth of the cases is held out, and the epoch with the best score on them is used, because
+    overfitting would underestimate the attack.
 
     >>> rng = np.random.default_rng(0)
     >>> rows = rng.normal(size=(400, 2))

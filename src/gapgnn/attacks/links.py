@@ -1,14 +1,14 @@
-"""Link attacks: who is connected to whom, from a model's answers?
+"""Link attacks: inference of edges from a model's predictions.
 
-Each attack is measured beside a control, the features-only attacker. At edge level features and
-labels are public, so that attacker knows them all and may train a model of its own on them. What
-friends have in common with each other, a class for instance, is known to it anyway. Only what an
-attack finds beyond the control is found *because of the edges* that the model read.
+Each attack is compared with a control, the features-only attacker. At edge level features and
+labels are public, so the control knows them all and may train a model of its own on them. It
+already exploits homophily, for instance equal classes of neighbours. Only the advantage over the
+control is due to *the edges* that the model read.
 
-That still counts what many edges say together: how many friends somebody has, or which class they
-are of. The control does not know it, and edge-level privacy does not hide it. Held-out pairs leave
-only the single edge: half of some edges are removed before the model is trained, and the attacker
-is to tell them from those that were kept.
+That advantage includes aggregates of many edges, such as a node's degree or the classes of its
+neighbours. The control does not know them, and edge-level privacy does not protect them. Held-out
+pairs leave only the single edge: half of some edges are removed before training, and the attacker
+distinguishes them from those that were kept.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 Nodes = NDArray[np.int64]
 _TINY = 1e-12
-# Posteriors below this count as this in logarithms: single precision says no more about them.
+# Posteriors are clamped to this in logarithms, because of single precision.
 _LEAST = 1e-6
 OTHERS = ("held-out", "degree", "uniform")
 PUBLISHED = ("probabilities", "labels")
-# No more of the edges are held out: the model must still be one of nearly the same graph.
+# The largest share of edges that is held out, so that the graph hardly changes.
 _MOST_HELD_OUT = 0.1
 
 
@@ -90,20 +90,20 @@ def link_stealing_attack(
     """Run link stealing (He et al. 2021) on the posteriors of a copy of an estimator.
 
     Unsupervised: each of eight distances between two posteriors. Supervised: a network on pairwise
-    operators, trained on the half of the pairs that the attacker knows; it also gets all that the
-    control has, so the difference is due to the posteriors.
+    operators, trained on the half of the pairs that the attacker knows. It also gets all inputs of
+    the control, so the difference is due to the posteriors.
 
     Args:
         estimator: the method, level and parameters under attack; it is not changed.
         graph: the private graph, transductive.
         pairs: connected pairs that are drawn, and as many unconnected ones.
         others: how unconnected pairs are drawn: ``held-out``, edges that are removed before
-            training, so that nothing but the edge tells; ``degree``, from the ends of edges; or
-            ``uniform``, as in the original attack. How many friends somebody has, and of which
-            class, are sums over many edges, which edge-level privacy does not hide and which the
-            last two reward.
-        published: what the attacker has of the model: ``probabilities``, or ``labels`` alone.
-        own: what a prediction reads of its own person, where that is chosen at prediction.
+            training, so that only the single edge differs; ``degree``, from the ends of edges; or
+            ``uniform``, as in the original attack. With the last two the attack also succeeds by
+            the number and the classes of neighbours, which are sums over many edges that edge-level
+            privacy does not protect.
+        published: the attacker's view of the model: ``probabilities``, or ``labels`` alone.
+        own: what a prediction reads of the node's own record, if that is chosen at prediction.
         itself: attack the fitted estimator itself, as it was trained on this graph. No edge can be
             held out of a training that is over.
         seed: of all choices; never of noise.
@@ -153,25 +153,25 @@ def linkteller_attack(
     seed: int = 0,
     callback: Callback | None = None,
 ) -> LinkResult:
-    """Run LinkTeller (Wu et al. 2022): change one node's features and see whose answers move.
+    """Run LinkTeller (Wu et al. 2022): change one node's features and observe other predictions.
 
-    The score of a pair is the size of the change of one's posteriors per change of the other's
-    features, in both directions together.
+    The score of a pair is the change of one node's posteriors per change of the other's features,
+    summed over both directions.
 
-    At level none the model is asked about the changed graph. At a private level it answers from
-    the hops that were released once, so nobody's features can move anybody else's answer, and the
-    attack has nothing to go on. ``fresh="always"`` asks what would happen if the curator did pay
-    for a new release at every question; the result says what that would cost.
+    At level none the model predicts on the changed graph. At a private level predictions follow
+    from the hops that were released once, so one node's features change no other prediction, and
+    the attack is guessing. ``fresh="always"`` measures a curator who pays for a new release at
+    every query; the result states the cost.
 
     Args:
         estimator: the method, level and parameters under attack; it is not changed.
         graph: the private graph.
-        nodes: how many nodes are watched; all pairs of them are scored, with one question each.
-        step: by which share a node's features are increased.
+        nodes: number of target nodes; all pairs of them are scored, with one query per node.
+        step: relative increase of a node's features.
         fresh: ``auto`` or ``always``.
-        others: tell connected pairs from ``all`` others, or from ``held-out`` ones: half of the
-            edges among the watched nodes, removed before training. The watched nodes are then the
-            ends of some edges, so that there are some on a sparse graph too.
+        others: distinguish connected pairs from ``all`` others, or from ``held-out`` ones: half of
+            the edges among the target nodes, removed before training. The target nodes are then
+            ends of edges, so that some pairs are connected in a sparse graph too.
         itself: attack the fitted estimator itself, as it was trained on this graph. No edge can be
             held out of a training that is over.
         seed: of all choices; never of noise.
@@ -270,7 +270,7 @@ def _watched(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np.i
     return np.sort(rng.permutation(graph.num_nodes)[:count])
 
 
-def _friends(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _edge_ends(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return the ends of edges drawn at random, ``count`` nodes at most."""
     drawn = sample_pairs(graph, count // 2, rng)
     ends = [part[drawn.linked] for part in (drawn.first, drawn.second)]
@@ -284,7 +284,7 @@ def _watched_pairs(
     if others == "all":
         watched = _watched(graph, count, rng)
         return graph, watched, all_pairs(graph, watched)
-    watched = _friends(graph, count, rng)
+    watched = _edge_ends(graph, count, rng)
     graph, chosen = hold_out(graph, all_pairs(graph, watched), rng)
     return graph, watched, chosen
 
@@ -463,8 +463,8 @@ def sample_pairs(
         graph: the private graph.
         count: of either kind.
         rng: of the experiment.
-        others: how the ends of unconnected pairs are drawn: ``degree``, as often as they are ends
-            of edges, so that knowing who has many friends tells nothing; ``uniform``, all alike.
+        others: how the ends of unconnected pairs are drawn: ``degree``, in proportion to their
+            degree, so that the degree carries no information; or ``uniform``.
 
     >>> graph = Graph.from_arcs(range(9), range(1, 10), num_nodes=10, features=np.eye(10))
     >>> int(sample_pairs(graph, 5, np.random.default_rng(0)).linked.sum())
@@ -496,15 +496,14 @@ def sample_pairs(
 
 
 def hold_out(graph: Graph, pairs: Pairs, rng: np.random.Generator) -> tuple[Graph, Pairs]:
-    """Remove a random half of the edges among some pairs; tell the kept ones from the removed.
+    """Remove a random half of the edges among some pairs; the attack is to identify the kept ones.
 
-    Both kinds are friends, chosen alike by a coin: what friends have in common, how many of them
-    somebody has and what a class is like tell nothing about the coin. Only a model that gives away
-    the single edges it read does.
+    Kept and removed edges are chosen by a coin, so homophily, degrees and classes are independent
+    of it. Only a model that reveals single edges it read gives an advantage.
 
     Returns:
-        The graph without the removed edges, and the pairs that were connected; ``linked`` says
-        which still are.
+        The graph without the removed edges, and the pairs that were connected; ``linked`` is true
+        for those that still are.
 
     >>> graph = Graph.from_arcs(range(9), range(1, 10), num_nodes=10, features=np.eye(10))
     >>> left, pairs = hold_out(graph, all_pairs(graph, np.arange(10)), np.random.default_rng(0))

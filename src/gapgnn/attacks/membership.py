@@ -1,17 +1,16 @@
-"""Node membership: was this person's label used to train the model? (paper, privacy attacks)
+"""Node membership inference: whether a label was used to train a model (GAP, privacy attacks).
 
-Two attacks: that of the paper, which this page describes, and LiRA.
+Two attacks: that of GAP, described here, and LiRA.
 
 The attacker has a shadow graph from the same population, trains a shadow model of the same method
-on it, and learns from the shadow model's answers to tell its members from others. The attack is
-then measured on the target model, which was trained separately. (Measured on the shadow model
-itself, ``on="shadow"``, it is the published protocol, and flatters the attacker.)
+on it, and learns to distinguish members from others by the shadow model's predictions. The attack
+is then measured on the target model, which was trained separately. (Measured on the shadow model
+itself, ``on="shadow"``, it is the published protocol, and overestimates the attack.)
 
-Training follows TSTF: the model is trained on the graph of its members, and asked about the full
-graph, edges to non-members included. As in the protocol there are members and others and nobody who
-chooses an epoch, so models are trained to their last epoch, as private ones always are.
-``epoch="best"`` attacks models that stop where validation nodes like it best, which keeps a model
-from remembering much.
+Training follows TSTF: the model is trained on the graph of its members and predicts on the full
+graph, including edges to non-members. The protocol has no validation nodes, so models are trained
+to their last epoch, as private ones always are. ``epoch="best"`` attacks models with the epoch of
+the best validation score, which reduces memorisation.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
 
 Mask = NDArray[np.bool_]
 EPOCHS = ("last", "best")
-# Share of a shadow graph that is neither member nor asked about: an estimator wants nodes to score
-# on, and some to choose an epoch by.
+# Share of a shadow graph that is neither member nor target: an estimator needs validation and test
+# nodes.
 _ASIDE = 0.02
 _TINY = 1e-12
 # With fewer models on a side, one variance is shared by all nodes (as Carlini et al. advise).
@@ -94,7 +93,7 @@ def membership_attack(
     seed: int = 0,
     callback: Callback | None = None,
 ) -> MembershipResult:
-    """Run the membership attack of the paper against copies of an estimator.
+    """Run GAP's membership attack against copies of an estimator.
 
     Args:
         estimator: the method, level and parameters under attack; it is not changed.
@@ -142,7 +141,7 @@ def membership_attack(
 
 @dataclass(frozen=True)
 class _Protocol:
-    """How the attack of the paper is carried out."""
+    """The protocol of GAP's attack."""
 
     on: str
     setting: str
@@ -262,14 +261,14 @@ def _target(
 
 @dataclass(frozen=True)
 class _Answers:
-    """What one model said about the nodes that are watched, and what was true."""
+    """Predictions of one model for the target nodes, and their true membership."""
 
     rows: NDArray[np.float64]
     members: Mask
     accuracies: tuple[float, float]
 
     def part(self, chosen: Mask) -> _Answers:
-        """Return what was said about some of the nodes."""
+        """Return the predictions for a subset of the nodes."""
         return replace(self, rows=self.rows[chosen], members=self.members[chosen])
 
 

@@ -1,11 +1,11 @@
-"""What published predictions say about one link to somebody who knows everything else.
+"""Inference of one edge from published predictions by an attacker who knows everything else.
 
-Link stealing (:mod:`gapgnn.attacks.links`) knows features and labels. The attacker that a promise
-is made against knows more: the model, what was released, and the whole graph but for one link.
-Given the release, a prediction that reads no list says nothing further to that attacker. One that
-reads its own person's exact list (``own="record"``, vote) is for that person alone, and this attack
-shows why: the answer is computed with the link and without it, and compared with what was
-published.
+Link stealing (:mod:`gapgnn.attacks.links`) knows features and labels. The attacker of the privacy
+guarantee knows more: the model, the release, and the whole graph except one edge. Given the
+release, a prediction that reads no adjacency list gives this attacker no further information. One
+that reads the node's own neighbours exactly (``own="record"``, vote) is for the node's own person
+only, and this attack shows why: the prediction is computed with and without the edge, and compared
+with the published one.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ def own_list_attack(
     seed: int = 0,
     callback: Callback | None = None,
 ) -> LinkResult:
-    """Tell edges from other pairs, knowing the model, the release and the graph but for the pair.
+    """Infer whether a pair is an edge, given the model, the release and the graph except the pair.
 
-    What would have been published had the pair been the other way round? Nobody is in two of the
-    pairs, so one question answers for all of them. A prediction that reads no list is the same
-    either way, and the attacker guesses. What the release itself gives away is bounded by epsilon
-    and is measured by the audits; here it is given.
+    The published predictions are compared with those for the graph in which every pair is toggled.
+    No node is in two pairs, so one toggled graph covers all of them. A prediction that reads no
+    adjacency list does not change, and the attacker guesses. The leakage of the release itself is
+    bounded by epsilon and measured by the audits; here the release is given.
 
     Args:
         estimator: the method, level and parameters under attack; it is not changed.
         graph: the private graph, transductive.
         pairs: connected pairs that are drawn, and as many unconnected ones, at most.
         published: ``probabilities`` or ``labels``.
-        own: what a prediction reads of its own person, where that is chosen at prediction.
+        own: what a prediction reads of the node's own record, if that is chosen at prediction.
         itself: attack the fitted estimator itself, as it was trained on this graph.
         seed: of all choices; never of noise.
         callback: watches the steps.
@@ -81,7 +81,7 @@ def own_list_attack(
         watcher.advance("attack")
     moves = np.abs(seen - other).sum(axis=1)
     moved = moves[drawn.first] + moves[drawn.second]
-    # As published it is with the edge for connected pairs, and without it for the others.
+    # The published prediction has the edge for connected pairs, and lacks it for the others.
     scores = np.where(drawn.linked, moved, -moved)
     details = {
         "moved": float((moved > 0).mean()),
@@ -95,7 +95,7 @@ def own_list_attack(
 
 
 def _check_released(estimator: NodeClassifier, graph: Graph) -> None:
-    """Refuse a graph with weights, and a method of which nothing is released."""
+    """Refuse a graph with weights, and a level without releases."""
     if graph.is_weighted:
         raise InputError("`graph` must have edges without weights for this attack. Got weights.")
     if estimator.level == "none":
@@ -106,9 +106,9 @@ def _check_released(estimator: NodeClassifier, graph: Graph) -> None:
 
 
 def disjoint_pairs(graph: Graph, count: int, rng: np.random.Generator) -> Pairs:
-    """Draw equally many connected and unconnected pairs, nobody in two of them.
+    """Draw equally many connected and unconnected pairs without common nodes.
 
-    Unconnected ones have ends that are ends of edges, as often.
+    The ends of unconnected pairs are drawn in proportion to their degree.
 
     >>> graph = Graph.from_arcs(range(99), range(1, 100), num_nodes=100, features=np.eye(100))
     >>> pairs = disjoint_pairs(graph, 5, np.random.default_rng(0))
@@ -131,7 +131,7 @@ def disjoint_pairs(graph: Graph, count: int, rng: np.random.Generator) -> Pairs:
 
 
 def toggled(graph: Graph, pairs: Pairs) -> Graph:
-    """Return a graph in which the connected pairs are not and the unconnected ones are.
+    """Return the graph without the connected pairs and with the unconnected ones as edges.
 
     >>> graph = Graph.from_arcs([0, 2], [1, 3], num_nodes=4, features=np.eye(4))
     >>> pairs = Pairs(np.array([0, 1]), np.array([1, 2]), np.array([True, False]))

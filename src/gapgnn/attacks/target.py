@@ -1,8 +1,8 @@
-"""The model under attack: a copy that leaves nothing behind.
+"""The model under attack: a copy with a temporary ledger.
 
-An attack fits models that nobody gets to see and asks them things. The figures it prints are
-computed from private data without noise: they are for the curator, not for publication. So nothing
-is charged to the user's ledger; every fit has a ledger of its own that is thrown away.
+An attack fits models that are never released. Its figures are computed from private data without
+noise, so they are for the curator, not for publication. Nothing is charged to the user's ledger;
+every fit has a temporary ledger.
 """
 
 from __future__ import annotations

@@ -218,18 +218,18 @@ def audit_aggregation(
     """Attack the noisy hops with canaries and bound their epsilon from below.
 
     Neighbours (privacy page, sections 1 and 8): ``directed``, the arc u->v is there or not;
-    ``undirected``, the edge between u and v, which changes two rows, as one arc does where messages
-    travel both ways; ``5-edges``, five edges of u, whose own row moves by five while five others
-    move by one; ``add-remove``, a record that
-    writes to D rows; ``replace``, a record whose new version writes the opposite vector to the same
-    D rows. The attacker knows everything but the coin and adds up, over rows and hops, the released
-    row's component along the row the canary sent: for Gaussian noise no statistic is better. A
-    second statistic, the difference of two hops, sees noise that was used twice. How far the
-    neighbours are apart is also computed without noise, with lists that are longer than D.
+    ``undirected``, the edge between u and v, which changes two rows, as one arc does if messages
+    are symmetrised; ``5-edges``, five edges of u, which change its own row by five messages and
+    five others by one; ``add-remove``, a record that contributes to D rows; ``replace``, a record
+    whose new version contributes the opposite vector to the same D rows. The attacker knows
+    everything but the coin and sums, over rows and hops, the released row's component along the
+    canary's message, which is the optimal statistic for Gaussian noise. A second statistic, the
+    difference of two hops, detects reused noise. The distance of the neighbours is also computed
+    without noise, with lists that are longer than D.
 
-    At node level a person's own row is not covered, so it is not looked at; in its place the
-    canary sends a known direction at every hop, which an adaptive adversary may choose. Several
-    links of one person do so too: those at their other ends all send the same.
+    At node level a person's own row is not covered, so it is not used; instead the canary sends a
+    known direction at every hop, which an adaptive adversary may choose. The same holds for several
+    links of one person, whose other ends all send the same message.
 
     Args:
         level: ``edge`` or ``node``.
@@ -316,7 +316,7 @@ def audit_sampler(
     noise: SafeOrFast = "safe",
     **options: Unpack[Options],
 ) -> AuditReport:
-    """Attack the rule that cuts out-lists, on the hub graph of the privacy page's section 1.
+    """Attack the truncation of out-lists, on the hub graph of the privacy page's section 1.
 
     ``sources`` people each list the same D targets and a person v, so every list is one entry too
     long. v's own list names the D targets. When v withdraws, entries that name v dangle. Two
@@ -373,18 +373,18 @@ def _edge_scores(setting: _Setting, worlds: NDArray[np.bool_]) -> Scores:
             number = (hop - 1) * len(aggregations) + kind + 1
             noisy = aggregation.hop(rows, number, normalise=False).double()
             at = noisy.reshape(len(worlds), size, _WIDTH)
-            says = rows.double().reshape(len(worlds), size, _WIDTH)
+            messages = rows.double().reshape(len(worlds), size, _WIDTH)
             # The others receive from the centre, and where an edge moves two rows it from them.
-            along = (at[:, 1:] * says[:, :1]).sum(dim=(1, 2))
+            along = (at[:, 1:] * messages[:, :1]).sum(dim=(1, 2))
             if moves_centre:
-                along += (at[:, 0] * says[:, 1:].sum(dim=1)).sum(dim=1)
+                along += (at[:, 0] * messages[:, 1:].sum(dim=1)).sum(dim=1)
             if is_each:
                 added += unit - along if kind % 2 else along
             else:
                 is_read = (mine == kind) | (kind == edge_types)
                 added += torch.where(torch.from_numpy(is_read), along, 0.0)
             seen.append(at[:, 1:].mean(dim=1))
-            sent.append(says[:, 0])
+            sent.append(messages[:, 0])
             rows = row_normalise(noisy.float())
             if links.count > 1:
                 # Noisy rows of many point in many directions: the worst case is chosen anew.

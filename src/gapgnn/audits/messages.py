@@ -1,22 +1,22 @@
-"""Audit of what LabelGAP and NodeLabelGAP really release, stage after stage.
+"""Audit of the hops released by LabelGAP and NodeLabelGAP.
 
-The audit of the aggregation runs one mechanism at a time. Here the whole estimator is fitted on
-canaries, with its stages and networks in between, and the attacker reads the hops that the model
-keeps: all that was ever computed from the edges. They must cost no more than the events on the card
-that pay for them, nor these events more than the card says. A hop that nobody charged, or a stage
-that reads the edges beside the noise, shows here and nowhere else (privacy page, sections 2 and 8).
+The audit of the aggregation runs one mechanism at a time. This one fits the whole estimator on
+canaries, including its stages and networks, and the attacker reads the hops that the model keeps,
+which are all results computed from the edges. They must cost no more than the card's events for
+them, and these events no more than the card states. An uncharged hop, or a stage that reads edges
+without noise, is only detected here (privacy page, sections 2 and 8).
 
-Canaries are training nodes, which send the same class code in every hop. So what an edge or a
-record adds to the released sums is known in advance, however the networks were trained, and groups
-of canaries are independent trials. All hops are read together: their mean along what was sent is
-the best statistic there is.
+Canaries are training nodes, which send the same class code in every hop. So the contribution of an
+edge or a record to the released sums is known in advance, whatever the networks are, and groups of
+canaries are independent trials. All hops are combined: their mean component along the messages is
+the optimal statistic.
 
-At node level people who do not train are in a hop of their own, and their role pays for itself
-(privacy page, section 1). So there is an attack for each role. What such a person sends
-follows from the first hop, which is released, and from the own list: the attacker knows it.
+At node level the other nodes send in a separate hop, and the two groups compose in parallel
+(privacy page, section 1). So there is an attack for each role. The message of such a node follows
+from the first hop, which is released, and from its adjacency list, so the attacker knows it.
 
-Some things need no trials: the model keeps no more hops than the card charges, and the events on
-the card cost no more than its epsilon, together and for each role alone.
+Two conditions need no trials: the model keeps no more hops than the card charges, and the events on
+the card cost no more than its epsilon, together and for each group.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The audit of one fitted model for its privacy card: every mechanism it used, and its answers.
+"""The audit of one fitted model for its privacy card: its mechanisms and its predictions.
 
-The budget pays for one release. A model that drew fresh noise for every answer would let a patient
-attacker average the noise away, however correct each single answer is. So the answers are audited
-as well: an estimator is fitted on a graph full of canary edges, asked for predictions many times,
-and the answers are averaged (privacy page, sections 2 and 8).
+The budget covers one release. With fresh noise for every prediction an attacker could average the
+noise out, even if each prediction alone is within the budget. So predictions are audited as well:
+an estimator is fitted on a graph of canary edges, queried many times, and the predictions are
+averaged (privacy page, sections 2 and 8).
 """
 
 from __future__ import annotations
@@ -307,11 +307,11 @@ def _canary_graph(
         features[nodes, nodes % 2] = 1
     for nodes in (senders, bearers, teachers):
         labels[nodes] = nodes % 2
-    # Every teacher hears all senders of its own class.
-    hears, heard = np.nonzero((teachers[:, None] % 2) == (senders[None, :] % 2))
+    # Every teacher receives from all senders of its own class.
+    receives, sends = np.nonzero((teachers[:, None] % 2) == (senders[None, :] % 2))
     graph = Graph.from_arcs(
-        np.concatenate([senders[heard], bearers[worlds]]),
-        np.concatenate([teachers[hears], watched[worlds]]),
+        np.concatenate([senders[sends], bearers[worlds]]),
+        np.concatenate([teachers[receives], watched[worlds]]),
         num_nodes=num_nodes,
         features=features,
         labels=labels,

@@ -1,11 +1,11 @@
 """Neighbouring inputs as files: the tables of a command with one entity changed.
 
 Privacy page, sections 1 and 9. At edge level two inputs differ in one link, or in as many links of
-one person as the relation names. At node level they
-differ in one record: the row of features and label, and the links that are that person's own. Other
-people's entries stay theirs: a line that names somebody who left stays in the table of a graph
-without direction, because it is also the other end's entry. Where edges have amounts, a link may
-also have another amount; where there are several kinds, one of another kind may go, or one of each.
+one person as the relation names. At node level they differ in one record: the row of features and
+label, and the links of that person. Entries of other people do not change: in an undirected graph a
+line that names a removed person stays in the table, because it is also the other end's entry. If
+edges have amounts, a link may also differ in its amount; with several edge types, a link of another
+type may be removed, or one of each type.
 """
 
 from __future__ import annotations

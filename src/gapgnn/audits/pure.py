@@ -1,14 +1,14 @@
-"""Audits of releases without a delta: everybody's randomised label, and the noisy mean out-degree.
+"""Audits of pure releases, with delta 0: randomised labels, and the noisy mean out-degree.
 
-Both are node level. A label is released by randomised response for each person apart, so one call
-of the shipped mechanism on many people is as many independent trials. The mean out-degree is one
-number, so each trial is a release of its own, under a key of its own.
+Both are node level. A label is released by randomised response independently for each person, so
+one call of the mechanism on many people gives as many independent trials. The mean out-degree is
+one number, so each trial is a separate release under its own key.
 
-Labels: neighbours are two records of different classes (``replace``), or a record and none at all
-(``add-remove``), where the mechanism must answer as at random. Mean out-degree: a record with the
-longest adjacency list there can be, and none at all or one without neighbours. Both are the worst
-cases of their mechanism, and the curves are known, so that the bounds come near the claim
-(privacy page, sections 1, 5 and 8).
+Labels: neighbours are two records of different classes (``replace``), or a record and no record
+(``add-remove``), for which the response must be uniform. Mean out-degree: a record with the largest
+possible out-degree, and no record or one without neighbours. Both are worst cases of their
+mechanism with known tradeoff curves, so the bounds come near the claim (privacy page, sections 1, 5
+and 8).
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def audit_labels(
     if response is None:
         response = LabelResponse.of(epsilon, classes)
     epsilon = response.pair(parse_relation(relation)).pure_epsilon
-    told = partial(_label_scores, response, relation, noise)
+    scores_of = partial(_label_scores, response, relation, noise)
 
     def attempt(run: Attempt) -> AuditReport:
         price = _response_price(response.classes, relation)
-        found = run.run(told, threshold=0.0, price=price)
+        found = run.run(scores_of, threshold=0.0, price=price)
         return run.conclude(
             {"labels": found},
             epsilon=epsilon,
@@ -97,25 +97,25 @@ def audit_labels(
 def _label_scores(
     response: LabelResponse, relation: str, noise: SafeOrFast, worlds: NDArray[np.bool_]
 ) -> Scores:
-    """Return what each person's answer says for class 1 and against the other data set."""
+    """Return statistics of each response: for class 1, and against the neighbouring input."""
     other = 0 if relation == "replace" else -1
-    said = _said(np.where(worlds, 1, other), response, noise)
-    is_one, is_none = said == 1, said < 0
-    # Anybody's silence, or a class that nobody has, would tell that no record is there.
-    against = said == 0 if relation == "replace" else ~is_one
-    rows = [is_one.astype(float) - against, is_one, is_none, said == response.classes - 1]
+    responses = _responses(np.where(worlds, 1, other), response, noise)
+    is_one, is_none = responses == 1, responses < 0
+    # A missing response, or a class that does not occur, would reveal a missing record.
+    against = responses == 0 if relation == "replace" else ~is_one
+    rows = [is_one.astype(float) - against, is_one, is_none, responses == response.classes - 1]
     return np.stack([np.asarray(row, dtype=np.float64) for row in rows])
 
 
-def _said(
+def _responses(
     labels: NDArray[np.int64], response: LabelResponse, noise: SafeOrFast
 ) -> NDArray[np.int64]:
     everybody = np.ones(len(labels), dtype=np.bool_)
     key = NoiseKey.fresh()
-    said: NDArray[np.int64] = randomised_labels(
+    responses: NDArray[np.int64] = randomised_labels(
         labels.astype(np.int64), everybody, response, key=key, noise=noise
     ).numpy()
-    return said
+    return responses
 
 
 def _label_checks(response: LabelResponse, trials: int, noise: SafeOrFast) -> list[Check]:
@@ -124,8 +124,8 @@ def _label_checks(response: LabelResponse, trials: int, noise: SafeOrFast) -> li
     def most(share: float) -> float:
         return share + _DEVIATIONS * math.sqrt(share * (1 - share) / trials) + 1 / trials
 
-    kept = float((_said(np.ones(trials, np.int64), response, noise) == 1).mean())
-    silent = _said(np.full(trials, -1), response, noise)
+    kept = float((_responses(np.ones(trials, np.int64), response, noise) == 1).mean())
+    silent = _responses(np.full(trials, -1), response, noise)
     shares = np.bincount(silent[silent >= 0], minlength=response.classes) / trials
     return [
         Check("share of true labels that come out", kept, most(response.keep)),
@@ -181,10 +181,10 @@ def audit_mean_degree(
     check_number("epsilon", epsilon, above=0, at_most=_MOST_EPSILON)
     check_integer("trials", trials, at_least=LEAST_TRIALS)
     claimed = Laplace(1 / epsilon).pair(parse_relation(relation)).pure_epsilon
-    told = partial(_degree_scores, epsilon, relation, noise)
+    scores_of = partial(_degree_scores, epsilon, relation, noise)
 
     def attempt(run: Attempt) -> AuditReport:
-        found = run.run(told, threshold=MOST_DOUBLINGS / 2, price=_laplace_price)
+        found = run.run(scores_of, threshold=MOST_DOUBLINGS / 2, price=_laplace_price)
         return run.conclude(
             {"numbers": found},
             epsilon=claimed,

@@ -33,14 +33,14 @@ from gapgnn.training import (
 
 
 @dataclass(frozen=True)
-class Tested:
-    """What one repeat answers for its test nodes.
+class RepeatAnswers:
+    """Scores and labels of one repeat's test nodes.
 
     Attributes:
         scores: class scores.
         labels: the classes.
-        threshold: of the answer.
-        positive: the class that is looked for.
+        threshold: of the predictions.
+        positive: the positive class.
     """
 
     scores: Tensor
@@ -109,9 +109,9 @@ def rates_of(config: MethodConfig, facts: PublicFacts) -> Sequence[float]:
 
 
 def positive_class(config: MethodConfig, graph: Graph) -> int:
-    """Return the class that is looked for; it decides figures for the curator.
+    """Return the positive class, which figures for the curator refer to.
 
-    Below node level a metric about it may decide an epoch, with labels that are public.
+    Below node level a metric of it may select an epoch, from public labels.
     """
     if config.positive is not None:
         names = list(graph.label_names or map(str, range(graph.num_classes)))
@@ -153,18 +153,18 @@ def thresholds_of(
     return [number] * len(scores)
 
 
-def tested_on(
+def answers_of_repeats(
     scores: Tensor,
     splits: Splits,
     graph: Graph,
     thresholds: Sequence[float | None],
     positive: int,
-) -> list[Tested]:
+) -> list[RepeatAnswers]:
     """Return what every repeat answers for its own test nodes."""
     # By position: a mask would be gone through again for each of them.
     nodes = [np.flatnonzero(test) for test in splits.test]
     return [
-        Tested(
+        RepeatAnswers(
             one[torch.from_numpy(own).to(one.device)].detach(), graph.labels[own], line, positive
         )
         for one, own, line in zip(scores, nodes, thresholds, strict=True)

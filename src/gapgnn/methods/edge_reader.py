@@ -34,11 +34,11 @@ OF_PREDICTION = "aggregation for prediction"
 
 
 class EdgeReader(NodeClassifier[S]):
-    """Predicts from what was released on a graph, and releases it once for a graph it never read.
+    """Predicts from released hops, which are released once for each graph.
 
-    A graph that was released, the training graph first of all, is answered without reading an edge.
-    Another one (the inductive setting) is charged before it is read, and so is every earlier graph
-    that it shares nodes with (privacy page, section 2).
+    Predictions on a graph with a release, such as the training graph, read no edge. Another graph
+    (the inductive setting) is charged before it is read, and so is every earlier graph that it
+    shares nodes with (privacy page, section 2).
 
     A method of this kind also defines :meth:`read` and :meth:`scores_from`.
     """
@@ -48,7 +48,7 @@ class EdgeReader(NodeClassifier[S]):
 
     @abstractmethod
     def read(self, session: PrivateSession, graph: Graph) -> tuple[Sequence[Tensor], bool]:
-        """Release what predictions on a graph read.
+        """Release the hops that predictions on a graph need.
 
         Returns:
             The rows of one repeat or more, ``(repeats, nodes, columns)`` each, of which the first
@@ -67,11 +67,11 @@ class EdgeReader(NodeClassifier[S]):
         self._check_notion(graph)
 
     def check_edge_types(self, graph: Graph) -> None:
-        """Refuse weights and several edge types, unless a method says otherwise."""
+        """Refuse weights and several edge types; methods that support them override this."""
         check_plain(graph, self.method)
 
     def unused(self) -> Iterator[Unused]:
-        """Yield the parameters that do nothing at this level."""
+        """Yield the parameters without an effect at this level."""
         yield from super().unused()
         if self.level != "node":
             at = f"at level {self.level}"
@@ -81,16 +81,17 @@ class EdgeReader(NodeClassifier[S]):
             yield Unused(("edge_types",), "at level none: nothing is protected", ("any",))
 
     def unused_on(self, graph: Graph) -> Iterator[Unused]:
-        """Yield the parameters that do nothing on this graph."""
+        """Yield the parameters without an effect on this graph."""
         yield from super().unused_on(graph)
         if len(graph.edge_types) == 1:
             only = resolve_edge_types(self.level)
             yield Unused(("edge_types",), "with one edge type", (only,))
 
     def _check_notion(self, graph: Graph) -> None:
-        """Refuse the strict notion where others would change with a person's every mention.
+        """Refuse the strict notion if an out-degree exceeds D.
 
-        Whether some adjacency list is longer than D is public, and stands on the card.
+        The truncation of a list would then depend on the records of others. Whether some adjacency
+        list is longer than D is public, and stated on the card.
         """
         if not isinstance(self, DegreeBoundConfig):
             return
@@ -118,18 +119,18 @@ class EdgeReader(NodeClassifier[S]):
     def keep(
         self, graph: Graph, session: PrivateSession, rows: Sequence[Tensor], has_hop_zero: bool
     ) -> ReleasedHops:
-        """Keep what a session released on a graph for predictions: the first repeat's rows."""
+        """Store a session's released rows of the first repeat for predictions."""
         kept = tuple(hop[0].detach().clone() for hop in rows)
         return self.releases_.add(graph, session.charge, kept, has_hop_zero=has_hop_zero)
 
     def predict_cached(self, ids: NDArray[Any] | None = None) -> NDArray[np.float32]:
-        """Return the class probabilities of the training graph's people, from what was released.
+        """Return the class probabilities of the training graph's nodes, from its release.
 
-        Nothing else is read, so the answer is for the graph of training, whatever has happened to
-        these people since. At node level it cannot be given: it needs the asker's features.
+        Nothing else is read, so later changes of these records have no effect. It is not available
+        at node level, where predictions need the node's own features.
 
         Args:
-            ids: of whom; everybody if left out.
+            ids: of the nodes; all if left out.
         """
         self.check_fitted()
         known = self.releases_.training() if ids is None else self.releases_.cached(ids)
@@ -141,7 +142,7 @@ class EdgeReader(NodeClassifier[S]):
         return result
 
     def class_scores(self, graph: Graph | None) -> Tensor:
-        """Return class scores from what was released; another graph is paid for and read first."""
+        """Return class scores from released hops; another graph is charged and read first."""
         device = choose_device(self.device)
         self.networks_on(device)
         if graph is None:
@@ -149,7 +150,7 @@ class EdgeReader(NodeClassifier[S]):
         return self.scores_from(self.released_on(graph), graph, device)
 
     def released_on(self, graph: Graph) -> ReleasedHops:
-        """Return what was released on a graph; another one is paid for and read first."""
+        """Return the release on a graph; another graph is charged and read first."""
         self.edges_.check(graph)
         ledger = Ledger(self.ledger)
         released = self.releases_.find(graph, ledger, is_paid=self.level != "none")
@@ -183,12 +184,12 @@ class EdgeReader(NodeClassifier[S]):
             people=people,
         )
         if plan.promise.events:
-            # What cannot be put on the card is refused before it is charged.
+            # Refuse before the charge what cannot be listed on the card.
             self.composed_epsilon(plan.promise)
         session.open()
         self._unfinished = session.charge
         if session.charge is not None:
-            # Before anything is drawn: no release is ever kept that the card does not list.
+            # Before any noise is drawn, so that the card lists every release.
             self.card_ = self.card_.with_release(session.charged_release(purpose))
         released = read(session)
         session.close()
@@ -198,11 +199,11 @@ class EdgeReader(NodeClassifier[S]):
     # Prices of predictions ----------------------------------------------------------------------
 
     def prediction_plan(self, graph: Graph) -> Plan[S]:
-        """Return what reading an unread graph for prediction releases, and its price."""
+        """Return the release and the price of a prediction on a graph that was not read before."""
         return self.priced(graph, self.prediction_events(len(graph.edge_types)), delta=self.delta)
 
     def prediction_events(self, num_types: int) -> tuple[Event, ...]:
-        """Return what a prediction on an unread graph releases: as many hops as the training."""
+        """Return the events of a prediction on such a graph: as many hops as the training."""
         released = [event for event in self.plan_.promise.events if isinstance(event, Gaussian)]
         return tuple(
             Gaussian(event.noise_multiplier, count=event.count, label=OF_PREDICTION)
@@ -210,7 +211,7 @@ class EdgeReader(NodeClassifier[S]):
         )
 
     def priced(self, graph: Graph, events: Sequence[Event], *, delta: Any) -> Plan[S]:
-        """Return the plan of a prediction that releases events whose noise is decided."""
+        """Return the plan of a prediction from events with given noise."""
         promise = Guarantee.of_events(
             graph,
             events,
@@ -222,12 +223,12 @@ class EdgeReader(NodeClassifier[S]):
         return self.plan_.for_prediction(promise)
 
     def composed_epsilon(self, promise: Guarantee) -> float:
-        """Return what all releases of this model would come to with one more.
+        """Return the composed epsilon of all releases of this model with one more.
 
-        That is for an edge or a person in all of them, at the delta of ``card_``.
+        It holds for an edge or a record in all of them, at the delta of ``card_``.
 
         Args:
-            promise: what :meth:`prediction_guarantee` returned.
+            promise: from :meth:`prediction_guarantee`.
         """
         self.check_fitted()
         release = charged_release(promise, None, "prediction")
@@ -238,10 +239,10 @@ class EdgeReader(NodeClassifier[S]):
     def prediction_guarantee(
         self, graph: Any, own: str | None = None, *, new_people: bool = False
     ) -> Guarantee | None:
-        """Return what predicting on a graph would release and charge; None: it is free of charge.
+        """Return the guarantee that predicting on a graph would be charged for; None if it is free.
 
-        Nothing is charged or released here. Answers from an earlier release are free, and so are
-        those of a model that reads no edges.
+        Nothing is charged or released here. Predictions from an earlier release are free, and so
+        are those of a model that reads no edges.
 
         Args:
             graph: to predict on.
@@ -262,12 +263,12 @@ class EdgeReader(NodeClassifier[S]):
         return self.prediction_plan(graph).promise
 
     def guarantee_of_new(self, graph: Graph, own: str | None) -> Guarantee | None:
-        """Return what answering for new people would release; None: it is free of charge."""
+        """Return the guarantee of predictions for new nodes; None if they are free."""
         self.scores_of_new(graph, own)
         return None
 
     def facts_of_edges(self, facts: ReleaseFacts) -> ReleaseFacts:
-        """Return facts of the card with what is declared about edges."""
+        """Return the card's facts with the declared facts about edges."""
         settings: Any = self.plan_.settings
         steps = [*facts.steps, *(["statistics"] if settings.batch_norm else [])]
         return replace(

@@ -1,6 +1,6 @@
-"""What a model declares about the edges it was trained on: their types, and bounds of weights.
+"""Declared facts about the edges of the training graph: their types, and bounds of weights.
 
-Both are declared, so they are saved with the model, and a graph to predict on must have the same.
+They are public, so they are saved with the model, and a graph to predict on must have the same.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Bounds = tuple[float, float] | None
 
 @dataclass(frozen=True)
 class EdgeFacts:
-    """The edge types in their order, none where there is one kind, and the bounds of each.
+    """The edge types in their order, empty if there is only one, and the weight bounds of each.
 
-    Beside them is whether edges have a direction, which another graph may have or not.
+    ``is_directed`` is that of the training graph; other graphs may differ in it.
     """
 
     edge_types: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class EdgeFacts:
 
     @classmethod
     def of(cls, graph: Graph) -> EdgeFacts:
-        """Return what a graph declares about its edges."""
+        """Return the declared facts of a graph."""
         bounds = [
             (one.weight_bounds or (0.0, 1.0)) if one.is_weighted else None
             for one in graph.edge_types
@@ -41,8 +41,13 @@ class EdgeFacts:
         return {"edge_types": list(self.edge_types), "bounds": bounds, "directed": self.is_directed}
 
     @classmethod
+<<<<<<< HEAD
     def from_dict(cls, values: Mapping[str, Any]) -> EdgeFacts:
         """Read facts back.
+=======
+    def from_dict(cls, values: Mapping[str, Any] | None) -> EdgeFacts:
+        """Read facts; models of version 0.1 have none: one edge type without weights.
+>>>>>>> w1
 
         >>> EdgeFacts.from_dict(EdgeFacts(("calls", "visits"), (None, (0.0, 9.0))).to_dict()).bounds
         (None, (0.0, 9.0))
@@ -54,7 +59,11 @@ class EdgeFacts:
         return cls(tuple(map(str, values["edge_types"])), tuple(bounds), is_directed)
 
     def check(self, graph: Graph) -> None:
+<<<<<<< HEAD
         """Refuse a graph whose edges are of other types or weighed by other bounds."""
+=======
+        """Refuse a graph with other edge types or other weight bounds."""
+>>>>>>> w1
         found = EdgeFacts.of(graph)
         if found.edge_types != self.edge_types:
             raise InputError(
@@ -79,7 +88,7 @@ def _shown(bounds: Bounds) -> str:
 
 
 def check_plain(graph: Graph, method: str) -> None:
-    """Refuse a graph with weights or several edge types for a method that knows neither.
+    """Refuse a graph with weights or several edge types for a method that supports neither.
 
     >>> import numpy as np
     >>> check_plain(Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2), weights=[1]), "SAGE")

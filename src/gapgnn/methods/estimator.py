@@ -48,12 +48,12 @@ from gapgnn.methods.checks import (
 )
 from gapgnn.methods.configs import MethodConfig
 from gapgnn.methods.decisions import (
-    Tested,
+    RepeatAnswers,
+    answers_of_repeats,
     check_classes,
     criterion_of,
     decide,
     positive_class,
-    tested_on,
     thresholds_of,
     weights_of,
 )
@@ -115,7 +115,7 @@ class Shape:
 
 @dataclass
 class Fit(Generic[S]):
-    """One training run: the graph, its split, the open session, and who is told about progress."""
+    """One training run: the graph, its split, the open session, and the progress callback."""
 
     graph: Graph
     splits: Splits
@@ -259,16 +259,16 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
 
     @abstractmethod
     def card_facts(self) -> ReleaseFacts:
-        """Return what the privacy card says about this method alone."""
+        """Return the privacy card's facts about this method."""
 
     def check_parameters(self) -> None:
-        """Raise if one of the method's own parameters cannot work."""
+        """Raise if one of the method's own parameters is invalid."""
 
     def check_edges(self, graph: Graph) -> None:
-        """Raise if the method cannot read such edges; without edges any will do."""
+        """Raise if the method does not support such edges; by default all are accepted."""
 
     def unused(self) -> Iterator[Unused]:
-        """Yield the parameters that do nothing with the others as they are.
+        """Yield the parameters without an effect, given the others.
 
         ``check`` refuses those that are given. A method adds its own to those of its base.
         """
@@ -292,18 +292,19 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
             )
 
     def unused_on(self, graph: Graph) -> Iterator[Unused]:
-        """Yield the parameters that do nothing on this graph, by what is public about it."""
+        """Yield the parameters without an effect on this graph, from its public facts."""
         return iter(())
 
     def draws_noise(self) -> bool:
-        """Whether a fit releases something of private data, with noise and at a price."""
+        """Whether a fit makes a noisy release of private data, which is charged."""
         return self.level != "none"
 
     def weighs_answers(self) -> bool:
-        """Whether class weights shift the scores of finished networks instead of their loss.
+        """Whether class weights shift the scores of trained networks instead of their loss.
 
-        In the limit of many nodes that is the same answer. Networks that train without weights give
-        calibrated posteriors, which is what they may send, and rank nodes alike under any weights.
+        In the limit of many nodes both are equivalent. Networks trained without weights give
+        calibrated posteriors, which messages need, and their ranking does not depend on the
+        weights.
         """
         return False
 
@@ -584,7 +585,9 @@ class NodeClassifier(MethodConfig, Learned[S], BaseEstimator, ABC):  # type: ign
         thresholds = thresholds_of(self, facts, scores, splits, graph)
         self.threshold_ = thresholds[0]
         positive = positive_class(self, graph)
-        self._tested: list[Tested] = tested_on(scores, splits, graph, thresholds, positive)
+        self._tested: list[RepeatAnswers] = answers_of_repeats(
+            scores, splits, graph, thresholds, positive
+        )
         if self.threshold is None:
             self.repeat_scores_ = splits.test_accuracies(scores, graph.labels)
         else:

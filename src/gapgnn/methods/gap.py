@@ -45,7 +45,7 @@ class GAPSettings(Settings):
 class GAP(GAPConfig, EdgeReader[GAPSettings]):
     """Node classifier that reads the edges only through K noisy aggregations.
 
-    Algorithm 1 of the paper: an *encoder* is trained on features and labels alone, and its
+    Algorithm 1 of GAP: an *encoder* is trained on features and labels alone, and its
     unit-normalised embeddings are hop 0. Each of K hops sums the rows of the hop before over the
     in-neighbours, adds Gaussian noise and normalises (*private multi-hop aggregation*). A
     *classifier* is trained on hops 0 to K.
@@ -70,7 +70,7 @@ class GAP(GAPConfig, EdgeReader[GAPSettings]):
     keeps_releases: ClassVar[bool] = True
 
     def check_parameters(self) -> None:
-        """Refuse parameters that cannot work."""
+        """Refuse invalid parameters."""
         for name in ("hops", "base_layers", "head_layers", "hidden", "max_degree"):
             check_integer(name, getattr(self, name), at_least=1)
         check_integer("encoder_layers", self.encoder_layers, at_least=0)

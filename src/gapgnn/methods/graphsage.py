@@ -60,7 +60,7 @@ class GraphSAGESettings(Settings):
 
 
 class GraphSAGE(GraphSAGEConfig, EdgeReader[GraphSAGESettings]):
-    """Node classifier by GraphSAGE with sums over in-neighbours (paper, competing methods).
+    """Node classifier by GraphSAGE with sums over in-neighbours (GAP, competing methods).
 
     At edge level (SAGE-EDP) the edges are randomised once and released; the network is trained on
     the released graph, which is post-processing: epsilon as asked, delta 0. At node level

@@ -1,10 +1,10 @@
-"""What networks read of released hops, along one edge type or several.
+"""Inputs of networks from released hops, along one edge type or several.
 
-A hop along several edge types releases one noisy sum for each, and where the plan says so one over
-their union. Blocks of a released row stand side by side, in the order of the types' names, the
-union behind them. A network also reads the sum of all types, which says what the edges say
-together. Where the union was released, the types' sums are made to agree with it, which leaves less
-noise in them and in their sum (:func:`reconciled`).
+A hop along several edge types releases one noisy sum for each and, if the plan contains it, one
+over their union. Blocks of a released row stand side by side, in the order of the types' names,
+followed by the union. A network also reads the sum of all types. If the union was released, the
+sums of the types are made consistent with it, which reduces the noise in them and in their sum
+(:func:`reconciled`).
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ def releases_union(num_types: int, *, protected: str, level: str, relation: str)
 
 
 def events_per_hop(num_types: int, *, protected: str, with_union: bool) -> int:
-    """Return how many Gaussian events a hop along all edge types is (privacy page, section 2).
+    """Return the number of Gaussian events of a hop along all edge types (privacy page, section 2).
 
     Under ``each``, and at node level, neighbours differ in every type. Under ``any`` they differ in
-    one, and the sums of the others are the same: one event, and one more for the union.
+    one, and the sums of the other types are equal: one event, and one more for the union.
     """
     return num_types if protected == "each" else 1 + with_union
 
 
 def reconciled(types: Sequence[Tensor], union: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Make noisy sums of several edge types agree with that of their union: the least squares.
+    """Make noisy sums of several edge types consistent with that of their union, by least squares.
 
-    By how much the union is above the sum of M types is noise of variance M + 1; a share of
-    1 / (M + 1) of it belongs to each type and to the union. Types and sum then have a variance of
-    M / (M + 1), which no other unbiased mean of these releases is below.
+    The difference between the union and the sum of M types is noise of variance M + 1. A share of
+    1 / (M + 1) of it is added to each type and subtracted from the union. All then have variance
+    M / (M + 1), the minimum of unbiased linear estimates from these releases.
 
     >>> types, union = reconciled([torch.tensor([2.0]), torch.tensor([3.0])], torch.tensor([8.0]))
     >>> [one.tolist() for one in types], union.tolist()
@@ -85,9 +85,9 @@ def reconciled(types: Sequence[Tensor], union: Tensor) -> tuple[list[Tensor], Te
 
 
 def blocks_of(hop: Tensor, num_types: int, *, with_union: bool = False) -> list[Tensor]:
-    """Return what a released row says of each edge type and, of several, of their sum.
+    """Return the blocks of a released hop: each edge type and, if there are several, their union.
 
-    All in units of their noise, where the row is: types and union each have noise 1.
+    Blocks are in units of their noise if the hop is.
     """
     blocks = list(hop.chunk(num_types + with_union, dim=-1))
     if num_types == 1:
@@ -100,15 +100,15 @@ def blocks_of(hop: Tensor, num_types: int, *, with_union: bool = False) -> list[
 
 
 def along_types(hop: Tensor, num_types: int) -> Tensor:
-    """Return a released hop as a network reads it: each type's block and, of several, their sum."""
+    """Return a network's input from a released hop: the blocks of all types and their union."""
     blocks = blocks_of(hop, num_types)
     return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=-1)
 
 
 def in_noise_units(sums: Tensor, std: float) -> Tensor:
-    """Return noisy sums over the standard deviation of their noise, with the same bits anywhere.
+    """Return noisy sums over the standard deviation of their noise, with equal bits on all devices.
 
-    A GPU multiplies by the rounded inverse of a number, and divides by a tensor.
+    A GPU divides by a tensor, but multiplies by the rounded inverse of a scalar.
 
     >>> in_noise_units(torch.tensor([[3.0, 6.0]]), 2.0).tolist()
     [[1.5, 3.0]]
@@ -117,9 +117,9 @@ def in_noise_units(sums: Tensor, std: float) -> Tensor:
 
 
 def direction_and_size(sums: Tensor) -> Tensor:
-    """Return what a classifier reads of a noisy sum that is given in units of its noise.
+    """Return a classifier's columns from a noisy sum in units of its noise.
 
-    The direction says which class, the size how sure the neighbourhood is.
+    The direction indicates the class, the size the signal-to-noise ratio.
 
     >>> direction_and_size(torch.tensor([[3.0, 4.0]])).shape
     torch.Size([1, 3])

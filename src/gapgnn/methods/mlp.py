@@ -61,12 +61,11 @@ class MLPSettings(Settings):
 class MLP(MLPConfig, NodeClassifier[MLPSettings]):
     """Node classifier on features alone.
 
-    It reads no edge, so at edge level its epsilon is 0 whatever was asked. There and at level none
-    it is an ensemble of networks that each leave out a fold of the training nodes, of shallow
-    networks beside them and, up to 4,000 training nodes, of linear ones: the feature models of
-    LabelGAP. At node level it is one network, trained by DP-SGD (MLP-DP in the paper). Any graph
-    with the same features can be predicted, free of charge: a prediction is computed from the own
-    features.
+    It reads no edge, so at edge level its epsilon is 0 for any budget. There and at level none it
+    is the ensemble of LabelGAP's feature models: networks that each omit a fold of the training
+    nodes, shallow networks and, up to 4,000 training nodes, linear ones. At node level it is one
+    network, trained by DP-SGD (MLP-DP in GAP). Predictions on any graph with the same features are
+    free, because they follow from the node's own features.
 
     Its parameters are those of :class:`~gapgnn.methods.configs.mlp.MLPConfig`.
 
@@ -80,7 +79,7 @@ class MLP(MLPConfig, NodeClassifier[MLPSettings]):
     keeps_releases: ClassVar[bool] = True
 
     def check_parameters(self) -> None:
-        """Refuse parameters that cannot work."""
+        """Refuse invalid parameters."""
         check_integer("layers", self._num_layers(), at_least=1)
         check_integer("hidden", self._widths()[0], at_least=1)
         if self.feature_norm != "auto":

@@ -1,9 +1,9 @@
-"""Saved models: what a folder holds of a fitted estimator, and how far it is believed.
+"""Saved models: the contents of a folder, and their validation.
 
-A folder holds the plan that was carried out, with nothing left to ``auto``, so that no later change
-of a default can reach it. It is believed only as far as its card (privacy page, section 7): a model
-must not release with less noise, or under another level or relation, than its card says. Ledger,
-device and noise seed are never taken from a folder.
+A folder holds the plan that was carried out, without ``auto``, so that later changes of defaults do
+not affect it. It is checked against its card (privacy page, section 7): a model must not release
+with less noise, or under another level or relation, than its card states. Ledger, device and noise
+seed are never taken from a folder.
 """
 
 from __future__ import annotations

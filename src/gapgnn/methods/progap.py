@@ -161,7 +161,7 @@ class ProGAP(ProGAPConfig, EdgeReader[ProGAPSettings]):
         return self.hops
 
     def recipe(self, num_train: int) -> Recipe:
-        """Return the paper's recipe with larger batches or minibatch steps; what is given stays."""
+        """Return GAP's recipe with larger batches or minibatch steps; given parameters are kept."""
         paper_recipe = super().recipe(num_train)
         if self.level == "node":
             if self.batch_size != "auto" or paper_recipe.batch_size is None:
@@ -173,7 +173,7 @@ class ProGAP(ProGAPConfig, EdgeReader[ProGAPSettings]):
         longer = paper_recipe
         if self.epochs == "auto":
             longer = replace(paper_recipe, epochs=round(EPOCHS * paper_recipe.epochs))
-        # More and smaller steps are for graphs of which one reads a part.
+        # More and smaller steps, if a step reads a part of the graph.
         is_small = num_train <= STEP_NODES
         nodes: int | None = STEP_NODES
         if self.batch_size != "auto":

@@ -1,8 +1,8 @@
-"""The released hops of every graph a model has read, and how a graph finds its own again.
+"""The released hops of every graph that a model has read, and their lookup by graph.
 
-A fingerprint is an exact function of private data: whoever knows all edges but one could try both
-values. So a saved model never holds one. It holds the random id of the ledger's charge, and only
-the curator's ledger knows which data set that charge was for (privacy page, sections 6 and 7).
+A fingerprint is an exact function of private data: an attacker who knows all edges but one could
+test both values. So a saved model never holds one. It holds the random id of the ledger's charge,
+and only the curator's ledger maps that charge to a data set (privacy page, sections 6 and 7).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReleasedHops:
-    """What was released on one graph: prediction on it reads this instead of the edges.
+    """The released rows of one graph, which predictions read instead of its edges.
 
     Attributes:
-        release: random id; the ledger's charge id where something was charged.
-        ids: outside name of each row.
+        release: random id; the ledger's charge id if something was charged.
+        ids: external id of each row.
         hops: ``(nodes, width)`` each; at level none and edge hop 0 is the first.
-        has_hop_zero: whether the first one is hop 0. At node level it never is.
+        has_hop_zero: whether the first one is hop 0, which it never is at node level.
     """
 
     release: str
@@ -51,7 +51,7 @@ class Releases:
     def add(
         self, graph: Graph, charge: Charge | None, hops: tuple[Tensor, ...], *, has_hop_zero: bool
     ) -> ReleasedHops:
-        """Keep what was just released on ``graph``."""
+        """Store the release on a graph."""
         return self.add_for(graph.ids, graph.fingerprint, charge, hops, has_hop_zero=has_hop_zero)
 
     def add_for(
@@ -63,7 +63,7 @@ class Releases:
         *,
         has_hop_zero: bool,
     ) -> ReleasedHops:
-        """Keep what was just released about some people."""
+        """Store the release on some people."""
         release = system_entropy(12).hex() if charge is None else charge.id
         self.hops[release] = ReleasedHops(release, ids, hops, has_hop_zero)
         self._release_of[fingerprint] = release
@@ -74,24 +74,24 @@ class Releases:
         return next(iter(self.hops.values()))
 
     def find(self, graph: Graph, ledger: Ledger, *, is_paid: bool = True) -> ReleasedHops | None:
-        """Return what was released on this very graph, or None if it is another one.
+        """Return the release on this graph, or None if there is none.
 
-        In the process that released it, and wherever the ledger that was charged is at hand, the
-        fingerprint decides. Where it is not at hand nobody can tell, and a release that was paid
-        for is refused rather than shown for another graph. Rows come in the order of the graph's
-        nodes: a fingerprint does not depend on it.
+        The fingerprint decides, in the process that made the release and with the ledger that was
+        charged. Without that ledger a charged release cannot be assigned to a graph, and is
+        refused. Rows are returned in the order of the graph's nodes, on which a fingerprint does
+        not depend.
 
         Args:
             graph: to predict on.
-            ledger: which may know what each release was charged for.
-            is_paid: whether releases cost something; otherwise an unknown graph is read again.
+            ledger: maps charges to graphs.
+            is_paid: whether releases are charged; otherwise an unknown graph is read again.
         """
         return self.find_for(graph.ids, graph.fingerprint, ledger, is_paid=is_paid)
 
     def find_for(
         self, ids: NDArray[Any], fingerprint: str, ledger: Ledger, *, is_paid: bool = True
     ) -> ReleasedHops | None:
-        """Return what was released about some people by the fingerprint it was charged under."""
+        """Return the release on some people, by the fingerprint it was charged under."""
         known = set(self._release_of.values())
         for release in self.hops:
             if release in known or not is_paid:
@@ -109,9 +109,9 @@ class Releases:
         return None if found is None else _in_order_of(ids, self.hops[found])
 
     def known(self, graph: Graph, ledger: Ledger) -> ReleasedHops | None:
-        """Return what was released on this graph, or None if it is another or nobody can tell.
+        """Return the release on this graph, or None if there is none or it cannot be assigned.
 
-        For models whose answers are the same either way: those that read no edges.
+        For models that read no edges, whose predictions do not depend on it.
         """
         try:
             return self.find(graph, ledger)
@@ -119,9 +119,9 @@ class Releases:
             return None
 
     def given(self, graph: Graph) -> Releases:
-        """Return these releases with the first one standing for another graph of the same people.
+        """Return these releases with the first one assigned to another graph of the same people.
 
-        For attacks and audits, which ask what a neighbour's answers would be, the release given.
+        For attacks and audits, which compare predictions on neighbouring graphs given one release.
         """
         found = Releases(dict(self.hops), dict(self._release_of))
         for release in list(self.hops)[:1]:
@@ -129,15 +129,15 @@ class Releases:
         return found
 
     def is_training(self, graph: Graph) -> bool:
-        """Tell whether a graph that was answered for is the one of training."""
+        """Return whether a graph with a release is the training graph."""
         release = self._release_of.get(graph.fingerprint)
         return release is not None and release == next(iter(self.hops))
 
     def cached(self, ids: NDArray[Any]) -> ReleasedHops:
-        """Return the training graph's release for these of its people, whatever else is known.
+        """Return the training graph's rows of these ids.
 
         Raises:
-            InputError: if somebody was not in the training graph.
+            InputError: if an id was not in the training graph.
         """
         known = self.training()
         before, now = alike(known.ids, ids)
@@ -151,10 +151,10 @@ class Releases:
 
 
 def check_trained_on(model: NodeClassifier, graph: Graph) -> None:
-    """Refuse a graph that a saved model would have to read, and so be charged for, to answer.
+    """Refuse a graph that a saved model would have to read, and be charged for, to predict.
 
-    Where a release was paid for, the ledger knows whether this is the graph of training. A model
-    that kept no release answers from features and cannot tell; nothing is charged then.
+    For a charged release the ledger decides whether this is the training graph. A model without
+    releases predicts from features, which is not charged.
     """
     releases = model.releases_
     if not releases.hops or model.level == "none":
@@ -182,14 +182,14 @@ def _rows_of(ids: NDArray[Any], known: ReleasedHops) -> ReleasedHops:
 
 
 def new_among(graph: Graph, known: ReleasedHops) -> NDArray[np.bool_]:
-    """Tell which nodes of a graph have no released row."""
+    """Return the mask of the nodes of a graph without a released row."""
     now, before = alike(graph.ids, known.ids)
     found: NDArray[np.bool_] = ~np.isin(now, before)
     return found
 
 
 def alike(some: NDArray[Any], others: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return ids in one form: numbers and strings are compared by how they are written."""
+    """Return ids of one data type: numbers and strings are compared as text."""
     if some.dtype.kind != others.dtype.kind:
         return some.astype(str), others.astype(str)
     return some, others

@@ -1,4 +1,4 @@
-"""Hyperparameters with nothing left to ``auto``: what a plan says of the networks of a method."""
+"""Resolved hyperparameters, without ``auto``: the part of a plan about a method's networks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Parameters that do nothing with the others as they are: given, they are refused and not ignored.
+"""Parameters without an effect, given the others: they are refused, not ignored.
 
-Whoever gives a parameter expects it to change something. So every method says which of its
-parameters do nothing at its level, relation and network, and ``check`` refuses those that differ
-from their default, before anything is read or charged.
+Every method yields the parameters without an effect at its level, relation and network, and
+``check`` refuses those that differ from their default, before anything is read or charged.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from gapgnn.errors import InputError, check_all
 
 @dataclass(frozen=True)
 class Unused:
-    """Some parameters that do nothing.
+    """Parameters without an effect.
 
     Attributes:
         names: of the parameters.
         reason: where and why, as it goes on behind "must be left out".
-        equal: values beside the default that say what happens anyway.
+        equal: further values that agree with the actual behaviour, and are accepted.
 
     >>> Unused(("clip",), "at level edge: no gradient is clipped").error("clip", 0.5)
     InputError('`clip` must be left out at level edge: no gradient is clipped. Got 0.5.')

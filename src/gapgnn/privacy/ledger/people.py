@@ -161,7 +161,7 @@ class Remembered:
         self._digest_of: tuple[Hashes, bytes] | None = None
 
     def of(self, ids: NDArray[Any], key: bytes) -> Hashes:
-        """Return :func:`hash_ids`, which empty may change."""
+        """Return :func:`hash_ids` as a read-only array."""
         names = ids.astype(str) if ids.dtype.kind == "O" else ids
         own = hashlib.blake2b(b"remembered", key=key).digest()
         known, owner, hashes = self._last
@@ -193,7 +193,7 @@ def _trimmed(names: NDArray[np.str_]) -> NDArray[np.str_]:
     letters = np.ascontiguousarray(names).view(np.uint32).reshape(len(names), -1)
     if not letters.size:
         return names
-    # Nearly always empty has any. Zeros behind a text wrap around to the largest number.
+    # Ids rarely have spaces around them. Zeros behind a text wrap around to the largest number.
     has_space = (letters - np.uint32(1) < np.uint32(ord(" "))).any()
     if not has_space and letters.max() < 128:
         return names
@@ -349,7 +349,7 @@ class Members:
     def _pieces(
         self, population: int, people: Hashes | None = None
     ) -> Iterator[tuple[Hashes, bool]]:
-        """Return pieces that empty changed, and whether one is just these people.
+        """Return the pieces, checked by their digests, and whether one equals ``people``.
 
         Nearly always the one piece is the people who were read before. Comparing it with them takes
         a fraction of its digest, and theirs is remembered.
