@@ -41,13 +41,8 @@ class EdgeFacts:
         return {"edge_types": list(self.edge_types), "bounds": bounds, "directed": self.is_directed}
 
     @classmethod
-<<<<<<< HEAD
     def from_dict(cls, values: Mapping[str, Any]) -> EdgeFacts:
         """Read facts back.
-=======
-    def from_dict(cls, values: Mapping[str, Any] | None) -> EdgeFacts:
-        """Read facts; models of version 0.1 have none: one edge type without weights.
->>>>>>> w1
 
         >>> EdgeFacts.from_dict(EdgeFacts(("calls", "visits"), (None, (0.0, 9.0))).to_dict()).bounds
         (None, (0.0, 9.0))
@@ -59,11 +54,7 @@ class EdgeFacts:
         return cls(tuple(map(str, values["edge_types"])), tuple(bounds), is_directed)
 
     def check(self, graph: Graph) -> None:
-<<<<<<< HEAD
-        """Refuse a graph whose edges are of other types or weighed by other bounds."""
-=======
         """Refuse a graph with other edge types or other weight bounds."""
->>>>>>> w1
         found = EdgeFacts.of(graph)
         if found.edge_types != self.edge_types:
             raise InputError(
