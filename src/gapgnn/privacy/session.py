@@ -19,6 +19,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
@@ -300,23 +301,20 @@ class PrivateSession:
         sent = [rows] * len(mechanisms) if isinstance(rows, Tensor) else list(rows)
         released = []
         for mechanism, block in zip(mechanisms, sent, strict=True):
-            released.append(self._hop(mechanism, block, normalise=normalise, keep=keep))
+            index = self._next_hop
+            self._next_hop += 1
+            draw = partial(mechanism.hop, block, index, normalise=normalise)
+            if not keep:
+                released.append(draw())
+                continue
+            state = self._checkpoint.load_or_run(
+                f"hop-{index}",
+                lambda draw=draw: {"hop": draw()},  # type: ignore[misc]
+                is_sound=partial(_is_hop, shape=block.shape),
+            )
+            released.append(state["hop"].to(block.device))
         self._made[planned.event] += 1
         return released
-
-    def _hop(
-        self, mechanism: PrivateAggregation, rows: Tensor, *, normalise: bool, keep: bool
-    ) -> Tensor:
-        index, shape = self._next_hop, rows.shape
-        self._next_hop += 1
-        if not keep:
-            return mechanism.hop(rows, index, normalise=normalise)
-        found = self._checkpoint.load_or_run(
-            f"hop-{index}",
-            lambda: {"hop": mechanism.hop(rows, index, normalise=normalise)},
-            is_sound=lambda state: state.keys() == {"hop"} and state["hop"].shape == shape,
-        )
-        return found["hop"].to(rows.device)
 
     def train(
         self,
@@ -488,6 +486,10 @@ class PrivateSession:
     def charged_release(self, purpose: str) -> ChargedRelease:
         """Return this session's releases as a card lists them."""
         return charged_release(self.plan.promise, self.charge, purpose)
+
+
+def _is_hop(state: Tensors, *, shape: torch.Size) -> bool:
+    return state.keys() == {"hop"} and state["hop"].shape == shape
 
 
 def charged_release(promise: Guarantee, charge: Charge | None, purpose: str) -> ChargedRelease:
