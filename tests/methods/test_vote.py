@@ -163,11 +163,11 @@ class TestNodeLevel:
     def test_who_answers_is_the_same_with_and_without_a_record(self, graph):
         """By the public hash of (seed, id); seen to fail where roles are read from the record."""
         model = NeighborVote(level="node", epsilon=4.0)
-        speaks = model._speaking(graph, 1)
+        speaks = model._responding(graph, 1)
         assert (speaks == graph.train_mask).all()
         for person in range(40):
             smaller = without(graph, person)
-            np.testing.assert_array_equal(model._speaking(smaller, 1), speaks)
+            np.testing.assert_array_equal(model._responding(smaller, 1), speaks)
             assert (smaller.train_mask == graph.train_mask).all() != graph.train_mask[person]
 
     @pytest.mark.parametrize("repeats", [1, 3])
@@ -176,7 +176,7 @@ class TestNodeLevel:
         for given in given_as_hashed_and_one_otherwise(graph):
             model = fitted(given, "node", repeats=repeats)
             assert model.card_.public[-1][1].startswith("given with the records")
-            assert model._speaking(given, repeats).all()
+            assert model._responding(given, repeats).all()
 
     def test_with_roles_of_another_seed_everybody_answers(self):
         graph = random_split(small_graph(), seed=5)
