@@ -25,7 +25,7 @@ from gapgnn.errors import GapgnnError, PrivacyError
 from gapgnn.privacy.accounting import Gaussian, account
 from gapgnn.privacy.ledger import Charge, Ledger, People
 from gapgnn.privacy.ledger.file import transaction
-from gapgnn.privacy.ledger.rules import Books
+from gapgnn.privacy.ledger.rules import LedgerTransaction
 
 PERSONS = range(7)
 RELATION = {"edge": "undirected", "node": "add-remove"}
@@ -239,7 +239,7 @@ def check(copy: Copy) -> None:
     assert {entry.id for entry in entries} == set(copy.charges)
     assert copy.released <= {entry.id for entry in entries if entry.completed_at}
     with transaction(copy.ledger.path, writing=False) as db:
-        books = Books(db, copy.ledger.path)
+        books = LedgerTransaction(db, copy.ledger.path)
         for population, name in db.execute("SELECT id, name FROM populations").fetchall():
             members = [
                 person

@@ -3,6 +3,8 @@ from .gap import COMBINATIONS as COMBINATIONS
 from .gap import Encoded as Encoded
 from .gap import Encoder as Encoder
 from .gap import MultiHopClassifier as MultiHopClassifier
+from .layers import Inputs as Inputs
+from .layers import Layer as Layer
 from .layers import ReplicaBatchNorm as ReplicaBatchNorm
 from .layers import ReplicaDropout as ReplicaDropout
 from .layers import ReplicaLinear as ReplicaLinear
