@@ -77,18 +77,23 @@ def _names_are_looked_up_anew() -> Iterator[None]:
     _forget_names()
 
 
+# Packages of the source tree that load their names lazily.
+_LAZY = [
+    ".".join(stub.parent.relative_to(Path(__file__).parent / "src").parts)
+    for stub in (Path(__file__).parent / "src").rglob("__init__.pyi")
+]
+
+
 def _forget_names() -> None:
-    for name, module in list(sys.modules.items()):
-        if name.split(".")[0] != "gapgnn" or "__path__" not in vars(module):
+    for name in _LAZY:
+        if (module := sys.modules.get(name)) is None:
             continue
-        for offered in vars(module).get("__all__", ()):
-            kept = vars(module).get(offered)
-            if (
-                offered != "__version__"
-                and f"{name}.{offered}" not in sys.modules
-                and kept is not None
-            ):
-                del vars(module)[offered]
+        names = vars(module)
+        for offered in module.__all__:
+            # A module of the same name is the package's own and stays.
+            is_module = f"{name}.{offered}" in sys.modules
+            if offered in names and offered != "__version__" and not is_module:
+                del names[offered]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
