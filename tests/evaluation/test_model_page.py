@@ -31,7 +31,7 @@ from gapgnn.graph import Wording, join_edge_types
 from gapgnn.graph.datasets.synthetic import social_graph
 from gapgnn.graph.transforms import one_class_against_all
 from gapgnn.methods.folder import _checksum, keep_audit, load_folder
-from gapgnn.privacy.card import PrivacyCard, attacker_of, guarantee_sentence
+from gapgnn.privacy.card import PrivacyCard, guarantee_sentence
 from gapgnn.privacy.card.texts import percent, rounded_up
 from gapgnn.training import shortcomings
 
@@ -89,7 +89,7 @@ def contradictions(page: str, card: PrivacyCard, ledger: Ledger | None = None) -
     if len(facts.get("event", [])) != len(card.events):
         wrong.append("event: another number of releases")
     if card.epsilon:
-        bounds = attacker_of(card)
+        bounds = card.attacker
         assert bounds is not None
         compare("right", [percent(bounds.guess)])
         hits = (bounds.tpr_at_fpr_1_percent, bounds.tpr_at_fpr_0_1_percent)
@@ -175,7 +175,7 @@ class TestAModelThatPredictedOnOtherGraphs:
         card = load_folder(four).card
         events = [event for release in card.releases for event in release.events]
         shift = math.sqrt(sum(event["count"] / event["noise_multiplier"] ** 2 for event in events))
-        attacker = attacker_of(card)
+        attacker = card.attacker
         assert attacker is not None
         assert (attacker.mu, attacker.guess) == pytest.approx((shift, norm.cdf(shift / 2)))
         assert percent(attacker.guess) in Facts(render_model(four)).found["right"]
@@ -439,7 +439,7 @@ def test_a_50_50_guess_is_exact_for_gaussian_noise_and_below_the_bound(graph: An
     from gapgnn.privacy.accounting import gaussian_shift
 
     card = LabelGAP(epsilon=1.0, epochs=1).fit(graph).card_
-    bounds = attacker_of(card)
+    bounds = card.attacker
     assert bounds is not None
     assert card.epsilon is not None
     assert card.delta is not None
@@ -456,7 +456,7 @@ def test_a_50_50_guess_is_exact_for_gaussian_noise_and_below_the_bound(graph: An
 
 def test_a_50_50_guess_about_one_random_answer_is_that_of_its_epsilon(graph: Any) -> None:
     card = GraphSAGE(epsilon=2.0, epochs=1, level="edge").fit(graph).card_
-    bounds = attacker_of(card)
+    bounds = card.attacker
     assert bounds is not None
     assert bounds.mu is None
     assert bounds.guess <= math.exp(2) / (1 + math.exp(2))

@@ -43,7 +43,7 @@ from gapgnn.evaluation.report.tables import (
 from gapgnn.methods import Saved, load_folder
 from gapgnn.privacy import links_of
 from gapgnn.privacy.accounting import AttackBounds, Event
-from gapgnn.privacy.card import PrivacyCard, attacker_of, guarantee_sentence
+from gapgnn.privacy.card import PrivacyCard, guarantee_sentence
 from gapgnn.privacy.card import texts as texts
 from gapgnn.privacy.ledger import Budget, Charge, Ledger, composed_epsilon, composed_profile
 from gapgnn.training import Ranking, shortcomings
@@ -173,7 +173,7 @@ def render_model(
     saved = load_folder(Path(folder))
     card = saved.card if words is None else saved.card.in_words(words)
     words = card.wording
-    attacker = attacker_of(card)
+    attacker = card.attacker
     return rendered(
         "model.html.j2",
         card=card,
@@ -364,8 +364,7 @@ def _disagreeing_predictions(card: PrivacyCard, charges: Mapping[str, Charge]) -
             f"{name} of the charge {release.charge_id}: {getattr(release, name)} on the card, "
             f"{getattr(charge, name)} in the ledger"
             for name in ("relation", "epsilon", "delta")
-            # Cards of older versions did not list it.
-            if release.when and getattr(release, name) != getattr(charge, name)
+            if getattr(release, name) != getattr(charge, name)
         ]
         if _sorted(release.events) != _sorted(charge.events):
             found.append(f"what the charge {release.charge_id} was for")

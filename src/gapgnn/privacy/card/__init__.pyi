@@ -1,7 +1,6 @@
 from .card import PrivacyCard as PrivacyCard
 from .card import ReleaseFacts as ReleaseFacts
 from .card import attacker_facts as attacker_facts
-from .card import attacker_of as attacker_of
 from .card import guarantee_sentence as guarantee_sentence
 from .card import make_card as make_card
 from .composition import ChargedRelease as ChargedRelease

@@ -25,7 +25,7 @@ from gapgnn.errors import (
 )
 from gapgnn.graph import Wording
 from gapgnn.privacy import LEVELS, check_relation
-from gapgnn.privacy.accounting import NOTHING_LEARNED, AttackBounds, Event, attack_bounds
+from gapgnn.privacy.accounting import AttackBounds
 from gapgnn.privacy.card import texts as texts
 from gapgnn.privacy.card.composition import ChargedRelease, composed
 from gapgnn.privacy.card.format import FORMAT, check_keys, markdown, read_values
@@ -108,7 +108,7 @@ class PrivacyCard:
             ``gapgnn.privacy.card.texts.EDGES_UNREAD``; empty where they do, and for methods that
             never read edges.
         attacker: what an attacker can reach at most, over all groups and all options of adaptive
-            choices; None at level none, and on cards of earlier versions.
+            choices; None at level none.
         releases: everything that was charged for this model, the training first, then every graph
             that was predicted on. What is above speaks of the training.
         composed_epsilon: of all releases together, at ``delta``, for an edge or a person in all of
@@ -188,6 +188,8 @@ class PrivacyCard:
                     "`events` must list what epsilon pays for, and be empty if it is 0. "
                     f"Got {len(self.events)} for epsilon {epsilon:g}."
                 )
+            if self.attacker is None:
+                raise InputError("`attacker` must bound what can be learned. Got None.")
             expected = "a source of noise" if epsilon else texts.NO_NOISE
             fits = (
                 (self.noise_source in texts.REAL_NOISE)
@@ -238,7 +240,7 @@ class PrivacyCard:
         return replace(self, releases=releases, composed_epsilon=epsilon, attacker=attacker)
 
     def in_words(self, wording: Wording) -> PrivacyCard:
-        """Return a copy in other words; a sentence of an earlier version stays as it is."""
+        """Return a copy in other words."""
         other = {self.wording.fill(one): wording.fill(one) for one in self.templates}
 
         def said(text: str) -> str:
@@ -262,10 +264,10 @@ class PrivacyCard:
         assert self.delta is not None
         assert self.composed_epsilon is not None
         needed, attacker = composed(self.releases, self.delta)
+        assert self.attacker is not None
+        stated, known = asdict(self.attacker), asdict(attacker)
         pairs = [("composed_epsilon", self.composed_epsilon, needed)]
-        if self.attacker is not None:
-            stated, known = asdict(self.attacker), asdict(attacker)
-            pairs += [(name, stated[name], known[name]) for name in known if name != "mu"]
+        pairs += [(name, stated[name], known[name]) for name in known if name != "mu"]
         for name, value, least in pairs:
             # A later version may prove less for the same events. More than is stated is not
             # believed.
@@ -301,15 +303,11 @@ class PrivacyCard:
         if attacker is not None:
             check_keys("`attacker`", attacker, {part.name for part in fields(AttackBounds)})
         listed, wording = values.pop("releases"), values.pop("wording")
-        if wording is not None:
-            check_keys("`wording`", wording, {part.name for part in fields(Wording)})
+        check_keys("`wording`", wording, {part.name for part in fields(Wording)})
         try:
-            values["wording"] = Wording() if wording is None else Wording(**wording)
+            values["wording"] = Wording(**wording)
             values["attacker"] = None if attacker is None else AttackBounds(**attacker)
-            if listed is None:
-                values |= _as_trained(values, note)
-            else:
-                values["releases"] = tuple(_release_of(one) for one in listed)
+            values["releases"] = tuple(_release_of(one) for one in listed)
             card = cls(**values, ledger=note)
             card._check_composed()
         except (InputError, PrivacyError) as error:
@@ -329,7 +327,7 @@ class PrivacyCard:
         lines = [
             f"{self.method} on {self.dataset}: level {self.level}, relation {self.relation}",
             guarantee_sentence(self),
-            *(f"{what}: {value}" for what, value in attacker_facts(attacker_of(self))),
+            *(f"{what}: {value}" for what, value in attacker_facts(self.attacker)),
             f"noise: {self.noise_source}; accountant: {self.accountant}",
             f"ledger: {self.ledger or 'nothing was charged'}",
             *(f"warning: {warning}" for warning in self.warnings),
@@ -337,23 +335,6 @@ class PrivacyCard:
         return "\n".join(lines)
 
     __repr__ = __str__
-
-
-def attacker_of(card: PrivacyCard) -> AttackBounds | None:
-    """Return what an attacker can reach at most; None where nothing is promised.
-
-    Cards of earlier versions do not say it, and do not list the options that were not chosen.
-    Unless all their noise is Gaussian, only epsilon and delta bound an attacker there.
-    """
-    if card.attacker is not None or card.epsilon is None or card.delta is None:
-        return card.attacker
-    events = [Event.from_dict(dict(event)) for event in card.events]
-    if not events:
-        return NOTHING_LEARNED
-    bounds = attack_bounds(events, relation=card.relation)
-    if bounds.mu is None:
-        bounds = AttackBounds(None, 1.0, 1.0, 1.0)
-    return bounds.within(card.epsilon, card.delta)
 
 
 def attacker_facts(bounds: AttackBounds | None) -> list[tuple[str, str]]:
@@ -382,22 +363,6 @@ def _release_of(values: Mapping[str, Any]) -> ChargedRelease:
         if not isinstance(values[name], str):
             raise InputError(f"`{name}` of a release must be a text. Got {values[name]!r}.")
     return ChargedRelease(**{**values, "events": tuple(map(dict, values["events"]))})
-
-
-def _as_trained(values: Mapping[str, Any], note: LedgerNote | None) -> dict[str, Any]:
-    """Return what a card of an older format, which speaks of the training alone, says of it."""
-    if not values["epsilon"]:
-        return {"releases": (), "composed_epsilon": values["epsilon"]}
-    training = ChargedRelease(
-        purpose="training",
-        charge_id="" if note is None else note.charge_id,
-        when="",
-        relation=values["relation"],
-        epsilon=values["epsilon"],
-        delta=values["delta"],
-        events=tuple(values["events"]),
-    )
-    return {"releases": (training,), "composed_epsilon": values["epsilon"]}
 
 
 def guarantee_sentence(card: PrivacyCard) -> str:

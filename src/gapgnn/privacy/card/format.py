@@ -11,26 +11,9 @@ from gapgnn.errors import DataError
 if TYPE_CHECKING:
     from gapgnn.privacy.card.card import PrivacyCard
 
-FORMAT = 8
-# Keys that older formats do not have, with what they mean there.
-_UNWORDED: dict[str, Any] = {"wording": None, "templates": []}
-# Cards that list no releases speak of the training alone.
-_OF_TRAINING: dict[str, Any] = {"releases": None, "composed_epsilon": None, **_UNWORDED}
-_UNBOUNDED: dict[str, Any] = {"attacker": None, **_OF_TRAINING}
-_EDGES_READ: dict[str, Any] = {"edges_unread": "", **_UNBOUNDED}
-_NO_OWN: dict[str, Any] = {"own": "", **_EDGES_READ}
-_ONE_KIND: dict[str, Any] = {"edge_types": [], "protects": "", **_NO_OWN}
-_ADDED = {
-    1: {"public": [], **_ONE_KIND},
-    2: _ONE_KIND,
-    3: _NO_OWN,
-    4: _EDGES_READ,
-    5: _UNBOUNDED,
-    6: _OF_TRAINING,
-    7: _UNWORDED,
-}
+FORMAT = 9
 _LISTS_OF_TEXTS = ("covered", "not_covered", "warnings", "edge_types", "templates")
-_LISTS_OF_OBJECTS = ("events", "audits")
+_LISTS_OF_OBJECTS = ("events", "audits", "releases")
 _TEXTS = (
     "method",
     "accountant",
@@ -46,7 +29,7 @@ _TEXTS = (
 def read_values(text: str | bytes, known: set[str]) -> dict[str, Any]:
     """Parse a card's JSON: exactly the known keys, each of its own type, lists as tuples.
 
-    >>> read_values('{"format": 8, "epsilom": 1}', {"epsilon"})
+    >>> read_values('{"format": 9, "epsilom": 1}', {"epsilon"})
     Traceback (most recent call last):
     ...
     gapgnn.errors.DataError: A privacy card has unknown keys: epsilom.
@@ -57,12 +40,13 @@ def read_values(text: str | bytes, known: set[str]) -> dict[str, Any]:
         raise DataError(f"A privacy card must be JSON. Got {error}.") from None
     if not isinstance(data, dict):
         raise DataError(f"A privacy card must be a JSON object. Got {type(data).__name__}.")
-    if data.get("format") in _ADDED:
-        data = {**_ADDED[data["format"]], **data, "format": FORMAT}
-    if data.get("format") != FORMAT:
-        raise DataError(
-            f"A privacy card must have format 1 to {FORMAT}. Got {data.get('format')!r}."
-        )
+    if (number := data.get("format")) != FORMAT:
+        hint = ""
+        if isinstance(number, int) and not isinstance(number, bool):
+            hint = ", written by a newer version. Upgrade to read it"
+            if number < FORMAT:
+                hint = ", written by a version before 0.3; that version can read it"
+        raise DataError(f"A privacy card must have format {FORMAT}. Got {number!r}{hint}.")
     check_keys("A privacy card", data, known | {"format"})
     return {name: _checked(name, value) for name, value in data.items() if name != "format"}
 
@@ -79,10 +63,6 @@ def _checked(name: str, value: Any) -> Any:
         if not (isinstance(value, list) and all(isinstance(item, dict) for item in value)):
             raise DataError(f"`{name}` must be a list of objects. Got {value!r}.")
         return tuple(value)
-    if name == "releases" and value is not None:
-        if not (isinstance(value, list) and all(isinstance(item, dict) for item in value)):
-            raise DataError(f"`{name}` must be a list of objects. Got {value!r}.")
-        return tuple(value)
     if name in ("not_charged", "public"):
         if not (isinstance(value, list) and all(_is_texts(row) and len(row) == 2 for row in value)):
             raise DataError(f"`{name}` must be a list of pairs of texts. Got {value!r}.")
@@ -91,8 +71,10 @@ def _checked(name: str, value: Any) -> Any:
         if not _is_texts(value):
             raise DataError(f"`{name}` must be a list of texts. Got {value!r}.")
         return tuple(value)
-    if name in ("ledger", "attacker", "wording") and not isinstance(value, dict | None):
+    if name in ("ledger", "attacker") and not isinstance(value, dict | None):
         raise DataError(f"`{name}` must be an object or null. Got {value!r}.")
+    if name == "wording" and not isinstance(value, dict):
+        raise DataError(f"`{name}` must be an object. Got {value!r}.")
     if name == "delta_is_auto" and not isinstance(value, bool):
         raise DataError(f"`{name}` must be true or false. Got {value!r}.")
     if name in _TEXTS and not isinstance(value, str):
@@ -106,7 +88,7 @@ def _is_texts(value: Any) -> bool:
 
 def markdown(card: PrivacyCard) -> str:
     """Write a card for people: the promise first, then everything it rests on."""
-    from gapgnn.privacy.card.card import attacker_facts, attacker_of, guarantee_sentence
+    from gapgnn.privacy.card.card import attacker_facts, guarantee_sentence
 
     # The attacker has all releases of the model.
     has_several = len(card.releases) > 1
@@ -122,7 +104,7 @@ def markdown(card: PrivacyCard) -> str:
         ("delta", "none" if card.delta is None else _delta(card)),
         ("accountant", card.accountant),
         (f"epsilon by Renyi accounting{of_training}", _or_dash(card.rdp_epsilon)),
-        *((f"{what}{of_all}", value) for what, value in attacker_facts(attacker_of(card))),
+        *((f"{what}{of_all}", value) for what, value in attacker_facts(card.attacker)),
         ("noise multiplier", _or_dash(card.noise_multiplier)),
         ("noise", card.noise_source),
         ("private release", "yes" if card.is_private_release else "**no**"),
