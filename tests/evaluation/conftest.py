@@ -64,6 +64,7 @@ def measured(runs: tuple[float, ...], *, majority: float = 0.4, auc: float = 0.9
                 "auc": auc,
                 "calibration_error": 0.05,
                 "per_class": {"one": half, "other": half},
+                "ranking": None,
             }
             for run in runs
         ],

@@ -47,8 +47,8 @@ def result(key: str = "a", **changes: Any) -> Record:
 
 def measured(accuracy: float, auc: float | None = 0.5) -> dict[str, Any]:
     names = ("majority", "balanced_accuracy", "macro_f1")
-    others = dict.fromkeys(names, 0.5)
-    return {"accuracy": accuracy, "auc": auc, "calibration_error": 0.1, "per_class": {}, **others}
+    others = {**dict.fromkeys(names, 0.5), "calibration_error": 0.1, "per_class": {}}
+    return {"accuracy": accuracy, "auc": auc, "ranking": None, **others}
 
 
 class TestRecords:
@@ -58,15 +58,6 @@ class TestRecords:
         assert "\n" not in line
         assert json.loads(line)["format"] == 2
         assert Record.from_json(line) == record
-
-    def test_a_record_without_metrics_has_accuracy_alone(self) -> None:
-        record = Record.from_json(result().to_json())
-        assert record.figures("accuracy") == record.runs
-        assert (record.headline, record.figures("auc"), record.figures("majority")) == (
-            "accuracy",
-            (),
-            (),
-        )
 
     def test_every_figure_comes_back_from_the_store(self) -> None:
         runs = [measured(0.5, auc=0.6), measured(0.75, auc=0.7)]

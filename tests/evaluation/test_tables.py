@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,18 +81,6 @@ def test_the_figures_beside_accuracy_are_means_over_repeats(make_measured: Any) 
     assert [one and one.short for one in cells] == ["72.0", "91.0", "70.0", "69.0", "58.0"]
     for write in (to_markdown, to_latex, to_csv):
         assert "balanced accuracy" in write(table)
-
-
-def test_results_of_an_earlier_version_have_the_tables_they_had(made_up: list[Record]) -> None:
-    old = [replace(record, extra={}) for record in made_up]
-    assert [table.name for table in tables(old)] == EXPECTED
-
-
-def test_old_and_new_results_stand_in_one_table(make_record: Any, make_measured: Any) -> None:
-    table = named([make_measured(), make_record(method="sage")], "accuracy-metrics")
-    old = next(row for row in table.rows if row.keys[0] == "GraphSAGE")
-    assert [one and one.short for one in old.cells] == ["72.0", None, None, None, None]
-    assert any("earlier version" in note for note in table.notes)
 
 
 def test_a_data_set_that_is_judged_by_auc_is_compared_by_it(make_measured: Any) -> None:

@@ -141,8 +141,7 @@ class Metrics:
         True
         """
         classes = {name: ClassFigures(**part) for name, part in values["per_class"].items()}
-        # What an earlier version wrote has no ranking.
-        ranking = values.get("ranking")
+        ranking = values["ranking"]
         found = None if ranking is None else Ranking.from_dict(ranking)
         return cls(**{**values, "per_class": classes, "ranking": found})
 

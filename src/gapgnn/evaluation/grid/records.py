@@ -48,8 +48,17 @@ FIGURES = {
     "auc": "AUC",
     "average_precision": "average precision",
 }
-# Every version that recorded more than accuracy recorded these.
-_MEASURED = {"accuracy", "majority", "balanced_accuracy", "macro_f1", "auc", "per_class"}
+# What is recorded of every repeat, None where it does not exist.
+_MEASURED = {
+    "accuracy",
+    "majority",
+    "balanced_accuracy",
+    "macro_f1",
+    "auc",
+    "calibration_error",
+    "per_class",
+    "ranking",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,23 +188,17 @@ class Record:
         return name if name in FIGURES and self.figures(name) else "accuracy"
 
     def figures(self, name: str) -> tuple[float, ...]:
-        """Return a figure for every repeat; empty where a repeat does not have it.
-
-        Only accuracy is in records of earlier versions.
-        """
+        """Return a figure for every repeat; empty where a repeat does not have it."""
         if self.metric != "test_accuracy":
             return ()
-        metrics = self.extra.get("metrics")
-        if metrics is None:
-            return self.runs if name == "accuracy" else ()
-        found = [_figure(run, name) for run in metrics]
+        found = [_figure(run, name) for run in self.extra.get("metrics", ())]
         values = [x for x in found if isinstance(x, int | float) and math.isfinite(x)]
         return tuple(values) if len(values) == len(found) else ()
 
     @property
     def rankings(self) -> tuple[Ranking, ...]:
         """How well every repeat puts one class first; empty unless all of them have it."""
-        found = [run.get("ranking") for run in self.extra.get("metrics") or ()]
+        found = [run["ranking"] for run in self.extra.get("metrics", ())]
         return tuple(map(Ranking.from_dict, found)) if all(found) else ()
 
     @property
@@ -433,5 +436,5 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _figure(run: Mapping[str, Any], name: str) -> Any:
-    """Return one figure of one repeat; None where it was not recorded."""
+    """Return one figure of one repeat; None where it does not exist."""
     return run[name] if name in run else Metrics.from_dict(run).find(name)

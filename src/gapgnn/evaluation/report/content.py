@@ -97,10 +97,8 @@ def tiles(records: Sequence[Record], dataset: str) -> list[dict[str, Any]]:
 
 
 def _beside(record: Record) -> list[tuple[str, str]]:
-    """Return the other figures of a row in words and percent; none for an earlier version's."""
+    """Return the other figures of a row in words and percent."""
     found = {name: record.figures(name) for name in FIGURES if name != record.headline}
-    if not found.get("majority"):
-        return []
     return [
         # On a phone a tile has no room for the second word.
         (FIGURES[name].removesuffix(" accuracy"), f"{100 * sum(values) / len(values):.1f} %")
@@ -110,7 +108,7 @@ def _beside(record: Record) -> list[tuple[str, str]]:
 
 
 def _faults(record: Record) -> list[str]:
-    """Return in sentences what a row fails at whatever the graph; nothing is known of old ones."""
+    """Return in sentences what a row fails at whatever the graph."""
     from gapgnn.training import Metrics, shortcomings
 
     metrics = [Metrics.from_dict(one) for one in record.extra.get("metrics", ())]

@@ -122,8 +122,8 @@ def order(record: Record) -> tuple[int, int]:
 def headlined(records: Iterable[Record]) -> list[Record]:
     """Return results whose ``runs`` are the figure that their data set is judged by.
 
-    That is accuracy unless a record says otherwise. Where one does, those of an earlier version
-    that have accuracy alone cannot be compared with it and are left out.
+    That is accuracy unless a record says otherwise. Where one does, those that lack its figure, as
+    where only one class occurs, cannot be compared with it and are left out.
     """
     every = list(records)
     judged = {record.dataset: record.headline for record in every if record.headline != "accuracy"}
@@ -349,7 +349,7 @@ def precision_recall_plot(panels: Sequence[Panel]) -> Plot | None:
 
 def ranked_class(record: Record) -> str:
     """Return the class that a two-class record ranks in every repeat; empty where there is none."""
-    metrics = record.extra.get("metrics") or ()
+    metrics = record.extra.get("metrics", ())
     if record.metric != "test_accuracy" or any(len(one["per_class"]) != 2 for one in metrics):
         return ""
     names = {ranking.positive for ranking in record.rankings}

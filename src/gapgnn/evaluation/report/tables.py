@@ -282,7 +282,6 @@ def _beside(table: Table, records: Sequence[Record]) -> Table | None:
         return None
     chosen = best_known(rows, key=lambda r: (r.dataset, _block(r), setting(r), r.epsilon))
     chosen.sort(key=lambda r: (_rank(r), _block(r), order(r), r.epsilon or 0.0))
-    # Average precision is not in records of earlier versions.
     known = [name for name in FIGURES if any(record.figures(name) for record in chosen)]
     made = [
         Row(
@@ -304,8 +303,6 @@ def _beside(table: Table, records: Sequence[Record]) -> Table | None:
             "average precision: of the rarest class, unless the model names another; guessing has "
             "the share of the class."
         )
-    if any(not record.figures("majority") for record in chosen):
-        notes.append("Rows with accuracy alone were measured by an earlier version.")
     return Table(
         f"{table.name}-metrics",
         f"{table.title}: beside accuracy",
