@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from declaredcases import FRIENDS, NAMES, PEOPLE, SCHEMA, tables
 from tablecases import dense, write
 
-from gapgnn.errors import DataError
+from gapgnn.errors import DataError, InputError
 from gapgnn.graph.canonical import as_features
 from gapgnn.graph.convert import (
     as_graph,
@@ -137,14 +137,15 @@ class TestStore:
             build_store(folder, parts=2, **paths, **options, directed=directed)
             assert open_store(folder).num_arcs == 0
 
-    def test_a_store_of_the_first_version_still_opens(self, tmp_path):
+    def test_a_store_of_an_earlier_version_says_which_one_opens_it(self, tmp_path):
         paths = write(tmp_path, nodes=PEOPLE, edges=FRIENDS)
         build_store(tmp_path / "store", parts=1, **paths, label="team")
-        manifest = read_manifest(tmp_path / "store")
-        del manifest["schema"], manifest["inferred"], manifest["kind"], manifest["format"]
+        manifest = {**read_manifest(tmp_path / "store"), "gapgnn": "0.1.0"}
+        for key in ("schema", "inferred", "kind", "format"):
+            del manifest[key]
         write_manifest(tmp_path / "store", manifest)
-        old = open_store(tmp_path / "store")
-        assert (old.schema, old.inferred) == (None, ("classes", "columns"))
+        with pytest.raises(InputError, match=r"by gapgnn 0\.1\.0, .* Open it with that version"):
+            open_store(tmp_path / "store")
 
     def test_a_graph_from_memory_keeps_both(self, tmp_path):
         graph = tables(tmp_path).graph

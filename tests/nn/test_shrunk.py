@@ -64,11 +64,12 @@ def test_a_share_of_0_says_what_the_others_say_and_1_what_the_regression_says(ro
     torch.testing.assert_close(said[1], torch.log_softmax(scores_of(rows, found), dim=-1))
 
 
-def test_state_loads_solved_or_not_and_that_of_a_model_without_one(rows, labels):
+def test_state_loads_solved_or_not(rows, labels):
     solved = ShrunkRegression(1, 6, 2)
     solved.keep(solved.solved(rows, labels, penalty=3.0).unsqueeze(0), 0.5)
-    for state, is_solved in ((solved.state_dict(), True), ({}, False)):
+    empty = ShrunkRegression(1, 6, 2)
+    for state, is_solved in ((solved.state_dict(), True), (empty.state_dict(), False)):
         loaded = ShrunkRegression(1, 6, 2)
-        loaded.load_state_dict(dict(state))
+        loaded.load_state_dict(state)
         assert loaded.is_solved == is_solved
         assert float(loaded.share[0]) == (0.5 if is_solved else 0)

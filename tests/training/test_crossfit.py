@@ -11,7 +11,7 @@ from gapgnn import MLP, LabelGAP, NodeLabelGAP
 from gapgnn.errors import InputError
 from gapgnn.graph import folds_of
 from gapgnn.methods import Shape
-from gapgnn.nn import LinearBySize
+from gapgnn.nn import LinearBySize, ShrunkRegression
 from gapgnn.training import CrossFit, FeatureModels, Splits, minibatches
 from gapgnn.training import crossfit as crossfit_module
 
@@ -172,7 +172,8 @@ def test_networks_of_a_fold_are_heard_alike_and_the_linear_one_as_much_as_both(g
     said = [torch.log_softmax(scores, -1) for scores in (networks, shallow)]
 
     def out_of_fold():
-        return FeatureModels(lambda _: networks, lambda _: shallow, linear).scores(rows[0])
+        shrunk = ShrunkRegression(2, 3, 3)
+        return FeatureModels(lambda _: networks, lambda _: shallow, linear, shrunk).scores(rows[0])
 
     torch.testing.assert_close(out_of_fold(), (said[0] + said[1]) / 2)
     for replica in range(2):

@@ -98,9 +98,9 @@ class LinearBySize(nn.Module):
         return (torch.log_softmax(scores, dim=-1) + torch.log_softmax(self(rows), dim=-1)) / 2
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        # Models of earlier versions have none.
-        found = state_dict.setdefault(f"{prefix}weight", self.weight[:, :0])
-        if found.shape[1] == 0 or found.shape == self._whole:
+        # A module that is not solved loads one that is, and the other way round.
+        found = state_dict.get(f"{prefix}weight")
+        if found is not None and (found.shape[1] == 0 or found.shape == self._whole):
             self.weight = torch.empty_like(found, device=self.weight.device)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 

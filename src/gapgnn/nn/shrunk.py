@@ -97,10 +97,9 @@ class ShrunkRegression(nn.Module):
         return mixed(scores, own, self.share.view(-1, 1, 1))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        # Models of earlier versions have none.
-        found = state_dict.setdefault(f"{prefix}weight", self.weight[:, :0])
-        state_dict.setdefault(f"{prefix}share", self.share)
-        if found.shape[1] == 0 or found.shape == self._whole:
+        # A module that is not solved loads one that is, and the other way round.
+        found = state_dict.get(f"{prefix}weight")
+        if found is not None and (found.shape[1] == 0 or found.shape == self._whole):
             self.weight = torch.empty_like(found, device=self.weight.device)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 

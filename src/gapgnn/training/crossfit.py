@@ -68,32 +68,29 @@ class FeatureModels(NamedTuple):
 
     Attributes:
         networks: give scores (repeats times folds, nodes, classes) for rows of features.
-        shallow: shallow networks; None in models saved without them.
+        shallow: shallow networks.
         linear: linear networks, without effect until they are solved.
-        shrunk: regressions, likewise; None in models saved without them.
+        shrunk: regressions, likewise.
     """
 
     networks: Callable[[Any], Tensor]
-    shallow: nn.Module | None
+    shallow: Callable[[Any], Tensor]
     linear: LinearBySize
-    shrunk: ShrunkRegression | None = None
+    shrunk: ShrunkRegression
 
     @classmethod
     def of(cls, modules: Mapping[str, nn.Module], name: str) -> FeatureModels:
         """Return the feature models among a model's networks; the main one is called ``name``."""
-        linear, shrunk = modules["linear"], modules.get("shrunk")
+        linear, shrunk = modules["linear"], modules["shrunk"]
         assert isinstance(linear, LinearBySize)
-        assert shrunk is None or isinstance(shrunk, ShrunkRegression)
-        return cls(modules[name], modules.get("shallow"), linear, shrunk)
+        assert isinstance(shrunk, ShrunkRegression)
+        return cls(modules[name], modules["shallow"], linear, shrunk)
 
     def scores(self, rows: Any) -> Tensor:
         """Return the combined scores of each fold, (repeats times folds, nodes, classes)."""
-        scores = self.networks(rows)
-        if self.shallow is not None:
-            others = torch.log_softmax(self.shallow(rows), dim=-1)
-            scores = (torch.log_softmax(scores, dim=-1) + others) / 2
-        scores = self.linear.beside(scores, rows)
-        return scores if self.shrunk is None else self.shrunk.beside(scores, rows)
+        networks, shallow = self.networks(rows), self.shallow(rows)
+        scores = (torch.log_softmax(networks, dim=-1) + torch.log_softmax(shallow, dim=-1)) / 2
+        return self.shrunk.beside(self.linear.beside(scores, rows), rows)
 
 
 def shallow_networks(
@@ -198,14 +195,13 @@ class CrossFit:
             for replica, nodes in enumerate(training):
                 labels, weights = trainer.labels[nodes], torch.ones(len(nodes), device=nodes.device)
                 models.linear.solve(replica, features.taken(nodes), labels, weights)
-        if models.shrunk is not None and has_rare_class(trainer):
-            self._shrink(models, models.shrunk, training, trainer, features)
+        if has_rare_class(trainer):
+            self._shrink(models, training, trainer, features)
 
     @torch.no_grad()
     def _shrink(
         self,
         models: FeatureModels,
-        shrunk: ShrunkRegression,
         training: Sequence[Tensor],
         trainer: Trainer,
         features: FeatureInputs,
@@ -218,7 +214,7 @@ class CrossFit:
         """
         with torch.enable_grad():
             parts = [
-                shrunk.solved(features.taken(nodes), trainer.labels[nodes], penalty=PENALTY)
+                models.shrunk.solved(features.taken(nodes), trainer.labels[nodes], penalty=PENALTY)
                 for nodes in training
             ]
         solved = torch.stack(parts)
@@ -237,7 +233,7 @@ class CrossFit:
             }
             shares[own] = min(losses, key=lambda share: losses[share])
         if bool(shares.any()):
-            shrunk.keep(solved, shares)
+            models.shrunk.keep(solved, shares)
 
     def out_of_fold(self, scores: Tensor, training: Tensor, nodes: NDArray[np.int64]) -> Tensor:
         """Return log-probabilities of some nodes, (repeats, nodes, classes).

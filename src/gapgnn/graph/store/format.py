@@ -35,6 +35,8 @@ MANIFEST = "manifest.json"
 NODES = "nodes.parquet"
 DANGLING = "dangling.parquet"
 DENSE = "features.npy"
+# What stores of the first versions lack.
+_ALWAYS = {"inferred", "population", "preparation", "schema"}
 SPARSE = ("features-indptr.npy", "features-indices.npy", "features-values.npy")
 
 
@@ -105,6 +107,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         )
     if manifest.pop("checksum", None) != _checksum(manifest):
         raise DataError(f"the store is damaged: {str(path)!r} is not what was written.")
+    if _ALWAYS - manifest.keys():
+        version = manifest.get("gapgnn")
+        raise InputError(
+            f"the store {str(folder)!r} was written by gapgnn {version}, a version before 0.3. "
+            "Open it with that version, or make it again with `gapgnn partition`."
+        )
     return manifest
 
 

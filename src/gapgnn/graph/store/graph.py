@@ -141,10 +141,9 @@ class StoredGraph(Graph):
             dangling_targets=targets,
             name=str(manifest["name"]),
             schema=schema_of_note(manifest),
-            inferred=_inferred(manifest),
-            # Before version 0.2 nobody's ids had a namespace.
-            population=str(manifest.get("population", "default")),
-            preparation=Preparation.from_dict(manifest.get("preparation")),
+            inferred=as_inferred(manifest["inferred"]),
+            population=str(manifest["population"]),
+            preparation=Preparation.from_dict(manifest["preparation"]),
             weight_bounds=_bounds(manifest),
             _listed=frozen(nodes["out_degree"]),
             _manifest=manifest,
@@ -282,17 +281,9 @@ class StoredGraph(Graph):
 
 
 def _bounds(manifest: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Return the declared bounds of weights; stores of version 0.1 have none."""
+    """Return the declared bounds of weights; None where edges have none."""
     bounds = manifest.get("weight_bounds")
     return None if bounds is None else (float(bounds[0]), float(bounds[1]))
-
-
-def _inferred(manifest: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what was read from the data; older stores do not say, and learned what has names."""
-    if "inferred" in manifest:
-        return as_inferred(manifest["inferred"])
-    learned = {"classes": "label_names", "columns": "feature_names"}
-    return tuple(fact for fact, key in learned.items() if manifest[key] is not None)
 
 
 def open_store(

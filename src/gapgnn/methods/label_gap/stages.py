@@ -260,8 +260,7 @@ class Stages:
         many neighbours of the rare class. Under more noise that signal is lost and the bias only
         reduces accuracy.
         """
-        shrunk = FeatureModels.of(self.modules, "encoder").shrunk
-        is_rare = shrunk is not None and shrunk.is_solved
+        is_rare = FeatureModels.of(self.modules, "encoder").shrunk.is_solved
         is_sharpened = is_rare and self.noise_multiplier <= LITTLE_NOISE
         return first * SHARPENING if is_sharpened else first
 
