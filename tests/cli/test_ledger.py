@@ -35,7 +35,7 @@ from gapgnn.privacy.ledger import Ledger, People
 
 TABLE = ("grant", "customers", "--nodes", "customers.csv", "--epsilon", "4")
 CUSTOMERS = (*TABLE, "--delta", "1e-4")
-VERSION_0_1 = Path(__file__).parents[1] / "fixtures" / "v0_1" / "ledger.sqlite"
+VERSION_3 = Path(__file__).parents[1] / "fixtures" / "version_3" / "ledger.sqlite"
 
 
 def tiny(name: str, *, split_seed: int | None = 0, progress: object = None) -> Graph:
@@ -407,9 +407,9 @@ def test_verify_refuses_a_file_that_is_not_a_ledger(run) -> None:
 
 
 @pytest.mark.filterwarnings("default::gapgnn.privacy.ledger.LedgerNotice")
-def test_a_ledger_of_version_0_1_is_upgraded_and_says_so_in_one_line(run, tmp_path) -> None:
+def test_a_ledger_of_version_3_is_upgraded_and_says_so_in_one_line(run, tmp_path) -> None:
     path = tmp_path / "old.sqlite"
-    shutil.copy(VERSION_0_1, path)
+    shutil.copy(VERSION_3, path)
     code, out, err = run("--ledger", path)
     assert code == 0
     lines = err.splitlines()

@@ -32,7 +32,7 @@ from gapgnn.privacy.ledger import Budget, Charge, Ledger, LedgerNotice, People
 from gapgnn.privacy.ledger.people import Members, Remembered, among, distinct, hash_ids
 from gapgnn.privacy.ledger.spelling import normalize_id
 
-OLD = Path(__file__).parent.parent / "fixtures" / "v0_1" / "ledger.sqlite"
+OLD = Path(__file__).parent.parent / "fixtures" / "version_3" / "ledger.sqlite"
 CUSTOMERS = People(np.arange(10), "5f" * 32, name="customers.csv")
 KEY = b"k" * 32
 
@@ -588,9 +588,6 @@ def old(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "ledger.sqlite")
 
 
-OLD_FINGERPRINT = "ed26ed14ba87ea499b41bf66f60650c466e8c947698fbcb851cf19047d701cc4"
-
-
 def rows(path: Path) -> list[object]:
     with sqlite3.connect(path) as db:
         found = db.execute("SELECT id, epsilon, delta, events FROM charges ORDER BY seq").fetchall()
@@ -599,113 +596,70 @@ def rows(path: Path) -> list[object]:
     return found
 
 
-def make_version_two(path: Path) -> None:
-    """Make what version 0.1.1 wrote: claims, and two data sets of one name and some people."""
-    with sqlite3.connect(path) as db:
-        db.executescript(
-            f"""
-            CREATE TABLE claims (charge TEXT PRIMARY KEY, token TEXT NOT NULL,
-                                 claimed_at TEXT NOT NULL);
-            INSERT INTO claims VALUES ('97490d5d65f657da7d09101b', 'token', '2026-11-16');
-            INSERT INTO datasets VALUES ('{"aa" * 32}', 'people');
-            INSERT INTO charges (id, fingerprint, level, relation, epsilon, delta, count, purpose,
-                                 events, charged_at)
-                VALUES ('later', '{"aa" * 32}', 'edge', 'undirected', '1.5', '0.0', 2, 'fit',
-                        '[]', '2026-11-17T00:00:00+00:00');
-            INSERT INTO grants (fingerprint, level, relation, epsilon, delta, granted_at)
-                VALUES ('{"aa" * 32}', 'edge', 'undirected', '9.0', '0.01',
-                        '2026-11-17T00:00:00+00:00');
-            PRAGMA user_version = 2;
-            """
-        )
-    db.close()
-
-
-def test_a_ledger_of_version_one_is_brought_up_once_with_a_backup_and_a_notice(
+def test_a_ledger_of_version_three_is_brought_up_once_with_a_backup_and_a_notice(
     old: Ledger,
 ) -> None:
     before, kept = old.path.read_bytes(), rows(old.path)
-    with pytest.warns(LedgerNotice, match=r"version 4, which counts people; .*\.version-1"):
+    with pytest.warns(LedgerNotice, match=r"version 4, which normalises ids; .*\.version-3"):
         entries = old.entries()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert old.entries() == entries
         assert old.problems() == []
-    backup = old.path.with_name("ledger.sqlite.version-1")
+    backup = old.path.with_name("ledger.sqlite.version-3")
     assert rows(backup) == rows(old.path) == kept
     assert backup.stat().st_mode & 0o777 == 0o600
     assert sorted(os.listdir(old.path.parent)) == ["ledger.sqlite", backup.name]
     assert len(before) == backup.stat().st_size
-    found = budget(old, "people")
-    assert (found.granted_epsilon, found.charges, found.composition) == (20.0, 2, "sum")
-    assert (found.people, found.namespace) == (0, "")
-    assert entries[0].events[0]["noise_multiplier"] == pytest.approx(1.6461553706555843)
+    assert budget(old).people == 4
 
 
 def test_the_backup_is_a_ledger_and_no_earlier_backup_is_written_over(old: Ledger) -> None:
-    backup = old.path.with_name("ledger.sqlite.version-1")
+    backup = old.path.with_name("ledger.sqlite.version-3")
     backup.write_text("something else")
     with pytest.warns(LedgerNotice):
         old.summary()
     assert backup.read_text() == "something else"
-    second = old.path.with_name("ledger.sqlite.version-1.2")
+    second = old.path.with_name("ledger.sqlite.version-3.2")
     with pytest.warns(LedgerNotice):
         assert Ledger(second).summary() == old.summary()
 
 
-def test_an_old_data_set_is_found_by_its_graph_and_then_by_its_people(old: Ledger) -> None:
-    with pytest.warns(LedgerNotice):
-        spent = next(b for b in old.summary() if b.level == "edge").spent_epsilon
-    # Anybody may be one of its people, as long as nobody knows who was in the old one.
-    for ask in (lambda: charge(old, people(1, 2)), lambda: old.budgets_of(people(1, 2))):
-        with pytest.raises(PrivacyError, match=r"anybody may be one of them.* --nodes FILE"):
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_ledger_that_counts_graphs_is_refused_and_stays(ledger: Ledger, version: int) -> None:
+    charge(ledger)
+    with sqlite3.connect(ledger.path) as db:
+        db.execute(f"PRAGMA user_version = {version}")
+    db.close()
+    before = ledger.path.read_bytes()
+    for ask in (lambda: charge(ledger), ledger.summary, ledger.problems):
+        with pytest.raises(PrivacyError, match=rf"Got version {version}, .* once with gapgnn 0\.2"):
             ask()
-    made = charge(old, People(np.array([2, 3]), OLD_FINGERPRINT))
-    assert (made.population, made.others) == ("people", ())
-    assert charge(old, people(1)).population == "a table"
-    found = budget(old, "people")
-    assert (found.people, found.namespace) == (2, "default")
-    assert found.spent_epsilon == pytest.approx(spent + 1)
-    # From now on its people are known, also those who were somewhere else before.
-    assert charge(old, people(2)).population == "people"
-    assert charge(old, people("3")).population == "people"
-    assert budget(old, "people").spent_epsilon == pytest.approx(spent + 3)
+    assert ledger.path.read_bytes() == before
+    assert os.listdir(ledger.path.parent) == ["ledger.sqlite"]
 
 
-def test_a_grant_to_the_people_of_an_old_data_set_counts_its_charges(old: Ledger) -> None:
-    who = People(np.array([2, 3]), OLD_FINGERPRINT)
-    with pytest.warns(LedgerNotice), pytest.raises(PrivacyError, match="below what is spent"):
-        grant(old, "members", who, epsilon=5)
-    found = grant(old, "members", who, epsilon=30, delta=0.1)
-    assert found.spent_epsilon == pytest.approx(8.0)
-    # The old budget knows its people from now on and still counts them.
-    assert {charge(old, people(2)).population, "members"} == {"people", "members"}
-    assert grant(old, "people", None, epsilon=40, composition="auto").composition == "sum"
+def test_a_budget_of_people_whom_nobody_knows_is_not_circumvented(old: Ledger) -> None:
+    """The upgrade of version 0.1 made populations that only a graph's fingerprint identified."""
+    with sqlite3.connect(old.path) as db:
+        db.execute("UPDATE populations SET namespace = ''")
+        db.execute("DELETE FROM members")
+    db.close()
+    before = old.path.read_bytes()
+    for ask in (lambda: charge(old), old.summary):
+        with pytest.raises(PrivacyError, match=r"whose people are not known.* with gapgnn 0\.2"):
+            ask()
+    assert old.path.read_bytes() == before
+    assert os.listdir(old.path.parent) == ["ledger.sqlite"]
 
 
-def test_a_ledger_of_version_two_keeps_claims_and_tells_data_sets_of_one_name_apart(
-    old: Ledger,
-) -> None:
-    make_version_two(old.path)
-    kept = rows(old.path)
-    with pytest.warns(LedgerNotice, match="version-2"):
-        assert old.claimed("97490d5d65f657da7d09101b") == "token"
-    assert rows(old.path) == kept
-    assert {row.population for row in old.summary()} == {"people", "people aaaaaaaa"}
-    later = budget(old, "people aaaaaaaa")
-    assert (later.spent_epsilon, later.granted_epsilon) == (3.0, 9.0)
-    old.claim("97490d5d65f657da7d09101b", "token", "next")
-    assert old.problems() == []
-
-
-def test_two_months_of_one_old_ledger_both_learn_their_people(old: Ledger) -> None:
-    """Who is known from the first table is no stranger to the second."""
-    make_version_two(old.path)
-    with pytest.warns(LedgerNotice):
-        charge(old, People(np.array([1, 2]), OLD_FINGERPRINT))
-    charge(old, People(np.array([1, 2]), "aa" * 32))
-    made = charge(old, people(2, 9))
-    assert {made.population, *made.others} == {"people", "people aaaaaaaa"}
+@pytest.mark.filterwarnings("ignore:The namespace:gapgnn.privacy.ledger.LedgerNotice")
+def test_an_empty_namespace_is_a_namespace(ledger: Ledger) -> None:
+    grant(ledger, "nameless", people(1, 2, namespace=""), epsilon=2)
+    assert charge(ledger, people(2, 3, namespace="")).population == "nameless"
+    assert charge(ledger, people(2, 3)).population != "nameless"
+    with pytest.raises(BudgetExceededError):
+        charge(ledger, people(3, namespace=""), epsilon=2)
 
 
 MIGRANT = """
@@ -727,8 +681,8 @@ os.write(1, f"{charges} {notices}\\n".encode())
 def test_of_processes_that_bring_a_ledger_up_at_once_one_does(old: Ledger) -> None:
     command = [sys.executable, "-c", MIGRANT, str(old.path)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    assert sorted(done.stdout.splitlines()) == ["5 0"] * 5 + ["5 1"]
-    assert sorted(os.listdir(old.path.parent)) == ["ledger.sqlite", "ledger.sqlite.version-1"]
+    assert sorted(done.stdout.splitlines()) == ["1 0"] * 5 + ["1 1"]
+    assert sorted(os.listdir(old.path.parent)) == ["ledger.sqlite", "ledger.sqlite.version-3"]
     assert old.problems() == []
 
 
@@ -747,7 +701,7 @@ def test_an_upgrade_that_fails_changes_nothing(
     assert old.path.read_bytes() == before
     assert os.listdir(old.path.parent) == ["ledger.sqlite"]
     with pytest.warns(LedgerNotice):
-        assert len(old.entries()) == 5
+        assert len(old.entries()) == 1
 
 
 def test_a_program_of_version_two_refuses_a_ledger_of_people(

@@ -13,11 +13,10 @@ Why the file survives what it must (privacy page, section 6):
 - *Two creators.* A new ledger is built under another name and linked into place, which fails if one
   is already there. A ledger is therefore never seen empty, and an empty file is a damaged one.
 
-Versions. Version 2 added who draws on a charge; version 3 counts people instead of files:
-populations and their members, how charges come together, who charged and why, and a chain over all
-rows; version 4 normalises ids before they are hashed, and chains what is neither a grant nor a
-charge (table ``notes``). An older file is copied beside itself and upgraded, once, by the first
-transaction that opens it, and the upgrade says so. An older program refuses the file from then on.
+Versions. Version 4 normalises ids before they are hashed, and chains what is neither a grant nor a
+charge (table ``notes``). A file of version 3 is copied beside itself and upgraded, once, by the
+first transaction that opens it, and the upgrade says so. An older program refuses the file from
+then on. Versions 1 and 2 counted graphs and not people, and are refused.
 
 Chain. Every charge, grant and note carries a keyed hash of itself and the row before, and the last
 one is kept apart; what may change (members, names, claims, settings) is under one seal. A row that
@@ -34,6 +33,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import sqlite3
 import tempfile
 import warnings
@@ -49,6 +49,7 @@ from gapgnn.rng import system_entropy
 
 APPLICATION_ID = 0x47415047
 SCHEMA_VERSION = 4
+OLDEST_VERSION = 3
 # `normalised` where every member was hashed after normalisation, `mixed` in a file that is older.
 ID_SPELLING = "id spelling"
 BUSY_SECONDS = 60.0
@@ -114,7 +115,7 @@ CREATE TABLE charges (
     chain TEXT,
     UNIQUE (id, population)
 );
-CREATE TABLE IF NOT EXISTS claims (
+CREATE TABLE claims (
     charge TEXT PRIMARY KEY,
     token TEXT NOT NULL,
     claimed_at TEXT NOT NULL
@@ -362,6 +363,8 @@ def transaction(
             connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
             if checking and (problems := broken_links(connection)):
                 raise damaged(path, problems[0])
+            if checking:
+                _check_people_known(connection, path)
             yield connection
             if writing:
                 _close_books(connection)
@@ -391,33 +394,45 @@ def _check_is_ours(connection: sqlite3.Connection, path: Path) -> int:
         )
     if version < 1:
         raise damaged(path, f"its version is {version}")
+    if version < OLDEST_VERSION:
+        raise PrivacyError(
+            f"Ledger {path} was written before gapgnn 0.2. Got version {version}, this one reads "
+            f"{OLDEST_VERSION} and {SCHEMA_VERSION}. Open it once with gapgnn 0.2, which upgrades "
+            "it. Nothing was released."
+        )
     return version
 
 
+def _check_people_known(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file with a population that version 0.1 identified by its graph.
+
+    The upgrade of that version made it without members or a namespace. Anybody may be one of its
+    people, so its budget would be circumvented by every charge.
+    """
+    row = connection.execute(
+        "SELECT name FROM populations WHERE namespace = '' "
+        "AND id NOT IN (SELECT population FROM members) ORDER BY id"
+    ).fetchone()
+    if row is not None:
+        raise PrivacyError(
+            f"Ledger {path} holds charges or budgets of {row[0]!r}, a graph of version 0.1 whose "
+            "people are not known. Say who they are with gapgnn 0.2: `gapgnn ledger grant "
+            f"{shlex.quote(str(row[0]))} --nodes FILE`. Nothing was released."
+        )
+
+
 def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
-    """Copy an older file beside itself, then bring it to this version."""
+    """Copy a file of version 3 beside itself, then add what version 4 has.
+
+    Its members stay as they are and are found by either spelling.
+    """
     connection.execute("BEGIN IMMEDIATE")
     version = _check_is_ours(connection, path)
     if version == SCHEMA_VERSION:  # another process was first
         connection.execute("COMMIT")
         return
+    _check_people_known(connection, path)
     backup = _back_up(path, version)
-    if version == 3:
-        _upgrade_people(connection, path)
-    else:
-        _upgrade_graphs(connection)
-    connection.execute("COMMIT")
-    news = "counts people" if version < 3 else "normalises ids"
-    warnings.warn(
-        f"Ledger {path} was brought to version {SCHEMA_VERSION}, which {news}; the file as "
-        f"it was is {backup}.",
-        LedgerNotice,
-        stacklevel=2,
-    )
-
-
-def _upgrade_people(connection: sqlite3.Connection, path: Path) -> None:
-    """Add what version 4 has; its members stay as they are and are found by either spelling."""
     if problems := broken_links(connection, skip=("notes",)):
         raise damaged(path, problems[0])
     notes = next(text for text in TABLES.split(";") if "CREATE TABLE notes" in text)
@@ -425,48 +440,13 @@ def _upgrade_people(connection: sqlite3.Connection, path: Path) -> None:
     put_setting(connection, ID_SPELLING, "mixed")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     _close_books(connection)
-
-
-def _upgrade_graphs(connection: sqlite3.Connection) -> None:
-    """Make populations of the data sets of version 1 or 2.
-
-    Who was in a data set is not known, so its population begins without members: it is found by the
-    graph's fingerprint, and that graph's people join it when it is read again. Until then anybody
-    may be one of them, and where it has a budget other people's tables are refused.
-    """
-    for table in ("datasets", "grants", "charges"):
-        connection.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
-    for index in ("charges_of_budget", "grants_of_budget"):
-        connection.execute(f"DROP INDEX {index}")
-    _make_tables(connection)
-    names = dict(connection.execute("SELECT fingerprint, name FROM old_datasets").fetchall())
-    found = connection.execute(
-        "SELECT fingerprint, min(moment) FROM (SELECT fingerprint, charged_at AS moment "
-        "FROM old_charges UNION ALL SELECT fingerprint, granted_at FROM old_grants) "
-        "GROUP BY fingerprint ORDER BY min(moment), fingerprint"
-    ).fetchall()
-    taken: set[str] = set()
-    for number, (fingerprint, moment) in enumerate(found, start=1):
-        name = names.get(fingerprint) or "data set"
-        name = name if name not in taken else f"{name} {fingerprint[:8]}"
-        taken.add(name)
-        connection.execute("INSERT INTO populations VALUES (?, ?, '', ?)", (number, name, moment))
-        connection.execute("INSERT INTO fingerprints VALUES (?, ?)", (number, fingerprint))
-    population = "(SELECT population FROM fingerprints f WHERE f.fingerprint = o.fingerprint)"
-    connection.execute(
-        "INSERT INTO grants (population, level, relation, epsilon, delta, composition, granted_at, "
-        f"who, host, reason) SELECT {population}, level, relation, epsilon, delta, 'sum', "
-        "granted_at, '', '', '' FROM old_grants o ORDER BY seq"
+    connection.execute("COMMIT")
+    warnings.warn(
+        f"Ledger {path} was brought to version {SCHEMA_VERSION}, which normalises ids; the file as "
+        f"it was is {backup}.",
+        LedgerNotice,
+        stacklevel=2,
     )
-    connection.execute(
-        "INSERT INTO charges (id, population, fingerprint, level, relation, epsilon, delta, count, "
-        "purpose, events, charged_at, completed_at, who, host, command, reason) SELECT id, "
-        f"{population}, fingerprint, level, relation, epsilon, delta, count, purpose, events, "
-        "charged_at, completed_at, '', '', '', '' FROM old_charges o ORDER BY seq"
-    )
-    for table in ("datasets", "grants", "charges"):
-        connection.execute(f"DROP TABLE old_{table}")
-    _close_books(connection)
 
 
 def _back_up(path: Path, version: int) -> Path:

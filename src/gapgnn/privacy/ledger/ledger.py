@@ -261,7 +261,7 @@ class Ledger:
                     "name: give the table of its people (`--nodes`)."
                 )
             return found
-        if found is not None and tx.namespace(found) not in ("", people.namespace):
+        if found is not None and tx.namespace(found) != people.namespace:
             raise InputError(
                 f"{name!r} must be a new name, or a population of {people.namespace!r}. Got one of "
                 f"{tx.namespace(found)!r}, whose ids mean other people: choose another name."
@@ -283,8 +283,6 @@ class Ledger:
         for other in touched:
             if other != found:
                 tx.copy_charges(found, other)
-                if not tx.namespace(other):
-                    tx.match(other, people, hashes)
         none = np.zeros(len(hashes), dtype=np.bool_)
         tx.enrol({found: touched.get(found, none)}, people, hashes, "edge")
         return found
@@ -394,7 +392,6 @@ class Ledger:
         with self._noting_end(), transaction(self.path, writing=False) as db:
             tx = LedgerTransaction(db, self.path)
             touched = tx.touched(people, tx.hashes(people))
-            tx.check_all_known(people, touched)
             for population in tx.by_weight(touched, level):
                 tx.check_affordable(population, level=level, asked=asked)
 
@@ -430,7 +427,6 @@ class Ledger:
         with transaction(self.path, writing=False) as db:
             tx = LedgerTransaction(db, self.path)
             touched = tx.touched(people, tx.hashes(people))
-            tx.check_all_known(people, touched)
             logged = tx.check_unpriced(
                 touched, level=level, purpose=purpose, is_curator=curator_only is not None
             )
@@ -467,7 +463,6 @@ class Ledger:
         with transaction(self.path, writing=False) as db:
             tx = LedgerTransaction(db, self.path)
             touched = tx.touched(people, tx.hashes(people))
-            tx.check_all_known(people, touched)
             return [
                 tx.budget(population, level)
                 for population in touched
@@ -726,7 +721,6 @@ def _paying(
     if not touched:
         made = tx.add_population(people.name or "data set", people.namespace, moment)
         touched = {made: np.zeros(len(hashes), dtype=np.bool_)}
-    tx.check_all_known(people, touched)
     # The first population represents the charge.
     charged = tx.by_weight(touched, level)
     for population in charged:

@@ -21,7 +21,6 @@ The rules (privacy page, section 6):
 from __future__ import annotations
 
 import re
-import shlex
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -122,17 +121,10 @@ class LedgerTransaction:
             common = self._known(population, people, hashes)
             if common.any():
                 found[population] = common
-        # A population of version 0.1 is identified by its graph, until its people are known.
-        for (population,) in self.db.execute(
-            "SELECT id FROM populations JOIN fingerprints ON population = id "
-            "WHERE namespace = '' AND fingerprint = ?",
-            (people.fingerprint,),
-        ).fetchall():
-            found[population] = np.zeros(len(hashes), dtype=np.bool_)
         return found
 
     def _known(self, population: int, people: People, hashes: Hashes) -> NDArray[np.bool_]:
-        """Return the mask of the members, also under the spelling of earlier versions."""
+        """Return the mask of the members, also under the spelling of version 3."""
         common = self.members.known(population, hashes)
         before, now = self._earlier(people)
         if len(before) and (found := self.members.known(population, before)).any():
@@ -140,7 +132,7 @@ class LedgerTransaction:
         return common
 
     def _earlier(self, people: People) -> tuple[Hashes, Hashes]:
-        """Return the hashes of these people in a ledger of an earlier version."""
+        """Return the hashes of these people in a ledger of version 3."""
         if setting(self.db, ID_SPELLING) == "normalised":
             empty = np.empty((0, 2), dtype=np.uint64)
             return empty, empty
@@ -166,7 +158,7 @@ class LedgerTransaction:
             return []
         found = []
         for population, name, namespace in self.db.execute(
-            "SELECT id, name, namespace FROM populations WHERE namespace NOT IN ('', ?) "
+            "SELECT id, name, namespace FROM populations WHERE namespace != ? "
             "AND namespace NOT LIKE 'dataset %' ORDER BY id",
             (people.namespace,),
         ).fetchall():
@@ -198,19 +190,7 @@ class LedgerTransaction:
                 "INSERT OR IGNORE INTO fingerprints VALUES (?, ?)",
                 (population, people.fingerprint),
             )
-        first = self.by_weight(touched, level)[0]
-        for population in touched:
-            if not self.namespace(population):
-                self.match(population, people, hashes)
-            elif population == first:
-                self.members.join(first, hashes[~known])
-
-    def match(self, population: int, people: People, hashes: Hashes) -> None:
-        """Set the members of a population of version 0.1: all people of its graph."""
-        self.members.join(population, hashes)
-        self.db.execute(
-            "UPDATE populations SET namespace = ? WHERE id = ?", (people.namespace, population)
-        )
+        self.members.join(self.by_weight(touched, level)[0], hashes[~known])
 
     def by_weight(self, touched: Touched, level: str) -> list[int]:
         """Return populations in order of precedence; new people are enrolled in the first.
@@ -245,25 +225,6 @@ class LedgerTransaction:
             f"SELECT ?, {columns} FROM charges WHERE population = ? ORDER BY seq",
             (population, other),
         )
-
-    def check_all_known(self, people: People, touched: Touched) -> None:
-        """Refuse people who may belong to a budget of version 0.1, which stored graphs, not ids.
-
-        A graph read by that version is identified by its fingerprint, a registered data set by its
-        namespace.
-        """
-        was_read = any(not self.namespace(population) for population in touched)
-        if was_read or people.namespace.startswith("dataset "):
-            return
-        for population, name in self.db.execute(
-            "SELECT id, name FROM populations WHERE namespace = '' ORDER BY id"
-        ).fetchall():
-            if population not in touched and not self.is_free(population):
-                raise PrivacyError(
-                    f"The budget of {name!r} was granted by version 0.1, which did not keep who "
-                    "its people are, so anybody may be one of them. Say who they are once: `gapgnn "
-                    f"ledger grant {shlex.quote(name)} --nodes FILE` with its level and epsilon."
-                )
 
     def check_unpriced(
         self, touched: Touched, *, level: str, purpose: str, is_curator: bool
