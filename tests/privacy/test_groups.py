@@ -315,7 +315,7 @@ class TestPlainValues:
         assert event.scaled(2.0).group == event.group
 
     def test_events_of_everybody_are_written_as_before_and_those_written_before_are_read(self):
-        """Ledgers and cards of earlier versions know no roles: everybody's."""
+        """What names no group is everybody's."""
         assert Gaussian(2.0).to_dict() == {
             "event": "Gaussian",
             "noise_multiplier": 2.0,

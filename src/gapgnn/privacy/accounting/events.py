@@ -28,7 +28,7 @@ MOST_NOISE = 1e100
 EventType = TypeVar("EventType", bound="Event")
 
 _KINDS: dict[str, type[Event]] = {}
-# What versions with one field for group and option wrote where there was an option.
+# What ledgers of version 3, with one field for group and option, hold where there is an option.
 _ROLE_WITH_OPTION = re.compile(r"(|training|others), option ([1-9][0-9]?)")
 
 
@@ -529,9 +529,10 @@ def merge(events: Sequence[Event], *, relation: RelationLike) -> Merged:
 
 
 def _of_role(role: object) -> dict[str, Any]:
-    """Return group and option of a ``role``, the one text that versions up to 0.2 wrote for both.
+    """Return group and option of a ``role``, the one text for both in ledgers of version 3.
 
-    Exactly the texts they wrote for an option are taken apart; any other is a whole group.
+    Without it a budget at node level in such a ledger could not be counted any more. Exactly the
+    texts written for an option are taken apart; any other is a whole group.
     """
     if isinstance(role, str) and (found := _ROLE_WITH_OPTION.fullmatch(role)):
         return {"group": found[1], "option": int(found[2])}
