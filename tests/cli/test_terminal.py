@@ -174,16 +174,17 @@ def test_signals_that_are_ignored_stay_ignored(tmp_path):
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == 0
 
 
-def test_sigterm_waits_for_the_charge_and_its_record(tmp_path):
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_signals_wait_for_the_charge_and_its_record(name):
     from gapgnn.privacy.checkpoint import _interrupts_held_back
 
-    came = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+    number, came = getattr(signal, name), []
+    before = signal.signal(number, lambda number, frame: came.append(number))
     try:
         with _interrupts_held_back():
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
             time.sleep(0)
             assert not came
-        assert came == [signal.SIGTERM]
+        assert came == [number]
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
