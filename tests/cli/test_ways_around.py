@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sqlite3
+import warnings
 from contextlib import closing
 from pathlib import Path
 
@@ -270,6 +271,19 @@ class TestLooks:
         assert gapgnn(*words, "--reason", "letters of May")[0] == 0
         (look,) = ledger.entries()
         assert (look.purpose, look.reason) == ("look: vote predict", "letters of May")
+
+
+def test_the_same_ids_in_another_population_warn_and_are_recorded(gapgnn, tables, ledger):
+    grant(gapgnn, tables, "--level", "edge", "--epsilon", "1", "--composition", "sum")
+    words = ("train", "label-gap", *tables, *QUICK, "--no-save", "--population", "other")
+    with warnings.catch_warnings():
+        # As a user runs it: shown, and no error.
+        warnings.simplefilter("default")
+        code, _, err = gapgnn(*words)
+    assert code == 0, err
+    assert "'other' shares most ids with population 'everybody' of namespace 'default'" in err
+    (note,) = ledger.notes()
+    assert (note.kind, "'other' shares most ids" in note.about) == ("overlap", True)
 
 
 @pytest.mark.parametrize("level", ["edge", "node"])
