@@ -9,7 +9,6 @@ from types import ModuleType
 
 import pdoc
 
-
 PUBLIC = ("gapgnn", "gapgnn.accounting", "gapgnn.attacks", "gapgnn.audits")
 
 
