@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
@@ -60,6 +61,8 @@ def _private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("COLUMNS", "80")
         for name in _OF_THE_TERMINAL:
             patch.delenv(name, raising=False)
+        # A download waits before it tries again; what is down in a test stays down.
+        patch.setattr("pooch.core.time", SimpleNamespace(sleep=lambda seconds: None))
         from gapgnn import Ledger
 
         Ledger.init(folder / "ledger.sqlite")
