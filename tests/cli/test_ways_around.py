@@ -212,10 +212,16 @@ class TestAuditOfThePipeline:
         assert gapgnn(*self.AUDIT, "train", "label-gap", *tables, *QUICK)[0] == 0
         assert ledger.entries() == []
 
-    def test_other_people_are_none_of_them(self, gapgnn, tables):
+    def test_other_people_with_the_same_ids_are_audited_on_record(self, gapgnn, tables, ledger):
         grant(gapgnn, tables, "--level", "edge", "--epsilon", "4")
         words = ("train", "label-gap", *tables, *QUICK, "--population", "suppliers")
-        assert gapgnn(*self.AUDIT, *words)[0] == 0
+        with warnings.catch_warnings():
+            # As a user runs it: shown, and no error.
+            warnings.simplefilter("default")
+            code, _, err = gapgnn(*self.AUDIT, *words)
+        assert code == 0, err
+        assert "'suppliers' shares most ids" in err
+        assert [note.kind for note in ledger.notes()] == ["overlap"]
 
 
 def test_a_training_says_whose_budget_paid(gapgnn, tables):
@@ -284,6 +290,24 @@ def test_the_same_ids_in_another_population_warn_and_are_recorded(gapgnn, tables
     assert "'other' shares most ids with population 'everybody' of namespace 'default'" in err
     (note,) = ledger.notes()
     assert (note.kind, "'other' shares most ids" in note.about) == ("overlap", True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("describe",), ("train", "vote", *FREE, "--device", "cpu", "--no-save")],
+    ids=["describe", "train vote"],
+)
+def test_reading_the_same_people_under_another_name_is_recorded(words, gapgnn, tables, ledger):
+    grant(gapgnn, tables, "--level", "edge", "--epsilon", "1")
+    with warnings.catch_warnings():
+        # As a user runs it: shown, and no error.
+        warnings.simplefilter("default")
+        runs = [gapgnn(*words, *tables, "--population", "other") for _ in range(2)]
+    assert [code for code, _, _ in runs] == [0, 0], runs
+    assert "'other' shares most ids with population 'everybody'" in runs[0][2]
+    assert "shares most ids" not in runs[1][2]
+    assert [note.kind for note in ledger.notes()] == ["overlap"]
+    assert ledger.problems() == []
 
 
 @pytest.mark.parametrize("level", ["edge", "node"])

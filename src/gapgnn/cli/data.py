@@ -756,6 +756,7 @@ def check_look(
     book = Ledger(ledger)
     budgets = book.budgets_of(people)
     if not budgets:
+        book.note_overlaps(people)
         return
     if curator_only is None:
         raise PrivacyError(

@@ -430,9 +430,28 @@ class Ledger:
             logged = tx.check_unpriced(
                 touched, level=level, purpose=purpose, is_curator=curator_only is not None
             )
+        self.note_overlaps(people)
         for level, relation in logged:
             reason = curator_only or ""
             self.look(people, level=level, relation=relation, purpose=purpose, reason=reason)
+
+    def note_overlaps(self, people: People) -> None:
+        """Record and warn, once, that most ids belong to people of another population as well.
+
+        Under the name of another population people have no budget, so that reading them without
+        a charge leaves no other trace (privacy page, section 6).
+
+        Args:
+            people: whose records are read without a charge.
+        """
+        if not self._is_made():
+            return
+        with transaction(self.path, writing=False) as db:
+            found = _new_overlaps(db, LedgerTransaction(db, self.path), people)
+        if found:
+            with transaction(self.path, writing=True) as db:
+                found = _note_overlaps(db, LedgerTransaction(db, self.path), people, Origin.here())
+                _warn_of(found)
 
     def look(
         self, people: People, *, level: str, relation: RelationLike, purpose: str, reason: str
@@ -751,6 +770,14 @@ def _note_overlaps(
     db: sqlite3.Connection, tx: LedgerTransaction, people: People, origin: Origin
 ) -> list[str]:
     """Record, once, that ids overlap with another namespace; return the new entries."""
+    found = _new_overlaps(db, tx, people)
+    for about in found:
+        _note(db, "overlap", about, origin)
+    return found
+
+
+def _new_overlaps(db: sqlite3.Connection, tx: LedgerTransaction, people: People) -> list[str]:
+    """Return the overlaps with other namespaces that are not on record."""
     known = "SELECT count(*) FROM fingerprints JOIN populations ON id = population "
     known += "WHERE fingerprint = ? AND namespace = ?"
     if db.execute(known, (people.fingerprint, people.namespace)).fetchone()[0]:
@@ -761,7 +788,6 @@ def _note_overlaps(
         pair = f"namespace {people.namespace!r} shares most ids with population {name!r}"
         if not any(about.startswith(pair) for about in noted):
             found.append(f"{pair} of namespace {namespace!r}: {common:,}")
-            _note(db, "overlap", found[-1], origin)
     return found
 
 
