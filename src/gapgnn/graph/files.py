@@ -1,4 +1,4 @@
-"""What reading files has in common: telling progress, digests, and what damage makes it raise."""
+"""Shared parts of reading files: progress, digests, and the errors that damaged files raise."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with what is being read, how much of it is done, and how much there is (None: unknown)."""
+"""Called with the name of what is read, the amount read, and the total (None: unknown)."""
 
-# What zipfile, NumPy, SciPy and Arrow raise on bytes that are not what they should be.
+# Errors that zipfile, NumPy, SciPy and Arrow raise on damaged files.
 DAMAGE = (
     ArithmeticError,
     AttributeError,
@@ -34,7 +34,7 @@ DAMAGE = (
 
 
 def file_digest(path: Path, advance: Callable[[int], None] | None = None) -> str:
-    """Return the SHA-256 of a file, read in pieces; ``advance`` is told the bytes of each."""
+    """Return the SHA-256 of a file, read in pieces; ``advance`` gets the size of each piece."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(1 << 22):

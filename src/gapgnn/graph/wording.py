@@ -1,4 +1,4 @@
-"""The user's own words: customers and payments where a statement speaks of people and edges."""
+"""The user's names of nodes and edges in statements about privacy, such as customer and payment."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from gapgnn.errors import InputError
 
 # Letters of any alphabet, with spaces and hyphens between them; nothing that is not printed.
 _WORD = re.compile(r"(?=.{1,40}\Z)[^\W\d_]+(?:[ -][^\W\d_]+)*")
+# Begins a message that is for the curator alone: it may follow from one record (privacy page,
+# section 9).
+CURATOR_ONLY = "For the curator only:"
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]+)\}")
 
 
 @dataclass(frozen=True)
 class Wording:
-    """What one of those in a graph is called, and what connects two of them.
+    """What a node and an edge are called in statements about privacy.
 
-    Statements about privacy are written with placeholders and filled in once. Those are
+    Statements are written with placeholders and filled in once. The placeholders are
     ``{entity}``, ``{entities}``, ``{link}`` and ``{links}``, ``{an_entity}`` and ``{a_link}``, each
     also with a capital, and ``{entities_own}`` for the possessive plural.
 
     Attributes:
-        entity: one of them.
-        entities: several.
-        link: what connects two: a row of the edge table. All rows of a pair are one edge.
-        links: several.
+        entity: one node, singular.
+        entities: plural.
+        link: one row of the edge table, singular. All rows of a pair of nodes are one edge.
+        links: plural.
 
     >>> wording = Wording.of("company/companies", "payment")
     >>> wording.fill("{An_entity}'s record hides among {entities_own} {links}.")
@@ -54,9 +57,9 @@ class Wording:
         """Return the words for ``SINGULAR`` or ``SINGULAR/PLURAL``.
 
         Args:
-            entity: what one of those in the graph is called; left out: as is known.
-            link: what connects two of them; left out: as is known.
-            known: what is known; left out: ``person`` and ``edge``.
+            entity: what a node is called; left out: as in ``known``.
+            link: what an edge is called; left out: as in ``known``.
+            known: the names so far; left out: ``person`` and ``edge``.
         """
         known = known or cls()
         one, many = known.entity, known.entities
@@ -72,7 +75,7 @@ class Wording:
         return _PLACEHOLDER.sub(lambda found: self._form(found[1]) or found[0], template)
 
     def _form(self, name: str) -> str | None:
-        """Return what stands for a placeholder, None if there is no such placeholder."""
+        """Return the value of a placeholder, None if there is no such placeholder."""
         lower = name[0].lower() + name[1:]
         known = {
             "entity": self.entity,
@@ -98,7 +101,7 @@ _ABBREVIATION = re.compile(r"[A-Z]{2,}s?\b|[A-Z](?=-|\b)")
 
 
 def indefinite_article(word: str) -> str:
-    """Return ``a`` or ``an``, by how a word is spoken.
+    """Return ``a`` or ``an``, by the pronunciation of a word.
 
     >>> [indefinite_article(word) for word in ("user", "employee", "hour", "unit", "uncle")]
     ['a', 'an', 'an', 'a', 'an']
@@ -120,7 +123,7 @@ def _no_word(name: str, found: object) -> InputError:
 
 
 def _forms(name: str, text: str) -> tuple[str, str]:
-    """Return singular and plural of what the user said."""
+    """Return singular and plural of a name that the user gave."""
     if not isinstance(text, str):
         raise _no_word(name, text)
     # A word that was typed with combining accents is the same word.

@@ -1,13 +1,13 @@
 from .amounts import EdgeCounts as EdgeCounts
 from .amounts import EdgeFiles as EdgeFiles
 from .amounts import Moment as Moment
+from .dialect import Dialect as Dialect
 from .edges import Dangling as Dangling
 from .edges import EdgeTable as EdgeTable
 from .edges import edge_batches as edge_batches
 from .edges import end_columns as end_columns
 from .features import has_stated_width as has_stated_width
 from .features import read_features as read_features
-from .files import Dialect as Dialect
 from .files import TableFile as TableFile
 from .files import open_table as open_table
 from .nodes import ScannedNodes as ScannedNodes
@@ -26,6 +26,11 @@ from .schema import Date as Date
 from .schema import Number as Number
 from .schema import Schema as Schema
 from .schema import Weight as Weight
-from .survey import ColumnFate as ColumnFate
+from .schema import json_schema as json_schema
+from .sources import Source as Source
+from .sources import as_source as as_source
+from .sources import may_be_csv as may_be_csv
+from .sources import may_be_text as may_be_text
+from .survey import ColumnReport as ColumnReport
 from .survey import column_summary as column_summary
 from .survey import survey_columns as survey_columns

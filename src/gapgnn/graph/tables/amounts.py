@@ -1,8 +1,8 @@
-"""What an edge table says beside the two ends: how much, and when.
+"""The amounts and times of an edge table.
 
-Both are read from the row alone, and no cell can stop a run. An amount that is missing or cannot be
-read counts as the lower declared bound; a row without a readable time is left out, as is one
-outside the window (privacy page, section 2). How many there were is for the curator.
+Both are read from the row alone, and no cell can make a run fail. An amount that is missing or
+unreadable counts as the lower declared bound. A row without a readable time, or outside the window,
+is left out (privacy page, section 2). The counts of such rows are for the curator only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,18 +24,21 @@ from numpy.typing import NDArray
 from gapgnn.errors import Complaints, DataError, InputError
 from gapgnn.graph import WeightBounds
 from gapgnn.graph.tables.columns import as_text, parse_numbers, plain
-from gapgnn.graph.tables.files import Dialect, TableFile
+from gapgnn.graph.tables.dates import each_once, has_year
+from gapgnn.graph.tables.dialect import Dialect
+from gapgnn.graph.tables.files import TableFile
 from gapgnn.graph.tables.schema import Weight
 
 Moment: TypeAlias = str | float | date | datetime
-EdgeFiles: TypeAlias = Path | str | Mapping[str, Path | str]
-# What Arrow reads as a time, all rows at once.
+# A file or a table in memory; several by the names of their edge types.
+EdgeFiles: TypeAlias = Any | Mapping[str, Any]
+# What Arrow reads as a time.
 ISO = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?)?$"
 
 
 @dataclass
 class EdgeCounts:
-    """How many rows had no readable amount, and how many the window left out: for the curator."""
+    """The number of rows without an amount, without a time and outside the window."""
 
     without_amount: int = 0
     without_time: int = 0
@@ -46,22 +48,26 @@ class EdgeCounts:
 
 @dataclass(frozen=True)
 class Window:
-    """A span of time, with its first moment and without its last.
+    """A span of time that includes its first moment and excludes its last.
 
     Attributes:
         column: with the time of each row.
-        since: microseconds since 1970 (UTC), or a number as the column has it.
+        since: microseconds since 1970 (UTC), or a number in the column's unit.
         until: likewise.
         is_dates: whether the column holds dates or times; otherwise numbers.
+        format: how they are written, as ``datetime.strptime`` takes it; None is ISO.
     """
 
     column: str
     since: float
     until: float
     is_dates: bool
+    format: str | None = None
 
     @classmethod
-    def of(cls, column: str, since: Moment | None, until: Moment | None) -> Window:
+    def of(
+        cls, column: str, since: Moment | None, until: Moment | None, format: str | None = None
+    ) -> Window:
         """Return the window between two moments, either of which may be left out.
 
         >>> Window.of("day", "2024-01-01", None).is_dates, Window.of("week", 3, 7).until
@@ -73,8 +79,8 @@ class Window:
             None if end is None else _moment(key, end)
             for key, end in (("since", since), ("until", until))
         ]
-        kinds = {end[1] for end in ends if end is not None}
-        if len(kinds) > 1:
+        are_dates = {end[1] for end in ends if end is not None}
+        if len(are_dates) > 1:
             raise InputError(
                 f"`since` and `until` must both be dates or both numbers. Got {since} and {until}."
             )
@@ -84,14 +90,25 @@ class Window:
         )
         if not low < high:
             raise InputError(f"`since` must be before `until`. Got {since} and {until}.")
-        return cls(column, low, high, kinds.pop())
+        is_dates = are_dates.pop()
+        if format is not None and not (is_dates and has_year(format)):
+            raise InputError(
+                "`time_format` must say how dates are written, such as '%d.%m.%Y %H:%M', for "
+                f"`since` and `until` that are dates. Got {format!r}."
+            )
+        return cls(column, low, high, is_dates, format)
+
+    @property
+    def example(self) -> str:
+        """How a moment in the column is written."""
+        return "2024-12-31" if self.format is None else repr(self.format)
 
     def inside(
         self, column: Any, file: str, dialect: Dialect, counts: EdgeCounts
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Say which rows are inside, and which have no readable time and so are not."""
+        """Return which rows are inside, and which have no readable time."""
         if self.is_dates:
-            times = _times(column, self.column, file)
+            times = _times(column, self.column, file, self.format)
         else:
             times = parse_numbers(self.column, file, column, dialect)
         inside: NDArray[np.bool_] = (times >= self.since) & (times < self.until)
@@ -103,7 +120,7 @@ class Window:
 
 @dataclass(frozen=True)
 class EdgeColumns:
-    """Which further columns of one edge table are read.
+    """The columns of one edge table that are read beside the two ends.
 
     Attributes:
         weight: the column with amounts.
@@ -131,30 +148,32 @@ class EdgeColumns:
 
     @property
     def names(self) -> list[str]:
-        """The columns to read."""
+        """The columns with amounts and times, if they are read."""
         names = [self.weight, None if self.window is None else self.window.column]
         return list(dict.fromkeys(name for name in names if name is not None))
 
     @property
-    def said(self) -> dict[str, Any]:
-        """What was said about the columns, as plain values; not the window's two moments."""
+    def declared(self) -> dict[str, Any]:
+        """The options about the columns, as plain values; not the window's two moments."""
         found: dict[str, Any] = {}
         if self.weight is not None and self.bounds is not None:
             found = {"weight": self.weight, "weight_bounds": [self.bounds.low, self.bounds.high]}
         if self.window is not None:
             found["time"] = self.window.column
+            if self.window.format is not None:
+                found["time_format"] = self.window.format
         if self.source is not None and self.target is not None:
             found.update(source=self.source, target=self.target)
         return found
 
     def types(self, table: TableFile) -> dict[str, Any]:
-        """Return what the columns of a text file are read as: bytes, which any cell is."""
+        """Return the Arrow types to read: bytes in a text file, because any cell is bytes."""
         return dict.fromkeys(self.names, pa.large_binary()) if table.is_text else {}
 
     def inside(
         self, batch: Any, table: TableFile, counts: EdgeCounts
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Say which rows of a block are inside the window of time, and which have no time."""
+        """Return which rows of a block are inside the window of time, and which have no time."""
         if self.window is None:
             inside = np.ones(batch.num_rows, dtype=np.bool_)
             return inside, ~inside
@@ -170,41 +189,45 @@ class EdgeColumns:
 
 
 def edge_columns(
-    kind: str | None = None,
+    edge_type: str | None = None,
     *,
     weight: str | Mapping[str, str] | None = None,
     weight_bounds: tuple[float, float] | Mapping[str, tuple[float, float]] | None = None,
     time: str | Mapping[str, str] | None = None,
+    time_format: str | Mapping[str, str] | None = None,
     since: Moment | None = None,
     until: Moment | None = None,
     declared: Weight | None = None,
     source: str | Mapping[str, str] | None = None,
     target: str | Mapping[str, str] | None = None,
 ) -> EdgeColumns:
-    """Return what is read of the table of one edge type.
+    """Return which columns of the table of one edge type are read.
 
     Args:
-        kind: its name; None where there is only one kind.
-        weight: the column with amounts, for every table or by kind.
-        weight_bounds: their declared bounds, for every table or by kind; where they are left out,
-            those of the schema.
-        time: the column with times, for every table or by kind.
+        edge_type: its name; None where there is only one.
+        weight: the column with amounts, for every table or by edge type.
+        weight_bounds: their declared bounds, for every table or by edge type; where they are left
+            out, those of the schema.
+        time: the column with times, for every table or by edge type.
+        time_format: how they are written, likewise; None is ISO.
         since: the first moment of the window.
-        until: the first moment behind it.
+        until: the end of the window, which is outside it.
         declared: what a schema declares about the column with amounts.
-        source: the column with the source of each edge, for every table or by kind.
+        source: the column with the source of each edge, for every table or by edge type.
         target: the column with its target.
 
     >>> edge_columns(weight="amount")
     Traceback (most recent call last):
     ...
     gapgnn.errors.InputError: `weight` must come with `weight_bounds`. Got no bounds; declare \
-them, because bounds read from the table would tell of single edges.
+them, because bounds read from the table would reveal single edges.
     >>> edge_columns(weight="amount", declared=Weight("amount", 0, 200)).bounds
     WeightBounds(low=0.0, high=200.0)
     """
-    column, bounds, clock = (_of_kind(kind, value) for value in (weight, weight_bounds, time))
-    ends = _of_kind(kind, source), _of_kind(kind, target)
+    column, bounds, clock, written = (
+        _of_edge_type(edge_type, value) for value in (weight, weight_bounds, time, time_format)
+    )
+    ends = _of_edge_type(edge_type, source), _of_edge_type(edge_type, target)
     if (ends[0] is None) != (ends[1] is None):
         raise InputError(
             f"`source` must come with `target`. Got only one of them, {ends[0] or ends[1]!r}."
@@ -218,21 +241,23 @@ them, because bounds read from the table would tell of single edges.
     if column is not None and bounds is None:
         raise InputError(
             "`weight` must come with `weight_bounds`. Got no bounds; declare them, because bounds "
-            "read from the table would tell of single edges."
+            "read from the table would reveal single edges."
         )
     if time is None and (since is not None or until is not None):
         raise InputError("`since` and `until` must come with `time`. Got no column.")
+    if time is None and time_format is not None:
+        raise InputError("`time_format` must come with `time`. Got no column.")
     return EdgeColumns(
         weight=column,
         bounds=None if column is None else WeightBounds(*bounds),
-        window=None if clock is None else Window.of(clock, since, until),
+        window=None if clock is None else Window.of(clock, since, until, written),
         source=ends[0],
         target=ends[1],
     )
 
 
 def _agreed(declared: Weight, bounds: tuple[float, float] | None) -> tuple[float, float]:
-    """Return the schema's bounds; others that were said as well are refused."""
+    """Return the schema's bounds; other ones that were given too are refused."""
     if bounds is not None and tuple(bounds) != declared.bounds:
         raise InputError(
             f"`weight_bounds` must be those of the schema for {declared.column!r}, "
@@ -242,8 +267,8 @@ def _agreed(declared: Weight, bounds: tuple[float, float] | None) -> tuple[float
     return declared.bounds
 
 
-def _of_kind(kind: str | None, value: Any) -> Any:
-    return value.get(kind) if isinstance(value, Mapping) else value
+def _of_edge_type(edge_type: str | None, value: Any) -> Any:
+    return value.get(edge_type) if isinstance(value, Mapping) else value
 
 
 def _moment(key: str, value: Moment) -> tuple[float, bool]:
@@ -269,7 +294,7 @@ def _moment(key: str, value: Moment) -> tuple[float, bool]:
     return found, True
 
 
-def _times(column: Any, name: str, file: str) -> NDArray[np.float64]:
+def _times(column: Any, name: str, file: str, format: str | None) -> NDArray[np.float64]:
     """Return each cell as microseconds since 1970 (UTC), NaN where it cannot be read."""
     column = plain(column)
     if pt.is_date(column.type) or pt.is_timestamp(column.type):
@@ -279,11 +304,13 @@ def _times(column: Any, name: str, file: str) -> NDArray[np.float64]:
         text = pc.utf8_trim_whitespace(as_text(column))
     except (pa.ArrowException, TypeError):
         raise DataError(f"Column `{name}` of {file} must hold dates. Got {column.type}.") from None
+    if format is not None:
+        return each_once(text, partial(_as_written, format=format))
     plainly = pc.match_substring_regex(text, ISO).fill_null(False)
     try:
         found = _as_floats(pc.if_else(plainly, text, None).cast(pa.timestamp("us")))
     except pa.ArrowInvalid:
-        # Some day that no calendar has.
+        # A day that does not exist, such as 2023-02-29: parse the cells one by one.
         plainly, found = pa.array([False] * len(text)), np.full(len(text), np.nan)
     for at in np.flatnonzero(~plainly.to_numpy(zero_copy_only=False)):
         cell = text[int(at)].as_py()
@@ -291,6 +318,14 @@ def _times(column: Any, name: str, file: str) -> NDArray[np.float64]:
         if number is not None:
             found[at] = number
     return found
+
+
+def _as_written(text: str, *, format: str) -> float | None:
+    """Return a time in a declared format as microseconds since 1970; without a zone it is UTC."""
+    try:
+        return _since_epoch(datetime.strptime(text, format))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _as_floats(moments: Any) -> NDArray[np.float64]:
@@ -307,8 +342,10 @@ def _microseconds(text: str) -> float | None:
     if re.fullmatch(r"\s*[0-9]{9,}\s*", text):
         # Seconds or milliseconds since 1970, some of which spell a day of another century.
         return None
+    # Some writers leave the minutes of a zone out.
+    zoned = re.sub(r"(:\d{2}(?:\.\d+)?[+-]\d{2})$", r"\1:00", text.strip())
     try:
-        return _since_epoch(datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip())))
+        return _since_epoch(datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", zoned)))
     except (ValueError, OverflowError):
         return None
 

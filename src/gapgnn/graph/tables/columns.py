@@ -1,7 +1,8 @@
 """Node columns as features and labels: learned from the table, or as a schema declares them.
 
-Learned: numbers stay, categories are one-hot, missing is missing. Declared: each row is a function
-of that row alone, and no cell can stop the run (privacy page, section 2).
+Learned columns: numbers are kept, categories become one-hot, and missing values get an indicator.
+Declared columns: each row of features is a function of that row of the table alone, and no cell can
+make the run fail (privacy page, section 2).
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gapgnn.graph.tables.dates import days_of, is_date, recognised_format
-from gapgnn.graph.tables.files import ColumnError, Dialect, TableFile, listed
+from gapgnn.graph.tables.dialect import Dialect
+from gapgnn.graph.tables.files import ColumnError, TableFile, listed
 from gapgnn.graph.tables.schema import Category, Date, Ignored, Number, Schema, match_keys, number
 
-# A text column is free text, not a category, if this share of more than FEW rows is different.
-FEW = 50
-SHARE_DIFFERENT = 0.8
+# A text column is free text, not a category, if it has more than MIN_FREE_TEXT_ROWS rows and more
+# than this share of them differ.
+MIN_FREE_TEXT_ROWS = 50
+MIN_DIFFERENT_SHARE = 0.8
 # A text column is of numbers if this share of its cells can be read as one.
-SHARE_NUMBERS = 0.95
-# So many different values that are nearly all numbers are not meant as categories.
-MANY_NUMBERS = 20
+MIN_NUMBER_SHARE = 0.95
+# A column of at least so many different numbers is not one of categories.
+MIN_NUMBERS = 20
 # A column with more different values than this is refused: one-hot it would be that many features.
-MOST_VALUES = 1000
+MAX_CATEGORIES = 1000
 PLAIN = Dialect()
 
 
@@ -39,16 +42,19 @@ def plain(column: Any) -> Any:
     return column.dictionary_decode() if pt.is_dictionary(column.type) else column
 
 
-def is_text(kind: Any) -> bool:
+def is_text(arrow_type: Any) -> bool:
     """Whether an Arrow type holds strings."""
-    # By name, because older versions of Arrow know no string_view.
-    return str(kind) in ("string", "large_string", "string_view")
+    # By name, because older versions of Arrow have no string_view.
+    return str(arrow_type) in ("string", "large_string", "string_view")
 
 
-def is_number(kind: Any) -> bool:
+def is_number(arrow_type: Any) -> bool:
     """Whether an Arrow type becomes a number (booleans as 0 and 1)."""
     return bool(
-        pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind)
+        pt.is_boolean(arrow_type)
+        or pt.is_integer(arrow_type)
+        or pt.is_floating(arrow_type)
+        or pt.is_decimal(arrow_type)
     )
 
 
@@ -71,7 +77,7 @@ def as_text(column: Any) -> Any:
 
 
 def category_text(name: str, file: str, column: Any) -> Any:
-    """Return a column of categories as strings, or say that it cannot be one."""
+    """Return a column of categories as strings, or refuse it."""
     try:
         return as_text(column)
     except pa.ArrowException:
@@ -115,19 +121,21 @@ def parse_dates(name: str, file: str, column: Any, format: str | None) -> NDArra
     1.0
     """
     column = plain(column)
-    kind = column.type
-    is_spelled = is_text(kind) or pt.is_binary(kind) or pt.is_large_binary(kind)
-    if not (is_date(kind) or is_spelled or pt.is_integer(kind) or pt.is_null(kind)):
+    arrow_type = column.type
+    is_spelled = is_text(arrow_type) or pt.is_binary(arrow_type) or pt.is_large_binary(arrow_type)
+    if not (
+        is_date(arrow_type) or is_spelled or pt.is_integer(arrow_type) or pt.is_null(arrow_type)
+    ):
         raise ColumnError(
-            f"Column `{name}` of {file} must hold dates, as the schema declares. Got {kind}.",
+            f"Column `{name}` of {file} must hold dates, as the schema declares. Got {arrow_type}.",
             column=name,
         )
-    return days_of(column if is_date(kind) else as_text(column), format)
+    return days_of(column if is_date(arrow_type) else as_text(column), format)
 
 
 def is_free_text(different: int, present: int) -> bool:
-    """Whether nearly every row that has a value has one of its own."""
-    return present > FEW and different > SHARE_DIFFERENT * present
+    """Whether nearly all values of a column are different."""
+    return present > MIN_FREE_TEXT_ROWS and different > MIN_DIFFERENT_SHARE * present
 
 
 def are_codes(cells: Collection[str]) -> bool:
@@ -158,11 +166,11 @@ def code_columns(table: TableFile, names: Sequence[str]) -> set[str]:
 
 
 def too_many_values(different: int, name: str) -> str:
-    """Say that a column has too many values, and what to do."""
+    """Return the message about a column with too many values."""
     return (
-        f"{different:,} different values, more than the {MOST_VALUES:,} that may become features; "
-        "group them, give features of your own as a matrix (`features=FILE`), or leave it out with "
-        f"{drop_option(name)}"
+        f"{different:,} different values, more than the {MAX_CATEGORIES:,} that may become "
+        "features; group them, give features of your own as a matrix (`features=FILE`), or "
+        f"leave it out with {drop_option(name)}"
     )
 
 
@@ -184,8 +192,8 @@ def one_hot(places: NDArray[Any], encoded: Any, width: int) -> sp.csr_array:
 class NumberColumn:
     """A numeric column: its values, and where they are missing (0 there, with an indicator).
 
-    Like every feature column it takes blocks of rows, knows the names of its features when all have
-    come, and then encodes what it made of each block.
+    Like every feature column it takes blocks of rows, knows the names of its features after the
+    last block, and then encodes the blocks.
     """
 
     name: str
@@ -196,7 +204,7 @@ class NumberColumn:
     is_sparse: ClassVar[bool] = False
 
     def take(self, column: Any) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Take the next rows; a value that is written but not finite is refused in the end."""
+        """Take the next rows; a value that is not finite is refused by :meth:`finish`."""
         missing = column.is_null().to_numpy(zero_copy_only=False)
         numbers = (
             column.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)
@@ -250,7 +258,7 @@ class CategoryColumn:
         return encoded
 
     def finish(self) -> tuple[str, ...]:
-        """Return the names of the features; text that is no category is refused."""
+        """Return the names of the features; text that is not a category is refused."""
         problem = self._problem()
         if problem is not None:
             raise ColumnError(
@@ -262,21 +270,16 @@ class CategoryColumn:
         return tuple(f"{self.name}={category}" for category in self._sorted.to_pylist())
 
     def _problem(self) -> str | None:
-        """Return what else than categories the column holds, and what to do."""
+        """Return what the column holds instead of categories, and what to do."""
         if recognised_format(_some(self._found))[0]:
             return f"dates; {date_advice(self.name)}"
         pattern = re.compile(self.dialect.number)
         odd = sorted(cell for cell in self._found if not pattern.match(cell.strip()))
         numbers = len(self._found) - len(odd)
-        # Numbers all through were given as text or as a dictionary on purpose.
-        spelling = Dialect.spelling_of(self._found) if odd else None
-        if spelling is not None:
-            pairs = zip(spelling.words[::2], spelling.words[1::2], strict=True)
-            told = "pass " + " and ".join(f'`{word[2:]}="{mark}"`' for word, mark in pairs)
-            if spelling.is_plain:
-                told = "leave `decimal` and `thousands` out"
-            return f"numbers written as {odd[0]!r}; {told}"
-        if odd and numbers >= MANY_NUMBERS and numbers >= SHARE_NUMBERS * len(self._found):
+        otherwise_written = numbers_in_another_dialect(self._found, self.dialect)
+        if otherwise_written is not None:
+            return otherwise_written
+        if odd and numbers >= MIN_NUMBERS and numbers >= MIN_NUMBER_SHARE * len(self._found):
             return (
                 f"{listed(odd, most=2)} beside {numbers:,} different numbers; leave those cells "
                 "empty, declare the column in a schema, or leave it out with "
@@ -287,7 +290,7 @@ class CategoryColumn:
                 f"free text ({len(self._found):,} different values in {self._rows:,} rows); turn "
                 f"it into categories, or leave it out with {drop_option(self.name)}"
             )
-        if len(self._found) > MOST_VALUES:
+        if len(self._found) > MAX_CATEGORIES:
             return too_many_values(len(self._found), self.name)
         return None
 
@@ -297,13 +300,34 @@ class CategoryColumn:
         return one_hot(places.to_numpy(zero_copy_only=False), taken, len(self._sorted))
 
 
+def numbers_in_another_dialect(cells: Collection[str], dialect: Dialect) -> str | None:
+    """Return how cells write numbers that ``dialect`` does not read, and what to pass.
+
+    >>> print(numbers_in_another_dialect(["1.234,5", "7"], PLAIN))
+    numbers written as '1.234,5'; pass `decimal=","` and `thousands="."`
+    >>> numbers_in_another_dialect(["1234.5", "old"], PLAIN) is None
+    True
+    """
+    pattern = re.compile(dialect.number)
+    odd = sorted(cell for cell in cells if not pattern.match(cell.strip()))
+    # A column that the dialect reads was stored as text or as a dictionary on purpose.
+    spelling = Dialect.spelling_of(cells) if odd else None
+    if spelling is None:
+        return None
+    pairs = zip(spelling.words[::2], spelling.words[1::2], strict=True)
+    fix = "pass " + " and ".join(f'`{word[2:]}="{mark}"`' for word, mark in pairs)
+    if spelling.is_plain:
+        fix = "leave `decimal` and `thousands` out"
+    return f"numbers written as {odd[0]!r}; {fix}"
+
+
 def _some(cells: Collection[str], most: int = 1000) -> list[str]:
-    """Return some of many cells, always the same ones."""
+    """Return a deterministic sample of cells."""
     return sorted(cells)[:: max(1, len(cells) // most)]
 
 
 def drop_option(name: str) -> str:
-    """Return the argument that leaves out a column, for a message.
+    """Return the argument that drops a column, for a message.
 
     >>> drop_option("home town")
     '`drop=["home town"]`'
@@ -312,26 +336,26 @@ def drop_option(name: str) -> str:
 
 
 def date_advice(name: str) -> str:
-    """Say what to do with a column of dates that nobody declared."""
+    """Return what to do with a column of dates that is not declared."""
     return (
-        'declare it in a schema with `kind = "date"` (`gapgnn schema` proposes one), or leave it '
+        'declare it in a schema with `type = "date"` (`gapgnn schema` proposes one), or leave it '
         f"out with {drop_option(name)}"
     )
 
 
 def feature_column(
-    name: str, kind: Any, file: str, dialect: Dialect = PLAIN
+    name: str, arrow_type: Any, file: str, dialect: Dialect = PLAIN
 ) -> NumberColumn | CategoryColumn | None:
-    """Choose how a column of one Arrow type becomes features; None if it holds nothing at all."""
-    if pt.is_null(kind):
+    """Return the encoder of a column of one Arrow type; None if it has no values."""
+    if pt.is_null(arrow_type):
         return None
-    if is_number(kind):
+    if is_number(arrow_type):
         return NumberColumn(name, file)
-    if is_text(kind) or pt.is_dictionary(kind):
+    if is_text(arrow_type) or pt.is_dictionary(arrow_type):
         return CategoryColumn(name, file, dialect)
     found = f"dates; {date_advice(name)}"
-    if not is_date(kind):
-        found = f"{kind}; turn it into one of them, or leave it out with {drop_option(name)}"
+    if not is_date(arrow_type):
+        found = f"{arrow_type}; turn it into one of them, or leave it out with {drop_option(name)}"
     raise ColumnError(
         f"Column `{name}` of {file} must hold numbers or categories. Got {found}.", column=name
     )
@@ -358,7 +382,7 @@ class DeclaredColumn:
 
     @property
     def name(self) -> str:
-        """What the table calls the column."""
+        """The name of the column in the table."""
         return self.about.name
 
     @property
@@ -393,7 +417,7 @@ class DeclaredColumn:
 
 
 def _scaled(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.float32]:
-    """Return values clamped to their bounds and scaled to -1 to 1, and where there is none."""
+    """Return values clamped to their bounds and scaled to -1 to 1, and which are missing."""
     missing = np.isnan(values)
     share = (np.clip(values, low, high) - low) / (high - low)
     scaled = np.where(missing, 0.0, np.clip(2 * share - 1, -1, 1))
@@ -413,7 +437,7 @@ def declared_columns(schema: Schema, file: str, dialect: Dialect = PLAIN) -> lis
 
 
 def declared_places(found: Sequence[str], declared: Sequence[str]) -> NDArray[np.int64]:
-    """Return where each value stands among the declared ones, -1 where it does not.
+    """Return the position of each value among the declared ones, -1 for any other value.
 
     >>> declared_places(["2004.0", "red"], ["2003", "2004"])
     array([ 1, -1])
@@ -436,7 +460,7 @@ class LabelColumn:
     """The column with the class to predict.
 
     Names that are all numbers are compared as numbers: 2 comes before 10, and 2004.0 is 2004.
-    Declared classes keep their order, and any other value is as good as missing.
+    Declared classes keep their order, and any other value counts as missing.
 
     >>> year = LabelColumn("year", "people.csv")
     >>> year.add(pa.array(["10", "2.0", None, "2"]))

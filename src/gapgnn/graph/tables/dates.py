@@ -1,14 +1,15 @@
-"""Dates in tables: each cell becomes a day by itself, or is missing.
+"""Dates in tables: each cell is parsed alone, and becomes the number of a day or is missing.
 
-A day is a number, so that a declared column of dates is scaled between its bounds as numbers are.
-Time of day and time zone are not looked at: nothing about a day depends on where a program runs.
+A declared column of dates is then scaled between its bounds as numbers are. Time of day and time
+zone are ignored, so the result does not depend on the machine.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-# How dates are written that a proposal can recognise; None is ISO, 2024-12-31.
+# Formats of dates that a proposal can recognise; None is ISO, 2024-12-31.
 COMMON_FORMATS = (None, "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%Y%m%d")
-# Eight digits are a date as often as a number, so they are only one where that is declared.
+# Eight digits may also be a number, so they are a date only where that is declared.
 _WRITTEN_OUT = COMMON_FORMATS[:-1]
 SHARE_DATES = 0.95
 
@@ -30,7 +31,7 @@ _ISO = re.compile(
 
 
 def day_of(text: str, format: str | None = None) -> int | None:
-    """Return the day that a cell names, counted from the year 1; None if it names none.
+    """Return the day in a cell, counted from the year 1; None if there is none.
 
     Args:
         text: the cell.
@@ -53,10 +54,10 @@ def day_of(text: str, format: str | None = None) -> int | None:
         return None
 
 
-def tells_a_day(format: str) -> bool:
-    """Whether a format can be read and knows at least the year.
+def has_year(format: str) -> bool:
+    """Whether a format is valid and contains at least the year.
 
-    >>> tells_a_day("%d.%m.%Y"), tells_a_day("%m/%Y"), tells_a_day("%d.%m."), tells_a_day("%Q")
+    >>> has_year("%d.%m.%Y"), has_year("%m/%Y"), has_year("%d.%m."), has_year("%Q")
     (True, True, False, False)
     """
     sample = datetime(2003, 2, 1)
@@ -66,9 +67,9 @@ def tells_a_day(format: str) -> bool:
         return False
 
 
-def is_date(kind: Any) -> bool:
+def is_date(arrow_type: Any) -> bool:
     """Whether an Arrow type holds days, with or without a time."""
-    return bool(pt.is_date(kind) or pt.is_timestamp(kind))
+    return bool(pt.is_date(arrow_type) or pt.is_timestamp(arrow_type))
 
 
 def days_of(text: Any, format: str | None) -> NDArray[np.float64]:
@@ -82,19 +83,27 @@ def days_of(text: Any, format: str | None) -> NDArray[np.float64]:
         days = text.cast(pa.date32(), safe=False).cast(pa.int32()).cast(pa.float64())
         numbers = np.array(days.fill_null(np.nan).to_numpy(zero_copy_only=False))
         return numbers + date(1970, 1, 1).toordinal()
-    # Few days are different, and reading one takes long.
+    return each_once(text, partial(day_of, format=format))
+
+
+def each_once(text: Any, parse: Callable[[str], float | None]) -> NDArray[np.float64]:
+    """Return what each cell of an Arrow column is parsed to, NaN for none; equal cells once.
+
+    >>> each_once(pa.array(["7", "x", None]), lambda cell: 7.0 if cell == "7" else None)
+    array([ 7., nan, nan])
+    """
     encoded = text.dictionary_encode()
-    found = [day_of(cell, format) for cell in encoded.dictionary.to_pylist()]
-    table = np.array([*(np.nan if day is None else day for day in found), np.nan])
+    found = [parse(cell) for cell in encoded.dictionary.to_pylist()]
+    table = np.array([*(np.nan if value is None else value for value in found), np.nan])
     places = encoded.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)
     result: NDArray[np.float64] = table[places]
     return result
 
 
 def recognised_format(cells: Iterable[str]) -> tuple[bool, str | None]:
-    """Say whether nearly all of some cells are dates, and how they are written.
+    """Return whether nearly all of some cells are dates, and their format.
 
-    Of two formats the one that reads more cells is meant, the earlier one if both read all.
+    The format that reads most cells is chosen; of equal ones, the earlier one.
 
     >>> recognised_format(["2024-01-31", "2024-02-01"])
     (True, None)

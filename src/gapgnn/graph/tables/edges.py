@@ -24,15 +24,23 @@ from gapgnn.graph.tables.amounts import (
     edge_columns,
 )
 from gapgnn.graph.tables.columns import as_text, is_text, plain
-from gapgnn.graph.tables.files import ColumnTypeError, Dialect, TableFile, open_table
-from gapgnn.graph.tables.usable import UsedLists, UsedRows
+from gapgnn.graph.tables.dialect import Dialect
+from gapgnn.graph.tables.files import ColumnTypeError, TableFile
+from gapgnn.graph.tables.frames import open_source
+from gapgnn.graph.tables.usable import UsedAdjacency, UsedRows
 
 # A cell that is a whole number and surely fits 64 bits.
 PLAIN_NUMBER = r"^-?[0-9]{1,18}$"
-# What to do with edges that name somebody without a row.
+# What to do with edges that name an id without a row.
 DANGLING = ("refuse", "keep", "drop")
 # Pairs of column names that say which is which, wherever they stand; otherwise the first two.
 END_NAMES = (("source", "target"), ("src", "dst"), ("id_1", "id_2"))
+
+# What may be said of every edge table, or of one by the name of its edge type.
+EDGE_OPTIONS = (
+    *("weight", "weight_bounds", "time", "time_format", "since", "until"),
+    *("source", "target"),
+)
 
 
 def as_ids(column: Any, *, whole: bool | None = None) -> Any:
@@ -41,12 +49,13 @@ def as_ids(column: Any, *, whole: bool | None = None) -> Any:
     Raises :class:`pyarrow.ArrowInvalid` if it cannot be that.
     """
     column = plain(column)
-    kind = column.type
-    if not (is_text(kind) or pt.is_integer(kind) or pt.is_floating(kind) or pt.is_null(kind)):
-        raise DataError(f"Node ids must be whole numbers or strings. Got {kind}.")
+    arrow_type = column.type
+    is_number = pt.is_integer(arrow_type) or pt.is_floating(arrow_type)
+    if not (is_text(arrow_type) or is_number or pt.is_null(arrow_type)):
+        raise DataError(f"Node ids must be whole numbers or strings. Got {arrow_type}.")
     if whole is None:
-        whole = not is_text(kind)
-    if not whole and pt.is_floating(kind):
+        whole = not is_text(arrow_type)
+    if not whole and pt.is_floating(arrow_type):
         # 7.0 is how a table with gaps writes 7.
         column = column.cast(pa.int64())
     return column.cast(pa.int64() if whole else pa.large_string())
@@ -55,8 +64,8 @@ def as_ids(column: Any, *, whole: bool | None = None) -> Any:
 def any_ids(column: Any, *, whole: bool) -> Any:
     """Return each cell of an Arrow column without gaps as an id, whatever it holds.
 
-    In a table of whole numbers, a cell that is none gets a number of its own that no table has:
-    it names nobody, and the same cell always the same nobody.
+    In a table of whole numbers, a cell that is not one gets a number that no table uses as an id.
+    The number is a hash of the cell, so equal cells get equal numbers.
 
     >>> any_ids(pa.array(["7", "7.0", "zoe"]), whole=True).to_pylist()[:2]
     [7, 7]
@@ -70,7 +79,7 @@ def any_ids(column: Any, *, whole: bool) -> Any:
         text = pa.array([_spelled(cell) for cell in column.to_pylist()], pa.large_string())
     if not whole:
         return text
-    # The plain ones all at once, because reading a single cell takes thousands of times as long.
+    # Plain numbers are converted together: parsing one cell takes thousands of times as long.
     plainly = pc.match_substring_regex(text, PLAIN_NUMBER)
     numbers = pc.if_else(plainly, text, None).cast(pa.int64()).fill_null(0)
     ids = np.array(numbers.to_numpy(zero_copy_only=False))
@@ -85,7 +94,7 @@ def _spelled(cell: str | int | float) -> str:
 
 
 def _number_of(text: str) -> int:
-    """Return the whole number a cell spells, or one far below any that tables count with."""
+    """Return the whole number a cell spells, or a hash far below any id that tables use."""
     if spelled := re.fullmatch(r"\s*([+-]?(?:0[xX])?[0-9a-fA-F]+)(\.0*)?\s*", text):
         try:
             # Arrow's reading, as of a column in which every cell is a number.
@@ -98,7 +107,7 @@ def _number_of(text: str) -> int:
 
 
 class NodeIndex:
-    """Where each node id stands in the node table.
+    """The position of each node id in the node table.
 
     >>> index = NodeIndex(pa.array([30, 10, 20]))
     >>> index.positions(pa.array([10, 30, 99])).tolist()
@@ -114,7 +123,7 @@ class NodeIndex:
         if self.whole:
             self._low, self._high = int(numbers.min()), int(numbers.max())
             self._lookup: NDArray[np.int32] | None = None
-            # A table of all numbers in between is far faster than bisection, if they lie close.
+            # Where ids are dense, a lookup table over their range is far faster than bisection.
             if self._high - self._low < 8 * len(numbers) + 1024:
                 self._lookup = np.full(self._high - self._low + 1, -1, dtype=np.int32)
                 self._lookup[numbers - self._low] = np.arange(len(numbers), dtype=np.int32)
@@ -135,15 +144,15 @@ class NodeIndex:
         place = np.minimum(np.searchsorted(self._sorted, values), len(self._sorted) - 1)
         return np.where(self._sorted[place] == values, self._order[place], -1)
 
-    def know(self, ids: NDArray[Any]) -> None:
-        """Take ids that have a row in another table: rows that name them are no lost ones."""
+    def add_known(self, ids: NDArray[Any]) -> None:
+        """Take ids that have a row in another table: edges to them do not count as lost."""
         self._elsewhere = pa.array(ids.astype(str), pa.large_string())
 
     def are_known(self, column: Any, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which ids of an Arrow column have a row, here or in another table.
 
         >>> index = NodeIndex(pa.array([30, 10]))
-        >>> index.know(np.array([20]))
+        >>> index.add_known(np.array([20]))
         >>> index.are_known(pa.array([10, 20, 99]), np.array([1, -1, -1])).tolist()
         [True, True, False]
         """
@@ -157,7 +166,7 @@ class NodeIndex:
 
 @dataclass
 class Arcs:
-    """The arcs of an edge table, by position, and what dangles."""
+    """The arcs of an edge table, by position, and the dangling entries of each node."""
 
     sources: NDArray[Any]
     targets: NDArray[Any]
@@ -169,14 +178,14 @@ class Arcs:
 
 @dataclass
 class _Unknown:
-    """Rows that name ids without a record: how many of those read, and the first."""
+    """Rows that name ids without a record: their number, and where the first one is."""
 
     read: int = 0
     rows: int = 0
     first: str = ""
 
     def numbers(self, count: int) -> NDArray[np.int64]:
-        """Return the numbers in the file of the next so many rows, for complaints."""
+        """Return the numbers in the file of the next ``count`` rows, for error messages."""
         self.read += count
         return np.arange(self.read - count + 1, self.read + 1)
 
@@ -205,12 +214,12 @@ class _Unknown:
 
 @dataclass
 class Dangling:
-    """Entries of out-lists that name nobody: who lists them, and the names.
+    """Dangling entries: neighbours without a record, by the node whose adjacency list has them.
 
     Attributes:
-        is_kept: whether entries stay in the lists, or each edge that names somebody without a
+        is_kept: whether dangling entries are kept, or every edge that names an id without a
             record is left out.
-        left_out: rows of the edge table that are in nobody's list.
+        left_out: rows of the edge table that belong to no adjacency list.
     """
 
     is_kept: bool = True
@@ -220,7 +229,7 @@ class Dangling:
 
     @classmethod
     def treated(cls, choice: str) -> Dangling | None:
-        """Return what takes dangling entries under a choice; None where they are refused.
+        """Return a collector of dangling entries for a choice; None where they are refused.
 
         >>> Dangling.treated("drop").is_kept, Dangling.treated("refuse") is None
         (False, True)
@@ -237,7 +246,7 @@ class Dangling:
     def take(
         self, ends: Sequence[NDArray[np.int64]], names: Sequence[Any], *, directed: bool
     ) -> None:
-        """Take the rows of a block that name somebody without a record, at either end."""
+        """Take the rows of a block that name an id without a record, at either end."""
         source, target = (end < 0 for end in ends)
         if not self.is_kept:
             self.left_out += int((source | target).sum())
@@ -249,7 +258,7 @@ class Dangling:
             self.add(ends[1], names[0], source & ~target)
 
     def add(self, owners: NDArray[np.int64], names: Any, where: NDArray[np.bool_]) -> None:
-        """Take the entries of a block that were found to name nobody."""
+        """Take the dangling entries of a block."""
         if where.any():
             self.owners.append(owners[where])
             self.names.append(names.filter(pa.array(where)))
@@ -272,7 +281,7 @@ class Dangling:
 def end_columns(
     table: TableFile, source: str | None = None, target: str | None = None
 ) -> tuple[str, str]:
-    """Return the names of the columns with an edge's two ends, as stated or else as they stand."""
+    """Return the columns with an edge's two ends: those given, or else by name or position."""
     if source is not None and target is not None:
         return source, target
     for pair in END_NAMES:
@@ -289,32 +298,32 @@ def end_columns(
     if table.is_text and all(name.strip().lstrip("-").isdigit() for name in (first, second)):
         raise DataError(
             f"`edges` must start with a line of column names. Got {first!r} and {second!r} "
-            f"in {file}."
+            f'in {file}; or say `header="none"`.'
         )
     if not first or not second:
         raise DataError(
             f"`edges` must have two named columns of node ids in front. Got one without a name in "
-            f"{file}; a column of row numbers must go."
+            f"{file}; remove a column of row numbers."
         )
     return first, second
 
 
 def ignored_columns(table: TableFile, columns: EdgeColumns) -> tuple[str, ...]:
-    """Return the columns of an edge table that nothing is made of."""
+    """Return the columns of an edge table that are not read."""
     read = {*end_columns(table, columns.source, columns.target), *columns.names}
     return tuple(name for name in table.columns if name not in read)
 
 
 class EdgeTable(NamedTuple):
-    """The table of one edge type, and what is read of it.
+    """The table of one edge type, and which columns of it are read.
 
     Attributes:
-        kind: the name of the kind; None where there is only one.
+        edge_type: its name; None where there is only one.
         table: the file.
-        columns: what is read beside the two ends.
+        columns: the columns that are read beside the two ends.
     """
 
-    kind: str | None
+    edge_type: str | None
     table: TableFile
     columns: EdgeColumns
 
@@ -322,40 +331,40 @@ class EdgeTable(NamedTuple):
 def edge_tables(
     edges: EdgeFiles, *, dialect: Dialect | None, complaints: Complaints, **options: Any
 ) -> list[EdgeTable]:
-    """Open the edge tables of all kinds and check what is to be read of them.
+    """Open the edge tables of all edge types and check which columns are to be read.
 
     Args:
-        edges: one file, or one for each kind by its name.
+        edges: one file, or one for each edge type by its name.
         dialect: how cells are written.
-        complaints: takes everything that is wrong with files, columns and options.
+        complaints: collects every problem with files, columns and options.
         options: of :func:`~gapgnn.graph.tables.amounts.edge_columns`.
 
     Returns:
-        The tables that nothing is wrong with.
+        The tables without a problem.
     """
-    kinds = dict(edges) if isinstance(edges, Mapping) else {"": edges}
-    if not kinds:
+    files = dict(edges) if isinstance(edges, Mapping) else {"": edges}
+    if not files:
         complaints.add(InputError("`edges` must name at least one edge table. Got none."))
-    for key in ("weight", "weight_bounds", "time", "source", "target"):
+    for key in EDGE_OPTIONS:
         given = options.get(key)
-        strangers = [k for k in given if k not in kinds] if isinstance(given, Mapping) else []
-        if strangers:
-            known = ", ".join(kinds)
+        unknown = [k for k in given if k not in files] if isinstance(given, Mapping) else []
+        if unknown:
+            known = ", ".join(files)
             complaints.add(
-                InputError(f"`{key}` must be of a edge type ({known}). Got {strangers[0]!r}.")
+                InputError(f"`{key}` must name an edge type ({known}). Got {unknown[0]!r}.")
             )
     found = []
-    for name, path in kinds.items():
+    for name, path in files.items():
         noted = Complaints()
         columns = noted.collect(partial(edge_columns, name, **options))
-        table = noted.collect(partial(open_table, path, what="edges", dialect=dialect))
+        table = noted.collect(partial(open_source, path, what="edges", dialect=dialect))
         if table is not None and columns is None:
             noted.collect(partial(end_columns, table))
         if table is not None and columns is not None:
             noted.collect(partial(end_columns, table, columns.source, columns.target))
             columns.check(table, noted)
             if not noted:
-                found.append(EdgeTable(name if len(kinds) > 1 else None, table, columns))
+                found.append(EdgeTable(name if len(files) > 1 else None, table, columns))
         complaints.extend(noted)
     return found
 
@@ -415,25 +424,24 @@ def edge_batches(
 
     Args:
         table: the edge table.
-        index: where each id stands.
-        directed: whether a row u, v says nothing about v, u.
-        dangling: takes the entries of somebody's list that name no id with a record; lines that
-            are in nobody's list are then left out and counted. None refuses both, at the latest
-            after the last block.
+        index: position of each id.
+        directed: whether a row u, v is an arc from u to v only.
+        dangling: collects entries that name an id without a record; rows that belong to no
+            adjacency list are then left out and counted. None refuses both, at the latest after
+            the last block.
         columns: which amounts and times are read; none if left out. A row outside the window of
-            time is as good as not there.
-        counts: what was left out, and what had no amount.
+            time is ignored.
+        counts: counts the rows that were left out or had no amount.
         dropped_at_most: the share of the rows of a large table that may be dropped or unreadable;
             a larger one is refused after the last block. None allows any.
         progress: called after every block.
     """
-    # An object without a count so far is false, and the caller's all the same.
     columns = EdgeColumns() if columns is None else columns
     counts = EdgeCounts() if counts is None else counts
     ends = end_columns(table, columns.source, columns.target)
     unknown, used = _Unknown(), UsedRows()
-    # Where adjacency lists are kept, each is one person's.
-    lists = UsedLists() if dangling is not None and dangling.is_kept else None
+    # Where dangling entries are kept, the unit of protection is one person's adjacency list.
+    lists = UsedAdjacency() if dangling is not None and dangling.is_kept else None
     try:
         wanted = list(dict.fromkeys([*ends, *columns.names]))
         types = {**columns.types(table), **dict.fromkeys(ends, _type_of_ends(index, dangling))}
@@ -449,7 +457,7 @@ def edge_batches(
                 used.rows += int(timeless.sum())
                 used.lost(
                     f"without a readable time in column `{columns.window.column}`, where dates "
-                    "must be written as 2024-12-31",
+                    f"must be written as {columns.window.example}",
                     int(timeless.sum()),
                 )
             used.rows += batch.num_rows
@@ -462,7 +470,7 @@ def edge_batches(
             source, target = map(index.positions, names)
             known = (source >= 0) & (target >= 0)
             used.lost(
-                f"that name somebody without a row in the node table (columns `{ends[0]}` and "
+                f"that name an id without a row in the node table (columns `{ends[0]}` and "
                 f"`{ends[1]}`; `source` and `target` choose others)",
                 int(
                     (~(index.are_known(names[0], source) & index.are_known(names[1], target))).sum()
@@ -502,7 +510,7 @@ def edge_batches(
 
 
 def _count_lists(
-    lists: UsedLists,
+    lists: UsedAdjacency,
     batch: Any,
     ends: Sequence[str],
     index: NodeIndex,
@@ -510,7 +518,7 @@ def _count_lists(
     inside: NDArray[np.bool_],
     timeless: NDArray[np.bool_],
 ) -> None:
-    """Count the rows of a block for the people whose adjacency lists they are in."""
+    """Count the rows of a block by the person whose adjacency list they belong to."""
     is_owned = batch.column(ends[0]).is_valid()
     owned, mine = batch.filter(is_owned), is_owned.to_numpy(zero_copy_only=False)
     owners = any_ids(owned.column(ends[0]), whole=index.whole)
@@ -531,7 +539,7 @@ def _count_lists(
 def _type_of_ends(index: NodeIndex, dangling: Dangling | None) -> Any:
     """Return what the cells with an edge's two ends are read as."""
     if dangling is not None:
-        # As bytes, which any cell is: what somebody's list names cannot stop the run.
+        # As bytes, which any cell is: no entry of one person's list can make the run fail.
         return pa.large_binary()
     return pa.int64() if index.whole else pa.large_string()
 

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from gapgnn.errors import DataError
 from gapgnn.graph import DAMAGE, Features, NotFinite, as_features
-from gapgnn.graph.tables.files import check_file
+from gapgnn.graph.tables.sources import check_file
 
 MOST_COLUMNS = np.iinfo(np.int32).max
 _SPARSE_FORMATS = ("csr", "csc", "coo")
 
 
 def has_stated_width(path: Path | str) -> bool:
-    """Say whether a file states its number of columns, or the largest one anybody has decides.
+    """Return whether a file states its number of columns, or its largest column decides.
 
     >>> has_stated_width("x.npz"), has_stated_width("x.json")
     (True, False)
@@ -56,10 +56,10 @@ def read_features(
     except DataError:
         raise
     except DAMAGE as error:
-        kind = path.suffix.lower().lstrip(".").upper()
+        suffix = path.suffix.lower().lstrip(".").upper()
         reason = " ".join(str(error).split())[:200]
         raise DataError(
-            f"`features` must be a whole, undamaged {kind} file. Got {str(path)!r}: {reason}"
+            f"`features` must be a whole, undamaged {suffix} file. Got {str(path)!r}: {reason}"
         ) from None
     if matrix.ndim != 2 or matrix.shape[1] == 0:
         raise DataError(f"`features` must be a matrix with columns. Got shape {matrix.shape}.")

@@ -1,14 +1,20 @@
-"""Open a table by its suffix and stream its rows: CSV, TSV, Parquet, Feather.
+"""Tables as files: their columns and their rows in blocks, from any source.
 
-Whatever is wrong with a file becomes one line of the house form; what the columns mean is decided
-elsewhere (:mod:`gapgnn.graph.tables.read`).
+CSV, TSV, Parquet and Arrow files, folders of them, standard input and the answers of queries
+(:mod:`gapgnn.graph.tables.sources`) are read alike. Every problem of a file becomes an error of one
+line. The meaning of the columns is the concern of :mod:`gapgnn.graph.tables.read`.
+
+Arrow reads the text, because three promises need its reader: a row with too few cells is refused
+and not filled up, a cell of foreign bytes stops nothing where a schema declares the columns, and an
+error names its row. The reader of polars, tried in version 2.1, keeps none of the three.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,26 +28,30 @@ import pyarrow.types as pt
 
 from gapgnn.errors import DataError, GapgnnError, InputError, UnavailableError, did_you_mean
 from gapgnn.graph import Progress
+from gapgnn.graph.tables.dialect import Dialect
+from gapgnn.graph.tables.sources import (
+    DELIMITERS,
+    STDIN,
+    Part,
+    as_source,
+    may_be_csv,
+    may_be_text,
+    parts_of,
+)
 
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
-SUFFIXES = (*DELIMITERS, ".parquet", ".feather")
-# "nan" is deliberately not among them: a written NaN is a broken number, not a missing one.
+# "nan" is not among them on purpose: a written NaN is an invalid number, not a missing one.
 MISSING = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "null"]
 
-# Excel's "Unicode text" starts with one of these, and parses as columns of garbage.
+# Excel's "Unicode text" starts with one of these.
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-# What a shell makes hard to type, and what a table may write instead of one character.
-SPELLED_OUT = {"tab": "\t", "space": " ", "semicolon": ";"}
-ALSO = {" ": " \u00a0\u202f", "'": "'\u2019"}
-THOUSANDS = (".", ",", "'", " ")
 # Characters that a header without commas may be separated by.
 OTHER_DELIMITERS = {";": "semicolon", "\t": "tab", "|": "|"}
-# A table this small is read in full to find everything that is wrong with it.
+# A table below this size (bytes) is read in full, to report all its problems at once.
 SMALL = 1 << 24
 
 _TYPE_ERROR = re.compile(
     r"In CSV column #(?P<column>\d+): (?:Row #(?P<line>\d+): )?"
-    r"CSV conversion error to (?P<kind>[^:]+): (?P<value>.*)",
+    r"CSV conversion error to (?P<type>[^:]+): (?P<value>.*)",
     re.DOTALL,
 )
 
@@ -64,150 +74,58 @@ class ColumnTypeError(ColumnError):
 
 
 @dataclass(frozen=True)
-class Dialect:
-    """How the cells of a table are written: what is between them, and how numbers are spelled.
+class TableFile:
+    """A table: its purpose, its columns, and its rows in batches.
 
     Attributes:
-        delimiter: between the cells of a ``.csv`` file, one character, ``semicolon`` or ``tab``;
-            None is a comma. A ``.tsv`` file has tabs.
-        decimal: the decimal point, ``.`` or ``,``.
-        thousands: between groups of three digits: ``.``, ``,``, ``'``, a space (or ``space``);
-            None where there is nothing.
-
-    >>> german = Dialect(delimiter=";", decimal=",", thousands=".")
-    >>> german.plain_numbers(pa.array(["1.234,5", "7", "1.5", "old"])).to_pylist()
-    ['1234.5', '7', None, None]
+        what: the option it was given by.
+        path: its name, for messages.
+        columns: their names.
+        types: their Arrow types; of text, guessed from the first rows.
+        dialect: how text is written.
+        parts: what it is read from, one after the other.
     """
-
-    delimiter: str | None = None
-    decimal: str = "."
-    thousands: str | None = None
-
-    def __post_init__(self) -> None:
-        for key in ("delimiter", "thousands"):
-            given = getattr(self, key)
-            object.__setattr__(self, key, SPELLED_OUT.get(given, given))
-        mark = self.delimiter
-        if mark is not None and (len(mark) != 1 or not mark.isascii() or mark.isalnum()):
-            raise InputError(f"`delimiter` must be one character, semicolon or tab. Got {mark!r}.")
-        if mark is not None and mark in '\r\n"-+.':
-            raise InputError(f"`delimiter` must not be part of a cell. Got {mark!r}.")
-        if self.decimal not in (".", ","):
-            raise InputError(f"`decimal` must be '.' or ','. Got {self.decimal!r}.")
-        if self.thousands not in (None, *THOUSANDS):
-            raise InputError(
-                f"`thousands` must be '.', ',', \"'\" or space. Got {self.thousands!r}."
-            )
-        if self.thousands == self.decimal:
-            raise InputError(
-                f"`thousands` must differ from the decimal point. Got {self.decimal!r} for both; "
-                f'say `decimal="{"," if self.decimal == "." else "."}"` too.'
-            )
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether numbers are spelled as programs do."""
-        return self.decimal == "." and self.thousands is None
-
-    @property
-    def number(self) -> str:
-        """What a cell must look like to be a number, as a regular expression."""
-        point = re.escape(self.decimal)
-        digits = "[0-9]+"
-        if self.thousands is not None:
-            digits = f"(?:[0-9]{{1,3}}(?:{self._groups}[0-9]{{3}})+|[0-9]+)"
-        return f"^[+-]?(?:{digits}(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?$"
-
-    @property
-    def _groups(self) -> str:
-        return f"[{ALSO.get(self.thousands or '', self.thousands)}]"
-
-    def plain_numbers(self, text: Any) -> Any:
-        """Return an Arrow column of text with each number spelled plainly, null for other cells."""
-        text = pc.utf8_trim_whitespace(text)
-        found = pc.if_else(pc.match_substring_regex(text, self.number), text, None)
-        if self.thousands is not None:
-            found = pc.replace_substring_regex(found, self._groups, "")
-        return found if self.decimal == "." else pc.replace_substring(found, self.decimal, ".")
-
-    @classmethod
-    def spelling_of(cls, cells: Collection[str]) -> Dialect | None:
-        """Return how numbers are spelled if every cell is one, in some dialect.
-
-        >>> Dialect.spelling_of(["1.234,5", "7"])
-        Dialect(delimiter=None, decimal=',', thousands='.')
-        >>> Dialect.spelling_of(["7", "old"]) is None
-        True
-        """
-        for decimal in (".", ","):
-            for thousands in (None, *(mark for mark in THOUSANDS if mark != decimal)):
-                dialect = cls(decimal=decimal, thousands=thousands)
-                pattern = re.compile(dialect.number)
-                if all(pattern.match(cell.strip()) for cell in cells):
-                    return dialect
-        return None
-
-    @property
-    def words(self) -> list[str]:
-        """The words of a command line that declare this dialect.
-
-        >>> Dialect(delimiter="tab", decimal=",").words
-        ['--delimiter', 'tab', '--decimal', ',']
-        """
-        names = {mark: name for name, mark in SPELLED_OUT.items()}
-        return [
-            word
-            for key, value in self.to_dict().items()
-            for word in (f"--{key}", names.get(value, value))
-        ]
-
-    def to_dict(self) -> dict[str, str]:
-        """Return what differs from a plain CSV file, as keyword arguments."""
-        given = {
-            "delimiter": self.delimiter,
-            "decimal": None if self.decimal == "." else self.decimal,
-            "thousands": self.thousands,
-        }
-        return {key: value for key, value in given.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class TableFile:
-    """A table on disk: what it is for, its columns, and its rows in batches."""
 
     what: str
     path: Path
     columns: tuple[str, ...]
     types: tuple[Any, ...]
     dialect: Dialect = field(default_factory=Dialect)
+    parts: tuple[Part, ...] = ()
 
     @property
     def is_text(self) -> bool:
         """Whether types are guessed from text (CSV, TSV) and not stated by the file."""
-        return self.path.suffix.lower() in DELIMITERS
+        return self.parts[0].is_text
 
     @property
     def delimiter(self) -> str:
-        """What stands between the cells of a text file."""
-        suffix = self.path.suffix.lower()
+        """The character between the cells of a text file."""
+        suffix = self.parts[0].suffix
         return (self.dialect.delimiter if suffix == ".csv" else None) or DELIMITERS[suffix]
 
     @property
     def separators(self) -> str:
-        """What stands between the cells of a text file, in words."""
+        """The character between the cells of a text file, in words."""
         return {",": "commas", "\t": "tabs"}.get(self.delimiter, repr(self.delimiter))
 
     @property
+    def size(self) -> int:
+        """Number of bytes."""
+        return sum(part.size for part in self.parts)
+
+    @property
     def is_small(self) -> bool:
-        """Whether reading it in full takes no time worth speaking of."""
-        return self.path.stat().st_size < SMALL
+        """Whether reading it in full takes little time."""
+        # Text becomes about a tenth when it is compressed.
+        return sum(part.size * (10 if part.is_zipped else 1) for part in self.parts) < SMALL
 
     def type_of(self, column: str) -> Any:
         """Return the Arrow type of one column; of a text file, the guess from its first rows."""
         return self.types[self.columns.index(column)]
 
     def check_column(self, option: str, column: str) -> str:
-        """Return ``column`` if the table has it; otherwise offer the nearest name."""
+        """Return ``column`` if the table has it; otherwise suggest the nearest name."""
         if column in self.columns:
             return column
         raise DataError(
@@ -236,45 +154,62 @@ class TableFile:
         Args:
             columns: the columns to read; the others are skipped.
             types: Arrow types to read the columns of a text file as; guessed where left out.
-            missing: what stands for a missing value in a text file.
+            missing: the cells of a text file that mean a missing value.
             block_bytes: how much of a text file is parsed at a time.
-            block_rows: the most rows of a Parquet or Feather file in one batch.
+            block_rows: the most rows of a Parquet or Arrow file in one batch.
             progress: called after every batch.
         """
-        with _explained(self):
-            if self.is_text:
-                source = self._text_batches(columns, types or {}, missing, block_bytes)
-            elif self.path.suffix.lower() == ".parquet":
-                source = self._parquet_batches(columns, block_rows)
-            else:
-                source = self._feather_batches(columns, block_rows)
-            for batch, done, total in source:
-                # Offsets and text of a damaged file are checked before anything looks inside.
-                batch.validate(full=True)
-                if progress is not None:
-                    progress(self.what, done, total)
-                yield batch
+        total, before = self.size, 0
+        for part in self.parts:
+            with _explained(self, part), part.opened() as (file, raw):
+                if part.is_text:
+                    source = self._text_batches(file, columns, types or {}, missing, block_bytes)
+                elif part.rows is not None:
+                    source = _frame_batches(part.rows.select(list(columns)), block_rows)
+                elif part.suffix == ".parquet":
+                    source = self._parquet_batches(file, columns, block_rows)
+                else:
+                    source = self._arrow_batches(file, columns, block_rows)
+                share = 0.0
+                for batch, share in source:
+                    # Offsets and text of a damaged file are checked before anything looks inside.
+                    batch.validate(full=True)
+                    if progress is not None:
+                        done = raw.tell() if part.is_text else int(share * part.size)
+                        progress(self.what, before + done, total)
+                    yield self._as_declared(batch)
+            before += part.size
+
+    def _as_declared(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with the types of the table: parts may store a column in several."""
+        if self.is_text or len(self.parts) == 1:
+            return batch
+        columns = [
+            column if column.type == (wanted := self.type_of(name)) else column.cast(wanted)
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        ]
+        return pa.record_batch(columns, names=batch.schema.names)
 
     def _text_batches(
         self,
+        file: Any,
         columns: Sequence[str],
         types: Mapping[str, Any],
         missing: Sequence[str],
         block_bytes: int,
-    ) -> Iterator[tuple[pa.RecordBatch, int, int]]:
-        total = self.path.stat().st_size
-        # Only the dialect can read its own numbers; whole numbers that are asked for are ids.
+    ) -> Iterator[tuple[pa.RecordBatch, float]]:
+        # Arrow cannot parse the dialect's numbers; integer columns hold ids and need no dialect.
         spelled = [] if self.dialect.is_plain else [c for c in types if pt.is_floating(types[c])]
         types = {**types, **dict.fromkeys(spelled, pa.large_string())}
         rows = 0
-        with pa.OSFile(str(self.path)) as file:
-            for batch in _open_text(
-                file, self, columns=columns, types=types, missing=missing, block=block_bytes
-            ):
-                for name in spelled:
-                    batch = self._with_numbers(batch, name, rows)
-                rows += batch.num_rows
-                yield batch, file.tell(), total
+        reader = _open_text(
+            file, self, columns=columns, types=types, missing=missing, block=block_bytes
+        )
+        for batch in reader:
+            for name in spelled:
+                batch = self._with_numbers(batch, name, rows)
+            rows += batch.num_rows
+            yield batch, 0.0
 
     def _with_numbers(self, batch: pa.RecordBatch, name: str, rows: int) -> pa.RecordBatch:
         """Return a batch with one column of text read as numbers of the dialect."""
@@ -296,33 +231,56 @@ class TableFile:
         return batch.set_column(place, name, found.cast(pa.float64()))
 
     def _parquet_batches(
-        self, columns: Sequence[str], block_rows: int
-    ) -> Iterator[tuple[pa.RecordBatch, int, int]]:
-        # Without these two, Arrow holds on to what it has read until the end of the file.
-        with pq.ParquetFile(self.path, pre_buffer=False, buffer_size=1 << 20) as file:
-            done = 0
-            for batch in file.iter_batches(batch_size=block_rows, columns=list(columns)):
+        self, file: Any, columns: Sequence[str], block_rows: int
+    ) -> Iterator[tuple[pa.RecordBatch, float]]:
+        # Without these two, Arrow keeps all it has read in memory until the end of the file.
+        with pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20) as parquet:
+            done, rows = 0, parquet.metadata.num_rows
+            for batch in parquet.iter_batches(batch_size=block_rows, columns=list(columns)):
                 done += batch.num_rows
-                yield batch, done, file.metadata.num_rows
+                yield batch, done / rows
 
-    def _feather_batches(
-        self, columns: Sequence[str], block_rows: int
-    ) -> Iterator[tuple[pa.RecordBatch, int, int]]:
-        options = pa.ipc.IpcReadOptions(included_fields=[self.columns.index(c) for c in columns])
-        with pa.OSFile(str(self.path)) as raw, pa.ipc.open_file(raw, options=options) as file:
-            for index in range(file.num_record_batches):
-                stored = file.get_batch(index)
-                for start in range(0, stored.num_rows, block_rows):
-                    yield stored.slice(start, block_rows), index + 1, file.num_record_batches
+    def _arrow_batches(
+        self, file: Any, columns: Sequence[str], block_rows: int
+    ) -> Iterator[tuple[pa.RecordBatch, float]]:
+        with _open_arrow(file, columns) as arrow:
+            # A stream does not say how many batches it has.
+            count = getattr(arrow, "num_record_batches", None)
+            stored = arrow if count is None else map(arrow.get_batch, range(count))
+            for number, batch in enumerate(stored, start=1):
+                for start in range(0, batch.num_rows, block_rows):
+                    yield batch.slice(start, block_rows), number / (count or number)
 
 
-def open_table(path: Path | str, *, what: str, dialect: Dialect | None = None) -> TableFile:
-    """Look at a table file: that it is there, whole, and what its columns are called.
+def _frame_batches(rows: Any, block_rows: int) -> Iterator[tuple[pa.RecordBatch, float]]:
+    done = 0
+    for batch in rows.to_batches(max_chunksize=block_rows):
+        done += batch.num_rows
+        yield batch, done / rows.num_rows
+
+
+def _open_arrow(file: Any, columns: Sequence[str] | None = None) -> Any:
+    """Open an Arrow file, or a stream of batches as other programs write it."""
+    is_file = file.read(6) == b"ARROW1"
+    file.seek(0)
+    opened = pa.ipc.open_file if is_file else pa.ipc.open_stream
+    if columns is None:
+        return opened(file)
+    with opened(file) as arrow:
+        names = arrow.schema.names
+    file.seek(0)
+    wanted = [names.index(name) for name in columns]
+    return opened(file, options=pa.ipc.IpcReadOptions(included_fields=wanted))
+
+
+def open_table(source: Any, *, what: str, dialect: Dialect | None = None) -> TableFile:
+    """Check a table and read the names and types of its columns.
 
     Args:
-        path: the file.
+        source: a file, a folder of files with the same columns, ``-`` for standard input, or a
+            query.
         what: the option it was given by, for messages.
-        dialect: how its cells are written; left out: as programs write them.
+        dialect: how text is written; left out: a plain CSV file.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -331,59 +289,92 @@ def open_table(path: Path | str, *, what: str, dialect: Dialect | None = None) -
     ...     table.columns, [batch.num_rows for batch in table.batches(["to"])]
     (('from', 'to'), [1])
     """
-    path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise DataError(f"`{what}` must be a {', '.join(SUFFIXES)} file. Got {str(path)!r}.")
-    check_file(path, what=what)
-    unread = TableFile(what, path, (), (), dialect or Dialect())
-    with _explained(unread):
-        if unread.is_text:
-            _check_header(unread)
-            with pa.OSFile(str(path)) as file:
-                schema = _open_text(file, unread, missing=MISSING, block=1 << 20).schema
-        elif path.suffix.lower() == ".parquet":
-            with pq.ParquetFile(path) as parquet:
-                schema = parquet.schema_arrow
-        else:
-            with pa.OSFile(str(path)) as file, pa.ipc.open_file(file) as feather:
-                schema = feather.schema
-        columns = tuple(schema.names)
-    repeated = {column for column in columns if columns.count(column) > 1}
-    if repeated:
-        raise DataError(
-            f"`{what}` must name each column once. Got {sorted(repeated)[0]!r} twice in "
-            f"{str(path)!r}."
-        )
-    table = TableFile(what, path, columns, tuple(schema.types), unread.dialect)
+    source = as_source(source)
+    parts = parts_of(source, what=what)
+    path = Path("stdin") if source == STDIN else Path(source.name)
+    if isinstance(source, Path) and source != STDIN:
+        path = source
+    unread = TableFile(what, path, (), (), dialect or Dialect(), parts)
+    schemas = []
+    for part in parts:
+        with _explained(unread, part), part.opened() as (file, _):
+            schemas.append(_schema_of(file, unread, part))
+            check_names(schemas[-1].names, what=what, where=repr(str(part.path)))
+    types = _common_types(unread, schemas)
+    table = replace(unread, columns=tuple(schemas[0].names), types=types)
     if table.is_text and not table.dialect.is_plain:
         return replace(table, types=_guessed_types(table))
     return table
 
 
-def _check_header(table: TableFile) -> None:
-    """Refuse two bytes per character, and another delimiter, by the line of column names alone."""
-    with table.path.open("rb") as raw:
-        start = raw.readline(1 << 16)
+def _schema_of(file: Any, table: TableFile, part: Part) -> Any:
+    """Return the columns of one part; of text, their types are guesses."""
+    if part.suffix == ".parquet":
+        with pq.ParquetFile(file) as parquet:
+            return parquet.schema_arrow
+    if not part.is_text:
+        with _open_arrow(file) as arrow:
+            return arrow.schema
+    _check_header(table, part)
+    return _open_text(file, table, missing=MISSING, block=1 << 20).schema
+
+
+def _common_types(table: TableFile, schemas: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the types of the columns of all parts, which must have the same columns."""
+    first = schemas[0]
+    for part, schema in zip(table.parts, schemas, strict=True):
+        # The columns of text stand in one order, because the first part says which is which.
+        in_order = (lambda names: names) if table.is_text else sorted
+        if list(in_order(schema.names)) != list(in_order(first.names)):
+            raise DataError(
+                f"`{table.what}` must have the same columns in each part. Got "
+                f"{listed(first.names)} in {str(table.parts[0].path)!r} and "
+                f"{listed(schema.names)} in {str(part.path)!r}."
+            )
+    if table.is_text or len(schemas) == 1:
+        return tuple(first.types)
+    try:
+        return tuple(pa.unify_schemas(schemas, promote_options="permissive").types)
+    except pa.ArrowException as error:
+        raise DataError(
+            f"`{table.what}` must have columns of one type in all parts. Got "
+            f"{str(table.path)!r}: {' '.join(str(error).split())[:200]}"
+        ) from None
+
+
+def check_names(columns: Sequence[str], *, what: str, where: str) -> None:
+    """Refuse a table with two columns of one name."""
+    repeated = sorted(column for column in columns if columns.count(column) > 1)
+    if repeated:
+        raise DataError(
+            f"`{what}` must name each column once. Got {repeated[0]!r} twice in {where}."
+        )
+
+
+def _check_header(table: TableFile, part: Part) -> None:
+    """Refuse UTF-16 and another delimiter, by the first line alone."""
+    start = next(part.lines(), b"")[: 1 << 16]
     if start[:2] in UTF16_MARKS or b"\0" in start:
-        raise _not_utf8(table, "UTF-16, which Excel calls Unicode text,")
+        raise _not_utf8(table, part, "UTF-16, which Excel calls Unicode text,")
     header = start.decode("utf-8-sig", errors="replace").strip("\r\n")
     others = {**OTHER_DELIMITERS, ",": ","}
     found = [mark for mark in others if mark in header]
     if table.delimiter in header or not found:
         return
     fix = f'pass `delimiter="{others[found[0]]}"`'
-    if table.path.suffix.lower() == ".tsv":
+    if part.suffix == ".tsv":
         fix = "call the file .csv" if found[0] == "," else f"call the file .csv and {fix}"
     raise DataError(
         f"`{table.what}` must have columns separated by {table.separators}. Got one, {header!r}, "
-        f"in {str(table.path)!r}; {fix}."
+        f"in {str(part.path)!r}; {fix}."
     )
 
 
 def _guessed_types(table: TableFile) -> tuple[Any, ...]:
     """Return the type of each column, numbers being those of the dialect."""
     text = dict.fromkeys(table.columns, pa.large_string())
-    with _explained(table), pa.OSFile(str(table.path)) as file:
+    part = table.parts[0]
+    with _explained(table, part), part.opened() as (file, _):
         reader = _open_text(file, table, types=text, missing=MISSING, block=1 << 20)
         first = next(iter(reader), None)
     types = []
@@ -399,28 +390,17 @@ def _guessed_types(table: TableFile) -> tuple[Any, ...]:
     return tuple(types)
 
 
-def check_delimiter(dialect: Dialect | None, *files: Path | str) -> None:
-    """Refuse a delimiter that none of the files can have."""
-    given = None if dialect is None else dialect.delimiter
-    if given is None or any(Path(file).suffix.lower() == ".csv" for file in files):
-        return
-    got = " and ".join(repr(str(file)) for file in files)
-    raise InputError(f"`delimiter` must come with a .csv file. Got {got}; leave it out.")
-
-
-def check_file(path: Path, *, what: str) -> None:
-    """Raise unless ``path`` is a file with something in it; offer the nearest name beside it."""
-    try:
-        if path.is_file():
-            if path.stat().st_size == 0:
-                raise DataError(f"`{what}` must not be empty. Got {str(path)!r} with 0 bytes.")
-            return
-        state = "which is a folder" if path.is_dir() else "which is not there"
-        beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    except OSError as error:
-        state, beside = f"which cannot be read ({error.strerror})", []
-    hint = did_you_mean(path.name, beside) if not path.is_dir() else ""
-    raise UnavailableError(f"`{what}` must be a file. Got {str(path)!r}, {state}.{hint}")
+def check_dialect(dialect: Dialect | None, *sources: Any) -> None:
+    """Refuse a delimiter where no file is a CSV file, and quotes and header where none is text."""
+    given = {} if dialect is None else dialect.to_dict()
+    for key, fits, suffix in (
+        ("delimiter", may_be_csv, ".csv"),
+        ("quote", may_be_text, ".csv or .tsv"),
+        ("header", may_be_text, ".csv or .tsv"),
+    ):
+        if key in given and not any(map(fits, sources)):
+            got = " and ".join(repr(str(source)) for source in sources)
+            raise InputError(f"`{key}` must come with a {suffix} file. Got {got}; leave it out.")
 
 
 def _open_text(
@@ -432,11 +412,18 @@ def _open_text(
     missing: Sequence[str],
     block: int,
 ) -> Any:
-    # One thread, because only then do the errors of the reader name the line.
+    quote = table.dialect.quote
+    has_header = table.dialect.header == "first"
+    names = None if has_header else list(table.columns) or _numbered(table)
+    # One thread, because the reader's errors name the line only then.
     return pcsv.open_csv(
         file,
-        read_options=pcsv.ReadOptions(use_threads=False, block_size=block),
-        parse_options=pcsv.ParseOptions(delimiter=table.delimiter, newlines_in_values=True),
+        read_options=pcsv.ReadOptions(use_threads=False, block_size=block, column_names=names),
+        parse_options=pcsv.ParseOptions(
+            delimiter=table.delimiter,
+            newlines_in_values=True,
+            quote_char=False if quote == "none" else quote,
+        ),
         convert_options=pcsv.ConvertOptions(
             include_columns=list(columns),
             column_types=dict(types or {}),
@@ -446,24 +433,32 @@ def _open_text(
     )
 
 
+def _numbered(table: TableFile) -> list[str]:
+    """Return names for the columns of text without a header, as many as its first line has."""
+    line = next(table.parts[0].lines(), b"")
+    named = replace(table, dialect=replace(table.dialect, header="first"))
+    read = _open_text(pa.BufferReader(line), named, missing=MISSING, block=1 << 20)
+    return [f"column_{place}" for place in range(1, len(read.schema) + 1)]
+
+
 @contextmanager
-def _explained(table: TableFile) -> Iterator[None]:
-    """Turn what the readers raise into one line that names the file."""
-    file = repr(str(table.path))
+def _explained(table: TableFile, part: Part) -> Iterator[None]:
+    """Turn errors of the readers into one line that names the file."""
+    file = repr(str(table.path if len(table.parts) == 1 else part.path))
     try:
         yield
     except GapgnnError:
         raise
     except UnicodeDecodeError:
-        raise _not_utf8(table) from None
+        raise _not_utf8(table, part) from None
     except PermissionError:
         raise UnavailableError(
             f"`{table.what}` must be readable. Got no permission for {file}."
         ) from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
         reason = " ".join(str(error).split())
         if "invalid utf8" in reason.lower():
-            raise _not_utf8(table) from None
+            raise _not_utf8(table, part) from None
         if "Empty CSV file" in reason:
             raise DataError(f"`{table.what}` must have rows. Got none in {file}.") from None
         mismatch = _TYPE_ERROR.match(str(error))
@@ -471,7 +466,7 @@ def _explained(table: TableFile) -> Iterator[None]:
             column = table.columns[int(mismatch["column"])]
             value = mismatch["value"].removeprefix("invalid value ")
             raise ColumnTypeError(
-                f"Column `{column}` of {file} must hold {mismatch['kind']} values. Got {value}.",
+                f"Column `{column}` of {file} must hold {mismatch['type']} values. Got {value}.",
                 column=column,
                 value=value,
                 line=mismatch["line"],
@@ -481,37 +476,36 @@ def _explained(table: TableFile) -> Iterator[None]:
             raise DataError(
                 f"`{table.what}` must have the same columns in each row. Got {file}: {reason}"
             ) from None
-        kind = table.path.suffix.lower().lstrip(".").upper()
+        suffix = part.suffix.lstrip(".").upper()
         raise DataError(
-            f"`{table.what}` must be a whole, undamaged {kind} file. Got {file}: {reason[:200]}"
+            f"`{table.what}` must be a whole, undamaged {suffix} file. Got {file}: {reason[:200]}"
         ) from None
 
 
-def _not_utf8(table: TableFile, found: str | None = None) -> DataError:
+def _not_utf8(table: TableFile, part: Part, found: str | None = None) -> DataError:
     where = ""
     if found is None:
         found = "other bytes"
-        if table.is_text:
-            found, where = "other bytes, such as Latin-1 or Windows-1252,", _first_foreign(table)
+        if part.is_text:
+            found, where = "other bytes, such as Latin-1 or Windows-1252,", _first_foreign(part)
     return DataError(
-        f"`{table.what}` must be UTF-8 text. Got {found} in {where}{str(table.path)!r}; "
+        f"`{table.what}` must be UTF-8 text. Got {found} in {where}{str(part.path)!r}; "
         "save the file as UTF-8 (in Excel: CSV UTF-8)."
     )
 
 
-def _first_foreign(table: TableFile) -> str:
+def _first_foreign(part: Part) -> str:
     """Return which line is the first that is not UTF-8, in words."""
-    with table.path.open("rb") as raw:
-        for number, line in enumerate(raw, start=1):
-            try:
-                line.decode()
-            except UnicodeDecodeError:
-                return f"line {number} of "
+    for number, line in enumerate(part.lines(), start=1):
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            return f"line {number} of "
     return ""
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """Return names for a message, the first few of many.
+    """Return the first few names for a message, and the number of others.
 
     >>> listed(["age", "city", "note"], most=2)
     "'age', 'city' and 1 more"

@@ -1,4 +1,4 @@
-"""The node table: which column is what, of which type, and ids that name each node once."""
+"""The node table: the role and type of each column, and unique node ids."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gapgnn.errors import Complaints, DataError, GapgnnError
-from gapgnn.graph import Progress
+from gapgnn.graph import Progress, spelled_twice
 from gapgnn.graph.tables.columns import (
-    MOST_VALUES,
+    MAX_CATEGORIES,
     DeclaredColumn,
     FeatureColumn,
     LabelColumn,
@@ -41,7 +41,7 @@ WHOLE_NUMBER = r"^(0|-?[1-9][0-9]{0,17})$"
 
 @dataclass(frozen=True)
 class NodeColumns:
-    """Which columns of the node table are what."""
+    """The role of each column of the node table: id, label or feature."""
 
     id: str
     label: str | None
@@ -63,7 +63,7 @@ class NodeColumns:
         codes: Sequence[str] = (),
         complaints: Complaints | None = None,
     ) -> NodeColumns:
-        """Assign every column its part, or say which options do not fit the table.
+        """Assign every column its role, or report which options do not fit the table.
 
         Args:
             table: the node table.
@@ -73,8 +73,8 @@ class NodeColumns:
             schema: what is declared about the table.
             known_classes: the classes in their order, where they are known without a schema.
             codes: columns that are known to hold codes, also where no cell has a leading zero.
-            complaints: takes what does not fit; what is nearest to the options is then returned,
-                to look for more. Left out, all of it is raised.
+            complaints: collects what does not fit; the nearest assignment is then returned, so
+                that further problems can be found. Left out, all of them are raised.
         """
         noted = Complaints() if complaints is None else complaints
         id_column = "id" if "id" in table.columns else table.columns[0]
@@ -89,8 +89,8 @@ class NodeColumns:
         for name in drop:
             noted.collect(partial(table.check_column, "drop", name))
             if name in (id_column, meant):
-                part = "id" if name == id_column else "label"
-                noted.add(DataError(f"`drop` must not name the {part} column. Got {name!r}."))
+                role = "id" if name == id_column else "label"
+                noted.add(DataError(f"`drop` must not name the {role} column. Got {name!r}."))
             else:
                 dropped.add(table.nearest(name))
         if schema is not None:
@@ -157,7 +157,7 @@ def _declared(
     schema: Schema,
     complaints: Complaints,
 ) -> tuple[str, ...]:
-    """Return the feature columns of a schema; it and the table must speak of the same columns."""
+    """Return the feature columns of a schema; table and schema must have the same columns."""
     file = repr(str(table.path))
     declared = [column.name for column in schema.columns]
     features = tuple(c.name for c in schema.columns if not isinstance(c, Ignored))
@@ -165,12 +165,12 @@ def _declared(
     if id_column in declared:
         complaints.add(DataError(f"`schema` must not declare the id column. Got {id_column!r}."))
     for column in schema.columns:
-        if isinstance(column, Category) and len(column.values) > MOST_VALUES:
+        if isinstance(column, Category) and len(column.values) > MAX_CATEGORIES:
             complaints.add(
                 DataError(
-                    f"`schema` must declare at most {MOST_VALUES:,} values of a column. Got "
+                    f"`schema` must declare at most {MAX_CATEGORIES:,} values of a column. Got "
                     f"{len(column.values):,} of `{column.name}`; group them, or declare "
-                    '`kind = "ignore"`.'
+                    '`type = "ignore"`.'
                 )
             )
     both = [name for name in features if name in dropped]
@@ -178,7 +178,7 @@ def _declared(
         complaints.add(
             DataError(
                 f"`drop` must not name a feature of the schema. Got {listed(both)}; declare "
-                '`kind = "ignore"` there instead.'
+                '`type = "ignore"` there instead.'
             )
         )
     unknown = [c for c in table.columns if c not in {id_column, *labels, *dropped, *declared}]
@@ -186,7 +186,7 @@ def _declared(
         complaints.add(
             DataError(
                 f"`schema` must declare each column of {file}. Got none for {listed(unknown)}; add "
-                '`kind = "ignore"` for a column that is not a feature, or leave it out with '
+                '`type = "ignore"` for a column that is not a feature, or leave it out with '
                 f"{drop_option(unknown[0])}."
             )
         )
@@ -201,7 +201,7 @@ def _declared(
     if not features:
         complaints.add(
             DataError(
-                "`schema` must declare a column of kind number, category or date. Got none; "
+                "`schema` must declare a column of type number, category or date. Got none; "
                 "declare one, or give `features=FILE`."
             )
         )
@@ -210,11 +210,11 @@ def _declared(
 
 @dataclass
 class ScannedNodes:
-    """What a pass over a node table found.
+    """The result of a pass over a node table.
 
     Attributes:
         table: the table itself, for a second pass.
-        index: where each id stands.
+        index: position of each id.
         labels: class of every row, -1 where missing; None without a label column.
         label_names: the classes' names.
         columns: the feature columns; empty if features come from a file.
@@ -269,12 +269,12 @@ class ScannedNodes:
 
 @dataclass
 class _ReadCells:
-    """How many cells of each declared number or date hold something that cannot be read."""
+    """The number of unreadable cells of each column that is declared as numbers or dates."""
 
     unreadable: dict[str, int] = field(default_factory=dict)
 
     def add(self, column: FeatureColumn, cells: Any, taken: Any) -> None:
-        """Count the cells of a block; what was taken of them ends with where there is no value."""
+        """Count the unreadable cells of a block; the last feature of ``taken`` marks missing."""
         if isinstance(column, DeclaredColumn) and not column.is_sparse:
             count = int(taken[:, -1].sum()) - cells.null_count
             self.unreadable[column.name] = self.unreadable.get(column.name, 0) + count
@@ -282,8 +282,8 @@ class _ReadCells:
     def check(self, table: TableFile, rows: int, dropped_at_most: float | None) -> None:
         """Refuse a table of many rows if too large a share of a column cannot be read."""
         for name, count in self.unreadable.items() if dropped_at_most is not None else ():
-            told = f"without a readable value in column `{name}`, as the schema declares it"
-            UsedRows(rows, 0, {told: count}).check(table.path, dropped_at_most or 0.0, "nodes")
+            reason = f"without a readable value in column `{name}`, as the schema declares it"
+            UsedRows(rows, 0, {reason: count}).check(table.path, dropped_at_most or 0.0, "nodes")
 
 
 def scan_nodes(
@@ -302,31 +302,31 @@ def scan_nodes(
 
     Args:
         table: the node table.
-        wanted: which columns are what.
+        wanted: the role of each column.
         keep_features: whether features are kept as they are read. If not, memory grows with ids
             and labels only, and a second pass reads features.
         min_class_count: how many nodes a class must have; two classes must have them.
         progress: called with how much is read.
-        complaints: takes everything that is wrong with the table.
+        complaints: collects every problem of the table.
         dropped_at_most: the share of the rows of a large table whose declared number or date may
             be unreadable; None allows any.
 
     Returns:
-        What was found, to be used if there is no complaint; None if the ids cannot be.
+        What was found, to be used if there is no complaint; None if the ids cannot be used.
     """
     types: dict[str, Any] = {}
     codes: set[str] = set()
     if table.is_text and wanted.schema is not None:
-        # As bytes, which any cell is: one person's cell changes no column and stops no run.
+        # As bytes, which any cell is: no cell can change a column's type or make the run fail.
         types = dict.fromkeys([*wanted.named, *wanted.features], pa.large_binary())
         types[wanted.id] = pa.large_string()
     elif table.is_text:
         types = {name: table.type_of(name) for name in wanted.features}
-        numbers = [k for k, kind in types.items() if is_number(kind) or pt.is_null(kind)]
+        numbers = [k for k in types if is_number(types[k]) or pt.is_null(types[k])]
         found_codes = complaints.collect(partial(code_columns, table, numbers)) if numbers else None
         codes = (found_codes or set()).union(set(wanted.codes) & set(numbers))
-        for name, kind in types.items():
-            if pt.is_binary(kind) or name in codes:
+        for name, arrow_type in types.items():
+            if pt.is_binary(arrow_type) or name in codes:
                 types[name] = pa.large_string()
         types.update(dict.fromkeys(wanted.named, pa.large_string()))
     while True:
@@ -364,7 +364,7 @@ def _scan(
 ) -> ScannedNodes | None:
     file = repr(str(table.path))
     columns = _feature_columns(table, wanted, types, noted)
-    # Declared columns have nothing to be found out.
+    # Declared columns learn nothing from the table.
     is_reading = keep_features or wanted.schema is None
     reading = wanted.features if is_reading else ()
     label = None if wanted.label is None else LabelColumn(wanted.label, file)
@@ -413,16 +413,16 @@ def _scan(
 def _feature_columns(
     table: TableFile, wanted: NodeColumns, types: dict[str, Any], noted: Complaints
 ) -> list[FeatureColumn]:
-    """Return what takes the cells of each feature: learned from the types, or as declared."""
+    """Return the reader of each feature column: by the types of the table, or as declared."""
     file = repr(str(table.path))
     if wanted.schema is not None:
         declared = declared_columns(wanted.schema, file, table.dialect)
         return [column for column in declared if column.name in wanted.features]
     columns: list[FeatureColumn] = []
     for name in wanted.features:
-        kind = types.get(name, table.type_of(name))
-        chosen = noted.collect(partial(feature_column, name, kind, file, table.dialect))
-        # A column that holds nothing at all is no feature, but it is read: it may prove otherwise.
+        arrow_type = types.get(name, table.type_of(name))
+        chosen = noted.collect(partial(feature_column, name, arrow_type, file, table.dialect))
+        # A column without a value so far is not a feature, but is read: a later block may have one.
         columns += [] if chosen is None else [chosen]
     return columns
 
@@ -432,9 +432,10 @@ def _added(label: LabelColumn, batch: pa.RecordBatch) -> bool:
     return True
 
 
-def _wider(kind: Any) -> Any:
-    """Return the next type to try for a text column that does not fit ``kind``."""
-    return pa.float64() if pt.is_null(kind) or pt.is_integer(kind) else pa.large_string()
+def _wider(arrow_type: Any) -> Any:
+    """Return the next type to try for a text column that does not fit ``arrow_type``."""
+    is_narrow = pt.is_null(arrow_type) or pt.is_integer(arrow_type)
+    return pa.float64() if is_narrow else pa.large_string()
 
 
 def checked_ids(table: TableFile, column: Any, name: str, rows: int) -> Any:
@@ -454,7 +455,7 @@ def checked_ids(table: TableFile, column: Any, name: str, rows: int) -> Any:
 
 
 def index_ids(ids: Any, table: TableFile, name: str) -> NodeIndex:
-    """Index the ids, as numbers where they are written so; each may stand for one node only."""
+    """Index the ids, as numbers where all are written so; they must be unique."""
     if table.is_text and pc.all(pc.match_substring_regex(ids, WHOLE_NUMBER)).as_py():
         ids = ids.cast(pa.int64())
     counts = ids.value_counts()
@@ -464,7 +465,15 @@ def index_ids(ids: Any, table: TableFile, name: str) -> NodeIndex:
             f"Column `{name}` of {str(table.path)!r} must name each node once. Got "
             f"{len(repeated):,} repeated, the first {repeated[0]['values'].as_py()!r}."
         )
-    return NodeIndex(ids)
+    index = NodeIndex(ids)
+    if (rows := spelled_twice(index.names)) is not None:
+        one, other = (str(index.names[row]) for row in rows)
+        raise DataError(
+            f"Column `{name}` of {str(table.path)!r} must name each node in one spelling. Got "
+            f"{one!r} in row {rows[0] + 1} and {other!r} in row {rows[1] + 1}, which are one "
+            "person for a budget; leave one of the rows out, or write ids that differ in more."
+        )
+    return index
 
 
 def check_classes(

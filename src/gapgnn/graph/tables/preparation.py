@@ -1,9 +1,10 @@
-"""Preparation: what somebody said about their tables, for the next ones of the same kind.
+"""Preparation: the options by which tables were read, for further tables of the same layout.
 
-A model that was trained on tables knows which column is the label, which ones were left out and how
-numbers were written, so that it reads next month's tables without being told again. All of it is
-what was said, and at edge level also which columns there were: features are public there. At node
-level the schema says that, and nothing here was read from the data (privacy page, section 2).
+A model that was trained on tables stores which column is the label, which columns were left out and
+how numbers were written, so that next month's tables are read the same way. It holds options that
+the user gave and, at edge level, which feature columns there were: features are public there. At
+node level the schema declares the columns, and nothing here was read from the data (privacy page,
+section 2).
 """
 
 from __future__ import annotations
@@ -16,33 +17,34 @@ from gapgnn.errors import DataError, InputError
 from gapgnn.graph import WeightBounds, Wording
 
 if TYPE_CHECKING:
-    from gapgnn.graph.tables.files import Dialect
+    from gapgnn.graph.tables.dialect import Dialect
     from gapgnn.graph.tables.schema import Schema
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """What was said about tables when they were read.
+    """The options by which tables were read.
 
     Attributes:
         label: the column with the class.
         drop: columns that are not features.
-        columns: the columns that became features; None where a schema or a file of features says.
+        columns: the columns that became features; None where a schema or a file of features
+            determines them.
         codes: those of them that hold codes: digits of which some begin with 0.
-        directed: whether an edge u, v says nothing about v, u.
-        dangling: what was done with edges that name somebody without a row.
+        directed: whether an edge u, v is an arc from u to v only.
+        dangling: what was done with edges that name an id without a row.
         population: namespace of the ids in the ledger.
         dialect: how cells are written, as the keyword arguments of
-            :class:`~gapgnn.graph.tables.files.Dialect`.
+            :class:`~gapgnn.graph.tables.dialect.Dialect`.
         edges: for each edge type, "" where there is one, the columns ``weight``, ``time``,
-            ``source`` and ``target`` and the ``weight_bounds``, where they were said. Not the
-            window's two moments, which belong to one table.
-        entity: what the user calls one of those in the tables, as ``SINGULAR`` or
-            ``SINGULAR/PLURAL``; empty where nothing was said.
+            ``source`` and ``target``, ``weight_bounds`` and ``time_format``, where they were given.
+            Not the window's two moments, which belong to one table.
+        entity: what the user calls one row of the node table, as ``SINGULAR`` or
+            ``SINGULAR/PLURAL``; empty where it was not given.
         link: what the user calls a row of the edge table, likewise.
 
-    >>> said = Preparation(label="team", drop=("bio",), columns=("age",))
-    >>> Preparation.from_dict(said.to_dict()) == said
+    >>> known = Preparation(label="team", drop=("bio",), columns=("age",))
+    >>> Preparation.from_dict(known.to_dict()) == known
     True
     """
 
@@ -72,12 +74,12 @@ class Preparation:
         """Return what :meth:`to_dict` wrote; None for None, and anything else is refused."""
         if given is None:
             return None
-        kinds = {**dict.fromkeys(("drop", "columns", "codes"), list), "directed": bool}
-        kinds |= {"dialect": dict, "edges": dict}
+        types = {**dict.fromkeys(("drop", "columns", "codes"), list), "directed": bool}
+        types |= {"dialect": dict, "edges": dict}
         values = dict(given) if isinstance(given, Mapping) else {"": given}
         for key, value in values.items():
             is_known = key in {part.name for part in fields(cls)}
-            if not is_known or not isinstance(value, kinds.get(key, str)):
+            if not is_known or not isinstance(value, types.get(key, str)):
                 raise DataError(f"`preparation` must say how tables are read. Got {key!r}.")
             values[key] = tuple(map(str, value)) if isinstance(value, list) else value
         try:
@@ -90,40 +92,40 @@ class Preparation:
         return made
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, without what is as usual."""
-        usual = Preparation()
+        """Return plain values for JSON, without defaults."""
+        defaults = Preparation()
         values = {part.name: getattr(self, part.name) for part in fields(self)}
         return {
             key: list(value) if isinstance(value, tuple) else value
             for key, value in values.items()
-            if value != getattr(usual, key)
+            if value != getattr(defaults, key)
         }
 
     def spelling(self) -> Dialect:
         """Return how cells are written."""
-        from gapgnn.graph.tables.files import Dialect
+        from gapgnn.graph.tables.dialect import Dialect
 
         return Dialect(**self.dialect)
 
-    def edge_options(self, kinds: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
+    def edge_options(self, edge_types: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
         """Return columns and bounds by edge type, as ``read_tables`` takes them.
 
         Args:
-            kinds: of the other tables, "" where there is one; None is those that are remembered.
+            edge_types: those of the other tables, "" where there is one; None is the stored ones.
 
-        >>> said = Preparation(edges={"": {"weight": "sum", "weight_bounds": [0, 9]}})
-        >>> said.edge_options()["weight_bounds"]
+        >>> known = Preparation(edges={"": {"weight": "sum", "weight_bounds": [0, 9]}})
+        >>> known.edge_options()["weight_bounds"]
         {'': (0.0, 9.0)}
         """
-        keys = ("weight", "weight_bounds", "time", "source", "target")
+        keys = ("weight", "weight_bounds", "time", "time_format", "source", "target")
         found: dict[str, dict[str, Any]] = {key: {} for key in keys}
-        for kind in self.edges if kinds is None else kinds:
-            for key, value in self.edges.get(kind, {}).items():
+        for name in self.edges if edge_types is None else edge_types:
+            for key, value in self.edges.get(name, {}).items():
                 if key == "weight_bounds":
                     bounds = WeightBounds(*value)
-                    found[key][kind] = (bounds.low, bounds.high)
+                    found[key][name] = (bounds.low, bounds.high)
                 elif key in found and isinstance(value, str):
-                    found[key][kind] = value
+                    found[key][name] = value
                 else:
                     raise ValueError(key)
         return found
@@ -136,16 +138,16 @@ class Preparation:
         drop: Sequence[str] = (),
         schema: Schema | None = None,
     ) -> Applied:
-        """Return what is label, left out, new and missing in another table of the same kind.
+        """Apply the stored options to the columns of another table.
 
         Args:
             columns: of the other table.
-            label: named now, instead of the remembered one.
-            drop: left out now, beside the remembered ones.
+            label: given now, instead of the stored one.
+            drop: left out now, beside the stored ones.
             schema: what is declared about both tables.
 
-        >>> said = Preparation(label="team", drop=("bio",), columns=("age", "city"))
-        >>> said.applied(["id", "age", "bio", "shoe"])
+        >>> known = Preparation(label="team", drop=("bio",), columns=("age", "city"))
+        >>> known.applied(["id", "age", "bio", "shoe"])
         Applied(label=None, drop=('bio', 'shoe'), new=('shoe',), missing=('city',))
         """
         id_column = "id" if "id" in columns else columns[0]
@@ -168,12 +170,12 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Applied:
-    """A remembered preparation on the columns of one table.
+    """A stored preparation, applied to the columns of one table.
 
     Attributes:
         label: the column with the class, if the table has it.
         drop: columns to leave out.
-        new: those of them that nobody spoke of before.
+        new: those of them that the preparation does not know.
         missing: columns that were features and are not there.
     """
 

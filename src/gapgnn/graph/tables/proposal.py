@@ -1,8 +1,8 @@
-"""A schema proposed from a table: a draft for its curator, who knows what is public.
+"""A schema proposed from a table: a draft for the curator, who knows what is public.
 
-Nothing that only few people have goes into it: bounds are rounded outwards, and a category or a
-class is proposed if at least :data:`SHARED_BY` people share it. It is still a look at private data
-without noise, so it is for the curator's eyes until every line is checked.
+Rare values are left out: bounds are rounded outwards, and a category or a class is proposed if at
+least :data:`SHARED_BY` people share it. The proposal still reads private data without noise, so
+only the curator may see it until every line is checked.
 """
 
 from __future__ import annotations
@@ -11,14 +11,21 @@ import math
 from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from gapgnn.errors import DataError, InputError
+from gapgnn.errors import DataError, InputError, check_all
 from gapgnn.graph.tables.amounts import EdgeColumns
-from gapgnn.graph.tables.columns import MOST_VALUES, LabelColumn
-from gapgnn.graph.tables.files import Dialect, TableFile, check_delimiter, open_table
+from gapgnn.graph.tables.columns import (
+    MAX_CATEGORIES,
+    LabelColumn,
+    drop_option,
+    numbers_in_another_dialect,
+)
+from gapgnn.graph.tables.dialect import Dialect
+from gapgnn.graph.tables.files import ColumnError, TableFile, check_dialect, open_table
 from gapgnn.graph.tables.nodes import NodeColumns
 from gapgnn.graph.tables.schema import (
     OTHER,
@@ -31,18 +38,18 @@ from gapgnn.graph.tables.schema import (
     Schema,
     Weight,
 )
-from gapgnn.graph.tables.survey import SeenColumn, see_columns
+from gapgnn.graph.tables.survey import ColumnStatistics, column_statistics
 
-# A value that fewer people share than this might tell who they are.
+# A value that fewer people share than this might identify them.
 SHARED_BY = 10
-# Of a column that spans so many years the bounds are whole decades.
+# The bounds of a column that spans so many years are whole decades.
 LONG_YEARS = 20
-# Amounts have long tails: with the largest as bound nearly every edge would weigh nothing.
+# Amounts have long tails: with the largest as bound, nearly every weight would be close to 0.
 BELOW_BOUND = 0.95
 
 CHECK = (
-    "Check each line: bounds and values must be what anybody would expect of such a table, not "
-    "what these people happen to have. A number outside its bounds is clamped, an undeclared value "
+    "Check each line: bounds and values must be public knowledge about such tables, not properties "
+    "of the people in this one. A number outside its bounds is clamped, an undeclared value "
     f"counts as `{OTHER}`, a person of an undeclared class as unlabelled."
 )
 
@@ -60,7 +67,7 @@ def propose_schema(
 
     Numbers get bounds rounded outwards to one significant digit, dates to years. Text gets the
     categories that at least ten people share; free text, and text without such a category, is
-    ignored. Amounts of edges get 0 and what about one in twenty exceeds.
+    ignored. Amounts of edges get 0 and a bound that about one in twenty exceeds.
 
     Args:
         nodes: the node table, CSV, TSV, Parquet or Feather.
@@ -81,14 +88,15 @@ def propose_schema(
     if (edges is None) != (weight is None):
         given, other = ("weight", "edges") if edges is None else ("edges", "weight")
         raise InputError(f"`{given}` must come with `{other}`. Got no `{other}`.")
-    check_delimiter(dialect, nodes, *(() if edges is None else (edges,)))
+    check_dialect(dialect, nodes, *(() if edges is None else (edges,)))
     table = open_table(nodes, what="nodes", dialect=dialect)
     wanted = NodeColumns.choose(table, label, drop, skip_features=True)
     features = [name for name in table.columns if name not in wanted.named]
-    # A column without a name numbers the rows.
+    # A column without a name usually holds row numbers.
     ignored = {"", *drop}
     classes = None if label is None else LabelColumn(label, repr(str(table.path)))
-    seen = see_columns(table, [name for name in features if name not in ignored], classes)
+    seen = column_statistics(table, [name for name in features if name not in ignored], classes)
+    check_all(*(partial(_check_dialect, seen[name], repr(str(table.path))) for name in seen))
     notes = [CHECK]
     columns = [_proposed(seen[name], notes) if name in seen else Ignored(name) for name in features]
     return Schema(
@@ -101,8 +109,21 @@ def propose_schema(
     )
 
 
-def _proposed(seen: SeenColumn, notes: list[str]) -> Column:
-    """Propose what to declare about a column, and note what the curator should know."""
+def _check_dialect(seen: ColumnStatistics, file: str) -> None:
+    """Refuse numbers in another dialect: proposed as text, the column would be lost."""
+    if seen.is_dates or seen.is_numbers:
+        return
+    found = numbers_in_another_dialect(seen.counts, seen.dialect)
+    if found is not None:
+        raise ColumnError(
+            f"Column `{seen.name}` of {file} must hold categories or numbers. Got {found}, or "
+            f"leave it out with {drop_option(seen.name)}.",
+            column=seen.name,
+        )
+
+
+def _proposed(seen: ColumnStatistics, notes: list[str]) -> Column:
+    """Propose a declaration of a column, and add notes for the curator."""
     shared = sorted(value for value in seen.shared(SHARED_BY) if value and value != OTHER)
     if not seen.present:
         reason = "it has no value"
@@ -117,8 +138,8 @@ def _proposed(seen: SeenColumn, notes: list[str]) -> Column:
         reason = "its numbers are too far apart"
     elif seen.is_free_text:
         reason = "free text"
-    elif len(shared) > MOST_VALUES:
-        reason = f"more than {MOST_VALUES:,} values are shared by {SHARED_BY} people"
+    elif len(shared) > MAX_CATEGORIES:
+        reason = f"more than {MAX_CATEGORIES:,} values are shared by {SHARED_BY} people"
     elif shared:
         return Category(seen.name, tuple(shared))
     else:
@@ -127,8 +148,8 @@ def _proposed(seen: SeenColumn, notes: list[str]) -> Column:
     return Ignored(seen.name)
 
 
-def _dates(seen: SeenColumn, notes: list[str]) -> Date:
-    """Propose bounds that are nobody's day: whole years, of a long time whole decades."""
+def _dates(seen: ColumnStatistics, notes: list[str]) -> Date:
+    """Propose bounds that are no person's date: whole years, or decades for a long time span."""
     low, high = seen.days
     step = 1 if high.year - low.year < LONG_YEARS else 10
     first = (low.year if low > date(low.year, 1, 1) else low.year - 1) // step * step
@@ -151,19 +172,22 @@ def _label(column: LabelColumn, notes: list[str]) -> Label:
     if len(classes) < 2:
         notes.append(
             f"All classes of {column.name} are listed, also those of fewer than {SHARED_BY} "
-            "people, because fewer than two are larger. Keep those that are no secret."
+            "people, because fewer than two are larger. Keep only those that are public."
         )
         return Label(column.name, names)
-    if len(classes) < len(names):
+    rare = len(names) - len(classes)
+    if rare:
+        have = "class of {} has" if rare == 1 else "classes of {} have"
+        listed = "is" if rare == 1 else "are"
         notes.append(
-            f"{len(names) - len(classes)} classes of {column.name} have fewer than {SHARED_BY} "
-            "people and are not listed."
+            f"{rare} {have.format(column.name)} fewer than {SHARED_BY} people and {listed} not "
+            "listed."
         )
     return Label(column.name, tuple(classes))
 
 
 def _weight(table: TableFile, name: str, notes: list[str]) -> Weight:
-    """Propose 0 and a round number that few amounts exceed."""
+    """Propose 0 and a rounded quantile of the amounts as bounds."""
     columns = EdgeColumns(weight=table.check_column("weight", name))
     read = table.batches(columns.names, types=columns.types(table), missing=[""])
     found = [part for batch in read if (part := columns.amounts(batch, table)) is not None]
@@ -184,7 +208,7 @@ def _weight(table: TableFile, name: str, notes: list[str]) -> Weight:
 def outward(value: float, *, up: bool) -> float:
     """Return the next number of one significant digit beyond ``value``; 0 stays 0.
 
-    It is never ``value`` itself, which somebody has.
+    It is never ``value`` itself, which is private.
 
     >>> outward(61, up=True), outward(70, up=True), outward(23, up=False), outward(0, up=False)
     (70.0, 80.0, 20.0, 0.0)
@@ -199,6 +223,6 @@ def outward(value: float, *, up: bool) -> float:
     digit = written.scaleb(-exponent)
     nearest = math.floor(digit) + 1 if up == (value > 0) else math.ceil(digit) - 1
     if nearest == 0:
-        # Below 1 of this power comes 9 of the one before.
+        # Below 1 of this power of ten comes 9 of the previous one.
         nearest, exponent = 9, exponent - 1
     return math.copysign(float(f"{nearest}e{exponent}"), value)

@@ -1,27 +1,43 @@
 """Schema: what a curator declares public about a node table, and the bounds of edges' amounts.
 
-Categories, ranges and classes that are learned from a table are facts about single people: a value
-that one person has would stand in the saved model, and the width of its input would tell whether
-that person is there. Under a schema each row is a function of that row alone (privacy page, section
-2). How a declared column becomes features is :mod:`gapgnn.graph.tables.columns`; this file only
-says what was declared, reads and writes it.
+Categories, ranges and classes that are learned from a table can reveal single people: a value that
+only one person has would be stored in the saved model, and the width of its input would reveal that
+the person is there. Under a schema each row of features is a function of that row of the table
+alone (privacy page, section 2). This module represents, reads and writes declarations;
+:mod:`gapgnn.graph.tables.columns` turns declared columns into features.
+
+The declarations are pydantic dataclasses: their annotations are both the checks and the JSON schema
+of ``schema.toml`` (:func:`json_schema`), and all problems of a file are reported in one message.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING as NO_DEFAULT
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, fields
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from gapgnn.errors import DataError, InputError, UnavailableError
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
+from typing_extensions import dataclass_transform
+
+from gapgnn.errors import Complaints, DataError, GapgnnError, InputError, UnavailableError
 from gapgnn.graph import WeightBounds, Wording
 
 if sys.version_info >= (3, 11):
@@ -29,12 +45,123 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# What the columns beside a declared value are called.
+Declared = TypeVar("Declared")
+# Names of the indicator features of a declared column.
 MISSING = "missing"
 OTHER = "other"
 
 
-@dataclass(frozen=True)
+def _bound(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"must be a number. Got {value!r}.")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"must be finite. Got {number}.")
+    return number
+
+
+def _day(value: Any) -> date:
+    """Return a declared bound, a day of TOML or ISO text."""
+    if isinstance(value, datetime):
+        return value.date()
+    if isinstance(value, str):
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            pass
+    if not isinstance(value, date):
+        raise ValueError(f"must be a date such as 2024-12-31. Got {value!r}.")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"must be text. Got {value!r}.")
+    return value
+
+
+def _format(value: Any) -> str | None:
+    from gapgnn.graph.tables.dates import has_year
+
+    if value is not None and not has_year(_text(value)):
+        raise ValueError(f'must say how dates are written, such as "%d.%m.%Y". Got {value!r}.')
+    return None if value is None else _text(value)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _shown(value) if isinstance(value, int | float) else _text(value)
+
+
+def _values(given: Any) -> tuple[str, ...]:
+    """Return declared values as text: numbers and booleans may be written as such."""
+    if not isinstance(given, list | tuple):
+        raise ValueError(f"must be a list of values. Got {given!r}.")
+    values = tuple(_value(value) for value in given)
+    keys = match_keys(values)
+    if len(set(keys)) < len(keys):
+        twice = next(v for v, key in zip(values, keys, strict=True) if keys.count(key) > 1)
+        raise ValueError(f"must name each value once. Got {twice!r} twice.")
+    return values
+
+
+def _categories(given: Any) -> tuple[str, ...]:
+    values = _values(given)
+    if not values:
+        raise ValueError("must have at least one value. Got 0.")
+    if OTHER in values:
+        raise ValueError(f"must not name {OTHER!r}, which undeclared values become. Got it.")
+    return values
+
+
+def _classes(given: Any) -> tuple[str, ...]:
+    values = _values(given)
+    if len(values) < 2:
+        raise ValueError(f"must have at least two values. Got {len(values)}.")
+    return values
+
+
+def _list_of(least: int) -> WithJsonSchema:
+    item = {"type": ["string", "number", "boolean"]}
+    return WithJsonSchema({"type": "array", "items": item, "minItems": least, "uniqueItems": True})
+
+
+Bound: TypeAlias = Annotated[float, BeforeValidator(_bound)]
+Day: TypeAlias = Annotated[date, BeforeValidator(_day)]
+Text: TypeAlias = Annotated[str, BeforeValidator(_text), Field(min_length=1)]
+Format: TypeAlias = Annotated[str | None, BeforeValidator(_format)]
+Categories: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_categories), _list_of(1)]
+Classes: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_classes), _list_of(2)]
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def _declared(cls: type[Declared]) -> type[Declared]:
+    """Make a frozen dataclass whose fields are checked; what is wrong is a :class:`DataError`."""
+    made: Any = dataclass(frozen=True, config=ConfigDict(extra="forbid"))(cls)
+    checked: Callable[..., None] = made.__init__
+    names = [part.name for part in fields(made) if not part.kw_only]
+
+    @functools.wraps(checked)
+    def init(self: Any, *args: Any, **given: Any) -> None:
+        # By name, so that a problem names the field and not its place.
+        placed = dict(zip(names, args, strict=False))
+        if len(args) > len(names) or placed.keys() & given.keys():
+            raise TypeError(f"{cls.__name__} takes {', '.join(names)}, each once. Got {args}.")
+        try:
+            checked(self, **placed, **given)
+        except ValidationError as error:
+            raise _explained(error, made, {**placed, **given}) from None
+
+    made.__init__ = init
+    result: type[Declared] = made
+    return result
+
+
+@_declared
 class Number:
     """A column of numbers between two declared bounds.
 
@@ -43,23 +170,23 @@ class Number:
     """
 
     name: str
-    low: float
-    high: float
-    kind: ClassVar[str] = "number"
+    low: Bound
+    high: Bound
+    type: Literal["number"] = field(default="number", kw_only=True, repr=False)
 
-    def __post_init__(self) -> None:
-        for key in ("low", "high"):
-            object.__setattr__(self, key, _bound(f"{_place(self.name)}.{key}", getattr(self, key)))
+    @model_validator(mode="after")
+    def _check(self) -> Number:
         if not self.low < self.high:
-            raise DataError(
+            raise ValueError(
                 f"`{_place(self.name)}.low` must be below `high`. Got {_shown(self.low)} and "
                 f"{_shown(self.high)}."
             )
         if math.isinf(self.high - self.low):
-            raise DataError(
+            raise ValueError(
                 f"`{_place(self.name)}` must have a finite range. Got {_shown(self.low)} to "
                 f"{_shown(self.high)}."
             )
+        return self
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -67,7 +194,7 @@ class Number:
         return (self.name, f"{self.name}={MISSING}")
 
 
-@dataclass(frozen=True)
+@_declared
 class Category:
     """A column with one of some declared values; any other value is ``other``.
 
@@ -76,16 +203,8 @@ class Category:
     """
 
     name: str
-    values: tuple[str, ...]
-    kind: ClassVar[str] = "category"
-
-    def __post_init__(self) -> None:
-        key = f"{_place(self.name)}.values"
-        object.__setattr__(self, "values", _values(key, self.values, at_least=1))
-        if OTHER in self.values:
-            raise DataError(
-                f"`{key}` must not name {OTHER!r}, which undeclared values become. Got it."
-            )
+    values: Categories
+    type: Literal["category"] = field(default="category", kw_only=True, repr=False)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -93,7 +212,7 @@ class Category:
         return tuple(f"{self.name}={value}" for value in (*self.values, OTHER))
 
 
-@dataclass(frozen=True)
+@_declared
 class Date:
     """A column of dates between two declared ones: a number of days.
 
@@ -101,34 +220,25 @@ class Date:
         low: the earliest day, ``date`` or ISO text; earlier ones count as this one.
         high: the latest day.
         format: how the cells are written, as ``datetime.strptime`` takes it; None is ISO, with or
-            without a time, which is not looked at.
+            without a time, which is ignored.
 
     >>> Date("opened", "2000-01-01", "2030-01-01", "%d.%m.%Y").feature_names
     ('opened', 'opened=missing')
     """
 
     name: str
-    low: date
-    high: date
-    format: str | None = None
-    kind: ClassVar[str] = "date"
+    low: Day
+    high: Day
+    format: Format = None
+    type: Literal["date"] = field(default="date", kw_only=True, repr=False)
 
-    def __post_init__(self) -> None:
-        from gapgnn.graph.tables.dates import tells_a_day
-
-        for key in ("low", "high"):
-            object.__setattr__(self, key, _day(f"{_place(self.name)}.{key}", getattr(self, key)))
+    @model_validator(mode="after")
+    def _check(self) -> Date:
         if not self.low < self.high:
-            raise DataError(
+            raise ValueError(
                 f"`{_place(self.name)}.low` must be before `high`. Got {self.low} and {self.high}."
             )
-        if self.format is not None and not tells_a_day(
-            _text(f"{_place(self.name)}.format", self.format)
-        ):
-            raise DataError(
-                f"`{_place(self.name)}.format` must say how dates are written, such as "
-                f'"%d.%m.%Y". Got {self.format!r}.'
-            )
+        return self
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -136,66 +246,72 @@ class Date:
         return (self.name, f"{self.name}={MISSING}")
 
 
-@dataclass(frozen=True)
+@_declared
 class Ignored:
-    """A column that may stand in the table and is never read."""
+    """A column that the table may have and that is never read."""
 
     name: str
-    kind: ClassVar[str] = "ignore"
+    type: Literal["ignore"] = field(default="ignore", kw_only=True, repr=False)
     feature_names: ClassVar[tuple[str, ...]] = ()
 
 
 Column: TypeAlias = Number | Category | Date | Ignored
-_KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Number, Category, Date, Ignored)}
 
 
-@dataclass(frozen=True)
+@_declared
 class Label:
-    """The column with the class to predict, and all classes there are, in their order.
+    """The column with the class to predict, and all classes in their order.
 
     Attributes:
         column: its name.
         classes: the declared classes.
-        rates: share of each class as anybody may know it, for weights of classes at node level;
-            None if it is not declared. They are brought to a sum of 1.
+        rates: public share of each class, for class weights at node level; None if it is not
+            declared. They are normalised to sum to 1.
     """
 
-    column: str
-    classes: tuple[str, ...]
-    rates: tuple[float, ...] | None = None
+    column: Text
+    classes: Classes
+    rates: tuple[Bound, ...] | None = None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "column", _text("label.column", self.column))
-        object.__setattr__(self, "classes", _values("label.classes", self.classes, at_least=2))
-        if self.rates is not None:
-            object.__setattr__(self, "rates", _rates(self.rates, len(self.classes)))
+    @model_validator(mode="after")
+    def _check(self) -> Label:
+        if self.rates is None:
+            return self
+        if len(self.rates) != len(self.classes):
+            raise ValueError(
+                f"`label.rates` must be one number for each class. Got {list(self.rates)!r}."
+            )
+        if min(self.rates) <= 0:
+            raise ValueError(f"`label.rates` must be positive. Got {_shown(min(self.rates))}.")
+        total = sum(self.rates)
+        object.__setattr__(self, "rates", tuple(rate / total for rate in self.rates))
+        return self
 
 
-@dataclass(frozen=True)
+@_declared
 class Weight:
     """The column of an edge table with amounts, and their bounds.
 
-    Whether amounts are read is said where tables are; this says between what.
+    Amounts are only read if the options of the tables name their column.
 
     >>> Weight("amount", 0, 5000).bounds
     (0.0, 5000.0)
     """
 
-    column: str
-    low: float
-    high: float
+    column: Text
+    low: Bound
+    high: Bound
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "column", _text("weight.column", self.column))
-        for key in ("low", "high"):
-            object.__setattr__(self, key, _bound(f"weight.{key}", getattr(self, key)))
+    @model_validator(mode="after")
+    def _check(self) -> Weight:
         try:
             WeightBounds(self.low, self.high)
         except DataError:
-            raise DataError(
+            raise ValueError(
                 "`weight.low` and `weight.high` must be 0 <= low < high. Got "
                 f"{_shown(self.low)} and {_shown(self.high)}."
             ) from None
+        return self
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -203,18 +319,17 @@ class Weight:
         return self.low, self.high
 
 
-@dataclass(frozen=True)
+@_declared
 class Schema:
     """What is declared public: a node table's feature columns and classes, and edges' amounts.
 
     Attributes:
         columns: the columns in the order of their features.
         label: the column with the class, or None.
-        notes: what the curator is told in the file; not part of what is declared.
+        notes: comments of the file, for the curator; not part of the declaration.
         weight: the column of the edge table with amounts and their bounds, or None.
         entity: what one row of the node table is called, such as ``customer`` or
-            ``company/companies``: the word that statements about privacy use. Not part of what is
-            declared.
+            ``company/companies``, in statements about privacy. Not part of the declaration.
         link: what one row of the edge table is called, likewise.
 
     >>> schema = Schema(
@@ -227,26 +342,24 @@ class Schema:
     True
     """
 
-    columns: tuple[Column, ...] = ()
+    columns: tuple[Annotated[Column, Discriminator("type")], ...] = ()
     label: Label | None = None
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
     weight: Weight | None = None
     entity: str | None = field(default=None, compare=False)
     link: str | None = field(default=None, compare=False)
 
-    def __post_init__(self) -> None:
-        try:
-            Wording.of(self.entity, self.link)
-        except InputError as error:
-            raise DataError(str(error)) from None
-        object.__setattr__(self, "columns", tuple(self.columns))
+    @model_validator(mode="after")
+    def _check(self) -> Schema:
+        Wording.of(self.entity, self.link)
         names = [column.name for column in self.columns]
         if self.label is not None:
             names.append(self.label.column)
         for what, found in (("column", names), ("feature", list(self.feature_names))):
             if len(set(found)) < len(found):
                 twice = next(name for name in found if found.count(name) > 1)
-                raise DataError(f"`columns` must give each {what} one name. Got {twice!r} twice.")
+                raise ValueError(f"`columns` must give each {what} one name. Got {twice!r} twice.")
+        return self
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -260,12 +373,12 @@ class Schema:
 
     @classmethod
     def read(cls, path: Path | str) -> Schema:
-        """Read a schema from a TOML file.
+        """Read a schema from a TOML file; all that is wrong with it is reported in one message.
 
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder, "schema.toml")
-        ...     _ = file.write_text('[columns.age]\\nkind = "number"\\nlow = 0\\nhigh = 100\\n')
+        ...     _ = file.write_text('[columns.age]\\ntype = "number"\\nlow = 0\\nhigh = 100\\n')
         ...     Schema.read(file).columns
         (Number(name='age', low=0.0, high=100.0),)
         """
@@ -274,21 +387,27 @@ class Schema:
             given = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except UnicodeDecodeError:
             raise DataError(f"`schema` must be UTF-8 text. Got other bytes in {file}.") from None
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
+            # A number of very many digits is a ValueError of its own.
             raise DataError(f"`schema` must be TOML. Got {file}: {error}") from None
         except OSError as error:
             raise UnavailableError(
                 f"`schema` must be a file. Got {file}: {error.strerror}."
             ) from None
+        columns = given.get("columns", {})
+        noted = Complaints()
+        for name, about in _table("columns", columns, file).items():
+            if "name" in _table(_place(name), about, file):
+                noted.add(_unknown_key(_place(name), "name"))
         try:
-            columns = []
-            for name, about in _table("columns", given.get("columns", {})).items():
-                if "name" in _table(_place(name), about):
-                    raise _unknown_key(_place(name), "name")
-                columns.append({"name": name, **about})
-            return cls.from_dict({**given, "columns": columns})
-        except DataError as error:
-            raise DataError(f"{str(error).removesuffix('.')} in {file}.") from None
+            noted.settled(True)
+            named = [{"name": name, **about} for name, about in columns.items()]
+            return cls.from_dict({**given, "columns": named})
+        except InputError as error:
+            listed = Complaints()
+            for one in getattr(error, "errors", [error]):
+                listed.add(DataError(f"{str(one).removesuffix('.')} in {file}."))
+            return listed.settled(None)
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Schema:
@@ -299,32 +418,23 @@ class Schema:
                     "`schema` must only have the keys columns, label, weight, entity and link. "
                     f"Got {key!r}."
                 )
-        columns = given.get("columns", [])
-        if not isinstance(columns, Sequence) or isinstance(columns, str):
-            raise DataError(f"`columns` must be a list. Got {type(columns).__name__}.")
-        label, weight = given.get("label"), given.get("weight")
-        return cls(
-            columns=tuple(_column(about) for about in columns),
-            label=None if label is None else _label(label),
-            weight=None
-            if weight is None
-            else Weight(**_keys("weight", weight, ("column", "low", "high"))),
-            entity=given.get("entity"),
-            link=given.get("link"),
-        )
+        try:
+            made: Schema = _adapter().validate_python(dict(given))
+            return made
+        except ValidationError as error:
+            raise _explained(error, cls, given) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; the order of columns survives sorted keys."""
         return {
             "columns": [_plain(column) for column in self.columns],
             "label": None if self.label is None else _plain(self.label),
-            # Left out where there is none, as before there was any.
             **({} if self.weight is None else {"weight": _plain(self.weight)}),
             **self._words(),
         }
 
     def _words(self) -> dict[str, str]:
-        """Return the user's words, as far as there are any."""
+        """Return the names of nodes and edges that were given."""
         words = {"entity": self.entity, "link": self.link}
         return {key: word for key, word in words.items() if word}
 
@@ -342,7 +452,7 @@ class Schema:
         classes = ["red", "blue"]
         <BLANKLINE>
         [columns.age]
-        kind = "number"
+        type = "number"
         low = 0
         high = 100
         <BLANKLINE>
@@ -371,10 +481,10 @@ class Schema:
 
 
 def _plain(part: Column | Label | Weight) -> dict[str, Any]:
-    """Return what :meth:`Schema.from_dict` takes of one column, of the label or of the weight."""
+    """Return a column, the label or the weight as :meth:`Schema.from_dict` takes it."""
     values = {key.name: getattr(part, key.name) for key in fields(part)}
     if not isinstance(part, Label | Weight):
-        values = {"name": part.name, "kind": part.kind, **values}
+        values = {"name": part.name, "type": part.type, **values}
     return {key: _simple(value) for key, value in values.items() if value is not None}
 
 
@@ -384,120 +494,100 @@ def _simple(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _column(about: Any) -> Column:
-    """Return one column from its dictionary."""
-    about = _table("columns", about)
-    name = about.get("name")
-    if not isinstance(name, str):
-        raise DataError(f"`columns.name` must be text. Got {name!r}.")
-    kind = about.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise DataError(f"`{_place(name)}.kind` must be one of {', '.join(_KINDS)}. Got {kind!r}.")
-    chosen = _KINDS[kind]
-    given = {k: v for k, v in about.items() if k != "kind"}
-    keys = tuple(
-        part.name for part in fields(chosen) if part.default is NO_DEFAULT or part.name in given
-    )
-    return chosen(**_keys(_place(name), given, keys))
+@functools.cache
+def _adapter() -> TypeAdapter[Schema]:
+    return TypeAdapter(Schema)
 
 
-def _label(about: Any) -> Label:
-    """Return the label from its dictionary; `rates` may be left out."""
-    has_rates = "rates" in _table("label", about)
-    return Label(**_keys("label", about, ("column", "classes", *(["rates"] if has_rates else []))))
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of ``schema.toml``, for editors and other programs.
+
+    In the file a column's name is its heading (``[columns.age]``), not a key.
+
+    >>> sorted(json_schema()["properties"])
+    ['columns', 'entity', 'label', 'link', 'weight']
+    """
+    found = _adapter().json_schema()
+    for part in found["$defs"].values():
+        if "type" in part["properties"]:
+            del part["properties"]["name"]
+            part["properties"]["type"].pop("default", None)
+            part["required"] = ["type", *(key for key in part["required"] if key != "name")]
+        part["description"] = part.get("description", "").partition("\n")[0]
+    columns = found["properties"]["columns"]["items"]
+    found["properties"]["columns"] = {"type": "object", "additionalProperties": columns}
+    del found["properties"]["notes"]
+    found["description"] = found["description"].partition("\n")[0]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
 
 
-def _rates(given: Any, classes: int) -> tuple[float, ...]:
-    if not isinstance(given, list | tuple) or len(given) != classes:
-        raise DataError(f"`label.rates` must be one number for each class. Got {given!r}.")
-    rates = [_bound("label.rates", rate) for rate in given]
-    if min(rates) <= 0:
-        raise DataError(f"`label.rates` must be positive. Got {_shown(min(rates))}.")
-    return tuple(rate / sum(rates) for rate in rates)
+def _explained(error: ValidationError, cls: type, given: Any) -> GapgnnError:
+    """Return all that is wrong with a declaration as errors that name keys of the file."""
+    noted = Complaints()
+    for one in error.errors(include_url=False):
+        noted.add(_problem(one, cls, given))
+    try:
+        return noted.settled(None)
+    except GapgnnError as listed:
+        return listed
+
+
+def _problem(one: Any, cls: type, given: Any) -> DataError:
+    """Return one problem that pydantic found, in the words of the file."""
+    place, key = _found_at(one["loc"], cls, given)
+    found = one["input"]
+    if one["type"] in ("value_error", "assertion_error"):
+        said = str(one["ctx"]["error"])
+        return DataError(said if said.startswith("`") else f"`{place}` {said}")
+    if one["type"] in ("missing", "missing_argument"):
+        return DataError(f"`{place}` must be given. Got no such key.")
+    if one["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return _unknown_key(place.rpartition(".")[0], key)
+    if one["type"].startswith("union_tag"):
+        got = found.get("type") if isinstance(found, Mapping) else found
+        types = ", ".join(_COLUMN_TYPES)
+        return DataError(f"`{place}.type` must be one of {types}. Got {got!r}.")
+    if one["type"] in ("string_type", "tuple_type"):
+        wanted = "text" if one["type"] == "string_type" else "a list"
+        return DataError(f"`{place}` must be {wanted}. Got {found!r}.")
+    return DataError(f"`{place}` must be a table of keys. Got {found!r}.")
+
+
+def _found_at(loc: Sequence[int | str], cls: type, given: Any) -> tuple[str, str]:
+    """Return the key of the file that a problem belongs to, and its last part."""
+    words = [str(word) for word in loc]
+    if cls is not Schema:
+        prefix = _PREFIXES.get(cls) or _place(given.get("name", "?"))
+        return ".".join([prefix, *words[:1]]), words[0] if words else ""
+    if len(words) > 1 and words[0] == "columns":
+        about = given["columns"][int(words[1])]
+        name = about.get("name") if isinstance(about, Mapping) else words[1]
+        # The next word is the type of the column, by which its keys were chosen.
+        words = [_place(str(name)), *words[3:4]]
+    return ".".join(words[:2]) or "schema", words[-1] if words else "schema"
+
+
+_PREFIXES: dict[type, str] = {Label: "label", Weight: "weight"}
+_COLUMN_TYPES = ("number", "category", "date", "ignore")
 
 
 def _place(name: str) -> str:
     return f"columns.{name}"
 
 
-def _table(place: str, value: Any) -> Mapping[str, Any]:
+def _table(place: str, value: Any, file: str | None = None) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise DataError(f"`{place}` must be a table of keys. Got {value!r}.")
+        where = "" if file is None else f" in {file}"
+        raise DataError(f"`{place}` must be a table of keys. Got {value!r}{where}.")
     return value
-
-
-def _keys(place: str, given: Any, wanted: tuple[str, ...]) -> dict[str, Any]:
-    """Return ``given`` if it has exactly the keys ``wanted``."""
-    for key in _table(place, given):
-        if key not in wanted:
-            raise _unknown_key(place, key)
-    for key in wanted:
-        if key not in given:
-            raise DataError(f"`{place}.{key}` must be given. Got no such key.")
-    return dict(given)
 
 
 def _unknown_key(place: str, key: str) -> DataError:
     return DataError(f"`{place}` must only have keys that are known. Got {key!r}.")
 
 
-def _bound(place: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DataError(f"`{place}` must be a number. Got {value!r}.")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise DataError(f"`{place}` must be finite. Got {number}.")
-    return number
-
-
-def _day(place: str, value: Any) -> date:
-    """Return a declared bound, a day of TOML or ISO text."""
-    if isinstance(value, datetime):
-        return value.date()
-    if isinstance(value, str):
-        try:
-            return date.fromisoformat(value)
-        except ValueError:
-            pass
-    if not isinstance(value, date):
-        raise DataError(f"`{place}` must be a date such as 2024-12-31. Got {value!r}.")
-    return value
-
-
-def _text(place: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise DataError(f"`{place}` must be text. Got {value!r}.")
-    return value
-
-
-def _values(place: str, given: Any, *, at_least: int) -> tuple[str, ...]:
-    """Return declared values as text: numbers and booleans may be written as such."""
-    if not isinstance(given, list | tuple):
-        raise DataError(f"`{place}` must be a list of values. Got {given!r}.")
-    values = tuple(_value(place, value) for value in given)
-    if len(values) < at_least:
-        some = "two values" if at_least == 2 else "one value"
-        raise DataError(f"`{place}` must have at least {some}. Got {len(values)}.")
-    keys = match_keys(values)
-    if len(set(keys)) < len(keys):
-        twice = next(v for v, key in zip(values, keys, strict=True) if keys.count(key) > 1)
-        raise DataError(f"`{place}` must name each value once. Got {twice!r} twice.")
-    return values
-
-
-def _value(place: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return _shown(value)
-    return _text(place, value)
-
-
 def match_keys(values: Sequence[str]) -> list[Any]:
-    """Return what declared values are compared by: as numbers if all are, otherwise as text.
+    """Return the keys by which declared values are compared: numbers if all are, otherwise text.
 
     >>> match_keys(["2", "10.0"]), match_keys(["2", "red"]), match_keys(["056", "56"])
     ([2, 10.0], ['2', 'red'], ['056', '56'])
@@ -519,9 +609,9 @@ def number(text: str) -> int | float | None:
     """
     if "_" in text:
         return None
-    for kind in (int, float):
+    for parse in (int, float):
         try:
-            return kind(text)
+            return parse(text)
         except ValueError:
             continue
     return None
@@ -550,6 +640,6 @@ def _key(name: str) -> str:
 
 
 def _comment(text: str, width: int = 98) -> Iterator[str]:
-    """Wrap a note into comment lines; whatever it quotes cannot end the comment."""
+    """Wrap a note into comment lines; quoted text cannot end the comment."""
     plain = "".join(c if c.isprintable() else " " for c in text)
     yield from textwrap.wrap(plain, width, initial_indent="# ", subsequent_indent="# ")

@@ -1,6 +1,7 @@
-"""What the columns of a node table hold, and what becomes of each: for the curator's eyes.
+"""A report on the columns of a node table, their content and use, for the curator only.
 
-Ranges, shares and counts are exact and read without noise. Nothing of it may go beside a promise.
+Ranges, shares and counts are exact and read without noise, so they must not be published beside a
+model with a privacy guarantee.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import pyarrow.types as pt
 
 from gapgnn.errors import Complaints, DataError, check_all
 from gapgnn.graph.tables.columns import (
+    MIN_NUMBER_SHARE,
     PLAIN,
-    SHARE_NUMBERS,
     CategoryColumn,
     LabelColumn,
     NumberColumn,
@@ -34,14 +35,15 @@ from gapgnn.graph.tables.columns import (
     plain,
 )
 from gapgnn.graph.tables.dates import days_of, is_date, recognised_format
-from gapgnn.graph.tables.files import ColumnError, Dialect, TableFile, check_delimiter, open_table
+from gapgnn.graph.tables.dialect import Dialect
+from gapgnn.graph.tables.files import ColumnError, TableFile, check_dialect, open_table
 from gapgnn.graph.tables.nodes import NodeColumns, ScannedNodes, scan_nodes
 from gapgnn.graph.tables.schema import OTHER, Category, Column, Date, Ignored, Number, Schema
 
 
 @dataclass
-class SeenColumn:
-    """What a column was seen to hold."""
+class ColumnStatistics:
+    """Exact statistics of one column."""
 
     name: str
     dialect: Dialect = PLAIN
@@ -83,7 +85,7 @@ class SeenColumn:
     @property
     def is_numbers(self) -> bool:
         """Whether nearly all cells that are filled are numbers."""
-        is_most = self.present > 0 and self.numbers >= SHARE_NUMBERS * self.present
+        is_most = self.present > 0 and self.numbers >= MIN_NUMBER_SHARE * self.present
         return is_most and not are_codes(self.counts)
 
     @property
@@ -93,7 +95,7 @@ class SeenColumn:
 
     @property
     def format(self) -> str | None:
-        """How its dates are written; None is ISO."""
+        """The format of its dates; None is ISO."""
         return None if self._dates is not None else self._recognised[1]
 
     @property
@@ -120,8 +122,8 @@ class SeenColumn:
         return (value for value, count in self.counts.items() if count >= people)
 
     @property
-    def kind(self) -> str:
-        """What the column looks like: empty, date, number, text or category."""
+    def type(self) -> str:
+        """The column type: empty, date, number, text or category."""
         if not self.present:
             return "empty"
         if self.is_dates:
@@ -132,26 +134,26 @@ class SeenColumn:
 
     @property
     def range(self) -> str | None:
-        """From where to where, or how many different values; None of an empty column."""
-        if self.kind == "empty":
+        """The range, or the number of different values; None for an empty column."""
+        if self.type == "empty":
             return None
-        if self.kind == "date":
+        if self.type == "date":
             first, last = self.days
             return f"{first} to {last}"
-        if self.kind == "number":
+        if self.type == "number":
             return f"{self.low:g} to {self.high:g}"
         return f"{len(self.counts):,} different"
 
 
-def see_columns(
+def column_statistics(
     table: TableFile, names: Sequence[str], label: LabelColumn | None = None
-) -> dict[str, SeenColumn]:
-    """Read some columns, those that can hold numbers, text or dates, and the label beside them."""
-    seen = {name: SeenColumn(name, table.dialect) for name in names if _is_plain(table, name)}
-    reading: list[SeenColumn | LabelColumn] = list(seen.values())
+) -> dict[str, ColumnStatistics]:
+    """Return statistics of the columns that can hold numbers, text or dates; read the label too."""
+    seen = {name: ColumnStatistics(name, table.dialect) for name in names if _is_plain(table, name)}
+    reading: list[ColumnStatistics | LabelColumn] = list(seen.values())
     if label is not None:
         reading.append(label)
-    # With nothing to look at, rows are still counted.
+    # Without a column to read, rows are still counted.
     wanted = [column.name for column in reading] or list(table.columns[:1])
     rows = 0
     for batch in table.batches(wanted, types=dict.fromkeys(wanted, pa.large_binary())):
@@ -165,26 +167,28 @@ def see_columns(
 
 def _is_plain(table: TableFile, name: str) -> bool:
     """Whether a column can hold numbers, text or dates; lists cannot."""
-    kind = table.type_of(name)
-    if pt.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(table.is_text or is_number(kind) or is_text(kind) or is_date(kind))
+    arrow_type = table.type_of(name)
+    if pt.is_dictionary(arrow_type):
+        arrow_type = arrow_type.value_type
+    return bool(
+        table.is_text or is_number(arrow_type) or is_text(arrow_type) or is_date(arrow_type)
+    )
 
 
 @dataclass(frozen=True)
-class ColumnFate:
-    """One column of a node table, and what becomes of it.
+class ColumnReport:
+    """One column of a node table, and how it is used.
 
     Attributes:
-        name: what the table calls it.
-        kind: what it looks like.
-        range: from where to where, or how many different values; None where it has none.
-        missing: share of rows without a value; None where it was not looked at.
-        becomes: what reading does with it, in words.
+        name: its name in the table.
+        type: column type: empty, date, number, text, category or name.
+        range: its range, or the number of different values; None where it has none.
+        missing: share of rows without a value; None where it was not read.
+        becomes: how it is used, in words.
     """
 
     name: str
-    kind: str
+    type: str
     range: str | None
     missing: float | None
     becomes: str
@@ -198,10 +202,10 @@ def survey_columns(
     schema: Schema | None = None,
     features: Path | str | None = None,
     dialect: Dialect | None = None,
-) -> list[ColumnFate]:
-    """Return every column of a node table, what it holds and what reading makes of it.
+) -> list[ColumnReport]:
+    """Return for every column of a node table what it holds and how it is used.
 
-    A column that reading refuses is among them, with the reason. The options are those of
+    A column that would be refused is included, with the reason. The options are those of
     :func:`gapgnn.graph.tables.read.read_tables`.
 
     >>> import tempfile
@@ -210,13 +214,13 @@ def survey_columns(
     ...     rows = ["id,age,born,team", "ann,31,1990-05-01,red", "bob,,1985-01-31,blue"]
     ...     _ = people.write_text("\\n".join(rows))
     ...     for column in survey_columns(people, label="team"):
-    ...         print(column.name, column.kind, column.range, column.missing)
+    ...         print(column.name, column.type, column.range, column.missing)
     id name 2 different 0.0
     age number 31 to 31 0.5
     born date 1985-01-31 to 1990-05-01 0.0
     team category 2 different 0.0
     """
-    check_delimiter(dialect, nodes)
+    check_dialect(dialect, nodes)
     table = open_table(nodes, what="nodes", dialect=dialect)
     named = [("drop", name) for name in drop] + ([] if label is None else [("label", label)])
     check_all(*(partial(table.check_column, *pair) for pair in named))
@@ -242,14 +246,14 @@ def survey_columns(
         for error in complaints
         if isinstance(error, ColumnError)
     }
-    seen = see_columns(table, table.columns)
-    fates = _Fates(table, wanted, found, refused, frozenset(drop), features)
-    return [*(fates.of(name, seen.get(name)) for name in table.columns), *fates.absent()]
+    seen = column_statistics(table, table.columns)
+    reports = _ColumnReports(table, wanted, found, refused, frozenset(drop), features)
+    return [*(reports.of(name, seen.get(name)) for name in table.columns), *reports.absent()]
 
 
 @dataclass(frozen=True)
-class _Fates:
-    """Says what becomes of a column, by what reading the table did with it."""
+class _ColumnReports:
+    """Reports on columns, given the result of reading the table."""
 
     table: TableFile
     wanted: NodeColumns
@@ -258,24 +262,24 @@ class _Fates:
     dropped: frozenset[str]
     features: Path | str | None
 
-    def of(self, name: str, seen: SeenColumn | None) -> ColumnFate:
-        """Return a column of the table, where it was looked at with what was seen."""
-        kind = str(self.table.type_of(name)) if seen is None else seen.kind
-        return ColumnFate(
+    def of(self, name: str, seen: ColumnStatistics | None) -> ColumnReport:
+        """Return the report on a column, with its statistics where it was read."""
+        column_type = str(self.table.type_of(name)) if seen is None else seen.type
+        return ColumnReport(
             name,
-            "name" if name == self.wanted.id else kind,
+            "name" if name == self.wanted.id else column_type,
             None if seen is None else seen.range,
             None if seen is None else seen.missing,
             self._becomes(name),
         )
 
-    def absent(self) -> list[ColumnFate]:
+    def absent(self) -> list[ColumnReport]:
         """Return the columns that the schema declares and the table lacks."""
         schema = self.wanted.schema
         declared = () if schema is None or self.features is not None else schema.columns
         why = "refused: the schema declares it and the table lacks it"
         return [
-            ColumnFate(about.name, "absent", None, None, why)
+            ColumnReport(about.name, "absent", None, None, why)
             for about in declared
             if about.name not in self.table.columns and not isinstance(about, Ignored)
         ]
@@ -314,7 +318,7 @@ class _Fates:
 
 
 def column_summary(column: Column) -> str:
-    """Say in a few words what becomes of a declared column.
+    """Describe in a few words how a declared column is used.
 
     >>> column_summary(Number("age", 0, 100)), column_summary(Category("city", ("Bern", "Rome")))
     ('0 to 100, scaled to -1 to 1', 'Bern, Rome or other, one-hot')

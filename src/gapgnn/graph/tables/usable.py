@@ -1,8 +1,8 @@
-"""Whether enough of a table can be used; if most of its rows are lost, the options are wrong.
+"""Refuse a table most of whose rows cannot be used: then the options are probably wrong.
 
-Where one edge is protected, a share of many rows is no statement about one of them. Where a whole
-person is protected, one adjacency list may be most of the table, so the share is counted over
-people (privacy page, section 2: one record must not be able to stop the run).
+At edge level the share is counted over rows: one row of many cannot decide it. At node level one
+adjacency list may be most of the table, so the share is counted over people (privacy page, section
+2: one record must not be able to stop the run).
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class UsedRows:
         return sum(self.reasons.values()) * 2 > self.rows or not self.rows
 
     @property
-    def told(self) -> str:
-        """The reasons in words."""
+    def summary(self) -> str:
+        """The reasons and their numbers of rows, for a message."""
         return "; ".join(f"{count:,} {reason}" for reason, count in self.reasons.items())
 
     def check(self, path: Path, dropped_at_most: float, what: str = "edges") -> None:
         """Refuse a table of many rows if too large a share of them cannot be used.
 
-        A small table is never refused, because then one row would decide whether a run fails.
+        A small table is never refused, because a single row could decide whether the run fails.
 
         >>> UsedRows(200, 0, {"self-loops": 101}).check(Path("e.csv"), 0.5)
         Traceback (most recent call last):
@@ -66,18 +66,20 @@ class UsedRows:
 `dropped_at_most=0.51`.
         """
         lost, rows = sum(self.reasons.values()), self.rows
-        _refuse(what, path, lost, rows, dropped_at_most, f"are dropped or unreadable: {self.told}")
+        _refuse(
+            what, path, lost, rows, dropped_at_most, f"are dropped or unreadable: {self.summary}"
+        )
         _refuse_window(path, self.outside, self.rows + self.outside, dropped_at_most)
 
 
 @dataclass
-class UsedLists:
-    """Whose adjacency lists are used, where a record and its list are one person's.
+class UsedAdjacency:
+    """Which adjacency lists are used, where a record includes the person's adjacency list.
 
-    A list is lost if its owner has no record, or if more than half of its rows are unreadable in
-    themselves. That an entry names somebody without a record says nothing about its owner: that
-    person may have withdrawn. Instead one entry of each list is taken, and the different people
-    that these entries name are counted. So one person changes each count by at most two.
+    A list is lost if its owner has no record, or if more than half of its rows are unreadable. A
+    dangling entry does not make a list lost, because the neighbour may have withdrawn. Instead one
+    entry of each list is taken, and the distinct neighbours among these entries are counted. One
+    person therefore changes each count by at most two.
     """
 
     parts: list[_Owned] = field(default_factory=list)
@@ -95,10 +97,10 @@ class UsedLists:
 
         Args:
             owners: Arrow array with the id of each row's owner.
-            named: Arrow array with the id that the row names.
+            named: Arrow array with the id of the neighbour.
             lost: rows that are unreadable, or whose owner has no record.
             outside: rows outside the window of time.
-            known: rows that name somebody with a record.
+            known: rows whose neighbour has a record.
         """
         if len(owners):
             inside = ~outside
@@ -118,19 +120,19 @@ class UsedLists:
         )
         inside, lost = lists.counts
         read = inside > 0
-        told = f"have most of their rows dropped or unreadable: {rows.told}"
+        reason = f"have most of their rows dropped or unreadable: {rows.summary}"
         unused = int((2 * lost > inside).sum())
-        _refuse("edges", path, unused, int(read.sum()), dropped_at_most, told, " ids")
+        _refuse("edges", path, unused, int(read.sum()), dropped_at_most, reason, " ids")
         _refuse_window(path, int((~read).sum()), len(read), dropped_at_most)
         entries = lists.named.filter(pa.array(read)).dictionary_encode()
         known_of = np.zeros(len(entries.dictionary), dtype=np.bool_)
         known_of[entries.indices.to_numpy(zero_copy_only=False)] = lists.known[read]
         unused = int((~known_of).sum())
-        _refuse("edges", path, unused, len(known_of), dropped_at_most, told, " ids")
+        _refuse("edges", path, unused, len(known_of), dropped_at_most, reason, " ids")
 
 
 class _Owned(NamedTuple):
-    """Rows added up by owner: id, how many inside the window and lost of these, and one entry."""
+    """Rows counted by owner: id, rows inside the window, lost ones among them, and one entry."""
 
     owners: Any
     counts: NDArray[np.int64]
@@ -153,13 +155,13 @@ class _Owned(NamedTuple):
 
 
 def _refuse(
-    what: str, path: Path, lost: int, count: int, dropped_at_most: float, told: str, of: str = ""
+    what: str, path: Path, lost: int, count: int, dropped_at_most: float, reason: str, of: str = ""
 ) -> None:
     if count >= MANY_ROWS and lost > dropped_at_most * count:
         share = lost / count
         raise DataError(
             f"`{what}` must have usable rows. Got {count:,}{of} in {str(path)!r}, of which "
-            f"{lost:,} ({100 * share:.1f}%) {told}. Correct the options, or allow it with "
+            f"{lost:,} ({100 * share:.1f}%) {reason}. Correct the options, or allow it with "
             f"`dropped_at_most={math.ceil(100 * share) / 100:g}`."
         )
 
