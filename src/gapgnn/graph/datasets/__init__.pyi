@@ -7,3 +7,5 @@ from .load import load_dataset as load_dataset
 from .load import local_status as local_status
 from .registry import DatasetInfo as DatasetInfo
 from .registry import register_dataset as register_dataset
+from .simulated import DeclaredGraph as DeclaredGraph
+from .simulated import SimulatedTables as SimulatedTables

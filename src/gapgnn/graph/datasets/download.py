@@ -1,8 +1,8 @@
-"""Finding a public data file: under ``GAPGNN_DATA``, in the user's cache, or at its address.
+"""Find a public data file: under ``GAPGNN_DATA``, in the user's cache, or at its address.
 
-A download is encrypted and authenticated (HTTPS only, also after redirects), is tried again where
-the connection breaks off, is checked against its SHA-256 where that is known, and appears under its
-name only when it is complete.
+A download is encrypted and authenticated (HTTPS only, also after redirects), is retried if the
+connection fails, is checked against its SHA-256 where that is known, and gets its file name only
+when it is complete.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _RETRIES = 2
 
 @dataclass(frozen=True)
 class DataFile:
-    """One public file: where it lies under the data folder, where it comes from, what it must be.
+    """One public file: its path under the data folder, its address and its checksum.
 
     Attributes:
         path: under the data folder or the cache.
         address: where it is published.
         sha256: of the published file; None if unknown.
         size: in bytes; None if unknown.
-        repacked: SHA-256 of another file with the same content, which is as good.
+        repacked: SHA-256 of another file with the same content, which is accepted too.
 
     >>> DataFile("github/git_web_ml.zip", "https://snap.stanford.edu/data/git_web_ml.zip").name
     'git_web_ml.zip'
@@ -68,7 +68,7 @@ def cache_folder() -> Path:
 
 
 def find(file: DataFile) -> tuple[Path, str] | None:
-    """Return where a file is on this machine and which folder that was, or None.
+    """Return the path of a file on this machine and which folder it is in, or None.
 
     >>> find(DataFile("no/such.file", "https://example.org/such.file")) is None
     True
@@ -80,9 +80,9 @@ def find(file: DataFile) -> tuple[Path, str] | None:
 
 
 def obtain(file: DataFile, *, progress: Progress | None = None) -> Path:
-    """Return the path of a file, after downloading it if it is nowhere on this machine.
+    """Return the path of a file, after downloading it if it is not on this machine.
 
-    A file found here is checked against its SHA-256 too, but never removed: it is the user's.
+    A file found here is checked against its SHA-256 too, but never removed.
     """
     found = find(file)
     if found is None:
@@ -103,14 +103,14 @@ def fetch(file: DataFile, *, progress: Progress | None = None) -> Path:
     """Download a file into the user's cache and return its path there.
 
     Args:
-        file: what to fetch.
+        file: the file.
         progress: called after every block.
     """
     import pooch  # here: only downloads need it
 
     if not file.address.startswith("https://"):
         raise InputError(f"`address` must begin with https://. Got {file.address!r}.")
-    pooch.get_logger().setLevel("WARNING")  # who reports progress is decided by the caller
+    pooch.get_logger().setLevel("WARNING")  # the caller reports progress
     cache = pooch.create(
         cache_folder(),
         base_url="",
@@ -120,7 +120,7 @@ def fetch(file: DataFile, *, progress: Progress | None = None) -> Path:
     )
 
     def download(address: str, part: str, _: object) -> None:
-        os.remove(part)  # made for its owner alone; a public file keeps to the umask
+        os.remove(part)  # created readable by its owner only; a public file follows the umask
         with ExitStack() as opened:
 
             def check(response: Any, **_: object) -> None:
@@ -147,21 +147,21 @@ class _ProgressBar:
     """One attempt's progress, in the form that pooch reports it."""
 
     def __init__(self, file: DataFile, progress: Progress) -> None:
-        self.total = 0  # set by pooch; 0 where the server does not tell
+        self.total = 0  # set by pooch; 0 where the server does not send it
         self._file, self._progress, self._done = file, progress, 0
         progress(file.name, 0, file.size)
 
     def update(self, size: int) -> None:
-        """Count another block; the last one may be shorter than pooch says."""
+        """Count another block; the last one may be shorter than reported."""
         total = self.total or self._file.size
         self._done = self._done + size if total is None else min(self._done + size, total)
         self._progress(self._file.name, self._done, total)
 
     def reset(self) -> None:
-        """Start over: only to fill the bar, which is full already."""
+        """Do nothing: pooch calls this at the end."""
 
     def close(self) -> None:
-        """Free nothing."""
+        """Do nothing."""
 
 
 def _refuse_plain_http(response: Any) -> None:
@@ -175,7 +175,7 @@ def _refuse_plain_http(response: Any) -> None:
 
 
 def _root_cause(error: BaseException) -> BaseException:
-    """Return what broke first: the layers above wrap it in ever longer sentences."""
+    """Return the first error of a chain, which has the shortest message."""
     while error.__context__ is not None:
         error = error.__context__
     return error

@@ -1,8 +1,8 @@
-"""Tables as a bank and a hospital have them, generated, with the truth beside them.
+"""Synthetic tables of a bank and a hospital, with all true labels in a table of their own.
 
-They are for trying the whole way from tables to a released model where nobody's data is at stake:
-columns of every kind with gaps and outliers, links with repetitions and strangers, and a class that
-few have and that is known for some only. Everything follows from the seed.
+They exercise the whole path from tables to a released model without real data: columns of every
+type with missing values and outliers, repeated edges, edges to unknown ids, and a rare class whose
+label is known for some nodes only. The seed determines all of it.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ class Example(NamedTuple):
     schema: str
 
 
-def write_example(kind: str, folder: Path | str, *, seed: int = 0) -> list[Path]:
+def write_example(name: str, folder: Path | str, *, seed: int = 0) -> list[Path]:
     """Write the tables of an example into a new or empty folder and return their paths.
 
     Args:
-        kind: ``bank`` or ``hospital``.
-        folder: where to.
-        seed: another one makes other people of the same kind.
+        name: ``bank`` or ``hospital``.
+        folder: the output folder.
+        seed: of the random content.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     [path.name for path in write_example("bank", folder)]
     ['customers.csv', 'payments.csv', 'truth.csv', 'schema.toml']
     """
-    make = EXAMPLES[check_choice("kind", kind, tuple(EXAMPLES))]
+    make = EXAMPLES[check_choice("name", name, tuple(EXAMPLES))]
     folder = Path(folder)
-    example = make(experiment_rng(seed, "example", kind))
+    example = make(experiment_rng(seed, "example", name))
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise UnavailableError(f"`out` must be a new or empty folder. Got {str(folder)!r}.")
-        for name, (header, rows) in example.tables.items():
-            written.append(folder / name)
+        for file_name, (header, rows) in example.tables.items():
+            written.append(folder / file_name)
             with written[-1].open("w", encoding="utf-8", newline="") as file:
                 writer = csv.writer(file, lineterminator="\n")
                 writer.writerow(header)
@@ -65,8 +65,8 @@ def write_example(kind: str, folder: Path | str, *, seed: int = 0) -> list[Path]
     return written
 
 
-# Shares and strengths are chosen so that columns alone order customers better than chance, links
-# much better, and accuracy says nothing: 97 % are of low risk.
+# Columns alone rank customers better than chance, edges much better. Accuracy is not informative,
+# because 97 % are of low risk.
 CUSTOMERS, PAYMENTS, RINGS = 12_500, 150_000, 9
 KNOWN_RISKS, HIGH_RISKS = 0.3, 0.03
 CIRCLES = 300
@@ -74,7 +74,7 @@ CIRCLES = 300
 BRANCHES, OCCUPATIONS = 24, 12
 
 BANK_SCHEMA = """\
-# Declared by the bank: what anybody may know about such a table.
+# Declared by the bank: public knowledge about such a table.
 
 entity = "customer"
 link = "payment"
@@ -85,54 +85,54 @@ classes = ["low", "high"]
 rates = [0.97, 0.03]
 
 [columns.age]
-kind = "number"
+type = "number"
 low = 18
 high = 100
 
 [columns.opened]
-kind = "date"
+type = "date"
 format = "%Y-%m-%d"
 low = "2000-01-01"
 high = "2026-12-31"
 
 [columns.balance]
-kind = "number"
+type = "number"
 low = 0
 high = 20000
 
 [columns.income]
-kind = "number"
+type = "number"
 low = 0
 high = 150000
 
 [columns.cash_share]
-kind = "number"
+type = "number"
 low = 0
 high = 1
 
 [columns.devices]
-kind = "number"
+type = "number"
 low = 0
 high = 10
 
 [columns.segment]
-kind = "category"
+type = "category"
 values = ["business", "private", "retail", "student"]
 
 [columns.region]
-kind = "category"
+type = "category"
 values = ["centre", "coast", "east", "north", "south", "west"]
 
 [columns.branch]
-kind = "category"
+type = "category"
 values = [{branches}]
 
 [columns.occupation]
-kind = "category"
+type = "category"
 values = [{occupations}]
 
 [columns.note]
-kind = "ignore"
+type = "ignore"
 """
 
 
@@ -186,7 +186,7 @@ def _bank(rng: Rng) -> Example:
             targets[row] = rng.choice(near[int(circle[sender])])
         else:
             targets[row] = rng.choice(shops) if mood[row] < 0.9 else rng.integers(CUSTOMERS)
-    # Standing orders: the same pair again and again.
+    # Standing orders repeat the same pair.
     again = rng.random(PAYMENTS) < 0.15
     earlier = (rng.random(PAYMENTS) * np.arange(PAYMENTS)).astype(np.int64)
     senders[again], targets[again] = senders[earlier[again]], targets[earlier[again]]
@@ -213,7 +213,7 @@ def _bank(rng: Rng) -> Example:
 PATIENTS, WARDS, KNOWN_OUTCOMES = 6_000, 60, 0.6
 
 HOSPITAL_SCHEMA = """\
-# Declared by the hospital: what anybody may know about such a table.
+# Declared by the hospital: public knowledge about such a table.
 
 entity = "patient"
 link = "contact"
@@ -224,32 +224,32 @@ classes = ["no", "yes"]
 rates = [0.8, 0.2]
 
 [columns.age]
-kind = "number"
+type = "number"
 low = 0
 high = 110
 
 [columns.admitted]
-kind = "date"
+type = "date"
 format = "%Y-%m-%d"
 low = "2026-01-01"
 high = "2026-12-31"
 
 [columns.days]
-kind = "number"
+type = "number"
 low = 0
 high = 60
 
 [columns.medications]
-kind = "number"
+type = "number"
 low = 0
 high = 30
 
 [columns.diagnosis]
-kind = "category"
+type = "category"
 values = ["cardiac", "digestive", "infection", "injury", "lung", "nerves", "other group"]
 
 [columns.emergency]
-kind = "category"
+type = "category"
 values = ["no", "yes"]
 """
 
@@ -310,7 +310,7 @@ def _money(rng: Rng, mean: Any, spread: float) -> NDArray[np.float64]:
 
 
 def _with_gaps(rng: Rng, values: NDArray[Any], share: float) -> list[Any]:
-    """Return values of which a share is missing."""
+    """Return values with a share of them missing."""
     gaps = rng.random(len(values)) < share
     return ["" if gap else value for gap, value in zip(gaps, values.tolist(), strict=True)]
 
@@ -318,7 +318,7 @@ def _with_gaps(rng: Rng, values: NDArray[Any], share: float) -> list[Any]:
 def _draw(
     rng: Rng, is_high: NDArray[np.bool_], usual: list[float], risky: list[float]
 ) -> NDArray[np.int64]:
-    """Return one of some values for everybody, with other shares for those of high risk."""
+    """Draw a category for each customer, with other probabilities at high risk."""
     size = len(is_high)
     return np.where(
         is_high, rng.choice(len(risky), size, p=risky), rng.choice(len(usual), size, p=usual)

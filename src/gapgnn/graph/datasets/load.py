@@ -1,8 +1,8 @@
-"""The known data sets: where each comes from, how it becomes a graph, and how large that graph is.
+"""Load the registered data sets.
 
-A data set is prepared as in the experiments it is known from. Nodes without a label and classes
-below a minimum count are dropped (1,000 for Facebook100, 10,000 for Reddit, 100,000 for Amazon), so
-are self-loops; edges are symmetrised; nodes without edges stay. The split is random, 75/10/15.
+A data set is prepared as in the publication it is known from. Nodes without a label, classes below
+a minimum count (1,000 for Facebook100, 10,000 for Reddit, 100,000 for Amazon) and self-loops are
+dropped; edges are symmetrised; nodes without edges are kept. The split is random, 75/10/15.
 
 Some schools of Facebook100 are too small for that minimum. Where fewer than two years reach it, it
 is lowered to the size of the sixth largest year, which keeps six years (more if some are equal).
@@ -22,8 +22,8 @@ from gapgnn.graph import Graph, Progress, filter_classes, random_split
 from gapgnn.graph.datasets.download import DataFile, find, obtain
 from gapgnn.graph.datasets.registry import DatasetInfo, known_datasets
 
-# Sizes that were published and not measured on the file may count nodes without edges or repeated
-# edges in another way; a wrong or unfiltered file is much further off than this.
+# Published sizes may count nodes without edges or repeated edges in another way; the sizes of a
+# wrong or unfiltered file differ much more.
 _PUBLISHED_TOLERANCE = 0.05
 
 
@@ -37,7 +37,7 @@ def load_dataset(
     Args:
         name: one of :func:`dataset_names`.
         split_seed: seed of the random 75/10/15 split; None leaves the graph without a split.
-        progress: called during a download with the file's name, bytes here and bytes in all.
+        progress: called during a download with the file's name, bytes so far and bytes in total.
 
     >>> load_dataset("Cornell5")
     Traceback (most recent call last):
@@ -67,7 +67,7 @@ def dataset_names() -> tuple[str, ...]:
 
 
 def dataset_info(name: str) -> DatasetInfo:
-    """Return what is known about a data set without loading it.
+    """Return the registry entry of a data set without loading it.
 
     >>> dataset_info("facebook").name, dataset_info("pubmed").nodes
     ('facebook100/UIllinois20', 19717)
@@ -82,7 +82,7 @@ def dataset_info(name: str) -> DatasetInfo:
 
 
 def default_metric(graph: Graph) -> str:
-    """Return the figure that publications give for a registered data set; accuracy for others.
+    """Return the metric that publications report for a registered data set; accuracy for others.
 
     >>> from gapgnn.graph.datasets.synthetic import social_graph
     >>> default_metric(social_graph(num_nodes=50, mean_degree=4))
@@ -94,7 +94,7 @@ def default_metric(graph: Graph) -> str:
 
 
 def _population(info: DatasetInfo) -> str:
-    """Return whose budget a data set is charged to."""
+    """Return the population that a data set is charged to."""
     return f"dataset {info.people or info.name}"
 
 
@@ -116,7 +116,7 @@ def local_status(name: str) -> str:
 
 
 def fetch_dataset(name: str, *, progress: Progress | None = None) -> tuple[Path, ...]:
-    """Download what is missing of a data set and return the paths of its files.
+    """Download the missing files of a data set and return the paths of its files.
 
     >>> fetch_dataset("social")
     ()
@@ -162,7 +162,7 @@ def _plain(name: object) -> str:
 
 
 def _nearest(name: object) -> str:
-    """Return `` Did you mean ...?`` with up to three names; schools also answer to their own."""
+    """Return `` Did you mean ...?`` with up to three names; schools match without their prefix."""
     spellings = {_plain(known): known for known in known_datasets()}
     spellings |= {_plain(known.split("/")[1]): known for known in known_datasets() if "/" in known}
     wanted = _plain(name)

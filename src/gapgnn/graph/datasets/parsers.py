@@ -1,4 +1,4 @@
-"""How each public file format becomes a graph, before classes are filtered and nodes are split.
+"""Parsers of public file formats; classes are filtered and nodes are split later.
 
 Every parser takes the paths of its files, in the order the registry lists them, and returns an
 undirected graph with all nodes of the file, unlabelled ones included. Nodes without edges stay:
@@ -35,7 +35,7 @@ _YEAR = 5
 
 @contextmanager
 def reading(path: Path, *also: type[Exception]) -> Iterator[None]:
-    """Turn what a damaged file makes a library raise into one line that names the file.
+    """Turn errors of libraries on a damaged file into one line that names the file.
 
     >>> with reading(Path("reddit.zip")):
     ...     raise EOFError
@@ -161,7 +161,7 @@ def _musae_graph(
 ) -> Graph:
     rows = [(int(row["id"]), row[label]) for row in table]
     ids = np.array([name for name, _ in rows])
-    names, labels = np.unique([kind for _, kind in rows], return_inverse=True)
+    names, labels = np.unique([class_name for _, class_name in rows], return_inverse=True)
     order = np.argsort(ids)
     ends = order[np.searchsorted(ids[order], pairs.ravel()).clip(max=len(ids) - 1)]
     if (ids[ends] != pairs.ravel()).any():
@@ -213,8 +213,8 @@ def heterophilous(
 def amazon_electronics(paths: Sequence[Path]) -> Graph:
     """Read products bought together, by words of their reviews (Shchur et al. 2018).
 
-    Only plain arrays are read of the file: the public one also holds pickled names. Its adjacency
-    has some purchases in one direction only; both are taken, as everybody does.
+    Only plain arrays of the file are read: the public one also holds pickled names. Its adjacency
+    has some purchases in one direction only; it is symmetrised, as is usual.
     """
     (path,) = paths
     with reading(path), np.load(path, allow_pickle=False) as content:
@@ -292,7 +292,7 @@ def _table(archive: zipfile.ZipFile, ending: str, dtype: Any, *, rows: int | Non
     name = _member(archive, ending)
     with archive.open(name) as packed, gzip.open(packed) as file:
         width = file.readline().count(b",") + 1
-    kinds = {f"f{column}": pa.from_numpy_dtype(dtype) for column in range(width)}
+    types = {f"f{column}": pa.from_numpy_dtype(dtype) for column in range(width)}
     blocks: list[NDArray[Any]] = []
     table = None if rows is None else np.empty((rows, width), dtype=dtype)
     done = 0
@@ -302,7 +302,7 @@ def _table(archive: zipfile.ZipFile, ending: str, dtype: Any, *, rows: int | Non
         pc.open_csv(
             file,
             read_options=pc.ReadOptions(autogenerate_column_names=True, block_size=1 << 24),
-            convert_options=pc.ConvertOptions(column_types=kinds),
+            convert_options=pc.ConvertOptions(column_types=types),
         ) as batches,
     ):
         for batch in batches:

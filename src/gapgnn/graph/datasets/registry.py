@@ -21,18 +21,18 @@ class DatasetInfo:
     """One data set of the registry.
 
     Attributes:
-        name: what :func:`load_dataset` calls it.
+        name: for :func:`load_dataset`.
         description: one line for people.
-        parser: makes a graph of the files.
-        files: what is looked for under ``GAPGNN_DATA`` and in the cache; empty if it is built in.
-        archive: one file with the same content, if that is what can be downloaded.
+        parser: turns the files into a graph.
+        files: looked for under ``GAPGNN_DATA`` and in the cache; empty if it is built in.
+        archive: one file with the same content, if only that can be downloaded.
         nodes: number of nodes after preparation, None if unknown. ``arcs``, ``features`` and
             ``classes`` likewise.
-        measured: whether these sizes are exact for the very file, or only published.
+        measured: whether these sizes were measured on the file, or only published.
         min_class_count: smallest class that is kept; None keeps all, unlabelled nodes too.
-        fallback_classes: how many classes to keep where fewer than two reach that minimum.
-        metric: the figure that publications give for it.
-        people: the data set whose people these are, where it is another view of one: both are
+        fallback_classes: number of classes to keep where fewer than two reach that minimum.
+        metric: the metric that publications report for it.
+        people: the data set with the same people, of which this is another view: both are
             charged to the same budget (privacy page, section 6).
     """
 
@@ -142,7 +142,7 @@ def _school(school: str) -> DatasetInfo:
     host = "https://github.com/sisaman/pyg-datasets/raw/main/datasets/facebook100"
     return DatasetInfo(
         name=f"facebook100/{school}",
-        description="friendships at one US school in 2005, class year (Facebook100)",
+        description="Facebook friends at one US school in 2005, class year (Facebook100)",
         parser=parsers.facebook100,
         files=(DataFile(f"facebook100/{school}.mat", f"{host}/{quote(school)}.mat", sha256, size),),
         **({} if known is None else _sizes(*known)),
@@ -158,7 +158,7 @@ def _year_against_all(school: str, year: str, nodes: int, arcs: int, features: i
     return replace(
         info,
         name=f"{school.lower()}-{year}",
-        description=f"friendships at {school}, class year {year} or another: a rare class",
+        description=f"Facebook friends at {school}, class year {year} or another: a rare class",
         people=info.name,
         parser=partial(_one_class, info.parser, year),
         **_sizes(nodes, arcs, features, 2),
@@ -330,7 +330,7 @@ _MAIN = (
     _planetoid("citeseer", "citations, field of computer science", (3_327, 9_104, 3_703, 6)),
     DatasetInfo(
         name=_PAGES,
-        description="verified pages that like each other, kind of page (MUSAE)",
+        description="verified pages that like each other, category (MUSAE)",
         parser=parsers.facebook_page_page,
         files=tuple(
             DataFile(f"{_PAGES}/{file}", f"{_SNAP}/facebook_large.zip", *known)
@@ -382,7 +382,7 @@ def register_dataset(info: DatasetInfo) -> DatasetInfo:
     """Add a data set under its name, for this process.
 
     An installed package is found by itself: an entry point in the group ``gapgnn.datasets`` names
-    one :class:`DatasetInfo` (docs/extending.md).
+    one :class:`DatasetInfo` (docs/how-to/extending.md).
     """
     if not isinstance(info, DatasetInfo):
         raise InputError(f"a data set must be a DatasetInfo. Got {info!r}.")

@@ -1,14 +1,14 @@
 """The built-in social graph, and generated graphs of any size, drawn in pieces.
 
-Both come from a degree-corrected block model. Nodes fall into blocks of :data:`BLOCK_NODES`. Every
-block of nodes, and every pair of blocks, has its own generator, so any piece can be drawn alone,
-again, in any order or on another machine, and the pieces always fit together. Nothing is ever
-larger than one pair of blocks.
+Both come from a degree-corrected block model. Nodes are divided into blocks of :data:`BLOCK_NODES`.
+Every block of nodes, and every pair of blocks, has its own generator, so each piece can be drawn
+alone, again, in any order or on another machine, and the pieces are consistent. Memory is bounded
+by one pair of blocks.
 
 Each node belongs to a community and has a weight. The number of edges between two nodes is Poisson
-with a mean proportional to the product of their weights; a fraction of the edges stays inside the
-community, the rest ignores communities. Repeated edges count once and self-loops are dropped; what
-that loses on average is drawn on top.
+with a mean proportional to the product of their weights; a fraction of the edges is inside a
+community, the rest is independent of communities. Repeated edges count once and self-loops are
+dropped; the expected number of such edges is drawn in addition.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from gapgnn.graph import Features, Graph, random_split
 from gapgnn.rng import experiment_rng
 
 BLOCK_NODES = 1 << 17
-FeatureKind = Literal["gaussian", "profile"]
+FeatureModel = Literal["gaussian", "profile"]
 
 
 def social_graph(
     *, num_nodes: int = 10_000, mean_degree: float = 60, num_classes: int = 6, seed: int = 0
 ) -> Graph:
-    """Generate a social network that looks like those of Facebook100, split 75/10/15.
+    """Generate a social network similar to those of Facebook100, split 75/10/15.
 
-    Degrees are heavy-tailed, friends tend to share a class, and five profile fields (status,
-    gender, major, minor, housing; one-hot, partly missing) say a little about it: features alone
-    reach about 50 % with the default arguments, features and friends together almost 90 %.
+    Degrees are heavy-tailed, neighbours tend to share a class, and five profile fields (status,
+    gender, major, minor, housing; one-hot, partly missing) are weakly correlated with it. With the
+    default arguments, features alone reach an accuracy of about 50 %, with edges almost 90 %.
 
     Args:
-        num_nodes: number of people.
-        mean_degree: mean number of friends, met within a few percent.
-        num_classes: number of classes; the largest has about twice the people of the smallest.
+        num_nodes: number of nodes.
+        mean_degree: mean degree, within a few percent.
+        num_classes: number of classes; the largest has about twice the nodes of the smallest.
         seed: equal arguments and seeds give equal graphs and splits.
 
     >>> graph = social_graph(num_nodes=1_000, mean_degree=20)
@@ -68,15 +68,15 @@ def rare_graph(
     labelled: float = 0.2,
     seed: int = 0,
 ) -> Graph:
-    """Generate payments among customers of which few are risky; half of what these pay goes to one.
+    """Generate payments among customers with a rare class, half of whose payments stay inside it.
 
-    Three columns say a little about the class, and two irrelevant categories are one-hot beside
-    them. A share of the nodes is labelled: three in four of them train and one in ten validates.
-    All others are test nodes.
+    Three columns are weakly correlated with the class, and two categories, one-hot, are irrelevant.
+    A share of the nodes is labelled: three in four of them train and one in ten validates. All
+    others are test nodes.
 
     Args:
         num_nodes: number of customers.
-        num_edges: number of payments; those between the same two count once.
+        num_edges: number of payments; repeated pairs count once.
         rate: share of the rare class.
         noise_columns: number of irrelevant one-hot columns.
         labelled: share of the nodes with a label.
@@ -127,7 +127,7 @@ def generate(
     num_arcs: int | None = None,
     num_features: int = 100,
     num_classes: int = 10,
-    features: FeatureKind = "gaussian",
+    features: FeatureModel = "gaussian",
     seed: int = 0,
     name: str = "generated",
 ) -> Graph:
@@ -135,8 +135,8 @@ def generate(
 
     Args:
         num_nodes: number of nodes.
-        mean_degree: mean number of neighbours, met within a few percent.
-        num_arcs: the same as a number of arcs (twice the edges); give one of the two.
+        mean_degree: mean degree, within a few percent.
+        num_arcs: number of arcs (twice the edges) instead of the mean degree.
         num_features: number of feature columns.
         num_classes: number of classes; the largest has about twice the nodes of the smallest.
         features: ``"gaussian"`` (dense) or ``"profile"`` (sparse one-hot of five profile fields).
@@ -187,7 +187,7 @@ def _in_memory(model: BlockModel, name: str) -> Graph:
             start, end = model.edges(first, second, blocks=(left, right))
             sources.append(start.astype(dtype))
             targets.append(end.astype(dtype))
-    # Nobody else holds this array, so the graph may share it.
+    # There is no other reference to this array, so the graph may share it.
     dense.flags.writeable = False
     source_ends = np.concatenate(sources)
     sources.clear()
@@ -205,7 +205,7 @@ def _in_memory(model: BlockModel, name: str) -> Graph:
 
 
 class Field(NamedTuple):
-    """One profile field: how much it says about the class, and how often it is left empty."""
+    """One profile field: its correlation with the class, and its share of missing values."""
 
     name: str
     signal: float
@@ -222,7 +222,7 @@ FIELDS = (
 
 
 class NodeBlock(NamedTuple):
-    """The nodes of one block: where they stand in the graph and what the model knows about them."""
+    """The nodes of one block: their first position, labels, weights and communities."""
 
     first: int
     labels: NDArray[np.int64]
@@ -247,14 +247,15 @@ class BlockModel:
 
     Attributes:
         num_nodes: number of nodes.
-        mean_degree: mean number of neighbours, met within a few percent.
+        mean_degree: mean degree, within a few percent.
         num_classes: number of communities and classes; the largest is twice the smallest.
         num_features: number of feature columns.
         features: ``"gaussian"`` (dense, around a centre per class) or ``"profile"`` (one-hot of
             profile fields with missing entries, sparse).
-        homophily: fraction of the edges that stay inside their community by choice.
+        homophily: fraction of the edges that are drawn inside a community.
         label_noise: fraction of the nodes whose label is not that of their community.
         spread: standard deviation of the logarithm of the weights: how heavy-tailed degrees are.
+        rates: share of each class; None for shares that fall from the first class to the last.
         seed: of the experiment.
 
     >>> model = BlockModel(num_nodes=100, mean_degree=8, num_classes=3, num_features=4)
@@ -267,10 +268,11 @@ class BlockModel:
     mean_degree: float
     num_classes: int
     num_features: int
-    features: FeatureKind = "gaussian"
+    features: FeatureModel = "gaussian"
     homophily: float = 0.65
     label_noise: float = 0.12
     spread: float = 0.9
+    rates: tuple[float, ...] | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -283,6 +285,14 @@ class BlockModel:
         check_number("homophily", self.homophily, at_least=0, at_most=1)
         check_number("label_noise", self.label_noise, at_least=0, at_most=1)
         check_number("spread", self.spread, at_least=0)
+        if self.rates is not None:
+            if len(self.rates) != self.num_classes:
+                raise InputError(
+                    f"`rates` must have one for each of {self.num_classes} classes. Got "
+                    f"{len(self.rates)}."
+                )
+            for rate in self.rates:
+                check_number("rates", rate, above=0, at_most=1)
         check_integer("seed", self.seed)
 
     @property
@@ -293,7 +303,7 @@ class BlockModel:
     @cached_property
     def _shares(self) -> NDArray[np.float64]:
         """Cumulative share of the nodes in each community."""
-        sizes = np.linspace(2, 1, self.num_classes)
+        sizes = np.linspace(2, 1, self.num_classes) if self.rates is None else np.array(self.rates)
         shares: NDArray[np.float64] = np.cumsum(sizes) / sizes.sum()
         return shares
 
@@ -336,7 +346,7 @@ class BlockModel:
         mixing = self.homophily * np.diag(share) + (1 - self.homophily) * np.outer(share, share)
         present = np.where(weight > 0, weight, 1)
         wanted = self.num_nodes * self.mean_degree / 2 * mixing
-        # Expected self-loops, and to second order the pairs drawn twice: both are about to be lost.
+        # Expected self-loops, and to second order pairs drawn twice: both are dropped later.
         per_pair = wanted / np.outer(present, present)
         lost = (np.diag(per_pair) * square).sum() + (per_pair**2 * np.outer(square, square)).sum()
         extra = min(lost / max(wanted.sum(), 1), 0.5)
@@ -388,7 +398,7 @@ class BlockModel:
     def _centres(self) -> NDArray[np.float32]:
         rng = experiment_rng(self.seed, "centres")
         centres = rng.standard_normal((self.num_classes, self.num_features), dtype=np.float32)
-        # Scaled so that features alone tell ten classes apart about half of the time.
+        # Scaled so that features alone classify about half of the nodes with ten classes.
         centres *= np.float32(1.7 / np.sqrt(self.num_features))
         return centres
 

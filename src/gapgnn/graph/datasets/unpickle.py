@@ -1,10 +1,10 @@
-"""Reading arrays out of third-party pickles without running what a pickle may ask for.
+"""Read arrays from third-party pickles without running code from the pickle.
 
-A pickle is a program: it names any importable function and calls it. The planetoid files are
-Python-2 pickles of NumPy arrays, SciPy CSR matrices and one dictionary of lists. The reader here
-knows those names and nothing else, and even for them it never calls NumPy's or SciPy's own
-reconstruction code, which trusts its input: each name stands for a plain stand-in of this module
-that only takes notes. The arrays are then built from the notes, with every size checked.
+A pickle is a program that can call any importable function. The planetoid files are Python-2
+pickles of NumPy arrays, SciPy CSR matrices and one dictionary of lists. The reader here accepts
+only those names, and does not call NumPy's or SciPy's reconstruction code, which does not validate
+its input: each name is mapped to a class of this module that only records its arguments. The arrays
+are then built from the records, with every size checked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Refused(pickle.UnpicklingError):
 
 
 class _Dtype:
-    """Notes of one ``numpy.dtype``: a width and a byte order."""
+    """The record of one ``numpy.dtype``: width and byte order."""
 
     def __init__(self, code: object, *_: object) -> None:
         if not isinstance(code, str) or not _PLAIN_TYPE.fullmatch(code):
@@ -46,7 +46,7 @@ class _Dtype:
 
 
 class _NdarrayName:
-    """What the name ``numpy.ndarray`` stands for: a word that only `_Reconstruct` takes.
+    """The value of the name ``numpy.ndarray``, which only `_Reconstruct` accepts.
 
     Without room for attributes a pickle cannot change it for later files, as it could a function.
     """
@@ -58,7 +58,7 @@ class _NdarrayName:
 
 
 class _Array:
-    """Notes of one ``numpy.ndarray``, in the form of its own pickle state."""
+    """The record of one ``numpy.ndarray``: its pickle state."""
 
     state: tuple[Any, ...] | None = None
 
@@ -81,7 +81,7 @@ class _Array:
 
 
 class _CsrMatrix:
-    """Notes of one SciPy CSR matrix: the attributes the pickle sets."""
+    """The record of one SciPy CSR matrix: the attributes that the pickle sets."""
 
     parts: dict[str, Any] | None = None
 
@@ -106,18 +106,18 @@ _NDARRAY = _NdarrayName()
 
 
 class _Reconstruct:
-    """What makes an array of the name of its kind."""
+    """Stand-in for NumPy's reconstruction function of arrays."""
 
     __slots__ = ()
 
-    def __call__(self, kind: object, *_: object) -> _Array:
-        if kind is not _NDARRAY:
-            raise _Refused("an unknown kind of array")
+    def __call__(self, array_type: object, *_: object) -> _Array:
+        if array_type is not _NDARRAY:
+            raise _Refused("an unknown array type")
         return _Array()
 
 
 class _DefaultDict:
-    """What makes a dictionary, whatever its default was."""
+    """Stand-in for defaultdict, without the default."""
 
     __slots__ = ()
 
