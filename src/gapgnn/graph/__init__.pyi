@@ -13,6 +13,7 @@ from .convert import from_scipy as from_scipy
 from .convert import to_networkx as to_networkx
 from .convert import to_pyg as to_pyg
 from .convert import to_scipy as to_scipy
+from .degree import BoundedAdjacency as BoundedAdjacency
 from .degree import CutRule as CutRule
 from .degree import bound_out_degrees as bound_out_degrees
 from .degree import in_chunks as in_chunks
@@ -29,7 +30,7 @@ from .fingerprint import order_of_ids as order_of_ids
 from .graph import MASKS as MASKS
 from .graph import Graph as Graph
 from .people import WHOLE_NUMBER as WHOLE_NUMBER
-from .people import WordKind as WordKind
+from .people import WordOps as WordOps
 from .people import Words as Words
 from .people import encode_ids as encode_ids
 from .people import folds_of as folds_of
@@ -39,6 +40,13 @@ from .people import repeat_roles as repeat_roles
 from .people import roles as roles
 from .people import siphash_128 as siphash_128
 from .people import whole_numbers as whole_numbers
+from .pyg_transforms import BoundDegree as BoundDegree
+from .pyg_transforms import HashSplit as HashSplit
+from .rooted import RootedSubgraphs as RootedSubgraphs
+from .rooted import Subgraph as Subgraph
+from .spelling import normalize_id as normalize_id
+from .spelling import normalize_ids as normalize_ids
+from .spelling import spelled_twice as spelled_twice
 from .transforms import align_features as align_features
 from .transforms import arcs_only as arcs_only
 from .transforms import check_declared as check_declared
@@ -53,4 +61,5 @@ from .weights import STEPS as STEPS
 from .weights import WEIGHT_GRID as WEIGHT_GRID
 from .weights import WeightBounds as WeightBounds
 from .weights import steps_of as steps_of
+from .wording import CURATOR_ONLY as CURATOR_ONLY
 from .wording import Wording as Wording

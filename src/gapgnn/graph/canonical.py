@@ -1,4 +1,4 @@
-"""One form for each part of a graph: what callers hand in becomes typed, read-only arrays here."""
+"""The canonical form of each part of a graph: typed, read-only arrays."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 Features: TypeAlias = NDArray[np.float32] | sp.csr_array
 NotFinite: TypeAlias = Literal["refuse", "zero"]
 BLOCK_VALUES = 1 << 22
-# Facts about the whole data that may be read from it where nobody declares them.
+# Facts about the whole data that may be read from it where they are not declared.
 INFERABLE = ("classes", "columns", "direction")
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """Take an array that nobody can write to as it is, and copy any other.
+    """Return a read-only array: a writable one is copied, any other is returned as it is.
 
     >>> values = np.zeros(2)
     >>> frozen(values) is values, frozen(frozen(values)).flags.writeable
@@ -99,7 +99,7 @@ def _without_broken_rows(features: Features) -> Features:
 
 
 def _canonical_csr(matrix: Any) -> sp.csr_array:
-    """Return float32 CSR, sorted, without duplicates or stored zeros; unchanged if it was so."""
+    """Return float32 CSR, sorted, without duplicates or stored zeros; unchanged if canonical."""
     if isinstance(matrix, sp.csr_array) and matrix.dtype == np.float32:
         parts = (matrix.data, matrix.indices, matrix.indptr)
         fixed = not any(part.flags.writeable for part in parts)
@@ -188,7 +188,7 @@ def as_inferred(facts: Iterable[str]) -> tuple[str, ...]:
 
 
 def schema_of_note(note: Mapping[str, Any]) -> Schema | None:
-    """Return the schema that an outward conversion noted as plain values, if it did."""
+    """Return the schema that a conversion stored as plain values, if there is one."""
     if note.get("schema") is None:
         return None
     from gapgnn.graph.tables import Schema
@@ -197,7 +197,7 @@ def schema_of_note(note: Mapping[str, Any]) -> Schema | None:
 
 
 def note_of(graph: Graph) -> dict[str, Any]:
-    """Return what an outward conversion notes beside nodes and arcs, as plain values."""
+    """Return the attributes that a conversion stores beside nodes and arcs, as plain values."""
     note = {
         "name": graph.name,
         "inferred": list(graph.inferred),
@@ -215,9 +215,9 @@ def note_of(graph: Graph) -> dict[str, Any]:
 def options_of_note(
     note: Mapping[str, Any], directed: bool | None, self_loops: str | None
 ) -> dict[str, Any]:
-    """Return what a note says as options of ``Graph.from_arcs``.
+    """Return stored attributes as options of ``Graph.from_arcs``.
 
-    A direction that the caller now states is declared.
+    A direction that the caller gives is declared, not inferred.
     """
     from gapgnn.graph.tables import Preparation
 

@@ -1,12 +1,12 @@
 """Graphs from and to PyTorch Geometric, NetworkX and SciPy.
 
-Going out and coming back gives the same graph: ids, direction, dangling entries and self-loops
-that were kept travel as extra attributes. Weights of
-edges are read where that is asked for, with declared bounds; weights and attributes that are not
-read are warned of. A graph with several edge types goes out kind by kind. Unless it is told, or
-finds a note left by the outward conversion, each ``from_`` function looks whether every arc has its
-reverse, and calls the graph undirected if so. Neither torch, PyG nor NetworkX is loaded
-before it is needed.
+A round trip gives the same graph: ids, direction, dangling entries and kept self-loops are stored
+as extra attributes. Edge weights are read on request, with declared bounds; weights and attributes
+that are not read cause a warning. A PyG ``HeteroData`` of one node type becomes a graph with its
+edge types; into other libraries such a graph is converted one edge type at a time. Without
+``directed`` and without a stored direction, each ``from_`` function checks whether every arc has
+its reverse: then the graph is undirected. torch, PyG and NetworkX are loaded only when they are
+needed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from gapgnn.errors import DataError, InputError
 from gapgnn.graph import csr
 from gapgnn.graph.canonical import NotFinite, as_inferred, note_of, options_of_note
 from gapgnn.graph.graph import KEPT_WHOLE, MASKS, Graph, SelfLoops
+from gapgnn.graph.transforms import join_edge_types
 
 if TYPE_CHECKING:
     import networkx
     import torch
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, HeteroData
 
 
 def as_graph(obj: object, *, not_finite: NotFinite = "refuse") -> Graph:
-    """Return a Graph as it is, what is like one converted, and refuse anything else.
+    """Return a Graph unchanged, convert what can be converted, and refuse anything else.
 
     Args:
-        obj: a Graph, what ``read_tables`` returned, a PyG ``Data`` (see :func:`from_pyg`) or a
-            NetworkX graph (see :func:`from_networkx`).
+        obj: a Graph, what ``read_tables`` returned, a PyG ``Data`` or ``HeteroData`` (see
+            :func:`from_pyg`) or a NetworkX graph (see :func:`from_networkx`).
         not_finite: what to do with a row of ``x`` that holds NaN or infinity (see
             :meth:`Graph.from_arcs`); a Graph has none.
 
@@ -49,8 +50,8 @@ def as_graph(obj: object, *, not_finite: NotFinite = "refuse") -> Graph:
     """
     if isinstance(obj, Graph):
         return obj
-    # Whoever holds a Data has imported PyG; nobody else should wait for that import.
-    if _is_a(obj, "torch_geometric.data", "Data"):
+    # A Data can only exist if PyG was imported, so the check does not import it.
+    if any(_is_a(obj, "torch_geometric.data", name) for name in ("Data", "HeteroData")):
         return from_pyg(obj, not_finite=not_finite)
     if _is_a(obj, "networkx", "Graph"):
         return from_networkx(obj, not_finite=not_finite)
@@ -64,9 +65,9 @@ def as_graph(obj: object, *, not_finite: NotFinite = "refuse") -> Graph:
 
 
 def _is_a(obj: object, module: str, name: str) -> bool:
-    """Tell whether something is of a class whose module may not be loaded."""
-    kind = getattr(sys.modules.get(module), name, None)
-    return kind is not None and isinstance(obj, kind)
+    """Return whether an object is of a class, without importing the module of the class."""
+    cls = getattr(sys.modules.get(module), name, None)
+    return cls is not None and isinstance(obj, cls)
 
 
 def from_scipy(
@@ -74,9 +75,9 @@ def from_scipy(
 ) -> Graph:
     """Build a graph from a SciPy sparse adjacency (row = source; every nonzero entry is an arc).
 
-    The options are those of :meth:`Graph.from_arcs`, except that without ``directed`` it looks at
-    the arcs. The entries themselves are the amounts of edges if ``weight_bounds`` are declared;
-    otherwise entries that differ are warned of. ``weights`` gives others, one per stored entry.
+    The options are those of :meth:`Graph.from_arcs`, except that ``directed`` is None by default.
+    The entries are the amounts of edges if ``weight_bounds`` are declared; otherwise entries that
+    differ cause a warning. ``weights`` gives other amounts, one per stored entry.
 
     >>> import numpy as np, scipy.sparse as sp
     >>> from_scipy(sp.csr_array([[0, 1], [1, 0]]), np.eye(2), [0, 1])
@@ -98,7 +99,7 @@ def from_scipy(
         options.pop("weight_bounds", None)
         if len(np.unique(arcs.data[present])) > 1:
             what, option = "the values of `adjacency`", "weight_bounds=(LOW, HIGH)"
-            _warn_ignored(what, option, stacklevel=3)
+            _warn_ignored(what, option)
     return Graph.from_arcs(
         arcs.row if present.all() else arcs.row[present],
         arcs.col if present.all() else arcs.col[present],
@@ -119,7 +120,7 @@ def to_scipy(graph: Graph) -> dict[str, Any]:
     >>> from_scipy(**to_scipy(graph)).fingerprint == graph.fingerprint
     True
     """
-    _check_one_kind(graph)
+    _check_one_edge_type(graph)
     return {
         "adjacency": graph.adjacency(),
         "features": graph.features,
@@ -141,26 +142,34 @@ def to_scipy(graph: Graph) -> dict[str, Any]:
 
 
 def amounts_of(graph: Graph) -> NDArray[np.float64] | None:
-    """Return what arcs weigh as amounts that their bounds turn into the same weights again."""
+    """Return amounts of arcs that their bounds turn into the same weights again."""
     if graph.weights is None:
         return None
     amounts: NDArray[np.float64] = graph.weights.astype(np.float64)
     return amounts * (graph.weight_bounds or (0.0, 1.0))[1]
 
 
-def _check_one_kind(graph: Graph) -> None:
-    if graph.more:
+def _check_one_edge_type(graph: Graph) -> None:
+    if graph.more_edge_types:
         raise InputError(
             "`graph` must have one edge type to be converted. Got "
             f"{', '.join(graph.edge_type_names)}; convert each of `graph.edge_types` by itself."
         )
 
 
-def _warn_ignored(what: str, option: str, *, stacklevel: int = 4) -> None:
+def _warn_ignored(what: str, option: str) -> None:
     warnings.warn(
         f"{what} are not read: every edge counts the same. Use `{option}` to weigh edges by them.",
-        stacklevel=stacklevel,
+        stacklevel=_level_of_caller(),
     )
+
+
+def _level_of_caller() -> int:
+    """Return the stack level, for who calls this, of the first line outside the package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("gapgnn."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def from_networkx(
@@ -177,10 +186,10 @@ def from_networkx(
     Args:
         graph: its node keys, all whole numbers or all strings, become the ids. ``x`` is a sequence
             of numbers, or a mapping from column to value beside ``graph.graph["num_features"]``.
-        directed: None takes the graph's own word; False symmetrises a DiGraph.
+        directed: None is the direction of the NetworkX graph; False symmetrises a DiGraph.
         self_loops: ``"drop"`` (unless ``graph.graph["self_loops"]`` says otherwise) or ``"keep"``.
         not_finite: ``"refuse"`` rows of ``x`` with NaN or infinity, or make them ``"zero"``.
-        weight: the edge attribute with amounts, to weigh edges by.
+        weight: the edge attribute with amounts, which become weights.
         weight_bounds: the declared bounds of the amounts, 0 <= low < high.
 
     >>> import networkx
@@ -216,7 +225,7 @@ def from_networkx(
         **weighed,
     )
     if width is None and sp.issparse(features):
-        # Nobody stated the width, so it is the largest column that somebody has.
+        # Without a stated width, the largest column that occurs determines it.
         return replace(result, inferred=as_inferred([*result.inferred, "columns"]))
     return result
 
@@ -231,7 +240,7 @@ def to_networkx(graph: Graph) -> networkx.Graph:
     """
     import networkx
 
-    _check_one_kind(graph)
+    _check_one_edge_type(graph)
     result = networkx.DiGraph() if graph.is_directed else networkx.Graph()
     result.graph.update(note_of(graph), num_features=graph.num_features)
     keys = graph.ids.tolist()
@@ -256,7 +265,7 @@ def to_networkx(graph: Graph) -> networkx.Graph:
 
 
 def _networkx_keys(graph: networkx.Graph) -> list[Any]:
-    """Return the node keys, which must do as ids."""
+    """Return the node keys, which must be valid ids."""
     keys = list(graph)
     integers = all(isinstance(key, Integral) and not isinstance(key, bool) for key in keys)
     if not integers and not all(isinstance(key, str) for key in keys):
@@ -269,7 +278,7 @@ def _networkx_keys(graph: networkx.Graph) -> list[Any]:
 def _networkx_weights(
     graph: networkx.Graph, weight: str | None, bounds: tuple[float, float] | None
 ) -> dict[str, Any]:
-    """Return the amounts of edges and their bounds, or warn of what is not read."""
+    """Return the amounts of edges and their bounds, or warn about attributes that are not read."""
     weight, bounds = _weight_of_note(graph.graph, "weight", weight, bounds)
     if weight is not None:
         amounts = [_amount(about.get(weight)) for _, _, about in graph.edges(data=True)]
@@ -288,7 +297,7 @@ def _weight_of_note(
     weight: str | None,
     bounds: tuple[float, float] | None,
 ) -> tuple[str | None, tuple[float, float] | None]:
-    """Return where amounts are and their bounds: as asked, or as an outward conversion noted."""
+    """Return the attribute with amounts and their bounds: as given, or as a conversion noted."""
     if weight is None and bounds is None and note.get("weight_bounds") is not None:
         low, high = note["weight_bounds"]
         return name, (float(low), float(high))
@@ -300,7 +309,7 @@ def _weight_of_note(
 
 
 def _amount(value: Any) -> float:
-    """Return an amount, NaN where there is none or it is no number."""
+    """Return an amount, NaN where it is missing or not a number."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -327,7 +336,7 @@ def _node_features(keys: list[Any], nodes: list[Any], width: int | None) -> Any:
     mappings = sum(isinstance(row, Mapping) for row in rows)
     if not mappings:
         try:
-            # What float32 cannot hold becomes infinite, and is dealt with as such.
+            # Values out of the range of float32 become infinite, and `not_finite` applies.
             with np.errstate(over="ignore"):
                 return np.array(rows, dtype=np.float32)
         except (TypeError, ValueError):
@@ -348,7 +357,7 @@ def _node_features(keys: list[Any], nodes: list[Any], width: int | None) -> Any:
 
 
 def from_pyg(
-    data: Data,
+    data: Data | HeteroData,
     *,
     directed: bool | None = None,
     self_loops: SelfLoops | None = None,
@@ -359,12 +368,15 @@ def from_pyg(
     """Convert a PyG ``Data`` with ``x``, ``edge_index`` or ``adj_t``, and maybe ``y`` and masks.
 
     Args:
-        data: one homogeneous graph. ``adj_t`` (row = target) may be a torch sparse tensor.
-        directed: None looks at ``data.directed`` and then at the arcs; False symmetrises.
+        data: one homogeneous graph, or a ``HeteroData`` of one node type and one or more edge
+            types. ``adj_t`` (row = target) may be a torch sparse tensor.
+        directed: None looks at ``data.directed`` and then at the arcs; False symmetrises. Edge
+            types all have a direction if one of them has.
         self_loops: ``"drop"`` (unless ``data.self_loops`` says otherwise) or ``"keep"``.
         not_finite: ``"refuse"`` rows of ``x`` with NaN or infinity, or make them ``"zero"``.
-        weight: where amounts are that edges are weighed by: ``"edge_weight"``, or ``"edge_attr"``
-            with one column. Without it, both are ignored with a warning.
+        weight: the attribute with amounts, which become weights: ``"edge_weight"``, or
+            ``"edge_attr"`` with one column. Without it, both are ignored with a warning. Edge
+            types without the attribute have no weights.
         weight_bounds: the declared bounds of the amounts, 0 <= low < high.
 
     >>> import numpy as np
@@ -372,7 +384,63 @@ def from_pyg(
     >>> from_pyg(to_pyg(graph))
     Graph('graph', undirected, nodes=3, arcs=2, features=3, classes=2)
     """
-    note = data.to_dict()
+    if _is_a(data, "torch_geometric.data", "HeteroData"):
+        return _from_hetero(
+            data, directed, weight, weight_bounds, self_loops=self_loops, not_finite=not_finite
+        )
+    return _from_note(
+        data.to_dict(),
+        directed,
+        weight,
+        weight_bounds,
+        self_loops=self_loops,
+        not_finite=not_finite,
+    )
+
+
+def _from_hetero(
+    data: Any,
+    directed: bool | None,
+    weight: str | None,
+    bounds: tuple[float, float] | None,
+    **options: Any,
+) -> Graph:
+    """Convert a ``HeteroData``: the graph of each edge type by itself, over the same nodes."""
+    kept = sorted(set(data.node_types))
+    if len(kept) != 1 or not data.edge_types:
+        raise DataError(
+            "`data` must have one node type and at least one edge type. Got the node types "
+            f"{', '.join(map(repr, kept)) or 'none'}: keep one of them and the edges within it."
+        )
+    nodes = data[kept[0]].to_dict()
+    stores = {edge_type[1]: data[edge_type].to_dict() for edge_type in data.edge_types}
+    if weight is not None and not any(arcs.get(weight) is not None for arcs in stores.values()):
+        raise DataError(f"`weight` must be an attribute of an edge type. Got {weight!r}.")
+
+    def converted(direction: bool | None) -> dict[str, Graph]:
+        graphs = {}
+        for name, arcs in stores.items():
+            is_weighed = weight is not None and arcs.get(weight) is not None
+            weighed = (weight, bounds) if is_weighed or weight is None else (None, None)
+            graphs[name] = _from_note({**nodes, **arcs}, direction, *weighed, **options)
+        return graphs
+
+    graphs = converted(directed)
+    if len({graph.is_directed for graph in graphs.values()}) > 1:
+        graphs = converted(True)
+    return join_edge_types(graphs)
+
+
+def _from_note(
+    note: Mapping[str, Any],
+    directed: bool | None,
+    weight: str | None,
+    weight_bounds: tuple[float, float] | None,
+    *,
+    self_loops: SelfLoops | None,
+    not_finite: NotFinite,
+) -> Graph:
+    """Convert the attributes of nodes and of one edge type."""
     if note.get("x") is None:
         raise DataError("`data` must have node features `x`. Got none.")
     features = _from_torch(note["x"])
@@ -406,7 +474,7 @@ def to_pyg(graph: Graph) -> Data:
     """
     import torch
 
-    _check_one_kind(graph)
+    _check_one_edge_type(graph)
     with warnings.catch_warnings():
         # PyG scripts its models on import, which recent torch versions call deprecated.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -439,7 +507,7 @@ def _pyg_weights(
     weight: str | None,
     bounds: tuple[float, float] | None,
 ) -> dict[str, Any]:
-    """Return the amounts of arcs and their bounds, or warn of what is not read."""
+    """Return the amounts of arcs and their bounds, or warn about attributes that are not read."""
     weight, bounds = _weight_of_note(note, "edge_weight", weight, bounds)
     if weight is None:
         ignored = [key for key in ("edge_weight", "edge_attr") if note.get(key) is not None]

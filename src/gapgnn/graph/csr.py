@@ -1,7 +1,7 @@
 """Adjacency as two arrays: building it from arcs, and the few operations the rest needs.
 
-A structure is the pair ``(indptr, indices)``: ``indices[indptr[u]:indptr[u + 1]]`` is the out-list
-of node ``u``, sorted and without duplicates. Weights, where there are some, are a third array
+A structure is the pair ``(indptr, indices)``: ``indices[indptr[u]:indptr[u + 1]]`` is the adjacency
+list of node ``u``, sorted and without duplicates. Weights, where there are some, are a third array
 beside ``indices``. Everything here works on int32 indices, one bool per arc, or blocks of rows, so
 that 81 million arcs stay within 4 GiB.
 """
@@ -30,7 +30,7 @@ def build(
     symmetric: bool,
     keep_loops: bool = False,
 ) -> Structure:
-    """Sort arcs into out-lists, drop duplicates, and add missing reverse arcs if ``symmetric``.
+    """Sort arcs into adjacency lists without duplicates; with ``symmetric``, add reverse arcs.
 
     >>> indptr, indices = build([0, 1, 1], [1, 2, 1], 3, symmetric=True)
     >>> indptr.tolist(), indices.tolist()
@@ -74,16 +74,16 @@ def build_weighted(
     finish: Callable[[NDArray[np.int64]], NDArray[Any]],
     keep_loops: bool = False,
 ) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any]]:
-    """Sort arcs into out-lists, adding up what the repetitions of one arc weigh.
+    """Sort arcs into adjacency lists, adding up the weights of repeated arcs.
 
     Args:
         sources: position of each arc's source.
         targets: position of each arc's target.
-        units: what each arc weighs, whole numbers that add up.
+        units: the weight of each arc, an integer.
         num_nodes: number of nodes.
-        symmetric: add missing reverse arcs; both directions then weigh what the heavier one does,
-            so that an edge may be given once or, as a symmetric matrix does, twice.
-        finish: turns the sum of an arc into its weight, a whole number of at least 0.
+        symmetric: add missing reverse arcs; both directions then get the larger weight, so that an
+            edge may be given once or, as in a symmetric matrix, twice.
+        finish: turns the sum of an arc into its weight, an integer of at least 0.
         keep_loops: keep arcs from a node to itself.
 
     >>> build_weighted([0, 0], [1, 1], np.array([2, 3]), 2, symmetric=True, finish=lambda n: n)
@@ -110,7 +110,7 @@ def build_weighted(
 
 
 def _positions(key: str, values: ArrayLike, num_nodes: int) -> NDArray[Any]:
-    """Return node positions in the narrowest index type that fits, or say what is wrong."""
+    """Return node positions in the narrowest index type that fits, or refuse them."""
     array = np.asarray(values)
     if array.size == 0:
         array = array.astype(np.int64)
@@ -160,7 +160,7 @@ def matrix(
 def is_symmetric(
     indptr: NDArray[np.int64], indices: NDArray[Any], weights: NDArray[Any] | None = None
 ) -> bool:
-    """Say whether every arc has its reverse and, where there are weights, the same one.
+    """Return whether every arc has its reverse and, where there are weights, of the same weight.
 
     >>> is_symmetric(np.array([0, 1, 2]), np.array([1, 0], dtype=np.int32))
     True
@@ -188,11 +188,13 @@ def check(indptr: NDArray[Any], indices: NDArray[Any]) -> None:
         )
     _positions("indices", indices, len(indptr) - 1)
     if not rows_increase(indptr, indices):
-        raise DataError("`indices` must be sorted and unique in each out-list. Got another order.")
+        raise DataError(
+            "`indices` must be sorted and unique in each adjacency list. Got another order."
+        )
 
 
 def rows_increase(indptr: NDArray[Any], values: NDArray[Any]) -> bool:
-    """Say whether the values of each row are sorted and unique.
+    """Return whether the values of each row are sorted and unique.
 
     >>> rows_increase(np.array([0, 2, 3]), np.array([4, 7, 1]))
     True
@@ -262,7 +264,7 @@ def select(indptr: NDArray[np.int64], indices: NDArray[Any], keep: NDArray[np.bo
 def between(
     indptr: NDArray[np.int64], indices: NDArray[Any], keep: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Say which arcs :func:`select` keeps: those between nodes that are kept.
+    """Return which arcs :func:`select` keeps: those between nodes that are kept.
 
     >>> indptr, indices = np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], dtype=np.int32)
     >>> between(indptr, indices, np.array([False, True, True])).tolist()

@@ -1,16 +1,15 @@
-"""Out-lists cut to at most D entries, by a keyed hash that reads one list alone.
+"""Bound the out-degree: keep at most D entries of each adjacency list, chosen by a keyed hash.
 
-Cutting is what makes the node-level sensitivity finite (privacy page, section 1). An entry stays if
-it is among the D entries of its list with the smallest keyed hash of (source id, target id). The
-hash reads outside ids, so the choice depends neither on the order of the nodes, nor on how the work
-is split, nor on who else has a record: an entry whose target left keeps its slot and is not
-replaced.
+The bound makes the node-level sensitivity finite (privacy page, section 1). An entry is kept if it
+is among the D entries of its list with the smallest keyed hash of (source id, target id). The
+choice depends on ids only, and neither on the order of the nodes, nor on how the work is split, nor
+on who else has a record: an entry whose target left is still counted and is not replaced.
 
-Each person has two secret words, SipHash of the own id: one as the owner of a list, one as an entry
-of lists. The hash of an entry mixes the owner's with the entry's (:func:`pair_hashes`), which takes
-a tenth of SipHash for every arc. In one list the hashes of different people are a public bijection
-of their independent words, so every choice of D is as likely as any other; and the guarantee holds
-whatever the hash is.
+Each person has two secret words, SipHash of the id: one as the source of arcs, one as the target.
+The hash of an entry mixes the source's word with the target's (:func:`pair_hashes`), which takes a
+tenth of the time of SipHash for every arc. In one list the hashes of different targets are a public
+bijection of their independent words, so every choice of D entries is equally likely. The guarantee
+does not depend on the quality of the hash.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from gapgnn.graph.graph import Graph
 from gapgnn.graph.people import (
     KEY_BYTES,
     NAME_KEY_BYTES,
-    NUMPY_WORDS,
-    WordKind,
+    NUMPY_OPS,
+    WordOps,
     Words,
     absorb_first,
     absorb_last,
@@ -44,31 +43,31 @@ _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
 
 
-class OutLists(NamedTuple):
-    """Out-lists in CSR form, without dangling entries: what remains of a graph after the cut."""
+class BoundedAdjacency(NamedTuple):
+    """Adjacency lists of bounded out-degree in CSR form, without dangling entries."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[Any]
     weights: NDArray[np.float32] | None = None
 
 
-def bound_out_degrees(graph: Graph, max_degree: int, key: NoiseKey | bytes) -> OutLists:
-    """Cut every out-list to at most ``max_degree`` entries.
+def bound_out_degrees(graph: Graph, max_degree: int, key: NoiseKey | bytes) -> BoundedAdjacency:
+    """Keep at most ``max_degree`` entries of each adjacency list.
 
-    Relation: ``add-remove`` or ``replace`` at node level (privacy page, section 1). What is kept of
-    a list is a function of that list, the ids on it and the key; removing or exchanging another
-    record changes nothing in it. A record therefore writes to at most ``max_degree`` rows of one
-    aggregation.
+    Relation: ``add-remove`` or ``replace`` at node level (privacy page, section 1). Which entries
+    of a list are kept is a function of that list, the ids in it and the key; removing or exchanging
+    another record does not change it. A record therefore contributes to at most ``max_degree`` rows
+    of one aggregation.
 
     Args:
         graph: the private graph.
-        max_degree: D, at least 1. Dangling entries count: they hold a slot and contribute nothing.
+        max_degree: D, at least 1. Dangling entries count towards it, and contribute nothing.
         key: the secret of this run, at least 16 bytes; a derived :class:`~gapgnn.rng.NoiseKey` of
-            its own. A known key would let the owner of a list choose whom it keeps.
+            its own. With a known key, the owner of a list could choose which entries are kept.
 
     Returns:
-        Out-lists in the order of the graph, targets sorted as before, each with its weight. What
-        an entry weighs has no say in whether it stays.
+        Adjacency lists in the order of the graph, targets sorted as before, each with its weight.
+        The choice does not depend on weights.
 
     >>> hub = Graph.from_arcs([0] * 9, range(1, 10), num_nodes=10, features=np.eye(10))
     >>> lists = bound_out_degrees(hub, 3, NoiseKey.insecure(0))
@@ -79,7 +78,7 @@ def bound_out_degrees(graph: Graph, max_degree: int, key: NoiseKey | bytes) -> O
     degrees = graph.out_degrees
     long_rows = np.flatnonzero(degrees > rule.limit)
     if not long_rows.size:
-        return OutLists(graph.indptr, graph.indices, graph.weights)
+        return BoundedAdjacency(graph.indptr, graph.indices, graph.weights)
     keep = np.ones(graph.num_arcs, dtype=np.bool_)
     counts = np.diff(graph.indptr)
 
@@ -98,15 +97,15 @@ def bound_out_degrees(graph: Graph, max_degree: int, key: NoiseKey | bytes) -> O
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         list(pool.map(cut, in_chunks(long_rows, degrees, CHUNK_ENTRIES)))
     weights = None if graph.weights is None else graph.weights[keep]
-    return OutLists(np.concatenate([[0], np.cumsum(counts)]), graph.indices[keep], weights)
+    return BoundedAdjacency(np.concatenate([[0], np.cumsum(counts)]), graph.indices[keep], weights)
 
 
 class Entries(NamedTuple):
-    """The entries of some lists; those that dangle come last.
+    """The hashed entries of some adjacency lists; dangling entries come last.
 
     Attributes:
-        places: where the entries that do not dangle lie.
-        rank: whose list it is, counted among the lists asked for.
+        places: the positions of the entries that do not dangle.
+        rank: the list of each entry, counted among the requested lists.
         targets: the secret word of each target.
         hashes: the keyed hash of each entry.
     """
@@ -119,13 +118,13 @@ class Entries(NamedTuple):
 
 @dataclass(frozen=True)
 class CutRule:
-    """Which entries stay, in memory or on disk: the ``limit`` smallest (hash, target) of a list.
+    """Keep the ``limit`` entries of a list with the smallest (hash, target), in memory or on disk.
 
     Attributes:
         limit: D.
-        owners: the secret word of each node as the owner of a list.
-        entrants: and as an entry of lists.
-        dangling: whose entries dangle, in CSR form, and their words.
+        owners: the secret word of each node as a source.
+        entrants: the secret word of each node as a target.
+        dangling: the dangling entries in CSR form, as row pointers and secret words of targets.
     """
 
     limit: int
@@ -147,7 +146,7 @@ class CutRule:
     def entries(
         self, rows: NDArray[np.int64], pointers: NDArray[Any], targets: NDArray[Any], first: int = 0
     ) -> Entries:
-        """Return the hashed entries of some rows of out-lists that begin with row ``first``."""
+        """Return the hashed entries of some rows; the arrays begin with row ``first``."""
         places, rank = _places(pointers, rows - first)
         words = self.entrants[targets[places]]
         if self.dangling is not None:
@@ -157,17 +156,17 @@ class CutRule:
         return Entries(places, rank, words, pair_hashes(self.owners[rows][rank], words))
 
     def last_kept(self, entries: Entries, num_rows: int) -> tuple[Words, Words]:
-        """Return hash and target word of the last entry that stays in each list, all too long.
+        """Return hash and target word of the last entry kept in each list; all exceed the limit.
 
-        One sort of plain words finds the last word that stays in each list. Several entries have
-        that word where the bits of the hash that gave way to the rank decide.
+        One sort of words (rank and upper bits of the hash) finds the last word kept in each list.
+        Where several entries have that word, the lower bits of the hash decide.
         """
         _, rank, targets, hashes = entries
         words = row_words(rank, hashes, num_rows, _shifted)
         if num_rows < 1 << 15:
-            # Half of a word tells nearly all entries apart and is sorted in half the time.
+            # Half a word distinguishes nearly all entries and is sorted in half the time.
             words = (words >> 32).astype(np.int32)
-        # By radix: half the time of NumPy's sort on a chunk.
+        # torch sorts by radix, in half the time of NumPy on a chunk.
         ordered = torch.from_numpy(words).sort().values.numpy()
         lengths = np.bincount(rank, minlength=num_rows)
         starts = np.cumsum(lengths) - lengths
@@ -177,7 +176,7 @@ class CutRule:
         tied = tied[np.lexsort((targets[tied], hashes[tied], rank[tied]))]
         last = np.searchsorted(rank[tied], np.arange(num_rows)) + self.limit - 1 - before
         last_hash, last_target = hashes[tied[last]], targets[tied[last]]
-        # Names of one word, which chance allows: those that do not all fit go, so D always holds.
+        # Several targets may have the same word by chance: then none is kept if not all fit into D.
         after = tied[np.minimum(last + 1, len(tied) - 1)]
         shared = (after != tied[last]) & (rank[after] == np.arange(num_rows))
         shared &= (hashes[after] == last_hash) & (targets[after] == last_target)
@@ -187,42 +186,42 @@ class CutRule:
 
 
 def stays(hashes: Words, targets: Words, last_hash: Words, last_target: Words) -> NDArray[np.bool_]:
-    """Say which entries stay, given the last that stays in the list of each."""
+    """Return which entries are kept, given the last one kept in the list of each."""
     kept: NDArray[np.bool_] = hashes < last_hash
     tied = np.flatnonzero(hashes == last_hash)
     kept[tied] = targets[tied] <= last_target[tied]
     return kept
 
 
-def secret_words(codes: Any, secret: bytes, kind: WordKind = NUMPY_WORDS) -> tuple[Any, Any]:
-    """Return two words of each person: as the owner of a list, and as an entry of lists.
+def secret_words(codes: Any, secret: bytes, ops: WordOps = NUMPY_OPS) -> tuple[Any, Any]:
+    """Return two secret words of each person: as a source and as a target.
 
     Args:
-        codes: the 64 bits that stand for each person.
+        codes: the 64-bit code of each person.
         secret: the SipHash key.
-        kind: of array.
+        ops: operations of the array library.
     """
     owners, entrants = (
-        absorb_last(absorb_first(codes, secret, kind), kind.constant(side), kind) for side in (0, 1)
+        absorb_last(absorb_first(codes, secret, ops), ops.constant(side), ops) for side in (0, 1)
     )
     return owners, entrants
 
 
-def pair_hashes(owners: Any, entrants: Any, kind: WordKind = NUMPY_WORDS) -> Any:
-    """Return the hash of each entry of a list, from its owner's secret word and its own."""
+def pair_hashes(owners: Any, entrants: Any, ops: WordOps = NUMPY_OPS) -> Any:
+    """Return the hash of each entry from the secret words of its source and target."""
     words = owners ^ entrants
     for by, factor in _MIX:
-        words ^= kind.shifted(words, by)
-        words *= kind.constant(factor)
-    words ^= kind.shifted(words, _LAST_SHIFT)
+        words ^= ops.shifted(words, by)
+        words *= ops.constant(factor)
+    words ^= ops.shifted(words, _LAST_SHIFT)
     return words
 
 
 def row_words(rank: Any, hashes: Any, num_rows: int, shifted: Callable[[Any, int], Any]) -> Any:
     """Return a signed word per entry: the rank of its row above the upper bits of its hash.
 
-    One sort of these sorts all rows at once, in memory and on a device (``shifted`` shifts right
-    and fills with zeros there). The lower bits of the hash matter only where words tie.
+    One sort of these sorts all rows at once, in memory and on a device (``shifted`` is the logical
+    right shift there). The lower bits of the hash matter only where words tie.
     """
     bits = num_rows.bit_length() + 1
     return (rank << (64 - bits)) | shifted(hashes, bits)
@@ -250,7 +249,7 @@ def split_key(key: NoiseKey | bytes) -> tuple[bytes, bytes]:
 def _places(
     indptr: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where the entries of some rows lie, and for each entry the rank of its row."""
+    """Return the positions of the entries of some rows, and for each entry the rank of its row."""
     counts = indptr[rows + 1] - indptr[rows]
     before = np.cumsum(counts) - counts
     rank = np.repeat(np.arange(len(rows)), counts)

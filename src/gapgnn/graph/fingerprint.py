@@ -1,4 +1,4 @@
-"""What identifies a data set: SHA-256 of a graph's canonical content."""
+"""The fingerprint of a data set: SHA-256 of a graph's canonical content."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fingerprint(graph: Graph) -> str:
 
 
 def order_of_ids(graph: Graph) -> NDArray[np.int64] | None:
-    """Return the positions of the nodes in the order of their ids; None if they stand so."""
+    """Return the positions of the nodes in the order of their ids; None if they are sorted."""
     return None if increases(graph.ids) else np.argsort(graph.ids, kind="stable")
 
 
@@ -55,19 +55,19 @@ def digest_of(
     targets: Iterable[NDArray[Any]],
     weights: Any = None,
 ) -> str:
-    """Return the fingerprint, given the out-lists of the nodes in the order of their ids.
+    """Return the fingerprint, given the adjacency lists of the nodes in the order of their ids.
 
     Args:
         graph: everything but the arcs.
         order: of the nodes by their ids.
-        indptr: row pointers of the out-lists in that order.
-        targets: the entries of all out-lists by their place in that order, in any pieces.
-        weights: the SHA-256 of the weights beside them, asked once all targets were read.
+        indptr: row pointers of the adjacency lists in that order.
+        targets: the targets of all arcs by their position in that order, in any pieces.
+        weights: the SHA-256 of their weights; read after all targets.
     """
     labels, ids = graph.labels, graph.ids
     if order is not None:
         labels, ids = labels[order], ids[order]
-    # The width follows from a size that is hashed too, never from how the arrays were stored.
+    # The width depends on a size that is hashed too, never on how the arrays are stored.
     width = "<u4" if graph.num_nodes <= 1 << 32 else "<u8"
     digest = hashlib.sha256(b"gapgnn graph 1")
     digest.update(f"{graph.num_nodes} {graph.num_features} {int(graph.is_directed)}".encode())
@@ -88,11 +88,11 @@ def digest_of(
         _update_names(digest, names)
     if weights is not None:
         digest.update(b"weights" + weights.digest())
-    if graph.more:
-        for kind in graph.edge_types:
-            digest.update(f"kind {len(kind.kind)} {kind.kind}".encode())
-        for kind in graph.more:
-            digest.update(kind.fingerprint.encode())
+    if graph.more_edge_types:
+        for name in graph.edge_type_names:
+            digest.update(f"kind {len(name)} {name}".encode())
+        for one in graph.more_edge_types:
+            digest.update(one.fingerprint.encode())
     return digest.hexdigest()
 
 
@@ -108,7 +108,7 @@ def _update_values(digest: Any, array: NDArray[Any], dtype: str) -> None:
 
 
 def _update_names(digest: Any, names: NDArray[Any]) -> None:
-    """Hash names with their kind and lengths, so that no two lists of names look alike."""
+    """Hash names with their type and lengths, so that different lists differ."""
     digest.update(names.dtype.kind.encode())
     if names.dtype.kind == "i":
         _update(digest, names, "<i8")

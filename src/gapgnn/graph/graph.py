@@ -1,4 +1,4 @@
-"""Graph: the private data itself, validated once and never changed afterwards."""
+"""Graph: the private data, validated once and immutable."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 SelfLoops = Literal["drop", "keep"]
 MASKS = ("train_mask", "val_mask", "test_mask")
-# For whoever comes with rows, or would cut a graph into them.
+# The end of messages to callers who pass rows instead of a graph, or would split a graph into rows.
 KEPT_WHOLE = (
     "Rows alone have no edges: build a graph with `Graph.from_arcs`, and in place of GridSearchCV, "
     "cross_val_score and transformers of a Pipeline use `gapgnn.cross_validate`, which keeps the "
-    "graph whole and says what its folds cost."
+    "graph whole and reports the privacy cost of its folds."
 )
 AnyGraph = TypeVar("AnyGraph", bound="Graph")
 
@@ -49,47 +49,46 @@ class Graph:
     """A graph with node features, labels and split masks.
 
     Build one with :meth:`from_arcs` (or a function of :mod:`gapgnn.graph.convert`); transforms
-    return new graphs. Calling ``Graph(...)`` itself checks nothing: it is the inside of those
-    functions. Row ``u`` of the adjacency is the out-list of node ``u``, so aggregation over
-    in-neighbours is ``adjacency.T @ X``. Every array is read-only: writable arrays are copied on
-    the way in, and a read-only one is shared.
+    return new graphs. ``Graph(...)`` itself checks nothing and is for those functions only. Row
+    ``u`` of the adjacency is the adjacency list of node ``u``, so aggregation over in-neighbours is
+    ``adjacency.T @ X``. Every array is read-only: writable arrays are copied on the way in, and a
+    read-only one is shared.
 
     Attributes:
-        indptr: CSR row pointers of the out-lists, ``num_nodes + 1`` long.
-        indices: targets, sorted inside each out-list, without duplicates; int32 where they fit.
+        indptr: CSR row pointers of the adjacency lists, ``num_nodes + 1`` long.
+        indices: targets, sorted inside each adjacency list, without duplicates; int32 where they
+            fit.
         features: ``(num_nodes, num_features)``, dense float32 or sparse CSR (one-hot stays sparse).
         labels: class of each node, ``-1`` where unknown.
         train_mask: nodes whose label may be used to train.
         val_mask: nodes whose label may be used to choose between models.
         test_mask: nodes whose label is only used to score.
-        ids: what each node is called outside: integers or strings, unique.
-        is_directed: False promises a symmetric adjacency.
-        dangling_indptr: CSR row pointers of the dangling entries of each out-list, or None.
-        dangling_targets: the outside names of nodes that are listed but have no record here. They
-            contribute nothing but keep their slot when an out-list is cut (privacy page,
-            section 1).
-        weights: how heavy each arc is, 0 to 1 on a grid of 2**-8, beside ``indices``; None if all
-            weigh 1. In an undirected graph both arcs of an edge weigh the same.
+        ids: the user's name of each node: integers or strings, unique.
+        is_directed: False means that the adjacency is symmetric.
+        dangling_indptr: CSR row pointers of the dangling entries of each adjacency list, or None.
+        dangling_targets: ids of neighbours that have no record here. They contribute nothing, but
+            count towards the out-degree when an adjacency list is cut (privacy page, section 1).
+        weights: the weight of each arc, 0 to 1 on a grid of 2**-8, beside ``indices``; None if all
+            are 1. In an undirected graph both arcs of an edge have the same weight.
         weight_bounds: the declared bounds of the amounts that became weights; not part of the
             content.
-        kind: what the edges are called, where there are several edge types of them.
-        more: the further edge types over the same nodes, as graphs without features; see
+        edge_type: the name of this edge type, where there are several.
+        more_edge_types: the other edge types over the same nodes, as graphs without features; see
             :func:`gapgnn.graph.transforms.join_edge_types`.
-        label_names: the outside name of each class, in the order of ``labels``.
-        feature_names: the outside name of each feature column, where known; not part of the
-            content.
+        label_names: the name of each class, in the order of ``labels``.
+        feature_names: the name of each feature column, where known; not part of the content.
         name: a human-readable name, not part of the content.
-        schema: what was declared about the node table, if it was; not part of the content.
+        schema: the declaration of the node table, if there is one; not part of the content.
         inferred: which of classes, columns and direction were read from the data instead of being
-            declared, so that they may tell of single people (privacy page, section 2); not part
+            declared, so that they may reveal single people (privacy page, section 2); not part
             of the content.
         population: the namespace of ``ids`` in the ledger: graphs in one namespace that name a
             common id share a budget (privacy page, section 6); not part of the content.
-        preparation: what was said about the tables it comes from, for a model to remember; not
-            part of the content.
-        dealt: the seed and the shares, to train and to validate, by which
-            :func:`~gapgnn.graph.transforms.random_split` dealt the roles from ids; None where
-            roles came with the records. Not part of the content.
+        preparation: the options by which its tables were read, for a model to store; not part of
+            the content.
+        split_options: the seed and the training and validation shares with which
+            :func:`~gapgnn.graph.transforms.random_split` drew roles from ids; None where roles
+            came with the records. Not part of the content.
     """
 
     indptr: NDArray[np.int64]
@@ -112,9 +111,9 @@ class Graph:
     preparation: Preparation | None = None
     weights: NDArray[np.float32] | None = None
     weight_bounds: tuple[float, float] | None = None
-    kind: str = "links"
-    more: tuple[Graph, ...] = ()
-    dealt: tuple[int, float, float] | None = None
+    edge_type: str = "links"
+    more_edge_types: tuple[Graph, ...] = ()
+    split_options: tuple[int, float, float] | None = None
 
     @classmethod
     def from_arcs(
@@ -158,29 +157,28 @@ class Graph:
             train_mask: boolean per node; nobody if left out.
             val_mask: likewise.
             test_mask: likewise.
-            ids: outside names; ``0 .. num_nodes - 1`` if left out.
-            directed: whether an arc u->v says nothing about v->u; None looks whether every arc has
-                its reverse.
-            dangling: for a node's position, the outside names it lists that have no record.
-            label_names: outside name of each class.
-            feature_names: outside name of each feature column.
+            ids: the user's names of nodes; ``0 .. num_nodes - 1`` if left out.
+            directed: whether arcs have a direction; None checks whether every arc has its reverse.
+            dangling: for a node's position, the ids of its neighbours that have no record.
+            label_names: name of each class.
+            feature_names: name of each feature column.
             name: for people.
             self_loops: ``"drop"`` or ``"keep"`` arcs from a node to itself.
             not_finite: what to do with a row of features that holds NaN or infinity: refuse, or
                 make the row zero, so that one record cannot stop a run at node level.
-            schema: what was declared about the table the features come from.
-            inferred: what the caller read from the data itself. None works it out: the direction
-                if ``directed`` is None, the classes if labels come without ``label_names``.
+            schema: the declaration of the table the features come from.
+            inferred: which facts the caller read from the data itself. None: the direction if
+                ``directed`` is None, the classes if labels come without ``label_names``.
             population: namespace of the ids in the ledger; give unrelated graphs their own.
-            preparation: what was said about the tables that the graph comes from.
+            preparation: the options by which the graph's tables were read.
             weights: the amount of each arc. Amounts of one arc are added up and clamped to the
                 bounds, one that is NaN counts as the lower bound, and the weight is its share of
-                the upper bound. Where edges have no direction, the heavier direction counts.
+                the upper bound. In an undirected graph the larger of both directions counts.
             weight_bounds: declared bounds of the amounts, 0 <= low < high.
 
         >>> import numpy as np
         >>> graph = Graph.from_arcs([0, 1, 1], [1, 2, 1], num_nodes=3, features=np.eye(3))
-        >>> graph.num_arcs, graph.out_list(1).tolist()
+        >>> graph.num_arcs, graph.out_neighbours(1).tolist()
         (4, [0, 2])
         """
         if num_nodes < 1:
@@ -252,11 +250,13 @@ class Graph:
         for key in ("indptr", "indices", "dangling_indptr", "dangling_targets", "weights"):
             if parts.get(key) is not None:
                 parts[key] = frozen(np.ascontiguousarray(parts[key]))
-        if parts.get("more"):
-            parts["more"] = tuple(kind._changed(ids=parts["ids"]) for kind in parts["more"])
+        if parts.get("more_edge_types"):
+            parts["more_edge_types"] = tuple(
+                one._changed(ids=parts["ids"]) for one in parts["more_edge_types"]
+            )
         graph = cls(**parts)
         graph._validate()
-        graph._validate_kinds()
+        graph._validate_edge_types()
         return graph
 
     def _validate(self) -> None:
@@ -308,20 +308,20 @@ class Graph:
             if unknown:
                 raise DataError(f"`{key}_mask` must select labelled nodes. Got {unknown} without.")
 
-    def _validate_kinds(self) -> None:
-        names = [graph.kind for graph in self.edge_types]
+    def _validate_edge_types(self) -> None:
+        names = [graph.edge_type for graph in self.edge_types]
         if len(set(names)) < len(names):
             raise DataError(f"Edge types must have different names. Got {', '.join(names)}.")
-        for other in self.more:
+        for other in self.more_edge_types:
             if other.num_nodes != self.num_nodes:
                 raise DataError(
                     f"Edge types must be over the same {self.num_nodes} nodes. Got "
-                    f"{other.num_nodes} for {other.kind!r}."
+                    f"{other.num_nodes} for {other.edge_type!r}."
                 )
             if other.is_directed != self.is_directed:
                 raise DataError(
                     "Edge types must all have a direction or none. Got both: "
-                    f"{self.kind!r} and {other.kind!r}."
+                    f"{self.edge_type!r} and {other.edge_type!r}."
                 )
 
     def _validate_dangling(self) -> None:
@@ -340,7 +340,7 @@ class Graph:
             )
         if not csr.rows_increase(starts, names):
             raise DataError(
-                "`dangling` must be sorted and unique in each out-list. Got another order."
+                "`dangling` must be sorted and unique in each adjacency list. Got another order."
             )
         known = names[np.isin(names, self.ids)]
         if len(known):
@@ -357,12 +357,12 @@ class Graph:
     @property
     def edge_types(self) -> tuple[Graph, ...]:
         """The edge types in the order of their names, this graph being the first of them."""
-        return (self, *self.more)
+        return (self, *self.more_edge_types)
 
     @property
     def edge_type_names(self) -> tuple[str, ...]:
-        """The names of the edge types; none where there is only one kind."""
-        return tuple(graph.kind for graph in self.edge_types) if self.more else ()
+        """The names of the edge types; none where there is only one."""
+        return tuple(graph.edge_type for graph in self.edge_types) if self.more_edge_types else ()
 
     @property
     def is_weighted(self) -> bool:
@@ -398,12 +398,12 @@ class Graph:
 
     @property
     def num_dangling(self) -> int:
-        """Number of out-list entries that name nobody with a record here."""
+        """Number of dangling entries of all adjacency lists."""
         return 0 if self.dangling_targets is None else len(self.dangling_targets)
 
     @cached_property
     def out_degrees(self) -> NDArray[np.int64]:
-        """Length of every out-list, dangling entries included (they hold a slot)."""
+        """Out-degree of each node; dangling entries count."""
         degrees = np.diff(self.indptr)
         if self.dangling_indptr is not None:
             degrees = degrees + np.diff(self.dangling_indptr)
@@ -417,8 +417,8 @@ class Graph:
         lists = np.split(self.dangling_targets, self.dangling_indptr[1:-1])
         return {node: lists[node] for node in nodes}
 
-    def out_list(self, node: int) -> NDArray[Any]:
-        """Return the targets of one node, by position."""
+    def out_neighbours(self, node: int) -> NDArray[Any]:
+        """Return the positions of one node's out-neighbours."""
         return self.indices[self.indptr[node] : self.indptr[node + 1]]
 
     def adjacency(self) -> sp.csr_array:
@@ -427,11 +427,11 @@ class Graph:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the canonical content: what a privacy budget belongs to.
+        """SHA-256 of the canonical content, which identifies a data set.
 
-        It reads nodes in the order of their ids, so shuffling the rows of a table does not make a
-        new data set, and it ignores the split and the name: training again on another split spends
-        the same budget. Dense and sparse features with equal values agree.
+        It reads nodes in the order of their ids, so the order of the rows of a table does not
+        matter, and it ignores the split and the name. Dense and sparse features with equal values
+        have the same fingerprint.
         """
         return fingerprint(self)
 
@@ -439,17 +439,19 @@ class Graph:
         return {key: getattr(self, key) for key in self.__dataclass_fields__}
 
     def _changed(self: AnyGraph, **changes: Any) -> AnyGraph:
-        """Copy with some parts exchanged, unchecked; what was worked out before stays."""
+        """Copy with some parts exchanged, unchecked; cached values are kept."""
         graph = copy.copy(self)
         graph.__dict__.update(changes)
         return graph
 
     def _replace(self, **changes: Any) -> Graph:
-        """Copy with some parts exchanged; whatever they can break is checked again."""
+        """Copy with some parts exchanged; everything that depends on them is checked again."""
         parts = {**self._parts(), **changes}
         if "is_directed" in changes:
             direction = {"is_directed": changes["is_directed"]}
-            parts["more"] = tuple(kind._replace(**direction) for kind in parts["more"])
+            parts["more_edge_types"] = tuple(
+                one._replace(**direction) for one in parts["more_edge_types"]
+            )
         if changes.keys() & {"indptr", "indices", "is_directed", "weights"}:
             csr.check(np.asarray(parts["indptr"]), np.asarray(parts["indices"]))
             arcs = parts["indptr"], parts["indices"], parts["weights"]
@@ -464,15 +466,15 @@ class Graph:
 
     @property
     def wording(self) -> Wording:
-        """What those in the graph and its edges are called in statements about privacy."""
-        said, schema = self.preparation, self.schema
+        """What nodes and edges are called in statements about privacy."""
+        given, schema = self.preparation, self.schema
         known = None if schema is None else Wording.of(schema.entity, schema.link)
-        return Wording.of(*(() if said is None else (said.entity, said.link)), known=known)
+        return Wording.of(*(() if given is None else (given.entity, given.link)), known=known)
 
     def with_words(
         self: AnyGraph, *, entity: str | None = None, link: str | None = None
     ) -> AnyGraph:
-        """Return a copy whose privacy cards speak of these; the fingerprint stays the same.
+        """Return a copy whose privacy cards use these names; the fingerprint stays the same.
 
         Args:
             entity: what a node is called, as ``SINGULAR`` or ``SINGULAR/PLURAL``.
@@ -485,9 +487,9 @@ class Graph:
         from gapgnn.graph.tables import Preparation
 
         Wording.of(entity, link)
-        said = self.preparation or Preparation()
-        said = replace(said, entity=entity or said.entity, link=link or said.link)
-        return self._changed(preparation=said)
+        given = self.preparation or Preparation()
+        given = replace(given, entity=entity or given.entity, link=link or given.link)
+        return self._changed(preparation=given)
 
     def with_masks(
         self: AnyGraph, train: NDArray[np.bool_], val: NDArray[np.bool_], test: NDArray[np.bool_]
@@ -496,7 +498,7 @@ class Graph:
         masks = {
             key: as_mask(key, mask) for key, mask in zip(MASKS, (train, val, test), strict=True)
         }
-        graph = self._changed(**masks, dealt=None)
+        graph = self._changed(**masks, split_options=None)
         graph._validate_masks()
         return graph
 
@@ -506,15 +508,15 @@ class Graph:
         return any(bool(getattr(self, mask).any()) for mask in MASKS)
 
     def __array__(self, *_: object, **__: object) -> NoReturn:
-        # What scikit-learn does to whatever it is about to cut into rows.
+        # scikit-learn calls this on an input that it is about to split into rows.
         raise InputError(f"a graph must stay whole and is no array. {KEPT_WHOLE}")
 
     def __repr__(self) -> str:
-        kind = "directed" if self.is_directed else "undirected"
+        direction = "directed" if self.is_directed else "undirected"
         arcs = f"arcs={self.num_arcs:,}"
-        if self.more:
-            arcs = ", ".join(f"{graph.kind}={graph.num_arcs:,}" for graph in self.edge_types)
+        if self.more_edge_types:
+            arcs = ", ".join(f"{graph.edge_type}={graph.num_arcs:,}" for graph in self.edge_types)
         return (
-            f"Graph({self.name!r}, {kind}, nodes={self.num_nodes:,}, {arcs}, "
+            f"Graph({self.name!r}, {direction}, nodes={self.num_nodes:,}, {arcs}, "
             f"features={self.num_features:,}, classes={self.num_classes})"
         )

@@ -1,12 +1,12 @@
 """Randomness of one person: a function of a key and of that person's id, and of nobody else.
 
 Node-level privacy compares data with and without one person, so whatever is drawn for the others
-must stay theirs when somebody leaves (privacy page, sections 1 and 2). A permutation of positions,
-or a stream that is read row after row, does not: everybody behind the one who left is dealt
-something new. Here every draw comes from SipHash-2-4 of outside ids under a key, so it depends
-neither on the order of the rows, nor on how the work is split, nor on who else has a record.
+must not change when that person leaves (privacy page, sections 1 and 2). A permutation of
+positions, or a stream that is read row after row, violates this: it changes for every later row.
+Here every draw comes from SipHash-2-4 of ids under a key, so it depends neither on the order of the
+rows, nor on how the work is split, nor on who else has a record.
 
-Two keys are in use: roles come from the experiment's public seed, out-lists are cut
+Two keys are in use: roles come from the experiment's public seed, adjacency lists are cut
 (:mod:`gapgnn.graph.degree`) by the run's secret.
 """
 
@@ -27,9 +27,9 @@ Words = NDArray[np.uint64]
 WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 KEY_BYTES = 16
 NAME_KEY_BYTES = 32
-# Hashed at a time: the words of SipHash's state stay in cache.
+# Ids hashed at a time, so that SipHash's state stays in cache.
 CHUNK = 1 << 16
-_FEW = 1 << 14
+_CHUNK_128 = 1 << 14
 SIPHASH_CONSTANTS = (
     0x736F6D6570736575,
     0x646F72616E646F6D,
@@ -39,10 +39,10 @@ SIPHASH_CONSTANTS = (
 
 
 def roles(ids: NDArray[Any], *, seed: int, train: float, val: float) -> NDArray[np.int8]:
-    """Return everybody's role: 0 to train, 1 to validate, 2 to test.
+    """Return the role of each person: 0 to train, 1 to validate, 2 to test.
 
-    A role is a public hash of (seed, id), so removing a person moves nobody else. The counts are
-    those of independent coins: about ``train`` and ``val`` of all, not exactly.
+    A role is a public hash of (seed, id), so removing a person does not change any other role. The
+    counts are those of independent draws: the shares ``train`` and ``val`` hold in expectation.
 
     >>> ids = np.arange(1000)
     >>> everybody = roles(ids, seed=0, train=0.75, val=0.1)
@@ -59,7 +59,7 @@ def roles(ids: NDArray[Any], *, seed: int, train: float, val: float) -> NDArray[
 def repeat_roles(
     ids: NDArray[Any], *, seed: int, train: float, val: float, repeats: range
 ) -> NDArray[np.int8]:
-    """Return everybody's role in up to four further repeats, ``(repeats, ids)``.
+    """Return the role of each person in up to four further repeats, ``(repeats, ids)``.
 
     As :func:`roles`, a quarter of a hash for each repeat: 16 bits decide a role, which is exact to
     one in 65,536.
@@ -84,10 +84,10 @@ def repeat_roles(
 
 
 def folds_of(ids: NDArray[Any], *, seed: int, folds: int) -> NDArray[np.int64]:
-    """Return everybody's fold, 0 to ``folds - 1``.
+    """Return the cross-fitting fold of each person, 0 to ``folds - 1``.
 
-    As :func:`roles`, a public hash of (seed, id), of which roles tell nothing: folds are equally
-    large on average, and nobody else's changes when somebody leaves.
+    As :func:`roles`, a public hash of (seed, id), but independent of roles: folds are equally large
+    in expectation, and removing a person does not change any other fold.
 
     >>> ids = np.arange(1000)
     >>> everybody = folds_of(ids, seed=0, folds=5)
@@ -116,7 +116,7 @@ def _shares(
 
 
 def has_only_positions(ids: NDArray[Any]) -> bool:
-    """Tell whether ids are 0, 1, 2 and so on: places in an array, or named by nobody.
+    """Return whether ids are 0, 1, 2 and so on, as where the user gave none.
 
     >>> has_only_positions(np.arange(3)), has_only_positions(np.array(["ann", "bob"]))
     (True, False)
@@ -125,11 +125,11 @@ def has_only_positions(ids: NDArray[Any]) -> bool:
 
 
 def encode_ids(ids: NDArray[Any], key: bytes) -> Words:
-    """Reduce outside ids to 64 bits each.
+    """Reduce ids to 64 bits each.
 
-    Whole numbers stand for themselves, also when written as text: whether a column of ids is read
-    as numbers or as strings can depend on other people's records, and must not change anything for
-    anybody. Other names go through keyed BLAKE2b.
+    Whole numbers are their own code, also when written as text: whether a column of ids is read as
+    numbers or as strings can depend on other people's records, and must not change a code. Other
+    names are hashed with keyed BLAKE2b.
     """
     if ids.dtype.kind in "iu":
         return ids.astype(np.int64, copy=False).view(np.uint64)
@@ -150,7 +150,7 @@ def encode_ids(ids: NDArray[Any], key: bytes) -> Words:
 
 
 def letters_of(names: NDArray[np.str_]) -> NDArray[np.uint32]:
-    """Return the code points of texts, with zeros behind the end of each: ``(longest, n)``.
+    """Return the code points of texts, padded with zeros: ``(longest, n)``.
 
     There are at least two rows.
 
@@ -163,15 +163,15 @@ def letters_of(names: NDArray[np.str_]) -> NDArray[np.uint32]:
 
 
 def whole_numbers(letters: NDArray[Any]) -> tuple[NDArray[np.bool_], Words]:
-    """Tell which texts are whole numbers of 64 bits as people write them, and their value.
+    """Return which texts are decimal integers of 64 bits, and their value.
 
-    Letters are as :func:`letters_of` gives them, or bytes in the same order.
+    Letters are as :func:`letters_of` returns them, or bytes in the same order.
 
     >>> is_number, words = whole_numbers(letters_of(np.array(["7", "-1", "007", "x", ""])))
     >>> is_number.tolist(), words[:2].view(np.int64).tolist()
     ([True, True, False, False, False], [7, -1])
     """
-    # What is no digit wraps around to more than nine.
+    # Other characters wrap around to more than nine.
     digits = letters - letters.dtype.type(ord("0"))
     value = np.zeros(letters.shape[1], dtype=np.uint64)
     is_negative = letters[0] == ord("-")
@@ -192,14 +192,14 @@ def whole_numbers(letters: NDArray[Any]) -> tuple[NDArray[np.bool_], Words]:
     return is_number, np.where(is_negative, np.uint64(0) - value, value)
 
 
-class WordKind(NamedTuple):
-    """What SipHash needs of a kind of array: NumPy's here, a device's where one is used.
+class WordOps(NamedTuple):
+    """The array operations that SipHash needs: of NumPy here, of an accelerator elsewhere.
 
     Attributes:
-        constant: 64 bits as one number that can enter an operation.
-        filled: an array like another, of one number.
-        rotate: turns the 64 bits of each word to the left, in place; may use a spare array.
-        shifted: the 64 bits of each word moved to the right, with zeros behind them.
+        constant: converts a 64-bit integer to a scalar of the library.
+        filled: an array like another, filled with one number.
+        rotate: rotates each 64-bit word to the left, in place; may use a spare array.
+        shifted: logical right shift of each 64-bit word.
     """
 
     constant: Callable[[int], Any]
@@ -218,61 +218,61 @@ def _shifted(word: Words, by: int) -> Words:
     return word >> np.uint64(by)
 
 
-NUMPY_WORDS = WordKind(np.uint64, np.full_like, _rotate, _shifted)
+NUMPY_OPS = WordOps(np.uint64, np.full_like, _rotate, _shifted)
 
 
-def absorb_first(words: Any, key: bytes, kind: WordKind = NUMPY_WORDS) -> list[Any]:
-    """Start SipHash-2-4 and take in the first of two words."""
+def absorb_first(words: Any, key: bytes, ops: WordOps = NUMPY_OPS) -> list[Any]:
+    """Start SipHash-2-4 and absorb the first of two words."""
     halves = [int.from_bytes(key[at : at + 8], "little") for at in (0, 8)]
     state = [
-        kind.filled(words, kind.constant(constant ^ halves[place % 2]))
+        ops.filled(words, ops.constant(constant ^ halves[place % 2]))
         for place, constant in enumerate(SIPHASH_CONSTANTS)
     ]
     state[3] ^= words
-    _rounds(state, 2, kind)
+    _rounds(state, 2, ops)
     state[0] ^= words
     return state
 
 
-def absorb_last(state: list[Any], words: Any, kind: WordKind = NUMPY_WORDS) -> Any:
-    """Take in the second word and the length (16 bytes), and finish SipHash-2-4 in place."""
-    for word in (words, kind.constant(16 << 56)):
+def absorb_last(state: list[Any], words: Any, ops: WordOps = NUMPY_OPS) -> Any:
+    """Absorb the second word and the length (16 bytes), and finish SipHash-2-4 in place."""
+    for word in (words, ops.constant(16 << 56)):
         state[3] ^= word
-        _rounds(state, 2, kind)
+        _rounds(state, 2, ops)
         state[0] ^= word
-    state[2] ^= kind.constant(0xFF)
-    _rounds(state, 4, kind)
+    state[2] ^= ops.constant(0xFF)
+    _rounds(state, 4, ops)
     return state[0] ^ state[1] ^ state[2] ^ state[3]
 
 
 def siphash_128(words: Sequence[Words], lengths: int | Words, key: bytes) -> Words:
-    """Return SipHash-2-4 with 128 bits of messages: two halves each, ``(n, 2)``.
+    """Return the 128-bit SipHash-2-4 of messages as two halves, ``(n, 2)``.
 
     Args:
-        words: the words of eight bytes of each message; the last one is what is left over, fewer
-            than eight bytes or none.
-        lengths: bytes of each message, which fill the same number of words.
-        key: of 16 bytes.
+        words: the 8-byte words of each message; the last word holds the remaining bytes, fewer
+            than eight.
+        lengths: number of bytes of each message; all fill the same number of words.
+        key: 16 bytes.
     """
     halves = [int.from_bytes(key[at : at + 8], "little") for at in (0, 8)]
     *whole, rest = words
     rest = rest | np.asarray(lengths, dtype=np.uint64) << np.uint64(56)
     found = np.empty((len(rest), 2), dtype=np.uint64)
-    # What is used again need not be asked for again: that would take longer than the hashes.
-    rows = np.empty((5, min(len(found), _FEW)), dtype=np.uint64)
-    for start in range(0, len(found), _FEW):
-        part = slice(start, start + _FEW)
+    # The state is allocated once: allocating it for each chunk would take longer than hashing.
+    rows = np.empty((5, min(len(found), _CHUNK_128)), dtype=np.uint64)
+    for start in range(0, len(found), _CHUNK_128):
+        part = slice(start, start + _CHUNK_128)
         *state, spare = rows[:, : len(found[part])]
         for place, constant in enumerate(SIPHASH_CONSTANTS):
             state[place].fill(constant ^ halves[place % 2])
         state[1] ^= np.uint64(0xEE)
         for word in (*whole, rest):
             state[3] ^= word[part]
-            _rounds(state, 2, NUMPY_WORDS, spare)
+            _rounds(state, 2, NUMPY_OPS, spare)
             state[0] ^= word[part]
         state[2] ^= np.uint64(0xEE)
         for half in (0, 1):
-            _rounds(state, 4, NUMPY_WORDS, spare)
+            _rounds(state, 4, NUMPY_OPS, spare)
             np.bitwise_xor(state[0], state[1], out=spare)
             spare ^= state[2]
             np.bitwise_xor(spare, state[3], out=found[part, half])
@@ -280,13 +280,13 @@ def siphash_128(words: Sequence[Words], lengths: int | Words, key: bytes) -> Wor
     return found
 
 
-def _rounds(state: list[Any], count: int, kind: WordKind, spare: Any = None) -> None:
-    """Take the four words through some rounds in place."""
+def _rounds(state: list[Any], count: int, ops: WordOps, spare: Any = None) -> None:
+    """Apply rounds of SipHash to the four words of the state, in place."""
     if spare is None:
-        spare = kind.filled(state[0], 0)
+        spare = ops.filled(state[0], 0)
 
     def rotate(word: Any, by: int) -> None:
-        kind.rotate(word, by, spare)
+        ops.rotate(word, by, spare)
 
     v0, v1, v2, v3 = state
     for _ in range(count):

@@ -1,9 +1,9 @@
 """Class filter, splits, induced graphs, feature columns: each returns a new graph.
 
-What a transform reads decides what it costs (privacy page, section 2): the class filter and the
-splits read labels only, which is free at edge level and part of the declared, public protocol at
-node level. The seed of a split is experiment randomness, not noise. The checks at the end say what
-a graph must have before a model can be trained on it.
+The privacy cost of a transform depends on what it reads (privacy page, section 2): the class filter
+and the splits read labels only, which is free at edge level and part of the declared, public
+protocol at node level. The seed of a split is experiment randomness, not noise. The checks at the
+end of this module are the requirements for training.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def one_class_against_all(graph: Graph, positive: str) -> Graph:
             f"`positive` must be one of several classes and not called 'other'. Got {positive!r}."
         )
     labels = np.where(graph.labels < 0, -1, graph.labels == number)
-    # What a schema declares about the label is about the former classes.
+    # A schema's label declares the former classes.
     schema = None if graph.schema is None else replace(graph.schema, label=None)
     return graph._replace(labels=labels, label_names=("other", names[number]), schema=schema)
 
@@ -99,8 +99,9 @@ def one_class_against_all(graph: Graph, positive: str) -> Graph:
 def random_split(graph: Graph, *, seed: int, train: float = 0.75, val: float = 0.10) -> Graph:
     """Split the labelled nodes at random into training, validation and test nodes.
 
-    A node's role is a public hash of (seed, id): who else is in the graph does not change it, which
-    node-level privacy rests on (privacy page, section 2). The shares are met on average.
+    A node's role is a public hash of (seed, id), so it does not depend on which other nodes are in
+    the graph; node-level privacy requires this (privacy page, section 2). The shares hold in
+    expectation.
 
     Args:
         graph: any graph; its own split is replaced.
@@ -126,7 +127,7 @@ def random_split(graph: Graph, *, seed: int, train: float = 0.75, val: float = 0
         raise DataError(
             f"`train` must select a node; {labelled.sum()} nodes have a label. Got {train}."
         )
-    return graph.with_masks(*masks)._changed(dealt=(seed, train, val))
+    return graph.with_masks(*masks)._changed(split_options=(seed, train, val))
 
 
 def induced(graph: Graph, keep: ArrayLike, *, dangle: bool = False) -> Graph:
@@ -135,9 +136,8 @@ def induced(graph: Graph, keep: ArrayLike, *, dangle: bool = False) -> Graph:
     Args:
         graph: any graph.
         keep: one boolean per node, or distinct positions; the order of nodes does not change.
-        dangle: what happens to an entry that names a dropped node: by default it goes with the
-            node; with True it stays in its out-list as a dangling entry, which is what the
-            withdrawal of a record means at node level (privacy page, section 1).
+        dangle: whether an arc to a dropped node becomes a dangling entry, as when a record is
+            withdrawn at node level (privacy page, section 1); by default it is removed.
 
     >>> import numpy as np
     >>> graph = Graph.from_arcs([0, 1], [1, 2], num_nodes=3, features=np.eye(3), ids=[7, 8, 9])
@@ -155,18 +155,21 @@ def induced(graph: Graph, keep: ArrayLike, *, dangle: bool = False) -> Graph:
     if graph.weights is not None:
         arcs["weights"] = graph.weights[csr.between(graph.indptr, graph.indices, mask)]
     dangling = {"dangling_indptr": starts, "dangling_targets": names}
-    more = {"more": tuple(induced(kind, mask, dangle=dangle) for kind in graph.more)}
-    # Arcs between kept nodes come in both directions if all arcs did: nothing to verify again.
+    more = {
+        "more_edge_types": tuple(induced(one, mask, dangle=dangle) for one in graph.more_edge_types)
+    }
+    # The induced arcs are symmetric if all arcs are, so the direction is not checked again.
     return Graph._checked(**{**graph._parts(), **rows, **arcs, **dangling, **more})
 
 
 def with_absent(graph: Graph) -> Graph:
-    """Return the graph with a row for everybody who stands in a list, there or not.
+    """Return the graph with a node for every dangling entry.
 
-    Whoever withdrew leaves the own record: no features, no label, no role and an empty list, but
-    the entries of others that name the id, and so a row that others write to. What reads the
-    released rows of its own list then reads as many rows, and the same, whether or not one of
-    these people is there (privacy page, section 1). New rows come last, in the order of their ids.
+    A person who withdrew has no features, no label, no role and no out-neighbours, but is still an
+    out-neighbour of others, and therefore has a row that others contribute to. A person who reads
+    the released rows of the own neighbours then reads the same rows whether or not one of these
+    neighbours has a record (privacy page, section 1). New nodes come last, in the order of their
+    ids.
 
     >>> import numpy as np
     >>> graph = Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2), dangling={1: [7]})
@@ -175,11 +178,11 @@ def with_absent(graph: Graph) -> Graph:
     ([0, 1, 7], [1, 2, 0])
     """
     targets: list[NDArray[Any]] = [
-        kind.dangling_targets for kind in graph.edge_types if kind.dangling_targets is not None
+        one.dangling_targets for one in graph.edge_types if one.dangling_targets is not None
     ]
     if not targets:
         return graph
-    if any(kind.is_weighted for kind in graph.edge_types):
+    if any(one.is_weighted for one in graph.edge_types):
         raise InputError("`graph` must have no weights: those of dangling entries are not kept.")
     names: NDArray[Any] = np.unique(np.concatenate(targets))
     added = len(names)
@@ -194,20 +197,25 @@ def with_absent(graph: Graph) -> Graph:
         "ids": np.append(graph.ids, names),
         **nobody,
     }
-    more = {"more": tuple(_listing_absent(kind, names, rows) for kind in graph.more)}
+    more = {
+        "more_edge_types": tuple(
+            _with_absent_nodes(one, names, rows) for one in graph.more_edge_types
+        )
+    }
     return Graph._checked(**{**graph._parts(), **rows, **_absent_arcs(graph, names), **more})
 
 
-def _listing_absent(kind: Graph, names: NDArray[Any], rows: Mapping[str, Any]) -> Graph:
-    count = kind.num_nodes + len(names)
+def _with_absent_nodes(graph: Graph, names: NDArray[Any], rows: Mapping[str, Any]) -> Graph:
+    """Return a further edge type over the nodes of :func:`with_absent`."""
+    count = graph.num_nodes + len(names)
     nobody = {mask: np.zeros(count, dtype=np.bool_) for mask in MASKS}
     own = {"features": np.zeros((count, 0), dtype=np.float32), "labels": np.full(count, -1)}
-    arcs = _absent_arcs(kind, names)
-    return Graph._checked(**{**kind._parts(), **own, **nobody, "ids": rows["ids"], **arcs})
+    arcs = _absent_arcs(graph, names)
+    return Graph._checked(**{**graph._parts(), **own, **nobody, "ids": rows["ids"], **arcs})
 
 
 def _absent_arcs(graph: Graph, names: NDArray[Any]) -> dict[str, Any]:
-    """Return the out-lists with dangling entries as arcs to the rows of those names."""
+    """Return the adjacency lists with dangling entries as arcs to the rows of those names."""
     arcs: dict[str, Any] = {"dangling_indptr": None, "dangling_targets": None, "is_directed": True}
     lists = csr.sources(graph.indptr, np.int64), graph.indices.astype(np.int64)
     if graph.dangling_indptr is not None and graph.dangling_targets is not None:
@@ -225,8 +233,8 @@ def join_edge_types(graphs: Mapping[str, Graph]) -> Graph:
     """Return one graph with several edge types over the same nodes.
 
     Features, labels and the split are those of the first graph; the others give their arcs, weights
-    and dangling entries. Kinds are kept in the order of their names, so that the order in which
-    they are given has no effect.
+    and dangling entries. Edge types are kept in the order of their names, so the order of
+    ``graphs`` has no effect.
 
     >>> import numpy as np
     >>> calls, visits = (
@@ -241,7 +249,7 @@ def join_edge_types(graphs: Mapping[str, Graph]) -> Graph:
     for name, graph in graphs.items():
         if not isinstance(name, str) or not name.strip():
             raise DataError(f"`graphs` must be named by text. Got {name!r}.")
-        if graph.more:
+        if graph.more_edge_types:
             raise DataError(f"`graphs` must have one edge type each. Got several in {name!r}.")
         if not np.array_equal(graph.ids, nodes.ids):
             raise DataError(
@@ -253,11 +261,11 @@ def join_edge_types(graphs: Mapping[str, Graph]) -> Graph:
     arcs = ("indptr", "indices", "weights", "weight_bounds", "dangling_indptr", "dangling_targets")
     own = {key: getattr(graphs[first], key) for key in arcs}
     more = tuple(arcs_only(graphs[name], name) for name in rest)
-    return Graph._checked(**{**nodes._parts(), **own, "kind": first, "more": more})
+    return Graph._checked(**{**nodes._parts(), **own, "edge_type": first, "more_edge_types": more})
 
 
-def arcs_only(graph: Graph, kind: str) -> Graph:
-    """Return the edges of a graph as one kind among others: without features, labels or split."""
+def arcs_only(graph: Graph, edge_type: str) -> Graph:
+    """Return the edges of a graph as a further edge type, without features, labels or split."""
     count = graph.num_nodes
     nobody = {mask: frozen(np.zeros(count, dtype=np.bool_)) for mask in MASKS}
     names = dict.fromkeys(("label_names", "feature_names", "schema", "preparation"))
@@ -265,7 +273,7 @@ def arcs_only(graph: Graph, kind: str) -> Graph:
         features=frozen(np.zeros((count, 0), dtype=np.float32)),
         labels=frozen(np.full(count, -1)),
         inferred=(),
-        kind=kind,
+        edge_type=edge_type,
         **nobody,
         **names,
     )
@@ -302,7 +310,7 @@ def _as_selection(keep: ArrayLike, num_nodes: int) -> NDArray[np.bool_]:
 def _dangling_of(
     graph: Graph, mask: NDArray[np.bool_], dangle: bool
 ) -> tuple[NDArray[np.int64] | None, NDArray[Any] | None]:
-    """Return the dangling entries of the kept nodes, with those that now dangle if asked for."""
+    """Return the dangling entries of the kept nodes; with ``dangle``, also the new ones."""
     owners, names = [], []
     if graph.dangling_indptr is not None and graph.dangling_targets is not None:
         owners.append(np.repeat(np.arange(graph.num_nodes), np.diff(graph.dangling_indptr)))
@@ -323,9 +331,9 @@ def _dangling_of(
 def align_features(graph: Graph, names: Sequence[str]) -> Graph:
     """Return the graph with exactly the feature columns ``names``, matched by name.
 
-    Columns of other names are left out, and a name the graph lacks becomes a column of 0: what a
-    one-hot category is that nobody here has. It is a view of the same data set for a model that
-    knows these columns, so it keeps the fingerprint, which is what a privacy budget belongs to.
+    Columns of other names are left out, and a name the graph lacks becomes a column of 0, as for a
+    one-hot category that does not occur. The result is a view of the same data set for a model with
+    these columns, so it keeps the fingerprint.
 
     >>> import numpy as np
     >>> graph = Graph.from_arcs(
@@ -360,17 +368,17 @@ def align_features(graph: Graph, names: Sequence[str]) -> Graph:
 
 
 def check_declared(graph: Graph) -> None:
-    """Refuse, at node level, columns and categories that were learned from people's own table.
+    """Refuse, at node level, columns and categories that were learned from the node table.
 
-    A category that one person has would stand in the saved model, and the width of its input would
-    tell whether that person is there (privacy page, section 2). Arrays have a declared width by
-    nature.
+    A category that only one person has would be stored in the saved model, and the width of its
+    input would reveal whether that person is there (privacy page, section 2). The width of an array
+    counts as declared.
     """
-    said = graph.preparation
-    if said is not None and said.dangling == "drop":
+    given = graph.preparation
+    if given is not None and given.dangling == "drop":
         raise PrivacyError(
-            "edges that name somebody without a row must be kept at level node, where such an "
-            "entry holds its slot: dropped, other people's lists would change with who is there. "
+            "edges that name an id without a row must be kept at level node: dropped, the "
+            "out-degrees of other people would depend on who has a record. "
             'Got tables read with `dangling="drop"`. Read them with `dangling="keep"`.'
         )
     if "columns" in graph.inferred:
@@ -386,8 +394,8 @@ def check_trainable(graph: Graph, *, level: str = "none") -> None:
     """Raise unless the split can train and score a classifier.
 
     At least two classes have nodes, every class has a training node, and some node is for testing.
-    At node level there need only be two classes: whether a class has anybody in it can depend on
-    one person, who must not be able to stop the run (privacy page, sections 2 and 9).
+    At node level there must only be two classes: whether a class is empty can depend on one person,
+    who must not be able to make the run fail (privacy page, sections 2 and 9).
 
     >>> from gapgnn.graph.graph import Graph
     >>> graph = Graph.from_arcs([0], [1], num_nodes=2, features=np.eye(2), labels=[0, 0])
@@ -400,7 +408,7 @@ def check_trainable(graph: Graph, *, level: str = "none") -> None:
         if graph.num_classes < 2:
             raise DataError(f"`labels` must have at least two classes. Got {graph.num_classes}.")
         return
-    # Counted in one pass, class by class, those who do not train and those who do; -1 is unknown.
+    # One pass counts nodes by class and by whether they train; -1 is an unknown class.
     of_class_and_part = (graph.labels + 1) * 2 + graph.train_mask
     both = np.bincount(of_class_and_part, minlength=2 * graph.num_classes + 2).reshape(-1, 2)[1:]
     counts, trained = both.sum(axis=1), both[:, 1]

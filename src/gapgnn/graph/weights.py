@@ -1,18 +1,17 @@
-"""How heavy an edge is: an amount between two declared bounds, as a share of the upper one.
+"""Edge weights: amounts between two declared bounds, divided by the upper one.
 
-The weight of an edge is ``clamp(amount, low, high) / high``, so a message along it is at most as
-long as without weights and the sensitivity of a hop stays that of its relation (privacy page,
-section 1). The amount is private as part of the edge. The bounds are declared: bounds that are read
-from a table would be a function of all of its edges.
+The weight of an edge is ``clamp(amount, low, high) / high``, at most 1, so that weights do not
+increase the sensitivity of a hop (privacy page, section 1). The amount is private as part of the
+edge. The bounds are declared, because bounds read from a table would depend on all of its edges.
 
-Weights lie on a grid of 2**-8, cut towards zero, and rows that are sent along weighted edges on one
-of 2**-12. Every product then lies on the 2**-20 grid of the noise, and sums of products are exact
-whatever their order; the low bits of a sum off the grid would not be hidden by noise on it (privacy
+Weights are rounded towards zero to a grid of 2**-8, and the rows that are multiplied with them to
+one of 2**-12. Every product then lies on the 2**-20 grid of the noise, and sums of products are
+exact in any order; noise on the grid would not hide the low bits of a sum off the grid (privacy
 page, section 4).
 
-Amounts of one edge are added up before they are clamped, because the whole edge is what is
-protected. They are added as whole numbers, so that the weight does not depend on the order of rows
-either, in memory or on disk.
+Amounts of one edge are added up before they are clamped, because the protected unit is the whole
+edge. They are added as integers, so that the weight does not depend on the order of rows, in memory
+or on disk.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from gapgnn.errors import DataError
 
-# How many steps of the grid make a weight of 1.
+# Steps of the grid in a weight of 1.
 STEPS = 1 << 8
 WEIGHT_GRID = 1 / STEPS
 # Amounts are added up in units of high * 2**-36, each cut to 256 times high: 44 bits of 63.
 UNIT = 1 << 36
 MOST = 1 << 44
-# What rounding to units may take away from a sum is given back before the cut to the grid.
+# Rounding to units can lower a sum slightly; this is added before rounding to the grid.
 SLACK = 1 << 16
 
 
@@ -62,7 +61,7 @@ class WeightBounds:
             )
 
     def units(self, amounts: ArrayLike) -> NDArray[np.int64]:
-        """Return amounts as whole numbers to add up; one that is missing or NaN counts as low."""
+        """Return amounts as integers to add up; one that is missing or NaN counts as low."""
         values = np.asarray(amounts)
         if values.ndim != 1 or values.dtype.kind not in "biuf":
             raise DataError(
@@ -71,7 +70,7 @@ class WeightBounds:
             )
         shares = np.array(values, dtype=np.float64)
         shares[np.isnan(shares)] = self.low
-        # Huge amounts and tiny bounds make shares that are cut anyway, without a word.
+        # Huge amounts and tiny bounds overflow to shares that are clamped below.
         with np.errstate(over="ignore"):
             shares *= UNIT / self.high
         return np.rint(np.clip(shares, -MOST, MOST)).astype(np.int64)
@@ -84,7 +83,7 @@ class WeightBounds:
 
 
 def as_weights(weights: Any) -> NDArray[np.float32]:
-    """Return weights between 0 and 1 on their grid, cut towards zero.
+    """Return weights between 0 and 1, rounded towards zero to their grid.
 
     >>> as_weights([1.0, 0.3]).tolist()
     [1.0, 0.296875]

@@ -1,15 +1,15 @@
 """The arcs of a store: one Parquet file per part, read and written a block of rows at a time.
 
-A *row* is the list of one node: who writes to it (``arcs-*.parquet``) or, in a directed graph, whom
-it names (``out-*.parquet``). Rows come in blocks of :data:`BLOCK_ROWS`, counted from node 0
-whatever the parts are, because noise is drawn by such blocks. A reader holds one block's arcs at a
-time, or one row group of about a million arcs where that is more.
+A *row* holds the in-neighbours of one node (``arcs-*.parquet``) or, in a directed graph, its
+out-neighbours (``out-*.parquet``). Rows are read in blocks of :data:`BLOCK_ROWS`, counted from node
+0 independently of the parts, because noise is drawn by such blocks. A reader holds the arcs of one
+block at a time, or one row group of about a million arcs where that is more.
 
-Out-lists are cut to at most D entries without a second copy of the arcs, by the rule of
-:mod:`gapgnn.graph.degree`. One pass over the out-lists finds the last hash that stays in each list
-too long (16 bytes per node). After that every arc answers for itself, wherever it lies: its own
-hash is at most that of its list. So the cut does not depend on the parts, and it is the cut in
-memory.
+Adjacency lists are cut to at most D entries without a second copy of the arcs, by the rule of
+:mod:`gapgnn.graph.degree`. One pass over the adjacency lists finds the last hash that is kept in
+each list of more than D entries (16 bytes per node). After that each arc is decided by itself: it
+is kept if its hash is at most that of its list. The result does not depend on the parts, and equals
+the result in memory.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def block_ranges(first: int, last: int) -> Iterator[tuple[int, int]]:
 class Block:
     """Some consecutive rows: ``entries[pointers[i]:pointers[i + 1]]`` is row ``first + i``.
 
-    Beside the entries is what they weigh, where edges have weights.
+    ``weights`` holds the weights of the entries, where edges have weights.
     """
 
     first: int
@@ -83,9 +83,9 @@ class PartFile:
 
     Attributes:
         path: the Parquet file.
-        column: whose positions are the entries, ``source`` or ``target``.
+        column: the column with the entries, ``source`` or ``target``.
         first: the part's first row.
-        lengths: how many entries each row has.
+        lengths: the number of entries of each row.
         weighted: whether the file has weights.
     """
 
@@ -119,8 +119,8 @@ class PartFile:
                 held = held[wanted:]
 
     def _nothing(self) -> NDArray[Any]:
-        kinds = [("entry", np.int64), ("steps", np.uint16)]
-        return np.zeros(0, dtype=kinds if self.weighted else np.int32)
+        fields = [("entry", np.int64), ("steps", np.uint16)]
+        return np.zeros(0, dtype=fields if self.weighted else np.int32)
 
     def _block(self, first: int, pointers: NDArray[np.int64], held: NDArray[Any]) -> Block:
         if not self.weighted:
@@ -146,7 +146,7 @@ class PartWriter:
         paths: one file per part.
         bounds: the parts' ranges of rows.
         row: the column that names the row, ``target`` or ``source``; entries are the other one.
-        weigh: turns what an arc weighs in all into steps of its weight; None: they have none.
+        weigh: turns the sum of an arc's amounts into steps of its weight; None: no weights.
     """
 
     def __init__(
@@ -187,13 +187,13 @@ class PartWriter:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        kind = pa.from_numpy_dtype(self._dtype)
+        position = pa.from_numpy_dtype(self._dtype)
         weight = [] if self._weigh is None else [("weight", pa.uint16())]
-        # Entries are stored as they are, which reads at the speed of a copy. The row numbers rise
-        # slowly, so differences of them take next to no room.
+        # Plain entries are read at the speed of a copy. Row numbers increase slowly, so their
+        # differences take little space.
         return pq.ParquetWriter(
             path,
-            pa.schema([("source", kind), ("target", kind), *weight]),
+            pa.schema([("source", position), ("target", position), *weight]),
             use_dictionary=False,
             compression="none",
             column_encoding={self._row: "DELTA_BINARY_PACKED", self._entry: "PLAIN"},
@@ -218,7 +218,7 @@ class PartWriter:
 
 
 class _Carry:
-    """Takes pieces of a sorted stream up to a limit and holds on to the rest."""
+    """Takes pieces of a sorted stream up to a limit and keeps the rest."""
 
     def __init__(self, pieces: Iterator[Sorted]) -> None:
         self._pieces = pieces
@@ -240,13 +240,13 @@ class _Carry:
 
 @dataclass(frozen=True)
 class Limits:
-    """Which entries stay: everything a part needs to cut the arcs that lead to it.
+    """Which entries are kept: all that a part needs to cut the arcs into its nodes.
 
     Attributes:
-        owners: the secret word of each node as the owner of a list.
-        entrants: and as an entry of lists.
-        last_hash: of each out-list, the largest hash that stays; all ones where nothing is cut.
-        last_target: and the largest target word at that hash: where hashes tie, smaller words stay.
+        owners: the secret word of each node as a source.
+        entrants: the secret word of each node as a target.
+        last_hash: of each adjacency list, the largest hash that is kept; all ones if all are kept.
+        last_target: the largest target word that is kept at that hash.
     """
 
     owners: Words
@@ -256,11 +256,11 @@ class Limits:
 
     @property
     def arrays(self) -> tuple[Words, ...]:
-        """What processes share, in the order of the attributes."""
+        """The arrays that processes share, in the order of the attributes."""
         return self.owners, self.entrants, self.last_hash, self.last_target
 
     def cut(self, block: Block) -> Block:
-        """Return the in-lists of some rows without the entries that their sources' lists lost."""
+        """Return a block without the entries that were cut from their sources' lists."""
         sources = block.entries
         targets = np.repeat(self.entrants[block.first : block.last], np.diff(block.pointers))
         keep = np.ones(len(sources), dtype=np.bool_)
@@ -279,11 +279,12 @@ class Limits:
 
 
 def find_limits(graph: StoredGraph, max_degree: int, key: NoiseKey) -> Limits:
-    """Find where each out-list of a store ends when it is cut to ``max_degree`` entries.
+    """Find the last entry of each adjacency list of a store that is cut to ``max_degree`` entries.
 
-    Relation: ``add-remove`` or ``replace`` at node level (privacy page, section 1). What stays of a
-    list is a function of that list, the ids on it and the key, as in
-    :func:`gapgnn.graph.degree.bound_out_degrees`; a record writes to at most ``max_degree`` rows.
+    Relation: ``add-remove`` or ``replace`` at node level (privacy page, section 1). Which entries
+    are kept is a function of the list, the ids in it and the key, as in
+    :func:`gapgnn.graph.degree.bound_out_degrees`; a record contributes to at most ``max_degree``
+    rows.
 
     >>> import tempfile
     >>> from pathlib import Path

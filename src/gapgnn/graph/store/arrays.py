@@ -1,7 +1,7 @@
-"""Feature matrices on disk, as NumPy files that are written row by row and mapped when read.
+"""Feature matrices on disk, as NumPy files that are written row by row and memory mapped.
 
-A mapped file is not read until a row is used, and the system may drop its pages again: training
-reads what it samples, and a matrix larger than the memory can still be multiplied.
+A mapped row is loaded when it is used, and the system may drop it again: training reads only the
+rows that it samples, and a matrix larger than the memory can still be multiplied.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class ArrayFile:
         self._rows += len(rows)
 
     def close(self) -> None:
-        """Write the header, which was left free."""
+        """Write the header, for which space was reserved."""
         shape = (self._rows,) if self._columns is None else (self._rows, self._columns)
         self._file.seek(0)
-        # As long as was left free, whatever the shape: NumPy pads headers to multiples of 64 bytes.
+        # NumPy pads headers to multiples of 64 bytes, so every shape fits the reserved space.
         description = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(self._file, description)
         assert self._file.tell() == HEADER_BYTES
@@ -66,7 +66,9 @@ class FeatureWriter:
         self._entries = 0
         if sparse:
             types = (np.int64, np.int32, np.float32)
-            self._arrays = [ArrayFile(path, kind) for path, kind in zip(paths, types, strict=True)]
+            self._arrays = [
+                ArrayFile(path, dtype) for path, dtype in zip(paths, types, strict=True)
+            ]
             self._arrays[0].append(np.zeros(1, dtype=np.int64))
         else:
             self._arrays = [ArrayFile(paths[0], np.float32, num_features)]
@@ -76,7 +78,7 @@ class FeatureWriter:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
@@ -84,7 +86,7 @@ class FeatureWriter:
             array.close()
 
     def append(self, block: Any) -> None:
-        """Write further rows: what :class:`~gapgnn.graph.graph.Graph` would hold of them."""
+        """Write further rows, in the canonical form of :class:`~gapgnn.graph.graph.Graph`."""
         rows = as_features(block)
         if isinstance(rows, np.ndarray):
             self._arrays[0].append(rows)
@@ -111,14 +113,14 @@ def map_features(folder: Path, num_nodes: int, num_features: int, *, sparse: boo
     if entries <= np.iinfo(np.int32).max:
         indptr = indptr.astype(np.int32)
     matrix = sp.csr_array((num_nodes, num_features), dtype=np.float32)
-    # Assigned, because SciPy's constructor would copy mapped arrays and look at every index.
+    # Assigned, because SciPy's constructor would copy mapped arrays and check every index.
     matrix.indptr, matrix.indices, matrix.data = indptr, indices, values
     matrix.has_canonical_format = True
     return matrix
 
 
 def _mapped(path: Path, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Map one file. Writing to the array, which nobody does, would not change the file."""
+    """Map one file; writing to the array would not change the file."""
     with explained(path):
         try:
             if 0 in shape:

@@ -1,8 +1,8 @@
-"""Making a store: from tables of any size, in bounded memory, or from a graph in memory.
+"""Build a store from tables of any size in bounded memory, or from a graph in memory.
 
-Arcs go through an external sort (:mod:`gapgnn.graph.store.sort`) and features through one block of
-rows at a time. What grows with the input is the memory for nodes: their ids, labels and degrees.
-Dangling entries and a separate feature file are held whole.
+Arcs are sorted externally (:mod:`gapgnn.graph.store.sort`) and features are written one block of
+rows at a time. Only the memory for nodes grows with the input: their ids, labels and degrees.
+Dangling entries and a separate feature file are read into memory.
 """
 
 from __future__ import annotations
@@ -67,15 +67,16 @@ ArcPieces = Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.int64] | None]
 
 @dataclass(frozen=True)
 class Built:
-    """What a build wrote, and what reading the tables left out.
+    """The store that a build wrote, and the rows that were left out.
 
     Attributes:
         graph: the store.
         dropped_self_loops: rows of the edge table that join a node to itself.
         dropped_duplicates: rows that repeat an earlier one, between nodes that stay.
-        dropped_dangling: rows that are in nobody's list, because they name somebody without a row.
+        dropped_dangling: rows that belong to no adjacency list, because they name an id without a
+            row in the node table.
         counts: rows without an amount or a time, and rows outside the window.
-        ignored: name and columns of each edge table that has columns nothing is made of.
+        ignored: name and columns of each edge table that has columns that are not read.
     """
 
     graph: StoredGraph
@@ -97,17 +98,17 @@ def build_store(
     """Make a store from an edge table and a node table.
 
     The graph is that of :func:`gapgnn.graph.tables.read.read_tables` and has the same fingerprint,
-    whatever ``parts`` and ``memory`` are. The folder appears when it is complete: an error or
-    Ctrl-C leaves nothing behind.
+    independent of ``parts`` and ``memory``. The folder is created when it is complete: an error or
+    Ctrl-C leaves no files behind.
 
     Args:
-        folder: where to; must be new or empty, with room for twice the arcs (8 bytes each while
+        folder: the store; must be new or empty, with room for all arcs twice (8 bytes each while
             they are sorted, 4 in the end).
         parts: number of parts; each is one task of a cluster.
-        memory: bytes to sort arcs in.
-        progress: called with what is being read, how much is done and how much there is.
-        tables: ``edges``, ``nodes``, ``label`` and whatever else ``read_tables`` takes. A file of
-            features is read whole.
+        memory: bytes for sorting arcs.
+        progress: called with the name of what is read, the amount read, and the total.
+        tables: ``edges``, ``nodes``, ``label`` and other arguments of ``read_tables``. A file of
+            features is read into memory.
 
     >>> with tempfile.TemporaryDirectory() as scratch:
     ...     people, friends = Path(scratch, "people.csv"), Path(scratch, "friends.csv")
@@ -128,8 +129,8 @@ def build_store(
         writer = _StoreWriter(scratch, int(keep.sum()), options.directed, parts, memory)
         source = _TableSource(scanned, keep, progress)
         source.write_features(writer)
-        # The first kind by name is the store's own; the others lie inside it, written before.
-        first, *rest = sorted(scanned.edges, key=lambda one: one.kind or "")
+        # The store itself has the first edge type by name; it contains the others as stores.
+        first, *rest = sorted(scanned.edges, key=lambda one: one.edge_type or "")
         more = []
         for place, one in enumerate(rest, start=1):
             inner = writer.inner(place)
@@ -143,16 +144,17 @@ def build_store(
             preparation=scanned.preparation(),
         )
         graph = writer.finish(source.write_arcs(first, writer), about, more)
-    duplicates = source.links - sum(kind.num_edges for kind in graph.edge_types) + source.repeated
+    duplicates = source.links - sum(one.num_edges for one in graph.edge_types) + source.repeated
     counted = source.loops, duplicates, source.left_out, source.counts
     return Built(graph.moved(Path(folder)), *counted, scanned.ignored)
 
 
 @dataclass
 class _TableSource:
-    """Takes what stays of scanned tables into a store.
+    """Writes the nodes to keep of scanned tables, and the arcs between them, into a store.
 
-    It counts the rows of the edge tables: links, loops, repeated, and left out for strangers.
+    It counts the rows of the edge tables: links, self-loops, repeated ones, and ones left out
+    because of unknown ids.
     """
 
     scanned: ScannedTables
@@ -166,11 +168,11 @@ class _TableSource:
 
     @cached_property
     def _position(self) -> NDArray[np.int64]:
-        """Where each row of the node table stands among those that stay, -1 if it does not."""
+        """The new position of each row of the node table, -1 if it is left out."""
         return np.where(self.keep, np.cumsum(self.keep) - 1, -1)
 
     def write_features(self, writer: _StoreWriter) -> None:
-        """Write the features of the nodes that stay; those of a file are read whole."""
+        """Write the features of the nodes to keep; a file of features is read into memory."""
         from gapgnn.graph.tables import read_features
 
         options, found = self.scanned.options, self.scanned.nodes
@@ -184,7 +186,7 @@ class _TableSource:
             rows.append_all(matrix[self.keep])
 
     def write_arcs(self, one: EdgeTable, writer: _StoreWriter) -> _Edges:
-        """Write the arcs of one edge table, and return what the store says of them."""
+        """Write the arcs of one edge table, and return their entries of the manifest."""
         from gapgnn.graph.tables import Dangling, edge_batches
 
         options, found, bounds = self.scanned.options, self.scanned.nodes, one.columns.bounds
@@ -210,7 +212,7 @@ class _TableSource:
             dangling={int(self._position[k]): v for k, v in lists.items() if self.keep[k]},
             population=options.population,
             weight_bounds=None if bounds is None else (bounds.low, bounds.high),
-            kind=one.kind,
+            edge_type=one.edge_type,
         )
 
     def _kept(
@@ -218,7 +220,7 @@ class _TableSource:
         blocks: Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.float64] | None]],
         bounds: WeightBounds | None,
     ) -> ArcPieces:
-        """Yield the arcs between nodes that stay, by their new positions, with amounts in units."""
+        """Yield the arcs between nodes to keep, by their new positions, with amounts in units."""
         for source, target, amounts in blocks:
             proper = source != target
             self.loops += len(source) - int(proper.sum())
@@ -244,10 +246,10 @@ def store_graph(graph: Graph, folder: str | PathLike[str], *, parts: int) -> Non
             rows.append_all(graph.features)
 
         more = []
-        for place, kind in enumerate(graph.more, start=1):
+        for place, one in enumerate(graph.more_edge_types, start=1):
             inner = writer.inner(place)
-            inner.arcs(_arcs_of(kind), SHARES if kind.is_weighted else None)
-            more.append(inner.finish(_Edges.of(kind), _Nodes()))
+            inner.arcs(_arcs_of(one), SHARES if one.is_weighted else None)
+            more.append(inner.finish(_Edges.of(one), _Nodes()))
         writer.arcs(_arcs_of(graph), SHARES if graph.is_weighted else None)
         about = _Nodes(
             labels=graph.labels,
@@ -270,38 +272,38 @@ def _arcs_of(graph: Graph) -> ArcPieces:
         if graph.weights is None:
             yield sources, targets, None
             continue
-        # An edge without direction is given once: what two arcs weigh would be added up.
+        # An undirected edge is given once: the weights of its two arcs would be added up.
         once = np.ones(len(targets), np.bool_) if graph.is_directed else sources <= targets
         yield sources[once], targets[once], SHARES.units(graph.weights[part][once])
 
 
 @dataclass(frozen=True)
 class _Edges:
-    """What a store says of one edge type: between whom they are, and whom else they name."""
+    """The manifest entries of one edge type, its ids and its dangling entries."""
 
     name: str
     ids: NDArray[Any]
     dangling: Mapping[int, NDArray[Any]]
     population: str
     weight_bounds: tuple[float, float] | None
-    kind: str | None
+    edge_type: str | None
 
     @classmethod
     def of(cls, graph: Graph) -> _Edges:
-        """Return what there is to say of a graph in memory."""
+        """Return the entries of a graph in memory."""
         return cls(
             name=graph.name,
             ids=graph.ids,
             dangling=graph.dangling_lists(),
             population=graph.population,
             weight_bounds=graph.weight_bounds or ((0.0, 1.0) if graph.is_weighted else None),
-            kind=graph.kind,
+            edge_type=graph.edge_type,
         )
 
 
 @dataclass(frozen=True)
 class _Nodes:
-    """What a store says of its nodes; the store of a further edge type says nothing."""
+    """The manifest entries of the nodes; empty in the store of a further edge type."""
 
     labels: NDArray[np.int64] | None = None
     label_names: Sequence[str] | None = None
@@ -337,7 +339,7 @@ class _StoreWriter:
         return writer
 
     def features(self, num_features: int, *, sparse: bool) -> FeatureWriter:
-        """Return what takes the features, block after block."""
+        """Return a writer of the features."""
         writer = FeatureWriter(self._folder, num_features, sparse=sparse)
         self._files += writer.files
         self._about |= {
@@ -347,7 +349,7 @@ class _StoreWriter:
         return writer
 
     def arcs(self, pieces: ArcPieces, weigh: WeightBounds | None = None) -> None:
-        """Sort all arcs and write them; without a direction each is taken both ways.
+        """Sort all arcs and write them; an undirected edge is stored as two arcs.
 
         Args:
             pieces: sources, targets and, where arcs have weights, amounts in units of the bounds.
@@ -362,7 +364,7 @@ class _StoreWriter:
         for source, target, units in pieces:
             by_target.add(target, source, units)
             if units is not None and not self._directed:
-                # The other way round a loop is itself, and would weigh twice as much.
+                # The reverse of a self-loop is itself, so its weight would be counted twice.
                 proper = source != target
                 source, target, units = source[proper], target[proper], units[proper]
             by_source.add(source, target, units)
@@ -388,15 +390,15 @@ class _StoreWriter:
             self._write_dangling(edges.dangling)
         manifest = self._manifest(edges, nodes)
         graph = StoredGraph(self._folder, manifest, columns, edges.dangling)
-        if edges.kind is not None:
-            graph = graph._changed(kind=edges.kind)
+        if edges.edge_type is not None:
+            graph = graph._changed(edge_type=edges.edge_type)
         if more:
-            graph = graph._changed(more=tuple(more))
-            manifest["kinds"] = [{"name": graph.kind}]
+            graph = graph._changed(more_edge_types=tuple(more))
+            manifest["edge_types"] = [{"name": graph.edge_type}]
             for inner in more:
                 folder, digest = inner.folder.name, file_digest(inner.folder / MANIFEST)
-                about = {"name": inner.kind, "folder": folder, "manifest": digest}
-                manifest["kinds"].append(about)
+                about = {"name": inner.edge_type, "folder": folder, "manifest": digest}
+                manifest["edge_types"].append(about)
         manifest["fingerprint"] = _fingerprint(graph, self._folder / "by-id", self._memory)
         manifest["files"] = {file: describe_file(self._folder / file) for file in self._files}
         write_manifest(self._folder, manifest)
@@ -428,7 +430,7 @@ class _StoreWriter:
         self._files.append(DANGLING)
 
     def _manifest(self, edges: _Edges, nodes: _Nodes) -> dict[str, Any]:
-        """Return what the manifest says before the store is known as a graph."""
+        """Return the manifest without fingerprint and files."""
         names, features, schema = nodes.label_names, nodes.feature_names, nodes.schema
         manifest: dict[str, Any] = {
             "gapgnn": __version__,
@@ -449,11 +451,11 @@ class _StoreWriter:
 
 
 def _fingerprint(graph: StoredGraph, scratch: Path, memory: int) -> str:
-    """Return the fingerprint of the graph in memory; arcs are sorted again if ids are not."""
+    """Return the fingerprint that the graph has in memory; arcs are sorted again if ids are not."""
     order = order_of_ids(graph)
     weights = hashlib.sha256() if graph.is_weighted else None
 
-    def told(targets: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
+    def hashed(targets: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
         if weights is not None:
             weights.update(steps.astype("<u2").data)
         return targets
@@ -461,7 +463,9 @@ def _fingerprint(graph: StoredGraph, scratch: Path, memory: int) -> str:
     blocks = (block for part in graph.out_parts() for block in part.blocks())
     if order is None:
         pieces = (
-            block.entries if block.weights is None else told(block.entries, steps_of(block.weights))
+            block.entries
+            if block.weights is None
+            else hashed(block.entries, steps_of(block.weights))
             for block in blocks
         )
         return digest_of(graph, None, graph.indptr, pieces, weights)
@@ -475,7 +479,7 @@ def _fingerprint(graph: StoredGraph, scratch: Path, memory: int) -> str:
     lengths = np.diff(graph.indptr)[order]
     count = np.uint64(graph.num_nodes)
     targets = (
-        arcs % count if weights is None else told(arcs["key"] % count, arcs["units"])
+        arcs % count if weights is None else hashed(arcs["key"] % count, arcs["units"])
         for arcs in sorter.sorted()
     )
     starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -487,7 +491,7 @@ def _fingerprint(graph: StoredGraph, scratch: Path, memory: int) -> str:
 def _classes(
     found: ScannedNodes, min_count: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64] | None, tuple[str, ...] | None]:
-    """Return which nodes stay, their labels and the classes' names, as ``filter_classes`` would."""
+    """Return which nodes to keep, their labels and the classes, as ``filter_classes`` does."""
     labels, names = found.labels, found.label_names
     if labels is None or names is None or not min_count:
         return np.ones(len(found.index.names), dtype=np.bool_), labels, names
@@ -508,7 +512,7 @@ def _write_table(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
 
 @contextmanager
 def _new_folder(folder: str | PathLike[str]) -> Iterator[Path]:
-    """Give a scratch folder that becomes ``folder`` at the end, or disappears."""
+    """Yield a scratch folder that is renamed to ``folder`` at the end, or removed on an error."""
     target = Path(folder).absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"`out` must be a new or empty folder. Got {str(folder)!r}.")

@@ -1,4 +1,4 @@
-"""The files of a partitioned store, and how a wrong one is found.
+"""The files of a partitioned store, and their checksums.
 
 Layout, for P parts::
 
@@ -9,11 +9,11 @@ Layout, for P parts::
     nodes.parquet             id, label and degrees, in row groups
     features.npy              float32 features, one row per node; or, where they are sparse,
     features-indptr.npy, features-indices.npy, features-values.npy
-    dangling.parquet          entries of out-lists that name nobody, where there are some
-    kind-00001/               a further edge type: a store of its own, without features
+    dangling.parquet          dangling entries of adjacency lists, where there are some
+    edge-type-00001/          a further edge type: a store of its own, without features
 
-A store is the private data itself and belongs where the curator keeps such data: every file is
-readable by its owner only. The manifest holds the fingerprint, which never goes anywhere else.
+A store is private data and belongs where the curator keeps such data: every file is readable by its
+owner only. The manifest holds the fingerprint, which is an exact function of private data.
 """
 
 from __future__ import annotations
@@ -26,17 +26,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gapgnn.errors import DataError, InputError, UnavailableError
+from gapgnn.errors import DataError, InputError, IntegrityError, UnavailableError
 from gapgnn.graph import Progress, file_digest
 
-# A store of one edge type without weights has the first format, which every version reads.
-FORMAT = 2
+FORMAT = 1
 MANIFEST = "manifest.json"
 NODES = "nodes.parquet"
 DANGLING = "dangling.parquet"
 DENSE = "features.npy"
-# What stores of the first versions lack.
-_ALWAYS = {"inferred", "population", "preparation", "schema"}
+
 SPARSE = ("features-indptr.npy", "features-indices.npy", "features-values.npy")
 
 
@@ -53,13 +51,13 @@ def inner_folder(number: int) -> str:
     """Return the name of the folder of a further edge type.
 
     >>> inner_folder(1)
-    'kind-00001'
+    'edge-type-00001'
     """
-    return f"kind-{number:05d}"
+    return f"edge-type-{number:05d}"
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """Return the manifest's entry for a finished file, and make sure it is on the disk."""
+    """Return the manifest's entry for a finished file, and flush the file to disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
     return {"bytes": path.stat().st_size, "sha256": file_digest(path)}
@@ -67,8 +65,7 @@ def describe_file(path: Path) -> dict[str, Any]:
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write the manifest, which makes the folder a store."""
-    number = FORMAT if manifest.keys() & {"weight_bounds", "kinds"} else 1
-    whole = {"kind": "gapgnn store", "format": number, **manifest}
+    whole = {"type": "gapgnn store", "format": FORMAT, **manifest}
     whole["checksum"] = _checksum(whole)
     with (folder / MANIFEST).open("w", encoding="utf-8") as file:
         json.dump(whole, file, indent=1)
@@ -77,7 +74,7 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read a store's manifest, or say why the folder is not a store.
+    """Read a store's manifest, or explain why the folder is not a store.
 
     >>> read_manifest(Path("nowhere"))
     Traceback (most recent call last):
@@ -91,14 +88,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"the store is incomplete: {str(path)!r} is missing.") from None
+        raise IntegrityError(f"the store is incomplete: {str(path)!r} is missing.") from None
     except OSError as error:
         raise UnavailableError(f"{str(path)!r} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError):
-        raise DataError(f"the store is damaged: {str(path)!r} is not JSON.") from None
-    if not isinstance(manifest, dict) or manifest.get("kind") != "gapgnn store":
+        raise IntegrityError(f"the store is damaged: {str(path)!r} is not JSON.") from None
+    if not isinstance(manifest, dict) or manifest.get("type") != "gapgnn store":
         raise DataError(
-            f"{str(path)!r} does not describe a store. Make one with `gapgnn partition`."
+            f"{str(path)!r} does not describe a store of this version. Make one with "
+            "`gapgnn partition`."
         )
     if not isinstance(manifest.get("format"), int) or manifest["format"] > FORMAT:
         raise InputError(
@@ -106,13 +104,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{manifest.get('format')}). Upgrade to read it."
         )
     if manifest.pop("checksum", None) != _checksum(manifest):
-        raise DataError(f"the store is damaged: {str(path)!r} is not what was written.")
-    if _ALWAYS - manifest.keys():
-        version = manifest.get("gapgnn")
-        raise InputError(
-            f"the store {str(folder)!r} was written by gapgnn {version}, a version before 0.3. "
-            "Open it with that version, or make it again with `gapgnn partition`."
-        )
+        raise IntegrityError(f"the store is damaged: {str(path)!r} is not what was written.")
     return manifest
 
 
@@ -149,7 +141,7 @@ def check_files(
         try:
             size = path.stat().st_size
         except OSError:
-            raise DataError(f"the store is incomplete: {str(path)!r} is missing.") from None
+            raise IntegrityError(f"the store is incomplete: {str(path)!r} is missing.") from None
         if size != entry["bytes"]:
             raise wrong_file(path)
     for name, entry in files.items() if contents else ():
@@ -157,7 +149,7 @@ def check_files(
 
 
 def check_digest(path: Path, digest: str, advance: Callable[[int], None] | None = None) -> None:
-    """Refuse a file that has not the SHA-256 it must have."""
+    """Refuse a file with another SHA-256."""
     with explained(path):
         if file_digest(path, advance) != digest:
             raise wrong_file(path)
@@ -165,9 +157,9 @@ def check_digest(path: Path, digest: str, advance: Callable[[int], None] | None 
 
 
 def check_once(path: Path, digest: str) -> None:
-    """Do :func:`check_digest` unless this process has done it and the file did not change.
+    """Call :func:`check_digest` unless this process has done so and the file did not change.
 
-    A cluster's worker may read a copy of the store that nobody has looked at yet.
+    A cluster's worker may read a copy of the store that was not verified yet.
     """
     with explained(path):
         is_known = _state(path) in _KNOWN
@@ -180,13 +172,13 @@ def _state(path: Path) -> tuple[str, int, int]:
     return str(path.absolute()), about.st_size, about.st_mtime_ns
 
 
-# What was checked does not depend on anything a program could set; it only saves time.
+# A cache of checked files: it saves time and does not change any result.
 _KNOWN: set[tuple[str, int, int]] = set()
 
 
-def wrong_file(path: Path) -> DataError:
+def wrong_file(path: Path) -> IntegrityError:
     """Return the error for a file that is not the one the manifest lists."""
-    return DataError(
+    return IntegrityError(
         f"the store is damaged: {str(path)!r} is not the file that was written; it was changed, "
         "or it belongs to another store."
     )
@@ -194,13 +186,13 @@ def wrong_file(path: Path) -> DataError:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn what reading one file of a store may raise into one line that names the file."""
+    """Turn errors of reading one file of a store into one line that names the file."""
     import pyarrow as pa
 
     try:
         yield
     except FileNotFoundError:
-        raise DataError(f"the store is incomplete: {str(path)!r} is missing.") from None
+        raise IntegrityError(f"the store is incomplete: {str(path)!r} is missing.") from None
     except (OSError, pa.ArrowException) as error:
         # Arrow reports damage inside a Parquet file as an OSError, too.
         if isinstance(error, PermissionError):

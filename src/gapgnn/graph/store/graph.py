@@ -1,10 +1,9 @@
-"""A graph that lies on disk in parts, and is a :class:`~gapgnn.graph.graph.Graph` all the same.
+"""A :class:`~gapgnn.graph.graph.Graph` that is stored on disk in parts.
 
-Ids, labels, masks and degrees are in memory, some tens of bytes per node. Features are mapped, so a
-row comes in when it is read. Arcs stay on disk: aggregation reads one part after the other
-(:mod:`gapgnn.privacy.mechanisms.aggregation`). Whoever asks for ``indptr`` or ``indices`` gets them
-like those of any graph, loaded at that moment; methods that need arcs at random (SAGE, the attacks)
-do.
+Ids, labels, masks and degrees are in memory, some tens of bytes per node. Features are memory
+mapped: a row is loaded when it is read. Arcs stay on disk: aggregation reads one part after the
+other (:mod:`gapgnn.privacy.mechanisms.aggregation`). ``indptr`` and ``indices`` are loaded on first
+use, for methods that need random access to arcs (SAGE, the attacks).
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ from gapgnn.graph.tables import Preparation
 
 
 class PartExecutor(Protocol):
-    """What works on the parts of a store: this process, or a cluster.
+    """Processes the parts of a store: in this process, or on a cluster.
 
-    It knows what all calls share and where each task's file lies, which the executor of a grid of
-    experiments (:mod:`gapgnn.evaluation.grid.executors`) has no use for.
+    Unlike the executor of a grid of experiments (:mod:`gapgnn.evaluation.grid.executors`), it knows
+    the arguments that all calls share and the file of each task.
     """
 
     def run(
@@ -71,7 +70,7 @@ class PartExecutor(Protocol):
 
 
 class InProcess:
-    """Works on one part after the other, here.
+    """Processes one part after the other in this process.
 
     Args:
         progress: called with how many parts of a hop are done and their number.
@@ -97,21 +96,21 @@ class InProcess:
 class StoredGraph(Graph):
     """A graph in a partitioned store; open one with :func:`open_store`.
 
-    It has what a Graph has. Transforms that change arcs or features return a graph in memory; a new
-    split (:meth:`with_masks`) stays on disk.
+    Transforms that change arcs or features return a graph in memory; a new split
+    (:meth:`with_masks`) returns a stored graph.
 
     Attributes:
         folder: the store.
         bounds: part ``p`` holds the nodes ``bounds[p]`` to ``bounds[p + 1] - 1``.
-        in_degrees: how many arcs lead to each node.
-        executor: what works on the parts.
+        in_degrees: in-degree of each node.
+        executor: processes the parts.
     """
 
     folder: Path
     bounds: tuple[int, ...]
     in_degrees: NDArray[np.int64]
     executor: PartExecutor
-    more: tuple[StoredGraph, ...]
+    more_edge_types: tuple[StoredGraph, ...]
     _listed: NDArray[np.int64]
     _manifest: Mapping[str, Any]
 
@@ -128,7 +127,7 @@ class StoredGraph(Graph):
         }
         count = int(manifest["num_nodes"])
         starts, targets = as_dangling(dangling, count)
-        # A frozen dataclass takes its attributes this way only.
+        # Attributes of a frozen dataclass can only be set this way.
         self.__dict__.update(
             folder=folder,
             bounds=tuple(manifest["bounds"]),
@@ -174,16 +173,16 @@ class StoredGraph(Graph):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the canonical content, computed when the store was made.
+        """SHA-256 of the canonical content, computed when the store was built.
 
-        It is the fingerprint of the same graph in memory, so a budget counts for both.
+        It is the fingerprint of the same graph in memory.
         """
         known = self._manifest.get("fingerprint")
         return fingerprint(self) if known is None else str(known)
 
     @cached_property
     def out_degrees(self) -> NDArray[np.int64]:
-        """Length of every out-list, dangling entries included."""
+        """Length of every adjacency list, dangling entries included."""
         degrees: NDArray[np.int64] = self._listed
         if self.dangling_indptr is not None:
             degrees = degrees + np.diff(self.dangling_indptr)
@@ -200,12 +199,12 @@ class StoredGraph(Graph):
 
     @cached_property
     def indptr(self) -> NDArray[np.int64]:
-        """Row pointers of the out-lists, as of any graph."""
+        """Row pointers of the adjacency lists, as of any graph."""
         return frozen(np.concatenate([[0], np.cumsum(self._listed)]))
 
     @cached_property
     def indices(self) -> NDArray[Any]:
-        """All out-lists, read from disk into memory now."""
+        """All adjacency lists, read from disk into memory now."""
         pieces = [block.entries for part in self.out_parts() for block in part.blocks()]
         indices = np.concatenate(pieces)
         csr.check(self.indptr, indices)
@@ -218,18 +217,18 @@ class StoredGraph(Graph):
 
     @cached_property
     def weights(self) -> NDArray[np.float32] | None:
-        """What all arcs weigh, read from disk into memory now."""
+        """The weights of all arcs, read from disk into memory now."""
         if not self.is_weighted:
             return None
         blocks = (block for part in self.out_parts() for block in part.blocks())
         return frozen(np.concatenate([b.weights for b in blocks if b.weights is not None]))
 
     def in_part(self, part: int) -> PartFile:
-        """Return the rows of one part: who writes to each node."""
+        """Return the rows of one part: the in-neighbours of each node."""
         return self._part("target", "source", part, self.in_degrees)
 
     def out_parts(self) -> Iterator[PartFile]:
-        """Yield the parts of the out-lists, which without a direction are the in-lists."""
+        """Yield the parts of the adjacency lists; in an undirected graph these are the in-lists."""
         for part in range(self.num_parts):
             if self.is_directed:
                 yield self._part("source", "target", part, self._listed)
@@ -247,20 +246,20 @@ class StoredGraph(Graph):
         return str(self._manifest["files"][part_file(row, part)]["sha256"])
 
     def with_executor(self, executor: PartExecutor) -> StoredGraph:
-        """Return the same store, its parts worked on by another executor."""
-        kinds = tuple(kind.with_executor(executor) for kind in self.more)
-        return self._changed(executor=executor, more=kinds)
+        """Return the same store with another executor."""
+        others = tuple(one.with_executor(executor) for one in self.more_edge_types)
+        return self._changed(executor=executor, more_edge_types=others)
 
     def moved(self, folder: Path) -> StoredGraph:
-        """Return the same store after its folder got another name."""
-        kinds = tuple(kind.moved(folder / kind.folder.name) for kind in self.more)
-        return self._changed(folder=folder, more=kinds)
+        """Return the same store after its folder was renamed."""
+        others = tuple(one.moved(folder / one.folder.name) for one in self.more_edge_types)
+        return self._changed(folder=folder, more_edge_types=others)
 
     def _replace(self, **changes: Any) -> Graph:
-        """Copy with some parts exchanged; other features leave the arcs where they are."""
+        """Copy with some parts exchanged; if only features change, the arcs stay on disk."""
         if not changes.keys() <= {"features", "feature_names"}:
             return super()._replace(**changes)
-        # Other content has another fingerprint, which is then computed like any graph's.
+        # The content changes, so the fingerprint is computed again.
         about = {key: value for key, value in self._manifest.items() if key != "fingerprint"}
         if "features" in changes:
             changes["features"] = as_features(changes["features"])
@@ -310,22 +309,22 @@ def open_store(
     ...     stored.fingerprint == graph.fingerprint, stored.num_parts
     (True, 3)
     """
-    # Absolute, because the workers of a cluster stand elsewhere.
+    # Absolute, because workers of a cluster have another working directory.
     path = Path(folder).absolute()
     manifest = read_manifest(path)
     check_files(path, manifest["files"], contents=verify, progress=progress)
     graph = StoredGraph(path, manifest, read_nodes(path), read_dangling(path, manifest))
-    if "kinds" not in manifest:
+    if "edge_types" not in manifest:
         return graph
-    own, *rest = manifest["kinds"]
+    own, *rest = manifest["edge_types"]
     more = []
-    for kind in rest:
-        inner = path / kind["folder"]
-        check_digest(inner / MANIFEST, kind["manifest"])
+    for entry in rest:
+        inner = path / entry["folder"]
+        check_digest(inner / MANIFEST, entry["manifest"])
         found = open_store(inner, verify=verify, progress=progress)
-        more.append(found._changed(kind=str(kind["name"])))
-    graph = graph._changed(kind=str(own["name"]), more=tuple(more))
-    graph._validate_kinds()
+        more.append(found._changed(edge_type=str(entry["name"])))
+    graph = graph._changed(edge_type=str(own["name"]), more_edge_types=tuple(more))
+    graph._validate_edge_types()
     return graph
 
 
@@ -338,7 +337,7 @@ def read_nodes(folder: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_dangling(folder: Path, manifest: Mapping[str, Any]) -> dict[int, NDArray[Any]] | None:
-    """Read the entries that name nobody, by the position of who lists them."""
+    """Read the dangling entries by the position of the node whose list has them."""
     if DANGLING not in manifest["files"]:
         return None
     columns = _columns(folder / DANGLING)

@@ -1,13 +1,13 @@
-"""Sorting arcs that do not fit in memory.
+"""Sort arcs that do not fit in memory.
 
 An arc is one number, ``major * num_nodes + minor``. Arcs are collected in a buffer, sorted there,
 and appended to files that each hold one range of numbers; later each file is sorted by itself. A
-range that is still too large for the memory is cut into smaller ranges the same way, down to a
-single number, which is one arc however often it was given. So memory is bounded whatever the input
-is, and every arc is written once or, where the arcs are very unevenly spread, a few times.
+range that is still too large for the memory is split into smaller ranges the same way, down to a
+single number, which is one arc. So memory is bounded for every input, and every arc is written once
+or, where arcs are distributed very unevenly, a few times.
 
-An arc may weigh something: then a whole number travels beside it, and what repetitions of an arc
-weigh is added up, which can be done in any order.
+A weighted arc has an integer weight beside it, and the weights of repetitions of an arc are added
+up, in any order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gapgnn.errors import DataError, InputError
 
 Keys = NDArray[np.uint64]
-# Arcs by themselves, or with what they weigh beside them.
+# Arcs without or with weights.
 Sorted = NDArray[Any]
 PLAIN = np.dtype(np.uint64)
 WEIGHTED = np.dtype([("key", np.uint64), ("units", np.int64)])
@@ -32,13 +32,13 @@ LEAST_MEMORY = 1 << 24
 
 
 class ArcSorter:
-    """Takes arcs in any order and gives them back sorted, each once.
+    """Takes arcs in any order and yields them sorted, each once.
 
     Args:
         folder: an empty folder for scratch files; they are deleted as they are read.
         num_nodes: positions are below this number.
         memory: bytes to use at most, within a few percent.
-        weighted: whether arcs come with what they weigh.
+        weighted: whether arcs have weights.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -56,10 +56,10 @@ class ArcSorter:
         if memory < LEAST_MEMORY:
             raise InputError(f"`memory` must be at least {LEAST_MEMORY} bytes. Got {memory}.")
         self.num_nodes = num_nodes
-        # Twice as many keys may wait, and they are put together and copied without repetitions.
-        kind = WEIGHTED if weighted else PLAIN
-        self._most = memory // (8 * kind.itemsize)
-        self._spill = _Spill(folder, 0, num_nodes**2, self._most, kind)
+        # Up to twice as many keys are buffered, and they are copied twice when they are written.
+        dtype = WEIGHTED if weighted else PLAIN
+        self._most = memory // (8 * dtype.itemsize)
+        self._spill = _Spill(folder, 0, num_nodes**2, self._most, dtype)
 
     def add(
         self,
@@ -78,9 +78,9 @@ class ArcSorter:
             self._spill.add(keys[start : start + self._most])
 
     def sorted(self) -> Iterator[Sorted]:
-        """Yield the arcs as increasing numbers, a bounded piece at a time; can be done once.
+        """Yield the arcs as increasing numbers, a bounded piece at a time; can be called once.
 
-        Arcs that weigh something come as pairs of ``key`` and ``units``.
+        Weighted arcs are pairs of ``key`` and ``units``.
         """
         yield from self._spill.sorted()
 
@@ -88,8 +88,8 @@ class ArcSorter:
 class _Spill:
     """Numbers of one range, on disk by sub-range."""
 
-    def __init__(self, folder: Path, low: int, high: int, most: int, kind: np.dtype[Any]) -> None:
-        self._folder, self._most, self._kind = folder, most, kind
+    def __init__(self, folder: Path, low: int, high: int, most: int, dtype: np.dtype[Any]) -> None:
+        self._folder, self._most, self._dtype = folder, most, dtype
         folder.mkdir(parents=True, exist_ok=True)
         step = max(1, -(-(high - low) // RANGES))
         self._starts = [*range(low, high, step), high]
@@ -105,8 +105,8 @@ class _Spill:
             self._flush()
 
     def _flush(self) -> None:
-        """Sort what is waiting and append each sub-range to its file."""
-        nothing = np.zeros(0, self._kind)
+        """Sort the buffer and append each sub-range to its file."""
+        nothing = np.zeros(0, self._dtype)
         keys = _unique(np.concatenate(self._buffer)) if self._buffer else nothing
         self._buffer, self._waiting = [], 0
         places = [0, *np.searchsorted(keys_of(keys), self._inner).tolist(), len(keys)]
@@ -132,20 +132,20 @@ class _Spill:
             if not path.exists():
                 continue
             low, high = self._starts[part], self._starts[part + 1]
-            if path.stat().st_size <= self._kind.itemsize * self._most:
-                keys = np.fromfile(path, dtype=self._kind)
+            if path.stat().st_size <= self._dtype.itemsize * self._most:
+                keys = np.fromfile(path, dtype=self._dtype)
                 path.unlink()
                 yield _unique(keys)
             elif high - low == 1:
                 one = self._pieces(path)
                 first = next(one)
                 for piece in one:
-                    # A single arc, however often it was given: what it weighs is added up.
+                    # A single arc, repeated: its weights are added up.
                     first = _unique(np.concatenate([first, piece]))
                 path.unlink()
                 yield _unique(first)
             else:
-                finer = _Spill(self._folder / f"{part:03d}", low, high, self._most, self._kind)
+                finer = _Spill(self._folder / f"{part:03d}", low, high, self._most, self._dtype)
                 for piece in self._pieces(path):
                     finer.add(piece)
                 path.unlink()
@@ -153,18 +153,18 @@ class _Spill:
 
     def _pieces(self, path: Path) -> Iterator[Sorted]:
         with path.open("rb") as file:
-            while len(keys := np.fromfile(file, dtype=self._kind, count=self._most)):
+            while len(keys := np.fromfile(file, dtype=self._dtype, count=self._most)):
                 yield keys
 
 
 def keys_of(arcs: Sorted) -> Keys:
-    """Return the numbers of arcs, without what they weigh."""
+    """Return the numbers of arcs, without weights."""
     keys: Keys = arcs if arcs.dtype.names is None else arcs["key"]
     return keys
 
 
 def _unique(keys: Sorted) -> Sorted:
-    """Sort in place and drop repetitions, or add up what they weigh."""
+    """Sort in place and drop repetitions, or add up their weights."""
     if keys.dtype.names is not None:
         keys = keys[np.argsort(keys["key"], kind="stable")]
         starts = np.flatnonzero(np.diff(keys["key"], prepend=~keys["key"][:1]))
