@@ -23,7 +23,12 @@ from typing import Protocol
 
 from gapgnn.errors import InputError, check_choice, check_number
 from gapgnn.privacy import RelationLike, parse_relation
-from gapgnn.privacy.accounting.events import Event, merge, worst_cases
+from gapgnn.privacy.accounting.events import (
+    Event,
+    PrivateSelection,
+    merge,
+    parallel_compositions,
+)
 from gapgnn.privacy.accounting.pld import pld_delta, pld_epsilon
 from gapgnn.privacy.accounting.rdp import rdp_delta, rdp_epsilon
 
@@ -68,22 +73,23 @@ class Accountant:
     def epsilon(self, events: Sequence[Event], delta: float, *, relation: RelationLike) -> float:
         """Return an epsilon such that the composition is (epsilon, delta)-DP."""
         check_number("delta", delta, above=0, below=1)
-        cases = worst_cases(events, relation=relation)
+        cases = parallel_compositions(events, relation=relation)
         return max(self._epsilon(case, delta, relation=other) for case, other in cases)
 
     def delta(self, events: Sequence[Event], epsilon: float, *, relation: RelationLike) -> float:
         """Return a delta such that the composition is (epsilon, delta)-DP."""
         check_number("epsilon", epsilon, at_least=0)
-        cases = worst_cases(events, relation=relation)
+        cases = parallel_compositions(events, relation=relation)
         return max(self._delta(case, epsilon, relation=other) for case, other in cases)
 
 
 def _shift(events: Sequence[Event], relation: RelationLike) -> float:
     merged = merge(events, relation=relation)
     if not merged.is_gaussian:
-        kinds = sorted({type(event).__name__ for event in events} - {"Gaussian"})
+        others = sorted({type(event).__name__ for event in events} - {"Gaussian"})
         raise InputError(
-            f"the exact accountant knows Gaussian noise only: use 'pld'. Got a {kinds[0]} event."
+            "the exact accountant supports Gaussian noise only: use 'pld'. "
+            f"Got a {others[0]} event."
         )
     return merged.shift
 
@@ -133,7 +139,8 @@ def accountant_named(name: str) -> Accountant:
 def account(events: Sequence[Event], delta: float, *, relation: RelationLike) -> Spend:
     """Return what a composition costs, by the tightest accountant that applies.
 
-    Exact for Gaussian noise alone, PLD otherwise, and RDP where PLD has no digits left. At delta 0
+    Exact for Gaussian noise alone, PLD otherwise, and RDP where PLD has no digits left. Of a
+    private selection, for which neither is tight, the smaller one is stated. At delta 0
     the pure epsilons add up, which is infinite for Gaussian noise. Of several
     groups or options, the dearest counts.
 
@@ -148,7 +155,7 @@ def account(events: Sequence[Event], delta: float, *, relation: RelationLike) ->
     (4.377, 'exact')
     """
     neighbours = parse_relation(relation)
-    cases = worst_cases(events, relation=relation)
+    cases = parallel_compositions(events, relation=relation)
     if len(cases) > 1:
         spends = [account(case, delta, relation=other) for case, other in cases]
         return max(spends, key=lambda spend: spend.epsilon)
@@ -157,9 +164,10 @@ def account(events: Sequence[Event], delta: float, *, relation: RelationLike) ->
         return Spend(math.fsum(prices), 0.0, "pure")
     name = "exact" if merge(events, relation=relation).is_gaussian else "pld"
     epsilon = ACCOUNTANTS[name].epsilon(events, delta, relation=relation)
-    if name == "pld" and epsilon == math.inf:
-        name = "rdp"
-        epsilon = ACCOUNTANTS[name].epsilon(events, delta, relation=relation)
+    is_selection = any(isinstance(event, PrivateSelection) for event in events)
+    if name == "pld" and (epsilon == math.inf or is_selection):
+        other = ACCOUNTANTS["rdp"].epsilon(events, delta, relation=relation)
+        name, epsilon = min(("pld", epsilon), ("rdp", other), key=lambda one: one[1])
     return Spend(epsilon, delta, name)
 
 

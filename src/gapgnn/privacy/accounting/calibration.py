@@ -106,7 +106,9 @@ def calibrate(
     if not cache:
         return request.confirm(_solve(searched))
     key = request.key()
-    answer = _believed(request, _REMEMBERED.get(key)) or _believed(request, read_answer(key))
+    answer = _confirmed_answer(request, _REMEMBERED.get(key)) or _confirmed_answer(
+        request, read_answer(key)
+    )
     if answer is None:
         answer = request.confirm(_solve(searched))
         write_answer(key, answer.noise_multiplier)
@@ -153,7 +155,7 @@ class _Request:
         return account(self.fill(multiplier), self.delta, relation=self.relation).epsilon
 
     def confirm(self, multiplier: float) -> Calibrated:
-        """Account the finished events once more, whatever the search believed, and stop if over."""
+        """Account the finished events once more, and refuse them if over the budget."""
         if not (math.isfinite(multiplier) and multiplier > 0):
             raise CalibrationError(
                 f"calibration ended at noise {multiplier!r}: nothing is released."
@@ -254,12 +256,12 @@ def _solve(request: _Request) -> float:
     return found
 
 
-def _believed(request: _Request, multiplier: float | None) -> Calibrated | None:
-    """Return a remembered answer if a full accounting of its events keeps what is promised.
+def _confirmed_answer(request: _Request, multiplier: float | None) -> Calibrated | None:
+    """Return a cached answer if a full accounting of its events confirms it.
 
-    A memory is not proof: it only spares the search, of which one accounting is about a fifth, and
-    none where this process priced the same events last. An answer that is over the budget, or that
-    wastes more of it than the search would, is dropped: it was given to another question.
+    The cache proves nothing: it spares the search, of which one accounting is about a fifth, or
+    nothing where this process has just priced the same events. An answer that is over the budget,
+    or that wastes more of it than the search would, is dropped: it belongs to another request.
     """
     if multiplier is None or not LEAST_NOISE <= multiplier <= _MOST_NOISE:
         return None

@@ -15,19 +15,33 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any, TypeVar
+
+import numpy as np
 
 from gapgnn.errors import InputError, check_choice, check_integer, check_number
 from gapgnn.privacy import AddRemove, Relation, RelationLike, parse_relation
-from gapgnn.privacy.accounting.pairs import DiscretePair, GaussianPair, LaplacePair, Pair
+from gapgnn.privacy.accounting.candidates import CandidateNumber
+from gapgnn.privacy.accounting.pairs import (
+    DiscretePair,
+    GaussianPair,
+    LaplacePair,
+    Numbers,
+    Pair,
+    SelectionPair,
+)
 from gapgnn.registration import load_registered
 
 # Its squared inverse, the price of a Gaussian release, is far from where floats end.
 MOST_NOISE = 1e100
+# Numbers of touched examples that are rarer than this together are left out. It adds that much to
+# the delta of a step, twenty orders of magnitude below the least delta that is accepted.
+RAREST = 1e-40
 
 EventType = TypeVar("EventType", bound="Event")
 
-_KINDS: dict[str, type[Event]] = {}
+_EVENT_CLASSES: dict[str, type[Event]] = {}
 # What ledgers of version 3, with one field for group and option, hold where there is an option.
 _ROLE_WITH_OPTION = re.compile(r"(|training|others), option ([1-9][0-9]?)")
 
@@ -35,9 +49,9 @@ _ROLE_WITH_OPTION = re.compile(r"(|training|others), option ([1-9][0-9]?)")
 class Event(ABC):
     """What one mechanism released: a frozen dataclass that knows its dominating pair.
 
-    A subclass is known by its name from then on, in ledgers, journals and cards; its fields are
+    A subclass is known by its name from then on, in ledgers, checkpoints and cards; its fields are
     numbers, texts and tuples of numbers. One with a field ``noise_multiplier`` can be calibrated
-    (docs/extending.md).
+    (docs/how-to/extending.md).
 
     >>> @dataclass(frozen=True)
     ... class Vote(Event):
@@ -57,13 +71,13 @@ class Event(ABC):
         super().__init_subclass__(**options)
         if cls.__name__.startswith("_"):
             return
-        known = _KINDS.setdefault(cls.__name__, cls)
+        known = _EVENT_CLASSES.setdefault(cls.__name__, cls)
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise InputError(
                 f"an event must have a name of its own. Got {cls.__name__!r} of {cls.__module__}; "
                 f"{known.__module__} has one too."
             )
-        _KINDS[cls.__name__] = cls
+        _EVENT_CLASSES[cls.__name__] = cls
 
     @abstractmethod
     def pair(self, relation: Relation) -> Pair:
@@ -84,7 +98,7 @@ class Event(ABC):
         return replace(self, noise_multiplier=self.noise_multiplier * factor)  # type: ignore[type-var]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON: the event's kind and its fields."""
+        """Return plain data for JSON: the name of the event's class and its fields."""
         values = {known.name: getattr(self, known.name) for known in fields(self)}  # type: ignore[arg-type]
         for name in ("group", "option"):
             if not values.get(name):
@@ -94,31 +108,31 @@ class Event(ABC):
 
     @classmethod
     def from_dict(cls: type[EventType], data: dict[str, Any]) -> EventType:
-        """Rebuild an event of this kind from :meth:`to_dict`, validating every value again.
+        """Rebuild an event of this class from :meth:`to_dict`, validating every value again.
 
         >>> Event.from_dict(Gaussian(2.0, count=3).to_dict())
         Gaussian(noise_multiplier=2.0, count=3, label='')
         """
         if not isinstance(data, dict):
             raise InputError(f"an event must be an object. Got {data!r}.")
-        if data.get("event") not in _KINDS:
+        if data.get("event") not in _EVENT_CLASSES:
             # A package that brings a method brings its events.
             load_registered("gapgnn.methods")
-        kind = _KINDS[check_choice("event", data.get("event"), _KINDS)]
-        if not issubclass(kind, cls):
+        event_class = _EVENT_CLASSES[check_choice("event", data.get("event"), _EVENT_CLASSES)]
+        if not issubclass(event_class, cls):
             raise InputError(f"`event` must be a {cls.__name__}. Got {data.get('event')!r}.")
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
         del values["event"]
-        known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+        known = {one.name for one in fields(event_class)}  # type: ignore[arg-type]
         named = {"group", "option"}
         if "role" in values and named <= known and not named & set(values):
             values |= _of_role(values.pop("role"))
         if unknown := sorted(set(values) - known):
-            raise InputError(f"a {kind.__name__} event has no field {unknown[0]!r}.")
+            raise InputError(f"a {event_class.__name__} event has no field {unknown[0]!r}.")
         try:
-            return kind(**values)
+            return event_class(**values)
         except TypeError as error:
-            raise InputError(f"a {kind.__name__} event is incomplete: {error}.") from None
+            raise InputError(f"a {event_class.__name__} event is incomplete: {error}.") from None
 
 
 @dataclass(frozen=True)
@@ -128,7 +142,7 @@ class _Noisy(Event):
     ``group`` names the people whose records it reads, where those of other groups are not read.
     Empty: everybody's. ``option`` is the number, from 1, of the one of several alternatives that it
     belongs to, where an earlier release decides which of them happens; 0: it happens under all. See
-    :func:`worst_cases`. Both are compared as they are: no part of a name has a meaning.
+    :func:`parallel_compositions`. Both are compared as they are: no part of a name has a meaning.
     """
 
     noise_multiplier: float
@@ -283,6 +297,70 @@ class MixtureOfGaussians(_Noisy):
 
 
 @dataclass(frozen=True)
+class SubgraphGaussian(_Noisy):
+    """``steps`` noisy sums over Poisson batches of examples that share records.
+
+    Each example is a root with the records that reach it along few arcs, and is clipped as one
+    (:mod:`gapgnn.privacy.dpsgd.rooted`). A root joins a batch with probability q =
+    ``sampling_rate``. A record enters the examples of ``reach[i]`` other roots through chains of
+    ``i + 1`` arcs, and each arc is kept with probability ``keep``, drawn anew for every root and
+    step. So at most ``K = sum_i Binomial(reach[i], q keep^(i + 1))`` examples of a batch hold the
+    record, and the ``own`` examples of the record itself another ``O ~ Binomial(own, q)``.
+
+    Worst case of one step, in clips, for noise of standard deviation m = ``noise_multiplier``::
+
+        P = law of N(s (O + K), m^2)  against  Q = law of N(-s K, m^2)
+
+    with ``s`` = 1 where every arc is kept, and ``s`` = 2 where some are not: an example that the
+    record does not enter then has a gradient of its own in the batch, and the one with the record
+    may be two clips from it. Under ``replace`` two records enter examples, and own ones are on both
+    sides. The proof is Theorem 20 of the proofs page.
+
+    >>> event = SubgraphGaussian(8.0, sampling_rate=0.5, reach=(1,), own=1, steps=3)
+    >>> pair = event.pair(AddRemove())
+    >>> pair.upper_means, pair.lower_means
+    ((0.0, 0.125, 0.25), (0.0, -0.125))
+    >>> [round(weight, 9) for weight in (*pair.upper_weights, *pair.lower_weights)]
+    [0.25, 0.5, 0.25, 0.5, 0.5]
+    """
+
+    sampling_rate: float
+    reach: tuple[int, ...]
+    own: int
+    steps: int
+    keep: float = 1.0
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rate = check_number("sampling_rate", self.sampling_rate, above=0, at_most=1)
+        keep = check_number("keep", self.keep, above=0, at_most=1)
+        reach = tuple(check_integer("reach", count, at_least=0) for count in self.reach)
+        own = check_integer("own", self.own, at_least=0, at_most=1)
+        if not own + sum(reach):
+            raise InputError("`reach` must be above 0 without an example of its own. Got none.")
+        values = {"sampling_rate": rate, "keep": keep, "reach": reach, "own": own}
+        _store(self, **values, steps=_count("steps", self.steps))
+
+    @property
+    def times(self) -> int:
+        """One for each step."""
+        return self.steps
+
+    def pair(self, relation: Relation) -> Pair:
+        """Return the worst case of one step: the two sides are opposed."""
+        records = relation.contributions
+        reach = tuple(records * count for count in self.reach)
+        others = _touched(reach, self.sampling_rate, self.keep)
+        step = (1.0 if self.keep == 1.0 else 2.0) / self.noise_multiplier
+        own = self.own * self.sampling_rate
+        means, weights = _mixture(others, own, step)
+        # A record that is replaced has an example of its own in both graphs.
+        opposed, opposed_weights = _mixture(others, own if records == 2 else 0.0, step)
+        return GaussianPair(means, weights, tuple(0.0 - mean for mean in opposed), opposed_weights)
+
+
+@dataclass(frozen=True)
 class Laplace(_Counted):
     """``count`` releases with Laplace noise: the noisy density of LapGraph and ARR.
 
@@ -399,6 +477,106 @@ class LabelResponse(Event):
         return DiscretePair((keep, other, *rest), (other, keep, *rest))
 
 
+@dataclass(frozen=True)
+class EpsilonDelta(Event):
+    """``count`` releases of which nothing is known but that each is (epsilon, delta)-DP.
+
+    For a mechanism of another library. What is known of its noise prices it lower: use the event of
+    its noise where there is one.
+
+    >>> from gapgnn.privacy import Directed
+    >>> EpsilonDelta(0.5).pair(Directed()).pure_epsilon
+    0.5
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    count: int = 1
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        # e^-700 is a float; a release of so large an epsilon hides nothing.
+        epsilon = check_number("epsilon", self.epsilon, at_least=0, at_most=700)
+        delta = check_number("delta", self.delta, at_least=0, below=1)
+        if not epsilon and not delta:
+            raise InputError("an event of epsilon 0 and delta 0 costs nothing: leave it out.")
+        _store(self, epsilon=epsilon, delta=delta, count=_count("count", self.count))
+        _label(self.label)
+
+    @property
+    def times(self) -> int:
+        """One for each release."""
+        return self.count
+
+    def pair(self, relation: Relation) -> Pair:
+        """Return the pair that dominates every mechanism of this epsilon and delta."""
+        return DiscretePair.of_approximate(self.epsilon, self.delta)
+
+
+@dataclass(frozen=True)
+class PrivateSelection(Event):
+    """The best of a random number of candidates, each with fresh noise.
+
+    Every run draws its setting from a fixed distribution over ``candidates``, makes the releases of
+    that setting, and is scored; what the score reads beyond those releases is one of them. The run
+    with the best score is released, and neither the others nor their number. The number has the
+    ``distribution`` of that ``mean`` and ``shape``
+    (:class:`~gapgnn.privacy.accounting.candidates.CandidateNumber`).
+
+    Under every relation the outcome is no easier to see through than the mixture of the
+    candidate's privacy profile in :mod:`gapgnn.privacy.accounting.selection` (Theorem 21 of the
+    proofs page; Papernot and Steinke 2022; Koskela, Redberg and Wang 2024).
+
+    >>> ten = PrivateSelection(((Gaussian(6.617, count=2),),), mean=10.0, shape=1.0)
+    >>> ten.number.gamma, ten.scaled(2.0).candidates[0][0].noise_multiplier
+    (0.1, 13.234)
+    """
+
+    candidates: tuple[tuple[Event, ...], ...]
+    mean: float
+    shape: float = 1.0
+    distribution: str = "truncated-negative-binomial"
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        settings = tuple(
+            tuple(one if isinstance(one, Event) else Event.from_dict(one) for one in setting)
+            for setting in self.candidates
+        )
+        if not settings or not all(settings):
+            raise InputError("`candidates` must have at least one event each. Got none.")
+        # The same releases are one setting, in a fixed order.
+        settings = tuple(sorted(dict.fromkeys(settings), key=repr))
+        number = CandidateNumber(self.distribution, self.mean, self.shape)
+        _store(self, candidates=settings, mean=number.mean, shape=number.shape)
+        _label(self.label)
+
+    @property
+    def number(self) -> CandidateNumber:
+        """The distribution of the number of candidates."""
+        return CandidateNumber(self.distribution, self.mean, self.shape)
+
+    @property
+    def times(self) -> int:
+        """One candidate is released."""
+        return 1
+
+    def scaled(self, factor: float) -> PrivateSelection:
+        """Return the selection with the noise of every candidate multiplied by ``factor``."""
+        return replace(
+            self, candidates=tuple(tuple(e.scaled(factor) for e in c) for c in self.candidates)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON, with the events of every setting."""
+        settings = [[event.to_dict() for event in setting] for setting in self.candidates]
+        return {**super().to_dict(), "candidates": settings}
+
+    def pair(self, relation: Relation) -> Pair:
+        """Return the candidates with the distribution of their number."""
+        return SelectionPair(self.candidates, relation, self.number)
+
+
 Composition = tuple[Event, ...]
 
 
@@ -425,21 +603,21 @@ class Merged:
         return not self.rest
 
 
-def worst_cases(
+def parallel_compositions(
     events: Sequence[Event], *, relation: RelationLike
 ) -> list[tuple[Composition, Relation]]:
-    """Return what one protected entity can be in: a composition, with its relation, per group.
+    """Return the compositions of which the dearest is charged, each with its relation.
 
     Groups compose in parallel (privacy page, section 1). A person's group is a function of that
-    person, so a record is in the releases of its own group and in those that read everybody, and
-    the promise is the dearest of these compositions, not their total. Of the options of an adaptive
-    choice one is released, for all groups the same: there is a composition for each. Under
-    ``replace`` the new record may be of another group than the old one: each is then added or
-    removed where it is, so Gaussian noise, whose multiplier counts two records there, meets half
-    the distance, and that case is one more.
+    person, so a record is in the releases of its own group and in those that read everybody. The
+    guarantee is the dearest of these compositions, not their total. An adaptive choice releases one
+    of its options, the same for all groups, so there is a composition for each option. Under
+    ``replace`` the new record may be of another group than the old one. One of them is then removed
+    and the other added, so Gaussian noise, whose multiplier counts two records there, meets half
+    the distance. That is one more composition.
 
     >>> hops = [Gaussian(2.0, group="training"), Gaussian(1.0, group="others")]
-    >>> for case, relation in worst_cases(hops, relation="replace"):
+    >>> for case, relation in parallel_compositions(hops, relation="replace"):
     ...     print([event.noise_multiplier for event in case], relation)
     [1.0] replace
     [2.0] replace
@@ -458,7 +636,7 @@ def worst_cases(
 def group_cases(
     events: Sequence[Event], *, relation: RelationLike
 ) -> list[tuple[Composition, Relation]]:
-    """Return what one record can be in, with its relation, per group; with all options.
+    """Return the composition that one record can be in per group, with all options.
 
     Under ``replace`` a pair of groups between which a record changes is one more case.
     """
@@ -528,6 +706,51 @@ def merge(events: Sequence[Event], *, relation: RelationLike) -> Merged:
     )
 
 
+def compose(*releases: Event | Sequence[Event]) -> list[Event]:
+    """Return several releases on the same records as one composition in its shortest equal form.
+
+    All Gaussian releases are exactly one, whose inverse squared multiplier is the sum of theirs.
+    Equal events are one with a count. Groups and options stay apart, and labels are dropped. The
+    price is the same under every relation.
+
+    Args:
+        releases: events, or lists of them.
+
+    >>> compose([Gaussian(2.0, count=2), Laplace(3.0)], [Gaussian(2.0, count=2), Laplace(3.0)])
+    ... # doctest: +NORMALIZE_WHITESPACE
+    [Gaussian(noise_multiplier=1.0, count=1, label=''),
+     Laplace(noise_multiplier=3.0, count=2, label='')]
+    """
+    flat = [e for one in releases for e in ([one] if isinstance(one, Event) else one)]
+    squares: dict[tuple[str, int], float] = {}
+    counts: dict[Event, int] = {}
+    for event in flat:
+        if not isinstance(event, Event):
+            raise InputError(f"an event must be one of gapgnn.accounting. Got {event!r}.")
+        if isinstance(event, Gaussian):
+            place = (event.group, event.option)
+            scale = 1.0 / event.noise_multiplier
+            squares[place] = squares.get(place, 0.0) + event.count * scale * scale
+        else:
+            single = replace(event, label="", **dict.fromkeys(_counter(event), 1))  # type: ignore[type-var]
+            counts[single] = counts.get(single, 0) + (event.times if _counter(event) else 1)
+    merged: list[Event] = [
+        Gaussian(1.0 / math.sqrt(square), group=group, option=option)
+        for (group, option), square in squares.items()
+    ]
+    for event, count in counts.items():
+        if name := _counter(event):
+            merged.append(replace(event, **dict.fromkeys(name, count)))  # type: ignore[type-var]
+        else:
+            merged += [event] * count
+    return merged
+
+
+def _counter(event: Event) -> list[str]:
+    """Return the name of the field that counts the releases of an event, if it has one."""
+    return [one.name for one in fields(event) if one.name in ("count", "steps")]  # type: ignore[arg-type]
+
+
 def _of_role(role: object) -> dict[str, Any]:
     """Return group and option of a ``role``, the one text for both in ledgers of version 3.
 
@@ -537,6 +760,30 @@ def _of_role(role: object) -> dict[str, Any]:
     if isinstance(role, str) and (found := _ROLE_WITH_OPTION.fullmatch(role)):
         return {"group": found[1], "option": int(found[2])}
     return {"group": role}
+
+
+@lru_cache(maxsize=64)
+def _touched(reach: tuple[int, ...], rate: float, keep: float) -> Numbers:
+    """Return the law of ``sum_i Binomial(reach[i], rate keep^(i + 1))``, from 0 on.
+
+    Numbers that are rarer than :data:`RAREST` together are left out.
+    """
+    from scipy.stats import binom
+
+    law = np.ones(1)
+    for arcs, count in enumerate(reach, start=1):
+        chance = rate * keep**arcs
+        numbers = np.arange(count + 1)
+        numbers = numbers[binom.sf(numbers - 1, count, chance) > RAREST]
+        law = np.convolve(law, binom.pmf(numbers, count, chance))
+    return tuple((law / math.fsum(law)).tolist())
+
+
+def _mixture(others: Numbers, own: float, step: float) -> tuple[Numbers, Numbers]:
+    """Return places ``step * (own + others)`` and their weights, ``own`` being a probability."""
+    law = np.convolve(np.array(others), [1 - own, own])
+    places = np.flatnonzero(law)
+    return tuple((places * step).tolist()), tuple(law[places].tolist())
 
 
 def _store(event: Any, **values: Any) -> None:

@@ -1,19 +1,25 @@
-"""Dominating pairs: the two output distributions of a release that are hardest to tell apart.
+"""Dominating pairs: the two output distributions of a release that are hardest to distinguish.
 
 A release is no easier to see through than its pair (privacy page, section 3), so an accountant
-works on pairs alone and knows no mechanism. Three kinds are enough for every event here and for
-most of others: mixtures of Gaussians, Laplace noise, and finitely many outcomes.
+works on pairs alone and knows no mechanism. Three families are enough for every event here and
+for most others: mixtures of Gaussians, Laplace noise, and finitely many outcomes. A fourth is the
+best of several candidates, whatever their own pairs.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gapgnn.errors import PrivacyError
+from gapgnn.privacy import Relation
+
+if TYPE_CHECKING:
+    from gapgnn.privacy.accounting.candidates import CandidateNumber
 
 Array = NDArray[np.float64]
 Numbers = tuple[float, ...]
@@ -109,7 +115,8 @@ class LaplacePair:
 class DiscretePair:
     """Finitely many outcomes, by the logarithms of their probabilities, which stay exact when tiny.
 
-    Every outcome must be possible on both sides.
+    The outcomes listed are possible on both sides. With probability ``infinity_mass`` the
+    outcome is impossible on the other side, so that the privacy loss is infinite.
 
     >>> DiscretePair.of_pure(2.0).pure_epsilon
     2.0
@@ -117,10 +124,11 @@ class DiscretePair:
 
     upper: Numbers
     lower: Numbers
+    infinity_mass: float = 0.0
 
     def __post_init__(self) -> None:
-        whole = all(
-            math.isclose(math.fsum(map(math.exp, side)), 1.0, abs_tol=1e-9)
+        whole = 0 <= self.infinity_mass < 1 and all(
+            math.isclose(math.fsum(map(math.exp, side)), 1.0 - self.infinity_mass, abs_tol=1e-9)
             for side in (self.upper, self.lower)
         )
         if len(self.upper) != len(self.lower) or not whole:
@@ -137,18 +145,56 @@ class DiscretePair:
         kept = -math.log1p(math.exp(-epsilon))
         return cls((kept, kept - epsilon), (kept - epsilon, kept))
 
+    @classmethod
+    def of_approximate(cls, epsilon: float, delta: float) -> DiscretePair:
+        """Return the pair that dominates every (epsilon, delta)-DP mechanism.
+
+        With probability delta everything is revealed, and otherwise the release is pure (Kairouz,
+        Oh and Viswanath 2015, Theorem 3.4).
+        """
+        kept, rest = cls.of_pure(epsilon), math.log1p(-delta)
+        upper, lower = (tuple(one + rest for one in side) for side in (kept.upper, kept.lower))
+        return cls(upper, lower, delta)
+
     @property
     def reversed(self) -> DiscretePair:
         """The same pair seen from the other side."""
-        return DiscretePair(self.lower, self.upper)
+        return DiscretePair(self.lower, self.upper, self.infinity_mass)
 
     @property
     def pure_epsilon(self) -> float:
         """The epsilon at delta 0: the largest loss of any outcome."""
+        return math.inf if self.infinity_mass else self.largest_loss
+
+    @property
+    def largest_loss(self) -> float:
+        """The largest loss of an outcome that is possible on both sides."""
         return max(abs(one - other) for one, other in zip(self.upper, self.lower, strict=True))
 
 
-Pair = GaussianPair | LaplacePair | DiscretePair
+@dataclass(frozen=True)
+class SelectionPair:
+    """The best of a random number of candidates (:mod:`gapgnn.privacy.accounting.selection`).
+
+    Attributes:
+        candidates: the events of each setting that a candidate may be run with.
+        relation: which inputs are neighbours.
+        number: the distribution of the number of candidates.
+    """
+
+    candidates: tuple[tuple[Any, ...], ...]
+    relation: Relation
+    number: CandidateNumber
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The epsilon at delta 0; infinite where a candidate has none."""
+        from gapgnn.privacy.accounting.selection import selection_pure
+
+        return selection_pure(self)
+
+
+Pair = GaussianPair | LaplacePair | DiscretePair | SelectionPair
 
 
 def _weight_by_place(means: Numbers, weights: Numbers) -> dict[float, float]:

@@ -10,7 +10,7 @@ errors of the FFT are charged to delta. The reported epsilon is an upper bound, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -26,6 +26,7 @@ from gapgnn.privacy.accounting.pairs import (
     LaplacePair,
     Numbers,
     Pair,
+    SelectionPair,
 )
 
 # Grid interval over one step's loss deviation. The rounding adds variance like a random walk, so
@@ -37,8 +38,8 @@ _MOST_POINTS = 100_000
 # Noise so small that its losses need a wider grid than this hides nothing: epsilon is infinite.
 _WIDEST_INTERVAL = 256.0
 _LARGEST_EPSILON = 1e9
-# Share of delta given to each tail that is cut.
-_CUT = 1e-5
+# Share of delta given to each tail that is cut; with more, epsilon is not known to six digits.
+_CUT = 1e-6
 # Rounding of an FFT raised to the n-th power, per step; measured at up to 3e-17, see the tests.
 _FFT_ERROR = 1e-16
 # Mass cut from each tail where a whole curve is wanted, and not one delta.
@@ -160,6 +161,10 @@ def _loss(pair: Pair, interval: float, log_cut: float) -> Any:
         )
     if isinstance(pair, DiscretePair):
         return _outcomes(pair, interval)
+    if isinstance(pair, SelectionPair):
+        from gapgnn.privacy.accounting.selection import selection_loss
+
+        return selection_loss(pair, interval)
     if (sampled := _sampled_gaussian(pair)) is not None:
         return library.from_gaussian_mechanism(
             value_discretization_interval=interval, log_mass_truncation_bound=log_cut, **sampled
@@ -261,10 +266,10 @@ def _outcomes(pair: DiscretePair, interval: float) -> Any:
         )
     return library.PrivacyLossDistribution.create_from_rounded_probability(
         sides[0],
-        0.0,
+        pair.infinity_mass,
         interval,
         rounded_probability_mass_function_add=sides[1],
-        infinity_mass_add=0.0,
+        infinity_mass_add=pair.infinity_mass,
         symmetric=False,
     )
 
@@ -279,13 +284,14 @@ def grid_interval(merged: Merged, *, resolution: float) -> float:
     limit = math.inf
     for pair, times in merged.rest:
         factors += times
-        if isinstance(pair, GaussianPair):
+        if isinstance(pair, GaussianPair | SelectionPair):
             one, width = _loss_spread(pair)
             variance += times * one
             widest = max(widest, width)
         else:
-            variance += times * min(pair.pure_epsilon, 1.0) ** 2
-            limit = min(limit, pair.pure_epsilon * _SHARE_OF_ATOM)
+            loss = pair.largest_loss if isinstance(pair, DiscretePair) else pair.pure_epsilon
+            variance += times * min(loss, 1.0) ** 2
+            limit = min(limit, loss * _SHARE_OF_ATOM) if loss else limit
     widest = max(widest, merged.shift * (merged.shift + 20.0))
     if not math.isfinite(variance):
         return math.inf
@@ -299,8 +305,12 @@ def _log2(x: float) -> float:
     return math.log2(max(x, 1e-12))
 
 
-def _loss_spread(pair: GaussianPair) -> tuple[float, float]:
+def _loss_spread(pair: GaussianPair | SelectionPair) -> tuple[float, float]:
     """Return variance and range of one step's privacy loss."""
+    if isinstance(pair, SelectionPair):
+        from gapgnn.privacy.accounting.selection import selection_spread
+
+        return selection_spread(pair)
     left, right = pair.reach
     x = np.linspace(left - 10.0, right + 10.0, 4001)
     above, below = pair.log_densities(x)
@@ -392,23 +402,49 @@ def any_of(losses: Sequence[Loss], interval: float) -> Loss:
     """
     if len(losses) == 1:
         return losses[0]
+    slack = max(loss.slack for loss in losses)
+
+    def curve(first: int, last: int) -> Array:
+        return _worst(losses, interval * np.arange(first, last + 1, dtype=np.float64))
+
+    chance = max(loss.chance for loss in losses)
+    return Loss(joined(curve, interval, slack=slack), chance, 10 * _FFT_ERROR)
+
+
+def joined(
+    curve: Callable[[int, int], Array],
+    interval: float,
+    *,
+    slack: float = 0.0,
+    finished: Callable[[Array, Array], Array] | None = None,
+) -> Any:
+    """Return a loss distribution whose delta is that of a curve, or above it, in both directions.
+
+    Args:
+        curve: given two numbers, returns the deltas at these and all whole multiples of the
+            interval between them.
+        interval: of the grid.
+        slack: how much of every delta is rounding.
+        finished: makes a curve convex in e^epsilon, given epsilons and deltas; left out: it is.
+    """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as library
 
-    least = _JOINED_DELTA + 2 * max(loss.slack for loss in losses)
+    least = _JOINED_DELTA + 2 * slack
     last, points = int(min(_MOST_JOINED_POINTS, _LARGEST_JOINED / interval)), 64
-    while points < last and _worst(losses, np.array([points * interval])) > least:
+    while points < last and curve(points, points)[0] > least:
         points = min(last, points + points // 2)
     epsilons = interval * np.arange(points + 1, dtype=np.float64)
-    above = _worst(losses, epsilons)
+    above = curve(0, points)
+    if finished is not None:
+        above = finished(epsilons, above)
     below = 1 - np.exp(-epsilons[:0:-1]) * (1 - above[:0:-1])
     # Rounding must not make the curve rise.
-    curve = np.maximum.accumulate(np.concatenate([below, above])[::-1])[::-1]
-    joined = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
-        interval, -points, points, np.clip(curve, 0.0, 1.0)
+    whole = np.maximum.accumulate(np.concatenate([below, above])[::-1])[::-1]
+    pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+        interval, -points, points, np.clip(whole, 0.0, 1.0)
     )
-    chance = max(loss.chance for loss in losses)
-    return Loss(library.PrivacyLossDistribution(joined), chance, 10 * _FFT_ERROR)
+    return library.PrivacyLossDistribution(pmf)
 
 
 def _worst(losses: Sequence[Loss], epsilons: Array) -> Array:

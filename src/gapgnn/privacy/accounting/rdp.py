@@ -18,8 +18,15 @@ import numpy as np
 
 from gapgnn.errors import check_integer, check_number
 from gapgnn.privacy import RelationLike
-from gapgnn.privacy.accounting.events import Event, merge, worst_cases
-from gapgnn.privacy.accounting.pairs import Array, DiscretePair, GaussianPair, LaplacePair, Pair
+from gapgnn.privacy.accounting.events import Event, merge, parallel_compositions
+from gapgnn.privacy.accounting.pairs import (
+    Array,
+    DiscretePair,
+    GaussianPair,
+    LaplacePair,
+    Pair,
+    SelectionPair,
+)
 
 # Dense where budgets of practice have their optimum, sparse up to where tiny budgets have theirs.
 ORDERS: Array = np.concatenate(
@@ -46,7 +53,7 @@ def renyi_curve(
     >>> renyi_curve([Gaussian(2.0)], relation="directed", orders=np.array([2.0, 8.0])).tolist()
     [0.25, 1.0]
     """
-    cases = worst_cases(events, relation=relation)
+    cases = parallel_compositions(events, relation=relation)
     if len(cases) > 1:
         curves = [renyi_curve(case, relation=other, orders=orders) for case, other in cases]
         dearest: Array = np.maximum.reduce(curves)
@@ -120,10 +127,14 @@ def _log_inverse(delta: float) -> float:
 @lru_cache(maxsize=256)
 def _divergences(pair: Pair, orders: tuple[float, ...]) -> tuple[float, ...]:
     """Return the divergence of a pair at each order; asked again for every card of one setting."""
+    if isinstance(pair, SelectionPair):
+        from gapgnn.privacy.accounting.selection import selection_divergences
+
+        return selection_divergences(pair, orders)
     return tuple(_worse_divergence(pair, order) for order in orders)
 
 
-def _worse_divergence(pair: Pair, order: float) -> float:
+def _worse_divergence(pair: GaussianPair | LaplacePair | DiscretePair, order: float) -> float:
     """Return the larger of the two directions' divergences."""
     if isinstance(pair, LaplacePair):
         return _laplace(pair.pure_epsilon, order)
@@ -163,6 +174,8 @@ def _laplace(epsilon: float, order: float) -> float:
 
 
 def _outcomes(pair: DiscretePair, order: float) -> float:
+    if pair.infinity_mass:
+        return math.inf
     terms = order * np.array(pair.upper) + (1 - order) * np.array(pair.lower)
     computed = max(0.0, float(np.logaddexp.reduce(terms))) + _ROUNDING
     # Of two logarithms, whose last digits may be wrong.

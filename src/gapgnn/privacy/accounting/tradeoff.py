@@ -36,14 +36,14 @@ from gapgnn.privacy.accounting.events import (
     merge,
     option_of,
 )
-from gapgnn.privacy.accounting.pairs import Array, GaussianPair, LaplacePair
+from gapgnn.privacy.accounting.pairs import Array, GaussianPair, LaplacePair, SelectionPair
 from gapgnn.privacy.accounting.pld import FINE, Loss, any_of, grid_interval
 
 # Shares of false positives at which the true positives are bounded.
 FALSE_POSITIVES = (0.01, 0.001)
 # Rounding of closed forms, so that no bound is below the truth.
 _SAFETY = 1e-12
-# Beyond these epsilons a line of the curve says nothing about what can be told from 1.
+# Beyond these epsilons a line of the curve says nothing that can be distinguished from 1.
 _FLATTEST = 16.0
 _POINTS = 65
 _WIDEST_INTERVAL = 256.0
@@ -330,7 +330,8 @@ def _interval(others: Sequence[tuple[Sequence[_Case], int]], shift: float) -> fl
 
 def _broad(whole: Merged) -> Merged:
     """Return a composition without its pure releases, if there is anything else."""
-    rest = tuple((pair, times) for pair, times in whole.rest if isinstance(pair, GaussianPair))
+    broad = (GaussianPair, SelectionPair)
+    rest = tuple((pair, times) for pair, times in whole.rest if isinstance(pair, broad))
     return Merged(whole.shift, rest) if rest or whole.shift else whole
 
 
