@@ -1,7 +1,12 @@
+from .agreed import check_agreed as check_agreed
+from .agreed import note_charge as note_charge
+from .agreed import spending as spending
 from .amounts import COMPOSITIONS as COMPOSITIONS
 from .composed import composed_epsilon as composed_epsilon
 from .composed import composed_profile as composed_profile
-from .file import LedgerNotice as LedgerNotice
+from .copying import copy_ledger as copy_ledger
+from .evidence import Entry as Entry
+from .evidence import Removal as Removal
 from .forecast import Forecast as Forecast
 from .forecast import forecast_fits as forecast_fits
 from .ledger import SETTINGS as SETTINGS
@@ -12,6 +17,11 @@ from .ledger import Note as Note
 from .ledger import is_day as is_day
 from .ledger import scratch_ledger as scratch_ledger
 from .people import People as People
+from .people import pseudonyms as pseudonyms
 from .rules import RELATIONS as RELATIONS
 from .rules import Budget as Budget
 from .rules import check_population as check_population
+from .signing import is_signed as is_signed
+from .signing import make_key as make_key
+from .store import LedgerNotice as LedgerNotice
+from .store import is_address as is_address

@@ -31,8 +31,8 @@ from gapgnn.privacy.accounting import (
     gaussian_epsilon,
     gaussian_shift,
     merge,
+    parallel_compositions,
     renyi_curve,
-    worst_cases,
 )
 from gapgnn.privacy.ledger.amounts import COMPOSITIONS, Amount
 
@@ -94,11 +94,11 @@ class Filter:
             check_number("delta", float(amount.delta), above=0, below=1)
         if composition == "renyi":
             # The order at which Gaussian noise, whose divergence is in proportion to it, gets most.
-            rooms = float(amount.epsilon) - _converted(ORDERS, float(amount.delta))
-            order = float(ORDERS[np.argmax(rooms / ORDERS)])
-            if rooms.max() <= 0:
+            limits = float(amount.epsilon) - _converted(ORDERS, float(amount.delta))
+            order = float(ORDERS[np.argmax(limits / ORDERS)])
+            if limits.max() <= 0:
                 raise InputError(
-                    f"a renyi budget of {amount} has room for no release. Raise `epsilon` or "
+                    f"a renyi budget of {amount} allows no release. Raise `epsilon` or "
                     "`delta`, or use the composition gaussian or sum."
                 )
         return cls(composition, level, relation, amount, order)
@@ -208,7 +208,7 @@ def _converted(orders: np.ndarray, delta: float) -> np.ndarray:
 @lru_cache(maxsize=1024)
 def _gaussian_price(events: str, relation: Relation, order: float) -> float:
     """Return the squared shift of one release, for the dearest group; other noise has none."""
-    cases = worst_cases(_events(events), relation=relation)
+    cases = parallel_compositions(_events(events), relation=relation)
     merged = [merge(case, relation=other) for case, other in cases]
     if not all(one.is_gaussian for one in merged):
         raise PrivacyError(

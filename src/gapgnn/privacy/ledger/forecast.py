@@ -1,4 +1,4 @@
-"""How far a budget goes: how many more fits of one kind it allows, and what else one could get.
+"""How far a budget goes: how many more equal fits it allows, and the alternatives.
 
 The price of a fit is decided by its noise alone. At edge level a fit is K hops of Gaussian noise,
 calibrated to (epsilon, delta) as `train` does it; at node level it is what was charged last, with
@@ -24,10 +24,10 @@ from gapgnn.errors import (
 from gapgnn.privacy import Relation, check_epsilon
 from gapgnn.privacy.accounting import Event, Gaussian, account, calibrate
 from gapgnn.privacy.ledger.amounts import COMPOSITIONS, Amount
-from gapgnn.privacy.ledger.file import transaction
 from gapgnn.privacy.ledger.filters import Filter, Spend
 from gapgnn.privacy.ledger.ledger import Charge, Ledger
 from gapgnn.privacy.ledger.rules import RELATIONS, LedgerTransaction
+from gapgnn.privacy.ledger.store import transaction
 
 # So many fits are listed one by one; a plan beyond ten years of months is none.
 MOST_LISTED = 120
@@ -109,7 +109,7 @@ def forecast_fits(
     every: int = 30,
     first: date | None = None,
 ) -> Forecast:
-    """Return how many more fits of one kind the budget of a population allows, with their days.
+    """Return how many more equal fits the budget of a population allows, with their days.
 
     Args:
         ledger: where the budget is.
@@ -137,8 +137,8 @@ def forecast_fits(
     budget = state.budget
     delta = state.usual_delta() if delta is None else delta
     hops, template = state.template(hops)
-    kinds = _kinds(template, hops, epsilon=epsilon, delta=delta, relation=budget.relation)
-    planned = kinds[-1][1]
+    options = _fit_options(template, hops, epsilon=epsilon, delta=delta, relation=budget.relation)
+    planned = options[-1][1]
     fits = count_fits(budget, state.spends, planned)
     return Forecast(
         population=population,
@@ -154,8 +154,8 @@ def forecast_fits(
         fits=fits,
         plan=state.plan(planned, fits, every, first or date.today()),
         alternatives=tuple(
-            Alternative(count, float(kind.amount.epsilon), state.fits_by_rule(kind))
-            for count, kind in kinds
+            Alternative(count, float(spend.amount.epsilon), state.fits_by_rule(spend))
+            for count, spend in options
         ),
     )
 
@@ -207,11 +207,11 @@ class _State:
         names = {row.population for row in ledger.summary()}
         if population not in names:
             raise InputError(
-                f"`population` must be one of {ledger.path}. Got {population!r}."
+                f"`population` must be one of {ledger.name}. Got {population!r}."
                 f"{did_you_mean(population, names)}"
             )
-        with transaction(ledger.path, writing=False) as db:
-            tx = LedgerTransaction(db, ledger.path)
+        with transaction(ledger.store, writing=False) as db:
+            tx = LedgerTransaction(db)
             found = tx.named(population)
             granted = None if found is None else tx.granted(found, level)
             if found is None or granted is None:
@@ -282,7 +282,7 @@ class _State:
         return fits
 
 
-def _kinds(
+def _fit_options(
     template: Sequence[Event], hops: int | None, *, epsilon: float, delta: float, relation: Relation
 ) -> list[tuple[int | None, Spend]]:
     """Return what a fit costs, last, and before it one with fewer hops and the same noise."""

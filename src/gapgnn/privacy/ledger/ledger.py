@@ -2,18 +2,15 @@
 
 A budget belongs to a population at one level. A method charges it *before* it computes a release,
 so a kill at any moment leaves at worst a charge without a release. Populations are described in
-:mod:`gapgnn.privacy.ledger.people`, the rules of budgets in :mod:`gapgnn.privacy.ledger.rules`, and
-the durability of the file in :mod:`gapgnn.privacy.ledger.file`.
+:mod:`gapgnn.privacy.ledger.people`, the rules of budgets in :mod:`gapgnn.privacy.ledger.rules`, the
+chain in :mod:`gapgnn.privacy.ledger.chain`, and durability where a ledger is kept:
+:mod:`gapgnn.privacy.ledger.sqlite` and :mod:`gapgnn.privacy.ledger.postgres`.
 """
 
 from __future__ import annotations
 
-import getpass
+import hashlib
 import json
-import shlex
-import socket
-import sqlite3
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gapgnn.errors import (
     InputError,
@@ -33,29 +31,37 @@ from gapgnn.errors import (
     check_integer,
 )
 from gapgnn.privacy import (
-    Relation,
     RelationLike,
     check_delta,
     check_epsilon,
     check_price,
     parse_relation,
 )
+from gapgnn.privacy.ledger import signing
 from gapgnn.privacy.ledger.amounts import Amount
-from gapgnn.privacy.ledger.file import (
-    LedgerNotice,
+from gapgnn.privacy.ledger.chain import (
+    CHANGED_SETTINGS,
+    MOVED_TO,
+    DamageError,
     broken_links,
     chain_time,
-    check_made,
-    create,
-    damaged,
-    default_path,
-    is_there,
     put_setting,
+    secret_key,
     setting,
-    transaction,
+)
+from gapgnn.privacy.ledger.copying import copy_ledger
+from gapgnn.privacy.ledger.evidence import (
+    Entry,
+    Removal,
+    broken_promises,
+    entries_of,
+    missing,
+    removals,
 )
 from gapgnn.privacy.ledger.filters import Filter, Spend
-from gapgnn.privacy.ledger.people import People
+from gapgnn.privacy.ledger.notes import Origin, write_note
+from gapgnn.privacy.ledger.people import People, pseudonyms
+from gapgnn.privacy.ledger.proposals import check_approvable, needs_two, open_proposals, propose
 from gapgnn.privacy.ledger.rules import (
     Budget,
     BudgetEndedError,
@@ -63,9 +69,18 @@ from gapgnn.privacy.ledger.rules import (
     check_population,
     check_stated,
 )
+from gapgnn.privacy.ledger.store import (
+    Connection,
+    LedgerNotice,
+    damaged,
+    default_place,
+    is_address,
+    store_of,
+    transaction,
+)
 from gapgnn.rng import system_entropy
 
-SETTINGS = {"require-grant": ("off", "on")}
+SETTINGS = dict.fromkeys(CHANGED_SETTINGS, ("off", "on"))
 
 
 @dataclass(frozen=True)
@@ -74,7 +89,8 @@ class Charge:
 
     ``others`` are the further populations charged in the same step. ``together`` is the epsilon
     that the population's charges up to this one come to under its budget's rule. ``budget`` is the
-    state right after the charge; both are None where they do not apply.
+    state right after the charge; both are None where they do not apply. ``link`` is that of the
+    chain: a keyed hash of this charge and everything before it.
     """
 
     id: str
@@ -96,6 +112,7 @@ class Charge:
     others: tuple[str, ...] = ()
     together: float | None = None
     budget: Budget | None = None
+    link: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,7 +139,10 @@ class Note:
     """An entry of the chain that is neither a grant nor a charge.
 
     ``kind`` is ``setting`` (one was changed), ``overlap`` (ids of another namespace were named
-    apart) or ``ended`` (a charge was refused because the budget's last day is over).
+    apart), ``ended`` (a charge was refused because the budget's last day is over), ``moved`` (the
+    ledger was copied to another place and closed), ``signer`` (a public key was registered),
+    ``proposed`` and ``approved`` (by two people, where grants need them) or ``forgotten`` (somebody
+    was removed from a saved folder).
     """
 
     kind: str
@@ -133,34 +153,14 @@ class Note:
     command: str
 
 
-class Origin(NamedTuple):
-    """The user, machine and command behind an entry of the ledger."""
-
-    who: str
-    host: str
-    command: str
-
-    @classmethod
-    def here(cls) -> Origin:
-        """Return this user, this machine and this process's command line."""
-        try:
-            who = getpass.getuser()
-        except (KeyError, OSError):
-            who = "unknown"
-        # `python -m gapgnn` is the same command as the program.
-        program = Path(sys.argv[0])
-        name = program.parent.name if program.name == "__main__.py" else program.name
-        command = shlex.join([name, *sys.argv[1:]])
-        return cls(who, socket.gethostname(), command[:1000])
-
-
 class Ledger:
-    """The ledger in one file; safe to share between processes, to fork and to pickle.
+    """The ledger in one file or on a server; safe to share between processes, to fork and pickle.
 
     Args:
-        path: the file; by default ``$GAPGNN_LEDGER``, else ``gapgnn/ledger.sqlite`` in the user's
-            data folder. That last one is made, for its owner only, when something is first
-            written; a file that is named must be there, or be made by :meth:`init`.
+        path: the file, or the address of a PostgreSQL database (``postgresql://host/database``);
+            by default ``$GAPGNN_LEDGER``, else ``gapgnn/ledger.sqlite`` in the user's data folder.
+            That last one is made, for its owner only, when something is first written; a ledger
+            that is named must be there, or be made by :meth:`init`.
 
     >>> import tempfile, numpy as np
     >>> ledger = Ledger.init(Path(tempfile.mkdtemp()) / "ledger.sqlite")
@@ -179,17 +179,45 @@ class Ledger:
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
-        self.path = default_path() if path is None else Path(path).expanduser()
+        place = default_place() if path is None else path
+        self.path: Path | str = str(place) if is_address(place) else Path(place).expanduser()
+        self.store = store_of(self.path)
+
+    @property
+    def name(self) -> str:
+        """What to call this ledger: its path, or its address without a password."""
+        return self.store.name
 
     def __repr__(self) -> str:
-        return f"Ledger({str(self.path)!r})"
+        return f"Ledger({self.name!r})"
 
     @classmethod
     def init(cls, path: str | Path) -> Ledger:
-        """Create an empty ledger at a path, or return an existing one."""
+        """Create an empty ledger at a path or address, or return an existing one."""
         ledger = cls(path)
-        create(ledger.path, named=True)
+        ledger.create()
         return ledger
+
+    def create(self) -> bool:
+        """Create this ledger if it is not there; return whether it was made."""
+        return self.store.create(named=True)
+
+    def move_to(self, other: Ledger) -> None:
+        """Copy everything into an empty ledger, and close this one for good.
+
+        This one is closed first: of a move that was interrupted, neither can be charged until it is
+        repeated.
+        """
+        self._is_made()
+        with transaction(self.store, writing=False) as db:
+            place = setting(db, MOVED_TO)
+        if place not in ("", other.name):
+            raise PrivacyError(f"Ledger {self.name} was moved to {place} before. Use {place}.")
+        if not place:
+            with transaction(self.store, writing=True) as db:
+                put_setting(db, MOVED_TO, other.name)
+                write_note(db, "moved", f"to {other.name}", Origin.here())
+        copy_ledger(self.store, other.store)
 
     def grant(
         self,
@@ -219,32 +247,28 @@ class Ledger:
                 renyi at node level.
             until: last day on which it can be spent, such as ``2027-11-15``.
             reason: a note for readers of the ledger.
+
+        Returns:
+            The budget. Where grants need two people it is still the one before: the grant is a
+            proposal, the last one of :meth:`proposals`, until somebody else approves it.
         """
         check_population(population)
-        neighbours = check_stated(level, relation)
         check_epsilon(epsilon)
         check_delta(delta)
-        amount = Amount.of(epsilon, delta)
-        if composition != "auto":
-            # Refused before anything is made.
-            Filter.granted(composition, level, neighbours, amount)
-        if until is not None:
-            _check_day(until)
+        stated, amount = check_stated(level, relation).name, (float(epsilon), float(delta))
+        terms = GrantTerms(population, level, stated, *amount, composition, until, reason)
+        terms.check()
         origin = Origin.here()
-        create(self.path)
-        with transaction(self.path, writing=True) as db:
-            tx, moment = LedgerTransaction(db, self.path), chain_time(db)
+        self.store.create(named=False)
+        with transaction(self.store, writing=True) as db:
+            tx, moment = LedgerTransaction(db), chain_time(db)
             shared = [] if people is None else _note_overlaps(db, tx, people, origin)
             found = self._population(tx, population, people, moment)
-            budget = _grantable(tx, found, composition, level, neighbours, amount)
-            row = (found, level, neighbours.name, repr(float(epsilon)), repr(float(delta)))
-            terms = (budget.composition, budget.order or None, until, moment)
-            db.execute(
-                "INSERT INTO grants (population, level, relation, epsilon, delta, composition, "
-                "renyi_order, until, granted_at, who, host, reason) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*row, *terms, origin.who, origin.host, reason),
-            )
+            if needs_two(db):
+                _grantable(tx, found, terms)
+                propose(db, {"action": "grant", **terms._asdict()}, origin)
+            else:
+                _write_grant(db, tx, terms, origin)
             granted = tx.budget(found, level)
             _warn_of(shared)
         return granted
@@ -322,9 +346,9 @@ class Ledger:
         check_delta(delta)
         asked = Spend(neighbours, Amount.of(epsilon, delta), int(count), _written(events))
         charge_id, origin = system_entropy(12).hex(), Origin.here()
-        create(self.path)
-        with self._noting_end(), transaction(self.path, writing=True) as db:
-            tx, moment = LedgerTransaction(db, self.path), chain_time(db)
+        self.store.create(named=False)
+        with self._noting_end(), transaction(self.store, writing=True) as db:
+            tx, moment = LedgerTransaction(db), chain_time(db)
             shared = _note_overlaps(db, tx, people, origin)
             charged = _paying(tx, people, asked, level, moment)
             price = (repr(float(epsilon)), repr(float(delta)), int(count))
@@ -333,6 +357,8 @@ class Ledger:
             _record(db, [(charge_id, population, *bought, *noted) for population in charged])
             names = [tx.name(population) for population in charged]
             budget = tx.budget(charged[0], level)
+            query = "SELECT min(seq) FROM charges WHERE id = ?"
+            (number,) = db.execute(query, (charge_id,)).fetchone()
             _warn_of(shared)
         return Charge(
             id=charge_id,
@@ -350,6 +376,7 @@ class Ledger:
             reason=reason,
             others=tuple(names[1:]),
             budget=budget,
+            link=db.added["charges", number],
         )
 
     def check_affordable(
@@ -382,18 +409,47 @@ class Ledger:
         ...
         gapgnn.errors.BudgetExceededError: The budget of customers ... request for epsilon 1.2 ...
         """
+        if releases:
+            self.budgets_after(people, level=level, relation=relation, releases=releases)
+
+    def budgets_after(
+        self,
+        people: People,
+        *,
+        level: str,
+        relation: RelationLike,
+        releases: Sequence[tuple[float, float, Sequence[Mapping[str, Any]]]],
+    ) -> list[tuple[Budget, Budget]]:
+        """Return the budgets of these people at a level, now and after releases; see above.
+
+        Refuses what :meth:`check_affordable` refuses, with its arguments. Nothing is charged.
+
+        >>> import tempfile, numpy as np
+        >>> ledger = Ledger.init(Path(tempfile.mkdtemp()) / "ledger.sqlite")
+        >>> people = People(np.arange(1000), "5f" * 32)
+        >>> terms = dict(level="edge", relation="undirected")
+        >>> _ = ledger.grant("customers", people, **terms, epsilon=1, delta=1e-5, composition="sum")
+        >>> ((now, after),) = ledger.budgets_after(people, **terms, releases=[(0.3, 0.0, [])])
+        >>> now.left_of(after)
+        'customers has epsilon 1 of 1 left, delta 1e-05; after this, epsilon 0.7'
+        """
         neighbours = check_stated(level, relation)
-        if not releases or not self._is_made():
-            return
+        if not self._is_made():
+            return []
         asked = [
             Spend(neighbours, Amount.of(epsilon, delta), 1, _written(events))
             for epsilon, delta, events in releases
         ]
-        with self._noting_end(), transaction(self.path, writing=False) as db:
-            tx = LedgerTransaction(db, self.path)
+        found = []
+        with self._noting_end(), transaction(self.store, writing=False) as db:
+            tx = LedgerTransaction(db)
             touched = tx.touched(people, tx.hashes(people))
             for population in tx.by_weight(touched, level):
                 tx.check_affordable(population, level=level, asked=asked)
+                if tx.granted(population, level) is not None:
+                    after = tx.budget(population, level, more=asked)
+                    found.append((tx.budget(population, level), after))
+        return found
 
     @contextmanager
     def _noting_end(self) -> Iterator[None]:
@@ -402,8 +458,8 @@ class Ledger:
             yield
         except BudgetEndedError as error:
             # Refused in any case, also where the ledger can only be read.
-            with suppress(UnavailableError), transaction(self.path, writing=True) as db:
-                _note(db, "ended", str(error), Origin.here())
+            with suppress(UnavailableError), transaction(self.store, writing=True) as db:
+                write_note(db, "ended", str(error), Origin.here())
             raise
 
     def check_free(
@@ -424,8 +480,8 @@ class Ledger:
         """
         if not self._is_made():
             return
-        with transaction(self.path, writing=False) as db:
-            tx = LedgerTransaction(db, self.path)
+        with transaction(self.store, writing=False) as db:
+            tx = LedgerTransaction(db)
             touched = tx.touched(people, tx.hashes(people))
             logged = tx.check_unpriced(
                 touched, level=level, purpose=purpose, is_curator=curator_only is not None
@@ -433,7 +489,7 @@ class Ledger:
         self.note_overlaps(people)
         for level, relation in logged:
             reason = curator_only or ""
-            self.look(people, level=level, relation=relation, purpose=purpose, reason=reason)
+            self.log_access(people, level=level, relation=relation, purpose=purpose, reason=reason)
 
     def note_overlaps(self, people: People) -> None:
         """Record and warn, once, that most ids belong to people of another population as well.
@@ -446,14 +502,14 @@ class Ledger:
         """
         if not self._is_made():
             return
-        with transaction(self.path, writing=False) as db:
-            found = _new_overlaps(db, LedgerTransaction(db, self.path), people)
+        with transaction(self.store, writing=False) as db:
+            found = _new_overlaps(db, LedgerTransaction(db), people)
         if found:
-            with transaction(self.path, writing=True) as db:
-                found = _note_overlaps(db, LedgerTransaction(db, self.path), people, Origin.here())
+            with transaction(self.store, writing=True) as db:
+                found = _note_overlaps(db, LedgerTransaction(db), people, Origin.here())
                 _warn_of(found)
 
-    def look(
+    def log_access(
         self, people: People, *, level: str, relation: RelationLike, purpose: str, reason: str
     ) -> None:
         """Record a logged access: the curator read private data without releasing anything.
@@ -462,13 +518,13 @@ class Ledger:
         """
         neighbours = check_stated(level, relation)
         if not reason.strip():
-            raise InputError("a look without a charge must have a reason. Got none.")
+            raise InputError("an access without a charge must have a reason. Got none.")
         origin = Origin.here()
-        create(self.path)
-        with transaction(self.path, writing=True) as db:
-            tx, moment = LedgerTransaction(db, self.path), chain_time(db)
+        self.store.create(named=False)
+        with transaction(self.store, writing=True) as db:
+            tx, moment = LedgerTransaction(db), chain_time(db)
             stated = people.fingerprint, level, neighbours.name
-            seen = (*stated, "0.0", "0.0", 0, f"look: {purpose}", "[]")
+            seen = (*stated, "0.0", "0.0", 0, f"access: {purpose}", "[]")
             rows = [
                 (system_entropy(12).hex(), population, *seen, moment, moment, *origin, reason)
                 for population in tx.touched(people, tx.hashes(people))
@@ -479,8 +535,8 @@ class Ledger:
         """Return the granted budgets of the populations of these people; nothing is charged."""
         if not self._is_made():
             return []
-        with transaction(self.path, writing=False) as db:
-            tx = LedgerTransaction(db, self.path)
+        with transaction(self.store, writing=False) as db:
+            tx = LedgerTransaction(db)
             touched = tx.touched(people, tx.hashes(people))
             return [
                 tx.budget(population, level)
@@ -514,35 +570,39 @@ class Ledger:
         gapgnn.errors.PrivacyError: `previous` must be the last claim of the charge. Got another ...
         """
         self._check_charge(charge_id)
-        with transaction(self.path, writing=True) as db:
+        with transaction(self.store, writing=True) as db:
             if _last_claim(db, charge_id) != previous:
                 raise PrivacyError(
                     "`previous` must be the last claim of the charge. Got another one: somebody "
                     "else draws on it."
                 )
             row = (charge_id, token, chain_time(db))
-            db.execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", row)
+            db.execute(
+                "INSERT INTO claims (charge, token, claimed_at) VALUES (?, ?, ?) ON CONFLICT "
+                "(charge) DO UPDATE SET token = excluded.token, claimed_at = excluded.claimed_at",
+                row,
+            )
 
     def claimed(self, charge_id: str) -> str | None:
         """Return the last claim of a charge, None if nobody ever claimed it."""
         self._check_charge(charge_id)
-        with transaction(self.path, writing=False) as db:
+        with transaction(self.store, writing=False) as db:
             return _last_claim(db, charge_id)
 
     def _check_charge(self, charge_id: str) -> None:
         found = 0
         if self._is_made():
-            with transaction(self.path, writing=False) as db:
+            with transaction(self.store, writing=False) as db:
                 (found,) = db.execute(
                     "SELECT count(*) FROM charges WHERE id = ?", (charge_id,)
                 ).fetchone()
         if not found:
-            raise InputError(f"`charge_id` must name a charge of {self.path}. Got {charge_id!r}.")
+            raise InputError(f"`charge_id` must name a charge of {self.name}. Got {charge_id!r}.")
 
     def complete(self, charge_id: str) -> None:
         """Note that the release of a charge was made. For information: it was spent before."""
         self._check_charge(charge_id)
-        with transaction(self.path, writing=True) as db:
+        with transaction(self.store, writing=True) as db:
             db.execute(
                 "UPDATE charges SET completed_at = coalesce(completed_at, ?) WHERE id = ?",
                 (chain_time(db), charge_id),
@@ -552,13 +612,14 @@ class Ledger:
         """Return the charges, oldest first; one that is shared appears once per population."""
         if not self._is_made():
             return []
-        with transaction(self.path, writing=False) as db:
-            tx = LedgerTransaction(db, self.path)
+        with transaction(self.store, writing=False) as db:
+            tx = LedgerTransaction(db)
             names = dict(db.execute("SELECT id, name FROM populations").fetchall())
             rows = db.execute(
                 "SELECT id, population, fingerprint, level, relation, epsilon, delta, count, "
-                "purpose, events, charged_at, completed_at, who, host, command, reason "
-                "FROM charges ORDER BY seq"
+                "purpose, events, charged_at, completed_at, who, host, command, reason, link "
+                "FROM charges JOIN entries ON source = 'charges' AND number = charges.seq "
+                "ORDER BY charges.seq"
             ).fetchall()
             rules = {
                 (known, level): granted[0]
@@ -599,17 +660,18 @@ class Ledger:
                         reason=row[15],
                         others=tuple(o for o in sharing[row[0]] if o != names[row[1]]),
                         together=None if rule is None else rule.together(before),
+                        link=row[16],
                     )
                 )
         except (TypeError, ValueError) as error:
-            raise damaged(self.path, error) from None
+            raise damaged(self.name, error) from None
         return charges
 
     def grants(self) -> list[Grant]:
         """Return every grant, oldest first."""
         if not self._is_made():
             return []
-        with transaction(self.path, writing=False) as db:
+        with transaction(self.store, writing=False) as db:
             rows = db.execute(
                 "SELECT p.name, p.namespace, g.level, g.relation, g.epsilon, g.delta, "
                 "g.composition, g.renyi_order, g.until, g.granted_at, g.who, g.host, g.reason "
@@ -621,13 +683,16 @@ class Ledger:
                 for name, namespace, level, relation, epsilon, delta, *rest in rows
             ]
         except (TypeError, ValueError) as error:
-            raise damaged(self.path, error) from None
+            raise damaged(self.name, error) from None
 
     def graph_of(self, charge_id: str) -> str | None:
         """Return the fingerprint of the graph that a charge was for; None if it is not known."""
-        if not is_there(self.path):
+        try:
+            if not self._is_made():
+                return None
+        except InputError:  # a ledger that is not there knows no charge
             return None
-        with transaction(self.path, writing=False) as db:
+        with transaction(self.store, writing=False) as db:
             row = db.execute(
                 "SELECT fingerprint FROM charges WHERE id = ? ORDER BY seq LIMIT 1", (charge_id,)
             ).fetchone()
@@ -637,8 +702,8 @@ class Ledger:
         """Return every budget that was granted or charged, by population and level."""
         if not self._is_made():
             return []
-        with transaction(self.path, writing=False) as db:
-            tx = LedgerTransaction(db, self.path)
+        with transaction(self.store, writing=False) as db:
+            tx = LedgerTransaction(db)
             keys = db.execute(
                 "SELECT population, level FROM grants UNION SELECT population, level FROM charges"
             ).fetchall()
@@ -650,24 +715,142 @@ class Ledger:
         check_choice("setting", name, SETTINGS)
         if not self._is_made():
             return SETTINGS[name][0]
-        with transaction(self.path, writing=False) as db:
+        with transaction(self.store, writing=False) as db:
             return setting(db, name)
 
     def set(self, name: str, value: str) -> None:
-        """Change a setting of the ledger."""
+        """Change a setting of the ledger.
+
+        ``require-grant``: nothing is charged to people without a budget. ``require-signatures``:
+        every entry is signed (:mod:`gapgnn.privacy.ledger.signing`). ``two-person-grants``: grants,
+        settings and signers are proposed by one signer and approved by another.
+        """
         check_choice(name, value, SETTINGS[check_choice("setting", name, SETTINGS)])
-        create(self.path)
-        with transaction(self.path, writing=True) as db:
-            before = setting(db, name)
-            if before != value:
-                put_setting(db, name, value)
-                _note(db, "setting", f"{name}: {before} to {value}", Origin.here())
+        self.store.create(named=False)
+        with transaction(self.store, writing=True) as db:
+            if setting(db, name) == value:
+                return
+            if name == "two-person-grants" and len(signing.signers(db)) < 2:
+                raise InputError(
+                    "`two-person-grants` takes two signers. Register them with `gapgnn ledger "
+                    "signer`."
+                )
+            if needs_two(db):
+                propose(db, {"action": "setting", "name": name, "value": value}, Origin.here())
+            else:
+                _change_setting(db, name, value, Origin.here())
+
+    def add_signer(self, name: str, public_key: str) -> None:
+        """Register who signs with a key, or a new key of somebody."""
+        check_population(name)
+        public_key = signing.check_public_key(public_key)
+        self.store.create(named=False)
+        with transaction(self.store, writing=True) as db:
+            if public_key in signing.signers(db).values():
+                raise InputError("a public key is one signer's. Got one that is registered.")
+            if needs_two(db):
+                terms = {"action": "signer", "name": name, "public_key": public_key}
+                propose(db, terms, Origin.here())
+            else:
+                write_note(db, "signer", f"{name} {public_key}", Origin.here())
+
+    def signers(self) -> dict[str, str]:
+        """Return the public key of every signer."""
+        if not self._is_made():
+            return {}
+        with transaction(self.store, writing=False) as db:
+            return signing.signers(db)
+
+    def proposals(self) -> dict[int, dict[str, Any]]:
+        """Return what was proposed and not approved yet, by its number."""
+        if not self._is_made():
+            return {}
+        with transaction(self.store, writing=False) as db:
+            return open_proposals(db)
+
+    def approve(self, number: int) -> None:
+        """Carry out a proposal, as another signer than the one who made it."""
+        self._is_made()
+        origin = Origin.here()
+        with transaction(self.store, writing=True) as db:
+            terms = check_approvable(db, number)
+            action = terms.pop("action")
+            if action == "grant":
+                made = (
+                    "grants",
+                    _write_grant(db, LedgerTransaction(db), GrantTerms(**terms), origin),
+                )
+            elif action == "setting":
+                made = "notes", _change_setting(db, terms["name"], terms["value"], origin)
+            else:
+                about = f"{terms['name']} {terms['public_key']}"
+                made = "notes", write_note(db, "signer", about, origin)
+            about = json.dumps({"proposal": number, "source": made[0], "number": made[1]})
+            write_note(db, "approved", about, origin)
+
+    def pseudonyms(self, charge_id: str, ids: NDArray[Any]) -> NDArray[np.str_]:
+        """Return keyed hashes of ids for the folder of one release; nobody else can compute them.
+
+        The key is the ledger's, and another one for every charge: hashes of two releases tell
+        nobody who is in both.
+
+        Args:
+            charge_id: of the release.
+            ids: numbers or texts, in any spelling.
+        """
+        with transaction(self.store, writing=False) as db:
+            key = hashlib.blake2b(f"folder {charge_id}".encode(), key=secret_key(db)).digest()
+        return pseudonyms(ids, key)
+
+    def record_removal(self, removal: Mapping[str, Any]) -> str:
+        """Record that people were removed from a saved folder; return the link of the entry.
+
+        A removal that is on record is not recorded again. Neither its fields nor the command that
+        is recorded name anybody: an entry of the chain stays for good.
+
+        Args:
+            removal: ``id``, ``people`` (their number) and ``releases`` (rows by charge).
+        """
+        origin = Origin.here()._replace(command="gapgnn forget")
+        self.store.create(named=False)
+        with transaction(self.store, writing=True) as db:
+            recorded = removals(db)
+            if removal["id"] in recorded:
+                return recorded[removal["id"]].link
+            number = write_note(db, "forgotten", json.dumps(dict(removal)), origin)
+        return db.added["notes", number]
+
+    def removals(self) -> list[Removal]:
+        """Return every removal of people from a saved folder, oldest first."""
+        if not self._is_made():
+            return []
+        with transaction(self.store, writing=False) as db:
+            return list(removals(db).values())
+
+    def check_signer(self) -> None:
+        """Raise if an entry that is written now would be refused for want of a signature."""
+        if self._is_made():
+            with transaction(self.store, writing=True) as db:
+                sign = signing.signature_for(db)
+                if sign is not None:
+                    sign("")
+
+    def chain(self) -> list[Entry]:
+        """Return the entries of the chain, oldest first."""
+        if not self._is_made():
+            return []
+        with transaction(self.store, writing=False) as db:
+            return entries_of(db)
+
+    def missing(self, exported: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return which entries of an earlier export are not in this ledger as they were."""
+        return missing(self.chain(), exported)
 
     def notes(self) -> list[Note]:
         """Return what the chain holds beside grants and charges, oldest first."""
         if not self._is_made():
             return []
-        with transaction(self.path, writing=False) as db:
+        with transaction(self.store, writing=False) as db:
             rows = db.execute(
                 "SELECT kind, about, noted_at, who, host, command FROM notes ORDER BY seq"
             ).fetchall()
@@ -677,50 +860,96 @@ class Ledger:
         """Return what is wrong with the file: damage, and rows that were changed or removed."""
         if not self._is_made():
             return []
-        with transaction(self.path, writing=False, checking=False) as db:
-            found = [str(row[0]) for row in db.execute("PRAGMA integrity_check").fetchall()]
-            problems = [text for text in found if text != "ok"] + broken_links(db)
-            tx = LedgerTransaction(db, self.path)
+        with transaction(self.store, writing=False, checking=False) as db:
+            problems = self.store.damage(db) + broken_links(db)
+            tx = LedgerTransaction(db)
             for population, name in db.execute("SELECT id, name FROM populations").fetchall():
                 try:
                     for _ in tx.members.parts(population):
                         pass
-                except sqlite3.DatabaseError as error:
+                except DamageError as error:
                     problems.append(f"{name}: {error}")
-        return problems
+            return problems or broken_promises(db)
 
     def check(self) -> None:
         """Raise if nothing could be charged here: a named file is missing, or cannot be written."""
         if self._is_made():
-            with transaction(self.path, writing=True):
+            with transaction(self.store, writing=True):
                 pass
 
     def _is_made(self) -> bool:
-        check_made(self.path)
-        return is_there(self.path)
+        return self.store.is_made()
 
 
 @contextmanager
 def scratch_ledger() -> Iterator[Path]:
     """Give a ledger that is thrown away, for models that are never released."""
     with tempfile.TemporaryDirectory() as folder:
-        yield Ledger.init(Path(folder) / "ledger.sqlite").path
+        path = Path(folder) / "ledger.sqlite"
+        Ledger.init(path)
+        yield path
 
 
-def _grantable(
-    tx: LedgerTransaction,
-    population: int,
-    composition: str,
-    level: str,
-    relation: Relation,
-    amount: Amount,
-) -> Filter:
+class GrantTerms(NamedTuple):
+    """What a budget is granted with; see :meth:`Ledger.grant`."""
+
+    population: str
+    level: str
+    relation: str
+    epsilon: float
+    delta: float
+    composition: str
+    until: str | None
+    reason: str
+
+    @property
+    def amount(self) -> Amount:
+        """Epsilon and delta, exactly."""
+        return Amount.of(self.epsilon, self.delta)
+
+    def check(self) -> None:
+        """Refuse a rule or a day that is none, before anything is made."""
+        if self.composition != "auto":
+            neighbours = parse_relation(self.relation, self.level)
+            Filter.granted(self.composition, self.level, neighbours, self.amount)
+        if self.until is not None:
+            _check_day(self.until)
+
+
+def _write_grant(db: Connection, tx: LedgerTransaction, terms: GrantTerms, origin: Origin) -> int:
+    """Write a grant to a known population and return the number of its row."""
+    found = tx.named(terms.population)
+    if found is None:
+        raise InputError(f"{terms.population!r} must be a known population. Got a new name.")
+    budget = _grantable(tx, found, terms)
+    row = (found, terms.level, terms.relation, repr(terms.epsilon), repr(terms.delta))
+    chosen = (budget.composition, budget.order or None, terms.until, chain_time(db))
+    db.execute(
+        "INSERT INTO grants (population, level, relation, epsilon, delta, composition, "
+        "renyi_order, until, granted_at, who, host, reason) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*row, *chosen, origin.who, origin.host, terms.reason),
+    )
+    (number,) = db.execute("SELECT max(seq) FROM grants").fetchone()
+    return int(number)
+
+
+def _change_setting(db: Connection, name: str, value: str, origin: Origin) -> int:
+    """Change a setting and return the number of the note that says so."""
+    before = setting(db, name)
+    put_setting(db, name, value)
+    return write_note(db, "setting", f"{name}: {before} to {value}", origin)
+
+
+def _grantable(tx: LedgerTransaction, population: int, terms: GrantTerms) -> Filter:
     """Return the budget to grant; refuse one below the spent amount."""
+    level, composition = terms.level, terms.composition
     before = tx.granted(population, level)
     if composition == "auto":
         usual = "gaussian" if level == "edge" else "renyi"
         composition = usual if before is None else before[0].composition
-    budget = Filter.granted(composition, level, relation, amount)
+    relation = parse_relation(terms.relation, level)
+    budget = Filter.granted(composition, level, relation, terms.amount)
     if before is not None and tx.spends(population, level):
         budget = budget.in_place_of(before[0])
     tx.check_grantable(population, budget)
@@ -748,7 +977,7 @@ def _paying(
     return charged
 
 
-def _record(db: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
+def _record(db: Connection, rows: Sequence[tuple[object, ...]]) -> None:
     """Write a charge or a logged access: one row for each population."""
     db.executemany(
         "INSERT INTO charges (id, population, fingerprint, level, relation, epsilon, delta, count, "
@@ -758,25 +987,17 @@ def _record(db: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
     )
 
 
-def _note(db: sqlite3.Connection, kind: str, about: str, origin: Origin) -> None:
-    """Write an entry to the chain that is neither a grant nor a charge."""
-    db.execute(
-        "INSERT INTO notes (kind, about, noted_at, who, host, command) VALUES (?, ?, ?, ?, ?, ?)",
-        (kind, about, chain_time(db), *origin),
-    )
-
-
 def _note_overlaps(
-    db: sqlite3.Connection, tx: LedgerTransaction, people: People, origin: Origin
+    db: Connection, tx: LedgerTransaction, people: People, origin: Origin
 ) -> list[str]:
     """Record, once, that ids overlap with another namespace; return the new entries."""
     found = _new_overlaps(db, tx, people)
     for about in found:
-        _note(db, "overlap", about, origin)
+        write_note(db, "overlap", about, origin)
     return found
 
 
-def _new_overlaps(db: sqlite3.Connection, tx: LedgerTransaction, people: People) -> list[str]:
+def _new_overlaps(db: Connection, tx: LedgerTransaction, people: People) -> list[str]:
     """Return the overlaps with other namespaces that are not on record."""
     known = "SELECT count(*) FROM fingerprints JOIN populations ON id = population "
     known += "WHERE fingerprint = ? AND namespace = ?"
@@ -809,7 +1030,7 @@ def _written(events: Sequence[Mapping[str, Any]]) -> str:
         raise InputError(f"`events` must be plain dictionaries. Got {error}.") from None
 
 
-def _last_claim(db: sqlite3.Connection, charge_id: str) -> str | None:
+def _last_claim(db: Connection, charge_id: str) -> str | None:
     row = db.execute("SELECT token FROM claims WHERE charge = ?", (charge_id,)).fetchone()
     return None if row is None else str(row[0])
 

@@ -12,17 +12,18 @@ are charged together, which is the conservative choice.
 from __future__ import annotations
 
 import hashlib
-import sqlite3
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gapgnn.graph import Graph, Words, siphash_128, whole_numbers
-from gapgnn.privacy.ledger.spelling import normalize_ids
+from gapgnn.graph import Graph, Words, normalize_ids, siphash_128, whole_numbers
+from gapgnn.privacy.ledger.chain import DamageError
+
+if TYPE_CHECKING:
+    from gapgnn.privacy.ledger.store import Connection
 
 # Sorted by the first half, then the second; 16 bytes each.
 Hashes = NDArray[np.uint64]
@@ -31,7 +32,7 @@ _CHUNK = 1 << 14
 # Largest size of remembered ids and of remembered hashes, in bytes each.
 _MOST_REMEMBERED = 1 << 26
 _LARGEST = 2**63 - 1
-# Hashes per blob: SQLite takes blobs of up to a gigabyte, these have at most 64 MB.
+# Hashes per piece: SQLite and PostgreSQL take up to a gigabyte, these have at most 64 MB.
 _PART_SIZE = 1 << 22
 
 
@@ -80,7 +81,7 @@ class People:
 def hash_ids(ids: NDArray[Any], key: bytes) -> Hashes:
     """Return the sorted, distinct hashes of ids, ``(n, 2)``.
 
-    The hash does not depend on the spelling of an id (:mod:`gapgnn.privacy.ledger.spelling`):
+    The hash does not depend on the spelling of an id (:mod:`gapgnn.graph.spelling`):
     ``7``, `` 7``, ``+7``, ``007`` and ``7.0`` are one number, so that a program's column type does
     not split a population. Two people whose ids differ in nothing else are charged as one.
 
@@ -89,6 +90,19 @@ def hash_ids(ids: NDArray[Any], key: bytes) -> Hashes:
     True
     """
     return distinct(_hash_each(ids, key, normalize_ids))
+
+
+def pseudonyms(ids: NDArray[Any], key: bytes) -> NDArray[np.str_]:
+    """Return a keyed hash of each id as text, the same for every spelling of it.
+
+    >>> found = pseudonyms(np.array(["007", "ann"]), b"k" * 32)
+    >>> len(found[0]), bool(found[0] == pseudonyms(np.array([7]), b"k" * 32)[0])
+    (32, True)
+    """
+    if not len(ids):
+        return np.empty(0, dtype="U32")
+    digits = _hash_each(ids, key, normalize_ids).astype(">u8").tobytes().hex()
+    return np.frombuffer(digits.encode(), dtype="S32").astype(str)
 
 
 def respelled(ids: NDArray[Any], key: bytes) -> tuple[Hashes, Hashes]:
@@ -165,7 +179,7 @@ class Remembered:
         names = ids.astype(str) if ids.dtype.kind == "O" else ids
         own = hashlib.blake2b(b"remembered", key=key).digest()
         known, owner, hashes = self._last
-        # Numbers of another kind may be equal by rounding alone.
+        # Numbers of another dtype may be equal by rounding alone.
         if own == owner and names.dtype == known.dtype and np.array_equal(names, known):
             return hashes
         hashes = hash_ids(names, key)
@@ -332,7 +346,7 @@ def among(some: Hashes, others: Hashes) -> NDArray[np.bool_]:
 class Members:
     """The members of populations, inside one transaction."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Connection) -> None:
         self.db = db
 
     def parts(self, population: int) -> Iterator[Hashes]:
@@ -355,37 +369,32 @@ class Members:
         a fraction of its digest, and theirs is remembered.
         """
         rows = self.db.execute(
-            "SELECT rowid, length(hashes), digest FROM members WHERE population = ? ORDER BY part",
+            "SELECT part, length(hashes), digest FROM members WHERE population = ? ORDER BY part",
             (population,),
         ).fetchall()
-        for row, size, digest in rows:
-            is_people = people is not None and size == people.nbytes and self._holds(row, people)
-            piece = people if people is not None and is_people else self._piece(row)
+        for part, size, digest in rows:
+            is_people = (
+                people is not None
+                and size == people.nbytes
+                and self.db.holds(population, part, people)
+            )
+            piece = people if people is not None and is_people else self._piece(population, part)
             if REMEMBERED.digest(piece) != digest:
-                raise sqlite3.DatabaseError("the list of a population's members was changed")
+                raise DamageError("the list of a population's members was changed")
             yield piece, is_people
 
-    def _piece(self, row: int) -> Hashes:
-        (blob,) = self.db.execute("SELECT hashes FROM members WHERE rowid = ?", (row,)).fetchone()
-        return np.frombuffer(blob, dtype="<u8").reshape(-1, 2)
-
-    def _holds(self, row: int, people: Hashes) -> bool:
-        """Tell whether a piece is these people, to the byte.
-
-        Read a little at a time, it takes a fifth of what two copies of it in fresh memory take.
-        """
-        if sys.version_info < (3, 11):
-            return np.array_equal(people, self._piece(row))
-        with self.db.blobopen("members", "hashes", row, readonly=True) as blob:
-            return all(
-                blob.read(part.nbytes) == part.astype("<u8", copy=False).tobytes()
-                for part in (people[at : at + _CHUNK] for at in range(0, len(people), _CHUNK))
-            )
+    def _piece(self, population: int, part: int) -> Hashes:
+        query = "SELECT hashes FROM members WHERE population = ? AND part = ?"
+        (raw,) = self.db.execute(query, (population, part)).fetchone()
+        if len(raw) % 16:
+            raise DamageError("the list of a population's members was changed")
+        return np.frombuffer(raw, dtype="<u8").reshape(-1, 2)
 
     def count(self, population: int) -> int:
         """Return how many members there are."""
         (size,) = self.db.execute(
-            "SELECT coalesce(sum(length(hashes)), 0) FROM members WHERE population = ?",
+            "SELECT CAST(coalesce(sum(length(hashes)), 0) AS BIGINT) FROM members "
+            "WHERE population = ?",
             (population,),
         ).fetchone()
         return int(size) // 16
@@ -405,16 +414,15 @@ class Members:
         if not len(newcomers):
             return
         pieces = self.db.execute(
-            "SELECT part, hashes FROM members WHERE population = ? ORDER BY part DESC",
+            "SELECT part, length(hashes) FROM members WHERE population = ? ORDER BY part DESC",
             (population,),
-        )
+        ).fetchall()
         part, together = 0, [newcomers]
-        for number, blob in pieces:
-            last = np.frombuffer(blob, dtype="<u8").reshape(-1, 2)
-            if len(last) > 2 * sum(map(len, together)):
+        for number, size in pieces:
+            if size // 16 > 2 * sum(map(len, together)):
                 part = number + 1
                 break
-            together.append(last)
+            together.append(self._piece(population, number))
         if len(together) > 1:
             newcomers = distinct(np.concatenate(together))
             self.db.execute(

@@ -20,20 +20,26 @@ The rules (privacy page, section 6):
 
 from __future__ import annotations
 
+import math
 import re
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gapgnn.errors import BudgetExceededError, InputError, PrivacyError, check_choice
+from gapgnn.errors import (
+    BudgetExceededError,
+    InputError,
+    NotGrantedError,
+    PrivacyError,
+    check_choice,
+)
 from gapgnn.privacy import RELATIONS_OF_LEVEL, Relation, RelationLike, parse_relation, strictest
 from gapgnn.privacy.ledger.amounts import Amount
-from gapgnn.privacy.ledger.file import ID_SPELLING, chain_time, damaged, secret_key, setting
+from gapgnn.privacy.ledger.chain import ID_SPELLING, DamageError, chain_time, secret_key, setting
 from gapgnn.privacy.ledger.filters import Filter, Spend
 from gapgnn.privacy.ledger.people import (
     REMEMBERED,
@@ -44,6 +50,9 @@ from gapgnn.privacy.ledger.people import (
     distinct,
     respelled,
 )
+
+if TYPE_CHECKING:
+    from gapgnn.privacy.ledger.store import Connection
 
 # Populations, each with the mask of the people read who are members.
 Touched = dict[int, NDArray[np.bool_]]
@@ -82,6 +91,23 @@ class Budget:
     left_delta: float | None
     charges: int
 
+    def left_of(self, after: Budget | None = None) -> str:
+        """Say what is left, never more than it is, and what would be after some charges."""
+        # Of an untouched budget all is left, also where a rule's own unit is rounded.
+        rest = self.left_epsilon if self.charges else self.granted_epsilon
+        left = (
+            f"{self.population} has epsilon {_down(rest)} of "
+            f"{self.granted_epsilon or 0.0:g} left, delta {self.left_delta or 0.0:.3g}"
+        )
+        if after is None:
+            return left
+        at = "" if after.left_delta == self.left_delta else f", delta {after.left_delta or 0.0:.3g}"
+        return f"{left}; after this, epsilon {_down(after.left_epsilon)}{at}"
+
+
+def _down(left: float | None) -> str:
+    return f"{math.floor(1e4 * (left or 0.0)) / 1e4:g}"
+
 
 def check_stated(level: str, relation: RelationLike) -> Relation:
     """Return the relation; refuse one that is not of a level with a price."""
@@ -102,15 +128,17 @@ def check_population(name: object) -> str:
 class LedgerTransaction:
     """The ledger's content inside one database transaction."""
 
-    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
+    def __init__(self, db: Connection) -> None:
         self.db = db
-        self.path = path
         self.members = Members(db)
         self._respelled: tuple[People, tuple[Hashes, Hashes]] | None = None
+        self._hashed: tuple[People, Hashes] | None = None
 
     def hashes(self, people: People) -> Hashes:
-        """Return the hashes of people under this ledger's key."""
-        return REMEMBERED.of(people.ids, secret_key(self.db))
+        """Return the hashes of people under this ledger's key, computed once in a transaction."""
+        if self._hashed is None or self._hashed[0] is not people:
+            self._hashed = people, REMEMBERED.of(people.ids, secret_key(self.db))
+        return self._hashed[1]
 
     def touched(self, people: People, hashes: Hashes) -> Touched:
         """Return the populations that a release on these people reads, with its members."""
@@ -159,7 +187,7 @@ class LedgerTransaction:
         found = []
         for population, name, namespace in self.db.execute(
             "SELECT id, name, namespace FROM populations WHERE namespace != ? "
-            "AND namespace NOT LIKE 'dataset %' ORDER BY id",
+            "AND substr(namespace, 1, 8) != 'dataset ' ORDER BY id",
             (people.namespace,),
         ).fetchall():
             common = int(self._known(population, people, hashes).sum())
@@ -174,11 +202,12 @@ class LedgerTransaction:
         free, number = name, 2
         while free in taken:
             free, number = f"{name} {number}", number + 1
-        made = self.db.execute(
+        self.db.execute(
             "INSERT INTO populations (name, namespace, made_at) VALUES (?, ?, ?)",
             (free, namespace, moment),
         )
-        return int(made.lastrowid or 0)
+        (made,) = self.db.execute("SELECT id FROM populations WHERE name = ?", (free,)).fetchone()
+        return int(made)
 
     def enrol(self, touched: Touched, people: People, hashes: Hashes, level: str) -> None:
         """Enrol people without a population in the first of those that are charged."""
@@ -187,7 +216,7 @@ class LedgerTransaction:
             known |= common
             self._respell(population, people)
             self.db.execute(
-                "INSERT OR IGNORE INTO fingerprints VALUES (?, ?)",
+                "INSERT INTO fingerprints VALUES (?, ?) ON CONFLICT DO NOTHING",
                 (population, people.fingerprint),
             )
         self.members.join(self.by_weight(touched, level)[0], hashes[~known])
@@ -221,8 +250,9 @@ class LedgerTransaction:
             "completed_at, who, host, command, reason"
         )
         self.db.execute(
-            f"INSERT OR IGNORE INTO charges (population, {columns}) "
-            f"SELECT ?, {columns} FROM charges WHERE population = ? ORDER BY seq",
+            f"INSERT INTO charges (population, {columns}) "
+            f"SELECT CAST(? AS BIGINT), {columns} FROM charges WHERE population = ? ORDER BY seq "
+            "ON CONFLICT DO NOTHING",
             (population, other),
         )
 
@@ -253,7 +283,7 @@ class LedgerTransaction:
             raise PrivacyError(
                 f"{why}, and `{purpose}` computes from their data without noise, "
                 "which no budget can pay. Say `curator_only=REASON` if it stays with "
-                "you: the look is then written to the ledger."
+                "you: the access is then written to the ledger."
             )
         return [(limited, relation) for _, limited, relation in budgets]
 
@@ -264,12 +294,12 @@ class LedgerTransaction:
         if granted is None:
             other = "node" if level == "edge" else "edge"
             if self.granted(population, other) is not None:
-                raise PrivacyError(
+                raise NotGrantedError(
                     f"{known} has a budget at {other} level and none at {level} level, so {level} "
                     f"level is closed. Grant one with `gapgnn ledger grant` and `--level {level}`."
                 )
             if setting(self.db, "require-grant") == "on":
-                raise PrivacyError(
+                raise NotGrantedError(
                     f"{known} has no budget at {level} level, and this ledger requires one. Grant "
                     f"it with `gapgnn ledger grant` and `--level {level}`."
                 )
@@ -332,11 +362,11 @@ class LedgerTransaction:
                 f"{budget.amount}."
             )
 
-    def budget(self, population: int, level: str) -> Budget:
-        """Return the state of one budget."""
+    def budget(self, population: int, level: str, *, more: Sequence[Spend] = ()) -> Budget:
+        """Return the state of one budget, or as it would be after more charges."""
         granted = self.granted(population, level)
         used = self._relations(population, level)
-        spends = self.spends(population, level)
+        spends = [*self.spends(population, level), *more]
         if granted:
             rule, until = granted
             left = rule.left(spends)
@@ -346,7 +376,8 @@ class LedgerTransaction:
             rule, until, left = Filter("sum", level, relation, nothing), None, None
         spent = rule.spent(spends)
         (charges,) = self.db.execute(
-            "SELECT coalesce(sum(count), 0) FROM charges WHERE population = ? AND level = ?",
+            "SELECT CAST(coalesce(sum(count), 0) AS BIGINT) FROM charges "
+            "WHERE population = ? AND level = ?",
             (population, level),
         ).fetchone()
         return Budget(
@@ -364,7 +395,7 @@ class LedgerTransaction:
             spent_delta=float(spent.delta),
             left_epsilon=float(left.epsilon) if left else None,
             left_delta=float(left.delta) if left else None,
-            charges=charges,
+            charges=charges + sum(spend.count for spend in more),
         )
 
     def named(self, name: str) -> int | None:
@@ -397,7 +428,7 @@ class LedgerTransaction:
     def spends(self, population: int, level: str) -> list[Spend]:
         """Return what was charged to a population at one level."""
         rows = self.db.execute(
-            "SELECT relation, epsilon, delta, sum(count), events FROM charges "
+            "SELECT relation, epsilon, delta, CAST(sum(count) AS BIGINT), events FROM charges "
             "WHERE population = ? AND level = ? GROUP BY relation, epsilon, delta, events",
             (population, level),
         )
@@ -417,4 +448,4 @@ class LedgerTransaction:
         try:
             return Amount(Fraction(epsilon), Fraction(delta))
         except (TypeError, ValueError) as error:
-            raise damaged(self.path, error) from None
+            raise DamageError(str(error)) from None
