@@ -4,9 +4,14 @@ from .card import attacker_facts as attacker_facts
 from .card import guarantee_sentence as guarantee_sentence
 from .card import make_card as make_card
 from .composition import ChargedRelease as ChargedRelease
+from .composition import composed as composed
+from .run import ReleasedRun as ReleasedRun
 from .texts import IN_HOPS as IN_HOPS
+from .texts import charged_for as charged_for
+from .texts import chosen_by_pilots as chosen_by_pilots
+from .texts import chosen_from as chosen_from
 from .texts import noise_source as noise_source
+from .texts import percent as percent
 from .texts import promise as promise
-from .texts import protected as protected
 from .texts import public_facts as public_facts
 from .texts import rounded_up as rounded_up

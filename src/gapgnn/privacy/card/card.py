@@ -24,14 +24,14 @@ from gapgnn.errors import (
     check_number,
 )
 from gapgnn.graph import Wording
-from gapgnn.privacy import LEVELS, check_relation
+from gapgnn.privacy import LEVELS, Relation, parse_relation
 from gapgnn.privacy.accounting import AttackBounds
 from gapgnn.privacy.card import texts as texts
 from gapgnn.privacy.card.composition import ChargedRelease, composed
 from gapgnn.privacy.card.format import FORMAT, check_keys, markdown, read_values
+from gapgnn.privacy.card.run import ReleasedRun
 
 if TYPE_CHECKING:
-    from gapgnn.privacy import Guarantee
     from gapgnn.privacy.ledger import Charge
 
 NOTIONS = ("own record", "strict")
@@ -39,26 +39,33 @@ NOTIONS = ("own record", "strict")
 
 @dataclass(frozen=True)
 class LedgerNote:
-    """What the ledger said right after the charge; without a grant the amounts are None."""
+    """What the ledger said right after the charge; without a grant the amounts are None.
+
+    ``head`` is the head of the ledger's chain after the charge: a keyed hash of it and everything
+    before. Its key stays in the ledger, so it says nothing about the data, and `gapgnn ledger
+    verify --against` tells whether the ledger still has it. Earlier cards have none.
+    """
 
     charge_id: str
     granted_epsilon: float | None = None
     granted_delta: float | None = None
     left_epsilon: float | None = None
     left_delta: float | None = None
+    head: str | None = None
 
     @classmethod
     def of(cls, charge: Charge) -> LedgerNote:
         """Return what a charge's answer said."""
-        budget = charge.budget
+        budget, head = charge.budget, charge.link or None
         if budget is None:
-            return cls(charge_id=charge.id)
+            return cls(charge_id=charge.id, head=head)
         return cls(
             charge_id=charge.id,
             granted_epsilon=budget.granted_epsilon,
             granted_delta=budget.granted_delta,
             left_epsilon=budget.left_epsilon,
             left_delta=budget.left_delta,
+            head=head,
         )
 
     def __str__(self) -> str:
@@ -76,8 +83,7 @@ class PrivacyCard:
 
     Attributes:
         method: what was trained.
-        level: ``none``, ``edge`` or ``node``.
-        relation: the neighbouring relation of the guarantee; ``none`` at level none.
+        relation: which graphs are neighbours, and so what is protected.
         epsilon: None at level none, where nothing is promised.
         delta: likewise.
         delta_is_auto: whether delta was chosen from the number of protected entities.
@@ -86,7 +92,7 @@ class PrivacyCard:
         noise_multiplier: the calibrated multiplier, where the method has a single one.
         events: everything that was released on private data, with its parameters.
         noise_source: one of ``gapgnn.privacy.card.texts.NOISE_SOURCES``.
-        max_degree: the bound that out-lists were cut to, if any.
+        max_degree: the bound on the out-degree, where adjacency lists were cut.
         node_notion: at node level with a degree bound, ``own record``, or ``strict`` where no list
             had to be cut (privacy page, section 1).
         messages: what travelled along the edges.
@@ -103,7 +109,8 @@ class PrivacyCard:
         protects: with several edge types, ``each`` (an edge of every type at once) or ``any`` (an
             edge of one of them).
         own: at node level, what a prediction reads of its own person: ``nothing``, ``features`` or
-            ``record``; at edge level ``record`` where it reads the own list; empty elsewhere.
+            ``record``; at edge level ``record`` where it reads the node's own neighbours; empty
+            elsewhere.
         edges_unread: why the predictions of a method for graphs depend on no edge, a name in
             ``gapgnn.privacy.card.texts.EDGES_UNREAD``; empty where they do, and for methods that
             never read edges.
@@ -115,11 +122,12 @@ class PrivacyCard:
             them; None at level none.
         wording: what the user calls people and edges; sentences of the card are in these words.
         templates: those sentences before they were, for :meth:`in_words`.
+        product: what is handed out: ``model``; ``rows`` that were released without one; or the
+            ``weights`` of a module, without predictions.
     """
 
     method: str
-    level: str
-    relation: str
+    relation: Relation
     epsilon: float | None
     delta: float | None
     delta_is_auto: bool
@@ -149,13 +157,10 @@ class PrivacyCard:
     composed_epsilon: float | None = None
     wording: Wording = field(default_factory=Wording)
     templates: tuple[str, ...] = ()
+    product: str = "model"
 
     def __post_init__(self) -> None:
-        check_choice("level", self.level, LEVELS)
-        if self.level == "none":
-            check_choice("relation", self.relation, ("none",))
-        else:
-            check_relation(self.relation, level=self.level)
+        check_choice("product", self.product, texts.PRODUCTS)
         check_choice("noise_source", self.noise_source, texts.NOISE_SOURCES)
         check_choice("protects", self.protects, texts.PROTECTS if self.edge_types else ("",))
         choices = {"none": (), "edge": ("record",), "node": texts.OWN}[self.level]
@@ -171,8 +176,13 @@ class PrivacyCard:
         self._check_price()
         self._check_releases()
 
+    @property
+    def level(self) -> str:
+        """What is protected: ``none``, ``edge`` or ``node``."""
+        return self.relation.level
+
     def _check_price(self) -> None:
-        """Refuse a card that contradicts itself: it would be believed."""
+        """Refuse a card that contradicts itself: readers rely on it."""
         if self.level == "none":
             if self.epsilon is not None or self.delta is not None:
                 raise InputError(f"`epsilon` must be None at level none. Got {self.epsilon!r}.")
@@ -213,8 +223,9 @@ class PrivacyCard:
                 )
             return
         first, others = self.releases[0], self.releases[1:]
-        if first.purpose != "training" or any(one.purpose == "training" for one in others):
-            raise InputError("`releases` must have one training, the first. Got otherwise.")
+        name = texts.PRODUCTS[self.product]
+        if first.purpose != name or any(one.purpose == name for one in others):
+            raise InputError(f"`releases` must have one {name}, the first. Got otherwise.")
         pairs = [("epsilon", self.epsilon), ("delta", self.delta), ("relation", self.relation)]
         for name, value in pairs:
             if getattr(first, name) != value:
@@ -269,8 +280,8 @@ class PrivacyCard:
         pairs = [("composed_epsilon", self.composed_epsilon, needed)]
         pairs += [(name, stated[name], known[name]) for name in known if name != "mu"]
         for name, value, least in pairs:
-            # A later version may prove less for the same events. More than is stated is not
-            # believed.
+            # A later version may state a larger epsilon for the same events. A smaller one than
+            # the releases come to is refused.
             if value < least * (1 - 1e-6):
                 raise InputError(
                     f"`{name}` must be {least:.6g}, which the releases come to. Got {value:.6g}."
@@ -288,16 +299,19 @@ class PrivacyCard:
     def to_json(self) -> str:
         """Write the card as one JSON object; infinity does not exist, level none has nulls."""
         values = {"format": FORMAT, "is_private_release": self.is_private_release, **asdict(self)}
+        values |= {"level": self.level, "relation": self.relation.name}
         values["releases"] = [release.to_dict() for release in self.releases]
         return json.dumps(values, indent=2, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> PrivacyCard:
         """Read a card back; anything missing, unknown or contradictory is an error."""
-        values = read_values(text, {"is_private_release", *(part.name for part in fields(cls))})
-        stated = values.pop("is_private_release")
+        names = {part.name for part in fields(cls)}
+        values = read_values(text, {"is_private_release", "level", *names})
+        stated, level = values.pop("is_private_release"), values.pop("level")
         note, attacker = values.pop("ledger"), values.pop("attacker")
         if note is not None:
+            note = {"head": None, **note}
             check_keys("`ledger`", note, {part.name for part in fields(LedgerNote)})
             note = LedgerNote(**note)
         if attacker is not None:
@@ -305,6 +319,9 @@ class PrivacyCard:
         listed, wording = values.pop("releases"), values.pop("wording")
         check_keys("`wording`", wording, {part.name for part in fields(Wording)})
         try:
+            if check_choice("level", level, LEVELS) == "none":
+                check_choice("relation", values["relation"], ("none",))
+            values["relation"] = parse_relation(values["relation"], level)
             values["wording"] = Wording(**wording)
             values["attacker"] = None if attacker is None else AttackBounds(**attacker)
             values["releases"] = tuple(_release_of(one) for one in listed)
@@ -362,26 +379,31 @@ def _release_of(values: Mapping[str, Any]) -> ChargedRelease:
     for name in ("purpose", "charge_id", "when", "relation"):
         if not isinstance(values[name], str):
             raise InputError(f"`{name}` of a release must be a text. Got {values[name]!r}.")
-    return ChargedRelease(**{**values, "events": tuple(map(dict, values["events"]))})
+    relation, events = parse_relation(values["relation"]), tuple(map(dict, values["events"]))
+    return ChargedRelease(**{**values, "relation": relation, "events": events})
 
 
 def guarantee_sentence(card: PrivacyCard) -> str:
-    """Return the card's promise as one plain sentence, and one more if there are more releases."""
-    sentence = _guarantee_of_training(card)
+    """Return the card's promise as one plain sentence, that of all releases together.
+
+    Of several releases a second sentence says what the first one promises alone.
+    """
+    sentence = _guarantee_of_all(card)
     if len(card.releases) < 2:
         return sentence
-    return f"{sentence} {texts.composed(len(card.releases), card.composed_epsilon, card.delta)}"
+    return f"{sentence} {texts.first_alone(card.epsilon, card.delta, product=card.product)}"
 
 
-def _guarantee_of_training(card: PrivacyCard) -> str:
+def _guarantee_of_all(card: PrivacyCard) -> str:
     template = texts.promise(
-        card.level,
         card.relation,
-        card.epsilon,
+        card.composed_epsilon,
         card.delta,
         edge_types=card.edge_types,
         protects=card.protects,
         own=card.own,
+        product=card.product,
+        releases=len(card.releases),
     )
     promise = card.wording.fill(template)
     if card.level == "none" or card.is_private_release:
@@ -399,82 +421,66 @@ def _guarantee_of_training(card: PrivacyCard) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseFacts:
-    """What a card says of a release beside its guarantee.
+    """What a method says of its release beside what its session recorded.
 
     Attributes:
         method: what was trained.
-        dataset: what people call the data set.
         messages: a name in ``gapgnn.privacy.card.texts.MESSAGES``; or, for anything
             else, a sentence that says what travelled along the edges.
         steps: what the method did, of ``gapgnn.privacy.card.texts.STEPS``.
-        noise: ``safe`` or ``fast``.
-        is_insecure: whether the noise was seeded.
-        is_symmetric: whether the graph stores every edge as two arcs.
-        max_degree: the bound that out-lists were cut to.
-        native_degree_bounded: whether every out-list was within ``max_degree`` before the cut.
-            Where that must stay secret, leave it out: the card then states the weaker notion.
-        charge: what :meth:`gapgnn.privacy.ledger.Ledger.charge` returned.
         public: what :func:`gapgnn.privacy.card.public_facts` returned.
         warnings: further ones.
-        audits: results of audits.
-        edge_types: the names of several edge types.
-        protects: ``each`` or ``any`` of them.
-        has_total: whether hops released the total over all edge types beside each of them.
-        is_weighted: whether edges have weights.
-        own: what a prediction reads of its own person; at edge level only ``record`` is told.
-        is_divided: whether messages are divided by the root of their list's length.
+        own: what a prediction reads of its own person; at edge level only ``record`` is stated.
         edges_unread: why predictions depend on no edge; empty where they do.
-        wording: what the user calls people and edges; placeholders of sentences are filled in.
+        product: ``model``; ``rows`` or ``weights`` where they are all that is handed out.
     """
 
     method: str
-    dataset: str = ""
     messages: str = "features"
     steps: Sequence[str] = tuple(texts.STEPS)
-    noise: str = "safe"
-    is_insecure: bool = False
-    is_symmetric: bool = False
-    max_degree: int | None = None
-    native_degree_bounded: bool = False
-    charge: Charge | None = None
     public: Sequence[tuple[str, str]] = ()
     warnings: Sequence[str] = ()
-    audits: Sequence[Mapping[str, Any]] = ()
-    edge_types: Sequence[str] = ()
-    protects: str = ""
-    has_total: bool = False
-    is_weighted: bool = False
     own: str = ""
-    is_divided: bool = False
     edges_unread: str = ""
-    wording: Wording = field(default_factory=Wording)
+    product: str = "model"
+
+    @property
+    def reads_edges(self) -> bool:
+        """Whether the method reads edges at all."""
+        return self.messages != "none"
 
 
-def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
+def make_card(run: ReleasedRun, facts: ReleaseFacts) -> PrivacyCard:
     """Assemble the card of one release, so that no method words a promise itself.
 
     The number of protected entities is compared with delta and never written down.
 
-    >>> from gapgnn.privacy import Guarantee
+    >>> from gapgnn.privacy import Guarantee, Undirected
     >>> from gapgnn.privacy.accounting import Gaussian
-    >>> guarantee = Guarantee(level="edge", relation="undirected", epsilon=1.0, delta=1e-6,
-    ...                       delta_is_auto=False, entities=10_000, noise_multiplier=6.6,
-    ...                       accountant="exact", events=(Gaussian(6.6, count=2),))
-    >>> card = make_card(guarantee, ReleaseFacts(method="GAP", dataset="social"))
+    >>> promise = Guarantee(relation=Undirected(), epsilon=1.0, delta=1e-6, delta_is_auto=False,
+    ...                     entities=10_000, noise_multiplier=6.6, accountant="exact",
+    ...                     events=(Gaussian(6.6, count=2),))
+    >>> run = ReleasedRun(promise=promise, dataset="social")
+    >>> card = make_card(run, ReleaseFacts(method="GAP"))
     >>> card.is_private_release, card.warnings
     (True, ('This release is not recorded in a ledger.',))
     """
-    level, relation = guarantee.level, guarantee.relation
+    promise, charge = run.promise, run.charge
+    level, relation = promise.level, promise.relation
     is_promised = level != "none"
-    epsilon = guarantee.epsilon if is_promised else None
-    delta = guarantee.delta if is_promised else None
-    notion = _node_notion(level, facts)
-    is_told = level == "node" or (level == "edge" and facts.own == "record")
-    own = facts.own if is_told else ""
+    epsilon = promise.epsilon if is_promised else None
+    notion = run.notion(reads_edges=facts.reads_edges)
+    own = facts.own if level == "node" or (level == "edge" and facts.own == "record") else ""
+    edge_types = tuple(run.edge_types) if facts.reads_edges else ()
+    protects = run.protects if edge_types else ""
+    of_types = (relation, edge_types, protects)
+    every_type = None
+    if protects == "any":
+        every_type = promise.every_type_epsilon(len(edge_types), has_total=run.with_union)
     templates: dict[str, None] = {}
 
     def said(text: str) -> str:
-        filled = facts.wording.fill(text)
+        filled = run.wording.fill(text)
         if filled != text:
             templates[text] = None
         return filled
@@ -482,113 +488,72 @@ def make_card(guarantee: Guarantee, facts: ReleaseFacts) -> PrivacyCard:
     def said_pairs(rows: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
         return tuple((said(left), said(right)) for left, right in rows)
 
+    is_weighted = run.is_weighted and facts.reads_edges
+    # Nothing travelled along the edges where no hop was released, whatever was planned.
+    is_silent = is_promised and facts.messages in texts.IN_HOPS and not run.hops
+    messages = "none released" if is_silent else facts.messages
     card = PrivacyCard(
         method=facts.method,
-        level=level,
         relation=relation,
         epsilon=epsilon,
-        delta=delta,
-        delta_is_auto=is_promised and guarantee.delta_is_auto,
-        accountant=guarantee.accountant,
-        rdp_epsilon=guarantee.rdp_epsilon() if is_promised else None,
-        noise_multiplier=guarantee.noise_multiplier if is_promised else None,
-        events=tuple(event.to_dict() for event in guarantee.events),
-        noise_source=texts.noise_source(level, epsilon, facts.noise, is_insecure=facts.is_insecure),
-        max_degree=facts.max_degree,
+        delta=promise.delta if is_promised else None,
+        delta_is_auto=is_promised and promise.delta_is_auto,
+        accountant=promise.accountant,
+        rdp_epsilon=promise.rdp_epsilon() if is_promised else None,
+        noise_multiplier=promise.noise_multiplier if is_promised else None,
+        events=tuple(event.to_dict() for event in promise.events),
+        noise_source=texts.noise_source(level, epsilon, run.noise, is_insecure=run.is_seeded),
+        max_degree=run.max_degree,
         node_notion=notion,
-        messages=said(texts.travelled(facts.messages)),
+        messages=said(texts.travelled(messages, is_symmetrised=run.is_symmetrised)),
         covered=(
-            *map(said, texts.covered(level, relation, notion=notion)),
+            *map(said, texts.covered(relation, notion=notion)),
             *map(said, texts.covered_own(level, own)),
-            *map(said, _edges_covered(guarantee, facts)),
+            *map(said, texts.covered_edges(*of_types, is_weighted)),
         ),
         not_covered=(
-            *map(said, texts.not_covered(level, relation, notion=notion, own=own)),
-            *map(said, _edges_not_covered(guarantee, facts)),
+            *map(
+                said,
+                texts.not_covered(relation, notion=notion, own=own, product=facts.product),
+            ),
+            *map(said, texts.not_covered_edges(*of_types, every_type_epsilon=every_type)),
         ),
         not_charged=said_pairs(texts.not_charged(level, facts.steps)),
-        warnings=tuple(map(said, _warnings(guarantee, facts, epsilon=epsilon, delta=delta))),
-        ledger=None if facts.charge is None else LedgerNote.of(facts.charge),
-        dataset=facts.dataset,
+        warnings=tuple(map(said, _warnings(run, facts))),
+        ledger=None if charge is None else LedgerNote.of(charge),
+        dataset=run.dataset,
         version=__version__,
         public=said_pairs(facts.public),
-        audits=tuple(dict(audit) for audit in facts.audits),
-        edge_types=tuple(facts.edge_types),
-        protects=facts.protects,
+        edge_types=edge_types,
+        protects=protects,
         own=own,
         edges_unread=facts.edges_unread,
-        attacker=guarantee.attack_bounds(),
-        releases=_training_release(guarantee, facts) if epsilon else (),
+        attacker=promise.attack_bounds(),
+        # What was charged, with options that were not taken.
+        releases=(ChargedRelease.of(promise, charge, texts.PRODUCTS[facts.product]),)
+        if epsilon
+        else (),
         composed_epsilon=epsilon,
-        wording=facts.wording,
+        wording=run.wording,
+        product=facts.product,
     )
     return replace(card, templates=tuple(templates))
 
 
-def _training_release(guarantee: Guarantee, facts: ReleaseFacts) -> tuple[ChargedRelease]:
-    """Return the release of the training: what was charged, with options that were not taken."""
-    charge, epsilon = facts.charge, guarantee.epsilon
-    assert epsilon is not None
-    events = tuple(event.to_dict() for event in guarantee.charged or guarantee.events)
-    return (
-        ChargedRelease(
-            purpose="training",
-            charge_id="" if charge is None else charge.id,
-            when="" if charge is None else charge.charged_at[:10],
-            relation=guarantee.relation,
-            epsilon=epsilon,
-            delta=guarantee.delta,
-            events=events,
-        ),
-    )
-
-
-def _node_notion(level: str, facts: ReleaseFacts) -> str | None:
-    """Return what leaves with a person: the own record, or every mention of the person too."""
-    if level != "node":
-        return None
-    if facts.is_divided:
-        # A list that loses an entry makes the others louder: not bounded in the strict sense.
-        return "own record"
-    if facts.max_degree is None:
-        return None
-    return "strict" if facts.native_degree_bounded else "own record"
-
-
-def _edges_covered(guarantee: Guarantee, facts: ReleaseFacts) -> tuple[str, ...]:
-    return texts.covered_edges(
-        guarantee.level, guarantee.relation, facts.edge_types, facts.protects, facts.is_weighted
-    )
-
-
-def _edges_not_covered(guarantee: Guarantee, facts: ReleaseFacts) -> tuple[str, ...]:
-    every_kind = None
-    if facts.protects == "any":
-        every_kind = guarantee.every_type_epsilon(len(facts.edge_types), has_total=facts.has_total)
-    return texts.not_covered_edges(
-        guarantee.level,
-        guarantee.relation,
-        facts.edge_types,
-        facts.protects,
-        every_type_epsilon=every_kind,
-    )
-
-
-def _warnings(
-    guarantee: Guarantee, facts: ReleaseFacts, *, epsilon: float | None, delta: float | None
-) -> tuple[str, ...]:
+def _warnings(run: ReleasedRun, facts: ReleaseFacts) -> tuple[str, ...]:
     """Return what a reader must not miss."""
-    charge = facts.charge
+    promise, charge = run.promise, run.charge
+    is_promised = promise.level != "none"
     return (
         *([texts.EDGES_UNREAD[facts.edges_unread]] if facts.edges_unread else []),
-        *texts.delta_warnings(delta, guarantee.entities),
+        *texts.delta_warnings(promise.delta if is_promised else None, promise.entities),
         *texts.relation_warnings(
-            guarantee.relation,
-            is_symmetric=facts.is_symmetric,
-            undirected_epsilon=guarantee.undirected_epsilon(),
+            promise.relation,
+            is_symmetric=run.is_symmetric,
+            undirected_epsilon=promise.undirected_epsilon(),
         ),
         *texts.ledger_warnings(
-            epsilon,
+            promise.epsilon if is_promised else None,
             is_recorded=charge is not None,
             is_limited=charge is not None
             and charge.budget is not None

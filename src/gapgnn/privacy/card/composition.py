@@ -10,13 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gapgnn.errors import PrivacyError, check_choice, check_number
-from gapgnn.privacy import Relation, parse_relation, squared_growth, strictest
+from gapgnn.privacy import Relation, squared_growth, strictest
 from gapgnn.privacy.accounting import AttackBounds, Event, Gaussian, account, privacy_profile
 
-PURPOSES = ("training", "prediction", "prediction for new people")
+if TYPE_CHECKING:
+    from gapgnn.privacy import Guarantee
+    from gapgnn.privacy.ledger import Charge
+
+PURPOSES = ("training", "prediction", "prediction for new people", "fit", "transform")
 
 
 @dataclass(frozen=True)
@@ -36,20 +40,36 @@ class ChargedRelease:
     purpose: str
     charge_id: str
     when: str
-    relation: str
+    relation: Relation
     epsilon: float
     delta: float
     events: tuple[Mapping[str, Any], ...]
 
     def __post_init__(self) -> None:
         check_choice("purpose", self.purpose, PURPOSES)
-        parse_relation(self.relation)
         check_number("epsilon", self.epsilon, at_least=0)
         check_number("delta", self.delta, at_least=0, below=1)
 
+    @classmethod
+    def of(cls, promise: Guarantee, charge: Charge | None, purpose: str) -> ChargedRelease:
+        """Return what a promise released under a charge; without one, what it would release."""
+        assert promise.epsilon is not None
+        # Releases of one card have different ids, and only the first may have none.
+        uncharged = "" if purpose in ("training", "fit") else "not charged"
+        return cls(
+            purpose=purpose,
+            charge_id=uncharged if charge is None else charge.id,
+            when="" if charge is None else charge.charged_at[:10],
+            relation=promise.relation,
+            epsilon=promise.epsilon,
+            delta=promise.delta,
+            events=tuple(event.to_dict() for event in promise.charged or promise.events),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        return {**self.__dict__, "events": [dict(event) for event in self.events]}
+        events = [dict(event) for event in self.events]
+        return {**self.__dict__, "relation": self.relation.name, "events": events}
 
 
 def composed(releases: Sequence[ChargedRelease], delta: float) -> tuple[float, AttackBounds]:
@@ -61,13 +81,14 @@ def composed(releases: Sequence[ChargedRelease], delta: float) -> tuple[float, A
     Raises:
         PrivacyError: if no finite epsilon is known.
 
+    >>> from gapgnn.privacy import Undirected
     >>> month = {"event": "Gaussian", "noise_multiplier": 6.617, "count": 2}
-    >>> one = ChargedRelease("training", "", "", "undirected", 1.0, 1e-7, (month,))
+    >>> one = ChargedRelease("training", "", "", Undirected(), 1.0, 1e-7, (month,))
     >>> epsilon, attacker = composed([one] * 4, 1e-7)
     >>> round(epsilon, 2), round(attacker.mu, 2)
     (2.1, 0.43)
     """
-    relation = strictest(parse_relation(release.relation) for release in releases)
+    relation = strictest(release.relation for release in releases)
     added, parts = 0.0, list[tuple[Event, ...]]()
     for release in releases:
         pure, events = _under(relation, release)
@@ -75,7 +96,7 @@ def composed(releases: Sequence[ChargedRelease], delta: float) -> tuple[float, A
         parts.append(events)
     # Basic composition, where the deltas leave room for it.
     epsilon = math.inf
-    if all(parse_relation(one.relation) == relation for one in releases):
+    if all(one.relation == relation for one in releases):
         spent = math.fsum(one.delta for one in releases)
         epsilon = math.fsum(one.epsilon for one in releases) if spent <= delta else math.inf
     if delta == 0:
@@ -96,7 +117,7 @@ def composed(releases: Sequence[ChargedRelease], delta: float) -> tuple[float, A
 def _under(relation: Relation, release: ChargedRelease) -> tuple[float, tuple[Event, ...]]:
     """Return the events of a release under a relation, and what is added as a pure epsilon."""
     events = tuple(Event.from_dict(dict(event)) for event in release.events)
-    charged = parse_relation(release.relation)
+    charged = release.relation
     if charged == relation:
         return 0.0, events
     is_hop = all(isinstance(event, Gaussian) for event in events)

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gapgnn.errors import DataError
+from gapgnn.privacy.card.texts import at_most
 
 if TYPE_CHECKING:
     from gapgnn.privacy.card.card import PrivacyCard
 
-FORMAT = 9
+FORMAT = 10
 _LISTS_OF_TEXTS = ("covered", "not_covered", "warnings", "edge_types", "templates")
 _LISTS_OF_OBJECTS = ("events", "audits", "releases")
 _TEXTS = (
@@ -23,13 +24,14 @@ _TEXTS = (
     "protects",
     "own",
     "edges_unread",
+    "product",
 )
 
 
 def read_values(text: str | bytes, known: set[str]) -> dict[str, Any]:
     """Parse a card's JSON: exactly the known keys, each of its own type, lists as tuples.
 
-    >>> read_values('{"format": 9, "epsilom": 1}', {"epsilon"})
+    >>> read_values('{"format": 10, "epsilom": 1}', {"epsilon"})
     Traceback (most recent call last):
     ...
     gapgnn.errors.DataError: A privacy card has unknown keys: epsilom.
@@ -92,23 +94,28 @@ def markdown(card: PrivacyCard) -> str:
 
     # The attacker has all releases of the model.
     has_several = len(card.releases) > 1
-    of_training = " of the training" if has_several else ""
+    is_model = card.product == "model"
+    first = "training" if is_model else "first release"
+    of_training = f" of the {first}" if has_several else ""
     of_all = " (all releases together)" if has_several else ""
     facts = [
         ("method", card.method),
         ("data set", card.dataset),
         ("level", card.level),
-        ("relation", card.relation),
+        ("relation", card.relation.name),
         ("words of this card", f"{card.wording.entities}, {card.wording.links}"),
-        (f"epsilon{of_training}", "none" if card.epsilon is None else f"{card.epsilon:.6g}"),
+        (f"epsilon{of_training}", "none" if card.epsilon is None else at_most(card.epsilon)),
         ("delta", "none" if card.delta is None else _delta(card)),
         ("accountant", card.accountant),
-        (f"epsilon by Renyi accounting{of_training}", _or_dash(card.rdp_epsilon)),
+        (
+            f"epsilon by Renyi accounting{of_training}",
+            "-" if card.rdp_epsilon is None else at_most(card.rdp_epsilon),
+        ),
         *((f"{what}{of_all}", value) for what, value in attacker_facts(card.attacker)),
         ("noise multiplier", _or_dash(card.noise_multiplier)),
         ("noise", card.noise_source),
         ("private release", "yes" if card.is_private_release else "**no**"),
-        ("out-lists cut to", _or_dash(card.max_degree)),
+        ("adjacency lists cut to", _or_dash(card.max_degree)),
         ("node-level notion", card.node_notion or "-"),
         *(
             [(card.wording.fill("a prediction reads of its own {entity}"), card.own)]
@@ -118,7 +125,12 @@ def markdown(card: PrivacyCard) -> str:
         ("travelled along the edges", card.messages),
         *([("predictions read edges", "no")] if card.edges_unread else []),
         *([("edge types", ", ".join(card.edge_types))] if card.edge_types else []),
-        ("ledger", str(card.ledger or "nothing was charged")),
+        (f"ledger, after the {first}", str(card.ledger or "nothing was charged")),
+        *(
+            [("head of the ledger's chain", card.ledger.head)]
+            if card.ledger is not None and card.ledger.head is not None
+            else []
+        ),
         ("gapgnn", card.version),
     ]
     parts = [
@@ -130,7 +142,7 @@ def markdown(card: PrivacyCard) -> str:
         *_bullets("Covered", card.covered),
         *_bullets("Not covered", card.not_covered),
         *_releases(card),
-        "## Released on private data" + (" in the training" if has_several else ""),
+        "## Released on private data" + (f" in the {first}" if has_several else ""),
         _events(card.events),
         "## Not charged",
         _table(("what", "why"), card.not_charged),
@@ -148,14 +160,14 @@ def _releases(card: PrivacyCard) -> list[str]:
         (
             f"{number}. {release.purpose}",
             f"{release.when or 'day unknown'}; charge {release.charge_id or 'none'}; "
-            f"epsilon {release.epsilon:.6g}, delta {release.delta:.6g}, {release.relation}; "
+            f"epsilon {at_most(release.epsilon)}, delta {release.delta:.6g}, {release.relation}; "
             f"events: {'; '.join(_pairs(event) for event in release.events)}",
         )
         for number, release in enumerate(card.releases, start=1)
     ]
-    everything = f"epsilon {card.composed_epsilon:.6g} at delta {card.delta:.6g}"
+    everything = f"epsilon {at_most(card.composed_epsilon or 0.0)} at delta {card.delta:.6g}"
     return [
-        "## Releases of this model",
+        "## Releases of this model" if card.product == "model" else "## Releases",
         _table(("release", "charged"), [*rows, ("all of them together", everything)]),
     ]
 

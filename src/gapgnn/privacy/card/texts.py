@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from decimal import ROUND_CEILING, Decimal
 
 from gapgnn.errors import check_choice
-from gapgnn.privacy import RELATIONS_OF_LEVEL, auto_delta, links_of
+from gapgnn.privacy import Links, Records, Relation, Replace, auto_delta
 
 SAFE_NOISE = "operating system entropy, float-safe grid"
 FAST_NOISE = "fast float32 (experiment)"
@@ -23,12 +23,31 @@ UNPROTECTED = "none: nothing is protected"
 REAL_NOISE = (SAFE_NOISE, FAST_NOISE, SEEDED_NOISE)
 NOISE_SOURCES = (*REAL_NOISE, NO_NOISE, UNPROTECTED)
 
+# What is handed out: a trained model with its predictions, released rows alone, or trained weights
+# alone; and what the first release of each is for.
+PRODUCTS = {"model": "training", "rows": "fit", "weights": "training"}
+
+# What is seen of a product without predictions.
+RELEASED = {"rows": "the released rows", "weights": "the trained weights"}
+
+# Of weights: what a prediction with them would read without noise.
+READS_NEIGHBOURS = {
+    "edge": (
+        "Predictions that read neighbours: each reads exact edges of the graph that it is made on, "
+        "without noise and without a charge."
+    ),
+    "node": (
+        "Predictions: each reads the row of its own {entity} and, through the layers, the exact "
+        "rows of neighbours, without noise and without a charge."
+    ),
+}
+
 # What is protected, by relation.
 PROTECTED = {
     "undirected": "all {links} between any two {entities} together (one undirected edge)",
     "directed": "all {links} from any one {entity} to any other together (one arc)",
-    "add-remove": "any one {entity}'s record (features, label and own out-list)",
-    "replace": "any one {entity}'s record (features, label and own out-list)",
+    "add-remove": "any one {entity}'s record (features, label and adjacency list)",
+    "replace": "any one {entity}'s record (features, label and adjacency list)",
 }
 SEVERAL_EDGES = (
     "up to {count} of one {{entity}}'s undirected edges (each: all {{links}} with one other "
@@ -47,10 +66,9 @@ TYPES_OF = {
 }
 TYPES_OF_SEVERAL = {**TYPES_OF, "any": ", all edge types ({}) taken together,"}
 
-_POSTERIORS = (
+_VOTES = (
     "Class codes (vectors of norm at most 1, centred at the class prior) of the training labels, "
-    "and for all other nodes the mean code under their class posterior: in the first hop that of "
-    "the feature models, then that of the classifier trained on the hops before."
+    "divided by the root of the sender's out-degree."
 )
 MESSAGES = {
     "none": "Nothing: the method reads no edges.",
@@ -59,28 +77,49 @@ MESSAGES = {
         "released, which decided that."
     ),
     "features": "Rows computed from the features of each node, scaled to norm at most 1.",
+    "given rows": (
+        "Rows that the user gave, scaled to norm at most 1. What is promised holds only if none of "
+        "them was computed from edges of the graph, other than from released rows."
+    ),
+    "given records": (
+        "Rows that the user gave, scaled to norm at most 1. What is promised holds only if each of "
+        "them was computed from that {entity}'s own record and from released values: not from "
+        "edges, and not with means, bounds or weights that were learned from several {entities} "
+        "without noise."
+    ),
     "labels": (
         "Class codes (vectors of norm at most 1, centred at the class prior) of the training "
         "labels, and for all other nodes the mean code under their class posterior, as far as a "
         "network trained before the hop gives one."
     ),
-    "posteriors": _POSTERIORS,
-    "posteriors both ways": (
-        f"{_POSTERIORS} They travel along every arc and against it, so one arc moves two rows and "
-        "the noise is scaled to sqrt(2) for it (twice that for both arcs of a pair); arcs from a "
-        "node to itself are left out."
-    ),
-    "votes": (
+    "posteriors": (
         "Class codes (vectors of norm at most 1, centred at the class prior) of the training "
-        "labels, divided by the root of the sender's out-degree; where there is a second hop, also "
-        "the mean code that every other {entity} derives from the released rows of their "
-        "neighbours."
+        "labels, and for all other nodes the mean code under their class posterior: in the first "
+        "hop that of the feature models, then that of the classifier trained on the hops before."
+    ),
+    "own messages": (
+        "Rows that a function of the user's own computes from features, labels and released rows, "
+        "divided by a bound on their norm that is checked before each release. What is promised "
+        "holds only if the function reads no edges by other ways."
+    ),
+    "votes": _VOTES,
+    "votes and answers": (
+        f"{_VOTES} In a second hop, the mean code that every other {{entity}} derives from the "
+        "released rows of their neighbours, divided likewise."
     ),
     "perturbed": "Rows computed from features, along edges that had been randomised before.",
 }
 
 # Of these, what travels in noisy hops.
-IN_HOPS = ("features", "labels", "posteriors", "posteriors both ways", "votes")
+IN_HOPS = (
+    *("features", "given rows", "given records"),
+    *("labels", "posteriors", "own messages", "votes", "votes and answers"),
+)
+SYMMETRISED = (
+    "They travel along every arc and against it, so one arc moves two rows and the noise is scaled "
+    "to sqrt(2) for it (twice that for both arcs of a pair); arcs from a node to itself are left "
+    "out."
+)
 
 # Why the predictions of a method for graphs do not depend on any edge.
 EDGES_UNREAD = {
@@ -153,8 +192,8 @@ STEPS: dict[str, tuple[str, str, str | None]] = {
         "level; the released edges are never drawn again",
         None,
     ),
-    "own list": (
-        "{an_entity}'s own list, read for that {entity}'s prediction",
+    "own neighbours": (
+        "{an_entity}'s own neighbours, read for that {entity}'s prediction",
         "for that {entity} alone, with labels that are public at this level; never stored",
         "for that {entity} alone, with labels that were released; never stored",
     ),
@@ -162,6 +201,34 @@ STEPS: dict[str, tuple[str, str, str | None]] = {
         "predictions for the graph of training",
         "the released hops are kept and used again, never drawn again",
         "the released hops are kept and used again, never drawn again",
+    ),
+    "rows sent": (
+        "hop 0, the rows that were sent",
+        "they are public at this level, or follow from what is",
+        "neither released nor saved",
+    ),
+    "again": (
+        "asking for the rows of the same graph again",
+        "the released rows are kept and used again, never drawn again",
+        "the released rows are kept and used again, never drawn again",
+    ),
+    "module checks": (
+        "checks of the module before the charge",
+        "they run on made-up rows and arcs",
+        "they run on made-up rows and arcs",
+    ),
+    "own program": (
+        "what the program of the author computes from released rows",
+        "post-processing of what was charged, with features and labels that are public at this "
+        "level",
+        "post-processing of what was charged",
+    ),
+    "own pieces": (
+        "networks and messages of the user's own code",
+        "read features, labels and released rows, which are public at this level: code that reads "
+        "edges by other ways breaks the promise",
+        "read the record of one {entity} at a time, and are trained by DP-SGD, which is charged: "
+        "code that reads other records by other ways breaks the promise",
     ),
     "features": (
         "predictions, on any graph",
@@ -171,15 +238,16 @@ STEPS: dict[str, tuple[str, str, str | None]] = {
 }
 
 
-def travelled(messages: str) -> str:
-    """Say what travelled along the edges: of a known kind, or as a method's own sentence.
+def travelled(messages: str, *, is_symmetrised: bool = False) -> str:
+    """Say what travelled along the edges: by a known name, or as a method's own sentence.
 
     >>> travelled("none"), travelled("One vote of each training node.")
     ('Nothing: the method reads no edges.', 'One vote of each training node.')
     """
     if messages.endswith("."):
         return messages
-    return MESSAGES[check_choice("messages", messages, MESSAGES)]
+    sentence = MESSAGES[check_choice("messages", messages, MESSAGES)]
+    return f"{sentence} {SYMMETRISED}" if is_symmetrised else sentence
 
 
 def rounded_up(number: float) -> str:
@@ -195,6 +263,19 @@ def rounded_up(number: float) -> str:
         return "0"
     digits = Decimal(1).scaleb(exact.adjusted() - 1)
     return f"{float(exact.quantize(digits, rounding=ROUND_CEILING)):.2g}"
+
+
+def at_most(number: float) -> str:
+    """Write a bound with six digits, never smaller than it is.
+
+    >>> at_most(7.42304206), at_most(3.9999999995), at_most(4.0), at_most(1e-07)
+    ('7.42305', '4', '4', '1e-07')
+    """
+    exact = Decimal(repr(float(number)))
+    if not exact:
+        return "0"
+    digits = Decimal(1).scaleb(exact.adjusted() - 5)
+    return f"{float(exact.quantize(digits, rounding=ROUND_CEILING)):.6g}"
 
 
 def percent(share: float) -> str:
@@ -223,88 +304,118 @@ def price(epsilon: float | None, delta: float | None) -> str:
     return f"epsilon {rounded_up(epsilon)}, delta {rounded_up(delta)}"
 
 
-def protected(relation: str) -> str:
+def protected(relation: Relation, *, edge_types: Sequence[str] = (), protects: str = "") -> str:
     """Say what a relation protects, with placeholders for people and edges.
 
-    >>> protected("undirected")
+    Args:
+        relation: which graphs are neighbours.
+        edge_types: names of the edge types, where there are several.
+        protects: ``each`` or ``any`` of them.
+
+    >>> protected(Links.of(1, are_arcs=False))
     'all {links} between any two {entities} together (one undirected edge)'
-    >>> protected("5-edges")[:45]
+    >>> protected(Links.of(5, are_arcs=False))[:45]
     "up to 5 of one {entity}'s undirected edges (e"
     """
-    if relation in PROTECTED:
-        return PROTECTED[relation]
-    links = links_of(relation)
-    return (SEVERAL_ARCS if links.are_arcs else SEVERAL_EDGES).format(count=links.count)
+    listed = ", ".join(edge_types)
+    if not isinstance(relation, Links):
+        what = PROTECTED[relation.name]
+        own = f"adjacency lists of all edge types ({listed})"
+        return what.replace("adjacency list", own) if edge_types else what
+    if relation.count == 1:
+        what = PROTECTED[relation.name]
+    else:
+        what = (SEVERAL_ARCS if relation.are_arcs else SEVERAL_EDGES).format(count=relation.count)
+    if edge_types:
+        what += (TYPES_OF if relation.count == 1 else TYPES_OF_SEVERAL)[protects].format(listed)
+    return what
 
 
-def hidden(relation: str, place: str, *, edge_types: Sequence[str] = (), protects: str = "") -> str:
+def charged_for(
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+    *,
+    edge_types: Sequence[str] = (),
+    protects: str = "",
+) -> str:
+    """Say what a release is charged and for what, with placeholders for people and edges.
+
+    >>> charged_for(3.999, 1e-7, Links.of(1, are_arcs=True))[:47]
+    'epsilon 4.00, delta 1e-07 (directed) for all {l'
+    """
+    what = protected(relation, edge_types=edge_types, protects=protects).rstrip(",")
+    return f"epsilon {rounded_up(epsilon)}, delta {delta:.3g} ({relation}) for {what}"
+
+
+def hidden(
+    relation: Relation, place: str, *, edge_types: Sequence[str] = (), protects: str = ""
+) -> str:
     """Say what is hidden, of which edge types where there are several.
 
-    >>> hidden("directed", "it")
+    >>> hidden(Links.of(1, are_arcs=True), "it")
     'whether or not all {links} from any one {entity} to any other together (one arc) are in it'
-    >>> hidden("undirected", "it", edge_types=("calls", "visits"), protects="any")[54:]
+    >>> undirected = Links.of(1, are_arcs=False)
+    >>> hidden(undirected, "it", edge_types=("calls", "visits"), protects="any")[54:]
     'together (one undirected edge) of one edge type (calls, visits), whichever, are in it'
     """
-    listed, what = ", ".join(edge_types), protected(relation)
-    if relation in RELATIONS_OF_LEVEL["node"]:
-        if edge_types:
-            what = what.replace("own out-list", f"own out-lists of all edge types ({listed})")
-        if relation == "replace":
-            return f"whether {what} is the true one or another"
-        return f"whether or not {what} is in {place}"
-    if edge_types:
-        of_types = TYPES_OF if relation in PROTECTED else TYPES_OF_SEVERAL
-        what += of_types[protects].format(listed)
-    return f"whether or not {what} are in {place}"
+    what = protected(relation, edge_types=edge_types, protects=protects)
+    if relation == Replace():
+        return f"whether {what} is the true one or another"
+    are = "is" if isinstance(relation, Records) else "are"
+    return f"whether or not {what} {are} in {place}"
 
 
-def composed(count: int, epsilon: float | None, delta: float | None) -> str:
-    """Return what all releases of a model come to for what is in the graphs of all of them.
+def first_alone(epsilon: float | None, delta: float | None, *, product: str = "model") -> str:
+    """Say what the first of several releases promises by itself.
 
-    >>> print(composed(4, 9.086, 1e-7))
-    That is the training alone. This model made 4 releases; about what is in all of their graphs \
-all of them together promise epsilon 9.09, delta 1e-07.
+    >>> first_alone(4.0, 1e-7)
+    'The training alone promises epsilon 4.00, delta 1e-07.'
     """
-    return (
-        f"That is the training alone. This model made {count} releases; about what is in all of "
-        f"their graphs all of them together promise {price(epsilon, delta)}."
-    )
+    first = "first release" if product == "rows" else "training"
+    return f"The {first} alone promises {price(epsilon, delta)}."
 
 
 def promise(
-    level: str,
-    relation: str,
+    relation: Relation,
     epsilon: float | None,
     delta: float | None,
     *,
     edge_types: Sequence[str] = (),
     protects: str = "",
     own: str = "",
+    product: str = "model",
+    releases: int = 1,
 ) -> str:
     """Return the guarantee as one plain sentence, with placeholders for people and edges.
 
     Up to an epsilon of 1 it speaks of learning almost the same. Above that "almost" would be
-    untrue, so it states the factor by which odds can move.
+    untrue, so it states the factor by which odds can move. Of several releases it speaks of what is
+    in the graphs of all of them, at the epsilon that they come to together.
 
-    >>> promise("edge", "undirected", 4.0, 1e-6)[-50:]
+    >>> promise(Links.of(1, are_arcs=False), 4.0, 1e-6)[-50:]
     'at most a factor of 55: epsilon 4.00, delta 1e-06.'
+    >>> directed = Links.of(1, are_arcs=True)
+    >>> "are in the graphs of both releases" in promise(directed, 9, 1e-6, releases=2)
+    True
     """
-    if level == "none" or epsilon is None or delta is None:
-        return "Nothing is promised: the model may reveal anything about the graph."
-    if level == "edge" and own == "record":
-        seen, data = (
-            "this model and the predictions for everybody but the "
-            f"{'two ' * (links_of(relation).count == 1)}{{entities}} concerned",
-            "the graph",
-        )
-    elif level == "edge" or own == "nothing":
-        seen, data = (
-            "this model and its predictions",
-            "the graph" if level == "edge" else "the data",
-        )
-    else:
-        seen, data = "this model and the predictions for everybody else", "the data"
-    place = "it" if 0 < epsilon <= 1 else data
+    if relation.level == "none" or epsilon is None or delta is None:
+        what = "a row" if product == "rows" else "the model"
+        return f"Nothing is promised: {what} may reveal anything about the graph."
+    data = "the graph" if isinstance(relation, Links) else "the data"
+    seen = "this model and its predictions"
+    if product in RELEASED:
+        seen = RELEASED[product]
+    elif isinstance(relation, Links) and own == "record":
+        concerned = "two {entities}" if relation.count == 1 else "{entities}"
+        seen = f"this model and the predictions for everybody but the {concerned} concerned"
+    elif isinstance(relation, Records) and own != "nothing":
+        seen = "this model and the predictions for everybody else"
+    if releases > 1:
+        data = data.replace("graph", "graphs")
+        data += f" of {'both' if releases == 2 else f'all {releases}'} releases"
+    it = "them" if data.startswith("the graphs") else "it"
+    place = it if 0 < epsilon <= 1 else data
     what = hidden(relation, place, edge_types=edge_types, protects=protects)
     if epsilon == 0:
         return f"{seen[0].upper()}{seen[1:]} are the same {what}: epsilon 0."
@@ -343,16 +454,16 @@ ROWS_OF_ARC = (
 )
 
 
-def covered(level: str, relation: str, *, notion: str | None) -> tuple[str, ...]:
+def covered(relation: Relation, *, notion: str | None) -> tuple[str, ...]:
     """Say who is covered.
 
-    >>> covered("edge", "directed", notion=None)[0]
+    >>> covered(Links.of(1, are_arcs=True), notion=None)[0]
     'Every single arc u->v, present or absent.'
     """
-    if level == "none":
+    if relation.level == "none":
         return ("Nobody.",)
-    if level == "edge":
-        links = links_of(relation)
+    if isinstance(relation, Links):
+        links = relation
         together = ROWS_OF_ARC if links.are_arcs else ROWS_OF_EDGE
         if links.count > 1:
             what = (
@@ -366,37 +477,37 @@ def covered(level: str, relation: str, *, notion: str | None) -> tuple[str, ...]
             whole = "Every single undirected edge (both of its arcs), present or not."
             return (whole, together)
         return ("Every single arc u->v, present or absent.", together)
-    change = "withdrawn or added" if relation == "add-remove" else "exchanged for another record"
+    change = "exchanged for another record" if relation == Replace() else "withdrawn or added"
     lines = [
-        f"Every {{entity}}'s record (features, label and own out-list), if it is {change}: in the "
-        "model and in everything released on all other nodes."
+        f"Every {{entity}}'s record (features, label and adjacency list), if it is {change}: in "
+        "the model and in everything released on all other nodes."
     ]
     if notion == "strict":
         lines.append(
-            "No out-list had to be cut, so this also holds in the strict sense: the {entity} may "
-            "vanish from everybody else's list too."
+            "No adjacency list had to be cut, so this also holds in the strict sense: the {entity} "
+            "may vanish from everybody else's list too."
         )
     return tuple(lines)
 
 
 def covered_edges(
-    level: str, relation: str, edge_types: Sequence[str], protects: str, is_weighted: bool
+    relation: Relation, edge_types: Sequence[str], protects: str, is_weighted: bool
 ) -> tuple[str, ...]:
     """Say what is covered of edge types and weights of edges.
 
-    >>> covered_edges("edge", "undirected", ("calls", "visits"), "each", False)
+    >>> covered_edges(Links.of(1, are_arcs=False), ("calls", "visits"), "each", False)
     ('One edge of each type (calls, visits), all at once.',)
-    >>> covered_edges("edge", "5-edges", ("calls", "visits"), "any", False)
+    >>> covered_edges(Links.of(5, are_arcs=False), ("calls", "visits"), "any", False)
     ("Up to 5 of one {entity}'s edges, those of all edge types (calls, visits) counted together.",)
     """
-    if level == "none":
+    if relation.level == "none":
         return ()
     lines = []
-    if edge_types and level == "edge":
+    if edge_types and isinstance(relation, Links):
         names = ", ".join(edge_types)
         each = f"One edge of each type ({names}), all at once."
         any_type = f"One edge of one type ({names}), whichever."
-        count = links_of(relation).count
+        count = relation.count
         if count > 1:
             each = f"Up to {count} of one {{entity}}'s edges of each type ({names}), all at once."
             any_type = (
@@ -405,7 +516,7 @@ def covered_edges(
             )
         lines.append(each if protects == "each" else any_type)
     elif edge_types:
-        lines.append(f"The record's out-lists of all edge types ({', '.join(edge_types)}).")
+        lines.append(f"The record's adjacency lists of all edge types ({', '.join(edge_types)}).")
     if is_weighted:
         lines.append(
             "The amount of an edge, as part of it: an edge may come, go or have another amount."
@@ -414,8 +525,7 @@ def covered_edges(
 
 
 def not_covered_edges(
-    level: str,
-    relation: str,
+    relation: Relation,
     edge_types: Sequence[str],
     protects: str,
     *,
@@ -424,17 +534,18 @@ def not_covered_edges(
     """Say what is not covered where there are several edge types, and its own epsilon.
 
     >>> two = ("calls", "visits")
-    >>> not_covered_edges("edge", "undirected", two, "any", every_type_epsilon=1.836)[0][-45:]
+    >>> undirected = Links.of(1, are_arcs=False)
+    >>> not_covered_edges(undirected, two, "any", every_type_epsilon=1.836)[0][-45:]
     'epsilon for all these edges together is 1.84.'
     """
-    if level != "edge" or not edge_types or protects != "any":
+    if not isinstance(relation, Links) or not edge_types or protects != "any":
         return ()
     stated = (
         "is larger than stated"
         if every_type_epsilon is None
         else f"is {rounded_up(every_type_epsilon)}"
     )
-    count, names = links_of(relation).count, ", ".join(edge_types)
+    count, names = relation.count, ", ".join(edge_types)
     if count > 1:
         return (
             f"Up to {count} of one {{entity}}'s edges of every type at once: what is covered "
@@ -446,12 +557,12 @@ def not_covered_edges(
     )
 
 
-# At edge level, where a prediction reads its own person's list (section 1).
-OWN_LIST = (
-    "{An_entity}'s prediction reads that {entity}'s exact list: it is for that {entity}, or for "
-    "whoever may know the list. What everybody else gets, all together, hides an edge from all but "
-    "the two {entities} it connects (joint differential privacy). Everybody's predictions, handed "
-    "out together, would tell lists."
+# At edge level, where a prediction reads the neighbours of its own person (section 1).
+OWN_NEIGHBOURS = (
+    "{An_entity}'s prediction reads that {entity}'s exact neighbours: it is for that {entity}, "
+    "or for whoever may know them. What everybody else gets, all together, hides an edge from all "
+    "but the two {entities} it connects (joint differential privacy). Everybody's predictions, "
+    "handed out together, would reveal neighbours."
 )
 
 # What a prediction reads of its own person at node level, and who may see it (section 1).
@@ -467,10 +578,10 @@ OWN_SENTENCES = {
         "(joint differential privacy)."
     ),
     "record": (
-        "{An_entity}'s prediction also reads that {entity}'s features and own list: it is for that "
-        "{entity}, or for whoever may know both. What everybody else gets, all together, hides the "
-        "record (joint differential privacy). Everybody's probabilities beside the released rows "
-        "would let a reader solve for lists."
+        "{An_entity}'s prediction also reads that {entity}'s features and own neighbours: it is "
+        "for that {entity}, or for whoever may know both. What everybody else gets, all together, "
+        "hides the record (joint differential privacy). Everybody's probabilities beside the "
+        "released rows would let a reader solve for neighbours."
     ),
 }
 
@@ -478,26 +589,29 @@ OWN_SENTENCES = {
 def covered_own(level: str, own: str) -> tuple[str, ...]:
     """Say what a prediction reads of its own person, and so who may see it.
 
-    >>> covered_own("edge", "record")[0][:57]
-    "{An_entity}'s prediction reads that {entity}'s exact list"
+    >>> covered_own("edge", "record")[0][:63]
+    "{An_entity}'s prediction reads that {entity}'s exact neighbours"
     """
     if not own:
         return ()
-    return (OWN_SENTENCES[own],) if level == "node" else (OWN_LIST,)
+    return (OWN_SENTENCES[own],) if level == "node" else (OWN_NEIGHBOURS,)
 
 
-def not_covered(level: str, relation: str, *, notion: str | None, own: str = "") -> tuple[str, ...]:
+def not_covered(
+    relation: Relation, *, notion: str | None, own: str = "", product: str = "model"
+) -> tuple[str, ...]:
     """Say who and what is not covered.
 
-    >>> not_covered("none", "none", notion=None)
-    ('Everybody: features, labels and edges are unprotected.',)
+    >>> not_covered(Links.of(1, are_arcs=True), notion=None)[0]
+    'Features and labels: they are public at this level, and so is who is in the graph.'
     """
-    if level == "none":
+    if relation.level == "none":
         return ("Everybody: features, labels and edges are unprotected.",)
-    if level == "edge":
-        links = links_of(relation)
+    if isinstance(relation, Links):
+        links = relation
         several = (
-            "Several edges at once, beyond what group privacy gives: k of them at k times epsilon."
+            "Several edges at once, beyond what group privacy gives: k of them at k times epsilon "
+            "and k e^((k - 1) epsilon) times delta."
         )
         if links.count > 1:
             several = (
@@ -515,6 +629,8 @@ def not_covered(level: str, relation: str, *, notion: str | None, own: str = "")
                 if links.count == 1
                 else "Arcs that others have to that {entity}: each is one of theirs."
             )
+        if product == "weights":
+            lines.append(READS_NEIGHBOURS["edge"])
         if own == "record":
             lines.append(
                 "{An_entity}'s own edges, from whoever sees the prediction about that {entity}: it "
@@ -530,15 +646,23 @@ def not_covered(level: str, relation: str, *, notion: str | None, own: str = "")
             "{An_entity}'s own predicted label: it is computed from that {entity}'s own features "
             "and list, and nothing hides {an_entity} from the prediction about themselves."
         )
-    lines = [
-        *([] if own == "nothing" else [about_own]),
+    has_row = (
         "Which ids have a row in a saved model: it is treated as public. Where it is not, keep the "
-        "folder and hand out other {entities_own} predictions only.",
-    ]
+        "folder and hand out other {entities_own} predictions only."
+    )
+    if product == "rows":
+        about_own = (
+            "{An_entity}'s own released row, which holds what others send to that {entity}: "
+            "without that {entity} there is none."
+        )
+        has_row = "Which ids have a released row: it is treated as public."
+    lines = [*([] if own == "nothing" else [about_own]), has_row]
+    if product == "weights":
+        lines = [READS_NEIGHBOURS["node"]]
     if notion == "own record":
         lines.append(
-            "Entries that name {an_entity} in other {entities_own} out-lists: they belong to those "
-            "{entities} and stay when the {entity} leaves, contributing nothing."
+            "Entries that name {an_entity} in other {entities_own} adjacency lists: they belong to "
+            "those {entities} and stay when the {entity} leaves, contributing nothing."
         )
     return tuple(lines)
 
@@ -584,13 +708,13 @@ def public_facts(
 
     Args:
         level: of the release.
-        num_train: number of training people, as it is used.
+        num_train: number of training people, as it is used; 0 where nobody's role matters.
         train_size_is_declared: whether it was given and not counted.
         delta_is_auto: whether delta follows from the number of protected entities.
         is_delta_compared: whether a stated delta was compared with that number, for a warning.
         inferred: what was read from the data and not declared.
         has_schema: whether a schema declares columns and classes.
-        max_degree: the bound that out-lists were cut to.
+        max_degree: the bound on the out-degree, where adjacency lists were cut.
         edge_types: the names of several edge types.
         weight_bounds: of the weights of each type.
 
@@ -632,8 +756,9 @@ def public_facts(
         counted = "declared"
     elif num_train < 100:
         counted = "counted, and exact: rounding to two digits changes no number below 100"
+    if num_train:
+        rows.append((NUM_TRAIN, f"{num_train}: {counted}"))
     rows += [
-        (NUM_TRAIN, f"{num_train}: {counted}"),
         ("which ids have a row, and how ids are written", "the saved rows are named by them"),
         ("columns of the input, their bounds and categories", origin["columns"]),
         ("classes", origin["classes"]),
@@ -694,25 +819,23 @@ def delta_warnings(delta: float | None, entities: int | None) -> list[str]:
 
 
 def relation_warnings(
-    relation: str, *, is_symmetric: bool, undirected_epsilon: float | None
+    relation: Relation, *, is_symmetric: bool, undirected_epsilon: float | None
 ) -> list[str]:
     """Warn where one arc is protected and readers will think of an undirected edge.
 
-    >>> relation_warnings("directed", is_symmetric=True, undirected_epsilon=5.887)[0][-26:]
+    >>> directed = Links.of(1, are_arcs=True)
+    >>> relation_warnings(directed, is_symmetric=True, undirected_epsilon=5.887)[0][-26:]
     'under undirected, is 5.89.'
     """
-    if not is_symmetric or relation in ("none", "add-remove", "replace"):
-        return []
-    links = links_of(relation)
-    if not links.are_arcs:
+    if not is_symmetric or not isinstance(relation, Links) or not relation.are_arcs:
         return []
     stated = (
         "is larger than stated"
         if undirected_epsilon is None
         else f"is {rounded_up(undirected_epsilon)}"
     )
-    if links.count > 1:
-        k = links.count
+    if relation.count > 1:
+        k = relation.count
         return [
             f"The graph is symmetric but {k} arcs are protected, not {k} undirected edges: epsilon "
             f"for {k} undirected edges of one {{entity}}, under {k}-edges, {stated}."
@@ -746,3 +869,26 @@ def ledger_warnings(
             f"{repeats} independent releases were made and charged; this card speaks of the first."
         )
     return lines
+
+
+def chosen_from(settings: int, number: str) -> str:
+    """Return what a card says of a model that was selected among candidates.
+
+    Args:
+        settings: number of settings that candidates were drawn from.
+        number: the distribution of the number of candidates.
+    """
+    return (
+        f"This is the best of a random number of candidates ({number}) with settings drawn from "
+        f"{settings}, by their scores on validation nodes. Its price is that of the whole "
+        "selection. It covers neither the other candidates nor their number, which must not be "
+        "handed out."
+    )
+
+
+def chosen_by_pilots(settings: int) -> str:
+    """Return what a card says of a model whose setting was chosen by pilots."""
+    return (
+        f"Its setting was chosen from {settings} by a pilot of each, on validation nodes. The "
+        "price is that of all pilots and of this fit together."
+    )
